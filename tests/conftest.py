@@ -1,0 +1,45 @@
+"""Fixtures that several folders share, and the rule for parts a machine may lack."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def require(part: str, present: bool, how: str) -> None:
+    """Skip where ``part`` is absent; fail instead when COMPOSER_REQUIRE names it."""
+    if present:
+        return
+    if part in os.environ.get("COMPOSER_REQUIRE", "").split(","):
+        pytest.fail(f"{part} is required: {how}")
+    pytest.skip(f"{part} is missing: {how}")
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    require("chromium", path is not None, "apt-get install chromium")
+    assert path is not None
+    return path
+
+
+@pytest.fixture
+def root() -> Path:
+    return ROOT
+
+
+@pytest.fixture(autouse=True)
+def _no_user_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A developer's own COMPOSER_* variables and keys must not reach a test."""
+    for name in list(os.environ):
+        if name.startswith("COMPOSER_") and name not in ("COMPOSER_REQUIRE", "COMPOSER_CACHE"):
+            monkeypatch.delenv(name)
+    for name in ("OPENROUTER_API_KEY", "HF_TOKEN", "DAGSTER_HOME"):
+        monkeypatch.delenv(name, raising=False)

@@ -23,13 +23,18 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True)
 class TableSpec:
-    """A table: its name, its row key, the keys of its path, and its columns."""
+    """A table: its name, its row key, the keys of its path, and its columns.
+
+    ``compact`` tables have many small partitions that only this project reads: their
+    files lack the Arrow schema, the page index and most statistics.
+    """
 
     name: str
     description: str
     key: tuple[str, ...]
     partition_keys: tuple[str, ...]
     schema: pa.Schema
+    compact: bool = False
 
     def description_of(self, column: str) -> str:
         """Return the description of a column, or an empty string."""
@@ -68,8 +73,11 @@ RAW_FILES = TableSpec(
             "session_id": (_S, "session of the first record that names one"),
             "agent_id": (_S, "subagent, empty for a main file"),
             "parent_path": (_S, "main file of a subagent file, else empty"),
+            "offset": (_L, "bytes up to the end of the last complete line"),
+            "pieces": (_STRINGS, "keys in archive/ of the pieces that make up the file, in order"),
         }
     ),
+    compact=True,
 )
 
 SESSIONS = TableSpec(
@@ -104,8 +112,10 @@ SESSIONS = TableSpec(
             "branch_points": (_I, "real rewinds"),
             "repaired_states": (_I, "states whose prefix crossed a repaired edge"),
             "unknown_types": (_S, "JSON object: unknown record type to count"),
+            "sha256": (_S, "key of the archived bytes that were parsed"),
         }
     ),
+    compact=True,
 )
 
 MESSAGES = TableSpec(
@@ -121,22 +131,25 @@ MESSAGES = TableSpec(
             "n_chars": (_I, "characters of json"),
             "redactions": (_I, "placeholders put in by redaction"),
             "redaction_version": (_I, "version of the redaction rules"),
+            "n": (_I, "number of the message within its day, from 0; chains name it"),
         }
     ),
+    compact=True,
 )
 
 CHAINS = TableSpec(
     "chains",
-    "Message hashes of each root-to-leaf path; prefixes are shared.",
-    ("chain_id", "pos"),
+    "One row for each root-to-leaf path: the numbers of its messages; prefixes are shared.",
+    ("chain_id",),
     ("day",),
     _schema(
         {
             "chain_id": (_S, "one chain for each path from a root to a leaf"),
-            "pos": (_I, "position, from 0"),
-            "hash": (_S, "message at that position"),
+            "messages": (pa.list_(_I), "messages.n of each message of the path, in order"),
+            "digest": (_S, "BLAKE2b-128 over the messages' hashes: both tables fit together"),
         }
     ),
+    compact=True,
 )
 
 STATES = TableSpec(
@@ -153,16 +166,27 @@ STATES = TableSpec(
             "n_messages": (_I, "the prefix is the first n messages of the chain"),
             "system_hash": (_S, "recorded system prompt in messages, or null"),
             "tools_hash": (_S, "recorded tool schemas in messages, or null"),
-            "action": (_S, "JSON {text, tool_calls:[{name, arguments, id}]}, redacted"),
+            "action": (
+                _S,
+                "JSON {text, tool_calls:[{name, arguments, id}]}, redacted;"
+                " null where it is the chain's message n_messages, which load_states reads",
+            ),
             "fidelity": (
                 _S,
                 "exact_request, attachments_rendered, reconstructed or repaired",
             ),
             "on_active_path": (_B, "false on an abandoned branch"),
             "repaired": (_B, "the prefix crossed a repaired edge"),
-            "error_kind": (_S, "how the action failed, or null"),
+            "error_kind": (
+                _S,
+                "user_rejection, failing_tests, exit_code, failed_edit, tool_error,"
+                " user_correction, soft_failure (a guess), or null",
+            ),
             "hint": (_S, "what the trace says was wrong, redacted, or null"),
-            "hint_source": (_S, "tool_error, exit_code, user_rejection, user_correction"),
+            "hint_source": (
+                _S,
+                "tool_error, exit_code, user_rejection, user_correction or soft_failure",
+            ),
             "hint_call": (_I, "index of the failing call; -1 is the whole action"),
             "project": (_S, "redacted working directory of the session"),
             "cwd": (_S, "redacted working directory of the response"),
@@ -173,8 +197,14 @@ STATES = TableSpec(
             "output_tokens": (_L, "completion tokens as reported"),
             "turn": (_I, "number of turn nodes before this state"),
             "parser_version": (_S, "version of the parser"),
+            "followed_by_error": (_B, "a call failed that was not merely cancelled"),
+            "followed_by_correction": (_B, "the user rejected it or interrupted and said why"),
+            "interrupted": (_B, "the user interrupted right after it"),
+            "reverted": (_B, "its edits were undone later, or the user rewound to before it"),
+            "tests_passed": (_B, "whether the tests that it ran passed; null where it ran none"),
         }
     ),
+    compact=True,
 )
 
 REPLIES = TableSpec(

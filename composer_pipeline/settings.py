@@ -1,0 +1,55 @@
+"""Where things are, from the environment: the lake, the sessions, the recipes.
+
+Belongs here: the environment variables that every entrance (CLI, Dagster, demo)
+reads, with their defaults. Does not belong here: secrets. The OpenRouter key and the
+Hub token are read from the environment by the code that sends them, and are never
+part of any configuration.
+"""
+
+import os
+from importlib import resources
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+
+def recipes_dir() -> Path:
+    """Return the folder of the recipes: the checkout's, or the one in the wheel."""
+    checkout = Path(__file__).resolve().parent.parent / "recipes"
+    if checkout.is_dir():
+        return checkout
+    return Path(str(resources.files("composer_pipeline"))) / "_recipes"
+
+
+class Settings(BaseModel):
+    """Paths and URLs. Every field has an environment variable ``COMPOSER_<FIELD>``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    lake: str = "lake"
+    sessions: str = "~/.claude/projects"
+    teachers: str = str(recipes_dir() / "teachers" / "default.yaml")
+    normalize: str = str(recipes_dir() / "normalize" / "default.yaml")
+    train: str = str(recipes_dir() / "train" / "default.yaml")
+    redaction: str = ""
+    runs: str = ""
+    ledger: str = ""
+    max_usd: str = "1.00"
+
+    @property
+    def run_root(self) -> Path:
+        """Return the folder of training runs: ``COMPOSER_RUNS``, or ``runs`` in a local lake."""
+        if self.runs:
+            return Path(self.runs).expanduser()
+        base = self.lake if "://" not in self.lake else "."
+        return Path(base).expanduser() / "runs"
+
+    @staticmethod
+    def from_env() -> "Settings":
+        """Read the settings from the environment; empty variables count as unset."""
+        values = {
+            name: value
+            for name in Settings.model_fields
+            if (value := os.environ.get(f"COMPOSER_{name.upper()}", ""))
+        }
+        return Settings(**values)

@@ -1,0 +1,235 @@
+"""The lake on a folder and in memory: atomic, deterministic, strict about its schema."""
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from composer_pipeline.errors import InputError
+from composer_pipeline.lake.schemas import TABLES
+from composer_pipeline.lake.store import Lake, encode_parquet, table_from_rows
+
+DAY = "2026-11-16"
+
+
+def drop(pair_id: str, **extra: Any) -> dict[str, Any]:
+    row = dict.fromkeys(TABLES["drops"].schema.names, "x")
+    return {**row, "pair_id": pair_id, **extra}
+
+
+def pair(pair_id: str) -> dict[str, Any]:
+    call = {"id": "1", "type": "function", "function": {"name": "Bash", "arguments": {"b": 1}}}
+    return {
+        "pair_id": pair_id,
+        "prompt": [{"role": "user", "content": "é\n"}],
+        "chosen": [{"role": "assistant", "content": "", "tool_calls": [call]}],
+        "rejected": [{"role": "assistant", "content": "no"}],
+        "tools": [],
+        "chosen_models": ["a/b"],
+        "simulated": True,
+    }
+
+
+@pytest.fixture(params=["folder", "memory"])
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
+    if request.param == "folder":
+        return Lake(tmp_path / "lake")
+    return Lake(f"memory://lake-{uuid.uuid4().hex}")
+
+
+def test_round_trip_keeps_json_columns_as_they_were(lake: Lake) -> None:
+    lake.write("pairs", [pair("p1"), pair("p2")], day=DAY)
+    rows = lake.rows("pairs")
+    assert [row["pair_id"] for row in rows] == ["p1", "p2"]
+    assert rows[0]["chosen"] == pair("p1")["chosen"]
+    assert rows[0]["prompt"] == pair("p1")["prompt"]
+    assert rows[0]["tools"] == []
+    assert rows[0]["tier"] is None
+    assert rows[0]["day"] == DAY
+
+
+def test_a_partition_is_replaced_not_appended(lake: Lake) -> None:
+    lake.write("drops", [drop("a"), drop("b")], stage="normalize", day=DAY)
+    lake.write("drops", [drop("c")], stage="normalize", day=DAY)
+    assert [row["pair_id"] for row in lake.rows("drops")] == ["c"]
+
+
+def test_partitions_days_and_filters(lake: Lake) -> None:
+    for stage, day in [("b", "2026-11-17"), ("a", "2026-11-17"), ("a", DAY)]:
+        lake.write("drops", [drop(f"{stage}{day}")], stage=stage, day=day)
+    assert lake.partitions("drops") == [
+        {"stage": "a", "day": DAY},
+        {"stage": "a", "day": "2026-11-17"},
+        {"stage": "b", "day": "2026-11-17"},
+    ]
+    assert lake.days("drops") == [DAY, "2026-11-17"]
+    assert lake.days("drops", stage="b") == ["2026-11-17"]
+    assert lake.read("drops", days=[DAY]).column("pair_id").to_pylist() == [f"a{DAY}"]
+    narrow = lake.read("drops", stage="b", columns=["pair_id"])
+    assert narrow.column_names == ["pair_id", "stage", "day"]
+    assert narrow.num_rows == 1
+
+
+def test_an_absent_table_reads_as_empty_with_its_columns(lake: Lake) -> None:
+    table = lake.read("pairs")
+    assert table.num_rows == 0
+    assert table.column_names == [*TABLES["pairs"].schema.names, "day"]
+    lake.write("pairs", [], day=DAY)
+    assert lake.rows("pairs") == []
+
+
+def test_duckdb_has_a_view_for_every_table(lake: Lake) -> None:
+    lake.write("pairs", [pair("p1")], day=DAY)
+    lake.write("pairs", [pair("p2")], day="2026-11-17")
+    con = lake.duckdb()
+    sql = (
+        "SELECT pair_id, day, chosen[1]->'tool_calls'->0->'function'->>'name'"
+        " FROM pairs ORDER BY pair_id"
+    )
+    assert con.sql(sql).fetchall() == [("p1", DAY, "Bash"), ("p2", "2026-11-17", "Bash")]
+    for table in TABLES:
+        rows = con.sql(f"SELECT count(*) FROM {table}").fetchall()
+        assert rows == [(2 if table == "pairs" else 0,)]
+        columns = con.sql(f"SELECT * FROM {table} LIMIT 0").columns
+        spec = TABLES[table]
+        assert columns == [*spec.schema.names, *spec.partition_keys], table
+
+
+def test_blobs(lake: Lake) -> None:
+    assert not lake.exists("archive/ab")
+    lake.put_bytes("archive/ab", b"\x00\x01")
+    assert lake.exists("archive/ab")
+    assert lake.get_bytes("archive/ab") == b"\x00\x01"
+    with pytest.raises(FileNotFoundError):
+        lake.get_bytes("archive/zz")
+
+
+def test_the_same_rows_give_the_same_bytes() -> None:
+    spec = TABLES["pairs"]
+    rows = [pair(f"p{i}") for i in range(50)]
+    first = encode_parquet(table_from_rows(spec, rows))
+    assert first == encode_parquet(table_from_rows(spec, rows))
+    assert first != encode_parquet(table_from_rows(spec, rows[:-1]))
+
+
+def test_the_file_has_the_writer_settings(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    lake.write("pairs", [pair("p1")], day=DAY)
+    meta = pq.read_metadata(lake.path("pairs", day=DAY))
+    column = meta.row_group(0).column(0)
+    assert column.compression == "ZSTD"
+    assert column.has_offset_index
+    assert b"content_defined_chunking" in meta.metadata
+    schema = pq.read_schema(lake.path("pairs", day=DAY))
+    assert schema.field("prompt").type == pa.list_(pa.json_())
+    assert schema.field("tier").metadata[b"description"] == b"gold or silver"
+    assert "day" not in schema.names
+
+
+def test_an_empty_partition_has_columns_and_no_row_group(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    lake.write("dataset_hints", [], split="validation")
+    meta = pq.read_metadata(lake.path("dataset_hints", split="validation"))
+    # `datasets` fails on a row group without rows.
+    assert (meta.num_row_groups, meta.num_rows) == (0, 0)
+    assert meta.schema.names[0] == "state_id"
+    assert lake.rows("dataset_hints") == []
+    assert lake.duckdb().sql("SELECT count(*) FROM dataset_hints").fetchall() == [(0,)]
+
+
+def test_an_older_file_reads_with_nulls_for_new_columns(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    lake.write("drops", [drop("a")], stage="s", day=DAY)
+    path = lake.path("drops", stage="s", day=DAY)
+    pq.write_table(pq.read_table(path, partitioning=None).drop_columns(["bound"]), path)
+    assert lake.rows("drops")[0]["bound"] is None
+
+
+@pytest.mark.parametrize(
+    ("table", "rows", "keys", "words"),
+    [
+        ("nope", [], {"day": DAY}, "unknown table 'nope'"),
+        ("pairs", [], {}, "partitioned by day"),
+        ("pairs", [], {"day": DAY, "stage": "x"}, "partitioned by day"),
+        ("pairs", [{"pair_id": "p", "colour": "red"}], {"day": DAY}, "no column 'colour'"),
+        ("pairs", pa.table({"pair_id": ["p"]}), {"day": DAY}, "differ from its schema"),
+        ("pairs", [], {"day": "../x"}, "cannot be a partition value"),
+        ("pairs", [], {"day": ""}, "cannot be a partition value"),
+    ],
+)
+def test_bad_writes_are_refused_and_leave_nothing(
+    tmp_path: Path, table: str, rows: Any, keys: dict[str, str], words: str
+) -> None:
+    lake = Lake(tmp_path / "lake")
+    with pytest.raises(InputError, match=words):
+        lake.write(table, rows, **keys)
+    assert not (tmp_path / "lake").exists()
+
+
+def test_a_lake_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    lake = Lake(tmp_path / "file" / "lake")
+    for attempt in (lake.check_writable, lambda: lake.write("pairs", [], day=DAY)):
+        with pytest.raises(InputError, match="is not writable") as caught:
+            attempt()
+        assert "\n" not in str(caught.value)
+    assert (tmp_path / "file").read_text() == ""
+
+
+def test_check_writable_leaves_no_trace(tmp_path: Path) -> None:
+    Lake(tmp_path / "a" / "b").check_writable()
+    assert list(tmp_path.iterdir()) == []
+
+
+KILLED_WRITER = """
+import os, sys, time
+from composer_pipeline.lake import store
+
+def stuck(fd):
+    print("written, not yet visible", flush=True)
+    time.sleep(60)
+
+store.os.fsync = stuck
+rows = [{"pair_id": "new", "state_id": "x"}] * 1000
+store.Lake(sys.argv[1]).write("drops", rows, stage="s", day="2026-11-16")
+"""
+
+
+def test_kill_9_while_writing_leaves_the_old_file(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    lake.write("drops", [drop("old")], stage="s", day=DAY)
+    before = Path(lake.path("drops", stage="s", day=DAY)).read_bytes()
+    child = subprocess.Popen(
+        [sys.executable, "-c", KILLED_WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline().startswith("written")
+        os.kill(child.pid, signal.SIGKILL)
+    finally:
+        child.kill()
+        child.communicate()
+    folder = Path(lake.path("drops", stage="s", day=DAY)).parent
+    assert len(list(folder.iterdir())) == 2, "the killed writer's temporary file is still there"
+    assert Path(lake.path("drops", stage="s", day=DAY)).read_bytes() == before
+    assert lake.partitions("drops") == [{"stage": "s", "day": DAY}]
+    assert [row["pair_id"] for row in lake.rows("drops")] == ["old"]
+    assert lake.duckdb().sql("SELECT count(*) FROM drops").fetchall() == [(1,)]
+    lake.write("drops", [drop("newer")], stage="s", day=DAY)
+    assert [row["pair_id"] for row in lake.rows("drops")] == ["newer"]
+
+
+def test_every_column_is_described_and_partition_keys_are_not_columns_of_the_file() -> None:
+    for spec in TABLES.values():
+        assert spec.description
+        assert set(spec.key) <= set(spec.schema.names) | set(spec.partition_keys), spec.name
+        assert not set(spec.partition_keys) & set(spec.schema.names), spec.name
+        for name in spec.schema.names:
+            assert spec.description_of(name), f"{spec.name}.{name}"

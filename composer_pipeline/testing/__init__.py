@@ -1,0 +1,1 @@
+"""Stand-ins and fixtures: sample sessions, a loopback OpenRouter, a loopback Hub."""

@@ -1,0 +1,105 @@
+"""Redaction: MB of decoded text a CPU second on one core, and what it replaces.
+
+    python benchmarks/redaction.py [FOLDER]
+
+FOLDER holds session files (default: the unpacked shared corpus in ``../shared/corpus``,
+else the bundled sample sessions). The input is the JSON of the distinct pieces of
+messages, each once, as ``ingest`` redacts them; the size counted is that of their
+decoded strings. Prints one table and the bar; exits 1 below the bar. No
+text of a session is printed.
+"""
+
+import os
+import sys
+import tarfile
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from composer_pipeline.testing.sessions import sample_sessions_dir
+from composer_pipeline.traces import redaction
+from composer_pipeline.traces.parse import analyse
+from composer_pipeline.traces.pool import Redactor
+from composer_pipeline.traces.reader import decode_any
+
+BAR_MB_S = 50.0
+ROUNDS = 3
+CORPUS = Path(__file__).resolve().parents[2] / "shared" / "corpus"
+
+
+def pieces(folder: Path) -> list[tuple[bytes, frozenset[str]]]:
+    """Return the distinct pieces of messages below ``folder``, as ``ingest`` redacts them."""
+    found: dict[tuple[bytes, frozenset[str]], None] = {}
+
+    def keep(source: bytes, names: frozenset[str]) -> tuple[bytes, Counter[str]]:
+        found[source, names] = None
+        return source, Counter()
+
+    redactor = Redactor(keep)
+    for path in sorted(folder.rglob("*.jsonl")):
+        analyse(path.read_bytes(), subagent=path.name.startswith("agent-"), redactor=redactor)
+    return list(found)
+
+
+def strings(value: Any) -> Iterator[str]:
+    """Yield every string of a JSON value, keys included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for part in value:
+            yield from strings(part)
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            yield key
+            yield from strings(part)
+
+
+def main() -> int:
+    """Measure and print."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    with tempfile.TemporaryDirectory() as scratch:
+        if len(sys.argv) > 1:
+            folder = Path(sys.argv[1])
+        elif CORPUS.is_dir():
+            folder = Path(scratch)
+            for name in ("claude-code-sessions", "claude-code-subagents"):
+                with tarfile.open(CORPUS / f"{name}.tar.xz", "r:xz") as archive:
+                    archive.extractall(folder, filter="data")
+        else:
+            folder = sample_sessions_dir()
+        found = pieces(folder)
+    size = sum(len(s.encode()) for source, _ in found for s in strings(decode_any(source)))
+    best, counts = float("inf"), Counter[str]()
+    for _ in range(ROUNDS):
+        counts.clear()
+        start = time.process_time()
+        for source, names in found:
+            counts.update(redaction.redact_json(source, names)[1])
+        best = min(best, time.process_time() - start)
+    speed = size / 1e6 / best
+    try:
+        import hyperscan
+
+        engine = f"hyperscan {hyperscan.__version__}"
+    except ImportError:
+        engine = "literals one by one (hyperscan is not installed)"
+    table = Table(title="redaction", show_header=False, title_justify="left")
+    table.add_row("distinct pieces of messages", f"{len(found):,}")
+    table.add_row("decoded text", f"{size / 1e6:.1f} MB")
+    table.add_row("prefilter", engine)
+    table.add_row("speed (best of 3, CPU time, one core)", f"{speed:.1f} MB/s")
+    table.add_row("bar", f"{BAR_MB_S:.0f} MB/s: {'met' if speed >= BAR_MB_S else 'MISSED'}")
+    table.add_row("replaced, by kind", ", ".join(f"{k} {n}" for k, n in sorted(counts.items())))
+    Console(width=110).print(table)
+    return 0 if speed >= BAR_MB_S else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

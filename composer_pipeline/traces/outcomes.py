@@ -1,0 +1,149 @@
+"""What became of an action: facts about the turns behind a state.
+
+Belongs here: rules over the turn graph that need no judgement of the action itself.
+Does not belong here: classes of errors and their hints (``traces.hints``).
+"""
+
+import re
+from dataclasses import dataclass
+
+from composer_pipeline.traces.turns import Call, Node, Trajectory
+
+_TEST_COMMAND = re.compile(
+    r"\b(?:pytest|(?:npm|pnpm|yarn|bun|cargo|go|make|mix|swift|dotnet|gradlew?|mvn|tox|nox)"
+    r"\s+(?:run\s+)?test|jest|vitest|rspec|phpunit|ctest|unittest|mise run test)\b"
+)
+_TEST_HINT = re.compile(rb"test|jest|tox|nox|rspec|phpunit")
+_FAILED = re.compile(
+    r"(?m)^(?:FAIL(?:ED)?\b|--- FAIL|Exit code [1-9]"
+    r"|.*\b[1-9]\d* (?:failed|failing|failures?|errors?)\b"
+    r"|.*test result: FAILED|Traceback \(most recent|make(?:\[\d+\])?: \*\*\*)"
+)
+_PASSED = re.compile(
+    r"(?m)^(?:ok\b|PASS\b|--- PASS|.*\b[1-9]\d* (?:passed|passing)\b|.*test result: ok|OK\b"
+    r"|.*BUILD SUCCESS)"
+)
+_UNDO = re.compile(
+    r"\bgit\s+(?:checkout\s+(?:\S+\s+)?(?:--\s+)?(?P<a>[\w./-]+)|restore\s+(?:--\S+\s+)*(?P<b>[\w./-]+)"
+    r"|reset\s+--hard|revert\b|stash\b(?!\s+(?:list|show|pop|apply)))"
+)
+_EDITS = frozenset({"Edit", "MultiEdit", "Write", "NotebookEdit"})
+_CANCELLED = re.compile(
+    r"^(?:<tool_use_error>)?(?:Sibling tool call errored|Cancelled: parallel tool call)"
+)
+_REJECTED = "The user doesn't want to"
+
+
+@dataclass(slots=True)
+class Outcome:
+    """The outcome columns of one state, under their names."""
+
+    followed_by_error: bool = False
+    followed_by_correction: bool = False
+    interrupted: bool = False
+    reverted: bool = False
+    tests_passed: bool | None = None
+
+    def columns(self) -> dict[str, bool | None]:
+        """Return the columns as a row's part."""
+        return {
+            "followed_by_error": self.followed_by_error,
+            "followed_by_correction": self.followed_by_correction,
+            "interrupted": self.interrupted,
+            "reverted": self.reverted,
+            "tests_passed": self.tests_passed,
+        }
+
+
+def outcomes(graph: Trajectory, active: set[int]) -> dict[int, Outcome]:
+    """Return the outcome of each state.
+
+    A state is *reverted* when its edits were undone with git further down its path, or
+    when it stands on an abandoned branch. Tests *passed* only where the output says so.
+
+    Args:
+        graph: the turn graph.
+        active: the nodes of the active path.
+    """
+    found = {number: _own(graph.nodes[number]) for number in graph.states()}
+    has_leaf_below = {graph.nodes[number].parent for number in active}
+    for number, outcome in found.items():
+        outcome.reverted = number not in active and _rewound(graph, number, active, has_leaf_below)
+    for number, node in enumerate(graph.nodes):
+        parent = node.parent
+        if node.inserts and node.origin is None and parent in found:
+            stopped = any(graph.kinds.get(at) == "interrupt" for at in node.inserts)
+            found[parent].interrupted |= stopped
+            found[parent].followed_by_correction |= stopped and node.kind == "human"
+        if number in found:
+            _mark_undone(graph, number, found)
+    return found
+
+
+def _own(node: Node) -> Outcome:
+    outcome = Outcome()
+    for call in node.calls.values():
+        text = ""
+        if call.failure is not None and not _CANCELLED.match(text := _text(call, error=True)):
+            outcome.followed_by_error = True
+            outcome.followed_by_correction |= text.startswith(_REJECTED)
+        if call.name != "Bash" or call.answer is None:
+            continue
+        if not _TEST_HINT.search(call.pool.get(call.part.piece)):
+            continue
+        if _TEST_COMMAND.search(_command(call)):
+            text = text or _text(call)
+            if call.failure is not None or _FAILED.search(text):
+                outcome.tests_passed = False
+            elif outcome.tests_passed is None and _PASSED.search(text):
+                outcome.tests_passed = True
+    return outcome
+
+
+def _rewound(graph: Trajectory, number: int, active: set[int], inner: set[int | None]) -> bool:
+    """Say whether the path of ``number`` leaves the active path at a node that went on."""
+    at: int | None = number
+    while at is not None and at not in active:
+        at = graph.nodes[at].parent
+    return at is not None and at in inner
+
+
+def _mark_undone(graph: Trajectory, number: int, found: dict[int, Outcome]) -> None:
+    for call in graph.nodes[number].calls.values():
+        if call.name != "Bash" or call.failure is not None:
+            continue
+        if b"git " not in call.pool.get(call.part.piece):
+            continue
+        undo = _UNDO.search(_command(call))
+        if undo is None:
+            continue
+        name = undo["a"] or undo["b"]
+        at = graph.nodes[number].parent
+        for _ in range(50):
+            if at is None:
+                break
+            node = graph.nodes[at]
+            if at in found and any(_touched(c, name) for c in node.calls.values()):
+                found[at].reverted = True
+            at = node.parent
+
+
+def _touched(call: Call, name: str | None) -> bool:
+    if call.name not in _EDITS or call.answer is None or call.failure is not None:
+        return False
+    if name is None or name == ".":
+        return True
+    arguments = call.input
+    path = arguments.get("file_path") if isinstance(arguments, dict) else None
+    return isinstance(path, str) and (path == name or path.endswith("/" + name.lstrip("./")))
+
+
+def _command(call: Call) -> str:
+    arguments = call.input
+    command = arguments.get("command") if isinstance(arguments, dict) else None
+    return command if isinstance(command, str) else ""
+
+
+def _text(call: Call, *, error: bool = False) -> str:
+    block = call.error if error else call.result
+    return str(block["content"]) if block is not None else ""

@@ -1,0 +1,180 @@
+"""Redacted pieces of messages, outside the graph: in memory while small, then on disk.
+
+Belongs here: where the content of a file waits between reading and writing, and its
+redaction on the way in. Does not belong here: what a piece means (``traces.turns``).
+
+A piece is the JSON of one value: a text, a tool's input, a block. Each is redacted when
+it arrives, with the user names known so far; a name that shows up later is removed when
+the piece is read. The pool keeps :data:`MEMORY` bytes and spills the rest to an unnamed
+temporary file, so that the graph of a file of any size fits into memory.
+"""
+
+import hashlib
+import json
+import os
+import tempfile
+from array import array
+from collections import Counter
+from collections.abc import Callable
+from typing import IO, Any
+
+import msgspec
+import orjson
+
+from composer_pipeline.traces.reader import decode_any, is_plain_string
+
+MEMORY = 4 << 20
+_CACHE_BYTES = 2 << 20
+
+#: Returns redacted JSON and what it replaced; `None` in its place keeps values as they are.
+Redact = Callable[[bytes, frozenset[str]], tuple[bytes, Counter[str]]]
+Counts = tuple[tuple[str, int], ...]
+
+
+def encode(value: Any) -> bytes:
+    """Return compact JSON with key order kept; lone surrogates become U+FFFD."""
+    try:
+        return orjson.dumps(value)
+    except (TypeError, orjson.JSONEncodeError):
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
+
+
+class Redactor:
+    """Redacts values once for each distinct one, as far as a bounded memory goes.
+
+    Args:
+        redact: the rules, :func:`composer_pipeline.traces.redaction.redact_json`.
+    """
+
+    def __init__(self, redact: Redact) -> None:
+        self._redact = redact
+        self._clean: set[bytes] = set()
+        self._changed: dict[bytes, tuple[bytes, Counts]] = {}
+        self._held = 0
+        self._names: frozenset[str] | None = None
+        self._key = b""
+        self._interned: dict[Counts, Counts] = {}
+
+    def __call__(self, source: bytes, names: frozenset[str]) -> tuple[bytes, Counts]:
+        """Return the JSON of the redacted value and the replacements by kind.
+
+        Args:
+            source: the JSON of a value.
+            names: user names to remove besides.
+        """
+        if len(source) < 8:
+            return source, ()
+        if names != self._names:
+            self._names = names
+            tag = "\0".join(sorted(names)).encode("utf-8", "replace")
+            self._key = hashlib.blake2b(tag, digest_size=16).digest()
+        key = hashlib.blake2b(source, digest_size=16, key=self._key).digest()
+        if key in self._clean:
+            return source, ()
+        if (known := self._changed.get(key)) is not None:
+            return known
+        data, counter = self._redact(source, names)
+        if self._held > _CACHE_BYTES:
+            self._clean.clear()
+            self._changed.clear()
+            self._held = 0
+        if data == source:
+            self._clean.add(key)
+            self._held += 96
+            return source, ()
+        counts = tuple(sorted(counter.items()))
+        counts = self._interned.setdefault(counts, counts)
+        self._changed[key] = (data, counts)
+        self._held += 200 + len(data)
+        return data, counts
+
+
+class Pool:
+    """The pieces of one file, by number.
+
+    Args:
+        redactor: applied to every piece; ``None`` only where nothing is stored.
+
+    ``replaced`` maps a piece, once it was read, to what redaction replaced in it.
+    """
+
+    def __init__(self, redactor: Redactor | None = None) -> None:
+        self.redactor = redactor
+        self.names: frozenset[str] = frozenset()
+        self._ends = array("Q")
+        self._buffer = bytearray()
+        self._spilled = 0
+        self._file: IO[bytes] | None = None
+        self.replaced: dict[int, Counts] = {}
+        self._stale = 0
+
+    def know(self, names: set[str]) -> None:
+        """Remove these user names too, also from pieces that are in the pool already."""
+        if not names <= self.names:
+            self.names |= names
+            self._stale = len(self._ends)
+
+    def put(self, value: Any) -> int:
+        """Keep a value; return its number."""
+        return self.put_json(encode(value))
+
+    def put_raw(self, raw: msgspec.Raw) -> int:
+        """Keep an undecoded value; return its number. One that is no JSON becomes null."""
+        data = bytes(raw)
+        return self.put_json(data if is_plain_string(data) else encode(decode_any(data)))
+
+    def put_text(self, raw: msgspec.Raw) -> int:
+        """Keep an undecoded string; return its number, or -1 for anything else."""
+        data = bytes(raw)
+        if is_plain_string(data):
+            return self.put_json(data)
+        text = decode_any(data)
+        return self.put(text) if isinstance(text, str) else -1
+
+    def put_json(self, data: bytes) -> int:
+        """Keep a value given as JSON in the stored form; return its number."""
+        ends = self._ends
+        number = len(ends)
+        if self.redactor is not None:
+            data, counts = self.redactor(data, self.names)
+            if counts:
+                self.replaced[number] = counts
+        self._buffer += data
+        ends.append(self._spilled + len(self._buffer))
+        if len(self._buffer) > MEMORY:
+            self._spill()
+        return number
+
+    def get(self, number: int) -> bytes:
+        """Return the JSON of a piece."""
+        start = self._ends[number - 1] if number else 0
+        end = self._ends[number]
+        if start >= self._spilled:
+            data = bytes(self._buffer[start - self._spilled : end - self._spilled])
+        else:
+            assert self._file is not None
+            data = os.pread(self._file.fileno(), end - start, start)
+        if number < self._stale and self.redactor is not None:
+            data, counts = self.redactor(data, self.names)
+            if counts:
+                before = Counter(dict(self.replaced.get(number, ())))
+                self.replaced[number] = tuple(sorted((before + Counter(dict(counts))).items()))
+        return data
+
+    def load(self, number: int) -> Any:
+        """Return a piece, decoded."""
+        return decode_any(self.get(number))
+
+    def redacted(self, data: bytes) -> bytes:
+        """Return the JSON of a value that is not kept."""
+        return data if self.redactor is None else self.redactor(data, self.names)[0]
+
+    def _spill(self) -> None:
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(prefix="composer-pipeline-")  # noqa: SIM115
+        self._file.seek(self._spilled)
+        self._file.write(self._buffer)
+        self._file.flush()
+        self._spilled += len(self._buffer)
+        self._buffer = bytearray()

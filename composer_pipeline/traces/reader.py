@@ -1,0 +1,316 @@
+"""Bytes to records: split lines, decode the envelope, salvage what a line still holds.
+
+Belongs here: everything that can be wrong with the bytes of a session file (glued
+objects, truncated tails, comments, NULs, lone surrogates, fields of a wrong type).
+Does not belong here: what a record means (``traces.records``) or how records hang
+together (``traces.turns``).
+
+The fast path decodes each line into a typed envelope and leaves ``message`` and
+``attachment`` undecoded; 42 % of the bytes of real files are fields that nobody
+needs, and msgspec skips them without building objects. A line that fails is decoded
+object by object. Nothing in a file is fatal: text that cannot be decoded is counted.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+#: Record types of Claude Code 2.0 to 2.1.3xx that are met in practice.
+KNOWN_TYPES = frozenset(
+    (
+        "user",
+        "assistant",
+        "system",
+        "progress",
+        "attachment",
+        "summary",
+        "file-history-snapshot",
+        "queue-operation",
+        "pr-link",
+        "last-prompt",
+        "mode",
+        "permission-mode",
+        "ai-title",
+        "custom-title",
+        "tag",
+        "worktree-state",
+        "api-request",
+        "api-request-shape",
+        "api-request-blob",
+        "content-replacement",
+    )
+)
+
+
+#: An undecoded part that the line lacks. (msgspec has no optional ``Raw``.)
+EMPTY = msgspec.Raw()
+
+
+class Record(msgspec.Struct, rename="camel", kw_only=True):
+    """The envelope of one record.
+
+    Fields that a line lacks or spoils are ``None``, undecoded ones :data:`EMPTY`.
+    """
+
+    type: str | None = None
+    uuid: str | None = None
+    parent_uuid: str | None = None
+    logical_parent_uuid: str | None = None
+    is_sidechain: bool | None = None
+    agent_id: str | None = None
+    session_id: str | None = None
+    timestamp: str | None = None
+    version: str | None = None
+    cwd: str | None = None
+    subtype: str | None = None
+    is_meta: bool | None = None
+    is_compact_summary: bool | None = None
+    is_api_error_message: bool | None = None
+    rendered: str | None = None
+    rendered_role: str | None = None
+    api_block_index: int | None = None
+    wire_tool_inputs: msgspec.Raw = EMPTY
+    forked_from: msgspec.Raw = EMPTY
+    compact_metadata: msgspec.Raw = EMPTY
+    microcompact_metadata: msgspec.Raw = EMPTY
+    attachment: msgspec.Raw = EMPTY
+    message: msgspec.Raw = EMPTY
+    request_ref: msgspec.Raw = EMPTY
+
+
+class RequestRecord(Record, kw_only=True):
+    """The envelope of an ``api-request`` or an ``api-request-blob``."""
+
+    id: msgspec.Raw = EMPTY
+    base: msgspec.Raw = EMPTY
+    keep: msgspec.Raw = EMPTY
+    tail: msgspec.Raw = EMPTY
+    hash: msgspec.Raw = EMPTY
+
+
+_REQUESTS = frozenset({"api-request", "api-request-blob"})
+_PLAIN = KNOWN_TYPES - _REQUESTS
+_RAW_FIELDS = (
+    "request_ref",
+    "wire_tool_inputs",
+    "forked_from",
+    "compact_metadata",
+    "microcompact_metadata",
+    "attachment",
+    "message",
+)
+_TEXT_FIELDS = tuple(
+    field.name for field in msgspec.structs.fields(Record) if field.type == str | None
+)
+_FLAG_FIELDS = ("is_sidechain", "is_meta", "is_compact_summary", "is_api_error_message")
+_REQUEST_FIELDS = ("id", "base", "keep", "tail", "hash")
+_WIRE_NAME = {f.name: f.encode_name for f in msgspec.structs.fields(RequestRecord)}
+
+_decode_record = msgspec.json.Decoder(Record).decode
+_decode_request = msgspec.json.Decoder(RequestRecord).decode
+_raw_decode = json.JSONDecoder().raw_decode
+_SKIP = " \t\r\n\0"
+
+
+class LineStats(msgspec.Struct):
+    """What reading the lines of one file showed.
+
+    ``complete_bytes`` is the offset behind the last line that held a complete record:
+    where an incremental reader resumes when the tail was still being written.
+    """
+
+    bytes: int = 0
+    lines: int = 0
+    bad_lines: int = 0
+    glued_lines: int = 0
+    records: int = 0
+    last_line_bad: bool = False
+    complete_bytes: int = 0
+    unknown_types: Counter[str] = msgspec.field(default_factory=Counter)
+
+
+def read_records(lines: Iterable[bytes], stats: LineStats) -> Iterator[Record]:
+    """Yield the records of a file in file order and count into ``stats``.
+
+    The undecoded parts of a record are views of its line: read them before the next
+    record, or copy them, so that no line is held longer than needed.
+
+    Args:
+        lines: the file split at newline bytes, newlines kept (a binary file is one).
+        stats: receives the counts; complete when the iterator is exhausted.
+    """
+    size = count = records = complete = 0
+    decode, plain = _decode_record, _PLAIN
+    try:
+        for line in lines:
+            if not size and line.startswith(b"\xef\xbb\xbf"):
+                size, line = 3, line[3:]
+            size += len(line)
+            try:
+                record = decode(line)
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                if not line or line.isspace():
+                    continue
+                count += 1
+                found, clean = _salvage(line)
+                stats.glued_lines += clean and len(found) > 1
+                stats.bad_lines += not clean
+                stats.last_line_bad = not clean and not line.endswith(b"\n")
+                if found and not stats.last_line_bad:
+                    complete = size
+                for record in found:
+                    records += 1
+                    if record.type not in KNOWN_TYPES:
+                        stats.unknown_types[record.type or ""] += 1
+                    yield record
+                continue
+            count += 1
+            records += 1
+            complete = size
+            stats.last_line_bad = False
+            if record.type not in plain:
+                if record.type in _REQUESTS:
+                    record = _decode_request(line)
+                else:
+                    stats.unknown_types[record.type or ""] += 1
+            yield record
+    finally:
+        stats.bytes += size
+        stats.lines += count
+        stats.records += records
+        stats.complete_bytes = complete
+
+
+def _salvage(line: bytes) -> tuple[list[Record], bool]:
+    """Decode the objects of a line one after the other; say whether nothing remained."""
+    text = line.decode("utf-8", "surrogatepass") if _is_utf8(line) else None
+    if text is None:
+        return [], False
+    found: list[Record] = []
+    clean = True
+    at = 0
+    while True:
+        while at < len(text) and text[at] in _SKIP:
+            at += 1
+        if at >= len(text):
+            return found, clean and bool(found)
+        try:
+            value, at = _raw_decode(text, at)
+        except (ValueError, RecursionError):
+            return found, False
+        if isinstance(value, dict):
+            found.append(_from_object(value))
+        else:
+            clean = False
+
+
+def _is_utf8(line: bytes) -> bool:
+    try:
+        line.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _from_object(value: dict[str, Any]) -> Record:
+    """Build an envelope from a decoded object, ignoring fields of a wrong type."""
+    fields: dict[str, Any] = {}
+    for name in _TEXT_FIELDS:
+        if isinstance(item := value.get(_WIRE_NAME[name]), str):
+            fields[name] = item
+    for name in _FLAG_FIELDS:
+        if isinstance(flag := value.get(_WIRE_NAME[name]), bool):
+            fields[name] = flag
+    if isinstance(index := value.get("apiBlockIndex"), int):
+        fields["api_block_index"] = index
+    for name in _RAW_FIELDS:
+        if (item := value.get(_WIRE_NAME[name])) is not None:
+            fields[name] = msgspec.Raw(json.dumps(item).encode())
+    if fields.get("type") not in _REQUESTS:
+        return Record(**fields)
+    for name in _REQUEST_FIELDS:
+        if (item := value.get(name)) is not None:
+            fields[name] = msgspec.Raw(json.dumps(item).encode())
+    return RequestRecord(**fields)
+
+
+class Usage(msgspec.Struct):
+    """The token counts of a response; each of its lines repeats them."""
+
+    input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+class Block(msgspec.Struct):
+    """A content block of a common kind, its content undecoded."""
+
+    type: str
+    id: str | None = None
+    name: str | None = None
+    tool_use_id: str | None = None
+    is_error: bool | None = None
+    text: msgspec.Raw = EMPTY
+    input: msgspec.Raw = EMPTY
+    content: msgspec.Raw = EMPTY
+
+
+class Message(msgspec.Struct):
+    """The message of an assistant's or a tool result's record."""
+
+    content: list[Block]
+    id: str | None = None
+    model: str | None = None
+    usage: Usage | None = None
+
+
+_COMMON = frozenset({"text", "tool_use", "tool_result", "thinking", "redacted_thinking"})
+_decode_message = msgspec.json.Decoder(Message).decode
+
+
+def decode_message(raw: msgspec.Raw) -> Message | None:
+    """Decode a message whose blocks are all of common kinds; ``None`` for any other."""
+    try:
+        message = _decode_message(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    for block in message.content:
+        if block.type not in _COMMON:
+            return None
+    return message
+
+
+_decode_string = msgspec.json.Decoder(str).decode
+
+
+def is_plain_string(data: bytes) -> bool:
+    r"""Say whether data is a JSON string in the form in which it is stored.
+
+    Undecoded parts were skipped, not checked. Without ``\u`` no character has a second
+    form that is met in practice, and lone surrogates cannot occur.
+    """
+    if data[:1] != b'"' or b"\\u" in data:
+        return False
+    try:
+        _decode_string(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return False
+    return True
+
+
+def decode_any(raw: msgspec.Raw | bytes) -> Any:
+    """Decode an undecoded part of a record; ``None`` where it is absent or broken."""
+    if raw is EMPTY:
+        return None
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        pass
+    try:
+        return json.loads(bytes(raw).decode("utf-8", "surrogatepass"))
+    except (ValueError, RecursionError):
+        return None

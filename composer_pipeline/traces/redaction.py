@@ -1,0 +1,238 @@
+r"""Redaction: secrets, e-mail addresses, home folders, user names, hosts, account ids.
+
+Belongs here: what replaces private text, in which order, the residual scan. Does not
+belong here: what private things look like (``traces.redaction_kinds``), a user's own
+rules (``traces.redaction_rules``), when redaction runs (``traces.messages`` before
+anything is stored; replay and publishing scan again and refuse on a hit).
+
+Rules work on decoded strings. The same value always becomes the same placeholder, so
+prefixes stay consistent and actions stay comparable: ``[SECRET_AWS_KEY_3f2a]``,
+``[EMAIL_90bc]``, ``[HOST_77d1]`` and ``[ACCOUNT_02ee]`` end in two bytes of an unkeyed
+BLAKE2b hash of the value (too few to find the value by, enough to tell two of them
+apart); a home folder becomes ``/home/user``, ``/Users/user`` or ``C:\Users\user``.
+Redacting twice changes nothing, and :func:`find_secrets` finds nothing in redacted text.
+
+One pass of Hyperscan says which rules can find anything in a text (without Hyperscan, a
+search for the literals of each rule, which is slower and finds the same). Secrets are
+also found in base64, and where a line break splits them.
+
+Code is left alone: ``token = tokenizer.eos_token``, ``password = os.environ["PW"]``
+and ``git@github.com`` are not secrets. Not covered: names of people in prose, street
+and IP addresses, telephone numbers, secrets without a known shape or a telling name.
+"""
+
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import Any
+
+import orjson
+
+from composer_pipeline.traces.redaction_apply import Ledger, Rule, Rules
+from composer_pipeline.traces.redaction_people import user_names
+from composer_pipeline.traces.redaction_rules import REDACTION_VERSION, RedactionRules
+
+__all__ = [
+    "REDACTION_VERSION",
+    "find_secrets",
+    "redact_json",
+    "redact_text",
+    "redact_value",
+    "user_names",
+]
+
+_MAX_PASSES = 8
+
+
+def redact_text(
+    text: str, names: Iterable[str] = (), rules: RedactionRules | None = None
+) -> tuple[str, Counter[str]]:
+    """Replace what is private in ``text``.
+
+    Args:
+        text: a decoded string (not JSON source, where escapes hide word boundaries).
+        names: user names known from elsewhere (:func:`user_names`), replaced where
+            they stand as a path segment, after ``~`` or as an owner in ``ls -l``.
+        rules: a user's rules; those of ``COMPOSER_REDACTION`` when ``None``.
+
+    Returns:
+        The text and the number of replacements for each kind; no original is kept.
+
+    Raises:
+        InputError: the redaction file is missing or wrong.
+    """
+    ledger = Ledger()
+    if len(text) < 6:
+        return text, ledger.counts
+    compiled = _compiled(rules)
+    active = compiled.active(text.encode("utf-8", "surrogatepass"), names)
+    return _settle(text, active, ledger), ledger.counts
+
+
+def redact_value(
+    value: Any, names: Iterable[str] = (), rules: RedactionRules | None = None
+) -> tuple[Any, Counter[str]]:
+    """Redact every string inside a JSON value, keys of objects included.
+
+    A string under a telling key (``{"password": ...}``) is judged together with the key.
+    Numbers, booleans and the shape stay as they are; key order is kept.
+
+    Raises:
+        InputError: the redaction file is missing or wrong.
+    """
+    compiled = _compiled(rules)
+    active = compiled.active(_dump(value), names)
+    return _redact(value, compiled, active) if active else (value, Counter())
+
+
+def _redact(value: Any, compiled: Rules, active: list[Rule]) -> tuple[Any, Counter[str]]:
+    ledger = Ledger()
+    if isinstance(value, str):
+        return _settle(value, active, ledger), ledger.counts
+    if compiled.assigned in active or compiled.accounts in active:
+        value = _with_keys(value, compiled, ledger)
+    leaves: list[str] = []
+    _collect(value, leaves)
+    before = ledger.counts.copy()
+    parts = _settle(_SEPARATOR.join(leaves), active, ledger).split(_SEPARATOR)
+    if len(parts) != len(leaves):  # a separator in the text, or a rule that ran over one
+        ledger.counts = before
+        parts = [_settle(leaf, active, ledger) for leaf in leaves]
+    if parts == leaves:
+        return value, ledger.counts
+    return _rebuild(value, iter(parts)), ledger.counts
+
+
+# Between the strings of a value: white space for rules that stop at lines, and a NUL that
+# those which cross white space do not cross.
+_SEPARATOR = "\n\0\n"
+
+
+def _collect(item: Any, leaves: list[str]) -> None:
+    if isinstance(item, str):
+        leaves.append(item)
+    elif isinstance(item, dict):
+        for key, part in item.items():
+            leaves.append(key)
+            _collect(part, leaves)
+    elif isinstance(item, list):
+        for part in item:
+            _collect(part, leaves)
+
+
+def _rebuild(item: Any, parts: Iterator[str]) -> Any:
+    if isinstance(item, str):
+        return next(parts)
+    if isinstance(item, dict):
+        return {next(parts): _rebuild(part, parts) for part in item.values()}
+    if isinstance(item, list):
+        return [_rebuild(part, parts) for part in item]
+    return item
+
+
+def _with_keys(item: Any, compiled: Rules, ledger: Ledger) -> Any:
+    """Redact the values that their keys give away."""
+    if isinstance(item, list):
+        return [_with_keys(part, compiled, ledger) for part in item]
+    if not isinstance(item, dict):
+        return item
+    names = (item.get("name"), item.get("key"))
+    named = next((name for name in names if isinstance(name, str)), "")
+    return {
+        key: compiled.keyed(named if key == "value" and named else key, part, ledger)
+        if isinstance(part, str)
+        else _with_keys(part, compiled, ledger)
+        for key, part in item.items()
+    }
+
+
+def redact_json(
+    source: bytes, names: Iterable[str] = (), rules: RedactionRules | None = None
+) -> tuple[bytes, Counter[str]]:
+    """Redact the strings inside a JSON document, as :func:`redact_value`.
+
+    A document in which no rule can find anything is returned without being decoded.
+
+    Args:
+        source: the JSON, in UTF-8.
+        names: as in :func:`redact_text`.
+        rules: as in :func:`redact_text`.
+
+    Raises:
+        InputError: the redaction file is missing or wrong.
+        ValueError: ``source`` is not JSON.
+    """
+    compiled = _compiled(rules)
+    active = compiled.active(source, names)
+    if not active:
+        return source, Counter()
+    value, counts = _redact(_load(source), compiled, active)
+    return (_dump(value) if counts else source), counts
+
+
+def find_secrets(
+    text: str, names: Iterable[str] = (), rules: RedactionRules | None = None
+) -> list[str]:
+    """Return the kinds of what :func:`redact_text` would replace, sorted.
+
+    Empty on redacted text, and on JSON of redacted text; anything else is a reason to
+    refuse to send or publish. The text of a JSON object or array is decoded first.
+
+    Raises:
+        InputError: the redaction file is missing or wrong.
+    """
+    if text[:1] in ("{", "["):
+        try:
+            return sorted(redact_value(json.loads(text), names, rules)[1].elements())
+        except (ValueError, RecursionError):
+            pass
+    return sorted(redact_text(text, names, rules)[1].elements())
+
+
+def _settle(text: str, active: list[Rule], ledger: Ledger) -> str:
+    # A placeholder can end a word, so that what follows it is now seen to be a secret.
+    for _ in range(_MAX_PASSES):
+        before = ledger.placeholders
+        for rule in active:
+            text = rule(text, ledger)
+        if ledger.placeholders == before:
+            break
+    return text
+
+
+def _load(source: bytes) -> Any:
+    try:
+        return orjson.loads(source)
+    except orjson.JSONDecodeError:  # a lone surrogate, or a number that orjson does not take
+        return json.loads(source)
+
+
+def _compiled(rules: RedactionRules | None) -> Rules:
+    if rules is not None:
+        return _of_rules(rules)
+    return _of_file(os.environ.get("COMPOSER_REDACTION", ""))
+
+
+@lru_cache(maxsize=8)
+def _of_rules(rules: RedactionRules) -> Rules:
+    return Rules(rules)
+
+
+@lru_cache(maxsize=8)
+def _of_file(path: str) -> Rules:
+    return Rules(RedactionRules.load(path) if path else RedactionRules())
+
+
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+def _dump(value: Any) -> bytes:
+    """Return JSON in which every literal of a rule stands as it stands in the value."""
+    try:
+        return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
+    except (TypeError, orjson.JSONEncodeError):
+        text = json.dumps(value, ensure_ascii=False, default=str)
+        return _SURROGATES.sub("?", text).encode()

@@ -1,0 +1,152 @@
+"""Rules that a user adds to redaction: an allow-list, names, hosts, patterns.
+
+Belongs here: the file that ``COMPOSER_REDACTION`` names, its checks, its version. Does
+not belong here: the built-in rules (``traces.redaction_kinds``) and applying them
+(``traces.redaction``).
+
+The file is YAML; every field may be left out::
+
+    allow: [AKIAIOSFODNN7ABCDEFG]          # values that stay
+    allow_patterns: ['test-[a-z]+-token']  # values that stay, by pattern (whole value)
+    names: [alice]                         # user names
+    hosts: [build7.acme.net]               # host names, with everything below them
+    patterns:                              # further secrets
+      - {kind: ACME_TOKEN, pattern: 'acme_[a-z0-9]{32}', literal: acme_}
+    second_net: betterleaks                # a second scanner (extra `redaction-extra`)
+
+Redaction fails closed: a file that is missing or wrong stops the stage before it writes.
+"""
+
+import hashlib
+import os
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from composer_pipeline.errors import InputError
+
+#: Version of the built-in rules. It is part of the lake: messages that another version
+#: redacted are redacted again from the archive.
+REDACTION_VERSION = 2
+
+
+def _regex(text: str) -> str:
+    try:
+        pattern = re.compile(text)
+    except re.error as error:
+        raise ValueError(f"{text!r} is not a pattern: {error}") from error
+    if pattern.match(""):
+        raise ValueError(f"{text!r} matches nothing at all, and so everywhere")
+    return text
+
+
+Regex = Annotated[str, AfterValidator(_regex)]
+Text = Annotated[str, Field(min_length=3)]
+
+
+class ExtraPattern(BaseModel):
+    """A further kind of secret. The group ``value``, else the whole match, is replaced."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    kind: Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]{1,39}$")]
+    pattern: Regex
+    literal: str = ""
+
+
+class RedactionRules(BaseModel):
+    """The content of a redaction file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    allow: tuple[str, ...] = ()
+    allow_patterns: tuple[Regex, ...] = ()
+    names: tuple[Text, ...] = ()
+    hosts: tuple[Text, ...] = ()
+    patterns: tuple[ExtraPattern, ...] = ()
+    second_net: Literal["", "betterleaks"] = ""
+
+    @property
+    def version(self) -> int:
+        """Return the version of the built-in rules together with these.
+
+        ``version % 1000`` is :data:`REDACTION_VERSION`; the rest tells files apart.
+        """
+        if self == RedactionRules():
+            return REDACTION_VERSION
+        digest = hashlib.blake2b(self.model_dump_json().encode(), digest_size=4).digest()
+        return REDACTION_VERSION + 1000 * (1 + int.from_bytes(digest) % 2_000_000)
+
+    @staticmethod
+    def load(path: Path | str) -> "RedactionRules":
+        """Read a file.
+
+        Raises:
+            InputError: the file is missing, is not YAML, or a field is wrong.
+        """
+        file = Path(path).expanduser()
+        try:
+            value: Any = yaml.safe_load(file.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise InputError(f"redaction file {file} cannot be read: {error.strerror}") from error
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise InputError(f"redaction file {file} is not YAML: {_line(error)}") from error
+        if not isinstance(value, dict | None):
+            raise InputError(f"redaction file {file} is not a mapping of fields")
+        try:
+            rules = RedactionRules.model_validate(value or {})
+        except ValidationError as error:
+            first = error.errors()[0]
+            field = ".".join(map(str, first["loc"]))
+            message = first["msg"].removeprefix("Value error, ")
+            raise InputError(f"redaction file {file}, field {field}: {message}") from error
+        if rules.second_net:
+            second_net()
+        return rules
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def active_rules() -> RedactionRules:
+    """Return the rules of the file that ``COMPOSER_REDACTION`` names; read once a process.
+
+    Raises:
+        InputError: as :meth:`RedactionRules.load`.
+    """
+    return _rules(os.environ.get("COMPOSER_REDACTION", ""))
+
+
+@lru_cache(maxsize=8)
+def _rules(path: str) -> RedactionRules:
+    return RedactionRules.load(path) if path else RedactionRules()
+
+
+def redaction_version() -> int:
+    """Return the version that messages redacted now carry.
+
+    Raises:
+        InputError: as :meth:`RedactionRules.load`.
+    """
+    return active_rules().version
+
+
+def second_net() -> Any:
+    """Return the module ``betterleaks``.
+
+    Raises:
+        InputError: it is not installed.
+    """
+    try:
+        import betterleaks
+    except ImportError as error:
+        raise InputError(
+            "redaction field second_net: betterleaks is not installed; pip install"
+            " 'composer-pipeline[redaction-extra]'"
+        ) from error
+    return betterleaks

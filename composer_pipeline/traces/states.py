@@ -1,0 +1,385 @@
+"""One trajectory to rows of ``chains`` and ``states``, and its row of ``sessions``.
+
+Belongs here: which messages a state saw, how chains share them, what a state is called.
+Does not belong here: reading files, and which of two copies of a state is kept
+(``traces.parse``).
+
+A chain is the messages of one path from a root to a leaf. It is named by the file and
+by the node at which its path leaves the chains before it, so that a growing file keeps
+its chain names. A state refers to a chain and to the number of messages before it.
+After a microcompaction earlier results read differently; such states get chains of
+their own.
+"""
+
+import hashlib
+from array import array
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from composer_pipeline.lake.schemas import STATES
+from composer_pipeline.lake.store import table_from_rows
+from composer_pipeline.traces.counts import Facts
+from composer_pipeline.traces.hints import Failure, corrections, failure_of
+from composer_pipeline.traces.messages import Composer, MessageStore, dumps
+from composer_pipeline.traces.outcomes import outcomes
+from composer_pipeline.traces.reader import LineStats
+from composer_pipeline.traces.records import parse_time, text_of
+from composer_pipeline.traces.redaction import redact_text
+from composer_pipeline.traces.turns import Node, Trajectory
+
+PARSER_VERSION = "2"
+
+#: Rows that are kept as dictionaries until they become one Arrow table.
+_BATCH_ROWS = 4096
+
+Row = dict[str, Any]
+
+
+def blake(*parts: str) -> str:
+    """Return BLAKE2b-128, hexadecimal, of the parts joined by NULs."""
+    return hashlib.blake2b("\0".join(parts).encode("utf-8", "replace"), digest_size=16).hexdigest()
+
+
+def state_id_of(session_id: str, message_id: str) -> str:
+    """Return the id of a state; stable across harvests, machines and parsers."""
+    return blake(session_id, message_id)
+
+
+@dataclass(slots=True)
+class Source:
+    """Where a trajectory comes from: the manifest's facts about one file."""
+
+    path: str
+    session_id: str
+    agent_id: str = ""
+    sha256: str = ""
+
+
+@dataclass(slots=True)
+class Extracted:
+    """What one file contributes to its day.
+
+    ``message_ids`` and ``n_messages`` are two columns of its states, which are the rows
+    from ``first_row`` on of the day's :class:`Rows`.
+    ``chains`` are numbers of messages. ``copied`` are the message ids whose records come
+    from another session's file.
+    """
+
+    source: Source
+    first_row: int = 0
+    message_ids: list[str] = field(default_factory=list)
+    n_messages: list[int] = field(default_factory=list)
+    chains: dict[str, list[int]] = field(default_factory=dict)
+    session: Row = field(default_factory=dict)
+    copied: set[str] = field(default_factory=set)
+    first_prompt: str = ""
+
+
+class Rows:
+    """The states of a day: dictionaries that become Arrow tables a batch at a time."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._rows: list[Row] = []
+        self._tables: list[pa.Table] = []
+
+    def add(self, row: Row) -> None:
+        """Append a row."""
+        self.count += 1
+        self._rows.append(row)
+        if len(self._rows) == _BATCH_ROWS:
+            self._flush()
+
+    def table(self) -> pa.Table:
+        """Return all rows."""
+        self._flush()
+        return pa.concat_tables(self._tables)
+
+    def _flush(self) -> None:
+        self._tables.append(table_from_rows(STATES, self._rows))
+        self._rows = []
+
+
+def extract(
+    trajectory: Trajectory,
+    stats: LineStats,
+    facts: Facts,
+    source: Source,
+    store: MessageStore,
+    states: Rows,
+) -> Extracted:
+    """Make the rows of one file; messages go to ``store``, redacted.
+
+    Args:
+        trajectory: its turn graph, read with a redactor.
+        stats: its line counts.
+        facts: its counts (:func:`composer_pipeline.traces.counts.facts_of`).
+        source: the manifest's row.
+        store: receives the distinct messages.
+        states: receives the rows of the states.
+
+    Raises:
+        ValueError: the graph was read without a redactor.
+    """
+    if trajectory.pool.redactor is None:
+        raise ValueError("a trajectory to store must be read with a redactor")
+    return _Extractor(trajectory, source, store).run(stats, facts, states)
+
+
+class _Extractor:
+    def __init__(self, trajectory: Trajectory, source: Source, store: MessageStore) -> None:
+        self.graph = trajectory
+        self.source = source
+        self.compose = Composer(trajectory, store)
+        self.out = Extracted(source)
+        self.names = trajectory.pool.names
+        self._hashes = store.hashes
+        self._texts: dict[str, str] = {}
+        self._cached: dict[int, tuple[int, ...]] = {}
+        self._shared = False
+        self._attached: list[bool] = []
+        self._replaced = "content-replacement" in trajectory.types
+        self._snapshots = [
+            (at, self.compose.snapshot("system", system), self.compose.snapshot("tools", tools))
+            for at, system, tools in trajectory.snapshots
+        ]
+
+    def run(self, stats: LineStats, facts: Facts, states: Rows) -> Extracted:
+        self.out.first_row = states.count
+        chain_of, before = self._chains()
+        requests = self._requests()
+        active = self.graph.active_nodes()
+        corrected = corrections(self.graph)
+        after = outcomes(self.graph, active)
+        project = self._text(self.graph.first_cwd or "")
+        for number in self.graph.states():
+            node = self.graph.nodes[number]
+            failed = after[number].tests_passed is False
+            row = self._state(
+                node, number, failure_of(node, corrected.get(number), tests_failed=failed)
+            )
+            row["chain_id"] = chain_of[number]
+            row["n_messages"] = before[number]
+            if number in requests:
+                row["chain_id"], row["n_messages"], system = requests[number]
+                row["system_hash"] = self._hash(system) or row["system_hash"]
+                row["action"] = self.compose.action(node)
+                row["fidelity"], row["repaired"] = "exact_request", False
+            row["on_active_path"] = number in active
+            row["project"] = project
+            row.update(after[number].columns())
+            states.add(row)
+            self.out.message_ids.append(node.key)
+            self.out.n_messages.append(row["n_messages"])
+            entry = self.graph.records[node.first]
+            if entry.forked or entry.session_id not in (None, self.source.session_id):
+                self.out.copied.add(node.key)
+        self.out.first_prompt = self._first_prompt()
+        self.out.session = self._session(stats, facts, project)
+        return self.out
+
+    def _text(self, text: str) -> str:
+        if (known := self._texts.get(text)) is not None:
+            return known
+        # Parquet holds UTF-8; a lone surrogate has no place in it.
+        clean = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        clean = redact_text(clean, self.names)[0]
+        if len(text) < 1000:
+            self._texts[text] = clean
+        return clean
+
+    # -- chains ------------------------------------------------------------------
+
+    def _chains(self) -> "tuple[list[str], array[int]]":
+        """Build the chains; return the chain and the prefix length of each node."""
+        nodes = self.graph.nodes
+        attachments = "attachment" in self.graph.types
+        # Nearly every node has one child: an array of those, and a list for the others.
+        child = array("i", [-1]) * len(nodes)
+        others: dict[int, list[int]] = {}
+        roots: list[int] = []
+        for number, node in enumerate(nodes):
+            if node.parent is None:
+                roots.append(number)
+            elif child[node.parent] < 0:
+                child[node.parent] = number
+            else:
+                others.setdefault(node.parent, []).append(number)
+        self._attached = [False] * len(nodes)
+        chain_of = [""] * len(nodes)
+        before = array("i", [0]) * len(nodes)
+        # Depth first, so that a chain continues with the first child of each node.
+        stack = [(root, root) for root in reversed(roots)]
+        groups: dict[tuple[int, frozenset[str]], list[int]] = {}
+        while stack:
+            number, start = stack.pop()
+            self._attached[number] = attachments and self._is_attached(nodes[number])
+            groups.setdefault((start, nodes[number].cleared), []).append(number)
+            for branch in reversed(others.get(number, ())):
+                stack.append((branch, branch))
+            if child[number] >= 0:
+                stack.append((child[number], start))
+        self._shared = len(groups) > 1
+        for (start, cleared), members in groups.items():
+            if not any(nodes[number].is_state for number in members):
+                continue
+            tokens = [self.source.path, self.source.agent_id, nodes[start].key]
+            if nodes[start].origin is not None and (parent := nodes[start].parent) is not None:
+                tokens.append(f"kept below {nodes[parent].key}")
+            tokens += sorted(cleared)
+            chain_id = blake(*tokens)
+            numbers: list[int] = []
+            wanted = set(members)
+            for number in self.graph.path_to(members[-1]):
+                if inserts := nodes[number].inserts:
+                    numbers += self.compose.inserts(inserts)
+                if number in wanted:
+                    chain_of[number], before[number] = chain_id, len(numbers)
+                numbers += self._said(number, cleared)
+            self.out.chains[chain_id] = numbers
+        return chain_of, before
+
+    def _requests(self) -> dict[int, tuple[str, int, int | None]]:
+        """Build the chains of recorded requests: chain, length and system of each state.
+
+        A request that only adds to its base goes on in the base's chain.
+        """
+        if not self.graph.requests or not self.graph.request_of:
+            return {}
+        wanted = set(self.graph.request_of.values())
+        where: dict[str, tuple[str, int, int | None]] = {}
+        # For each message of a chain's requests: the length of the chain behind it.
+        marks_of: dict[str, list[int]] = {}
+        for name in self.graph.requests.order(wanted):
+            base, keep, added = self.graph.requests.parts(name)
+            chain_id, system, kept = "", None, 0
+            if base is not None:
+                chain_id, _, system = where[base]
+                kept = marks_of[chain_id][keep - 1] if keep else 0
+            if not chain_id or keep < len(marks_of[chain_id]):
+                before, marks = self.out.chains.get(chain_id, []), marks_of.get(chain_id, [])
+                chain_id = blake("request", self.source.path, self.source.agent_id, name)
+                self.out.chains[chain_id] = before[:kept]
+                marks_of[chain_id] = marks[:keep]
+            chain = self.out.chains[chain_id]
+            for role, content, piece in added:
+                number = self.compose.sent(role, content, piece)
+                if role == "system":
+                    system = number
+                elif number is not None:
+                    chain.append(number)
+                marks_of[chain_id].append(len(chain))
+            where[name] = (chain_id, len(chain), system)
+        return {
+            number: where[name]
+            for number, name in self.graph.request_of.items()
+            if name in where and where[name][1]
+        }
+
+    def _said(self, number: int, cleared: frozenset[str]) -> tuple[int, ...]:
+        node = self.graph.nodes[number]
+        if cleared and not cleared.isdisjoint(node.calls):
+            return self.compose.node(node, cleared)
+        number = number if node.origin is None else node.origin
+        if number not in self._cached:
+            said = self.compose.node(node)
+            if not self._shared:
+                return said
+            self._cached[number] = said
+        return self._cached[number]
+
+    def _is_attached(self, node: Node) -> bool:
+        if node.parent is not None and self._attached[node.parent]:
+            return True
+        return any(self.graph.records[at].rendered for at in node.inserts)
+
+    # -- states ------------------------------------------------------------------
+
+    def _state(self, node: Node, number: int, failure: Failure | None) -> Row:
+        record = self.graph.records[node.first]
+        system_hash, tools_hash = self._snapshot_before(node.first)
+        fidelity = "reconstructed"
+        if node.repaired:
+            fidelity = "repaired"
+        elif (self._attached[number] or system_hash) and not self._replaced:
+            fidelity = "attachments_rendered"
+        row: Row = {
+            "state_id": state_id_of(self.source.session_id, node.key),
+            "session_id": self.source.session_id,
+            "agent_id": self.source.agent_id,
+            "message_id": node.key,
+            "system_hash": system_hash,
+            "tools_hash": tools_hash,
+            "fidelity": fidelity,
+            "repaired": node.repaired,
+            "error_kind": None,
+            "hint": None,
+            "hint_source": None,
+            "hint_call": None,
+            "cwd": self._text(record.cwd or ""),
+            "model": node.models[0] if node.models else None,
+            "version": record.version,
+            "ts": parse_time(record.timestamp),
+            "input_tokens": node.input_tokens,
+            "output_tokens": node.output_tokens,
+            "turn": node.depth,
+            "parser_version": PARSER_VERSION,
+        }
+        if failure is not None:
+            row["error_kind"] = failure.kind
+            row["hint_source"] = failure.source
+            row["hint_call"] = failure.call if failure.hint else None
+            row["hint"] = self._text(failure.hint) if failure.hint else None
+        return row
+
+    def _snapshot_before(self, at: int) -> tuple[str | None, str | None]:
+        for position, system, tools in reversed(self._snapshots):
+            if position < at:
+                return self._hash(system), self._hash(tools)
+        return None, None
+
+    def _hash(self, number: int | None) -> str | None:
+        return None if number is None else self._hashes[number].hex()
+
+    # -- session -------------------------------------------------------------------
+
+    def _first_prompt(self) -> str:
+        for node in self.graph.nodes:
+            if node.kind == "human" and node.origin is None:
+                return self._text(text_of(self.graph.contents[node.first]))
+        return ""
+
+    def _session(self, stats: LineStats, facts: Facts, project: str) -> Row:
+        nodes = [n for n in self.graph.nodes if n.kind == "response" and n.origin is None]
+        copied = [
+            "lines",
+            "bad_lines",
+            "glued_lines",
+            "responses",
+            "states",
+            "states_active_path",
+            "tool_calls",
+            "tool_results",
+            "tool_errors",
+            "compactions",
+            "roots",
+            "branch_points",
+            "versions",
+        ]
+        return {
+            "session_id": self.source.session_id,
+            "agent_id": self.source.agent_id,
+            "path": self.source.path,
+            "sha256": self.source.sha256,
+            "project": project,
+            "first_prompt": self.out.first_prompt[:500],
+            "models": sorted(facts["models"]),
+            "tools": sorted({call.name for n in nodes for call in n.calls.values()}),
+            "first_ts": parse_time(self.graph.first_time),
+            "last_ts": parse_time(self.graph.last_time),
+            "repaired_states": facts["states_with_repaired_prefix"],
+            "unknown_types": dumps(dict(sorted(stats.unknown_types.items()))),
+            **{name: facts[name] for name in copied},
+        }

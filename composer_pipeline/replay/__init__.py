@@ -1,0 +1,1 @@
+"""Teachers answer recorded states through OpenRouter, under an exact cost ceiling."""

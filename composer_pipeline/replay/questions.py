@@ -1,0 +1,182 @@
+"""What would be asked: states, their order, and the exact body for each teacher.
+
+Belongs here: the selection of states, chains, bodies with their keys and worst cases, and
+the last scan for secrets. Does not belong here: asking (``replay.engine``) or estimating
+(``replay.plan``), which both start from the same questions.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import orjson
+
+from composer_pipeline.errors import InputError
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.replay.convert import Conversion, to_chat
+from composer_pipeline.replay.ledger import Call
+from composer_pipeline.replay.schemas import Toolset, session_tools
+from composer_pipeline.replay.teachers import Teacher, TeacherSet
+from composer_pipeline.replay.wire import request_key, serialise, worst_case
+
+if TYPE_CHECKING:
+    from composer_pipeline.traces.load import TraceState
+
+#: Bytes of a body that make one token, for estimates and for the context limit only.
+BYTES_PER_TOKEN = 4
+
+
+class Question(msgspec.Struct, frozen=True):
+    """One body for one teacher. ``amount`` is its worst case in picodollars.
+
+    ``skip`` says why it will not be sent although it could be; ``refuse`` says why it must
+    not be sent.
+    """
+
+    body: bytes
+    key: str
+    amount: int
+    call: Call
+    skip: str = ""
+    refuse: str = ""
+
+
+class Questions:
+    """The questions of one run.
+
+    Args:
+        lake: where the states are.
+        teacher_set: the teacher file.
+        days: only states of these days; all when ``None``.
+        teachers: only these teachers; all when ``None``.
+        max_states: only so many states, failed actions first, then by time.
+        only_on_active_path: leave out abandoned branches.
+
+    Raises:
+        InputError: an unknown teacher, a bad ``max_states``, or a lake without states.
+    """
+
+    def __init__(
+        self,
+        lake: Lake,
+        teacher_set: TeacherSet,
+        *,
+        days: Sequence[str] | None = None,
+        teachers: Sequence[str] | None = None,
+        max_states: int | None = None,
+        only_on_active_path: bool = False,
+    ) -> None:
+        from composer_pipeline.traces.load import load_states
+
+        self.teacher_set = teacher_set
+        self.teachers = teacher_set.select(None if teachers is None else list(teachers))
+        if max_states is not None and max_states < 1:
+            raise InputError("--max-states must be at least 1")
+        known_days = lake.days("states")
+        # A backfill names its days, and a day without a session is nothing to complain of.
+        if not known_days and days is None:
+            raise InputError(f"lake {lake.url} has no states; ingest sessions first")
+        self.days = known_days if days is None else sorted(set(days) & set(known_days))
+        loaded = list(load_states(lake, days=self.days)) if self.days else []
+        self._toolsets: dict[str, Toolset] = session_tools(loaded)
+        self.states = [
+            state
+            for state in loaded
+            if teacher_set.projects.admits(state.project)
+            and (state.on_active_path or not only_on_active_path)
+        ]
+        if max_states is not None:
+            self.states.sort(key=lambda s: (s.error_kind is None, _when(s), s.state_id))
+            self.states = self.states[:max_states]
+        self._conversions: dict[str, Conversion] = {}
+        self._clean: set[bytes] = set()
+
+    def chains(self) -> list[list["TraceState"]]:
+        """Return the states of each session in time order, sessions in time order.
+
+        Asked in this order, each request starts with the previous one, which the
+        provider's prompt cache then holds.
+        """
+        sessions: dict[str, list[TraceState]] = {}
+        for state in sorted(self.states, key=lambda s: (_when(s), s.n_messages, s.state_id)):
+            sessions.setdefault(state.session_id, []).append(state)
+        return list(sessions.values())
+
+    def build(self, state: "TraceState", teacher: Teacher) -> Question:
+        """Build the body of a state for a teacher; nothing is sent."""
+        conversion = self._convert(state)
+        body = serialise(teacher, conversion, state.session_id)
+        endpoint = self.teacher_set.endpoint
+        tools = {
+            tool["function"]["name"]: [
+                conversion.tool_names.get(tool["function"]["name"], tool["function"]["name"]),
+                *(tool["function"].get("parameters") or {}).get("required", []),
+            ]
+            for tool in conversion.tools
+        }
+        call = Call(
+            state.state_id,
+            teacher.name,
+            state.session_id,
+            state.day,
+            {
+                "family": teacher.family,
+                "model": teacher.model,
+                "simulated": endpoint.simulated,
+                "schema_source": self._toolsets[state.session_id].source,
+                "converter_version": conversion.version,
+                "tools": tools,
+            },
+        )
+        skip = refuse = ""
+        tokens = len(body) // BYTES_PER_TOKEN + teacher.max_tokens
+        if tokens > teacher.context_length:
+            skip = f"context_length: about {tokens} tokens, {teacher.name} takes"
+            skip += f" {teacher.context_length}"
+        elif conversion.flags.get("action_in_prefix"):
+            refuse = "action_in_prefix"
+        elif self._has_secret(conversion):
+            refuse = "secret"
+        key = request_key(endpoint.name, body)
+        return Question(body, key, worst_case(teacher, body), call, skip, refuse)
+
+    def _convert(self, state: "TraceState") -> Conversion:
+        known = self._conversions.get(state.state_id)
+        if known is None:
+            known = to_chat(state, tools=self._toolsets[state.session_id].tools)
+            # Teachers walk a session at about the same pace; keep what they share.
+            if len(self._conversions) > 512:
+                self._conversions.clear()
+            self._conversions[state.state_id] = known
+        return known
+
+    def _has_secret(self, conversion: Conversion) -> bool:
+        """Scan every part of the body once; parts are shared along a session."""
+        from composer_pipeline.traces.redaction import find_secrets
+
+        for part in [*conversion.messages, *conversion.tools]:
+            digest = hashlib.blake2b(orjson.dumps(part), digest_size=16).digest()
+            if digest in self._clean:
+                continue
+            # Decoded strings, not JSON source: escapes hide where a word begins.
+            if any(find_secrets(text) for text in _strings(part)):
+                return True
+            self._clean.add(digest)
+        return False
+
+
+def _when(state: "TraceState") -> float:
+    return state.ts.timestamp() if state.ts else 0.0
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield str(key)
+            yield from _strings(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _strings(inner)

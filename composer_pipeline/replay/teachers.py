@@ -1,0 +1,290 @@
+"""Who is asked, where, and under which price and privacy terms.
+
+Belongs here: the typed form of ``recipes/teachers/*.yaml`` and its checks. Does not
+belong here: sending (``replay.wire``), or money already spent (``replay.ledger``).
+
+Money in a teacher file is USD per **million** tokens; quote it (``"0.30"``) so that it
+is read as a decimal. The API key is named here (``api_key_env``), never written here.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from composer_pipeline.errors import InputError
+
+#: Replaces ``endpoint.base_url`` of a *simulated* endpoint, whose port is only known
+#: once its loopback server runs. A real endpoint never reads it: an environment
+#: variable must not be able to send sessions somewhere else.
+URL_VARIABLE = "COMPOSER_OPENROUTER_URL"
+
+Price = Annotated[Decimal, Field(ge=0, le=10_000, allow_inf_nan=False)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class MaxPrice(_Model):
+    """The dearest endpoint that may answer, USD per million tokens; sent to the router."""
+
+    prompt: Price
+    completion: Price
+
+
+class Provider(_Model):
+    """OpenRouter's provider preferences. The defaults are the strict ones."""
+
+    data_collection: Literal["deny", "allow"] = "deny"
+    zdr: bool = True
+    require_parameters: bool = True
+    enforce_distillable_text: bool = True
+    allow_fallbacks: bool = True
+    only: list[str] | None = None
+    ignore: list[str] | None = None
+    quantizations: list[str] | None = None
+
+
+class Teacher(_Model):
+    """One model that answers states. One vote a ``family`` (``preferences``)."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
+    family: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
+    model: str
+    licence: str
+    max_price: MaxPrice
+    max_tokens: Annotated[int, Field(ge=16, le=200_000)] = 2048
+    temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] = 0.0
+    context_length: Annotated[int, Field(ge=1024, le=10_000_000)] = 131_072
+    concurrency: Annotated[int, Field(ge=1, le=1024)] = 8
+    provider: Provider = Provider()
+
+    @field_validator("model")
+    @classmethod
+    def _pinned(cls, value: str) -> str:
+        if not re.fullmatch(r"[a-z0-9][a-z0-9_.-]*/[a-zA-Z0-9][a-zA-Z0-9_.:-]*", value):
+            raise ValueError(f"{value!r} is not an author/model slug")
+        if value.startswith("openrouter/") or value.endswith(("latest", ":nitro", ":online")):
+            raise ValueError(f"{value!r} does not name one fixed model at its own price")
+        return value
+
+
+class Defaults(_Model):
+    """Values of :class:`Teacher` that every teacher of the file starts from."""
+
+    max_tokens: int | None = None
+    temperature: float | None = None
+    context_length: int | None = None
+    concurrency: int | None = None
+    max_price: MaxPrice | None = None
+    provider: Provider | None = None
+
+
+class Endpoint(_Model):
+    """Where the teachers are. ``name`` is part of every request's key, the URL is not."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
+    base_url: str
+    api_key_env: Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]*$")] = "OPENROUTER_API_KEY"
+    simulated: bool = False
+    #: How long the provider may keep replies so that a paid one can be fetched again
+    #: after a crash. ``off`` costs duplicate bills after a crash, never overspend.
+    recovery_cache_s: Annotated[int, Field(ge=0, le=86_400)] = 86_400
+
+    @model_validator(mode="after")
+    def _reachable_as_declared(self) -> "Endpoint":
+        check_url(self.base_url, simulated=self.simulated)
+        return self
+
+    def url(self) -> str:
+        """Return the base URL to use, without a trailing slash.
+
+        Raises:
+            InputError: the environment variable names no loopback address.
+        """
+        override = os.environ.get(URL_VARIABLE) if self.simulated else None
+        if override:
+            try:
+                check_url(override, simulated=True)
+            except ValueError as error:
+                raise InputError(f"environment variable {URL_VARIABLE}: {error}") from error
+        return (override or self.base_url).rstrip("/")
+
+
+class Limits(_Model):
+    """How patiently to ask. None of these can raise the cost above the ceiling."""
+
+    attempts: Annotated[int, Field(ge=1, le=20)] = 5
+    backoff_s: Annotated[float, Field(ge=0, le=600, allow_inf_nan=False)] = 1.0
+    backoff_cap_s: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = 60.0
+    read_timeout_s: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] = 600.0
+    drain_s: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = 60.0
+
+
+class Projects(_Model):
+    """Which projects may be shown to teachers: shell patterns over the state's project."""
+
+    allow: list[str] = ["*"]
+    exclude: list[str] = []
+
+    def admits(self, project: str | None) -> bool:
+        """Say whether states of ``project`` may be sent."""
+        name = project or ""
+        if any(fnmatchcase(name, pattern) for pattern in self.exclude):
+            return False
+        return any(fnmatchcase(name, pattern) for pattern in self.allow)
+
+
+class TeacherSet(_Model):
+    """A teacher file."""
+
+    purpose: Literal["training", "evaluation"] = "training"
+    endpoint: Endpoint
+    limits: Limits = Limits()
+    projects: Projects = Projects()
+    defaults: Defaults = Defaults()
+    teachers: Annotated[list[Teacher], Field(min_length=1)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _apply_defaults(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        defaults, teachers = data.get("defaults"), data.get("teachers")
+        if not isinstance(defaults, dict) or not isinstance(teachers, list):
+            return data
+        merged = [_merge(defaults, t) if isinstance(t, dict) else t for t in teachers]
+        return {**data, "teachers": merged}
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "TeacherSet":
+        names = [teacher.name for teacher in self.teachers]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"teachers: two teachers are named {twice[0]!r}")
+        for teacher in self.teachers:
+            if teacher.max_tokens >= teacher.context_length:
+                raise ValueError(
+                    f"teachers: {teacher.name}: max_tokens must be below context_length"
+                )
+        return self
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> "TeacherSet":
+        """Read a teacher file.
+
+        Raises:
+            InputError: the file is missing, is no YAML, or has a bad or unknown field;
+                the message names the file and the field.
+        """
+        file = Path(path)
+        try:
+            data = yaml.safe_load(file.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+            raise InputError(f"teacher file {file}: {reason}") from error
+        except yaml.YAMLError as error:
+            mark = getattr(error, "problem_mark", None)
+            where = f" (line {mark.line + 1})" if mark else ""
+            raise InputError(f"teacher file {file}: not valid YAML{where}") from error
+        if not isinstance(data, dict):
+            raise InputError(f"teacher file {file}: a mapping with endpoint and teachers is needed")
+        try:
+            return TeacherSet.model_validate(data)
+        except ValidationError as error:
+            raise InputError(f"teacher file {file}: {first_problem(error, data)}") from error
+
+    def select(self, names: list[str] | None) -> list[Teacher]:
+        """Return the teachers named, in the file's order; all when ``None``.
+
+        Raises:
+            InputError: a name is not in the file.
+        """
+        if names is None:
+            return list(self.teachers)
+        known = {teacher.name for teacher in self.teachers}
+        if unknown := sorted(set(names) - known):
+            raise InputError(f"no teacher {unknown[0]!r}; known: {', '.join(sorted(known))}")
+        return [teacher for teacher in self.teachers if teacher.name in names]
+
+    def api_key(self) -> str | None:
+        """Return the API key from the environment; ``None`` only for a simulated endpoint.
+
+        Raises:
+            InputError: the variable is not set; the message names it.
+        """
+        key = os.environ.get(self.endpoint.api_key_env, "").strip()
+        if not key and not self.endpoint.simulated:
+            raise InputError(
+                f"environment variable {self.endpoint.api_key_env} is not set;"
+                f" endpoint {self.endpoint.name} needs an API key"
+            )
+        return key or None
+
+
+def first_problem(error: ValidationError, data: Mapping[str, Any]) -> str:
+    """Return one validation problem as ``field: what is wrong``.
+
+    An unknown field comes first: it is usually why another one is missing.
+    """
+    problems = error.errors()
+    unknown = [problem for problem in problems if problem["type"] == "extra_forbidden"]
+    problem = (unknown or problems)[0]
+    where = ""
+    here: Any = data
+    for part in problem["loc"]:
+        here = _step(here, part)
+        label = f"[{part}]" if isinstance(part, int) else f".{part}"
+        if isinstance(part, int) and isinstance(here, dict) and isinstance(here.get("name"), str):
+            label += f" ({here['name']})"
+        where += label
+    text = str(problem["msg"]).removeprefix("Value error, ").rstrip(".")
+    if problem["type"] == "extra_forbidden":
+        text = "unknown field"
+    elif problem["type"] == "missing":
+        text = "missing field"
+    return f"{where.lstrip('.')}: {text}" if where else text
+
+
+def check_url(url: str, *, simulated: bool) -> None:
+    """Check that a base URL is where such an endpoint may be.
+
+    Raises:
+        ValueError: a simulated endpoint outside this machine, or a real one without TLS.
+    """
+    parts = urlsplit(url)
+    loopback = parts.hostname in ("127.0.0.1", "localhost", "::1")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError(f"{url!r} is not an http or https URL")
+    if parts.username or parts.password or parts.query:
+        raise ValueError("the URL must not carry credentials or a query")
+    if simulated and not loopback:
+        raise ValueError(f"a simulated endpoint must be on this machine, not {parts.hostname}")
+    if parts.scheme == "http" and not loopback:
+        raise ValueError(f"http without TLS is only allowed on this machine, not {parts.hostname}")
+
+
+def _merge(defaults: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    merged = {key: value for key, value in defaults.items() if value is not None}
+    for key, value in own.items():
+        base = merged.get(key)
+        if isinstance(base, dict) and isinstance(value, dict):
+            merged[key] = {**base, **value}
+        else:
+            merged[key] = value
+    return merged
+
+
+def _step(here: Any, part: int | str) -> Any:
+    if isinstance(here, dict):
+        return here.get(part)
+    if isinstance(here, list) and isinstance(part, int) and part < len(here):
+        return here[part]
+    return None

@@ -1,0 +1,169 @@
+"""How the simulated teachers decide: scripts, personas, and answers for unknown states.
+
+Belongs here: which action a simulated teacher takes. Does not belong here: HTTP, prices and
+faults (``testing.openrouter``).
+
+A script knows, for a prefix, what the agent did and whether there was something better.
+
+========== =====================================================================
+persona    decision
+========== =====================================================================
+careful    the better action where there is one, else the agent's
+steady     the same decisions, written differently: description, key order, quotes
+contrarian always the agent's action
+flaky      something nobody else does
+========== =====================================================================
+
+For a prefix outside the script, ``careful`` and ``steady`` take the same generic action,
+made from a hash of the prefix and the tools that are offered; ``contrarian`` another one.
+"""
+
+import hashlib
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import orjson
+
+from composer_pipeline.actions import Action, ToolCall
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.replay.convert import StateLike, to_chat, wire_messages
+
+PersonaName = Literal["careful", "steady", "contrarian", "flaky"]
+
+Entry = tuple[Action, Action | None]
+
+_FLAKY = (
+    ToolCall("Bash", {"command": "git log --oneline -5", "description": "Recent commits"}),
+    ToolCall("Glob", {"pattern": "**/*.md"}),
+    ToolCall("Grep", {"pattern": "TODO", "output_mode": "files_with_matches"}),
+    ToolCall("Bash", {"command": "du -sh .", "description": "Size of the folder"}),
+)
+
+
+class ScriptState(StateLike, Protocol):
+    """The fields of a trace state that a script reads."""
+
+    @property
+    def message_id(self) -> str: ...  # noqa: D102
+    @property
+    def action(self) -> Action: ...  # noqa: D102
+
+
+class Script:
+    """Maps a prefix, as it arrives on the wire without its system message, to actions.
+
+    Args:
+        entries: :func:`prefix_key` -> (the agent's action, a better one or ``None``).
+    """
+
+    def __init__(self, entries: Mapping[str, Entry] | None = None) -> None:
+        self.entries = dict(entries or {})
+
+    @staticmethod
+    def from_states(states: Iterable[ScriptState], answers: Mapping[str, Action]) -> "Script":
+        """Build a script from trace states.
+
+        Where states share a prefix (a rewind), the first one with an answer counts.
+
+        Args:
+            states: trace states.
+            answers: API message id -> better action, as a model would write it. It is
+                redacted like everything that a teacher sees.
+        """
+        from composer_pipeline.traces.redaction import redact_text, redact_value
+
+        entries: dict[str, Entry] = {}
+        for state in states:
+            better = answers.get(state.message_id)
+            if better is not None:
+                calls = [
+                    ToolCall(call.name, redact_value(call.arguments)[0])
+                    for call in better.tool_calls
+                ]
+                better = Action(redact_text(better.text)[0], tuple(calls))
+            key = prefix_key(wire_messages(to_chat(state).messages))
+            if key not in entries or entries[key][1] is None:
+                entries[key] = (state.action, better)
+        return Script(entries)
+
+    @staticmethod
+    def from_sessions(folder: str | Path, answers: Mapping[str, Action]) -> "Script":
+        """Parse session files with the pipeline's own parser and build a script.
+
+        Raises:
+            InputError: the folder has no readable sessions.
+        """
+        from composer_pipeline.traces.ingest import ingest
+        from composer_pipeline.traces.load import load_states
+
+        with tempfile.TemporaryDirectory() as scratch:
+            lake = Lake(scratch)
+            ingest(lake, [Path(folder)])
+            return Script.from_states(load_states(lake), answers)
+
+    def decide(self, persona: PersonaName, body: Mapping[str, Any]) -> Action:
+        """Return what a persona does when it is asked with ``body``."""
+        entry = self.entries.get(prefix_key(body.get("messages") or []))
+        if entry is None:
+            salt = {"careful": "", "steady": ""}.get(persona, persona)
+            action = generic_action(body, salt)
+            return restyled(action) if persona == "steady" else action
+        agent, better = entry
+        if persona == "contrarian":
+            return agent
+        if persona == "flaky":
+            return _unlike(agent, better, body)
+        chosen = better or agent
+        return restyled(chosen) if persona == "steady" else chosen
+
+
+def prefix_key(messages: Iterable[Mapping[str, Any]]) -> str:
+    """Return the hash of wire messages, system messages left out."""
+    rest = [message for message in messages if message.get("role") != "system"]
+    return hashlib.sha256(orjson.dumps(rest)).hexdigest()
+
+
+def generic_action(body: Mapping[str, Any], salt: str) -> Action:
+    """Return an action for a prefix that no script knows; the same for the same input."""
+    digest = hashlib.sha256((prefix_key(body.get("messages") or []) + salt).encode()).digest()
+    tools = sorted(tool["function"]["name"] for tool in body.get("tools") or [])
+    known = [*_FLAKY, ToolCall("Read", {"file_path": "README.md"})]
+    usable = [call for call in known if call.name in tools]
+    if not usable:
+        return Action(text="I need to know more before I go on.")
+    return Action(tool_calls=(usable[digest[0] % len(usable)],))
+
+
+def restyled(action: Action) -> Action:
+    """Return the same decision in another style: a preamble, other key order and quotes."""
+    calls = []
+    for call in action.tool_calls:
+        arguments = dict(reversed(call.arguments.items()))
+        if call.name == "Bash":
+            command = str(arguments.get("command", ""))
+            # Double quotes expand more than single ones; swap only where nothing expands.
+            if "'" in command and not any(char in command for char in '"$`\\!\n'):
+                arguments["command"] = command.replace("'", '"')
+            arguments["description"] = "Run the next step"
+        calls.append(ToolCall(call.name, arguments))
+    text = action.text if not calls else "On to the next step."
+    return Action(text, tuple(calls))
+
+
+def _unlike(agent: Action, better: Action | None, body: Mapping[str, Any]) -> Action:
+    taken = {_shape(agent), _shape(better) if better else ()}
+    start = hashlib.sha256(prefix_key(body.get("messages") or []).encode()).digest()[1]
+    for step in range(len(_FLAKY)):
+        action = Action(tool_calls=(_FLAKY[(start + step) % len(_FLAKY)],))
+        if _shape(action) not in taken:
+            return action
+    return Action(text="Done.")
+
+
+def _shape(action: Action) -> tuple[str, ...]:
+    return tuple(
+        f"{call.name} {call.arguments.get('command') or call.arguments.get('pattern')}"
+        for call in action.tool_calls
+    )

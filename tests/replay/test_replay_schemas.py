@@ -1,0 +1,75 @@
+"""Which tools are offered, and where their schemas come from."""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from composer_pipeline.actions import Action, ToolCall
+from composer_pipeline.replay.schemas import CORE, REGISTRY, infer, session_tools, tool_schemas
+
+
+@dataclass
+class State:
+    session_id: str
+    action: Action
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    tools: list[Any] | None = None
+
+
+def names(tools: list[dict[str, Any]]) -> list[str]:
+    return [tool["function"]["name"] for tool in tools]
+
+
+def test_registry_is_made_of_closed_schemas() -> None:
+    for name, entry in REGISTRY.items():
+        parameters = entry["parameters"]
+        assert parameters["type"] == "object", name
+        assert set(parameters.get("required", [])) <= set(parameters["properties"]), name
+        assert entry["description"], name
+    for name in ("Bash", "MultiEdit", "TodoWrite", "NotebookEdit", "ExitPlanMode", "KillShell"):
+        assert name in REGISTRY
+
+
+def test_core_and_seen_tools_are_offered() -> None:
+    offered = tool_schemas(["TodoWrite", "Read"])
+    assert names(offered.tools) == sorted({*CORE, "TodoWrite"})
+    assert offered.source == "registry@1"
+
+
+def test_recorded_tools_win() -> None:
+    recorded = [
+        {"name": "Probe", "description": "d", "input_schema": {"type": "object"}},
+        {"type": "function", "function": {"name": "Other", "parameters": {}}},
+        "junk",
+    ]
+    offered = tool_schemas(["Bash"], recorded=recorded)
+    assert names(offered.tools) == ["Probe", "Other"]
+    assert offered.source == "recorded"
+
+
+def test_inference_takes_keys_and_types_but_no_value() -> None:
+    uses = [{"q": "secret words", "n": i, "deep": {"k": 1}} for i in range(5)]
+    uses[0]["flag"] = True
+    schema = infer(uses)["parameters"]
+    assert schema["properties"] == {
+        "deep": {"type": "object"},
+        "flag": {"type": "boolean"},
+        "n": {"type": "integer"},
+        "q": {"type": "string"},
+    }
+    assert schema["required"] == ["deep", "n", "q"]
+    assert "required" not in infer(uses[:4])["parameters"]
+    assert "secret" not in json.dumps(schema)
+
+
+def test_session_has_one_toolset() -> None:
+    use = {"type": "tool_use", "id": "x", "name": "WebFetch", "input": {}}
+    states = [
+        State("s", Action(tool_calls=(ToolCall("mcp__db__query", {"sql": "select 1"}),))),
+        State("s", Action("done"), [{"role": "assistant", "content": [use]}]),
+        State("other", Action("done")),
+    ]
+    chosen = session_tools(states)
+    assert {"mcp__db__query", "WebFetch"} <= set(names(chosen["s"].tools))
+    assert chosen["s"].source == "registry@1+inferred:1"
+    assert names(chosen["other"].tools) == sorted(CORE)

@@ -1,0 +1,146 @@
+"""Outcomes: what was billed, what was not, and what nobody knows."""
+
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from composer_pipeline.replay.convert import Conversion
+from composer_pipeline.replay.replies import judge
+from composer_pipeline.replay.teachers import TeacherSet
+from composer_pipeline.replay.wire import (
+    billed_cost,
+    classify,
+    request_key,
+    serialise,
+    worst_case,
+)
+
+DEMO = Path(__file__).parents[2] / "recipes" / "teachers" / "demo.yaml"
+GOOD = {
+    "id": "gen-1",
+    "choices": [{"finish_reason": "stop", "message": {"content": "hi"}}],
+    "usage": {"completion_tokens": 1, "cost": 0.25},
+}
+
+
+def sort_out(status: int, body: Any, **headers: str) -> Any:
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return classify(status, {k.replace("_", "-"): v for k, v in headers.items()}, raw, 5.0)
+
+
+def failure(code: int, kind: str = "", **extra: Any) -> dict[str, Any]:
+    metadata = {"error_type": kind} if kind else {}
+    return {"error": {"code": code, "message": "m", "metadata": metadata, **extra}}
+
+
+def test_cost_is_read_from_the_raw_text() -> None:
+    raw = json.dumps(GOOD).replace("0.25", "0.000123456789").encode()
+    outcome = sort_out(200, raw)
+    assert (outcome.kind, outcome.cost, outcome.generation_id) == ("billed", 123_456_789, "gen-1")
+    assert sort_out(200, raw.replace(b"0.000123456789", b"1.000000000001")).cost == 10**12 + 1
+
+
+def test_upstream_cost_counts_only_with_an_own_key() -> None:
+    usage: dict[str, Any] = {"cost": Decimal("0.1")}
+    usage["cost_details"] = {"upstream_inference_cost": Decimal("0.1")}
+    assert billed_cost(usage) == 10**11
+    assert billed_cost(usage | {"is_byok": True}) == 2 * 10**11
+    assert billed_cost({}) is None
+    assert billed_cost({"cost": "free"}) is None
+
+
+def test_cache_hit_costs_nothing_and_names_its_source() -> None:
+    outcome = sort_out(200, GOOD, **{"x-openrouter-cache-source-id": "gen-0"})
+    assert (outcome.kind, outcome.cost, outcome.source_id) == ("billed", 0, "gen-0")
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind", "retryable", "stop"),
+    [
+        (200, b'{"choices": [', "unknown", True, ""),
+        (200, {**GOOD, "usage": {}}, "unknown", True, ""),
+        (502, b"<html>", "unknown", True, ""),
+        (524, b"", "unknown", True, ""),
+        (502, failure(502, "provider_unavailable"), "unbilled", True, ""),
+        (429, failure(429, "rate_limit_exceeded"), "unbilled", True, ""),
+        (429, b"slow down", "unbilled", True, ""),
+        (200, failure(502, "server"), "unbilled", True, ""),
+        (200, {"choices": [{"finish_reason": None}], "usage": {}}, "unbilled", True, ""),
+        (200, {**GOOD, "choices": [{"finish_reason": "error"}], "usage": {}}, "unbilled", True, ""),
+        (400, failure(400, "context_length_exceeded"), "refused", False, ""),
+        (403, failure(403, "content_policy_violation"), "refused", False, ""),
+        (400, failure(400, "invalid_request"), "unbilled", False, ""),
+        (404, failure(404, availability={"code": "constraint_filtered", "retryable": False}),
+         "unbilled", False, "teacher"),
+        (404, failure(404, availability={"code": "capacity_exhausted", "retryable": True}),
+         "unbilled", True, ""),
+        (401, failure(401, "authentication"), "unbilled", False, "account"),
+        (402, failure(402, "payment_required"), "unbilled", False, "account"),
+    ],
+)  # fmt: skip
+def test_outcomes(status: int, body: Any, kind: str, retryable: bool, stop: str) -> None:
+    outcome = sort_out(status, body)
+    assert (outcome.kind, outcome.retryable, outcome.stop) == (kind, retryable, stop)
+
+
+def test_billed_error_is_billed() -> None:
+    """A finish reason of error that still has a cost is believed."""
+    body = {**GOOD, "choices": [{"finish_reason": "error"}]}
+    assert sort_out(200, body).cost == 250_000_000_000
+
+
+@pytest.mark.parametrize(("value", "low", "high"), [("3", 3, 3), ("soon", None, None)])
+def test_retry_after(value: str, low: float | None, high: float | None) -> None:
+    assert sort_out(429, failure(429), **{"retry-after": value}).retry_after == low
+
+
+def test_body_is_frozen_and_carries_the_terms() -> None:
+    teacher = TeacherSet.load(DEMO).teachers[0]
+    conversion = Conversion([{"role": "user", "content": "hi"}], [], {}, {}, "recorded")
+    body = serialise(teacher, conversion, "session-1")
+    assert body == serialise(teacher, conversion, "session-1")
+    sent = json.loads(body)
+    assert sent["provider"]["max_price"]["prompt"] == 0.3
+    assert sent["provider"]["data_collection"] == "deny"
+    assert sent["provider"]["require_parameters"] is True
+    assert sent["plugins"] == [{"id": "context-compression", "enabled": False}]
+    assert sent["max_completion_tokens"] == teacher.max_tokens
+    assert "models" not in sent
+    assert "session-1" not in body.decode()
+    assert sent["session_id"].endswith("-careful")
+    assert request_key("loopback", body) != request_key("openrouter", body)
+
+
+def test_worst_case_is_bytes_and_tokens_at_the_caps() -> None:
+    teacher = TeacherSet.load(DEMO).teachers[0]  # 0.30 and 1.20 USD a million, 1024 tokens
+    assert worst_case(teacher, b"x" * 1000) == 1000 * 300_000 + 1024 * 1_200_000
+    huge = worst_case(teacher, b"x" * 10_000_000)
+    assert huge == teacher.context_length * 300_000 + 1024 * 1_200_000
+
+
+@pytest.mark.parametrize(
+    ("message", "reason", "status"),
+    [
+        ({"content": "hi"}, "stop", "ok"),
+        ({"content": "hi"}, "length", "unusable"),
+        ({"content": ""}, "stop", "unusable"),
+        ({"tool_calls": [{"function": {"name": "Bash", "arguments": '{"command":"ls"}'}}]},
+         "tool_calls", "ok"),
+        ({"tool_calls": [{"function": {"name": "Bash", "arguments": "{}"}}]},
+         "tool_calls", "unusable"),
+        ({"tool_calls": [{"function": {"name": "Rm", "arguments": "{}"}}]},
+         "tool_calls", "unusable"),
+        ({"tool_calls": ["junk"]}, "tool_calls", "unusable"),
+    ],
+)  # fmt: skip
+def test_usable_replies(message: dict[str, Any], reason: str, status: str) -> None:
+    reply = {"choices": [{"finish_reason": reason, "message": message}]}
+    assert judge(reply, {"Bash": ["Bash", "command"]})[0] == status
+
+
+@pytest.mark.parametrize("reply", [None, [], {"choices": []}, {"choices": [None]}, {"choices": 3}])
+def test_odd_replies_never_raise(reply: Any) -> None:
+    assert judge(reply, {})[0] == "unusable"

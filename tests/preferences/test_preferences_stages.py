@@ -1,0 +1,184 @@
+"""The stages: pairs and hints of the bundled sessions, from states and replies to rows."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from composer_pipeline.actions import Action, ToolCall
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.preferences.hints import build_hints, hint_row, leakage, span_text
+from composer_pipeline.preferences.pairs import build_pairs, usable_replies
+from composer_pipeline.replay.convert import to_chat, wire_messages
+from composer_pipeline.testing.personas import Script
+from composer_pipeline.testing.sessions import answers, sample_sessions_dir
+from composer_pipeline.traces.ingest import ingest
+from composer_pipeline.traces.load import load_states
+
+NOW = datetime(2026, 11, 20, tzinfo=UTC)
+PERSONAS = {"careful": "alpha", "steady": "beta", "contrarian": "gamma", "flaky": "delta"}
+
+
+def reply(state_id, session_id, family, action, **more):
+    return {
+        "state_id": state_id,
+        "session_id": session_id,
+        "family": family,
+        "request_hash": f"{family}-{state_id}",
+        "model": f"m/{family}",
+        "status": "ok",
+        "action": action.to_json(),
+        "completion_tokens": 10,
+        "cost_picodollars": 100,
+        "simulated": True,
+        "created_at": NOW,
+        **more,
+    }
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory):
+    """A lake with the bundled sessions and the replies of four simulated families."""
+    lake = Lake(tmp_path_factory.mktemp("lake"))
+    ingest(lake, [sample_sessions_dir()])
+    states = list(load_states(lake))
+    script = Script.from_states(states, answers())
+    for persona, family in PERSONAS.items():
+        by_day: dict[str, list] = {}
+        for state in states:
+            body = {"messages": wire_messages(to_chat(state).messages)}
+            row = reply(state.state_id, state.session_id, family, script.decide(persona, body))
+            by_day.setdefault(state.day, []).append(row)
+        for day, rows in by_day.items():
+            lake.write("replies", rows, day=day, teacher=f"t-{family}")
+    return lake
+
+
+@pytest.fixture(scope="module")
+def reports(lake):
+    return {day: build_pairs(lake, day) for day in lake.days("states")}
+
+
+def test_sample_sessions_give_pairs_on_every_day(lake, reports):
+    rows = lake.rows("pairs")
+    assert len(rows) == sum(report.pairs for report in reports.values()) >= 40
+    assert min(report.pairs for report in reports.values()) >= 5
+    assert {row["tool_chosen"] for row in rows} >= {"Bash", "Read", "Edit", "Grep", "Glob", "Write"}
+    assert {row["tier"] for row in rows} <= {"gold", "silver"}
+    for report in reports.values():
+        assert report.states == report.voted >= report.consensus >= report.confirmed
+        assert report.consensus == report.confirmed + report.pairs
+        assert 0 < report.confirmation_rate < 1
+        assert sum(report.by_tier.values()) == sum(report.by_tool.values()) == report.pairs
+    # Four families vote on every state; where an answer exists, it wins in nearly all cases.
+    assert len(rows) >= 0.9 * sum(s.message_id in answers() for s in load_states(lake))
+
+
+def test_rows_are_pairs(lake, reports):
+    rows = lake.rows("pairs")
+    assert len({row["pair_id"] for row in rows}) == len(rows)
+    assert len({row["state_id"] for row in rows}) == len(rows)
+    states = {state.state_id: state for state in load_states(lake)}
+    for row in rows:
+        assert row["chosen"] != row["rejected"]
+        for side in ("chosen", "rejected"):
+            (message,) = row[side]
+            assert message["role"] == "assistant"
+            assert not (message.get("tool_calls") and message["content"])
+        assert row["prompt"][0]["role"] == "system"
+        assert row["prompt"][-1]["role"] != "assistant"
+        assert row["tools"]
+        assert row["n_agree"] >= 2
+        assert row["agreement"] == row["n_agree"] / row["n_families"]
+        assert row["simulated"] is True
+        assert row["cost_picodollars"] == 400
+        assert row["error_turn"] == (states[row["state_id"]].error_kind is not None)
+        assert row["chosen_families"] == ["alpha", "beta"]
+    ids = [row["pair_id"] for row in lake.rows("pairs", days=["2026-11-17"])]
+    assert ids == sorted(ids)
+
+
+def test_second_run_gives_the_same_bytes_and_progress(lake, reports):
+    day = "2026-11-16"
+    name = f"pairs/day={day}/part.parquet"
+    before = lake.get_bytes(name)
+    calls = []
+    assert build_pairs(lake, day, progress=lambda *step: calls.append(step)) == reports[day]
+    assert lake.get_bytes(name) == before
+    assert calls[-1][1:] == (reports[day].states, reports[day].states)
+
+
+def test_day_without_replies_writes_an_empty_partition(lake, tmp_path):
+    other = Lake(tmp_path)
+    ingest(other, [sample_sessions_dir()])
+    report = build_pairs(other, "2026-11-16")
+    assert (report.pairs, report.voted, report.agreement_rate) == (0, 0, 0.0)
+    assert other.days("pairs") == ["2026-11-16"]
+
+
+def test_only_the_newest_usable_reply_of_a_teacher_counts(tmp_path):
+    lake = Lake(tmp_path)
+    old, new = Action("old"), Action("new")
+    rows = [
+        reply("s", "x", "alpha", new, request_hash="1", created_at=NOW),
+        reply("s", "x", "alpha", old, request_hash="2", created_at=NOW.replace(year=2025)),
+        {**reply("s", "x", "alpha", old), "request_hash": "3", "status": "refused"},
+        {**reply("s2", "x", "alpha", old), "action": None, "status": "unusable"},
+    ]
+    lake.write("replies", rows, day="2026-11-16", teacher="t")
+    found = usable_replies(lake, "2026-11-16")
+    assert {key: [r.action for r in value] for key, value in found.items()} == {"s": [new]}
+
+
+def test_hints_of_the_sample_sessions(lake):
+    reports = [build_hints(lake, day) for day in lake.days("states")]
+    rows = lake.rows("hints")
+    assert len(rows) == sum(report.hints for report in reports) >= 30
+    total: dict[str, int] = {}
+    for report in reports:
+        for source, count in report.by_source.items():
+            total[source] = total.get(source, 0) + count
+    assert set(total) == {"tool_error", "exit_code", "user_rejection", "user_correction"}
+    assert all(0 <= row["leakage"] <= 1 and row["text"] and row["span_text"] for row in rows)
+    assert not any("Sibling tool call" in row["text"] for row in rows)
+    assert build_hints(lake, "2026-11-16") == reports[0]
+
+
+def test_hint_rows():
+    action = Action(
+        "why", (ToolCall("Read", {"file_path": "a"}), ToolCall("Bash", {"command": "x"}))
+    )
+    state = {
+        "state_id": "s",
+        "session_id": "x",
+        "action": action.to_json(),
+        "error_kind": "exit_code",
+        "hint": " Exit code 1 ",
+        "hint_source": "exit_code",
+        "hint_call": 1,
+    }
+    row = hint_row(state)
+    assert row is not None
+    assert (row["text"], row["span_call"], row["span_text"]) == (
+        "Exit code 1",
+        1,
+        '{"command":"x"}',
+    )
+    assert hint_row({**state, "hint": None}) is None
+    assert hint_row({**state, "hint": "  "}) is None
+    assert hint_row({**state, "error_kind": "cancelled"}) is None
+    assert span_text(action, -1) == '{"file_path":"a"}\n{"command":"x"}'
+    assert span_text(Action("only text"), -1) == "only text"
+
+
+@pytest.mark.parametrize(
+    ("hint", "span", "share"),
+    [
+        ("use the file a b c d", "a b c d", 1.0),
+        ("a b c", "a b c d", 0.5),
+        ("nothing here", "a b c d", 0.0),
+        ("Say NO", "no", 1.0),
+        ("x", "", 0.0),
+    ],
+)
+def test_leakage(hint, span, share):
+    assert leakage(hint, span) == share

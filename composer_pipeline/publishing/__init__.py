@@ -1,0 +1,1 @@
+"""From normalised pairs to a published dataset: splits, training columns, card, commit."""

@@ -1,0 +1,242 @@
+"""Build the training dataset: pairs, recorded groups and hints, split by group of sessions.
+
+Belongs here: which rows enter the three ``dataset_*`` tables, and the checks on them.
+Does not belong here: what a group is (``publishing.splits``), the vote
+(``preferences.agree``) and how a prefix becomes chat messages (``replay.convert``).
+
+Both splits of every table are always written, empty or not, so a rebuild leaves nothing
+stale. The same lake gives the same bytes.
+"""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from composer_pipeline.errors import ComposerError, InputError
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.preferences.agree import Reply, vote
+from composer_pipeline.preferences.pairs import usable_replies
+from composer_pipeline.publishing.splits import (
+    SPLITS,
+    VALIDATION,
+    SessionKey,
+    groups,
+    overlaps,
+    prompt_hash,
+    split_of,
+)
+from composer_pipeline.replay.convert import action_message, to_chat
+from composer_pipeline.replay.schemas import session_tools
+from composer_pipeline.traces.load import TraceState, load_states
+
+STAGE = "dataset"
+#: From this many groups on, an empty validation split is worth a warning.
+WARN_GROUPS = 5
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class DatasetReport:
+    """What was built.
+
+    ``rows`` and ``splits`` count pairs, ``groups`` the groups of sessions over all three
+    tables, ``hints`` and ``grpo_groups`` rows of the other two. ``drops`` counts pairs left
+    out here, by reason. ``overlaps`` counts values found in both splits, by kind; they are
+    all 0, or the build had failed. ``warning`` is empty or one sentence.
+    """
+
+    rows: int
+    splits: dict[str, int]
+    groups: int
+    by_tier: dict[str, int]
+    hints: int
+    grpo_groups: int
+    drops: dict[str, int]
+    overlaps: dict[str, int]
+    warning: str = ""
+
+
+def build_dataset(lake: Lake, *, validation_share: float = 0.2) -> DatasetReport:
+    """Write ``dataset_pairs``, ``dataset_groups`` and ``dataset_hints``.
+
+    A group of sessions is in validation when a hash of its name falls below
+    ``validation_share``, so a group never moves when data are added, and with few groups
+    the share of rows can be far from it.
+
+    Args:
+        lake: reads ``normalized_pairs``, ``sessions``, ``states``, ``replies``, ``hints``;
+            writes the three tables and ``drops`` (stage ``dataset``).
+        validation_share: share of the groups in validation, in [0, 1).
+
+    Raises:
+        InputError: the share is out of range, or nothing was normalised yet.
+        ComposerError: a group, session or prompt is in two splits.
+    """
+    if not 0 <= validation_share < 1:
+        raise InputError(f"validation_share must be in [0, 1), not {validation_share}")
+    if not lake.days("normalized_pairs"):
+        raise InputError(f"lake {lake.url} has no normalized_pairs; run normalize first")
+    pairs, drops = _pairs(lake)
+    recorded, hints = _from_states(lake)
+    tables = {"dataset_pairs": pairs, "dataset_groups": recorded, "dataset_hints": hints}
+    everything = [row for rows in tables.values() for row in rows]
+    digests = {id(row): prompt_hash(row["prompt"]) for row in everything}
+    group_of = groups(
+        _session_keys(lake), ((row["session_id"], digests[id(row)]) for row in everything)
+    )
+    placed: dict[tuple[str, str], list[Row]] = {}
+    for name, rows in tables.items():
+        for row in rows:
+            row["group_id"] = group_of[row["session_id"]]
+            split = split_of(row["group_id"], validation_share)
+            placed.setdefault((name, split), []).append(row)
+    shared = overlaps(
+        (
+            split,
+            {
+                "group_id": row["group_id"],
+                "session_id": row["session_id"],
+                "prompt": digests[id(row)],
+            },
+        )
+        for (_, split), rows in placed.items()
+        for row in rows
+    )
+    for kind, count in shared.items():
+        if count:
+            raise ComposerError(f"dataset: {count} value(s) of {kind} are in both splits")
+    for name in tables:
+        for split in SPLITS:
+            lake.write(name, placed.get((name, split), []), split=split)
+    _write_drops(lake, drops)
+    names = {row["group_id"] for row in everything}
+    splits = {split: len(placed.get(("dataset_pairs", split), [])) for split in SPLITS}
+    return DatasetReport(
+        rows=len(pairs),
+        splits=splits,
+        groups=len(names),
+        by_tier=dict(sorted(Counter(row["tier"] for row in pairs).items())),
+        hints=len(hints),
+        grpo_groups=len(recorded),
+        drops=dict(sorted(Counter(drop["op"] for rows in drops.values() for drop in rows).items())),
+        overlaps=shared or dict.fromkeys(("group_id", "session_id", "prompt"), 0),
+        warning=_warning(splits, len(names), validation_share),
+    )
+
+
+def _warning(splits: Mapping[str, int], names: int, share: float) -> str:
+    if share and names >= WARN_GROUPS and not splits[VALIDATION]:
+        return f"no pair is in validation, although there are {names} groups of sessions"
+    return ""
+
+
+def _pairs(lake: Lake) -> tuple[list[Row], dict[str, list[Row]]]:
+    """Return the pairs in order, and day to the ledger rows of those left out.
+
+    Normalisation removes repeats inside a day; those across days are removed here. The
+    earliest stays.
+    """
+    kept: list[Row] = []
+    drops: dict[str, list[Row]] = {day: [] for day in lake.days("normalized_pairs")}
+    first: dict[str, str] = {}
+    for day, left_out in drops.items():
+        for row in sorted(
+            lake.rows("normalized_pairs", days=[day]), key=lambda row: str(row["pair_id"])
+        ):
+            if row["chosen"] == row["rejected"]:
+                left_out.append(_drop(row, "0:chosen_equals_rejected", "chosen", ""))
+                continue
+            key = json.dumps([row[n] for n in ("prompt", "tools", "chosen", "rejected")])
+            earlier = first.setdefault(key, row["pair_id"])
+            if earlier != row["pair_id"]:
+                left_out.append(_drop(row, "1:duplicate", "pair", f"duplicate of {earlier}"))
+                continue
+            kept.append(row)
+    return kept, drops
+
+
+def _drop(row: Row, step: str, field: str, bound: str) -> Row:
+    return {
+        "pair_id": row["pair_id"],
+        "state_id": row["state_id"],
+        "step": step,
+        "op": step.split(":")[1],
+        "field": field,
+        "stat": "",
+        "value": "",
+        "bound": bound,
+    }
+
+
+def _write_drops(lake: Lake, drops: Mapping[str, Sequence[Row]]) -> None:
+    for day in sorted(set(drops) | set(lake.days("drops", stage=STAGE))):
+        lake.write("drops", drops.get(day, ()), stage=STAGE, day=day)
+
+
+def _from_states(lake: Lake) -> tuple[list[Row], list[Row]]:
+    """Return the rows of ``dataset_groups`` and ``dataset_hints``, by day and state id."""
+    recorded: list[Row] = []
+    hints: list[Row] = []
+    for day in sorted(set(lake.days("replies")) | set(lake.days("hints"))):
+        replies = usable_replies(lake, day)
+        hint_of = {row["state_id"]: row for row in lake.rows("hints", days=[day])}
+        if not replies and not hint_of:
+            continue
+        # The tools of a session are chosen over all its states, as they were for teachers.
+        states = sorted(load_states(lake, days=[day]), key=lambda state: state.state_id)
+        tools = session_tools(states)
+        for state in states:
+            mine, hint = replies.get(state.state_id, []), hint_of.get(state.state_id)
+            outcome = vote(state, mine) if mine else None
+            consensus = outcome.winner_action if outcome else None
+            if consensus is None and hint is None:
+                continue
+            talk = to_chat(state, tools=tools[state.session_id].tools)
+            base = {
+                "state_id": state.state_id,
+                "session_id": state.session_id,
+                "prompt": talk.messages,
+                "tools": talk.tools,
+            }
+            if consensus is not None:
+                recorded.append(
+                    {**base, **_answers(state, mine), "consensus": [action_message(consensus)]}
+                )
+            if hint is not None:
+                hints.append(
+                    {
+                        **base,
+                        "action": [action_message(state.action)],
+                        "hint": hint["text"],
+                        "source": hint["source"],
+                        "span_call": hint["span_call"],
+                    }
+                )
+    return recorded, hints
+
+
+def _answers(state: TraceState, replies: Sequence[Reply]) -> Row:
+    return {
+        "candidates": [
+            action_message(state.action),
+            *(action_message(reply.action) for reply in replies),
+        ],
+        "sources": ["agent", *(reply.teacher for reply in replies)],
+        "simulated": any(reply.simulated for reply in replies),
+    }
+
+
+def _session_keys(lake: Lake) -> list[SessionKey]:
+    columns = ["session_id", "group_id", "first_ts"]
+    return [
+        SessionKey(
+            first_ts=row["first_ts"].timestamp() if row["first_ts"] else math.inf,
+            session_id=row["session_id"],
+            group_id=row["group_id"] or "",
+        )
+        for row in lake.rows("sessions", columns=columns)
+    ]

@@ -1,0 +1,212 @@
+"""The training dataset, from states, replies and normalised pairs in a lake."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from composer_pipeline.actions import Action, ToolCall
+from composer_pipeline.errors import ComposerError, InputError
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.preferences.pairs import build_pairs
+from composer_pipeline.publishing import dataset as room
+from composer_pipeline.publishing.dataset import build_dataset
+from composer_pipeline.testing.states import write_session
+
+DAY, NEXT = "2026-11-16", "2026-11-17"
+TABLES = ("dataset_pairs", "dataset_groups", "dataset_hints")
+
+
+def bash(command: str) -> Action:
+    return Action("Next.", (ToolCall("Bash", {"command": command}),))
+
+
+def plain(lake: Lake, table: str, **keys: str) -> list[dict[str, Any]]:
+    return [
+        {k: v for k, v in row.items() if k not in ("day", "teacher")}
+        for row in lake.rows(table, **keys)
+    ]
+
+
+def add_session(lake: Lake, name: str, day: str, *, group: str = "", prompt: str = "") -> None:
+    """A session of two states; both get a consensus, the second is an error turn."""
+    ids = write_session(
+        lake,
+        name,
+        [(bash("ls"), "a.py"), (bash("pytest"), "no module named pytest")],
+        day=day,
+        prompt=prompt or f"Do {name}.",
+        error_turns=[1],
+    )
+    first = datetime.fromisoformat(f"{day}T09:00:00").replace(tzinfo=UTC)
+    session = {"session_id": name, "agent_id": "", "path": name, "first_ts": first}
+    rows = plain(lake, "sessions", day=day)
+    lake.write("sessions", [*rows, {**session, "group_id": group or f"g-{name}"}], day=day)
+    for teacher, family in (("one", "f1"), ("two", "f2")):
+        old = plain(lake, "replies", teacher=teacher, day=day)
+        new = [
+            {
+                "state_id": state_id,
+                "session_id": name,
+                "family": family,
+                "model": f"m/{teacher}",
+                "status": "ok",
+                "action": bash(f"cat {name}{i}.py").to_json(),
+                "request_hash": f"{name}{i}",
+                "simulated": True,
+            }
+            for i, state_id in enumerate(ids)
+        ]
+        lake.write("replies", [*old, *new], teacher=teacher, day=day)
+    old = plain(lake, "hints", day=day)
+    hint = {
+        "state_id": ids[1],
+        "session_id": name,
+        "source": "tool_error",
+        "error_kind": "command_failed",
+        "text": "There is no pytest; use unittest.",
+        "span_call": 0,
+        "span_text": "{}",
+        "leakage": 0.0,
+    }
+    lake.write("hints", [*old, hint], day=day)
+
+
+def normalise(lake: Lake, *days: str) -> None:
+    for day in days:
+        build_pairs(lake, day)
+        rows = [{**row, "recipe": "r@1"} for row in plain(lake, "pairs", day=day)]
+        lake.write("normalized_pairs", rows, day=day)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    lake = Lake(tmp_path / "lake")
+    for i in range(8):
+        add_session(lake, f"s{i}", DAY)
+    normalise(lake, DAY)
+    return lake
+
+
+def placement(lake: Lake) -> dict[str, str]:
+    return {row["session_id"]: row["split"] for name in TABLES for row in lake.rows(name)}
+
+
+def test_what_is_built(lake: Lake) -> None:
+    report = build_dataset(lake, validation_share=0.3)
+    assert (report.rows, report.grpo_groups, report.hints, report.groups) == (16, 16, 8, 8)
+    assert sum(report.splits.values()) == 16
+    assert report.splits["validation"] > 0, "choose a share for which the fixture has both"
+    assert report.splits["train"] > 0
+    assert report.overlaps == {"group_id": 0, "session_id": 0, "prompt": 0}
+    assert report.drops == {}
+    assert report.warning == ""
+    assert sum(report.by_tier.values()) == 16
+
+    group = next(r for r in lake.rows("dataset_groups") if r["session_id"] == "s3")
+    assert group["sources"] == ["agent", "one", "two"]
+    commands = [m["tool_calls"][0]["function"]["arguments"] for m in group["candidates"]]
+    assert commands[0] in ({"command": "ls"}, {"command": "pytest"})
+    assert commands[1] == commands[2]
+    assert group["consensus"] == [group["candidates"][1]]
+    assert group["candidates"][0]["content"] == "", "actions are rendered alone"
+    assert group["simulated"] is True
+    assert group["group_id"] == "g-s3"
+
+    pairs = {r["state_id"]: r for r in lake.rows("dataset_pairs")}
+    pair = pairs[group["state_id"]]
+    assert (pair["prompt"], pair["tools"]) == (group["prompt"], group["tools"])
+    assert pair["chosen"] == group["consensus"]
+    assert pair["rejected"] == [group["candidates"][0]]
+    assert (pair["day"], pair["group_id"], pair["recipe"]) == (DAY, "g-s3", "r@1")
+
+    hint = next(r for r in lake.rows("dataset_hints") if r["session_id"] == "s3")
+    assert hint["action"][0]["tool_calls"][0]["function"]["arguments"] == {"command": "pytest"}
+    assert hint["hint"] == "There is no pytest; use unittest."
+    assert hint["prompt"][-1]["role"] == "tool"
+    assert hint["span_call"] == 0
+
+
+def test_both_splits_of_every_table_are_written(lake: Lake) -> None:
+    report = build_dataset(lake, validation_share=0.0)
+    assert report.splits == {"train": 16, "validation": 0}
+    for name in TABLES:
+        assert lake.partitions(name) == [{"split": "train"}, {"split": "validation"}]
+
+
+def test_building_twice_gives_the_same_bytes(lake: Lake, tmp_path: Path) -> None:
+    build_dataset(lake)
+    before = {p: p.read_bytes() for p in (tmp_path / "lake").rglob("part.parquet")}
+    build_dataset(lake)
+    assert {p: p.read_bytes() for p in (tmp_path / "lake").rglob("part.parquet")} == before
+
+
+def test_new_data_move_no_old_session(lake: Lake) -> None:
+    build_dataset(lake, validation_share=0.3)
+    before = placement(lake)
+    assert set(before.values()) == {"train", "validation"}
+    for i in range(8):
+        # Half of the new sessions resume an old one.
+        add_session(lake, f"n{i}", NEXT, group=f"g-s{i}" if i % 2 else "")
+    normalise(lake, NEXT)
+    assert build_dataset(lake, validation_share=0.3).rows == 32
+    after = placement(lake)
+    assert {name: after[name] for name in before} == before
+    for i in range(1, 8, 2):
+        assert after[f"n{i}"] == after[f"s{i}"]
+
+
+def test_sessions_with_an_identical_prompt_are_one_group(lake: Lake) -> None:
+    for i in range(8):
+        add_session(lake, f"copy{i}", NEXT, prompt=f"Do s{i}.")
+    normalise(lake, NEXT)
+    report = build_dataset(lake, validation_share=0.5)
+    assert report.groups == 8
+    where = placement(lake)
+    assert all(where[f"copy{i}"] == where[f"s{i}"] for i in range(8))
+    assert {r["group_id"] for r in lake.rows("dataset_pairs")} == {f"g-s{i}" for i in range(8)}
+
+
+def test_repeats_across_days_and_equal_sides_go_to_the_ledger(lake: Lake) -> None:
+    rows = plain(lake, "normalized_pairs")
+    again = {**rows[0], "pair_id": "repeat"}
+    equal = {**rows[1], "pair_id": "equal", "rejected": rows[1]["chosen"]}
+    lake.write("normalized_pairs", [again, equal], day=NEXT)
+    report = build_dataset(lake)
+    assert report.rows == 16
+    assert report.drops == {"chosen_equals_rejected": 1, "duplicate": 1}
+    drops = {r["pair_id"]: r for r in lake.rows("drops", stage="dataset")}
+    assert drops["repeat"]["bound"] == f"duplicate of {rows[0]['pair_id']}"
+    assert drops["equal"]["day"] == NEXT
+    lake.write("normalized_pairs", [], day=NEXT)
+    build_dataset(lake)
+    assert lake.rows("drops", stage="dataset") == [], "a rebuild leaves nothing stale"
+
+
+def test_a_leak_between_splits_stops_the_build(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    flips = iter(["train", "validation"] * 100)
+    monkeypatch.setattr(room, "split_of", lambda *_: next(flips))
+    with pytest.raises(ComposerError, match="are in both splits"):
+        build_dataset(lake)
+    assert lake.partitions("dataset_pairs") == []
+
+
+def test_an_empty_validation_split_is_warned_of(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "split_of", lambda *_: "train")
+    assert "no pair is in validation, although there are 8 groups" in build_dataset(lake).warning
+    assert build_dataset(lake, validation_share=0.0).warning == ""
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0, 2.0])
+def test_a_share_out_of_range(lake: Lake, share: float) -> None:
+    with pytest.raises(InputError, match="validation_share"):
+        build_dataset(lake, validation_share=share)
+
+
+def test_nothing_normalised_yet(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="run normalize first"):
+        build_dataset(Lake(tmp_path / "lake"))
+    assert not (tmp_path / "lake").exists()

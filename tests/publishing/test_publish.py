@@ -1,0 +1,316 @@
+"""Publishing through the unmodified huggingface_hub client against a Hub on the loopback."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from composer_pipeline.errors import ComposerError, InputError
+from composer_pipeline.lake.schemas import TABLES
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.publishing import publish as room
+from composer_pipeline.publishing.publish import PublishRefused, publish
+from composer_pipeline.testing.hub import LoopbackHub, Repo
+
+REPO = "someone/agent-pairs"
+TOKEN = "hf_loopback"
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub]:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    monkeypatch.setattr(room.time, "sleep", lambda _: None)
+    with LoopbackHub(TOKEN) as hub:
+        yield hub
+
+
+def row(i: int, split: str, **changes: Any) -> dict[str, Any]:
+    call = {"name": "Bash", "arguments": {"command": f"pytest -k {i}"}}
+    made = {
+        "pair_id": f"p{i}",
+        "state_id": f"s{i}",
+        "session_id": f"session-{split}",
+        "group_id": f"group-{split}",
+        "prompt": [{"role": "user", "content": f"task {i}"}],
+        "chosen": [
+            {
+                "role": "assistant",
+                "content": "",
+                "tool_calls": [{"id": "call_0", "type": "function", "function": call}],
+            }
+        ],
+        "rejected": [{"role": "assistant", "content": f"I am done with {i}"}],
+        "tools": [{"type": "function", "function": {"name": "Bash", "parameters": {}}}],
+        "tier": "gold",
+        "day": "2026-11-16",
+        "recipe": "default@abc",
+        "chosen_models": ["x/one", "y/two"],
+        "tool_chosen": "Bash",
+        "rejected_model": "agent",
+        "simulated": False,
+    }
+    return {**made, **changes}
+
+
+def fill(lake: Lake, train: list[dict[str, Any]], validation: list[dict[str, Any]]) -> Lake:
+    for split, rows in (("train", train), ("validation", validation)):
+        lake.write("dataset_pairs", rows, split=split)
+        groups = [
+            {
+                **{k: r[k] for k in ("state_id", "session_id", "group_id", "prompt", "tools")},
+                "candidates": [*r["rejected"], *r["chosen"]],
+                "sources": ["agent", "one"],
+                "consensus": r["chosen"],
+                "simulated": r["simulated"],
+            }
+            for r in rows
+        ]
+        lake.write("dataset_groups", groups, split=split)
+        lake.write("dataset_hints", [], split=split)
+    return lake
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    train = [row(i, "train") for i in range(5)]
+    return fill(Lake(tmp_path / "lake"), train, [row(9, "validation")])
+
+
+def send(lake: Lake, hub: LoopbackHub, **options: Any) -> room.PublishReport:
+    return publish(lake, REPO, endpoint=hub.endpoint, **options)
+
+
+def test_one_private_commit_and_then_none(lake: Lake, hub: LoopbackHub) -> None:
+    report = send(lake, hub)
+    repo = hub.repos[REPO]
+    assert repo.private
+    assert len(repo.commits) == 2, "the Hub's initial commit and ours"
+    assert report.commit == repo.head.oid
+    assert report.changed == 6
+    assert report.files == sorted(set(repo.head.files) - {".gitattributes"})
+    for config, table in (("pairs", "dataset_pairs"), ("groups", "dataset_groups")):
+        stored = repo.head.files[f"data/{config}/train.parquet"]
+        assert stored == Path(lake.path(table, split="train")).read_bytes()
+
+    again = send(lake, hub)
+    assert (again.changed, again.commit, len(repo.commits)) == (0, report.commit, 2)
+    manifest = json.loads(repo.head.files["manifest.json"])
+    assert manifest["files"]["data/pairs/train.parquet"]["rows"] == 5
+
+
+def test_only_what_changed_is_committed_and_stale_files_go(lake: Lake, hub: LoopbackHub) -> None:
+    send(lake, hub)
+    repo = hub.repos[REPO]
+    repo.add("by hand", {**repo.head.files, "data/old/train.parquet": b"x", "NOTES.md": b"mine"})
+    fill(lake, [row(i, "train") for i in range(4)], [row(9, "validation")])
+    report = send(lake, hub)
+    assert report.changes == {
+        "README.md": "replace",
+        "data/groups/train.parquet": "replace",
+        "data/old/train.parquet": "delete",
+        "data/pairs/train.parquet": "replace",
+        "manifest.json": "replace",
+    }
+    assert repo.head.files["NOTES.md"] == b"mine"
+    assert "data/old/train.parquet" not in repo.head.files
+
+
+def test_a_faster_publisher_is_412_and_the_plan_is_made_again(lake: Lake, hub: LoopbackHub) -> None:
+    def faster(repo: Repo) -> None:
+        hub.before_commit = None
+        repo.add("faster", {**repo.head.files, "data/pairs/extra.parquet": b"theirs"})
+
+    hub.before_commit = faster
+    report = send(lake, hub)
+    repo = hub.repos[REPO]
+    assert [commit.message for commit in repo.commits][1:] == ["faster", "Publish 6 files"]
+    assert report.changes["data/pairs/extra.parquet"] == "delete"
+    commits = [path for method, path in hub.requests if "/commit/" in path]
+    assert len(commits) == 2
+
+
+def test_409_is_retried_and_gives_up_after_five(lake: Lake, hub: LoopbackHub) -> None:
+    hub.faults = [("commit", 409), ("commit", 409)]
+    assert send(lake, hub).commit == hub.repos[REPO].head.oid
+    fill(lake, [row(1, "train")], [])
+    hub.faults = [("commit", 409)] * 9
+    with pytest.raises(ComposerError, match="others kept committing; 5 attempts"):
+        send(lake, hub)
+    assert len(hub.faults) == 4
+    assert len(hub.repos[REPO].commits) == 2
+
+
+@pytest.mark.parametrize("kind", ["put", "batch", "commit"])
+def test_a_failure_on_the_way_leaves_the_repository_as_it_was(
+    lake: Lake, hub: LoopbackHub, kind: str
+) -> None:
+    hub.faults = [(kind, 403)]
+    with pytest.raises(ComposerError, match="the token may not write there"):
+        send(lake, hub)
+    assert len(hub.repos[REPO].commits) == 1
+    assert send(lake, hub).changed == 6
+
+
+def test_dry_run_changes_nothing(
+    lake: Lake, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert send(lake, hub, dry_run=True).changed == 6
+    assert hub.repos == {}
+    send(lake, hub)
+    assert send(lake, hub, dry_run=True).changed == 0
+    assert not [r for r in hub.requests[-2:] if r[0] != "GET"]
+    monkeypatch.delenv("HF_TOKEN")
+    before = len(hub.requests)
+    assert send(lake, hub, dry_run=True).changed == 6
+    assert len(hub.requests) == before
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("prompt", [{"role": "user", "content": "key: AKIA1234567890ABCDEF"}]),
+        (
+            "tools",
+            [{"function": {"parameters": {"deep": ["see /home/alice/notes.txt"]}}}],
+        ),
+        ("rejected_model", "mail alice.jones@company.io"),
+    ],
+)
+def test_a_planted_secret_stops_everything(
+    lake: Lake, hub: LoopbackHub, column: str, value: Any
+) -> None:
+    rows = [row(i, "train") for i in range(5)]
+    rows[3][column] = value
+    fill(lake, rows, [])
+    with pytest.raises(
+        PublishRefused, match=rf"pairs/train: row 3, column {column} holds"
+    ) as caught:
+        send(lake, hub)
+    for secret in ("AKIA1234567890ABCDEF", "alice"):
+        assert secret not in str(caught.value)
+    assert hub.requests == []
+
+
+def test_leaks_between_splits_and_equal_sides_are_refused(lake: Lake, hub: LoopbackHub) -> None:
+    train = [row(1, "train")]
+    for changes, words in (
+        ({"group_id": "group-train"}, r"1 group\(s\) are in both splits"),
+        ({"session_id": "session-train"}, r"1 session\(s\)"),
+        ({"prompt": train[0]["prompt"]}, r"1 prompt\(s\)"),
+        ({"rejected": row(9, "validation")["chosen"]}, "chosen equal to rejected"),
+    ):
+        fill(lake, train, [row(9, "validation", **changes)])
+        with pytest.raises(PublishRefused, match=words):
+            send(lake, hub)
+    fill(lake, [row(1, "train"), row(1, "train")], [])
+    with pytest.raises(PublishRefused, match="a pair_id occurs twice"):
+        send(lake, hub)
+    assert hub.requests == []
+
+
+def test_simulated_rows_need_a_word_and_the_card_says_so(lake: Lake, hub: LoopbackHub) -> None:
+    fill(lake, [row(1, "train", simulated=True)], [])
+    with pytest.raises(InputError, match="2 of 2 rows come from simulated teachers"):
+        send(lake, hub)
+    send(lake, hub, allow_simulated=True)
+    text = hub.repos[REPO].head.files["README.md"].decode()
+    assert "> **Simulated.** 2 of 2 rows come from simulated teachers" in text
+
+
+def test_the_card(lake: Lake, hub: LoopbackHub) -> None:
+    send(lake, hub)
+    text = hub.repos[REPO].head.files["README.md"].decode()
+    front = yaml.safe_load(text.split("---\n")[1])
+    assert [c["config_name"] for c in front["configs"]] == ["pairs", "groups"], "none without rows"
+    assert front["configs"][0]["default"] is True
+    assert front["size_categories"] == ["n<1K"]
+    assert "imulated." not in text
+    for name in TABLES["dataset_pairs"].schema.names:
+        assert f"| `{name}` |" in text
+    assert "| 5 | 1 |" in text, "rows of the splits"
+    assert "`x/one` | 6 |" in text
+
+
+@pytest.mark.parametrize("repo", ["name", "a/b/c", "/x", "a b/c", ""])
+def test_a_bad_repository_name(lake: Lake, repo: str) -> None:
+    with pytest.raises(InputError, match="is not OWNER/NAME"):
+        publish(lake, repo)
+
+
+def test_no_dataset_no_token_wrong_token(
+    lake: Lake, hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InputError, match="has no dataset_pairs of split train; run dataset"):
+        send(Lake(tmp_path / "empty"), hub)
+    with pytest.raises(InputError, match="the dataset has no pair"):
+        send(fill(Lake(tmp_path / "none"), [], []), hub)
+    monkeypatch.setenv("HF_TOKEN", "hf_wrong_and_secret")
+    with pytest.raises(ComposerError, match="the token is not accepted") as caught:
+        send(lake, hub)
+    assert "hf_wrong" not in str(caught.value)
+    with monkeypatch.context() as patch:
+        patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+        with pytest.raises(InputError, match="HF_HUB_OFFLINE"):
+            send(lake, hub)
+    monkeypatch.delenv("HF_TOKEN")
+    with pytest.raises(InputError, match="HF_TOKEN holds no token"):
+        send(lake, hub)
+
+
+def test_a_public_repository_is_refused_unless_asked_for(lake: Lake, hub: LoopbackHub) -> None:
+    send(lake, hub, private=False)
+    assert hub.repos[REPO].private is False
+    with pytest.raises(InputError, match="is public; private=False"):
+        send(lake, hub)
+
+
+LOAD = """
+import json, os, sys
+from datasets import load_dataset
+out = {}
+for config in ("pairs", "groups"):
+    data = load_dataset(sys.argv[1], config, token=os.environ["TOKEN"])
+    out[config] = {split: rows.num_rows for split, rows in data.items()}
+    if config == "pairs":
+        out["row"] = data["train"][0]
+        stream = load_dataset(sys.argv[1], split="validation", streaming=True,
+                              token=os.environ["TOKEN"])
+        out["streamed"] = [r["pair_id"] for r in stream]
+print("RESULT" + json.dumps(out))
+"""
+
+
+def test_datasets_loads_what_was_published(lake: Lake, hub: LoopbackHub, tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    send(lake, hub)
+    env = {
+        **os.environ,
+        "HF_ENDPOINT": hub.endpoint,
+        "HF_HUB_DISABLE_XET": "1",
+        "HF_HUB_OFFLINE": "0",
+        "HF_HOME": str(tmp_path / "hf"),
+        "TOKEN": TOKEN,
+        "OMP_NUM_THREADS": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD, REPO], capture_output=True, text=True, timeout=120, env=env
+    )
+    assert "RESULT" in done.stdout, done.stderr[-3000:]
+    found = json.loads(done.stdout.split("RESULT")[1])
+    assert found["pairs"] == {"train": 5, "validation": 1}
+    assert found["groups"] == {"train": 5, "validation": 1}
+    assert found["streamed"] == ["p9"]
+    assert found["row"] == {
+        **dict.fromkeys(TABLES["dataset_pairs"].schema.names),
+        **row(0, "train"),
+    }

@@ -1,0 +1,238 @@
+"""DiLoCo for any Trainer of transformers or TRL, as one callback.
+
+Belongs here: adopting the committed parameters, counting inner steps, the contribution
+at the end of a round, and the schedule. Does not belong here: the protocol (``replica``).
+
+The inner optimiser's state (AdamW moments) is local: it is kept across the rounds of
+one process and starts empty when a slot joins again, because it is twice the size of the
+parameters and DiLoCo does not merge it. The learning-rate schedule follows the round.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+import torch
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from composer_pipeline.diloco.log import OuterLog
+from composer_pipeline.diloco.outer import Tensors, master, norm, pseudo_gradient
+from composer_pipeline.diloco.replica import Replica, SyncResult
+from composer_pipeline.diloco.spec import DiLoCoSpec
+from composer_pipeline.errors import ComposerError, InputError
+
+OnCommit = Callable[[int, dict[str, Any]], None]
+
+
+def trainable(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return the parameters that are trained, by name: the adapters only, with LoRA."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def adopt(model: torch.nn.Module, theta: Mapping[str, torch.Tensor]) -> None:
+    """Copy ``theta`` into the trained parameters of ``model``, in their dtype and device.
+
+    Raises:
+        InputError: the names or shapes are not those of the model.
+    """
+    parameters = trainable(model)
+    if odd := parameters.keys() ^ theta.keys():
+        raise InputError(f"the DiLoCo state and the model differ in the parameter {min(odd)}")
+    for name, parameter in parameters.items():
+        if parameter.shape != theta[name].shape:
+            raise InputError(
+                f"the DiLoCo state has {name} as {tuple(theta[name].shape)}, "
+                f"the model as {tuple(parameter.shape)}"
+            )
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(theta[name].to(device=parameter.device, dtype=parameter.dtype))
+
+
+class DiLoCoCallback(TrainerCallback):
+    """Makes a Trainer one replica of a DiLoCo run.
+
+    Set ``max_steps = rounds * inner_steps`` and ``save_strategy="no"``: the durable result
+    is the log. The Trainer stops when all rounds are committed.
+
+    Args:
+        url: folder or URL of the log.
+        run_id: the run.
+        slot: 0-based slot of this process.
+        spec: what all replicas agree on; the model's signature is added at join.
+        attempt: 1-based start of the slot.
+        on_commit: called with the round and a JSON-able summary after each round that this
+            replica took part in or waited for.
+        supervised: stop when the parent process dies, so that no orphan goes on training.
+
+    Raises:
+        InputError: the slot is outside of the spec, or the store cannot be opened.
+    """
+
+    def __init__(
+        self,
+        *,
+        url: str,
+        run_id: str,
+        slot: int,
+        spec: DiLoCoSpec,
+        attempt: int = 1,
+        on_commit: OnCommit | None = None,
+        supervised: bool = False,
+    ) -> None:
+        self.replica = Replica(OuterLog.open(url, run_id), spec, slot, attempt)
+        self.commits: list[dict[str, Any]] = []
+        self._on_commit = on_commit
+        self._parent = os.getppid() if supervised else None
+        self._inner, self._tokens_seen = 0, 0
+        self._start: Tensors = {}
+
+    @classmethod
+    def from_env(cls, *, on_commit: OnCommit | None = None) -> Self:
+        """Build the callback from the environment that the supervisor gives a replica.
+
+        Raises:
+            InputError: a ``COMPOSER_DILOCO_*`` variable is missing or malformed.
+        """
+        values = {}
+        for name in ("URL", "RUN", "SLOT", "ATTEMPT", "SPEC"):
+            variable = f"COMPOSER_DILOCO_{name}"
+            if variable not in os.environ:
+                raise InputError(f"the environment variable {variable} is not set")
+            values[name] = os.environ[variable]
+        for name in ("SLOT", "ATTEMPT"):
+            if not values[name].isdecimal():
+                raise InputError(f"COMPOSER_DILOCO_{name} is {values[name]!r}, not a number")
+        return cls(
+            url=values["URL"],
+            run_id=values["RUN"],
+            slot=int(values["SLOT"]),
+            spec=DiLoCoSpec.from_json(values["SPEC"], "COMPOSER_DILOCO_SPEC"),
+            attempt=int(values["ATTEMPT"]),
+            on_commit=on_commit,
+            supervised=os.environ.get("COMPOSER_DILOCO_SUPERVISED") == "1",
+        )
+
+    @property
+    def spec(self) -> DiLoCoSpec:
+        """What this replica agrees to."""
+        return self.replica.spec
+
+    @property
+    def slot(self) -> int:
+        """The 0-based slot of this process."""
+        return self.replica.slot
+
+    def start_round(self) -> int:
+        """Return the first round that is still to be trained: 1 in a new run."""
+        return max(0, self.replica.log.last_round()) + 1
+
+    # -- the Trainer's events --------------------------------------------------------------
+
+    def on_train_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
+        """Join the run and start from its newest committed state."""
+        model = kwargs["model"]
+        if not trainable(model):
+            raise InputError("the model has no parameter that requires a gradient")
+        needed = self.spec.rounds * self.spec.inner_steps
+        if 0 < state.max_steps < needed:
+            raise InputError(
+                f"max_steps is {state.max_steps}, but {self.spec.rounds} DiLoCo rounds of "
+                f"{self.spec.inner_steps} inner steps need {needed}"
+            )
+        self.replica.join(trainable(model))
+        self._begin_round(model, kwargs.get("lr_scheduler"))
+        control.should_training_stop |= self.replica.finished
+
+    def on_step_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
+        """Count an inner step; at H, contribute, wait for the commit and start over from it."""
+        if self._parent is not None and os.getppid() != self._parent:
+            raise ComposerError(f"the supervisor of DiLoCo slot {self.slot} is gone")
+        model, scheduler = kwargs["model"], kwargs.get("lr_scheduler")
+        self._inner += 1
+        if not self.replica.finished and self._inner >= self.spec.inner_steps:
+            tokens = int(state.num_input_tokens_seen) - self._tokens_seen
+            self._tokens_seen = int(state.num_input_tokens_seen)
+            before = self.replica.state.theta
+            delta = pseudo_gradient(self._start, trainable(model))
+            result = self.replica.sync(delta, tokens=tokens)
+            self._begin_round(model, scheduler)
+            self._report(result, delta, before, tokens)
+        if self.replica.finished:
+            adopt(model, self.replica.state.theta)
+            control.should_training_stop = True
+
+    def on_train_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
+        """Leave the model with the newest committed parameters."""
+        adopt(kwargs["model"], self.replica.state.theta)
+        self.replica.close()
+
+    # -- between rounds --------------------------------------------------------------------
+
+    def _begin_round(self, model: torch.nn.Module, scheduler: Any) -> None:
+        adopt(model, self.replica.state.theta)
+        # What the parameters hold after rounding to their dtype: the delta must be what
+        # training changed, not what a bf16 copy could not represent.
+        self._start = {name: master(p) for name, p in trainable(model).items()}
+        self._inner = 0
+        _align(scheduler, (self.replica.round - 1) * self.spec.inner_steps)
+
+    def _report(self, result: SyncResult, delta: Tensors, before: Tensors, tokens: int) -> None:
+        commit = result.commit
+        change = pseudo_gradient(before, self.replica.state.theta)
+        info: dict[str, Any] = {
+            "round": commit.round,
+            "rounds": self.spec.rounds,
+            "slot": self.slot,
+            "attempt": self.replica.attempt,
+            "included": [part.slot for part in commit.included],
+            "rejected": {part.slot: part.reason for part in commit.rejected},
+            "contributed": result.contributed,
+            "by": commit.by,
+            "state_sha": commit.state_sha,
+            "tokens": commit.tokens,
+            "local_tokens": tokens,
+            "wasted_tokens": result.wasted_tokens,
+            "bytes_sent": result.bytes_sent,
+            "delta_norm": norm(delta),
+            "update_norm": norm(change),
+            "wait_s": round(result.wait_s, 3),
+        }
+        self.commits.append(info)
+        if self._on_commit is not None:
+            self._on_commit(commit.round, info)
+
+
+def _align(scheduler: Any, step: int) -> None:
+    """Move a LambdaLR (all of transformers' usual schedules) to ``step`` of the run.
+
+    Does nothing where the process has made every step itself. Other schedulers keep their
+    own count, since their learning rate is not a function of the step alone.
+    """
+    inner = getattr(scheduler, "scheduler", scheduler)
+    if not isinstance(inner, LambdaLR) or inner.last_epoch == step:
+        return
+    inner.last_epoch = step
+    rates = [b * f(step) for b, f in zip(inner.base_lrs, inner.lr_lambdas, strict=True)]
+    for group, rate in zip(inner.optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+    inner._last_lr = rates

@@ -1,0 +1,289 @@
+"""The outer log: who contributed what to which round, and what was committed.
+
+Belongs here: key names, the JSON records, and which keys are create-exclusive. Does
+not belong here: tensors (``outer``), waiting and committing (``replica``). No torch.
+
+Layout below ``runs/<run_id>/`` of the store::
+
+    spec.json                                  create once
+    probe.json                                 create once; proves that create is exclusive
+    members/<slot>/<attempt>.json              heartbeat of one start of a slot
+    rounds/<r>/delta/<slot>-<sha16>.safetensors
+    rounds/<r>/contrib/<slot>.json             create-exclusive: one contribution a slot
+    rounds/<r>/commit.json                     create-exclusive: the only truth about a round
+    state/<r>-<sha16>.safetensors              parameters and outer momentum after round r
+
+Round 0 is the initial state: its first writer wins and everyone adopts it.
+"""
+
+import datetime as dt
+import hashlib
+import re
+import time
+from typing import TypeVar
+
+import msgspec
+
+from composer_pipeline.diloco.spec import DiLoCoSpec
+from composer_pipeline.diloco.store import ObjectStore
+from composer_pipeline.errors import ComposerError, InputError
+
+#: Reads of one object before it counts as corrupt, and the pause between them.
+READ_TRIES = 3
+READ_PAUSE_S = 0.1
+
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+class OuterLogError(ComposerError):
+    """The log cannot be followed: no quorum, or its objects are gone or damaged."""
+
+
+class CorruptObject(ComposerError):
+    """An object's bytes are not those that its record promises."""
+
+
+class Included(msgspec.Struct, frozen=True):
+    """A delta that a commit merged, with the weight it had."""
+
+    slot: int
+    key: str
+    sha256: str
+    size: int
+    weight: float
+    tokens: int
+    attempt: int
+
+
+class Rejected(msgspec.Struct, frozen=True):
+    """A contribution that a commit left out, and why."""
+
+    slot: int
+    reason: str
+
+
+class Commit(msgspec.Struct, frozen=True):
+    """The truth about one round. ``by`` is the slot that wrote it."""
+
+    round: int
+    included: tuple[Included, ...]
+    rejected: tuple[Rejected, ...]
+    base_sha: str
+    state_sha: str
+    state_key: str
+    state_size: int
+    by: int
+    tokens: int = 0
+
+
+class Contribution(msgspec.Struct, frozen=True):
+    """What one slot offers for one round; written after its delta object."""
+
+    round: int
+    slot: int
+    attempt: int
+    key: str
+    sha256: str
+    size: int
+    base_sha: str
+    tokens: int = 0
+
+    def included(self, weight: float) -> Included:
+        """Return the entry of a commit that merges this contribution with ``weight``."""
+        return Included(
+            self.slot, self.key, self.sha256, self.size, weight, self.tokens, self.attempt
+        )
+
+
+class Heartbeat(msgspec.Struct, frozen=True):
+    """The content of a member object. Liveness is its last-modified time, by the store's clock."""
+
+    slot: int
+    attempt: int
+    round: int
+    beats: int
+    wasted_tokens: int = 0
+
+
+_Record = TypeVar("_Record", Commit, Contribution)
+
+
+def sha256(data: bytes) -> str:
+    """Return the SHA-256 of ``data`` as hex."""
+    return hashlib.sha256(data).hexdigest()
+
+
+class OuterLog:
+    """One run in one store.
+
+    Args:
+        store: the objects of the run.
+        run_id: used in messages.
+    """
+
+    def __init__(self, store: ObjectStore, run_id: str) -> None:
+        self.store, self.run_id = store, run_id
+        self._manifests: dict[str, Contribution] = {}
+
+    @classmethod
+    def open(cls, url: str, run_id: str) -> "OuterLog":
+        """Open the log of ``run_id`` below a folder or URL; nothing is written.
+
+        Raises:
+            InputError: the run id is not a plain name, or the store cannot be opened.
+        """
+        if not _RUN_ID.fullmatch(run_id):
+            raise InputError(
+                f"run id {run_id!r} must be letters, digits, '.', '_', '-' (at most 128)"
+            )
+        return cls(ObjectStore(url, f"runs/{run_id}"), run_id)
+
+    # -- the agreement ---------------------------------------------------------------------
+
+    def probe(self) -> None:
+        """Check that creating a key twice fails, which the whole protocol rests on.
+
+        Raises:
+            InputError: the store lets the second creation through.
+        """
+        self.store.create("probe.json", b"{}")
+        if self.store.create("probe.json", b"{}"):
+            raise InputError(
+                f"the store {self.store.url} has no exclusive creation (If-None-Match), "
+                "which DiLoCo's outer log needs"
+            )
+
+    def spec(self) -> DiLoCoSpec | None:
+        """Return the run's spec, or None for a run that has not begun."""
+        data = self.store.get("spec.json")
+        return None if data is None else DiLoCoSpec.from_json(data, f"{self.run_id}/spec.json")
+
+    def agree(self, spec: DiLoCoSpec) -> None:
+        """Write the spec if the run has none; otherwise refuse one that differs.
+
+        Raises:
+            InputError: names the first field that differs.
+        """
+        if self.store.create("spec.json", spec.to_json().encode()):
+            return
+        there = self.spec()
+        difference = there.difference(spec) if there else "it is missing"
+        if difference:
+            raise InputError(f"spec.json of run {self.run_id} does not fit: {difference}")
+
+    # -- members ---------------------------------------------------------------------------
+
+    def beat(self, heartbeat: Heartbeat) -> None:
+        """Write the heartbeat of one attempt of a slot."""
+        key = f"members/{heartbeat.slot}/{heartbeat.attempt}.json"
+        self.store.put(key, msgspec.json.encode(heartbeat))
+
+    def members(self) -> dict[tuple[int, int], dt.datetime]:
+        """Return ``{(slot, attempt): time of its last heartbeat by the store's clock}``."""
+        found = {}
+        for entry in self.store.list("members"):
+            _, slot, name = entry.key.split("/")
+            found[int(slot), int(name.removesuffix(".json"))] = entry.last_modified
+        return found
+
+    # -- contributions ---------------------------------------------------------------------
+
+    def put_delta(self, round_: int, slot: int, data: bytes) -> tuple[str, str]:
+        """Store an encoded delta; return its key and SHA-256. Idempotent."""
+        digest = sha256(data)
+        key = f"rounds/{round_}/delta/{slot}-{digest[:16]}.safetensors"
+        self.store.put(key, data)
+        return key, digest
+
+    def contribute(self, contribution: Contribution) -> bool:
+        """Write a manifest; return False where the slot already has one for the round."""
+        key = f"rounds/{contribution.round}/contrib/{contribution.slot}.json"
+        return self.store.create(key, msgspec.json.encode(contribution))
+
+    def contributions(self, round_: int) -> tuple[dict[int, Contribution], dt.datetime | None]:
+        """Return the round's manifests by slot, and when the first of them was written."""
+        found, first = {}, None
+        for entry in self.store.list(f"rounds/{round_}/contrib"):
+            if entry.key not in self._manifests:
+                data = self.store.get(entry.key)
+                if data is None:
+                    continue
+                self._manifests[entry.key] = _decode(data, Contribution, entry.key)
+            contribution = self._manifests[entry.key]
+            found[contribution.slot] = contribution
+            first = entry.last_modified if first is None else min(first, entry.last_modified)
+        return found, first
+
+    # -- commits and states ----------------------------------------------------------------
+
+    def commit(self, round_: int) -> Commit | None:
+        """Return the commit of a round, or None while there is none."""
+        key = f"rounds/{round_}/commit.json"
+        data = self.store.get(key)
+        return None if data is None else _decode(data, Commit, key)
+
+    def try_commit(self, commit: Commit) -> bool:
+        """Commit a round; return False where another replica was first (harmless)."""
+        key = f"rounds/{commit.round}/commit.json"
+        return self.store.create(key, msgspec.json.encode(commit))
+
+    def commits(self) -> list[Commit]:
+        """Return all commits in the order of rounds, the initial state (round 0) included.
+
+        Raises:
+            OuterLogError: a round in between has no commit.
+        """
+        rounds = sorted(
+            int(entry.key.split("/")[1])
+            for entry in self.store.list("rounds")
+            if entry.key.endswith("/commit.json")
+        )
+        if rounds != list(range(len(rounds))):
+            raise OuterLogError(f"run {self.run_id} has commits for rounds {rounds}: some are lost")
+        return [commit for r in rounds if (commit := self.commit(r)) is not None]
+
+    def last_round(self) -> int:
+        """Return the last committed round; 0 for the initial state, -1 for an empty log."""
+        return max(
+            (
+                int(entry.key.split("/")[1])
+                for entry in self.store.list("rounds")
+                if entry.key.endswith("/commit.json")
+            ),
+            default=-1,
+        )
+
+    def put_state(self, round_: int, data: bytes) -> tuple[str, str]:
+        """Store an encoded state; return its key and SHA-256. Idempotent."""
+        digest = sha256(data)
+        key = f"state/{round_}-{digest[:16]}.safetensors"
+        self.store.put(key, data)
+        return key, digest
+
+    def read(self, key: str, digest: str, size: int) -> bytes:
+        """Return an object whose size and SHA-256 are as recorded.
+
+        Raises:
+            CorruptObject: they differ in each of ``READ_TRIES`` reads; says how.
+        """
+        reason = ""
+        for attempt in range(READ_TRIES):
+            if attempt:
+                time.sleep(READ_PAUSE_S)
+            data = self.store.get(key)
+            if data is None:
+                reason = "is missing"
+            elif len(data) != size:
+                reason = f"has {len(data)} bytes instead of {size}"
+            elif sha256(data) != digest:
+                reason = "has another SHA-256 than its record"
+            else:
+                return data
+        raise CorruptObject(f"{key} {reason}")
+
+
+def _decode(data: bytes, kind: type[_Record], key: str) -> _Record:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.DecodeError as error:
+        raise OuterLogError(f"{key} is not a {kind.__name__} record: {error}") from None

@@ -1,0 +1,168 @@
+"""The outer step and the bytes of states and deltas.
+
+Belongs here: pure functions on CPU fp32 tensors, and their safetensors encoding.
+Does not belong here: the store, waiting, the model.
+
+Every replica must compute the same bits, so that a commit can be reconstructed from
+its deltas: only separate multiplications and additions (no fused multiply-add, no
+reductions), always in the order of the slots.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+
+from composer_pipeline.diloco.log import CorruptObject, sha256
+
+Tensors = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class OuterState:
+    """The global parameters and the outer momentum, fp32 on the CPU, by parameter name."""
+
+    theta: Tensors
+    momentum: Tensors
+
+    @classmethod
+    def initial(cls, theta: Mapping[str, torch.Tensor]) -> "OuterState":
+        """Return the state of round 0: a copy of ``theta`` and no momentum."""
+        copied = {name: master(tensor) for name, tensor in theta.items()}
+        return cls(copied, {name: torch.zeros_like(tensor) for name, tensor in copied.items()})
+
+
+def master(tensor: torch.Tensor) -> torch.Tensor:
+    """Return an fp32 CPU copy of ``tensor``, in its shape, that shares no memory with it."""
+    return tensor.detach().to(device="cpu", dtype=torch.float32, copy=True).contiguous()
+
+
+def signature(parameters: Mapping[str, torch.Tensor]) -> str:
+    """Return the SHA-256 of the names, shapes and dtypes of what is trained."""
+    described = [
+        [name, list(tensor.shape), str(tensor.dtype)] for name, tensor in sorted(parameters.items())
+    ]
+    return hashlib.sha256(json.dumps(described).encode()).hexdigest()
+
+
+def pseudo_gradient(base: Mapping[str, torch.Tensor], local: Mapping[str, torch.Tensor]) -> Tensors:
+    """Return ``θ_global − θ_local`` by name, fp32 on the CPU.
+
+    The sign is that of a gradient: SGD subtracts it, so the global parameters move towards
+    the local ones (``_save_grads`` of torchft's ``local_sgd.py`` does the same).
+    """
+    return {name: master(base[name]) - master(local[name]) for name in base}
+
+
+def outer_step(
+    state: OuterState,
+    deltas: Sequence[Mapping[str, torch.Tensor]],
+    *,
+    lr: float,
+    momentum: float,
+    weights: Sequence[float] | None = None,
+) -> OuterState:
+    """Merge pseudo-gradients into the next state; pure.
+
+    SGD with Nesterov momentum over the weighted mean ``g``, as ``torch.optim.SGD(nesterov=
+    True)`` defines it: ``b ← μ·b + g``, then ``θ ← θ − lr·(g + μ·b)``. With momentum 0 and
+    learning rate 1 it is plain averaging.
+
+    Args:
+        state: the state that every delta started from.
+        deltas: ``θ_global − θ_local`` of each included slot, in the order of the slots.
+        lr: outer learning rate.
+        momentum: μ, at least 0 and below 1.
+        weights: one for each delta, adding up to 1; None means equal.
+
+    Returns:
+        A new state; the arguments are left as they were.
+
+    Raises:
+        ValueError: no delta, or not one weight for each.
+    """
+    if not deltas:
+        raise ValueError("an outer step needs at least one delta")
+    shares = list(weights) if weights is not None else [1.0 / len(deltas)] * len(deltas)
+    if len(shares) != len(deltas):
+        raise ValueError(f"{len(shares)} weights for {len(deltas)} deltas")
+    theta: Tensors = {}
+    buffers: Tensors = {}
+    for name, start in state.theta.items():
+        gradient = deltas[0][name] * shares[0]
+        for delta, share in zip(deltas[1:], shares[1:], strict=True):
+            gradient = gradient + delta[name] * share
+        buffer = state.momentum[name] * momentum + gradient
+        theta[name] = start - (gradient + buffer * momentum) * lr
+        buffers[name] = buffer
+    return OuterState(theta, buffers)
+
+
+def norm(tensors: Mapping[str, torch.Tensor]) -> float:
+    """Return the Euclidean norm over all tensors; for reports only."""
+    return float(sum(float(t.double().square().sum()) for t in tensors.values()) ** 0.5)
+
+
+# -- bytes -------------------------------------------------------------------------------------
+
+
+def encode_state(state: OuterState) -> bytes:
+    """Return the state as safetensors bytes; equal states give equal bytes."""
+    tensors = {f"theta.{name}": tensor for name, tensor in state.theta.items()}
+    tensors |= {f"momentum.{name}": tensor for name, tensor in state.momentum.items()}
+    return bytes(save(tensors))
+
+
+def decode_state(data: bytes) -> OuterState:
+    """Return the state in ``data``.
+
+    Raises:
+        CorruptObject: not safetensors, or tensors other than pairs of θ and momentum.
+    """
+    tensors = _load(data)
+    theta = {n.removeprefix("theta."): t for n, t in tensors.items() if n.startswith("theta.")}
+    momentum = {
+        n.removeprefix("momentum."): t for n, t in tensors.items() if n.startswith("momentum.")
+    }
+    if theta.keys() != momentum.keys() or len(tensors) != 2 * len(theta):
+        raise CorruptObject("the state's tensors are not pairs of theta and momentum")
+    return OuterState(theta, momentum)
+
+
+def state_sha(state: OuterState) -> str:
+    """Return the SHA-256 of the encoded state, which identifies it in the log."""
+    return sha256(encode_state(state))
+
+
+def encode_delta(delta: Mapping[str, torch.Tensor]) -> bytes:
+    """Return a delta as safetensors bytes (codec ``fp32``: 4 bytes a parameter)."""
+    return bytes(save(dict(delta)))
+
+
+def decode_delta(data: bytes, like: Mapping[str, torch.Tensor]) -> Tensors:
+    """Return the delta in ``data``, checked against the parameters it is for.
+
+    Raises:
+        CorruptObject: not safetensors, other names, shapes or dtypes, or a value that is
+            not finite.
+    """
+    tensors = _load(data)
+    if tensors.keys() != like.keys():
+        raise CorruptObject("the delta's parameter names are not the model's")
+    for name, tensor in tensors.items():
+        if tensor.shape != like[name].shape or tensor.dtype != torch.float32:
+            raise CorruptObject(f"the delta of {name} is {tensor.dtype} {tuple(tensor.shape)}")
+        if not bool(torch.isfinite(tensor).all()):
+            raise CorruptObject(f"the delta of {name} has values that are not finite")
+    return tensors
+
+
+def _load(data: bytes) -> Tensors:
+    try:
+        return dict(load(data))
+    except SafetensorError as error:
+        raise CorruptObject(f"not a safetensors object: {error}") from None

@@ -1,0 +1,349 @@
+"""One replica's side of the protocol: join, contribute, commit or follow.
+
+Belongs here: when a round is ready, who commits it, how others rebuild its result.
+Does not belong here: key names (``log``), arithmetic (``outer``), the trainer
+(``callback``).
+
+No lease, no leader: the next state is a pure function of base and included deltas, and
+the creation of ``commit.json`` decides. Two racing committers are harmless.
+"""
+
+import datetime as dt
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from composer_pipeline.diloco.heartbeat import Pulse
+from composer_pipeline.diloco.log import (
+    Commit,
+    Contribution,
+    CorruptObject,
+    Included,
+    OuterLog,
+    OuterLogError,
+    Rejected,
+)
+from composer_pipeline.diloco.outer import (
+    OuterState,
+    Tensors,
+    decode_delta,
+    decode_state,
+    encode_delta,
+    encode_state,
+    outer_step,
+    signature,
+    state_sha,
+)
+from composer_pipeline.diloco.spec import DiLoCoSpec
+from composer_pipeline.errors import InputError
+
+#: Pauses between two looks at the log while waiting: first, factor, longest.
+POLL_FIRST_S, POLL_FACTOR, POLL_MAX_S = 0.05, 1.5, 2.0
+
+
+@dataclass(frozen=True)
+class SyncResult:
+    """What became of a contribution."""
+
+    commit: Commit
+    contributed: bool
+    bytes_sent: int
+    wait_s: float
+    wasted_tokens: int
+
+
+class Replica:
+    """The state of one slot in a run; ``state`` is the base of ``round``.
+
+    Args:
+        log: the run's log.
+        spec: what this replica believes; ``model_signature`` is filled in by ``join``.
+        slot: 0-based, below ``spec.replicas``.
+        attempt: 1-based start of the slot; a restart must use a new number.
+
+    Raises:
+        InputError: the slot is outside of the spec.
+    """
+
+    state: OuterState
+
+    def __init__(self, log: OuterLog, spec: DiLoCoSpec, slot: int, attempt: int = 1) -> None:
+        if not 0 <= slot < spec.replicas:
+            raise InputError(f"DiLoCo slot {slot} is outside of 0..{spec.replicas - 1}")
+        self.log, self.spec, self.slot, self.attempt = log, spec, slot, attempt
+        self.round, self.sha, self.wasted_tokens = 1, "", 0
+        fastest = min(spec.heartbeat_timeout_s, spec.grace_s)
+        self._pulse = Pulse(log, slot, attempt, max(0.05, fastest / 4))
+        self._checked: dict[str, Tensors | str] = {}
+        self._proposed: dict[str, OuterState] = {}
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last round of the spec is committed."""
+        return self.round > self.spec.rounds
+
+    # -- joining ---------------------------------------------------------------------------
+
+    def join(self, parameters: Mapping[str, torch.Tensor]) -> OuterState:
+        """Agree on the spec, adopt the newest committed state and wait for the others.
+
+        Args:
+            parameters: what is trained, by name; the initial state if the run is new.
+
+        Returns:
+            The state to train from, which is also ``state``.
+
+        Raises:
+            InputError: the run has another spec, another model, or an unfit store.
+            OuterLogError: objects of the log are lost or damaged.
+        """
+        self.spec = self.spec.model_copy(update={"model_signature": signature(parameters)})
+        self.log.probe()
+        self.log.agree(self.spec)
+        self._pulse.start()
+        if self.log.commit(0) is None:
+            initial = encode_state(OuterState.initial(parameters))
+            key, digest = self.log.put_state(0, initial)
+            self.log.try_commit(Commit(0, (), (), "", digest, key, len(initial), self.slot))
+        self._recover()
+        if not self.finished:
+            self._barrier()
+        # An earlier attempt of this slot may have contributed already: training the round
+        # again would be wasted, but the commit may need this slot.
+        while not self.finished and self.slot in self.log.contributions(self.round)[0]:
+            self._follow(self._await_commit())
+        return self.state
+
+    def close(self) -> None:
+        """Stop the heartbeat. The log stays as it is."""
+        self._pulse.stop()
+
+    def _barrier(self) -> None:
+        """Wait until all slots are alive, the round is under way, or the join timeout.
+
+        Without it the fastest one would go on alone, at the start or after all had died.
+        """
+        deadline, pause = time.monotonic() + self.spec.join_timeout_s, POLL_FIRST_S
+        if self.round > 1 and self._alive()[0] - {self.slot}:
+            return
+        while len(self._alive()[0]) < self.spec.replicas and time.monotonic() < deadline:
+            if self.log.commit(self.round) or self.log.contributions(self.round)[0]:
+                return
+            time.sleep(pause)
+            pause = min(pause * POLL_FACTOR, POLL_MAX_S)
+
+    def _alive(self) -> tuple[set[int], dt.datetime]:
+        """Return the slots with a recent heartbeat, and the store's present time."""
+        ages, now = self._pulse.ages()
+        return {slot for slot, age in ages.items() if age <= self.spec.heartbeat_timeout_s}, now
+
+    def _recover(self) -> None:
+        """Load the newest readable state and replay the commits after it."""
+        commits = self.log.commits()
+        for commit in reversed(commits):
+            try:
+                self._load(commit)
+            except CorruptObject:
+                continue
+            for later in commits[commit.round + 1 :]:
+                self._follow(later)
+            return
+        raise OuterLogError(f"run {self.log.run_id} has no state that can be read")
+
+    def _load(self, commit: Commit) -> None:
+        data = self.log.read(commit.state_key, commit.state_sha, commit.state_size)
+        self._adopt(commit, decode_state(data))
+
+    def _adopt(self, commit: Commit, state: OuterState) -> None:
+        self.state, self.sha, self.round = state, commit.state_sha, commit.round + 1
+        self._pulse.round = self.round
+        self._checked.clear()
+        self._proposed.clear()
+
+    # -- one round -------------------------------------------------------------------------
+
+    def sync(self, delta: Tensors, *, tokens: int = 0) -> SyncResult:
+        """Contribute to ``round``, wait for its commit, and move to the newest state.
+
+        Args:
+            delta: ``θ_global − θ_local`` by name, fp32 on the CPU.
+            tokens: tokens (or rows) that the delta was trained on; for reports.
+
+        Returns:
+            The commit of the round that the delta was for. If the round had been committed
+            without this slot, the delta is dropped and its tokens are counted as wasted.
+
+        Raises:
+            OuterLogError: no quorum within ``round_timeout_s``, or a damaged log.
+        """
+        started, sent = time.monotonic(), 0
+        commit = self.log.commit(self.round)
+        if commit is None:
+            data = encode_delta(delta)
+            key, digest = self.log.put_delta(self.round, self.slot, data)
+            self.log.contribute(
+                Contribution(
+                    self.round, self.slot, self.attempt, key, digest, len(data), self.sha, tokens
+                )
+            )
+            sent = len(data)
+            commit = self._await_commit()
+        mine = self.slot, self.attempt
+        contributed = any((part.slot, part.attempt) == mine for part in commit.included)
+        if not contributed:
+            self.wasted_tokens += tokens
+            self._pulse.wasted_tokens = self.wasted_tokens
+        self._follow(commit)
+        while not self.finished and (later := self.log.commit(self.round)) is not None:
+            self._follow(later)
+        waited = time.monotonic() - started
+        return SyncResult(commit, contributed, sent, waited, self.wasted_tokens)
+
+    def _await_commit(self) -> Commit:
+        """Return the commit of ``round``, writing it when it is this slot's turn."""
+        deadline = time.monotonic() + self.spec.round_timeout_s
+        ready_since, pause = None, POLL_FIRST_S
+        while True:
+            if (commit := self.log.commit(self.round)) is not None:
+                return commit
+            offers, first = self.log.contributions(self.round)
+            now = time.monotonic()
+            if first is None or not self._ready(offers, first):
+                ready_since = None
+            else:
+                ready_since = now if ready_since is None else ready_since
+                place = sorted(offers).index(self.slot) if self.slot in offers else len(offers)
+                if now - ready_since >= place * self.spec.takeover_s:
+                    proposal = self._propose(offers)
+                    if proposal is not None:
+                        self.log.try_commit(proposal)
+                        continue
+            if now > deadline:
+                raise OuterLogError(
+                    f"round {self.round} of run {self.log.run_id} got {len(offers)} contributions "
+                    f"(min_quorum {self.spec.min_quorum}) in {self.spec.round_timeout_s:g} s"
+                )
+            time.sleep(pause)
+            pause = min(pause * POLL_FACTOR, POLL_MAX_S)
+
+    def _ready(self, offers: Mapping[int, Contribution], first: dt.datetime) -> bool:
+        """Whether the round may be committed: all are in, or a quorum is and waiting is over."""
+        if len(offers) >= self.spec.replicas:
+            return True
+        if len(offers) < self.spec.min_quorum:
+            return False
+        alive, now = self._alive()
+        if not alive - offers.keys():
+            return True
+        return (now - first).total_seconds() > self.spec.grace_s
+
+    def _check(self, offer: Contribution) -> Tensors | str:
+        """Return the offered delta, or why it is rejected; each is read once."""
+        if offer.key not in self._checked:
+            try:
+                if offer.base_sha != self.sha:
+                    raise CorruptObject(f"its base is {offer.base_sha[:16]}, not {self.sha[:16]}")
+                data = self.log.read(offer.key, offer.sha256, offer.size)
+                self._checked[offer.key] = decode_delta(data, self.state.theta)
+            except CorruptObject as error:
+                self._checked[offer.key] = str(error)
+        return self._checked[offer.key]
+
+    def _propose(self, offers: Mapping[int, Contribution]) -> Commit | None:
+        """Merge what is valid, store the result, and return the commit to create.
+
+        None where too few deltas are valid and a missing slot may still bring one. If all
+        slots have contributed and too few are valid, the round is committed empty: the state
+        stays, and the run goes on with the next round.
+        """
+        deltas: dict[int, Tensors] = {}
+        rejected = []
+        for slot in sorted(offers):
+            checked = self._check(offers[slot])
+            if isinstance(checked, str):
+                rejected.append(Rejected(slot, checked))
+            else:
+                deltas[slot] = checked
+        if len(deltas) < self.spec.min_quorum:
+            if len(offers) < self.spec.replicas:
+                return None
+            deltas = {}
+        included = tuple(offers[slot].included(1.0 / len(deltas)) for slot in deltas)
+        state = self._merge(included, deltas)
+        data = encode_state(state)
+        key, digest = self.log.put_state(self.round, data)
+        self._proposed[digest] = state
+        return Commit(
+            round=self.round,
+            included=included,
+            rejected=tuple(rejected),
+            base_sha=self.sha,
+            state_sha=digest,
+            state_key=key,
+            state_size=len(data),
+            by=self.slot,
+            tokens=sum(part.tokens for part in included),
+        )
+
+    def _merge(self, included: tuple[Included, ...], deltas: Mapping[int, Tensors]) -> OuterState:
+        if not included:
+            return self.state
+        lr, momentum = self.spec.outer
+        return outer_step(
+            self.state,
+            [deltas[part.slot] for part in included],
+            lr=lr,
+            momentum=momentum,
+            weights=[part.weight for part in included],
+        )
+
+    def _follow(self, commit: Commit) -> None:
+        """Move to the state after ``commit``: rebuilt from its deltas, else downloaded."""
+        state = self._proposed.get(commit.state_sha) or self._rebuild(commit)
+        if state is None:
+            try:
+                self._load(commit)
+            except CorruptObject as error:
+                raise OuterLogError(f"round {commit.round} cannot be followed: {error}") from None
+        else:
+            self._adopt(commit, state)
+
+    def _rebuild(self, commit: Commit) -> OuterState | None:
+        """Return the state after ``commit`` if this machine computes the same bits."""
+        if commit.base_sha != self.sha:
+            return None
+        try:
+            deltas = {
+                part.slot: decode_delta(
+                    self.log.read(part.key, part.sha256, part.size), self.state.theta
+                )
+                for part in commit.included
+            }
+        except CorruptObject:
+            return None
+        state = self._merge(commit.included, deltas)
+        return state if state_sha(state) == commit.state_sha else None
+
+
+def read_state(url: str, run_id: str, round: int | None = None) -> tuple[Tensors, Commit]:  # noqa: A002
+    """Return the parameters after a round, by name (fp32 on the CPU), and its commit.
+
+    Args:
+        url: folder or URL of the log.
+        run_id: the run.
+        round: None means the last committed round; 0 is the initial state.
+
+    Raises:
+        InputError: the run has no such commit.
+        CorruptObject: the state object is not what the commit says.
+    """
+    log = OuterLog.open(url, run_id)
+    wanted = log.last_round() if round is None else round
+    commit = log.commit(wanted) if wanted >= 0 else None
+    if commit is None:
+        what = "no commit" if round is None else f"no commit for round {round}"
+        raise InputError(f"run {run_id} in {url} has {what}")
+    data = log.read(commit.state_key, commit.state_sha, commit.state_size)
+    return decode_state(data).theta, commit

@@ -1,0 +1,315 @@
+"""Starts the replicas of a run as processes and sees the run through.
+
+Belongs here: child processes, restarts, their logs, and whether the run is complete.
+Does not belong here: training, tensors (no torch), Dagster.
+
+Success is a complete log, never an exit code: a replica that was killed after its last
+contribution has done its work, and one that exits with 0 too early has not.
+"""
+
+import logging
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from composer_pipeline.diloco.log import Commit, OuterLog
+from composer_pipeline.diloco.spec import DiLoCoSpec
+from composer_pipeline.errors import ComposerError, InputError
+
+logger = logging.getLogger(__name__)
+
+POLL_S = 0.2
+#: Between SIGTERM and SIGKILL.
+STOP_PATIENCE_S = 5.0
+#: Exit code of bad input: starting the same command again would fail the same way.
+EXIT_BAD_INPUT = 2
+
+
+class ReplicasFailed(ComposerError):
+    """The replicas ended, or time ran out, before the log had all rounds."""
+
+
+@dataclass(frozen=True)
+class ReplicaCommand:
+    """How to start one slot. ``env`` is added to this process's environment."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: Path | None = None
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """One committed round."""
+
+    round: int
+    included: tuple[int, ...]
+    rejected: dict[int, str]
+    by: int
+    tokens: int
+    state_sha: str
+
+    @classmethod
+    def of(cls, commit: Commit) -> "RoundReport":
+        """Return the report of a commit."""
+        return cls(
+            commit.round,
+            tuple(part.slot for part in commit.included),
+            {part.slot: part.reason for part in commit.rejected},
+            commit.by,
+            commit.tokens,
+            commit.state_sha,
+        )
+
+
+@dataclass(frozen=True)
+class SupervisorReport:
+    """What a finished run did; ``exit_codes`` lists those of every attempt of a slot."""
+
+    rounds: tuple[RoundReport, ...]
+    restarts: dict[int, int]
+    exit_codes: dict[int, list[int]]
+    state_sha: str
+    state_key: str
+    wall_s: float
+    logs: dict[int, Path]
+
+
+@dataclass
+class _Slot:
+    """The running or ended process of one slot."""
+
+    slot: int
+    command: ReplicaCommand
+    log: Path
+    attempt: int
+    process: subprocess.Popen[bytes] | None = None
+    tail: IO[bytes] | None = None
+    partial: bytes = b""
+    exit_codes: list[int] = field(default_factory=list)
+    restarts: int = 0
+    restart_at: float = 0.0
+    lost: bool = False
+
+
+class Supervisor:
+    """Runs one process a slot until the log has ``spec.rounds`` commits.
+
+    Args:
+        url: folder or URL of the log.
+        run_id: the run; running again with the same one resumes at the last commit.
+        spec: what the replicas agree on; passed to them by environment.
+        commands: one for each slot, in the order of the slots.
+        run_dir: gets ``slot-<n>.log`` with the output of all attempts.
+        max_restarts: per slot.
+        timeout_s: of the whole run; None means none.
+        drain_s: time that replicas get to end by themselves after the last commit.
+        on_round: called once for each commit, in order.
+        on_log: called with the slot and each line of its output.
+
+    Raises:
+        InputError: not one command for each replica of the spec.
+    """
+
+    def __init__(
+        self,
+        *,
+        url: str,
+        run_id: str,
+        spec: DiLoCoSpec,
+        commands: Sequence[ReplicaCommand],
+        run_dir: Path,
+        max_restarts: int = 2,
+        timeout_s: float | None = None,
+        drain_s: float = 60.0,
+        on_round: Callable[[RoundReport], None] | None = None,
+        on_log: Callable[[int, str], None] | None = None,
+    ) -> None:
+        if len(commands) != spec.replicas:
+            raise InputError(f"{len(commands)} replica commands for replicas {spec.replicas}")
+        self.url, self.run_id, self.spec, self.run_dir = url, run_id, spec, run_dir
+        self.log = OuterLog.open(url, run_id)
+        self._commands, self._max_restarts, self._timeout = commands, max_restarts, timeout_s
+        self._drain, self._on_round, self._on_log = drain_s, on_round, on_log
+        self._rounds: list[RoundReport] = []
+
+    def run(self) -> SupervisorReport:
+        """Start the replicas, restart those that die, and return when all rounds are committed.
+
+        Children run in sessions of their own and are stopped when this returns or raises;
+        no other process is touched.
+
+        Raises:
+            InputError: the run's log has another spec.
+            ReplicasFailed: fewer slots than the quorum are left, or the timeout has passed.
+        """
+        started = time.monotonic()
+        there = self.log.spec()
+        difference = there and there.difference(self.spec, ignore=frozenset({"model_signature"}))
+        if difference:
+            raise InputError(f"spec.json of run {self.run_id} does not fit: {difference}")
+        self.run_dir.mkdir(parents=True, exist_ok=True)
+        last = self._read_commits()
+        members = self.log.members()
+        slots = [
+            _Slot(
+                number,
+                command,
+                self.run_dir / f"slot-{number}.log",
+                max((a for s, a in members if s == number), default=0),
+            )
+            for number, command in enumerate(self._commands)
+        ]
+        try:
+            while not self._complete():
+                for slot in slots:
+                    self._tend(slot)
+                last = self._read_commits() or last
+                if not self._complete():
+                    self._check(slots, started)
+                    time.sleep(POLL_S)
+            self._wait_for_exit(slots)
+        finally:
+            _stop(slots)
+            for slot in slots:
+                self._forward(slot)
+                if slot.tail is not None:
+                    slot.tail.close()
+        assert last is not None
+        return SupervisorReport(
+            rounds=tuple(r for r in self._rounds if r.round > 0),
+            restarts={slot.slot: slot.restarts for slot in slots},
+            exit_codes={slot.slot: slot.exit_codes for slot in slots},
+            state_sha=last.state_sha,
+            state_key=last.state_key,
+            wall_s=time.monotonic() - started,
+            logs={slot.slot: slot.log for slot in slots},
+        )
+
+    def _complete(self) -> bool:
+        # Round 0 is the initial state, so a complete log has one commit more than rounds.
+        return len(self._rounds) > self.spec.rounds
+
+    def _read_commits(self) -> Commit | None:
+        """Take in commits that are new; return the newest of them."""
+        newest = None
+        while not self._complete() and (commit := self.log.commit(len(self._rounds))) is not None:
+            self._rounds.append(RoundReport.of(commit))
+            newest = commit
+            if commit.round and self._on_round is not None:
+                self._on_round(self._rounds[-1])
+        return newest
+
+    def _tend(self, slot: _Slot) -> None:
+        """Start a slot that should run, and note one that has ended."""
+        if slot.process is None:
+            if not slot.lost and time.monotonic() >= slot.restart_at:
+                self._start(slot)
+            return
+        self._forward(slot)
+        code = slot.process.poll()
+        if code is None:
+            return
+        slot.exit_codes.append(code)
+        slot.process = None
+        if code == EXIT_BAD_INPUT or slot.restarts >= self._max_restarts:
+            slot.lost = True
+            logger.warning("slot %d ended with %d and is not started again", slot.slot, code)
+        else:
+            slot.restarts += 1
+            slot.restart_at = time.monotonic() + 0.5 * slot.restarts
+            logger.warning("slot %d ended with %d; restart %d", slot.slot, code, slot.restarts)
+
+    def _start(self, slot: _Slot) -> None:
+        slot.attempt += 1
+        env = {
+            **os.environ,
+            **slot.command.env,
+            "COMPOSER_DILOCO_URL": self.url,
+            "COMPOSER_DILOCO_RUN": self.run_id,
+            "COMPOSER_DILOCO_SLOT": str(slot.slot),
+            "COMPOSER_DILOCO_ATTEMPT": str(slot.attempt),
+            "COMPOSER_DILOCO_SPEC": self.spec.model_dump_json(),
+            "COMPOSER_DILOCO_SUPERVISED": "1",
+        }
+        with slot.log.open("ab") as output:
+            if slot.tail is None:
+                slot.tail = slot.log.open("rb")
+                slot.tail.seek(0, os.SEEK_END)
+            # The file, not a pipe, so that a replica never blocks on or dies with this process.
+            slot.process = subprocess.Popen(
+                list(slot.command.argv),
+                cwd=slot.command.cwd,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def _forward(self, slot: _Slot) -> None:
+        """Hand the lines that a replica has written since the last call to ``on_log``."""
+        if slot.tail is None or self._on_log is None:
+            return
+        *lines, slot.partial = (slot.partial + slot.tail.read()).split(b"\n")
+        for line in lines:
+            self._on_log(slot.slot, line.decode(errors="replace"))
+
+    def _check(self, slots: Sequence[_Slot], started: float) -> None:
+        """Raise if the run can no longer complete."""
+        done = max(0, len(self._rounds) - 1)
+        progress = f"{done} of {self.spec.rounds} rounds are committed"
+        logs = ", ".join(str(slot.log) for slot in slots)
+        left = sum(not slot.lost for slot in slots)
+        if left < self.spec.min_quorum:
+            ends = "; ".join(
+                f"slot {slot.slot} ended with {slot.exit_codes[-1]}: {_last_line(slot.log)}"
+                for slot in slots
+                if slot.lost
+            )
+            raise ReplicasFailed(
+                f"{left} replicas are left of min_quorum {self.spec.min_quorum}, {progress} "
+                f"({ends}; logs {logs})"
+            )
+        if self._timeout is not None and time.monotonic() - started > self._timeout:
+            raise ReplicasFailed(f"time is up after {self._timeout:g} s, {progress} (logs {logs})")
+
+    def _wait_for_exit(self, slots: Sequence[_Slot]) -> None:
+        """Give the replicas time to leave by themselves; nothing is restarted any more."""
+        deadline = time.monotonic() + self._drain
+        for slot in slots:
+            while slot.process is not None and slot.process.poll() is None:
+                self._forward(slot)
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(POLL_S / 4)
+
+
+def _stop(slots: Sequence[_Slot]) -> None:
+    """End the process groups of all slots, gently first, and note their exit codes."""
+    running = [slot.process for slot in slots if slot.process is not None]
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for process in running:
+            # A child that is not reaped yet keeps its group id from being reused.
+            if process.poll() is None:
+                os.killpg(process.pid, number)
+        deadline = time.monotonic() + STOP_PATIENCE_S
+        while any(p.poll() is None for p in running) and time.monotonic() < deadline:
+            time.sleep(POLL_S / 4)
+    for slot in slots:
+        if slot.process is not None:
+            slot.exit_codes.append(slot.process.wait())
+            slot.process = None
+
+
+def _last_line(path: Path) -> str:
+    """Return the last line of a log that says something, at most 200 characters of it."""
+    with path.open("rb") as log:
+        log.seek(max(0, path.stat().st_size - 4096))
+        lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
+    return lines[-1].strip()[:200] if lines else "no output"

@@ -1,0 +1,109 @@
+import pytest
+import torch
+from safetensors.torch import save
+
+from composer_pipeline.diloco.log import CorruptObject
+from composer_pipeline.diloco.outer import (
+    OuterState,
+    decode_delta,
+    decode_state,
+    encode_delta,
+    encode_state,
+    outer_step,
+    pseudo_gradient,
+    signature,
+    state_sha,
+)
+
+
+def tensors(seed: int, scale: float = 1.0) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return {n: scale * torch.randn(s, generator=generator) for n, s in (("w", (4, 3)), ("b", (5,)))}
+
+
+def test_a_local_change_of_plus_one_moves_the_global_by_plus_one() -> None:
+    base = {"w": torch.tensor([2.0])}
+    delta = pseudo_gradient(base, {"w": torch.tensor([3.0])})
+    assert delta["w"].item() == -1.0
+    merged = outer_step(OuterState.initial(base), [delta], lr=1.0, momentum=0.0)
+    assert merged.theta["w"].item() == 3.0
+
+
+def test_two_replicas_are_averaged() -> None:
+    base = {"w": torch.zeros(2)}
+    deltas = [pseudo_gradient(base, {"w": torch.tensor([x, 0.0])}) for x in (1.0, 3.0)]
+    merged = outer_step(OuterState.initial(base), deltas, lr=1.0, momentum=0.0)
+    assert merged.theta["w"].tolist() == [2.0, 0.0]
+    weighted = outer_step(OuterState.initial(base), deltas, lr=1.0, momentum=0.0, weights=[1, 0])
+    assert weighted.theta["w"].tolist() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(("lr", "momentum"), [(0.7, 0.9), (1.0, 0.3), (0.4, 0.8)])
+def test_outer_step_equals_torch_sgd_nesterov(lr: float, momentum: float) -> None:
+    state = OuterState.initial(tensors(0))
+    parameters = {n: torch.nn.Parameter(t.clone()) for n, t in state.theta.items()}
+    sgd = torch.optim.SGD(parameters.values(), lr=lr, momentum=momentum, nesterov=True)
+    for round_ in range(8):
+        deltas = [tensors(10 * round_ + slot, 0.1) for slot in range(1, 4)]
+        state = outer_step(state, deltas, lr=lr, momentum=momentum)
+        for name, parameter in parameters.items():
+            parameter.grad = torch.stack([d[name] for d in deltas]).mean(0)
+        sgd.step()
+    for name, parameter in parameters.items():
+        assert (state.theta[name] - parameter).abs().max().item() <= 1e-6
+
+
+def test_outer_step_leaves_its_arguments_alone() -> None:
+    state, delta = OuterState.initial(tensors(0)), tensors(1)
+    before, copy = state_sha(state), {n: t.clone() for n, t in delta.items()}
+    outer_step(state, [delta], lr=0.7, momentum=0.9)
+    assert state_sha(state) == before
+    assert all(torch.equal(delta[n], copy[n]) for n in delta)
+    with pytest.raises(ValueError, match="at least one delta"):
+        outer_step(state, [], lr=1, momentum=0)
+
+
+def test_states_and_deltas_survive_their_encoding_bit_for_bit() -> None:
+    state = OuterState(tensors(3), tensors(4))
+    again = decode_state(encode_state(state))
+    assert state_sha(again) == state_sha(state)
+    # The order of the parameters does not change the bytes.
+    turned = OuterState(*(dict(reversed(d.items())) for d in (state.theta, state.momentum)))
+    assert state_sha(turned) == state_sha(state)
+    delta = tensors(5)
+    assert all(
+        torch.equal(t, delta[n]) for n, t in decode_delta(encode_delta(delta), delta).items()
+    )
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda d: {**d, "w": d["w"] * float("nan")}, "not finite"),
+        (lambda d: {**d, "w": d["w"].half()}, "float16"),
+        (lambda d: {**d, "w": d["w"].reshape(3, 4)}, r"\(3, 4\)"),
+        (lambda d: {"w": d["w"]}, "names"),
+    ],
+)
+def test_a_delta_that_does_not_fit_is_corrupt(spoil, message: str) -> None:
+    delta = tensors(6)
+    with pytest.raises(CorruptObject, match=message):
+        decode_delta(encode_delta(spoil(delta)), delta)
+
+
+def test_bytes_that_are_no_safetensors_are_corrupt() -> None:
+    with pytest.raises(CorruptObject, match="safetensors"):
+        decode_delta(b"\x80\x04pickle", tensors(0))
+    with pytest.raises(CorruptObject, match="pairs"):
+        decode_state(save({"theta.w": torch.zeros(1)}))
+
+
+def test_the_signature_sees_names_shapes_and_dtypes() -> None:
+    base = tensors(0)
+    others = [
+        {**base, "w": base["w"].half()},
+        {**base, "w": base["w"].reshape(3, 4)},
+        {"v": base["w"], "b": base["b"]},
+    ]
+    assert signature(tensors(1)) == signature(base)
+    assert len({signature(o) for o in [base, *others]}) == 4

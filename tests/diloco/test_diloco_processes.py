@@ -1,0 +1,179 @@
+"""Real processes through the supervisor, compared bit for bit with one process."""
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from composer_pipeline.diloco.log import OuterLog
+from composer_pipeline.diloco.outer import decode_state, state_sha
+from composer_pipeline.diloco.spec import DiLoCoSpec
+from composer_pipeline.diloco.supervisor import ReplicaCommand, ReplicasFailed, Supervisor
+from composer_pipeline.errors import InputError
+
+ROOT = Path(__file__).parents[2]
+TOY = Path(__file__).with_name("toy_replica.py")
+SPEC = DiLoCoSpec(
+    rounds=4,
+    inner_steps=5,
+    min_quorum=2,
+    outer_lr=0.7,
+    outer_momentum=0.9,
+    join_timeout_s=60,
+    grace_s=60,
+    takeover_s=30,
+    round_timeout_s=60,
+)
+
+
+def supervisor(tmp_path: Path, spec: DiLoCoSpec = SPEC, *, kill: str = "", **options) -> Supervisor:
+    env = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TOY_KILL": kill}
+    return Supervisor(
+        url=str(tmp_path / "outer"),
+        run_id="run",
+        spec=spec,
+        commands=[ReplicaCommand([sys.executable, str(TOY)], env)] * spec.replicas,
+        run_dir=tmp_path / "replicas",
+        timeout_s=90,
+        **options,
+    )
+
+
+def oracle(toy, log: OuterLog, spec: DiLoCoSpec, fresh: dict[int, set[int]]) -> list[str]:
+    """Return the state SHA after each round, computed by one loop without the log's protocol.
+
+    Args:
+        toy: the module of the toy replica.
+        log: gives the initial weights, which are those of whichever process was first.
+        spec: the run's spec.
+        fresh: slots whose inner optimiser starts empty, by round.
+    """
+    first = log.commits()[0]
+    state = decode_state(log.read(first.state_key, first.state_sha, first.state_size))
+    lr, mu = spec.outer
+    replicas = [toy.Inner(slot) for slot in range(spec.replicas)]
+    shas = []
+    for round_ in range(1, spec.rounds + 1):
+        changes = []
+        for slot in range(spec.replicas):
+            if slot in fresh.get(round_, ()):
+                replicas[slot] = toy.Inner(slot)
+            replicas[slot].adopt(state.theta)
+            replicas[slot].steps(round_, spec.inner_steps)
+            after = {n: p.detach().clone() for n, p in replicas[slot].parameters().items()}
+            changes.append(after)
+        for name, theta in state.theta.items():
+            mean = sum((theta - after[name]) * (1 / spec.replicas) for after in changes)
+            buffer = mu * state.momentum[name] + mean
+            state.momentum[name] = buffer
+            state.theta[name] = theta - lr * (mean + mu * buffer)
+        shas.append(state_sha(state))
+    return shas
+
+
+def test_two_processes_equal_one_process_bit_for_bit(toy, tmp_path) -> None:
+    seen, lines = [], []
+    report = supervisor(
+        tmp_path, on_round=seen.append, on_log=lambda *line: lines.append(line)
+    ).run()
+    log = OuterLog.open(str(tmp_path / "outer"), "run")
+    assert [r.state_sha for r in report.rounds] == oracle(toy, log, SPEC, {})
+    assert [r.included for r in report.rounds] == [(0, 1)] * 4
+    assert report.exit_codes == {0: [0], 1: [0]}
+    assert report.rounds == tuple(seen)
+    ends = {(slot, line.rsplit(" ", 1)[1]) for slot, line in lines if "ends with" in line}
+    assert ends == {(0, report.state_sha), (1, report.state_sha)}
+    assert "ends with" in report.logs[0].read_text()
+
+    # Complete: running it again starts nothing.
+    again = supervisor(tmp_path).run()
+    assert (again.rounds, again.exit_codes) == (report.rounds, {0: [], 1: []})
+    with pytest.raises(InputError, match="inner_steps is 5 there and 6 here"):
+        supervisor(tmp_path, SPEC.model_copy(update={"inner_steps": 6})).run()
+
+
+def test_a_killed_replica_is_restarted_and_no_round_is_lost(toy, tmp_path, caplog) -> None:
+    with caplog.at_level(logging.WARNING):
+        report = supervisor(tmp_path, kill="1:inner:2,0:after_delta:3").run()
+    log = OuterLog.open(str(tmp_path / "outer"), "run")
+    # A restarted replica trains its round again, with an empty inner optimiser.
+    assert [r.state_sha for r in report.rounds] == oracle(toy, log, SPEC, {2: {1}, 3: {0}})
+    assert [r.included for r in report.rounds] == [(0, 1)] * 4
+    assert report.exit_codes == {0: [-9, 0], 1: [-9, 0]}
+    assert report.restarts == {0: 1, 1: 1}
+    assert "slot 1 ended with -9; restart 1" in caplog.text
+
+
+def test_after_all_replicas_died_the_run_resumes_at_the_last_commit(toy, tmp_path) -> None:
+    with pytest.raises(ReplicasFailed, match="2 of 4 rounds are committed") as failure:
+        supervisor(tmp_path, kill="0:inner:3,1:inner:3", max_restarts=0).run()
+    assert "killed at inner of round 3" in str(failure.value)
+    log = OuterLog.open(str(tmp_path / "outer"), "run")
+    before = log.commits()
+    report = supervisor(tmp_path).run()
+    assert log.commits()[:3] == before
+    assert [r.state_sha for r in report.rounds] == oracle(toy, log, SPEC, {3: {0, 1}})
+
+
+def test_bad_input_is_not_restarted(tmp_path) -> None:
+    command = ReplicaCommand(["sh", "-c", "echo no such model; exit 2"])
+    with pytest.raises(ReplicasFailed, match="ended with 2: no such model") as failure:
+        Supervisor(
+            url=str(tmp_path / "outer"),
+            run_id="run",
+            spec=SPEC,
+            commands=[command, command],
+            run_dir=tmp_path / "replicas",
+        ).run()
+    assert "0 of 4 rounds" in str(failure.value)
+    assert (tmp_path / "replicas" / "slot-0.log").read_text() == "no such model\n"
+
+
+def test_exiting_with_0_before_the_end_is_a_failure(tmp_path) -> None:
+    with pytest.raises(ReplicasFailed, match="slot 0 ended with 0"):
+        Supervisor(
+            url=str(tmp_path / "outer"),
+            run_id="run",
+            spec=SPEC,
+            commands=[ReplicaCommand(["true"])] * 2,
+            run_dir=tmp_path / "replicas",
+            max_restarts=1,
+        ).run()
+
+
+def test_the_supervisor_stops_its_own_children_and_only_those(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("composer_pipeline.diloco.supervisor.STOP_PATIENCE_S", 0.5)
+    bystander = subprocess.Popen(["sleep", "60"])
+    command = ReplicaCommand(["sh", "-c", "echo $$; trap '' TERM; sleep 60 & wait; sleep 60"])
+    try:
+        with pytest.raises(ReplicasFailed, match="time is up after 1 s"):
+            Supervisor(
+                url=str(tmp_path / "outer"),
+                run_id="run",
+                spec=SPEC.model_copy(update={"replicas": 2}),
+                commands=[command] * 2,
+                run_dir=tmp_path / "replicas",
+                timeout_s=1,
+            ).run()
+        for slot in (0, 1):
+            child = int((tmp_path / "replicas" / f"slot-{slot}.log").read_text().split()[0])
+            with pytest.raises(ProcessLookupError):
+                os.kill(child, 0)
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()
+
+
+def test_one_command_for_each_replica(tmp_path) -> None:
+    with pytest.raises(InputError, match="1 replica commands for replicas 2"):
+        Supervisor(
+            url=str(tmp_path),
+            run_id="run",
+            spec=SPEC,
+            commands=[ReplicaCommand(["true"])],
+            run_dir=tmp_path,
+        )

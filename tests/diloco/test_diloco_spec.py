@@ -1,0 +1,121 @@
+import subprocess
+import sys
+
+import pytest
+
+from composer_pipeline.diloco.data import shard
+from composer_pipeline.diloco.log import (
+    Commit,
+    Contribution,
+    CorruptObject,
+    OuterLog,
+    OuterLogError,
+)
+from composer_pipeline.diloco.spec import DiLoCoSpec
+from composer_pipeline.errors import InputError
+
+
+def test_the_outer_optimiser_depends_on_the_number_of_rounds() -> None:
+    assert DiLoCoSpec(rounds=4, inner_steps=2).outer == (1.0, 0.0)
+    assert DiLoCoSpec(rounds=20, inner_steps=2).outer == (0.7, 0.9)
+    assert DiLoCoSpec(rounds=20, inner_steps=2, outer_lr=0.5).outer == (0.5, 0.0)
+    spec = DiLoCoSpec(rounds=4, inner_steps=2, outer_lr=0.7, outer_momentum=0.9)
+    assert DiLoCoSpec.from_json(spec.to_json(), "x") == spec
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"rounds": 2, "inner_steps": 0}', "field inner_steps"),
+        ('{"rounds": 2, "inner_steps": 1, "colour": 1}', "field colour"),
+        ('{"rounds": 2, "inner_steps": 1, "replicas": 2, "min_quorum": 3}', "min_quorum 3"),
+        ("{", "field spec"),
+    ],
+)
+def test_a_bad_spec_is_refused_by_field(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        DiLoCoSpec.from_json(text, "here")
+
+
+def test_the_first_spec_of_a_run_stays(tmp_path) -> None:
+    log = OuterLog.open(str(tmp_path), "run")
+    spec = DiLoCoSpec(rounds=4, inner_steps=2)
+    log.agree(spec)
+    log.agree(spec)
+    with pytest.raises(InputError, match="inner_steps is 2 there and 3 here"):
+        log.agree(DiLoCoSpec(rounds=4, inner_steps=3))
+    assert log.spec() == spec
+
+
+def test_contributions_and_commits_are_created_once(tmp_path) -> None:
+    log = OuterLog.open(str(tmp_path), "run")
+    assert log.contribute(Contribution(1, 0, 1, "first", "x", 1, "b"))
+    assert not log.contribute(Contribution(1, 0, 2, "second", "x", 1, "b"))
+    assert log.contributions(1)[0][0].key == "first"
+    commit = Commit(0, (), (), "", "sha", "key", 1, 0)
+    assert log.try_commit(commit)
+    assert not log.try_commit(Commit(0, (), (), "", "other", "key", 1, 1))
+    assert log.commits() == [commit]
+    assert log.try_commit(Commit(2, (), (), "", "sha", "key", 1, 0))
+    with pytest.raises(OuterLogError, match=r"\[0, 2\]"):
+        log.commits()
+
+
+def test_every_read_is_verified(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("composer_pipeline.diloco.log.READ_PAUSE_S", 0)
+    log = OuterLog.open(str(tmp_path), "run")
+    key, digest = log.put_delta(1, 0, b"abc")
+    assert log.read(key, digest, 3) == b"abc"
+    log.store.put(key, b"ab")
+    with pytest.raises(CorruptObject, match="2 bytes instead of 3"):
+        log.read(key, digest, 3)
+    log.store.put(key, b"abd")
+    with pytest.raises(CorruptObject, match="SHA-256"):
+        log.read(key, digest, 3)
+    with pytest.raises(CorruptObject, match="missing"):
+        log.read("rounds/9/x", digest, 3)
+
+
+def test_a_store_without_exclusive_creation_is_refused(tmp_path, monkeypatch) -> None:
+    log = OuterLog.open(str(tmp_path), "run")
+    log.probe()
+    log.probe()
+    monkeypatch.setattr(log.store, "create", lambda key, data: True)
+    with pytest.raises(InputError, match="exclusive creation"):
+        log.probe()
+
+
+@pytest.mark.parametrize("run_id", ["", "../x", "a/b", ".hidden"])
+def test_a_run_id_is_a_plain_name(tmp_path, run_id: str) -> None:
+    with pytest.raises(InputError, match="run id"):
+        OuterLog.open(str(tmp_path), run_id)
+
+
+def test_an_unknown_url_or_folder_is_refused(tmp_path) -> None:
+    with pytest.raises(InputError, match="nope://bucket"):
+        OuterLog.open("nope://bucket/x", "run")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be opened"):
+        OuterLog.open(str(tmp_path / "file" / "below"), "run")
+
+
+def test_obstore_missing_is_one_sentence(tmp_path, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    with pytest.raises(InputError, match="needs the package obstore"):
+        OuterLog.open(str(tmp_path), "run")
+
+
+def test_shards_are_disjoint_complete_and_follow_the_round() -> None:
+    parts = [shard(11, slot=slot, replicas=3) for slot in range(3)]
+    assert sorted(row for part in parts for row in part) == list(range(11))
+    assert shard(8, slot=1, replicas=2, start_round=3, rows_per_round=1) == [5, 7, 1, 3]
+    with pytest.raises(InputError, match="slot 2 has none"):
+        shard(2, slot=2, replicas=3)
+
+
+def test_the_supervisor_side_loads_no_torch() -> None:
+    code = (
+        "import sys, composer_pipeline.diloco.supervisor, composer_pipeline.diloco.data;"
+        "sys.exit(bool({'torch', 'transformers', 'safetensors', 'obstore'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

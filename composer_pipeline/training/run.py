@@ -1,0 +1,278 @@
+"""Running a trainer: from a recipe and a lake to a finished run folder.
+
+Belongs here: the run's identity, the command that trains, waiting for it, and reading its
+result. Does not belong here: training; it happens in the trainer's own process, so that
+the same command runs under Dagster Pipes, in a pod, or by hand. Imports no torch.
+
+A run is identified by its recipe, the bytes of its training rows and the code that trains.
+The same three give the same folder; when that is complete it is used again, and when it was
+interrupted it goes on from its last committed round.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import yaml
+
+from composer_pipeline.errors import ComposerError, InputError
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.training.data import TABLE_OF, require_rows
+from composer_pipeline.training.models import SMOLLM2
+from composer_pipeline.training.recipe import TrainingRecipe
+from composer_pipeline.training.trainer import validate
+
+Progress = Callable[[str, int, int], None]
+RECIPE, DATA, METRICS, RESULT = "recipe.yaml", "data.msgpack", "metrics.jsonl", "composer.json"
+#: What else a metric line says besides numbers of channels.
+_PLACE = frozenset({"event", "time", "slot", "step", "of"})
+
+
+class _Round(Protocol):
+    @property
+    def included(self) -> Sequence[int]: ...
+
+
+@dataclass(frozen=True)
+class PreparedRun:
+    """A checked run: the command that trains it, and where. ``env`` is added to the caller's."""
+
+    command: list[str]
+    env: dict[str, str]
+    cwd: str
+    run_dir: Path
+    complete: bool
+
+
+@dataclass(frozen=True)
+class TrainReport:
+    """A finished run. ``metrics`` are numbers; ``reused`` says that nothing was trained now."""
+
+    run_dir: Path
+    checkpoint: Path
+    metrics: dict[str, float]
+    reused: bool
+
+
+def prepare(lake: Lake, recipe: TrainingRecipe | str | Path, run_root: str | Path) -> PreparedRun:
+    """Check a recipe against trainer and lake, and return its run.
+
+    Args:
+        lake: holds the dataset tables with split=train.
+        recipe: a recipe, or the path of its YAML file.
+        run_root: folder of all runs.
+
+    Raises:
+        InputError: the recipe is wrong, its trainer cannot carry it, or a channel with a
+            weight has no row.
+    """
+    if not isinstance(recipe, TrainingRecipe):
+        recipe = TrainingRecipe.load(recipe)
+    trainer = validate(recipe)
+    require_rows(lake, recipe)
+    root = repo_root()
+    if trainer.name == "trl" and not (root / "trainers" / "trl").is_dir():
+        raise InputError(f"trainer 'trl' runs from a checkout: {root} has no folder trainers/trl")
+    run_dir = Path(run_root).absolute() / f"{recipe.name}-{fingerprint(lake, recipe)}"
+    complete = (run_dir / RESULT).is_file()
+    if not complete:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        write_recipe(recipe, run_dir)
+    command = trainer.command(sys.executable, run_dir / RECIPE, lake.url, run_dir)
+    return PreparedRun(list(command), environment(recipe), str(root), run_dir, complete)
+
+
+def train(
+    lake: Lake,
+    recipe: TrainingRecipe | str | Path,
+    run_root: str | Path,
+    *,
+    progress: Progress | None = None,
+    force: bool = False,
+) -> TrainReport:
+    """Train a recipe in a process of its own, or return the finished run of the same inputs.
+
+    Args:
+        lake: holds the dataset tables with split=train.
+        recipe: a recipe, or the path of its YAML file.
+        run_root: folder of all runs.
+        progress: called with a label, the steps done by all replicas, and their total.
+        force: delete a run of the same inputs and train again.
+
+    Raises:
+        InputError: as in :func:`prepare`, or what the trainer itself refuses.
+        ComposerError: training failed; names the run folder.
+    """
+    run = prepare(lake, recipe, run_root)
+    if force:
+        shutil.rmtree(run.run_dir)
+        run = prepare(lake, recipe, run_root)
+    if not run.complete:
+        _execute(run, progress)
+    return report(run.run_dir, reused=run.complete)
+
+
+def report(run_dir: str | Path, *, reused: bool = False) -> TrainReport:
+    """Read a finished run.
+
+    Raises:
+        InputError: the folder holds no finished run.
+    """
+    run_dir = Path(run_dir)
+    if not (run_dir / RESULT).is_file():
+        raise InputError(f"{run_dir} holds no finished training run")
+    result = json.loads((run_dir / RESULT).read_text(encoding="utf-8"))
+    return TrainReport(run_dir, run_dir / "checkpoint", result["metrics"], reused)
+
+
+def fingerprint(lake: Lake, recipe: TrainingRecipe) -> str:
+    """Return the identity of a run: recipe, training rows and code, 12 hexadecimal digits."""
+    digest = hashlib.blake2b(digest_size=6)
+    digest.update(recipe.model_dump_json().encode())
+    digest.update(dataset_digest(lake, recipe).encode())
+    root = repo_root()
+    for folder in ("composer_pipeline/losses", "composer_pipeline/diloco", "trainers/trl"):
+        for path in sorted((root / folder).glob("*.py")):
+            digest.update(path.read_bytes())
+    for name in ("data.py", "windows.py", "rewards.py", "models.py"):
+        digest.update((Path(__file__).parent / name).read_bytes())
+    return digest.hexdigest()
+
+
+def dataset_digest(lake: Lake, recipe: TrainingRecipe, *, split: str = "train") -> str:
+    """Return a hash of the Parquet bytes of a split of the weighted channels' tables."""
+    digest = hashlib.blake2b(digest_size=16)
+    for channel in sorted(recipe.channels.weights()):
+        path = lake.path(TABLE_OF[channel], split=split).removeprefix(lake.root + "/")
+        digest.update(channel.encode())
+        digest.update(lake.get_bytes(path) if lake.exists(path) else b"")
+    return digest.hexdigest()
+
+
+def environment(recipe: TrainingRecipe) -> dict[str, str]:
+    """Return the variables that a trainer process needs besides the caller's own."""
+    paths = [str(repo_root()), *filter(None, [os.environ.get("PYTHONPATH")])]
+    env = {
+        "PYTHONPATH": os.pathsep.join(paths),
+        "PYTHONUNBUFFERED": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "TRL_EXPERIMENTAL_SILENCE": "1",
+        "TQDM_DISABLE": "1",  # steps are reported as events
+    }
+    if recipe.model == SMOLLM2 or Path(recipe.model).expanduser().is_dir():
+        env["HF_HUB_OFFLINE"] = "1"
+    if recipe.threads:
+        env["OMP_NUM_THREADS"] = str(recipe.threads)
+    return env
+
+
+def repo_root() -> Path:
+    """Return the folder that ``composer_pipeline`` lies in."""
+    return Path(__file__).resolve().parents[2]
+
+
+def write_recipe(recipe: TrainingRecipe, run_dir: Path) -> None:
+    """Write the complete recipe into the run folder."""
+    text = yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False)
+    _replace(run_dir / RECIPE, text)
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write indented JSON so that it appears whole or not at all."""
+    _replace(path, json.dumps(value, indent=1))
+
+
+def read_steps(run_dir: Path) -> dict[tuple[int, int], dict[str, float]]:
+    """Return the numbers of each (slot, step); a step that was repeated counts once."""
+    steps = {}
+    for line in (run_dir / METRICS).read_text(encoding="utf-8").splitlines():
+        event = json.loads(line)
+        if event["event"] == "step":
+            numbers = {k: float(v) for k, v in event.items() if k not in _PLACE}
+            steps[event["slot"], event["step"]] = numbers
+    return steps
+
+
+def summarise(
+    recipe: TrainingRecipe, run_dir: Path, rounds: Sequence[_Round], seconds: float
+) -> dict[str, float]:
+    """Return a run's numbers: losses of the first and last round, active counts, rounds.
+
+    Losses are means over the steps of all replicas in that round, since a single step has
+    few rows; active counts are sums over the whole run (tokens for GRPO and SDPO, pairs for
+    DPO).
+    """
+    steps = read_steps(run_dir)
+    inner = recipe.diloco.inner_steps
+    numbers: dict[str, float] = {}
+    for channel in recipe.channels.weights():
+        for name, first in (("first", 1), ("last", recipe.steps - inner + 1)):
+            window = range(first, first + inner)
+            losses = [v[f"{channel}_loss"] for (_, s), v in steps.items() if s in window]
+            if losses:
+                numbers[f"{channel}_loss_{name}"] = sum(losses) / len(losses)
+        numbers[f"{channel}_active"] = sum(v[f"{channel}_active"] for v in steps.values())
+    replicas = recipe.diloco.replicas
+    everybody = sum(len(round_.included) == replicas for round_ in rounds)
+    return {
+        **numbers,
+        "rounds": len(rounds),
+        "rounds_with_all_replicas": everybody,
+        "replicas": replicas,
+        "steps": recipe.steps,
+        "seconds": round(seconds, 1),
+    }
+
+
+def _execute(run: PreparedRun, progress: Progress | None) -> None:
+    """Run the command, pass its steps on, and turn its exit code into an error."""
+    tail: deque[str] = deque(maxlen=20)
+    seen: dict[int, int] = {}
+    replicas = TrainingRecipe.load(run.run_dir / RECIPE).diloco.replicas
+    process = subprocess.Popen(
+        run.command,
+        cwd=run.cwd,
+        env={**os.environ, **run.env},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if not line.startswith('{"'):
+                tail.append(line.strip())
+                continue
+            event = json.loads(line)
+            if progress is not None and "step" in event:
+                seen[event["slot"]] = event["step"]
+                progress("train", sum(seen.values()), event["of"] * replicas)
+        code = process.wait()
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+    if code:
+        said = [line.removeprefix("error: ") for line in tail if line.startswith("error: ")]
+        message = said[-1] if said else f"training ended with exit code {code}: {' | '.join(tail)}"
+        if code == 2:
+            raise InputError(message)
+        raise ComposerError(f"{message} (run folder {run.run_dir})")
+
+
+def _replace(path: Path, text: str) -> None:
+    scratch = path.with_name(f".{path.name}.tmp")
+    scratch.write_text(text, encoding="utf-8")
+    scratch.replace(path)

@@ -1,0 +1,192 @@
+"""Windows: what fits, what stays together, spans, and what is dropped."""
+
+import itertools
+
+import pytest
+
+from composer_pipeline.errors import InputError
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.testing.training import (
+    BASH,
+    READ,
+    call,
+    prompt,
+    tiny_recipe,
+    write_dataset,
+)
+from composer_pipeline.training.data import TrainingData, build, pair, require_rows
+from composer_pipeline.training.models import load_tokenizer, resolve_model
+from composer_pipeline.training.recipe import Data
+from composer_pipeline.training.windows import CUT, Dropped, Windows
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return load_tokenizer(resolve_model("smollm2-135m"))
+
+
+def windows(tokenizer, **limits):
+    sizes = {"max_prompt_tokens": 300, "max_completion_tokens": 80, "max_tools_tokens": 0}
+    return Windows(tokenizer, Data(**(sizes | limits)))
+
+
+def test_a_pair_is_the_templates_text_and_ends_its_turn(tokenizer):
+    w = windows(tokenizer)
+    right, wrong = call("Read", file_path="a.py"), call("Read", file_path="b.py")
+    made = pair(
+        w, {"pair_id": "p", "prompt": prompt(0), "chosen": [right], "rejected": [wrong],
+            "tools": None},
+    )  # fmt: skip
+    text = tokenizer.decode(made.prompt_ids)
+    assert text.startswith("<|im_start|>system\nYou are a coding agent.<|im_end|>")
+    assert text.endswith("<|im_start|>assistant\n")
+    assert "<tool_response>" in text
+    assert tokenizer.decode(made.chosen_ids) == (
+        '<tool_call>\n{"name": "Read", "arguments": {"file_path": "a.py"}}\n</tool_call><|im_end|>'
+    )
+    whole = w.ids(w.render([*w.window(prompt(0), [], [right])[0], right], [], open_=False))
+    assert whole[: len(made.prompt_ids) + len(made.chosen_ids)] == [
+        *made.prompt_ids, *made.chosen_ids,
+    ]  # fmt: skip
+
+
+def test_equal_sides_are_dropped(tokenizer):
+    row = {"pair_id": "p", "prompt": prompt(0), "tools": None}
+    same = [call("Read", file_path="a.py")]
+    with pytest.raises(Dropped, match="chosen equals rejected"):
+        pair(windows(tokenizer), row | {"chosen": same, "rejected": same})
+
+
+def test_a_long_history_is_cut_from_the_left_by_whole_turns(tokenizer):
+    history = [m for i in range(30) for m in prompt(i)]
+    w = windows(tokenizer)
+    kept, _ = w.window(history, [], [])
+    assert 2 < len(kept) < len(history)
+    assert kept[0]["role"] == "system"
+    assert kept[-1]["content"] == history[-1]["content"]
+    assert len(w.prompt_ids(kept, [])) <= 300
+    for before, message in itertools.pairwise(kept):
+        if message["role"] == "tool":  # never a result without its call
+            assert before.get("tool_calls") or before["role"] == "tool"
+    longer = windows(tokenizer, max_prompt_tokens=600).window(history, [], [])[0]
+    assert longer[-len(kept) + 1 :] == kept[1:]
+
+
+def test_a_huge_last_result_is_cut_in_its_middle(tokenizer):
+    history = prompt(0)
+    history[-1] = {**history[-1], "content": "first " + "noise " * 3000 + "last"}
+    w = windows(tokenizer)
+    kept, _ = w.window(history, [], [])
+    assert len(w.prompt_ids(kept, [])) <= 300
+    assert kept[-1]["content"].startswith("first")
+    assert kept[-1]["content"].endswith("last")
+    assert CUT in kept[-1]["content"]
+    call_ = call("Write", file_path="a", content="noise " * 3000)
+    with pytest.raises(Dropped, match="prompt does not fit"):
+        w.window([call_, {"role": "tool", "name": "Write", "content": "ok"}], [], [])
+
+
+def test_tools_shrink_before_they_crowd_out_the_prompt(tokenizer):
+    long = {"type": "function", "function": {**READ["function"], "description": "very " * 500}}
+    everything = windows(tokenizer, max_prompt_tokens=2000, max_tools_tokens=600)
+    assert everything.window(prompt(0), [READ, BASH], [])[1] == [READ, BASH]
+    slim = everything.window(prompt(0), [long, BASH], [])[1]
+    assert [t["function"]["name"] for t in slim] == ["Read", "Bash"]
+    assert "description" not in slim[0]["function"]
+    tight = windows(tokenizer, max_prompt_tokens=400, max_tools_tokens=40)
+    named = tight.window(prompt(0), [long, BASH], [])[1]
+    assert [t["function"]["name"] for t in named] == ["Bash"]
+    assert windows(tokenizer).window(prompt(0), [READ, BASH], [])[1] == []
+
+
+def test_too_long_a_response_is_dropped(tokenizer):
+    w = windows(tokenizer)
+    window, tools = w.window(prompt(0), [], [])
+    with pytest.raises(Dropped, match="too long"):
+        w.response_ids(window, tools, call("Write", file_path="a", content="word " * 200))
+
+
+def test_the_span_is_the_failing_call(tokenizer):
+    w = windows(tokenizer, max_completion_tokens=200)
+    action = call("Read", file_path="a.py")
+    for name in ("b.py", "c.py"):
+        action["tool_calls"] += call("Read", file_path=name)["tool_calls"]
+    window, tools = w.window(prompt(0), [], [])
+    ids = w.response_ids(window, tools, action)
+    said = []
+    for index in range(3):
+        start, length = w.span(window, tools, action, index)
+        said.append(tokenizer.decode(ids[start : start + length]))
+    for index, name in enumerate(("a.py", "b.py", "c.py")):
+        assert name in said[index]
+        assert sum(other in said[index] for other in ("a.py", "b.py", "c.py")) == 1
+        assert said[index].count("<tool_call>") == 1
+    assert w.span(window, tools, action, -1) == (0, len(ids))
+    assert w.span(window, tools, action, 9) == (0, len(ids))
+    action["content"] = "Three files."
+    start, length = w.span(window, tools, action, 0)
+    ids = w.response_ids(window, tools, action)
+    assert "Three files" not in tokenizer.decode(ids[start : start + length])
+
+
+@pytest.mark.parametrize("last", ["user", "tool"])
+def test_a_hinted_prompt_keeps_the_response_ids(tokenizer, tmp_path, last):
+    lake = Lake(tmp_path)
+    history = prompt(0) if last == "tool" else prompt(0)[:1]
+    row = {
+        "state_id": "s", "prompt": history, "tools": [READ], "hint": "No such file.",
+        "action": [call("Read", file_path="x.py")], "span_call": 0, "source": "tool_error",
+    }  # fmt: skip
+    lake.write("dataset_hints", [row], split="train")
+    recipe = tiny_recipe("m", channels={"grpo": {"weight": 0}, "dpo": {"weight": 0}})
+    (hint,) = build(lake, tokenizer, recipe).hints
+    teacher = tokenizer.decode(hint.teacher_prompt_ids)
+    assert "No such file." in teacher
+    assert "No such file." not in tokenizer.decode(hint.prompt_ids)
+    assert teacher.endswith("<|im_start|>assistant\n")
+    assert teacher.count("<|im_start|>user") == (1 if last == "user" else 3)
+    assert (hint.start, hint.length) == (0, len(hint.response_ids))
+
+
+def test_groups_have_their_size_their_extremes_and_a_variance(tokenizer, tmp_path):
+    lake = Lake(tmp_path)
+    write_dataset(lake, rows=3)
+    rows = lake.rows("dataset_groups", split="train")
+    base = {k: rows[0][k] for k in rows[0] if k != "split"}
+    right = base["consensus"][0]
+    two = base | {"state_id": "two", "candidates": base["candidates"][:2]}
+    same = base | {"state_id": "same", "candidates": [right] * 4}
+    late = [right] * 5 + base["candidates"][:1]  # the only wrong answer comes last
+    six = base | {"state_id": "six", "candidates": late}
+    lake.write("dataset_groups", [two, same, six], split="train")
+    recipe = tiny_recipe("m")
+    data = build(lake, tokenizer, recipe)
+    assert [g.id for g in data.groups] == ["two", "six"]
+    assert [len(g.completions) for g in data.groups] == [4, 4]
+    assert data.groups[0].rewards == [0.5, 1.0, 0.5, 1.0]
+    assert min(data.groups[1].rewards) == 0.5
+    assert data.dropped == {"grpo: zero-variance group": 1}
+    path = tmp_path / "d.msgpack"
+    data.save(path)
+    assert TrainingData.load(path) == data
+
+
+def test_too_many_dropped_rows_and_empty_channels_fail(tokenizer, tmp_path):
+    lake = Lake(tmp_path)
+    with pytest.raises(InputError, match=r"channels\.grpo\.weight.*dataset_groups.*split=train"):
+        require_rows(lake, tiny_recipe("m"))
+    write_dataset(lake, rows=4)
+    assert require_rows(lake, tiny_recipe("m")) == {"grpo": 4, "sdpo": 4, "dpo": 4}
+    rows = [{k: v for k, v in r.items() if k != "split"} for r in lake.rows("dataset_pairs")]
+    for row in rows[:3]:
+        row["rejected"] = row["chosen"]
+    lake.write("dataset_pairs", rows, split="train")
+    with pytest.raises(
+        InputError, match=r"3 of 4 rows of dataset_pairs dropped.*max_dropped_share"
+    ):
+        build(lake, tokenizer, tiny_recipe("m"))
+    for row in rows:
+        row["rejected"] = row["chosen"]
+    lake.write("dataset_pairs", rows, split="train")
+    with pytest.raises(InputError, match="none of 4 rows of dataset_pairs"):
+        build(lake, tokenizer, tiny_recipe("m"))

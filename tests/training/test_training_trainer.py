@@ -1,0 +1,101 @@
+"""The trainer contract: registry, capabilities, and refusing before any work."""
+
+import importlib.metadata
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from composer_pipeline.errors import InputError
+from composer_pipeline.training import trainer as contract
+from composer_pipeline.training.recipe import TrainingRecipe
+
+
+class Sampled:
+    """A trainer that sees only the log-probability of sampled tokens, and one replica."""
+
+    name = "sampled"
+
+    def capabilities(self):
+        return contract.Capabilities(channels={"grpo": "sampled"}, diloco=False, modules={})
+
+    def command(self, python, recipe, lake, run_dir):
+        return [python, "-c", "pass"]
+
+
+class NotATrainer:
+    name = "odd"
+
+
+@pytest.fixture
+def registered(monkeypatch):
+    def entry_points(*, group, name=None):
+        points = [
+            importlib.metadata.EntryPoint("sampled", f"{__name__}:Sampled", group),
+            importlib.metadata.EntryPoint("odd", f"{__name__}:NotATrainer", group),
+        ]
+        return [p for p in points if name in (None, p.name)]
+
+    monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
+    monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
+
+
+def test_trl_carries_every_channel_exactly():
+    trainer = contract.validate(TrainingRecipe(name="x"))
+    assert isinstance(trainer, contract.Trainer)
+    assert dict(trainer.capabilities().channels) == dict.fromkeys(("grpo", "sdpo", "dpo"), "exact")
+    command = trainer.command("py", Path("r.yaml"), "lake", Path("d"))
+    assert command == [
+        "py",
+        "-m",
+        "trainers.trl",
+        "--recipe",
+        "r.yaml",
+        "--lake",
+        "lake",
+        "--run-dir",
+        "d",
+    ]
+
+
+def test_the_package_registers_trl():
+    points = importlib.metadata.entry_points(group=contract.GROUP, name="trl")
+    assert [p.load() for p in points] in ([contract.TRL], [])  # [] where it is not installed
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_channel_that_cannot_be_carried_is_an_error():
+    with pytest.raises(InputError, match=r"channels\.sdpo\.weight"):
+        contract.validate(TrainingRecipe(name="x", trainer="sampled"))
+    only = {"sdpo": {"weight": 0}, "dpo": {"weight": 0}}
+    with pytest.raises(InputError, match=r"diloco\.replicas"):
+        contract.validate(TrainingRecipe(name="x", trainer="sampled", channels=only))
+    one = TrainingRecipe(name="x", trainer="sampled", channels=only, diloco={"replicas": 1})
+    assert contract.validate(one).name == "sampled"
+
+
+@pytest.mark.usefixtures("registered")
+def test_unknown_and_broken_trainers_are_named():
+    assert contract.trainer_names() == ["odd", "sampled", "trl"]
+    with pytest.raises(InputError, match="known: odd, sampled, trl"):
+        contract.get_trainer("nope")
+    with pytest.raises(InputError, match="protocol"):
+        contract.get_trainer("odd")
+
+
+def test_a_missing_module_names_the_install_line(monkeypatch):
+    monkeypatch.setattr(contract.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match="pip install"):
+        contract.validate(TrainingRecipe(name="x"))
+
+
+def test_the_room_imports_no_heavy_module():
+    code = (
+        "import sys; from composer_pipeline.training import data, evaluate, models, recipe,"
+        " rewards, run, trainer; import trainers.trl.__main__\n"
+        "bad = {'torch', 'trl', 'transformers', 'datasets', 'peft', 'dagster'} & set(sys.modules)\n"
+        "assert not bad, bad"
+    )
+    root = Path(__file__).resolve().parents[2]
+    subprocess.run([sys.executable, "-c", code], cwd=root, check=True)

@@ -1,0 +1,220 @@
+"""Train one recipe: ``python -m trainers.trl --recipe R --lake L --run-dir D``.
+
+Belongs here: preparing the run folder, starting the replicas, gathering what they report,
+and the result files. Does not belong here: training (``trainers.trl.replica``).
+
+Works on its own and under Dagster Pipes. Exit codes: 0 done, 2 bad input (one sentence on
+standard error), 1 anything else. An interrupted run goes on at its last committed round.
+
+Run folder: ``recipe.yaml`` ``data.msgpack`` ``outer/`` (the outer log) ``replicas/``
+``metrics.jsonl`` ``checkpoint/`` and, last of all, ``composer.json``, which makes it complete.
+"""
+
+import argparse
+import fcntl
+import json
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+from dagster_pipes import PipesEnvVarParamsLoader, open_dagster_pipes
+
+from composer_pipeline.diloco.spec import DiLoCoSpec
+from composer_pipeline.diloco.supervisor import (
+    ReplicaCommand,
+    RoundReport,
+    Supervisor,
+    SupervisorReport,
+)
+from composer_pipeline.errors import ComposerError, InputError
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.training.data import TrainingData, build, require_rows
+from composer_pipeline.training.models import load_tokenizer, resolve_model
+from composer_pipeline.training.recipe import TrainingRecipe
+from composer_pipeline.training.run import (
+    DATA,
+    METRICS,
+    RESULT,
+    dataset_digest,
+    repo_root,
+    summarise,
+    write_json,
+    write_recipe,
+)
+from composer_pipeline.training.trainer import validate
+
+RUN_ID = "run"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Train and return the exit code."""
+    parser = argparse.ArgumentParser(prog="trainers.trl", description=__doc__)
+    parser.add_argument("--recipe", required=True, help="training recipe (YAML)")
+    parser.add_argument("--lake", required=True, help="folder or URL of the lake")
+    parser.add_argument("--run-dir", required=True, type=Path, help="folder of this run")
+    options = parser.parse_args(argv)
+    # A polite kill runs the clean-up, which stops the replicas.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        with _pipes() as pipes:
+            recipe = TrainingRecipe.load(options.recipe)
+            train(recipe, Lake(options.lake), options.run_dir, pipes)
+    except ComposerError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return 2 if isinstance(error, InputError) else 1
+    return 0
+
+
+def train(recipe: TrainingRecipe, lake: Lake, run_dir: Path, pipes: Any = None) -> dict[str, Any]:
+    """Train a recipe in ``run_dir`` and return the content of ``composer.json``.
+
+    Raises:
+        InputError: recipe, data or model are unusable; before any model is loaded where
+            a weighted channel has no row.
+        ComposerError: replicas failed, or another process trains in this folder.
+    """
+    validate(recipe)
+    require_rows(lake, recipe)
+    run_dir.mkdir(parents=True, exist_ok=True)
+    with _alone(run_dir):
+        write_recipe(recipe, run_dir)
+        started = time.monotonic()
+        data = _data(recipe, lake, run_dir)
+        counts = data.counts()
+        _say(pipes, {"event": "data", **counts, "dropped": data.dropped})
+        with (run_dir / METRICS).open("a", encoding="utf-8") as metrics:
+            report = _replicas(recipe, lake, run_dir, metrics, pipes)
+        from trainers.trl.checkpoint import write_checkpoint  # torch, only when there is a result
+
+        write_checkpoint(recipe, str(run_dir / "outer"), RUN_ID, run_dir / "checkpoint")
+        result = {
+            "recipe": recipe.model_dump(mode="json"),
+            "base_model": recipe.model,
+            "dataset_sha": dataset_digest(lake, recipe),
+            "rows": counts,
+            "seen": data.seen,
+            "dropped": data.dropped,
+            "commits": [
+                {"round": r.round, "included": list(r.included), "by": r.by, "tokens": r.tokens,
+                 "rejected": {str(k): v for k, v in r.rejected.items()}, "state_sha": r.state_sha}
+                for r in report.rounds
+            ],
+            "restarts": {str(slot): n for slot, n in report.restarts.items()},
+            "metrics": summarise(recipe, run_dir, report.rounds, time.monotonic() - started),
+        }  # fmt: skip
+        for folder in (run_dir / "checkpoint", run_dir):
+            write_json(folder / RESULT, result)
+    if pipes is not None:
+        pipes.report_asset_materialization(metadata=result["metrics"])
+    _say(pipes, {"event": "done", "run_dir": str(run_dir)})
+    return result
+
+
+def _data(recipe: TrainingRecipe, lake: Lake, run_dir: Path) -> TrainingData:
+    if (run_dir / DATA).is_file():
+        return TrainingData.load(run_dir / DATA)
+    data = build(lake, load_tokenizer(resolve_model(recipe.model)), recipe)
+    data.save(run_dir / DATA)
+    return data
+
+
+def _replicas(
+    recipe: TrainingRecipe, lake: Lake, run_dir: Path, metrics: TextIO, pipes: Any
+) -> SupervisorReport:
+    options = recipe.diloco
+    spec = DiLoCoSpec(
+        rounds=options.rounds,
+        inner_steps=options.inner_steps,
+        replicas=options.replicas,
+        min_quorum=options.min_quorum,
+        outer_lr=options.outer_lr,
+        outer_momentum=options.outer_momentum,
+        join_timeout_s=options.join_timeout_s,
+        grace_s=options.grace_s,
+        data_plan=dataset_digest(lake, recipe),
+    )
+    argv = [sys.executable, "-m", "trainers.trl.replica", "--run-dir", str(run_dir)]
+
+    def on_log(slot: int, line: str) -> None:
+        if line.startswith('{"event"'):
+            event = {"time": time.time(), **json.loads(line)}
+            metrics.write(json.dumps(event) + "\n")
+            metrics.flush()
+            if event["event"] == "step":
+                _say(pipes, event)
+
+    def on_round(report: RoundReport) -> None:
+        included = list(report.included)
+        _say(pipes, {"event": "round", "round": report.round, "of": options.rounds,
+                     "included": included})  # fmt: skip
+
+    return Supervisor(
+        url=str(run_dir / "outer"),
+        run_id=RUN_ID,
+        spec=spec,
+        commands=[ReplicaCommand(argv, cwd=repo_root()) for _ in range(options.replicas)],
+        run_dir=run_dir / "replicas",
+        max_restarts=options.max_restarts,
+        on_round=on_round,
+        on_log=on_log,
+    ).run()
+
+
+def _say(pipes: Any, event: dict[str, Any]) -> None:
+    """Print an event: one JSON line, or under Dagster one line for people and its log."""
+    if pipes is None:
+        print(json.dumps(event), flush=True)
+    else:
+        line = sentence(event)
+        print(f"  {line}", flush=True)
+        pipes.log.info(line)
+
+
+def sentence(event: dict[str, Any]) -> str:
+    """Return an event of this command as one line for people."""
+    if event["event"] == "step":
+        losses = ", ".join(
+            f"{channel} {event[f'{channel}_loss']:+.4f} ({event[f'{channel}_active']:g} active)"
+            for channel in ("grpo", "sdpo", "dpo")
+            if f"{channel}_loss" in event
+        )
+        return f"replica {event['slot']} step {event['step']}/{event['of']}: {losses}"
+    if event["event"] == "round":
+        included = ", ".join(map(str, event["included"]))
+        return f"round {event['round']}/{event['of']} committed by replicas {included}"
+    if event["event"] == "data":
+        dropped = sum(event["dropped"].values())
+        return (
+            f"{event.get('grpo', 0)} groups, {event.get('sdpo', 0)} hints and"
+            f" {event.get('dpo', 0)} pairs fit their windows, {dropped} rows dropped"
+        )
+    return f"done: {event['run_dir']}"
+
+
+@contextmanager
+def _pipes() -> Iterator[Any]:
+    """Yield the Pipes context, or ``None`` where Dagster did not start this process."""
+    loader: Any = PipesEnvVarParamsLoader  # untyped upstream
+    if not loader().is_dagster_pipes_process():
+        yield None
+        return
+    with open_dagster_pipes() as context:
+        yield context
+
+
+@contextmanager
+def _alone(run_dir: Path) -> Iterator[None]:
+    with (run_dir / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ComposerError(f"another process is training in {run_dir}") from error
+        yield
+
+
+if __name__ == "__main__":
+    sys.exit(main())

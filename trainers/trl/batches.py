@@ -1,0 +1,130 @@
+"""Rows to tensors: endless streams of rows, and the hidden states of responses.
+
+Belongs here: what a micro-batch contains, padding, and picking the positions that predict
+a response. Does not belong here: losses and the training loop (``trainers.trl.composer``).
+
+Shapes: B rows, S positions, N selected response tokens, H hidden size, V vocabulary.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from composer_pipeline.diloco.data import shard
+from composer_pipeline.errors import InputError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A response behind a prompt, and the span of it that counts."""
+
+    prompt: Sequence[int]
+    response: Sequence[int]
+    start: int = 0
+    length: int | None = None
+
+    @property
+    def size(self) -> int:
+        """Selected response tokens."""
+        return len(self.response) - self.start if self.length is None else self.length
+
+
+class Stream(Generic[T]):
+    """Rows without end: a seeded shuffle of a replica's share, again for each epoch.
+
+    A channel with fewer rows than replicas is shared whole by all of them. The order is a
+    function of seed and slot alone, so a restarted replica skips to where its round begins.
+
+    Args:
+        rows: all rows of the channel.
+        seed: of the run; the split between replicas depends on nothing else.
+        slot: 0-based replica.
+        replicas: number of replicas.
+    """
+
+    def __init__(self, rows: Sequence[T], *, seed: int, slot: int = 0, replicas: int = 1) -> None:
+        if not rows:
+            raise InputError("a channel with a weight has no row")
+        order = list(range(len(rows)))
+        random.Random(seed).shuffle(order)  # noqa: S311 - an order, not a secret
+        if len(rows) >= replicas:
+            order = [order[i] for i in shard(len(rows), slot=slot, replicas=replicas)]
+        self._rows = [rows[i] for i in order]
+        self._seed, self._slot = seed, slot
+        self._epoch: list[T] = []
+        self._epochs = 0
+
+    def take(self, count: int) -> list[T]:
+        """Return the next ``count`` rows."""
+        while len(self._epoch) < count:
+            again = list(self._rows)
+            shuffler = random.Random(f"{self._seed}/{self._slot}/{self._epochs}")  # noqa: S311
+            shuffler.shuffle(again)
+            self._epoch += again
+            self._epochs += 1
+        out, self._epoch = self._epoch[:count], self._epoch[count:]
+        return out
+
+
+def padded(rows: Sequence[Row], pad: int, device: Any) -> tuple[Tensor, Tensor]:
+    """Return right-padded ids and attention mask, both (B, S).
+
+    The mask is made from lengths: a pad id may equal the end token.
+    """
+    sequences = [[*row.prompt, *row.response] for row in rows]
+    width = max(len(sequence) for sequence in sequences)
+    ids = torch.full((len(rows), width), pad, dtype=torch.long)
+    mask = torch.zeros((len(rows), width), dtype=torch.long)
+    for i, sequence in enumerate(sequences):
+        ids[i, : len(sequence)] = torch.tensor(sequence, dtype=torch.long)
+        mask[i, : len(sequence)] = 1
+    return ids.to(device), mask.to(device)
+
+
+def backbone_and_head(model: Any) -> tuple[Any, Tensor]:
+    """Return the module that yields hidden states, and the head's weight (V, H).
+
+    Raises:
+        InputError: the model transforms its logits in a way that the losses do not repeat.
+    """
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    config = base.config.get_text_config()
+    for name in ("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier"):
+        if getattr(config, name, None) not in (None, 1.0):
+            raise InputError(f"model {config.model_type}: {name} is not supported by the losses")
+    head = base.get_output_embeddings()
+    if getattr(head, "bias", None) is not None:
+        raise InputError(f"model {config.model_type}: a head with a bias is not supported")
+    return base.base_model, head.weight
+
+
+def response_states(
+    backbone: Any, rows: Sequence[Row], pad: int, device: Any
+) -> tuple[Tensor, Tensor]:
+    """Run the rows and return the states that predict their selected tokens.
+
+    Args:
+        backbone: as from :func:`backbone_and_head`.
+        rows: B rows.
+        pad: id of padding positions.
+        device: where to compute.
+
+    Returns:
+        Hidden states (N, H) and the token ids (N,) that they predict, row after row.
+    """
+    ids, mask = padded(rows, pad, device)
+    hidden = backbone(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
+    batch: list[int] = []
+    position: list[int] = []
+    for i, row in enumerate(rows):
+        first = len(row.prompt) + row.start
+        batch += [i] * row.size
+        position += range(first, first + row.size)
+    at, where = torch.tensor(batch, device=device), torch.tensor(position, device=device)
+    return hidden[at, where - 1], ids[at, where]

@@ -1,0 +1,88 @@
+"""One training process of a run: ``python -m trainers.trl.replica --run-dir D``.
+
+Belongs here: putting model, data and DiLoCo's callback together. Does not belong here: the
+loss (``trainers.trl.composer``) and the other processes (``trainers.trl.__main__``).
+
+Reads ``recipe.yaml`` and ``data.msgpack`` of the run folder and DiLoCo's place from the
+environment. Prints one JSON object a line for each step and commit. Exits with 2 where the
+same command would fail again.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from composer_pipeline.diloco.callback import DiLoCoCallback
+from composer_pipeline.errors import InputError
+from composer_pipeline.training.data import TrainingData
+from composer_pipeline.training.models import load_tokenizer, resolve_model
+from composer_pipeline.training.recipe import TrainingRecipe
+from trainers.trl.composer import ComposerTrainer, EmptyChannel
+
+
+def main() -> int:
+    """Train until the run's last round is committed; return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--run-dir", type=Path, required=True)
+    run_dir = parser.parse_args().run_dir
+    try:
+        train(run_dir)
+    except (InputError, EmptyChannel) as error:
+        print(f"error: {error}", flush=True)
+        return 2
+    return 0
+
+
+def train(run_dir: Path) -> None:
+    """Run this replica.
+
+    Raises:
+        InputError: recipe, model or the DiLoCo environment do not fit.
+        EmptyChannel: a channel with a weight saw no active token.
+    """
+    recipe = TrainingRecipe.load(run_dir / "recipe.yaml")
+    if recipe.threads:
+        torch.set_num_threads(recipe.threads)
+    callback = DiLoCoCallback.from_env(on_commit=lambda _, info: emit("commit", info))
+    start = callback.start_round()
+    resolved = resolve_model(recipe.model)
+    folder = run_dir / "replicas" / f"slot-{callback.slot}"
+    folder.mkdir(parents=True, exist_ok=True)
+    first = (start - 1) * recipe.diloco.inner_steps
+
+    def on_step(step: int, numbers: dict[str, float]) -> None:
+        place = {"slot": callback.slot, "step": first + step, "of": recipe.steps}
+        emit("step", {**place, **numbers})
+
+    trainer = ComposerTrainer(
+        model=load_model(resolved),
+        recipe=recipe,
+        data=TrainingData.load(run_dir / "data.msgpack"),
+        output_dir=folder,
+        tokenizer=load_tokenizer(resolved),
+        slot=callback.slot,
+        skip_steps=first,
+        callbacks=[callback],
+        on_step=on_step,
+        reference_file=folder / "reference.json",
+    )
+    trainer.train()
+
+
+def load_model(resolved: str) -> Any:
+    """Load a resolved model in float32, the precision in which replicas are compared."""
+    return AutoModelForCausalLM.from_pretrained(resolved, dtype=torch.float32)
+
+
+def emit(kind: str, numbers: dict[str, Any]) -> None:
+    """Print one event for the supervisor, which tails this process's output."""
+    print(json.dumps({"event": kind, **numbers}), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

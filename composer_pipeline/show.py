@@ -1,0 +1,140 @@
+"""States and sessions as a person reads them, on a terminal.
+
+Belongs here: folding, cutting and colouring. Does not belong here: finding states
+(``traces.load``), options and exit codes (``cli``).
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from composer_pipeline.traces.load import TraceState
+
+#: Messages of a prefix: the first and the last few in one line each, the very last in full.
+HEAD, TAIL, OPEN = 3, 12, 2
+_LINE, _BLOCK, _RESULT = 110, 600, 2000
+
+
+def show_state(console: Console, state: TraceState, following: Sequence[Mapping[str, Any]]) -> None:
+    """Print a state: its prefix folded, its action, what happened next, its hint.
+
+    Args:
+        console: where to.
+        state: the state.
+        following: the blocks of the message behind the action
+            (:func:`composer_pipeline.traces.following.following`).
+    """
+    console.rule(f"state {state.state_id}")
+    facts = {
+        "session": state.session_id + (f" / agent {state.agent_id}" if state.agent_id else ""),
+        "when": f"{state.ts or state.day} turn {state.turn}",
+        "model": f"{state.model or '?'} (Claude Code {state.version or '?'})",
+        "where": state.cwd or state.project,
+        "prefix": f"{len(state.messages)} messages, {state.fidelity}"
+        + ("" if state.on_active_path else ", abandoned branch"),
+    }
+    grid = Table.grid(padding=(0, 2))
+    for name, value in facts.items():
+        grid.add_row(Text(name, style="dim"), Text(value))
+    console.print(grid)
+    console.rule("what it saw", style="dim")
+    if state.system:
+        console.print(Text(f"system: {_cut(state.system, _LINE)}", style="dim"))
+    if state.tools:
+        console.print(Text(f"tools: {len(state.tools)} schemas", style="dim"))
+    _prefix(console, state.messages)
+    console.rule("what it did", style="bold")
+    if state.action.text:
+        console.print(Text(state.action.text))
+    for number, call in enumerate(state.action.tool_calls):
+        console.print(Text(f"[{number}] {call.name}", style="bold cyan"))
+        for key, value in call.arguments.items():
+            shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            console.print(Padding(Text(f"{key}: {_cut_block(shown, _RESULT)}"), (0, 0, 0, 4)))
+    console.rule("what happened next", style="dim")
+    if not following:
+        console.print(Text("nothing is recorded", style="dim"))
+    for block in following:
+        error = block.get("is_error") is True
+        console.print(Text(_cut_block(block_text(block), _RESULT), style="red" if error else ""))
+    if state.error_kind:
+        console.rule(f"hint: {state.error_kind}", style="yellow")
+        where = {None: "", -1: ", about the whole action"}.get(
+            state.hint_call, f", about call {state.hint_call}"
+        )
+        console.print(Text(f"from {state.hint_source or 'nowhere'}{where}", style="dim"))
+        console.print(Text(_cut_block(state.hint or "(no words)", _RESULT)))
+
+
+def _prefix(console: Console, messages: Sequence[Mapping[str, Any]]) -> None:
+    hidden = range(HEAD, max(HEAD, len(messages) - TAIL - OPEN))
+    for number, message in enumerate(messages):
+        if number in hidden:
+            if number == hidden.start:
+                note = f"  ... {len(hidden)} messages folded; --json shows all"
+                console.print(Text(note, style="dim"))
+            continue
+        blocks = blocks_of(message)
+        label = Text(f"{number:4} {message['role']:<9} ", style="bold")
+        if number < len(messages) - OPEN:
+            line = " | ".join(" ".join(block_text(block).split()) for block in blocks)
+            console.print(label + Text(_cut(line, _LINE)), soft_wrap=True)
+            continue
+        console.print(label)
+        for block in blocks:
+            console.print(Padding(Text(_cut_block(block_text(block), _BLOCK)), (0, 0, 0, 5)))
+
+
+def blocks_of(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the blocks of a stored message."""
+    content = message["content"]
+    return [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
+
+
+def block_text(block: Mapping[str, Any]) -> str:
+    """Return one block as text: said, called or answered."""
+    kind = block.get("type")
+    if kind == "text":
+        return str(block.get("text"))
+    if kind == "tool_use":
+        return f"-> {block['name']} {json.dumps(block['input'], ensure_ascii=False)}"
+    if kind == "tool_result":
+        return f"<- {'error: ' if block.get('is_error') else ''}{block.get('content')}"
+    return f"[{kind}]"
+
+
+def _cut(text: str, limit: int) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= limit else line[:limit] + "..."
+
+
+def _cut_block(text: str, limit: int) -> str:
+    if len(text) <= limit:
+        return text
+    return f"{text[:limit]} ... ({len(text):,} characters)"
+
+
+def session_table(rows: Iterable[Mapping[str, Any]]) -> Table:
+    """Return sessions as a table: one row for each trajectory."""
+    table = Table(title="sessions", title_justify="left")
+    names = ("day", "session", "project", "states", "calls", "errors", "hints", "compactions")
+    for name in names:
+        numeric = name in names[3:]
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    table.add_column("first prompt", no_wrap=True, overflow="ellipsis", ratio=1)
+    for row in rows:
+        agent = f"\n  agent {row['agent_id']}" if row["agent_id"] else ""
+        table.add_row(
+            row["day"],
+            row["session_id"] + agent,
+            row["project"],
+            *(str(row[name]) for name in ("states", "tool_calls", "tool_errors", "hints")),
+            str(row["compactions"]),
+            " ".join(row["first_prompt"].split())[:80],
+        )
+    return table

@@ -1,0 +1,156 @@
+"""`state` and `sessions`: what a person reads, and what a machine reads."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from composer_pipeline.cli import main
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.traces.audit import day_audit
+from composer_pipeline.traces.following import following
+from composer_pipeline.traces.ingest import ingest
+from composer_pipeline.traces.load import load_states
+
+DAY = "2026-11-16"
+
+
+def _record(number: int, parent: int | None, kind: str, **fields: Any) -> str:
+    return json.dumps(
+        {
+            "type": kind,
+            "uuid": f"u{number}",
+            "parentUuid": None if parent is None else f"u{parent}",
+            "timestamp": f"{DAY}T10:00:{number:02d}.000Z",
+            "sessionId": "s1",
+            "cwd": "/srv/p",
+            "version": "2.1.300",
+            "isSidechain": False,
+            **fields,
+        }
+    )
+
+
+def _assistant(number: int, parent: int, message: str, block: dict[str, Any]) -> str:
+    body = {"id": message, "role": "assistant", "model": "claude-test", "content": [block]}
+    return _record(number, parent, "assistant", message=body)
+
+
+def _user(number: int, parent: int | None, content: Any) -> str:
+    return _record(number, parent, "user", message={"role": "user", "content": content})
+
+
+@pytest.fixture
+def shown(tmp_path: Path) -> Lake:
+    """A session of 20 calls, the last one failing, then a text and a prompt."""
+    lines = [_user(0, None, "please fix /home/alice/x")]
+    for turn in range(20):
+        at = 1 + 2 * turn
+        call = {
+            "type": "tool_use",
+            "id": f"t{turn}",
+            "name": "Bash",
+            "input": {"command": f"step {turn}"},
+        }
+        result: dict[str, Any] = {
+            "type": "tool_result",
+            "tool_use_id": f"t{turn}",
+            "content": f"done {turn}",
+        }
+        if turn == 19:
+            result |= {"content": "Exit code 3\n[red]boom[/red]", "is_error": True}
+        lines += [_assistant(at, at - 1, f"m{turn}", call), _user(at + 1, at, [result])]
+    lines += [
+        _assistant(41, 40, "m20", {"type": "text", "text": "I give up"}),
+        _user(42, 41, "try again"),
+        _assistant(43, 42, "m21", {"type": "text", "text": "no"}),
+        _record(44, 43, "sparkle"),
+        _record(45, 43, "sparkle"),
+    ]
+    path = tmp_path / "s1.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    lake = Lake(tmp_path / "lake")
+    ingest(lake, [path])
+    return lake
+
+
+def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    with pytest.raises(SystemExit) as done:
+        main(list(arguments))
+    assert done.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_state_as_a_person_reads_it(
+    shown: Lake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    states = {s.message_id: s for s in load_states(shown)}
+    text = _run(capsys, "state", states["m19"].state_id, "--lake", shown.url)
+    order = [
+        "please fix /home/user/x", "messages folded", "done 18", "what it did", "command: step 19",
+        "what happened next", "<- error: Exit code 3", "hint: exit_code", "about call 0",
+    ]  # fmt: skip
+    positions = [text.index(part) for part in order]
+    assert positions == sorted(positions)
+    assert "step 7" not in text  # folded
+    assert "[red]boom[/red]" in text  # no markup
+    assert "39 messages" in text
+    short = _run(capsys, "state", states["m20"].state_id, "--lake", shown.url)
+    assert "try again" in short[short.index("what happened next") :]
+    assert "hint" not in short
+    last = _run(capsys, "state", states["m21"].state_id, "--lake", shown.url)
+    assert "nothing is recorded" in last
+
+
+def test_state_for_machines_has_what_came_next(
+    shown: Lake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for state in load_states(shown):
+        out = json.loads(_run(capsys, "state", state.state_id, "--json", "--lake", shown.url))
+        assert set(out) == {
+            "state_id", "session_id", "message_id", "prefix", "action", "fidelity",
+            "on_active_path", "repaired", "error_kind", "hint", "next",
+        }  # fmt: skip
+        assert out["next"] == following(shown, state)
+        calls = [call["id"] for call in out["action"]["tool_calls"]]
+        assert [b["tool_use_id"] for b in out["next"] if b["type"] == "tool_result"] == calls
+    assert out["next"] == []
+
+
+def test_sessions_are_listed_with_counts(
+    shown: Lake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (line,) = _run(capsys, "sessions", "--json", "--lake", shown.url).splitlines()
+    row = json.loads(line)
+    counts = {"states": 22, "tool_calls": 20, "tool_errors": 1, "error_turns": 1, "hints": 1}
+    assert {name: row[name] for name in counts} == counts
+    assert (row["session_id"], row["day"], row["project"]) == ("s1", DAY, "/srv/p")
+    monkeypatch.setenv("COLUMNS", "160")
+    text = _run(capsys, "sessions", "--lake", shown.url)
+    assert "please fix /home/user/x" in text
+    assert "s1" in text
+
+
+def test_states_are_listed_in_order_of_time(
+    shown: Lake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = _run(capsys, "states", "--json", "--lake", shown.url).splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert [row["message_id"] for row in rows] == [f"m{n}" for n in range(22)]
+    assert [row["tools"] for row in rows] == [["Bash"]] * 20 + [[], []]
+    assert _run(capsys, "states", "--session", "no", "--json", "--lake", shown.url) == ""
+
+
+def test_audit_of_a_day(shown: Lake) -> None:
+    assert day_audit(shown, DAY, {"HOME": 1, "EMAIL": 2}) == {
+        "unknown_record_types": [{"type": "sparkle", "records": 2}],
+        "error_kinds": [
+            {"error_kind": "exit_code", "source": "exit_code", "states": 1, "hints": 1}
+        ],
+        "redactions_by_kind": [
+            {"kind": "EMAIL", "replacements": 2},
+            {"kind": "HOME", "replacements": 1},
+        ],
+    }

@@ -1,0 +1,264 @@
+"""``make demo``: the whole graph in this process, on the bundled sessions, without a key.
+
+Belongs here: running the jobs one after the other and printing what came out. The
+teachers answer over HTTP from a loopback server, so the wire, the ledger and the cache
+are the real ones; every amount it prints is simulated and says so. With
+``--teachers FILE`` and a key in the environment the same graph buys real replies.
+"""
+
+import argparse
+import os
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+from rich.console import Console
+from rich.table import Table
+
+from assets.definitions import build_defs
+from assets.jobs import range_tags
+from assets.partitions import day_ranges
+from assets.profile import demo_settings, loopback
+from composer_pipeline.errors import ComposerError, InputError
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.replay.teachers import TeacherSet
+from composer_pipeline.settings import Settings
+
+ROOT = Path(__file__).resolve().parent.parent
+QUIET = {"loggers": {"console": {"config": {"log_level": "WARNING"}}}}
+
+console = Console(soft_wrap=False)
+
+
+def main() -> None:
+    """Run the demo; exit 2 for bad input, 1 when a stage fails."""
+    options = _options()
+    os.chdir(ROOT)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    settings = demo_settings(
+        lake=options.lake,
+        teachers=options.teachers,
+        sessions=options.sessions,
+        max_usd=options.max_usd,
+    )
+    try:
+        run_demo(settings)
+    except InputError as error:
+        sys.exit(_say(error, 2))
+    except ComposerError as error:
+        sys.exit(_say(error, 1))
+
+
+def _say(error: Exception, code: int) -> int:
+    sys.stderr.write(f"demo: {error}\n")
+    return code
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
+    parser.add_argument("--lake", default="", help="default lake-demo")
+    parser.add_argument("--sessions", default="", help="default: the bundled sessions")
+    parser.add_argument("--teachers", default="", help="default recipes/teachers/demo.yaml")
+    parser.add_argument("--max-usd", default="", help="ceiling of the replay run")
+    return parser.parse_args()
+
+
+def run_demo(settings: Settings, instance: dg.DagsterInstance | None = None) -> dict[str, Any]:
+    """Run harvest, replay and train; print and return the summary.
+
+    Raises:
+        InputError: the sessions folder holds no session.
+        ComposerError: a stage failed; the failing step is named.
+    """
+    from composer_pipeline.traces.harvest import session_days
+
+    started = time.monotonic()
+    teachers = TeacherSet.load(settings.teachers)
+    instance = instance or dg.DagsterInstance.from_config(str(ROOT))
+    with ExitStack() as stack:
+        if teachers.endpoint.simulated:
+            stack.enter_context(loopback())
+            console.print(
+                "[dim]Teachers: simulated, on a loopback server. No money is spent.[/dim]"
+            )
+        defs = build_defs(settings)
+        days = sorted(session_days([Path(settings.sessions).expanduser()]))
+        calls: dict[str, int] = {}
+        for first, last in day_ranges(days):
+            with _stage(f"harvest {first}..{last}"):
+                _run(defs, "harvest", instance, range_tags(first, last))
+            with _stage(f"replay  {first}..{last}"):
+                _count_calls(
+                    _run(defs, "replay_and_pair", instance, range_tags(first, last)), calls
+                )
+        with _stage("train   two replicas, then evaluation"):
+            events = _run(defs, "train", instance, {})
+    summary = _summary(settings, teachers, calls, _latest_metadata(events))
+    summary["seconds"] = round(time.monotonic() - started, 1)
+    _show(settings, teachers, summary)
+    return summary
+
+
+@contextmanager
+def _stage(label: str) -> Iterator[None]:
+    began = time.monotonic()
+    console.print(f"[bold]{label}[/bold]")
+    yield
+    console.print(f"[dim]  done in {time.monotonic() - began:.0f} s[/dim]")
+
+
+def _run(
+    defs: dg.Definitions, job: str, instance: dg.DagsterInstance, tags: dict[str, str]
+) -> list[dg.AssetMaterialization]:
+    result = defs.resolve_job_def(job).execute_in_process(
+        instance=instance, tags=tags, run_config=QUIET, raise_on_error=False
+    )
+    if not result.success:
+        failed = [e for e in result.all_events if e.is_step_failure or e.is_failure]
+        reasons = [str(e.message) for e in failed] + [
+            str(e.step_failure_data.error.cause or e.step_failure_data.error)
+            for e in failed
+            if e.is_step_failure and e.step_failure_data.error
+        ]
+        raise ComposerError(f"job {job} failed: " + " | ".join(reasons)[:2000])
+    return [
+        event.step_materialization_data.materialization
+        for event in result.get_asset_materialization_events()
+    ]
+
+
+def _latest_metadata(events: list[dg.AssetMaterialization]) -> dict[str, dict[str, Any]]:
+    return {
+        event.asset_key.path[-1]: {k: v.value for k, v in event.metadata.items()}
+        for event in events
+    }
+
+
+def _count_calls(events: list[dg.AssetMaterialization], calls: dict[str, int]) -> None:
+    """Add a run's calls by teacher; every partition of a run carries the run's number."""
+    run = {
+        event.asset_key.path[-1]: int(str(event.metadata["run_calls"].value))
+        for event in events
+        if event.asset_key.path[0] == "teacher_replies" and "run_calls" in event.metadata
+    }
+    for name, count in run.items():
+        calls[name] = calls.get(name, 0) + count
+
+
+def _summary(
+    settings: Settings, teachers: TeacherSet, calls: dict[str, int], metadata: dict[str, Any]
+) -> dict[str, Any]:
+    lake = Lake(settings.lake)
+
+    def one(sql: str) -> Any:
+        return lake.query(sql)[0][0]
+
+    replies = {
+        teacher: {
+            "replies": n,
+            "ok": ok,
+            "picodollars": int(cost or 0),
+            "calls": calls.get(teacher, 0),
+        }
+        for teacher, n, ok, cost in lake.query(
+            "SELECT teacher, count(*), count(*) FILTER (status = 'ok'), sum(cost_picodollars)"
+            " FROM replies GROUP BY teacher ORDER BY teacher"
+        )
+    }
+    return {
+        "sessions": one("SELECT count(DISTINCT session_id) FROM sessions"),
+        "trajectories": one("SELECT count(*) FROM sessions"),
+        "states": one("SELECT count(*) FROM states"),
+        "error_turns": one("SELECT count(*) FROM states WHERE error_kind IS NOT NULL"),
+        "redactions": one("SELECT sum(redactions) FROM messages"),
+        "replies": replies,
+        "calls": sum(calls.values()),
+        "hints": one("SELECT count(*) FROM hints"),
+        "pairs": one("SELECT count(*) FROM pairs"),
+        "kept": one("SELECT count(*) FROM normalized_pairs"),
+        "dropped": one("SELECT count(DISTINCT pair_id) FROM drops"),
+        "splits": dict(lake.query("SELECT split, count(*) FROM dataset_pairs GROUP BY split")),
+        "grpo_groups": one("SELECT count(*) FROM dataset_groups"),
+        "training": metadata.get("trained_model", {}),
+        "evaluation": metadata.get("model_evaluation", {}),
+        "peak_rss_gib": round(
+            max(
+                resource.getrusage(who).ru_maxrss
+                for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+            )
+            / 2**20,
+            2,
+        ),
+    }
+
+
+def _show(settings: Settings, teachers: TeacherSet, summary: dict[str, Any]) -> None:
+    label = " (simulated)" if teachers.endpoint.simulated else ""
+    table = Table(title="composer-pipeline demo", title_justify="left", show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    table.add_row("sessions", f"{summary['sessions']} ({summary['trajectories']} trajectories)")
+    table.add_row("states", f"{summary['states']}, {summary['error_turns']} of them error turns")
+    table.add_row("redactions", str(summary["redactions"]))
+    for name, row in summary["replies"].items():
+        cost = f"${row['picodollars'] / 1e12:.6f}{label}"
+        table.add_row(
+            f"replies {name}",
+            f"{row['ok']} usable of {row['replies']}, {row['calls']} calls now, {cost}",
+        )
+    table.add_row("calls this time", str(summary["calls"]))
+    table.add_row(
+        "pairs", f"{summary['pairs']}, hints {summary['hints']}, groups {summary['grpo_groups']}"
+    )
+    table.add_row("normalised", f"{summary['kept']} kept, {summary['dropped']} dropped")
+    table.add_row("splits", ", ".join(f"{k} {v}" for k, v in sorted(summary["splits"].items())))
+    training = summary["training"]
+    for channel in ("grpo", "sdpo", "dpo"):
+        table.add_row(
+            f"loss {channel}",
+            f"{training.get(f'{channel}_loss_first', float('nan')):.4f} -> "
+            f"{training.get(f'{channel}_loss_last', float('nan')):.4f},"
+            f" active {training.get(f'{channel}_active', 0):g} {_UNITS[channel]}",
+        )
+    table.add_row(
+        "DiLoCo",
+        f"{training.get('rounds', 0)} rounds committed,"
+        f" {training.get('rounds_with_all_replicas', 0)} of them with the contribution of"
+        f" all {training.get('replicas', 0)} replicas",
+    )
+    evaluation = summary["evaluation"]
+    for title, key, unit in (
+        ("held-out preference accuracy", "preference_accuracy", ""),
+        ("held-out chosen-action NLL", "chosen_nll", " nats/token"),
+    ):
+        before, after = evaluation.get(f"{key}_before"), evaluation.get(f"{key}_after")
+        if before is not None and after is not None:
+            table.add_row(
+                title, f"{before:.4f} -> {after:.4f}{unit} (n = {evaluation.get('pairs', 0)})"
+            )
+    table.add_row("lake", settings.lake)
+    table.add_row("dataset", f"{settings.lake}/dataset_pairs/split=train/part.parquet")
+    checkpoint = Path(str(training.get("checkpoint", "")))
+    inside = checkpoint.is_relative_to(Path.cwd())
+    table.add_row("checkpoint", str(checkpoint.relative_to(Path.cwd()) if inside else checkpoint))
+    table.add_row(
+        "time, memory", f"{summary['seconds']} s, largest process {summary['peak_rss_gib']} GiB"
+    )
+    console.print(table)
+    console.print("Next: [bold]make dev[/bold] (the Dagster UI on http://127.0.0.1:3000), and")
+    console.print(
+        "      [bold].venv/bin/composer-pipeline ingest ~/.claude/projects[/bold]"
+        " (your own sessions; free)"
+    )
+
+
+_UNITS = {"grpo": "tokens", "sdpo": "tokens", "dpo": "pairs"}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""Preferences: hints, pairs, normalised pairs, the dataset, and its publication.
+
+Belongs here: the assets of the group ``preferences``. The logic is in
+``composer_pipeline.preferences`` and ``composer_pipeline.publishing``.
+"""
+
+from collections.abc import Sequence
+
+import dagster as dg
+from pydantic import Field
+
+from assets.metadata import OWNERS, numbers, records, table_metadata
+from assets.partitions import DAYS, FREE, PAID
+from assets.resources import LakeResource, RecipesResource
+from composer_pipeline.figures import bars, markdown_image
+
+
+class PublishConfig(dg.Config):
+    """Where to publish. The token comes from ``HF_TOKEN``, never from here."""
+
+    repo: str = Field(description="OWNER/NAME of the dataset repository.")
+    private: bool = Field(default=True, description="Public only when set to false.")
+    dry_run: bool = Field(default=False, description="Plan and check, but commit nothing.")
+    allow_simulated: bool = Field(
+        default=False, description="Allow rows of simulated teachers; the card says so."
+    )
+
+
+@dg.asset(
+    group_name="preferences",
+    kinds={"python", "parquet"},
+    owners=OWNERS,
+    partitions_def=DAYS,
+    backfill_policy=FREE,
+    deps=["trace_states"],
+    code_version="1",
+    metadata=table_metadata("hints"),
+)
+def error_hints(context: dg.AssetExecutionContext, lake: LakeResource) -> None:
+    """What the trace says was wrong at each error turn, and the call it is about."""
+    from composer_pipeline.preferences.hints import build_hints
+
+    store = lake.open()
+    for day in context.partition_keys:
+        report = build_hints(store, day)
+        context.add_asset_metadata(
+            {"dagster/partition_row_count": report.hints, **numbers(report.by_source)},
+            partition_key=day,
+        )
+
+
+def build_preferences(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetsDefinition]:
+    """Return the assets from pairs to publication, downstream of the teachers' replies."""
+
+    @dg.asset(
+        group_name="preferences",
+        kinds={"python", "parquet"},
+        owners=OWNERS,
+        partitions_def=DAYS,
+        backfill_policy=PAID,
+        deps=["trace_states", *reply_keys],
+        code_version="1",
+        metadata=table_metadata("pairs"),
+    )
+    def preference_pairs(context: dg.AssetExecutionContext, lake: LakeResource) -> None:
+        """Pairs where at least two teacher families agree with each other against the agent."""
+        from composer_pipeline.preferences.pairs import build_pairs
+
+        store = lake.open()
+        for day in context.partition_keys:
+            report = build_pairs(store, day)
+            context.add_asset_metadata(
+                {
+                    "dagster/partition_row_count": report.pairs,
+                    "states": report.states,
+                    **{f"tier_{tier}": count for tier, count in report.by_tier.items()},
+                },
+                partition_key=day,
+            )
+
+    @dg.asset(
+        group_name="preferences",
+        kinds={"python", "parquet", "datajuicer"},
+        owners=OWNERS,
+        partitions_def=DAYS,
+        backfill_policy=PAID,
+        deps=[preference_pairs],
+        code_version="1",
+        metadata=table_metadata("normalized_pairs"),
+    )
+    def normalized_pairs(
+        context: dg.AssetExecutionContext, lake: LakeResource, recipes: RecipesResource
+    ) -> None:
+        """Pairs after a data-juicer recipe, with a ledger of every dropped row."""
+        from composer_pipeline.preferences.normalize import normalize
+
+        report = normalize(lake.open(), context.partition_keys, recipes.normalize)
+        for day in context.partition_keys:
+            counts = report.by_day.get(day, {"rows": 0, "kept": 0, "dropped": 0})
+            context.add_asset_metadata(
+                {"dagster/partition_row_count": counts["kept"], **numbers(counts)},
+                partition_key=day,
+            )
+        if report.by_op:
+            context.add_output_metadata(
+                {
+                    "dropped_by_op": records(
+                        [{"op": k, "dropped": v} for k, v in report.by_op.items()]
+                    )
+                }
+            )
+
+    @dg.asset(
+        group_name="preferences",
+        kinds={"python", "parquet", "duckdb"},
+        owners=OWNERS,
+        deps=[normalized_pairs, error_hints],
+        code_version="1",
+        metadata=table_metadata("dataset_pairs"),
+    )
+    def training_dataset(lake: LakeResource) -> dg.MaterializeResult[None]:
+        """Pairs, recorded groups and hints, split by group of sessions."""
+        from composer_pipeline.publishing.dataset import build_dataset
+
+        store = lake.open()
+        report = build_dataset(store)
+        funnel = {
+            "states": store.read("states", columns=["state_id"]).num_rows,
+            "pairs": store.read("pairs", columns=["pair_id"]).num_rows,
+            "normalised": store.read("normalized_pairs", columns=["pair_id"]).num_rows,
+            **report.splits,
+        }
+        return dg.MaterializeResult(
+            metadata={
+                "dagster/row_count": report.rows,
+                "groups": report.groups,
+                "hints": report.hints,
+                "grpo_groups": report.grpo_groups,
+                **{f"rows_{split}": count for split, count in report.splits.items()},
+                "dropped": sum(report.drops.values()),
+                "warning": report.warning or "none",
+                "funnel": dg.MetadataValue.md(
+                    markdown_image(bars(funnel), "rows from states to splits")
+                ),
+            }
+        )
+
+    @dg.asset(
+        group_name="preferences",
+        kinds={"huggingface"},
+        owners=OWNERS,
+        deps=[training_dataset],
+        code_version="1",
+    )
+    def published_dataset(config: PublishConfig, lake: LakeResource) -> dg.MaterializeResult[None]:
+        """The dataset as one commit on the Hugging Face Hub, private by default."""
+        from composer_pipeline.publishing.publish import publish
+
+        report = publish(
+            lake.open(),
+            config.repo,
+            private=config.private,
+            dry_run=config.dry_run,
+            allow_simulated=config.allow_simulated,
+        )
+        return dg.MaterializeResult(
+            metadata={
+                "commit": report.commit or "none",
+                "changed": report.changed,
+                "files": len(report.files),
+            }
+        )
+
+    return [preference_pairs, normalized_pairs, training_dataset, published_dataset]

@@ -1,0 +1,64 @@
+"""The demo profile: the bundled sessions, a lake of their own, teachers on loopback.
+
+Belongs here: the settings that ``make demo`` and ``make dev`` share. A user's own lake
+is never touched by them.
+"""
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from composer_pipeline.settings import Settings, recipes_dir
+
+DEMO_LAKE = "lake-demo"
+
+
+def demo_settings(
+    *, lake: str = "", teachers: str = "", sessions: str = "", max_usd: str = ""
+) -> Settings:
+    """Return the demo's settings; each argument replaces one of them."""
+    from composer_pipeline.testing.sessions import sample_sessions_dir
+
+    recipes = recipes_dir()
+    return Settings(
+        lake=lake or DEMO_LAKE,
+        sessions=sessions or str(sample_sessions_dir()),
+        teachers=teachers or str(recipes / "teachers" / "demo.yaml"),
+        normalize=str(recipes / "normalize" / "demo.yaml"),
+        train=str(recipes / "train" / "demo.yaml"),
+        max_usd=max_usd or "1.00",
+    )
+
+
+def to_env(settings: Settings) -> dict[str, str]:
+    """Return the settings as environment variables, for a child process."""
+    return {f"COMPOSER_{k.upper()}": str(v) for k, v in settings.model_dump().items() if v}
+
+
+@contextmanager
+def loopback(port: int = 0) -> Iterator[str]:
+    """Run the loopback provider, point this process at it, and yield its URL.
+
+    The server's key is made up for this run; it opens nothing else.
+    """
+    from composer_pipeline.testing.openrouter import LoopbackOpenRouter
+    from composer_pipeline.testing.personas import Script
+    from composer_pipeline.testing.sessions import answers, sample_sessions_dir
+
+    key = secrets.token_hex(8)
+    script = Script.from_sessions(sample_sessions_dir(), answers())
+    with LoopbackOpenRouter(script=script, api_key=key, port=port) as server:
+        before = {
+            name: os.environ.get(name)
+            for name in ("COMPOSER_OPENROUTER_URL", "COMPOSER_LOOPBACK_KEY")
+        }
+        os.environ.update(COMPOSER_OPENROUTER_URL=server.url, COMPOSER_LOOPBACK_KEY=key)
+        try:
+            yield server.url
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value

@@ -1,0 +1,161 @@
+"""Replay: every teacher answers every state, under one ceiling.
+
+Belongs here: one asset a teacher, all made by one subsettable multi-asset, so that one
+process drives all teachers. The logic and the ledger are in ``composer_pipeline.replay``.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+from pydantic import Field
+
+from assets.metadata import OWNERS, records, table_metadata, usd
+from assets.partitions import DAYS, PAID
+from assets.resources import LakeResource, TeachersResource
+from composer_pipeline.replay.teachers import TeacherSet
+
+if TYPE_CHECKING:
+    from composer_pipeline.replay.engine import ReplayReport
+
+
+class ReplayConfig(dg.Config):
+    """What a run may buy."""
+
+    max_usd: str = Field(
+        default="", description="Ceiling of this run in USD; empty takes COMPOSER_MAX_USD."
+    )
+    max_states: int = Field(
+        default=0, description="Replay at most this many states of the days; 0 is all."
+    )
+
+
+def teacher_key(name: str) -> dg.AssetKey:
+    """Return the asset key of a teacher's replies."""
+    return dg.AssetKey(["teacher_replies", name])
+
+
+def build_replay(teachers: TeacherSet) -> dg.AssetsDefinition:
+    """Return the multi-asset ``replay`` with one asset for each teacher of the file."""
+    kind = "simulated" if teachers.endpoint.simulated else "openrouter"
+    specs = [
+        dg.AssetSpec(
+            teacher_key(teacher.name),
+            deps=[dg.AssetKey("trace_states")],
+            group_name="replay",
+            kinds={"python", "parquet", kind},
+            owners=OWNERS,
+            code_version="1",
+            tags={"cost": "none" if teachers.endpoint.simulated else "paid"},
+            metadata={
+                **table_metadata("replies"),
+                "model": teacher.model,
+                "family": teacher.family,
+            },
+            description=(
+                f"Replies of {teacher.model} ({teacher.family} family) to every state of the day"
+                + (", simulated by the loopback server." if teachers.endpoint.simulated else ".")
+            ),
+        )
+        for teacher in teachers.teachers
+    ]
+
+    @dg.multi_asset(
+        name="replay",
+        specs=specs,
+        can_subset=True,
+        partitions_def=DAYS,
+        backfill_policy=PAID,
+        pool="openrouter",
+    )
+    def replay(
+        context: dg.AssetExecutionContext,
+        config: ReplayConfig,
+        lake: LakeResource,
+        teachers: TeachersResource,
+    ) -> Iterator[dg.MaterializeResult[None]]:
+        from composer_pipeline.replay.engine import replay as buy
+
+        names = [key.path[-1] for key in sorted(context.selected_asset_keys)]
+        report = buy(
+            lake.open(),
+            TeacherSet.load(teachers.file),
+            max_usd=teachers.ceiling(config.max_usd),
+            days=context.partition_keys,
+            teachers=names,
+            run_id=context.run_id,
+            ledger=teachers.ledger or None,
+            max_states=config.max_states or None,
+            progress=_progress(context),
+        )
+        missing = Counter(item["teacher"] for item in report.not_bought)
+        for name in names:
+            if missing[name]:
+                continue
+            key = teacher_key(name)
+            for day in context.partition_keys:
+                counts = report.by_day_teacher.get(day, {}).get(name, {})
+                context.add_asset_metadata(_of_day(counts), asset_key=key, partition_key=day)
+            yield dg.MaterializeResult(asset_key=key, metadata=_of_run(report, name))
+        if missing:
+            # The other teachers' days stay recorded; only these are missing.
+            raise dg.Failure(
+                description=_why(report, missing),
+                metadata={
+                    "spent_usd": float(report.spent_usd),
+                    "ceiling_usd": float(report.ceiling_usd),
+                    "not_bought": records([dict(item) for item in report.not_bought[:20]]),
+                },
+                allow_retries=False,
+            )
+
+    return replay
+
+
+def _why(report: "ReplayReport", missing: Counter[str]) -> str:
+    if report.exhausted_scope:
+        return (
+            f"Budget exhausted in scope {report.exhausted_scope}: {missing.total()} replies were"
+            " not bought. What was bought is kept; raise max_usd and run again to buy the rest."
+        )
+    teachers = ", ".join(
+        f"{name} ({count} replies; {report.by_teacher[name].stopped or 'see not_bought'})"
+        for name, count in sorted(missing.items())
+    )
+    return f"Some teachers did not answer: {teachers}. What was bought is kept; run again."
+
+
+def _progress(context: dg.AssetExecutionContext) -> Any:
+    """A callback that logs about ten lines a run."""
+
+    def report(label: str, done: int, total: int) -> None:
+        if total and (done == total or done % max(1, total // 10) == 0):
+            context.log.info("%s: %s of %s", label, done, total)
+
+    return report
+
+
+def _of_day(counts: dict[str, int]) -> dict[str, Any]:
+    plain = {k: v for k, v in counts.items() if k not in ("rows", "cost_picodollars")}
+    return {
+        "dagster/partition_row_count": counts.get("rows", 0),
+        "cost_usd": usd(counts.get("cost_picodollars", 0)),
+        **plain,
+    }
+
+
+def _of_run(report: "ReplayReport", teacher: str) -> dict[str, Any]:
+    """What holds for the whole run, also when it covers several days."""
+    figures = report.by_teacher[teacher]
+    left = report.ceiling_usd - report.spent_usd - report.reserved_usd
+    return {
+        "run_calls": figures.calls,
+        "run_cached": figures.cached,
+        "run_unknown": figures.unknown,
+        "run_cost_usd": usd(figures.cost_picodollars),
+        "run_budget_left_usd": float(left),
+        "latency_p50_ms": figures.latency_p50_ms or 0.0,
+        "latency_p95_ms": figures.latency_p95_ms or 0.0,
+        "simulated": report.simulated,
+    }

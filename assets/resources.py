@@ -1,0 +1,78 @@
+"""Resources: where the lake, the sessions, the recipes and the trainer are.
+
+Belongs here: thin configuration objects with an opener each. Does not belong here:
+keys. ``OPENROUTER_API_KEY`` and ``HF_TOKEN`` are read from the environment by the code
+that sends them, so they are in no run configuration and no log.
+"""
+
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+
+import dagster as dg
+
+from composer_pipeline.errors import InputError
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.settings import Settings
+
+
+class LakeResource(dg.ConfigurableResource[Lake]):
+    """The Parquet lake: a folder or any fsspec URL (``COMPOSER_LAKE``)."""
+
+    url: str = "lake"
+
+    def open(self) -> Lake:
+        """Return the lake."""
+        return Lake(self.url)
+
+
+class SessionsResource(dg.ConfigurableResource[None]):
+    """Where Claude Code keeps its sessions (``COMPOSER_SESSIONS``)."""
+
+    path: str = "~/.claude/projects"
+
+    def paths(self) -> list[Path]:
+        """Return the folders to harvest."""
+        return [Path(self.path).expanduser()]
+
+
+class TeachersResource(dg.ConfigurableResource[None]):
+    """The teacher file, the ledger's place and the default ceiling of a run."""
+
+    file: str
+    ledger: str = ""
+    max_usd: str = "1.00"
+
+    def ceiling(self, override: str = "") -> Decimal:
+        """Return the ceiling of a run in USD.
+
+        Raises:
+            InputError: it is not a number.
+        """
+        text = override or self.max_usd
+        try:
+            return Decimal(text)
+        except InvalidOperation as error:
+            raise InputError(f"max_usd: {text!r} is not an amount in USD") from error
+
+
+class RecipesResource(dg.ConfigurableResource[None]):
+    """The data-juicer recipe, the training recipe and the folder of training runs."""
+
+    normalize: str
+    train: str
+    run_root: str
+
+
+def default_resources(settings: Settings) -> dict[str, object]:
+    """Return the resources of the code location, from the environment's settings."""
+    return {
+        "lake": LakeResource(url=settings.lake),
+        "sessions": SessionsResource(path=settings.sessions),
+        "teachers": TeachersResource(
+            file=settings.teachers, ledger=settings.ledger, max_usd=settings.max_usd
+        ),
+        "recipes": RecipesResource(
+            normalize=settings.normalize, train=settings.train, run_root=str(settings.run_root)
+        ),
+        "pipes": dg.PipesSubprocessClient(),
+    }

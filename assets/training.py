@@ -1,0 +1,91 @@
+"""Training: the composer loss through a trainer plug-in, and held-out evaluation.
+
+Belongs here: the assets ``trained_model`` and ``model_evaluation``. The trainer is the
+command ``python -m trainers.<name>``, run through Dagster Pipes; it needs no Dagster.
+"""
+
+import dagster as dg
+from pydantic import Field
+
+from assets.metadata import OWNERS, numbers
+from assets.resources import LakeResource, RecipesResource
+from composer_pipeline.figures import lines, markdown_image
+
+
+class TrainConfig(dg.Config):
+    """What to train."""
+
+    recipe: str = Field(default="", description="Training recipe; empty takes COMPOSER_TRAIN.")
+
+
+@dg.asset(
+    group_name="training",
+    kinds={"pytorch", "python"},
+    owners=OWNERS,
+    deps=["training_dataset"],
+    pool="gpu",
+    code_version="1",
+)
+def trained_model(
+    context: dg.AssetExecutionContext,
+    config: TrainConfig,
+    lake: LakeResource,
+    recipes: RecipesResource,
+    pipes: dg.PipesSubprocessClient,
+) -> dg.MaterializeResult[None]:
+    """A model trained with GRPO + SDPO + trace-replay DPO by replicas that commit rounds."""
+    from composer_pipeline.training.run import prepare, read_steps, report
+
+    prepared = prepare(lake.open(), config.recipe or recipes.train, recipes.run_root)
+    if not prepared.complete:
+        pipes.run(
+            context=context, command=prepared.command, env=prepared.env, cwd=prepared.cwd
+        ).get_results()
+    result = report(prepared.run_dir, reused=prepared.complete)
+    return dg.MaterializeResult(
+        metadata={
+            "run_dir": dg.MetadataValue.path(str(result.run_dir)),
+            "checkpoint": dg.MetadataValue.path(str(result.checkpoint)),
+            "reused": result.reused,
+            "losses": _curve(read_steps(result.run_dir)),
+            **numbers(result.metrics),
+        }
+    )
+
+
+def _curve(steps: dict[tuple[int, int], dict[str, float]]) -> dg.MetadataValue[str]:
+    """Each channel's loss by step, the mean over replicas; keys are (slot, step)."""
+    series = {}
+    for channel in ("grpo", "sdpo", "dpo"):
+        by_step: dict[int, list[float]] = {}
+        for (_, step), row in sorted(steps.items()):
+            if f"{channel}_loss" in row:
+                by_step.setdefault(step, []).append(row[f"{channel}_loss"])
+        series[channel] = [(step, sum(v) / len(v)) for step, v in sorted(by_step.items())]
+    return dg.MetadataValue.md(markdown_image(lines(series), "loss by step and channel"))
+
+
+@dg.asset(
+    group_name="training",
+    kinds={"pytorch", "python"},
+    owners=OWNERS,
+    deps=[trained_model],
+    pool="gpu",
+    code_version="1",
+)
+def model_evaluation(
+    context: dg.AssetExecutionContext, lake: LakeResource
+) -> dg.MaterializeResult[None]:
+    """Preference accuracy and action likelihood on held-out sessions, before and after."""
+    from composer_pipeline.training.evaluate import evaluate
+
+    result = evaluate(lake.open(), _trained_run(context))
+    return dg.MaterializeResult(metadata={**numbers(result.metrics), "split": "validation"})
+
+
+def _trained_run(context: dg.AssetExecutionContext) -> str:
+    """The run folder that ``trained_model`` last reported: evaluate that, not a new guess."""
+    event = context.instance.get_latest_materialization_event(dg.AssetKey("trained_model"))
+    if event is None or event.asset_materialization is None:
+        raise dg.Failure("trained_model has not been materialised yet.", allow_retries=False)
+    return str(event.asset_materialization.metadata["run_dir"].value)

@@ -1,0 +1,80 @@
+"""The demo end to end: sessions in, trained and evaluated model out, twice.
+
+The model is a small random one, so that the run takes a minute; SmolLM2-135M itself is
+trained in tests/trainers/test_trl_run.py and by ``make demo``.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+import yaml
+
+from assets.demo import run_demo
+from assets.profile import demo_settings
+from composer_pipeline.settings import recipes_dir
+from composer_pipeline.testing.training import write_tiny_model
+
+
+@pytest.fixture(scope="module")
+def summaries(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What two demos of the same sessions report."""
+    folder = tmp_path_factory.mktemp("demo")
+    recipe = yaml.safe_load((recipes_dir() / "train" / "demo.yaml").read_text())
+    recipe["model"] = str(write_tiny_model(folder / "model"))
+    recipe["diloco"] |= {"rounds": 2, "inner_steps": 2}
+    (folder / "train.yaml").write_text(yaml.safe_dump(recipe))
+    settings = demo_settings(lake=str(folder / "lake")).model_copy(
+        update={"train": str(folder / "train.yaml")}
+    )
+    with dg.DagsterInstance.ephemeral() as instance:
+        return run_demo(settings, instance), run_demo(settings, instance)
+
+
+@pytest.mark.slow
+def test_every_stage_gives_something(summaries: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    first, _ = summaries
+    assert first["sessions"] >= 12
+    assert first["states"] > 100
+    assert first["redactions"] > 0
+    assert len(first["replies"]) >= 3
+    assert first["calls"] > first["states"]
+    assert first["pairs"] == first["kept"] + first["dropped"]
+    assert first["dropped"] > 0
+    assert first["splits"]["train"] > first["splits"]["validation"] > 0
+
+
+@pytest.mark.slow
+def test_all_channels_and_both_replicas(
+    summaries: tuple[dict[str, Any], dict[str, Any]],
+) -> None:
+    training = summaries[0]["training"]
+    for channel in ("grpo", "sdpo", "dpo"):
+        assert training[f"{channel}_active"] > 0
+    assert training["rounds"] == training["rounds_with_all_replicas"] == 2
+    assert Path(training["checkpoint"], "adapter_model.safetensors").is_file()
+
+
+@pytest.mark.slow
+def test_held_out_numbers_before_and_after(
+    summaries: tuple[dict[str, Any], dict[str, Any]],
+) -> None:
+    evaluation = summaries[0]["evaluation"]
+    assert evaluation["pairs"] > 0
+    assert evaluation["chosen_nll_before"] != evaluation["chosen_nll_after"]
+    for when in ("before", "after"):
+        assert 0 <= evaluation[f"preference_accuracy_{when}"] <= 1
+
+
+@pytest.mark.slow
+def test_the_second_demo_buys_and_trains_nothing(
+    summaries: tuple[dict[str, Any], dict[str, Any]],
+) -> None:
+    first, second = summaries
+    assert second["calls"] == 0
+    assert second["training"]["reused"]
+    assert second["replies"].keys() == first["replies"].keys()
+    for teacher, row in second["replies"].items():
+        assert row["picodollars"] == first["replies"][teacher]["picodollars"]
+    assert second["evaluation"] == first["evaluation"]

@@ -1,0 +1,109 @@
+"""The graph as users see it: names, groups, partitions, policies, checks, schedules."""
+
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from assets.definitions import build_defs
+from assets.partitions import DAYS, FREE, PAID, day_ranges
+from assets.profile import demo_settings
+from composer_pipeline.errors import InputError
+from composer_pipeline.settings import Settings
+
+
+@pytest.fixture(scope="module")
+def defs(tmp_path_factory: pytest.TempPathFactory) -> dg.Definitions:
+    return build_defs(demo_settings(lake=str(tmp_path_factory.mktemp("lake"))))
+
+
+def specs(defs: dg.Definitions) -> dict[str, dg.AssetSpec]:
+    return {spec.key.to_user_string(): spec for spec in defs.resolve_all_asset_specs()}
+
+
+def test_definitions_are_loadable(defs: dg.Definitions) -> None:
+    dg.Definitions.validate_loadable(defs)
+
+
+def test_graph_is_the_design(defs: dg.Definitions) -> None:
+    groups: dict[str, set[str]] = {}
+    for name, spec in specs(defs).items():
+        groups.setdefault(str(spec.group_name), set()).add(name.split("/")[0])
+    assert groups == {
+        "traces": {"raw_sessions", "trace_states"},
+        "replay": {"teacher_replies"},
+        "preferences": {
+            "error_hints",
+            "preference_pairs",
+            "normalized_pairs",
+            "training_dataset",
+            "published_dataset",
+        },
+        "training": {"trained_model", "model_evaluation"},
+    }
+
+
+def test_every_asset_explains_itself(defs: dg.Definitions) -> None:
+    for name, spec in specs(defs).items():
+        assert spec.description, name
+        assert spec.owners, name
+        assert spec.kinds, name
+        assert spec.code_version, name
+
+
+def test_two_backfill_policies_and_daily_partitions(defs: dg.Definitions) -> None:
+    policies = {}
+    for asset in defs.resolve_asset_graph().assets_defs:
+        for key in asset.keys:
+            policies[key.to_user_string()] = (asset.partitions_def, asset.backfill_policy)
+    free = {"raw_sessions", "trace_states", "error_hints"}
+    unpartitioned = {"training_dataset", "published_dataset", "trained_model", "model_evaluation"}
+    for name, (partitions, policy) in policies.items():
+        if name in unpartitioned:
+            assert partitions is None, name
+        else:
+            assert partitions == DAYS, name
+            assert policy == (FREE if name in free else PAID), name
+
+
+def test_replay_is_one_subsettable_step(defs: dg.Definitions) -> None:
+    replays = [a for a in defs.resolve_asset_graph().assets_defs if a.op.name == "replay"]
+    assert len(replays) == 1
+    assert replays[0].can_subset
+    assert len(replays[0].keys) >= 3
+
+
+def test_blocking_checks(defs: dg.Definitions) -> None:
+    graph = defs.resolve_asset_graph()
+    blocking = {key.name for key in graph.asset_check_keys if graph.get_check_spec(key).blocking}
+    assert {
+        "state_ids_unique",
+        "raw_sessions_never_shrink",
+        "chosen_differs_from_rejected",
+        "no_group_in_two_splits",
+        "within_budget",
+    } <= blocking
+
+
+def test_schedules_spend_nothing_by_default(defs: dg.Definitions) -> None:
+    harvest = defs.resolve_schedule_def("nightly_harvest")
+    replay = defs.resolve_schedule_def("nightly_replay")
+    assert harvest.default_status is dg.DefaultScheduleStatus.RUNNING
+    assert replay.default_status is dg.DefaultScheduleStatus.STOPPED
+    job = defs.resolve_job_def("harvest")
+    keys = {key.to_user_string() for key in job.asset_layer.executable_asset_keys}
+    assert keys == {"raw_sessions", "trace_states", "error_hints"}
+
+
+def test_day_ranges() -> None:
+    days = ["2026-11-03", "2026-11-01", "2026-11-02", "2026-11-05", "2026-11-02"]
+    assert day_ranges(days) == [("2026-11-01", "2026-11-03"), ("2026-11-05", "2026-11-05")]
+    assert day_ranges([]) == []
+
+
+def test_a_bad_teacher_file_names_itself(tmp_path: Path) -> None:
+    bad = tmp_path / "teachers.yaml"
+    good = Path(demo_settings().teachers).read_text()
+    bad.write_text(good + "\nteacherz: []\n")
+    with pytest.raises(InputError, match=r"teachers\.yaml.*teacherz"):
+        build_defs(Settings(teachers=str(bad)))

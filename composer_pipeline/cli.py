@@ -136,14 +136,15 @@ def states(*, session: str = "", lake: LakeOption = "", as_json: JsonOption = Fa
     """List states; with --json, one object a line.
 
     Args:
-        session: only this session.
+        session: only this session; the beginning of its id is enough.
     """
+    from composer_pipeline.show import SHORT_ID
     from composer_pipeline.traces.load import load_states
 
     store = _lake(lake)
     wanted = store.query(
-        "SELECT state_id FROM states WHERE ? = '' OR session_id = ? ORDER BY ts, state_id",
-        [session, session],
+        "SELECT state_id FROM states WHERE starts_with(session_id, ?) ORDER BY ts, state_id",
+        [session],
     )
     order = {state_id: number for number, (state_id,) in enumerate(wanted)}
     rows: list[dict[str, Any]] = [{}] * len(order)
@@ -162,7 +163,8 @@ def states(*, session: str = "", lake: LakeOption = "", as_json: JsonOption = Fa
     table = Table("state", "session", "messages", "tools", "error")
     for row in rows:
         tools, error = ", ".join(row["tools"]), row["error_kind"] or ""
-        table.add_row(row["state_id"], row["session_id"], str(row["n_messages"]), tools, error)
+        state_id, session_id = row["state_id"][:SHORT_ID], row["session_id"][:SHORT_ID]
+        table.add_row(state_id, session_id, str(row["n_messages"]), tools, error)
     Console().print(table)
 
 

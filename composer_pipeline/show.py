@@ -19,6 +19,9 @@ from composer_pipeline.traces.load import TraceState
 HEAD, TAIL, OPEN = 3, 12, 2
 _LINE, _BLOCK, _RESULT = 110, 600, 2000
 
+#: Characters of an id that tables for people show.
+SHORT_ID = 12
+
 
 def show_state(console: Console, state: TraceState, following: Sequence[Mapping[str, Any]]) -> None:
     """Print a state: its prefix folded, its action, what happened next, its hint.
@@ -120,19 +123,25 @@ def _cut_block(text: str, limit: int) -> str:
 
 
 def session_table(rows: Iterable[Mapping[str, Any]]) -> Table:
-    """Return sessions as a table: one row for each trajectory."""
-    table = Table(title="sessions", title_justify="left")
-    names = ("day", "session", "project", "states", "calls", "errors", "hints", "compactions")
-    for name in names:
-        numeric = name in names[3:]
-        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
-    table.add_column("first prompt", no_wrap=True, overflow="ellipsis", ratio=1)
+    """Return sessions as a table: one row for each trajectory.
+
+    Ids are cut to their beginning, which every command accepts; ``--json`` has them whole.
+    """
+    table = Table(title="sessions", title_justify="left", expand=True)
+    widths = {"day": 10, "session": SHORT_ID, "project": 14}
+    counts = ("states", "calls", "errors", "hints", "compact")
+    for name, width in widths.items():
+        table.add_column(name, width=width, no_wrap=True, overflow="ellipsis")
+    for name in counts:
+        table.add_column(name, width=len(name), justify="right", no_wrap=True)
+    table.add_column("first prompt", ratio=1, min_width=8, no_wrap=True, overflow="ellipsis")
     for row in rows:
-        agent = f"\n  agent {row['agent_id']}" if row["agent_id"] else ""
+        # A subagent stands below its session, under its own id.
+        place = f"+ {row['agent_id']}" if row["agent_id"] else row["session_id"]
         table.add_row(
             row["day"],
-            row["session_id"] + agent,
-            row["project"],
+            place[:SHORT_ID],
+            (row["project"] or "").rsplit("/", 1)[-1],
             *(str(row[name]) for name in ("states", "tool_calls", "tool_errors", "hints")),
             str(row["compactions"]),
             " ".join(row["first_prompt"].split())[:80],

@@ -26,10 +26,10 @@ def _result(bad: Sequence[str], what: str) -> dg.AssetCheckResult:
 
 
 @dg.asset_check(asset="raw_sessions", blocking=True)
-def raw_sessions_never_shrink(
-    context: dg.AssetCheckExecutionContext, lake: LakeResource
-) -> dg.AssetCheckResult:
+def raw_sessions_never_shrink(lake: LakeResource) -> dg.AssetCheckResult:
     """No archived session is shorter than at the last check, and all bytes are there."""
+    from composer_pipeline.traces.harvest import blob_name
+
     store = lake.open()
     now = {
         path: [int(size), sha]
@@ -43,7 +43,7 @@ def raw_sessions_never_shrink(
         for path, sha in store.query(
             "SELECT path, unnest(coalesce(pieces, [sha256])) FROM raw_files"
         )
-        if not store.exists(f"archive/{sha[:2]}/{sha}.jsonl.zst")
+        if not store.exists(blob_name(sha))
     ]
     if not bad:
         store.put_bytes(name, json.dumps(now, sort_keys=True).encode())

@@ -98,7 +98,7 @@ def run_demo(settings: Settings, instance: dg.DagsterInstance | None = None) -> 
                 )
         with _stage("train   two replicas, then evaluation"):
             events = _run(defs, "train", instance, {})
-    summary = _summary(settings, teachers, calls, _latest_metadata(events))
+    summary = _summary(settings, calls, _latest_metadata(events))
     summary["seconds"] = round(time.monotonic() - started, 1)
     _show(settings, teachers, summary)
     return summary
@@ -150,13 +150,18 @@ def _count_calls(events: list[dg.AssetMaterialization], calls: dict[str, int]) -
         calls[name] = calls.get(name, 0) + count
 
 
-def _summary(
-    settings: Settings, teachers: TeacherSet, calls: dict[str, int], metadata: dict[str, Any]
-) -> dict[str, Any]:
-    lake = Lake(settings.lake)
+def _summary(settings: Settings, calls: dict[str, int], metadata: dict[str, Any]) -> dict[str, Any]:
+    with Lake(settings.lake).duckdb() as con:
+        return _read_summary(con, calls, metadata)
+
+
+def _read_summary(con: Any, calls: dict[str, int], metadata: dict[str, Any]) -> dict[str, Any]:
+    def rows(sql: str) -> list[tuple[Any, ...]]:
+        found: list[tuple[Any, ...]] = con.execute(sql).fetchall()
+        return found
 
     def one(sql: str) -> Any:
-        return lake.query(sql)[0][0]
+        return rows(sql)[0][0]
 
     replies = {
         teacher: {
@@ -165,7 +170,7 @@ def _summary(
             "picodollars": int(cost or 0),
             "calls": calls.get(teacher, 0),
         }
-        for teacher, n, ok, cost in lake.query(
+        for teacher, n, ok, cost in rows(
             "SELECT teacher, count(*), count(*) FILTER (status = 'ok'), sum(cost_picodollars)"
             " FROM replies GROUP BY teacher ORDER BY teacher"
         )
@@ -182,7 +187,7 @@ def _summary(
         "pairs": one("SELECT count(*) FROM pairs"),
         "kept": one("SELECT count(*) FROM normalized_pairs"),
         "dropped": one("SELECT count(DISTINCT pair_id) FROM drops"),
-        "splits": dict(lake.query("SELECT split, count(*) FROM dataset_pairs GROUP BY split")),
+        "splits": dict(rows("SELECT split, count(*) FROM dataset_pairs GROUP BY split")),
         "grpo_groups": one("SELECT count(*) FROM dataset_groups"),
         "training": metadata.get("trained_model", {}),
         "evaluation": metadata.get("model_evaluation", {}),

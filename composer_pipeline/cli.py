@@ -450,9 +450,8 @@ def train(
 
 
 def _run_root(settings: Settings, lake: Lake) -> Path:
-    if settings.runs or not lake.local:
-        return settings.run_root
-    return Path(lake.root) / "runs"
+    """The settings' rule, for the lake that --lake names."""
+    return settings.model_copy(update={"lake": lake.url}).run_root
 
 
 @app.command

@@ -10,10 +10,10 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from composer_pipeline.errors import InputError
+from composer_pipeline.yaml_file import read_mapping
 
 #: Columns that a recipe may name, in the order in which the worker receives them.
 COLUMNS = (
@@ -75,16 +75,7 @@ class NormalizeRecipe(BaseModel):
             InputError: the file is missing, is not YAML, or breaks the rules above.
         """
         file = Path(path).expanduser()
-        try:
-            data = yaml.safe_load(file.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise InputError(f"recipe {path}: {error.strerror}") from error
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise InputError(
-                f"recipe {path} is not YAML: {' '.join(str(error).split())}"
-            ) from error
-        if not isinstance(data, dict):
-            raise InputError(f"recipe {path} must be a mapping of data-juicer options")
+        data = read_mapping(file, "recipe")
         try:
             return NormalizeRecipe.model_validate(data)
         except ValidationError as error:

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from composer_pipeline.errors import InputError
+from composer_pipeline.yaml_file import read_mapping
 
 #: Replaces ``endpoint.base_url`` of a *simulated* endpoint, whose port is only known
 #: once its loopback server runs. A real endpoint never reads it: an environment
@@ -185,17 +185,7 @@ class TeacherSet(_Model):
                 the message names the file and the field.
         """
         file = Path(path)
-        try:
-            data = yaml.safe_load(file.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-            raise InputError(f"teacher file {file}: {reason}") from error
-        except yaml.YAMLError as error:
-            mark = getattr(error, "problem_mark", None)
-            where = f" (line {mark.line + 1})" if mark else ""
-            raise InputError(f"teacher file {file}: not valid YAML{where}") from error
-        if not isinstance(data, dict):
-            raise InputError(f"teacher file {file}: a mapping with endpoint and teachers is needed")
+        data = read_mapping(file, "teacher file")
         try:
             return TeacherSet.model_validate(data)
         except ValidationError as error:

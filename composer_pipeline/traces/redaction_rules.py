@@ -24,10 +24,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from composer_pipeline.errors import InputError
+from composer_pipeline.yaml_file import read_mapping
 
 #: Version of the built-in rules. It is part of the lake: messages that another version
 #: redacted are redacted again from the archive.
@@ -89,16 +89,9 @@ class RedactionRules(BaseModel):
             InputError: the file is missing, is not YAML, or a field is wrong.
         """
         file = Path(path).expanduser()
+        value = read_mapping(file, "redaction file", empty=True)
         try:
-            value: Any = yaml.safe_load(file.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise InputError(f"redaction file {file} cannot be read: {error.strerror}") from error
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise InputError(f"redaction file {file} is not YAML: {_line(error)}") from error
-        if not isinstance(value, dict | None):
-            raise InputError(f"redaction file {file} is not a mapping of fields")
-        try:
-            rules = RedactionRules.model_validate(value or {})
+            rules = RedactionRules.model_validate(value)
         except ValidationError as error:
             first = error.errors()[0]
             field = ".".join(map(str, first["loc"]))
@@ -107,10 +100,6 @@ class RedactionRules(BaseModel):
         if rules.second_net:
             second_net()
         return rules
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())
 
 
 def active_rules() -> RedactionRules:

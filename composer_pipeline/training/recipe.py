@@ -7,10 +7,10 @@ trainer can carry it (``training.trainer``) and how it runs.
 from pathlib import Path
 from typing import Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from composer_pipeline.errors import InputError
+from composer_pipeline.yaml_file import read_mapping
 
 
 class _Model(BaseModel):
@@ -179,16 +179,7 @@ class TrainingRecipe(_Model):
             InputError: the file is missing, not YAML, or a field is wrong; names both.
         """
         path = Path(path)
-        try:
-            text = path.read_text(encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"recipe {path}: {error.strerror}") from error
-        try:
-            data = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise InputError(f"recipe {path}: not YAML ({str(error).splitlines()[0]})") from error
-        if not isinstance(data, dict):
-            raise InputError(f"recipe {path}: must be a mapping of fields")
+        data = read_mapping(path, "recipe")
         try:
             return TrainingRecipe.model_validate(data)
         except ValidationError as error:

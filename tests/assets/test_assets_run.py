@@ -168,10 +168,7 @@ def run_check(settings: Settings, name: str) -> bool:
     from assets import checks
 
     result = getattr(checks, name)
-    job_context = {"lake": LakeResource(url=settings.lake)}
-    if name == "raw_sessions_never_shrink":
-        return bool(result(dg.build_asset_check_context(), **job_context).passed)
-    return bool(result(**job_context).passed)
+    return bool(result(lake=LakeResource(url=settings.lake)).passed)
 
 
 @pytest.mark.parametrize("name", sorted(CHECKS))

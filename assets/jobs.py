@@ -5,6 +5,7 @@ on; ``nightly_replay`` spends money and is off until its owner turns it on.
 """
 
 from collections.abc import Iterator
+from datetime import UTC
 
 import dagster as dg
 
@@ -75,13 +76,16 @@ def nightly_harvest(
     job=replay_job,
     execution_timezone="UTC",
     default_status=dg.DefaultScheduleStatus.STOPPED,
-    description="Buy replies for days that have states and no replies. Off: it spends money.",
+    description="Buy replies for the last month's unanswered states. Off: it spends money.",
 )
-def nightly_replay(lake: LakeResource) -> Iterator[dg.RunRequest | dg.SkipReason]:
-    """Request one run for each contiguous range of days without replies."""
-    store = lake.open()
-    open_days = sorted(set(store.days("states")) - set(store.days("replies")))
-    if not open_days:
-        yield dg.SkipReason("Every day with states has replies.")
-    for first, last in day_ranges(open_days):
+def nightly_replay(
+    context: dg.ScheduleEvaluationContext, lake: LakeResource
+) -> Iterator[dg.RunRequest | dg.SkipReason]:
+    """Request one run for each contiguous range of days with unanswered states."""
+    from composer_pipeline.replay.pending import pending_days
+
+    days = pending_days(lake.open(), context.scheduled_execution_time.astimezone(UTC).date())
+    if not days:
+        yield dg.SkipReason("Every state of the last month has a reply.")
+    for first, last in day_ranges(days):
         yield dg.RunRequest(run_key=f"{first}..{last}", tags=range_tags(first, last))

@@ -67,7 +67,6 @@ def build_replay(teachers: TeacherSet) -> dg.AssetsDefinition:
         can_subset=True,
         partitions_def=DAYS,
         backfill_policy=PAID,
-        pool="openrouter",
     )
     def replay(
         context: dg.AssetExecutionContext,

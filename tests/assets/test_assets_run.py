@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +154,10 @@ def test_nightly_schedules(replayed: dict[str, Any], settings: Settings, tmp_pat
         }
     )
     assert [type(r) for r in nightly_harvest(harvested)] == [dg.SkipReason]
-    bought = dg.build_schedule_context(resources={"lake": LakeResource(url=settings.lake)})
+    tonight = datetime.fromisoformat(f"{replayed['days'][-1]}T03:30:00+00:00")
+    bought = dg.build_schedule_context(
+        resources={"lake": LakeResource(url=settings.lake)}, scheduled_execution_time=tonight
+    )
     assert [type(r) for r in nightly_replay(bought)] == [dg.SkipReason]
 
 

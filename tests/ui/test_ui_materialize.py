@@ -1,139 +1,37 @@
 """A real browser materialises one partition from the lineage page of a real `dagster dev`."""
 
-import json
-import os
-import shutil
-import signal
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from playwright.sync_api import expect
 
-from assets.profile import demo_settings, to_env
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.testing.sessions import sample_sessions_dir
 from composer_pipeline.traces.harvest import session_days
 
 pytestmark = pytest.mark.ui
 
-#: Without these Chromium asks for hosts of its own, which a closed network refuses.
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 
-#: `dagster dev` is ready in 13 to 60 s, a queued run starts in about 10: twice that and more.
-PATIENCE_S = 180
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def graphql(url: str, query: str) -> Any:
-    request = urllib.request.Request(
-        f"{url}/graphql",
-        json.dumps({"query": query}).encode(),
-        {"Content-Type": "application/json"},
-    )
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        return json.load(answer)["data"]
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(tmp_path / "lake")
-
-
-@pytest.fixture
-def url(tmp_path: Path, root: Path, lake: Lake) -> Iterator[str]:
-    """A `dagster dev` with its own storage and lake, stopped with its whole group."""
-    for name in ("dagster.yaml", "workspace.yaml"):
-        shutil.copy(root / name, tmp_path)
-    port = free_port()
-    env = {**os.environ, **to_env(demo_settings(lake=lake.root)), "PYTHONPATH": str(root)}
-    log = (tmp_path / "dev.log").open("wb")
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            *("-m", "dagster", "dev", "-w", "workspace.yaml"),
-            *("-h", "127.0.0.1", "-p", str(port)),
-        ],
-        cwd=tmp_path,
-        env=env,
-        start_new_session=True,
-        stdout=log,
-        stderr=subprocess.STDOUT,
-    )
-    base = f"http://127.0.0.1:{port}"
-    try:
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
-            try:
-                urllib.request.urlopen(f"{base}/server_info", timeout=5).close()
-                break
-            except OSError:
-                assert process.poll() is None, (tmp_path / "dev.log").read_text()
-                assert time.monotonic() < deadline, (tmp_path / "dev.log").read_text()
-                time.sleep(0.5)
-        yield base
-    finally:
-        os.killpg(process.pid, signal.SIGTERM)
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        log.close()
-
-
-def test_one_partition_from_the_lineage_page(url: str, lake: Lake, chromium: str) -> None:
-    from playwright.sync_api import expect, sync_playwright
-
+def test_one_partition_from_the_lineage_page(
+    start_dagster: Callable[[], Any], lake: Lake, page: Any
+) -> None:
+    dagster = start_dagster()
     day = sorted(session_days([sample_sessions_dir()]))[0]
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
-        page = browser.new_page(viewport={"width": 1500, "height": 900})
-        page.set_default_timeout(60_000)
-        page.goto(f"{url}/locations/composer_pipeline/asset-groups/traces/lineage")
-        expect(page.get_by_text("raw_sessions").first).to_be_visible(timeout=60_000)
-        # The community pop-up would cover the page; `nux: false` in dagster.yaml keeps it away.
-        expect(page.get_by_text("Join the Dagster community")).to_have_count(0)
-        page.get_by_role("button", name="Materialize all").click()
-        show_all = page.get_by_text("Show all partitions")
-        if show_all.count():
-            show_all.first.click()
-        field = page.locator("input[type=text]:visible").last
-        field.fill(day)
-        field.press("Enter")
-        page.get_by_role("button", name="Launch").last.click()
-
-        query = "{ runsOrError { ... on Runs { results { status } } } }"
-        deadline = time.monotonic() + PATIENCE_S
-        statuses: list[str] = []
-        while time.monotonic() < deadline:
-            runs = graphql(url, query)["runsOrError"]["results"]
-            statuses = [run["status"] for run in runs]
-            if statuses and set(statuses) <= {"SUCCESS", "FAILURE", "CANCELED"}:
-                break
-            time.sleep(1)
-        assert statuses, "no run was launched"
-        assert set(statuses) == {"SUCCESS"}
-        page.goto(f"{url}/assets/trace_states?view=partitions&partition={day}")
-        expect(page.get_by_text(day).first).to_be_visible(timeout=60_000)
-        browser.close()
+    page.goto(f"{dagster.url}/locations/composer_pipeline/asset-groups/traces/lineage")
+    expect(page.get_by_text("raw_sessions").first).to_be_visible(timeout=60_000)
+    # The community pop-up would cover the page; `nux: false` in dagster.yaml keeps it away.
+    expect(page.get_by_text("Join the Dagster community")).to_have_count(0)
+    page.get_by_role("button", name="Materialize all").click()
+    show_all = page.get_by_text("Show all partitions")
+    if show_all.count():
+        show_all.first.click()
+    field = page.locator("input[type=text]:visible").last
+    field.fill(day)
+    field.press("Enter")
+    page.get_by_role("button", name="Launch").last.click()
+    assert {run["status"] for run in dagster.wait_for_runs(1)} == {"SUCCESS"}
+    page.goto(f"{dagster.url}/assets/trace_states?view=partitions&partition={day}")
+    expect(page.get_by_text(day).first).to_be_visible(timeout=60_000)
     assert lake.days("states") == [day]
     assert lake.read("states").num_rows > 0

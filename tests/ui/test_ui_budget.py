@@ -1,0 +1,90 @@
+"""Two backfills, started in a real browser, run at once against one ceiling and stop at it."""
+
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.replay.ledger import Ledger, ledger_path
+from composer_pipeline.testing.openrouter import LoopbackOpenRouter
+from composer_pipeline.testing.personas import Script
+from composer_pipeline.testing.sessions import answers, sample_sessions_dir
+from composer_pipeline.traces.ingest import ingest
+
+pytestmark = pytest.mark.ui
+
+PICO = 10**12
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackOpenRouter]:
+    script = Script.from_sessions(sample_sessions_dir(), answers())
+    with LoopbackOpenRouter(script, lifetime=900, latency=0.1, flaky_faults=False) as server:
+        monkeypatch.setenv("COMPOSER_OPENROUTER_URL", server.url)
+        yield server
+
+
+def _backfill(dagster: Any, page: Any, first: str, last: str) -> None:
+    """Start a backfill of all teachers for a range of days, as a user would."""
+    page.goto(f"{dagster.url}/locations/composer_pipeline/asset-groups/replay/lineage")
+    expect(page.get_by_text("careful").first).to_be_visible(timeout=60_000)
+    page.get_by_role("button", name="Materialize all").click()
+    confirm = page.get_by_role("button", name="Confirm")
+    launch = page.get_by_role("button", name="Launch")
+    expect(confirm.or_(launch).first).to_be_visible()
+    if confirm.count():  # the states were ingested without Dagster
+        confirm.click()
+    field = page.locator("input[type=text]:visible").last
+    field.fill(f"[{first}...{last}]")
+    field.press("Enter")
+    launch.last.click()
+    expect(launch).to_have_count(0)
+
+
+def _spent(lake: Lake) -> tuple[int, int, int]:
+    with Ledger(ledger_path(lake)) as ledger:
+        status = ledger.status()["global"]
+    return status.spent, status.reserved, status.unknown
+
+
+def test_two_backfills_stop_at_one_ceiling(
+    start_dagster: Callable[[], Any],
+    lake: Lake,
+    page: Any,
+    server: LoopbackOpenRouter,
+) -> None:
+    ingest(lake, [sample_sessions_dir()])
+    days = lake.days("states")
+    ceiling = Decimal("0.06")
+    with Ledger(ledger_path(lake)) as ledger:
+        ledger.set_ceiling("global", ceiling)
+    dagster = start_dagster()
+
+    _backfill(dagster, page, days[0], days[1])
+    _backfill(dagster, page, days[2], days[3])
+    runs = dagster.wait_for_runs(2)
+    assert {run["status"] for run in runs} == {"FAILURE"}
+    assert max(run["startTime"] for run in runs) < min(run["endTime"] for run in runs)
+    spent, reserved, unknown = _spent(lake)
+    assert (reserved, unknown) == (0, 0)
+    assert spent == server.billed <= int(ceiling * PICO)
+
+    # The refused states are listed in the failed step's metadata.
+    page.goto(f"{dagster.url}/runs/{runs[0]['runId']}")
+    expect(page.get_by_text("Budget exhausted in scope global").first).to_be_visible()
+    expect(page.get_by_text("not_bought").first).to_be_visible()
+
+    with Ledger(ledger_path(lake)) as ledger:
+        ledger.set_ceiling("global", Decimal(5))
+    bought = len(server.bills)
+    _backfill(dagster, page, days[0], days[3])
+    latest = [run for run in dagster.wait_for_runs(3) if run not in runs]
+    assert {run["status"] for run in latest} == {"SUCCESS"}
+    assert _spent(lake)[0] == server.billed
+    assert len({bill.digest for bill in server.bills}) == len(server.bills) > bought
+    rows = lake.rows("replies")
+    assert {row["status"] for row in rows} <= {"ok", "unusable"}
+    assert len(rows) == 4 * lake.read("states").num_rows

@@ -40,8 +40,26 @@ class MaxPrice(_Model):
     completion: Price
 
 
+class OwnPrice(_Model):
+    """What an endpoint of kind ``openai`` charges, USD per million tokens.
+
+    Such an endpoint names no cost in its replies; these prices times the tokens of its
+    ``usage`` are the bill. All are 0 on a machine that is paid for anyway.
+    """
+
+    prompt: Price
+    completion: Price
+    #: Prompt tokens that the reply says were read from a cache; as ``prompt`` if unset.
+    cached: Price | None = None
+
+
 class Provider(_Model):
-    """OpenRouter's provider preferences. The defaults are the strict ones."""
+    """OpenRouter's provider preferences. The defaults are the strict ones.
+
+    ``enforce_distillable_text: false`` is the explicit choice to ask models whose authors do
+    not allow training on their outputs. It is part of every body, so it is part of every
+    reply's key, and is recorded with the replies' calls.
+    """
 
     data_collection: Literal["deny", "allow"] = "deny"
     zdr: bool = True
@@ -66,15 +84,70 @@ class Teacher(_Model):
     context_length: Annotated[int, Field(ge=1024, le=10_000_000)] = 131_072
     concurrency: Annotated[int, Field(ge=1, le=1024)] = 8
     provider: Provider = Provider()
+    #: Only for an endpoint of kind ``openai``.
+    price: OwnPrice | None = None
 
     @field_validator("model")
     @classmethod
     def _pinned(cls, value: str) -> str:
-        if not re.fullmatch(r"[a-z0-9][a-z0-9_.-]*/[a-zA-Z0-9][a-zA-Z0-9_.:-]*", value):
-            raise ValueError(f"{value!r} is not an author/model slug")
-        if value.startswith("openrouter/") or value.endswith(("latest", ":nitro", ":online")):
-            raise ValueError(f"{value!r} does not name one fixed model at its own price")
+        if not re.fullmatch(r"[a-zA-Z0-9][a-zA-Z0-9_./:-]{0,199}", value):
+            raise ValueError(f"{value!r} is not a model's slug")
         return value
+
+    @model_validator(mode="after")
+    def _charges_at_most_its_cap(self) -> "Teacher":
+        if self.price is None:
+            return self
+        for kind in ("prompt", "completion", "cached"):
+            charged = getattr(self.price, kind)
+            cap = self.max_price.completion if kind == "completion" else self.max_price.prompt
+            if charged is not None and charged > cap:
+                raise ValueError(f"price.{kind} {charged} is above its max_price {cap}")
+        return self
+
+
+def check_slug(model: str) -> None:
+    """Check that a model of OpenRouter is named so that it stays one model at one price.
+
+    Raises:
+        ValueError: it is no author/model slug, or an alias or a dearer variant.
+    """
+    if not re.fullmatch(r"[a-z0-9][a-z0-9_.-]*/[a-zA-Z0-9][a-zA-Z0-9_.:-]*", model):
+        raise ValueError(f"{model!r} is not an author/model slug")
+    if model.startswith("openrouter/") or model.endswith(("latest", ":nitro", ":online")):
+        raise ValueError(f"{model!r} does not name one fixed model at its own price")
+
+
+SkipRule = Literal["todo", "named_read", "confirmation", "near_duplicate"]
+
+
+class Selection(_Model):
+    """Which questions are worth their price; see ``replay.selection``.
+
+    The default asks every teacher about every state.
+    """
+
+    #: ``exact`` stops asking when the rest can no longer change the vote. ``student`` also
+    #: stops when every answer so far agrees with the agent: cheaper, and it misses pairs.
+    curtail: Literal["off", "exact", "student"] = "off"
+    #: Share of the states, chosen by hash, that are asked in full all the same.
+    audit_share: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.03
+    #: Ask first where the trace says that something went wrong.
+    prioritise: bool = True
+    #: Kinds of states that are not asked, but for the audit sample.
+    skip: list[SkipRule] = []
+    #: Ask about at most so many states, the most promising ones.
+    max_states: Annotated[int, Field(ge=1)] | None = None
+
+    @field_validator("curtail", mode="before")
+    @classmethod
+    def _off_is_a_word(cls, value: Any) -> Any:
+        return "off" if value is False else value  # YAML 1.1 reads a bare off as false
+
+    @property
+    def active(self) -> bool:
+        """Whether anything may be left out."""
+        return self.curtail != "off" or bool(self.skip) or self.max_states is not None
 
 
 class Defaults(_Model):
@@ -86,12 +159,18 @@ class Defaults(_Model):
     concurrency: int | None = None
     max_price: MaxPrice | None = None
     provider: Provider | None = None
+    price: OwnPrice | None = None
 
 
 class Endpoint(_Model):
     """Where the teachers are. ``name`` is part of every request's key, the URL is not."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
+    #: ``openai``: any server of chat completions (vLLM, a gateway). It gets none of
+    #: OpenRouter's fields and headers, and each teacher needs a ``price``.
+    kind: Literal["openrouter", "openai"] = "openrouter"
+    #: How such a server calls the bound on a reply's tokens.
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     base_url: str
     api_key_env: Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]*$")] = "OPENROUTER_API_KEY"
     simulated: bool = False
@@ -151,6 +230,7 @@ class TeacherSet(_Model):
     limits: Limits = Limits()
     projects: Projects = Projects()
     defaults: Defaults = Defaults()
+    selection: Selection = Selection()
     teachers: Annotated[list[Teacher], Field(min_length=1)]
 
     @model_validator(mode="before")
@@ -170,6 +250,21 @@ class TeacherSet(_Model):
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"teachers: two teachers are named {twice[0]!r}")
         for teacher in self.teachers:
+            if self.endpoint.kind == "openrouter":
+                if teacher.price is not None:
+                    raise ValueError(
+                        f"teachers: {teacher.name}: price is only for an endpoint of kind openai;"
+                        " OpenRouter names each reply's cost"
+                    )
+                try:
+                    check_slug(teacher.model)
+                except ValueError as error:
+                    raise ValueError(f"teachers: {teacher.name}: model: {error}") from error
+            elif teacher.price is None:
+                raise ValueError(
+                    f"teachers: {teacher.name}: an endpoint of kind openai names no cost;"
+                    " give price: {prompt, completion} in USD per million tokens"
+                )
             if teacher.max_tokens >= teacher.context_length:
                 raise ValueError(
                     f"teachers: {teacher.name}: max_tokens must be below context_length"

@@ -155,6 +155,30 @@ def _over(base: Prices, new: Prices) -> Prices:
     changed = {key: p for key in _KEYS if (p := getattr(new, key)) is not None}
     return msgspec.structs.replace(base, **changed)
 
+    @property
+    def caches_implicitly(self) -> bool | None:
+        """Whether some endpoint caches prompts by itself; ``None`` where nobody says."""
+        told = [self.supports_implicit_caching]
+        told += [endpoint.supports_implicit_caching for endpoint in self.endpoints]
+        known = [flag for flag in told if flag is not None]
+        return any(known) if known else None
+
+    def offered(self, caps: tuple[Decimal, Decimal]) -> Pricing:
+        """Return the prices that a router which balances by price would most likely charge.
+
+        That is the cheapest endpoint within the caps, else the model's own prices.
+
+        Args:
+            caps: most USD per token for (prompt, completion).
+        """
+        within = [
+            endpoint.pricing
+            for endpoint in self.endpoints
+            if endpoint.pricing.base.of("prompt") <= caps[0]
+            and endpoint.pricing.base.of("completion") <= caps[1]
+        ]
+        return min(within, key=lambda p: p.base.of("prompt"), default=self.pricing)
+
 
 def read_model(row: Any) -> ModelRecord | None:
     """Read one entry of ``/models``; ``None`` where it names no model."""

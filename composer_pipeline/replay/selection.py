@@ -122,11 +122,56 @@ def pair_found(clusters: Sequence[Cluster], quorum: int) -> bool:
     return not ordered[0].agrees_with_student
 
 
-def stops(clusters: Sequence[Cluster], remaining: int, quorum: int, curtail: str) -> bool:
-    """Say whether to stop asking, by the rule ``exact`` or ``student``."""
+def spokesmen(
+    teachers: Sequence[Teacher], known: Mapping[str, Action | None], decide: Decide
+) -> list[Teacher]:
+    """Return one teacher for each family that may still vote, in the order given.
+
+    A family whose teacher gave nothing usable speaks through its next teacher.
+
+    Args:
+        teachers: the cheapest first.
+        known: teacher -> its action, ``None`` where it gave nothing usable.
+        decide: the vote.
+    """
+    spoken = {t.family for t in teachers if known.get(t.name) is not None}
+    found: dict[str, Teacher] = {}
+    for teacher in teachers:
+        silent = teacher.family not in spoken and teacher.name not in known
+        if silent and decide.votes(teacher.family):
+            found.setdefault(teacher.family, teacher)
+    return list(found.values())
+
+
+def clusters_of(
+    state: "TraceState",
+    teachers: Sequence[Teacher],
+    known: Mapping[str, Action | None],
+    decide: Decide,
+) -> Sequence[Cluster]:
+    """Return the votes of ``known``, one a family."""
+    answers: dict[str, Action] = {}
+    for teacher in teachers:
+        action = known.get(teacher.name)
+        if action is not None and decide.votes(teacher.family):
+            answers.setdefault(teacher.family, action)
+    return decide.tally(state, answers) if answers else []
+
+
+def how_many(clusters: Sequence[Cluster], remaining: int, quorum: int, curtail: str) -> int:
+    """Return how many further votes to ask for at once; 0 when asking is over.
+
+    Args:
+        clusters: the votes so far.
+        remaining: families that may still vote.
+        quorum: fewest families of a winner.
+        curtail: ``exact`` or ``student``.
+    """
     if decided(clusters, remaining, quorum):
-        return True
-    return curtail == "student" and bool(clusters) and all(c.agrees_with_student for c in clusters)
+        return 0
+    if curtail == "student" and all(cluster.agrees_with_student for cluster in clusters):
+        return 0 if clusters else 1
+    return max(1, least_needed(clusters, remaining, quorum))
 
 
 def ask_order(teachers: Sequence[Teacher], prices: Mapping[str, Price] | None = None) -> list[str]:
@@ -150,6 +195,26 @@ def audited(state_id: str, share: float) -> bool:
     """Say whether a state is in the audit sample: decided by its id alone."""
     digest = hashlib.blake2b(state_id.encode(), digest_size=8, person=b"audit").digest()
     return int.from_bytes(digest, "big") < share * 2**64
+
+
+def choose(
+    states: Sequence["TraceState"], selection: Selection
+) -> tuple[list["TraceState"], dict[str, SkipRule]]:
+    """Return the states to ask about, and the rule of each state that a rule leaves out.
+
+    A state of the audit sample is asked about although a rule leaves it out.
+    """
+    in_time = sorted(states, key=lambda s: (s.ts.timestamp() if s.ts else 0.0, s.state_id))
+    ruled_out = skips(in_time, selection.skip)
+    chosen = [
+        state
+        for state in states
+        if state.state_id not in ruled_out or audited(state.state_id, selection.audit_share)
+    ]
+    if selection.max_states is not None and selection.max_states < len(chosen):
+        chosen.sort(key=lambda s: (-value(features(s)), s.state_id))
+        chosen = chosen[: selection.max_states]
+    return chosen, ruled_out
 
 
 class SelectionReport(msgspec.Struct):
@@ -247,7 +312,7 @@ class CurtailedSelector:
         share = self.selection.audit_share
         for state in chosen:
             known = self._answers(state.state_id)
-            votes = self._votes(state, known)
+            votes = clusters_of(state, self._teachers, known, self.decide)
             found.pairs += pair_found(votes, self.decide.quorum)
             if audited(state.state_id, share) and self._was_asked_in_full(known):
                 found.audited += 1
@@ -266,18 +331,8 @@ class CurtailedSelector:
         order = ask_order(teachers, self._prices)
         self._teachers = [known[name] for name in order if name not in self._unavailable]
         self._states = len(states)
-        share = self.selection.audit_share
-        in_time = sorted(states, key=lambda s: (s.ts.timestamp() if s.ts else 0.0, s.state_id))
-        self._ruled_out = skips(in_time, self.selection.skip)
-        chosen = [
-            state
-            for state in states
-            if state.state_id not in self._ruled_out or audited(state.state_id, share)
-        ]
+        chosen, self._ruled_out = choose(states, self.selection)
         worth = {state.state_id: value(features(state)) for state in chosen}
-        if (most := self.selection.max_states) is not None and most < len(chosen):
-            chosen.sort(key=lambda s: (-worth[s.state_id], s.state_id))
-            chosen = chosen[:most]
         if not self.selection.prioritise:
             self._groups = [chosen]
             return
@@ -318,37 +373,10 @@ class CurtailedSelector:
 
     def _wanted(self, state: "TraceState", known: Mapping[str, Action | None]) -> list[Teacher]:
         """Return the teachers to ask after ``known``; nobody when the vote is decided."""
-        spokesmen = self._spokesmen(known)
-        clusters = self._votes(state, known)
-        quorum = self.decide.quorum
-        if stops(clusters, len(spokesmen), quorum, self.selection.curtail):
-            return []
-        more = max(1, least_needed(clusters, len(spokesmen), quorum))
-        if self.selection.curtail == "student" and not clusters:
-            more = 1  # one answer may be enough
-        return spokesmen[:more]
-
-    def _spokesmen(self, known: Mapping[str, Action | None]) -> list[Teacher]:
-        """Return one teacher for each family that may still vote, the cheapest first.
-
-        A family whose teacher gave nothing usable speaks through its next teacher.
-        """
-        spoken = {t.family for t in self._teachers if known.get(t.name) is not None}
-        found: dict[str, Teacher] = {}
-        for teacher in self._teachers:
-            if not self.decide.votes(teacher.family) or teacher.family in spoken:
-                continue
-            if teacher.name not in known:
-                found.setdefault(teacher.family, teacher)
-        return list(found.values())
-
-    def _votes(self, state: "TraceState", known: Mapping[str, Action | None]) -> Sequence[Cluster]:
-        answers: dict[str, Action] = {}
-        for teacher in self._teachers:
-            action = known.get(teacher.name)
-            if action is not None and self.decide.votes(teacher.family):
-                answers.setdefault(teacher.family, action)
-        return self.decide.tally(state, answers) if answers else []
+        waiting = spokesmen(self._teachers, known, self.decide)
+        votes = clusters_of(state, self._teachers, known, self.decide)
+        curtail = self.selection.curtail
+        return waiting[: how_many(votes, len(waiting), self.decide.quorum, curtail)]
 
     # -- the audit ---------------------------------------------------------------
 
@@ -364,4 +392,6 @@ class CurtailedSelector:
         shown: dict[str, Action | None] = {}
         while wanted := self._wanted(state, shown):
             shown |= {teacher.name: known[teacher.name] for teacher in wanted}
-        return pair_found(self._votes(state, shown), self.decide.quorum)
+        return pair_found(
+            clusters_of(state, self._teachers, shown, self.decide), self.decide.quorum
+        )

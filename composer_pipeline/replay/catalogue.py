@@ -95,7 +95,7 @@ class Catalogue(msgspec.Struct, frozen=True):
         """Check one teacher against the catalogue.
 
         Args:
-            teacher: of an endpoint of kind openrouter.
+            teacher: of an endpoint of api openrouter.
             today: the date that expiry is judged by.
 
         Returns:
@@ -181,12 +181,12 @@ def fetch(
     catalogue's own filter, ``/models?distillable=true``.
 
     Args:
-        teacher_set: names the endpoint; one of kind ``openai`` has no catalogue.
+        teacher_set: names the endpoint; one of api ``openai`` has no catalogue.
         teachers: whose endpoints to list too; all of the file when ``None``.
         endpoints: also fetch ``/models/{slug}/endpoints`` of each teacher's model.
         timeout_s: patience for each request.
     """
-    if teacher_set.endpoint.kind != "openrouter":
+    if teacher_set.endpoint.api != "openrouter":
         return None
     url = teacher_set.endpoint.url()
     asked = teacher_set.teachers if teachers is None else teachers

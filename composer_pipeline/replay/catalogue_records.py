@@ -150,11 +150,6 @@ class ModelRecord(msgspec.Struct, frozen=True):
     supports_implicit_caching: bool | None = None
     endpoints: tuple[EndpointRecord, ...] = ()
 
-
-def _over(base: Prices, new: Prices) -> Prices:
-    changed = {key: p for key in _KEYS if (p := getattr(new, key)) is not None}
-    return msgspec.structs.replace(base, **changed)
-
     @property
     def caches_implicitly(self) -> bool | None:
         """Whether some endpoint caches prompts by itself; ``None`` where nobody says."""
@@ -178,6 +173,11 @@ def _over(base: Prices, new: Prices) -> Prices:
             and endpoint.pricing.base.of("completion") <= caps[1]
         ]
         return min(within, key=lambda p: p.base.of("prompt"), default=self.pricing)
+
+
+def _over(base: Prices, new: Prices) -> Prices:
+    changed = {key: p for key in _KEYS if (p := getattr(new, key)) is not None}
+    return msgspec.structs.replace(base, **changed)
 
 
 def read_model(row: Any) -> ModelRecord | None:

@@ -59,7 +59,7 @@ class TeacherPlan(msgspec.Struct):
     """One teacher in a plan.
 
     ``calls`` are the most that may be made, ``expected_calls`` those that the vote is
-    expected to need. ``prices``: ``catalogue``, ``file`` (an endpoint of kind openai), or
+    expected to need. ``prices``: ``catalogue``, ``file`` (api openai), or
     ``caps`` of the teacher file. ``stop`` says why the catalogue rules the teacher out.
     """
 
@@ -169,7 +169,9 @@ def plan(
     work = _Work(questions, measure_replies(lake, questions.days))
     work.count(ledger_path(lake, ledger))
     pricings = {
-        teacher.name: _pricing(teacher, verdicts.get(teacher.name), prices)
+        teacher.name: _pricing(
+            teacher, verdicts.get(teacher.name), prices, teacher_set.endpoint.api
+        )
         for teacher in questions.teachers
     }
     for teacher in questions.teachers:
@@ -402,18 +404,12 @@ class _Work:
 
 
 def _pricing(
-    teacher: Teacher, verdict: Verdict | None, prices: Mapping[str, Price] | None
+    teacher: Teacher, verdict: Verdict | None, prices: Mapping[str, Price] | None, api: str
 ) -> tuple[Pricing, str]:
     """Return a teacher's prices and where they are from."""
     caps = (teacher.max_price.prompt / 1_000_000, teacher.max_price.completion / 1_000_000)
-    if teacher.price is not None:
-        own = teacher.price
-        base = Prices(
-            own.prompt / 1_000_000,
-            own.completion / 1_000_000,
-            input_cache_read=None if own.cached is None else own.cached / 1_000_000,
-        )
-        return Pricing(base), "file"
+    if api == "openai":
+        return Pricing(Prices(*caps)), "file"
     if verdict and verdict.record and not verdict.stop:
         return verdict.record.offered(caps), "catalogue"
     if prices is not None and teacher.model in prices:

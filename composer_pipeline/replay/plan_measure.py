@@ -89,7 +89,7 @@ def measure_replies(lake: Lake, days: Sequence[str]) -> Measured:
         return Measured({})
     table = lake.read(
         "replies", days=days,
-        columns=["request_hash", "teacher", "prompt_tokens", "completion_tokens"],
+        columns=["request_hash", "prompt_tokens", "completion_tokens"],
     )  # fmt: skip
     return Measured(
         {
@@ -190,7 +190,7 @@ def _answers(
     names = {teacher.name for teacher in teachers}
     if not lake.partitions("replies"):
         return {}
-    table = lake.read("replies", columns=["state_id", "teacher", "status", "action"])
+    table = lake.read("replies", columns=["state_id", "status", "action"])
     found: dict[str, dict[str, Action | None]] = {}
     for row in table.to_pylist():
         if row["state_id"] in states and row["teacher"] in names and row["status"] != "unknown":

@@ -58,9 +58,7 @@ class Unit:
         self._warm = True
 
 
-def units(
-    chains: "Sequence[Sequence[TraceState]]", order: PromptCache
-) -> "list[Unit]":
+def units(chains: "Sequence[Sequence[TraceState]]", order: PromptCache) -> "list[Unit]":
     """Cut sessions into units for a teacher's prompt cache.
 
     Args:

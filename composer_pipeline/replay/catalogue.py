@@ -1,29 +1,28 @@
 """The provider's catalogue: what a model costs, holds and is called today.
 
-Belongs here: fetching ``/models`` and ``/models/{slug}/endpoints`` once a run, prices as
-exact decimals, dated names, and the check of a teacher file against them. Does not belong
-here: spending (``replay.ledger``), estimates (``replay.plan``).
-
-Catalogue prices are strings in USD per **token**; a teacher file's caps are USD per
-**million** tokens. The router compares ``max_price`` with an endpoint's plain prices. A bill
-can be higher than those: writing to a prompt cache, and prompts beyond a length, have prices
-of their own. So the worst prompt price of every endpoint that the caps let in must be within
-the cap too, or the reservation would not be a bound, and the teacher is stopped.
+Belongs here: fetching ``/models`` and ``/models/{slug}/endpoints`` once a run, keeping them in
+the lake, dated names, and a verdict on each teacher. Does not belong here: reading an entry
+(``replay.catalogue_records``), judging its prices (``replay.catalogue_check``), spending
+(``replay.ledger``), estimates (``replay.plan``).
 """
 
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
-from decimal import Decimal
 from urllib.parse import quote
 
 import httpx
 import msgspec
 
-from composer_pipeline.errors import ComposerError, InputError
+from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.replay.catalogue_check import (
+    CatalogueError,
+    check_prices,
+    is_dated,
+    warnings_of,
+)
 from composer_pipeline.replay.catalogue_records import (
     ModelRecord,
     dig,
@@ -33,10 +32,8 @@ from composer_pipeline.replay.catalogue_records import (
 from composer_pipeline.replay.teachers import Teacher, TeacherSet
 from composer_pipeline.replay.wire import read_json
 
-MILLION = 1_000_000
 #: Folder of the lake with the raw catalogues, by day and content.
 FOLDER = "catalogue"
-_DATED = re.compile(r"(?:19|20)\d\d-?(?:0[1-9]|1[0-2])-?(?:0[1-9]|[12]\d|3[01])(?!\d)|-\d{4}(?!\d)")
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -53,15 +50,6 @@ class Verdict(msgspec.Struct, frozen=True):
     distillable: str = "enforced"
     stop: str = ""
     warnings: tuple[str, ...] = ()
-
-
-class CatalogueError(ComposerError):
-    """A teacher that the catalogue rules out; names the teacher and the field."""
-
-    def __init__(self, teacher: str, field: str, sentence: str) -> None:
-        super().__init__(f"teacher {teacher}: {field}: {sentence}")
-        self.teacher = teacher
-        self.field = field
 
 
 class Catalogue(msgspec.Struct, frozen=True):
@@ -109,7 +97,9 @@ class Catalogue(msgspec.Struct, frozen=True):
         record = self.find(teacher.model)
         if record is None:
             raise CatalogueError(name, "model", f"{teacher.model} is not in the catalogue")
-        if not is_dated(record.canonical_slug) and _is_alias(self.models.get(teacher.model)):
+        named = self.models.get(teacher.model)
+        alias = named is not None and named.alias_target is not None
+        if alias and not is_dated(record.canonical_slug):
             raise CatalogueError(
                 name, "model", f"{teacher.model} is an alias that names no dated model"
             )
@@ -124,7 +114,7 @@ class Catalogue(msgspec.Struct, frozen=True):
                 f"the author of {record.canonical_slug} does not allow training on its outputs;"
                 " set it to false to ask all the same, which is recorded",
             )  # fmt: skip
-        _check_prices(teacher, record)
+        check_prices(teacher, record)
         return record
 
     def verdicts(
@@ -133,20 +123,18 @@ class Catalogue(msgspec.Struct, frozen=True):
         """Return what :meth:`check` says of each teacher; one bad teacher stops only itself."""
         found: dict[str, Verdict] = {}
         for teacher in teachers:
-            enforced = teacher.provider.enforce_distillable_text
             try:
                 record = self.check(teacher, today=today)
             except CatalogueError as error:
                 known = self.find(teacher.model)
                 slug = known.canonical_slug if known else ""
-                found[teacher.name] = Verdict(teacher.name, known, slug, stop=str(error))
+                found[teacher.name] = Verdict(
+                    teacher.name, known, slug, _terms(teacher, known), stop=str(error)
+                )
                 continue
-            terms = "enforced" if enforced else "not enforced"
-            if not enforced and record.is_distillable:
-                terms = "declared"
             found[teacher.name] = Verdict(
-                teacher.name, record, record.canonical_slug, terms,
-                warnings=tuple(_warnings(teacher, record)),
+                teacher.name, record, record.canonical_slug, _terms(teacher, record),
+                warnings=tuple(warnings_of(teacher, record)),
             )  # fmt: skip
         return found
 
@@ -166,6 +154,22 @@ class Catalogue(msgspec.Struct, frozen=True):
             }
             lake.put_bytes(name, json.dumps(document, ensure_ascii=False).encode())
         return name
+
+
+def preflight(
+    lake: Lake, teacher_set: TeacherSet, teachers: Sequence[Teacher]
+) -> dict[str, Verdict]:
+    """Fetch the catalogue for a run, keep it in the lake, and judge the teachers by it.
+
+    Returns:
+        A verdict for each teacher; empty where there is no catalogue, and then the caps that
+        go with every request are all that bounds the bill.
+    """
+    found = fetch(teacher_set, teachers)
+    if found is None:
+        return {}
+    found.record(lake)
+    return found.verdicts(teachers)
 
 
 def fetch(
@@ -286,96 +290,17 @@ class _Raw(msgspec.Struct):
     distillable: msgspec.Raw = msgspec.Raw(b"")
 
 
-def is_dated(slug: str) -> bool:
-    """Say whether a slug names one release: it carries a date (``-20261101``, ``-0905``)."""
-    return bool(_DATED.search(slug))
-
-
-def per_million(price: Decimal) -> str:
-    """Return a price per token as USD per million tokens, for people."""
-    text = f"{price * MILLION:f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
-
-
-def _check_prices(teacher: Teacher, record: ModelRecord) -> None:
-    """Refuse what the reservation would not bound; see the module's docstring.
-
-    Raises:
-        CatalogueError: a missing price, or one above its cap.
-    """
-    cap = {
-        "prompt": teacher.max_price.prompt / MILLION,
-        "completion": teacher.max_price.completion / MILLION,
+def terms_of(teacher: Teacher, verdict: Verdict | None) -> dict[str, str | None]:
+    """Return the provenance columns of a teacher's replies; see the table ``replies``."""
+    if verdict is None:
+        return {"canonical_slug": None, "training_terms": _terms(teacher, None)}
+    return {
+        "canonical_slug": verdict.canonical_slug or None,
+        "training_terms": verdict.distillable,
     }
-    offers = [(e.provider, e.pricing) for e in record.endpoints] or [("", record.pricing)]
-    for pricing in (record.pricing, *(e.pricing for e in record.endpoints)):
-        for key in ("prompt", "completion"):
-            if getattr(pricing.base, key) is None:
-                raise CatalogueError(
-                    teacher.name, f"pricing.{key}",
-                    f"the catalogue names no such price for {record.id}",
-                )  # fmt: skip
-    admitted = [
-        (provider, pricing)
-        for provider, pricing in offers
-        if all(pricing.base.of(key) <= limit for key, limit in cap.items())
-    ]
-    if not admitted:
-        for key, limit in cap.items():
-            lowest = min(pricing.base.of(key) for _, pricing in offers)
-            if lowest > limit:
-                _above(teacher, key, f"the {key} price of {record.id}", lowest, limit)
-        raise CatalogueError(
-            teacher.name, "max_price", f"no endpoint of {record.id} is within both caps"
-        )
-    for provider, pricing in admitted:
-        where = f"{record.id}" + (f" at {provider}" if provider else "")
-        worst = {
-            "prompt": pricing.worst_prompt(teacher.context_length),
-            "completion": pricing.worst_completion(teacher.context_length),
-        }
-        for key, price in worst.items():
-            if price > cap[key]:
-                kind = "cache write and long context" if key == "prompt" else "reasoning"
-                _above(teacher, key, f"the worst {key} price of {where} ({kind})", price, cap[key])
-        if pricing.worst(teacher.context_length).of("request"):
-            raise CatalogueError(
-                teacher.name, "pricing.request",
-                f"{where} charges {pricing.base.of('request')} USD a request, which the"
-                " reservation does not hold",
-            )  # fmt: skip
 
 
-def _above(teacher: Teacher, key: str, what: str, price: Decimal, cap: Decimal) -> None:
-    raise CatalogueError(
-        teacher.name, f"max_price.{key}",
-        f"{what} is {per_million(price)} USD per million tokens, above the cap of"
-        f" {per_million(cap)}",
-    )  # fmt: skip
-
-
-def _warnings(teacher: Teacher, record: ModelRecord) -> list[str]:
-    found = []
-    offered = [record.context_length, *(e.context_length for e in record.endpoints)]
-    longest = max((n for n in offered if n is not None), default=None)
-    if longest is not None and longest < teacher.context_length:
-        found.append(
-            f"teacher {teacher.name}: context_length {teacher.context_length} is more than the"
-            f" {longest} of {record.id}"
-        )
-    tops = [record.max_completion_tokens, *(e.max_completion_tokens for e in record.endpoints)]
-    top = max((n for n in tops if n is not None), default=None)
-    if top is not None and top < teacher.max_tokens:
-        found.append(
-            f"teacher {teacher.name}: max_tokens {teacher.max_tokens} is more than the {top} of"
-            f" {record.id}"
-        )
-    if record.supported_parameters and "tools" not in record.supported_parameters:
-        found.append(f"teacher {teacher.name}: {record.id} takes no tools")
-    if not is_dated(record.canonical_slug):
-        found.append(f"teacher {teacher.name}: {record.id} has no dated name")
-    return found
-
-
-def _is_alias(record: ModelRecord | None) -> bool:
-    return record is not None and record.alias_target is not None
+def _terms(teacher: Teacher, record: ModelRecord | None) -> str:
+    if teacher.provider.enforce_distillable_text:
+        return "enforced"
+    return "declared" if record and record.is_distillable else "not enforced"

@@ -95,16 +95,21 @@ class Pricing(msgspec.Struct, frozen=True):
             }
         )  # fmt: skip
 
-    def worst_prompt(self, context_length: int) -> Decimal:
+    def worst_prompt(self, context_length: int, *, hour: bool = False) -> Decimal:
         """Return the most that one prompt token can cost: plain, written or overridden.
 
-        The one-hour cache price is left out: no request of ours asks for it.
+        Args:
+            context_length: longest prompt in tokens.
+            hour: whether requests ask for the cache that lasts an hour.
 
         Raises:
             KeyError: there is no prompt price.
         """
         worst = self.worst(context_length)
-        return max(worst.of("prompt"), worst.of("input_cache_write"))
+        write = max(
+            worst.of("input_cache_write"), worst.of("input_cache_write_1h") if hour else Decimal(0)
+        )
+        return max(worst.of("prompt"), write)
 
     def worst_completion(self, context_length: int) -> Decimal:
         """Return the most that one completion token can cost, reasoning included.

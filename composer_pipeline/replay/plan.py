@@ -9,7 +9,6 @@ session, needs no key and writes nothing.
 import os
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,7 +16,7 @@ import msgspec
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.replay.catalogue import Catalogue, Verdict, fetch
 from composer_pipeline.replay.catalogue_records import Prices, Pricing
-from composer_pipeline.replay.ledger import Ledger, ledger_path
+from composer_pipeline.replay.ledger import Ledger, existing_ledger, ledger_target
 from composer_pipeline.replay.money import PICO, to_pico
 from composer_pipeline.replay.plan_measure import (
     Agreement,
@@ -167,7 +166,7 @@ def plan(
         catalogue = fetch(teacher_set, questions.teachers)
     verdicts = catalogue.verdicts(questions.teachers) if catalogue else {}
     work = _Work(questions, measure_replies(lake, questions.days))
-    work.count(ledger_path(lake, ledger))
+    work.count(existing_ledger(ledger_target(lake, ledger)))
     pricings = {
         teacher.name: _pricing(
             teacher, verdicts.get(teacher.name), prices, teacher_set.endpoint.api
@@ -239,8 +238,8 @@ class _Work:
         self._tariffs: dict[str, Tariff] = {}
         self._explicit: dict[str, bool] = {}
 
-    def count(self, path: Path) -> None:
-        """Build every question once, and sort out which are open."""
+    def count(self, opened: Ledger | None) -> None:
+        """Build every question once, and sort out which are open; close the ledger."""
         questions = self.questions
         chosen, ruled_out = choose(questions.states, questions.teacher_set.selection)
         self._chosen = {state.state_id for state in chosen}
@@ -253,7 +252,6 @@ class _Work:
             "skipped": {rule: skipped.count(rule) for rule in sorted(set(skipped))},
             "audited": len(self._audited),
         }
-        opened = Ledger(path) if path.exists() else None
         seen: set[str] = set()
         try:
             for chain in questions.chains():

@@ -75,6 +75,8 @@ def reply_row(item: Mapping[str, Any]) -> dict[str, Any]:
         "simulated": meta["simulated"],
         "schema_source": meta["schema_source"],
         "converter_version": meta["converter_version"],
+        "canonical_slug": meta.get("canonical_slug"),
+        "training_terms": meta.get("training_terms"),
         "status": item["outcome"],
         "detail": item["detail"] or "",
         "cost_picodollars": item["cost"],

@@ -106,10 +106,8 @@ class Pricing(msgspec.Struct, frozen=True):
             KeyError: there is no prompt price.
         """
         worst = self.worst(context_length)
-        write = max(
-            worst.of("input_cache_write"), worst.of("input_cache_write_1h") if hour else Decimal(0)
-        )
-        return max(worst.of("prompt"), write)
+        keys = ["prompt", "input_cache_write", *(["input_cache_write_1h"] if hour else [])]
+        return max(worst.of(key) for key in keys)
 
     def worst_completion(self, context_length: int) -> Decimal:
         """Return the most that one completion token can cost, reasoning included.

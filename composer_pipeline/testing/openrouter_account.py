@@ -58,6 +58,8 @@ class AccountRoutes:
     async def _models(self, request: web.Request) -> web.Response:
         mine = request.path.endswith("/user")
         shown = [m for m in self.server.models.values() if not (mine and m.private)]
+        if request.query.get("distillable") == "true":
+            shown = [model for model in shown if model.distillable]
         data = [model.entry() for model in shown]
         slugs = {model.slug for model in shown}
         data += [

@@ -7,13 +7,16 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.replay.catalogue import Catalogue, CatalogueError, fetch, load, parse
+from composer_pipeline.replay.catalogue import Catalogue, fetch, load, parse
+from composer_pipeline.replay.catalogue_check import CatalogueError
+from composer_pipeline.replay.engine import replay
 from composer_pipeline.replay.teachers import Teacher, TeacherSet
-from composer_pipeline.testing.openrouter import LoopbackOpenRouter
+from composer_pipeline.testing.openrouter import MODELS, LoopbackOpenRouter
 
 PRICING = {"prompt": "0.0000003", "completion": "0.0000012", "request": "0"}
 ROW: dict[str, Any] = {
@@ -115,6 +118,16 @@ def test_prices_out_of_reach_do_not_stop() -> None:
         catalogue(far).check(teacher(context_length=131_073))
 
 
+def test_asking_for_the_cache_raises_what_is_reserved() -> None:
+    write = catalogue(priced(input_cache_write="0.00000075", input_cache_write_1h="0.0000012"))
+    assert write.check(teacher(cache_control="5m")).id == "x/y"  # 0.75 = 1.25 times the cap
+    assert write.check(teacher(cache_control="1h")).id == "x/y"  # 1.2 = twice the cap
+    dearer = catalogue(priced(input_cache_write="0.00000075", input_cache_write_1h="0.0000013"))
+    assert dearer.check(teacher(cache_control="5m")).id == "x/y"
+    with pytest.raises(CatalogueError, match=r"1\.3 USD .* above the cap of 1\.2"):
+        dearer.check(teacher(cache_control="1h"))
+
+
 def test_endpoints_are_judged_one_by_one() -> None:
     def listed(*pricings: dict[str, str]) -> Catalogue:
         offers = [
@@ -206,3 +219,32 @@ def test_no_catalogue_is_none(teacher_set: TeacherSet, monkeypatch: pytest.Monke
     assert fetch(teacher_set) is None
     assert parse(b"<html>") is None
     assert parse(b'{"data": 3}') is None
+
+
+def test_a_run_keeps_its_catalogue_and_stops_one_teacher(
+    lake: Lake, teacher_set: TeacherSet, serve: Callable[..., LoopbackOpenRouter]
+) -> None:
+    models = [
+        msgspec.structs.replace(model, distillable="contrarian" not in model.slug)
+        for model in MODELS
+    ]
+    server = serve(models=models)
+    data = teacher_set.model_dump()
+    data["teachers"][1]["provider"]["enforce_distillable_text"] = False
+    report = replay(
+        lake,
+        TeacherSet.model_validate(data),
+        max_usd=Decimal(1),
+        teachers=["careful", "steady", "contrarian"],
+    )
+    stopped = report.by_teacher["contrarian"].stopped
+    assert "provider.enforce_distillable_text" in stopped
+    assert server.requests == len(server.bills) == 24
+    assert {item["teacher"] for item in report.not_bought} == {"contrarian"}
+    (kept,) = (Path(lake.root) / "catalogue").iterdir()
+    assert load(lake, f"catalogue/{kept.name}").source == server.url
+    terms = {(r["teacher"], r["training_terms"], r["canonical_slug"]) for r in lake.rows("replies")}
+    assert terms == {
+        ("careful", "enforced", "loopback/careful-20261101"),
+        ("steady", "declared", "loopback/steady-20261101"),
+    }

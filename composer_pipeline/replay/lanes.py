@@ -4,8 +4,8 @@ Belongs here: flow control of one teacher in one process, its circuit breaker, a
 figures. Does not belong here: money (``replay.ledger``), and what is asked next
 (``replay.engine_order``).
 
-Additive increase, multiplicative decrease: OpenRouter sends no rate headers on success, so
-only its refusals show the limit. A teacher of whose last twenty calls half or more failed is
+Additive increase, multiplicative decrease, after a start that doubles until the first
+refusal: OpenRouter sends no rate headers on success, so only its refusals show the limit. A teacher of whose last twenty calls half or more failed is
 left alone for a pause (the breaker is *open*), then asked one call at a time (*half open*)
 until one succeeds; the other teachers go on meanwhile.
 """
@@ -136,12 +136,16 @@ class Lane:
     # -- results -----------------------------------------------------------------
 
     def succeeded(self, latency_ms: float) -> None:
-        """Count a reply and widen the window by one for each window of replies."""
+        """Count a reply and widen the window: by one for each window of replies.
+
+        Until the teacher first refuses, by one for each reply, which doubles it in a round trip.
+        """
         self.latencies.append(latency_ms)
         self.unreachable = False
         if self.breaker == "closed":
             self._results.append(True)
-            self.window = min(float(self.cap), self.window + 1 / max(1.0, self.window))
+            step = 1.0 if self._shrunk_at == 0.0 else 1 / max(1.0, self.window)
+            self.window = min(float(self.cap), self.window + step)
             return
         # A slow success of before also shows that the teacher is back.
         self.breaker = "closed"

@@ -324,7 +324,7 @@ class Ledger:
             " WHERE attempt.state = 'unknown' ORDER BY attempt.created_us, attempt.id"
         )
         return [
-            UnknownAttempt(*row[1:7], bool(row[7]))
+            UnknownAttempt(row[1], row[2], row[3], row[4], row[5], row[6], bool(row[7]))
             for row in rows
             if not scope or scope in msgspec.json.decode(row[0])
         ]
@@ -391,7 +391,7 @@ class Ledger:
                 " reply.cost, reply.generation_id, reply.latency_ms, reply.obtained, reply.detail,"
                 " reply.created_us FROM call LEFT JOIN reply ON reply.key = call.key"
                 " WHERE call.teacher = ? AND call.day = ? AND (reply.key IS NOT NULL OR EXISTS"
-                " (SELECT 1 FROM attempt WHERE attempt.key = call.key"
+                " (SELECT 1 FROM attempt WHERE attempt.key = call.key AND attempt.detail <> ''"
                 " AND attempt.state = 'unknown'))"
                 " ORDER BY call.state_id, call.key",
                 (teacher, day),

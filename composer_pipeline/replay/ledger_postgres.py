@@ -165,7 +165,8 @@ def without_password(url: str) -> tuple[str, list[str]]:
         parts = None
     user, _, places = parts.netloc.rpartition("@") if parts else ("", "", "")
     readable = all(_PLACE.fullmatch(place) for place in places.split(","))
-    if not parts or not readable or "@" in parts.path + parts.query or parts.fragment:
+    stray = not parts or "@" in user + parts.path + parts.query or parts.fragment
+    if not parts or stray or not readable:
         raise InputError(
             "the postgresql:// URL of the ledger cannot be read; special characters in a user"
             " name or password must be percent-encoded (@ is %40, / is %2F, : is %3A)"

@@ -12,7 +12,7 @@ import pytest
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.replay.ledger import Call, Ledger, Reply, ledger_path
+from composer_pipeline.replay.ledger import Call, Ledger, Reply, ledger_target
 from composer_pipeline.replay.money import to_pico, to_usd
 from composer_pipeline.replay.owner import is_alive, process_identity
 
@@ -254,10 +254,10 @@ def test_not_a_ledger(tmp_path: Path) -> None:
 def test_where_the_ledger_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COMPOSER_LEDGER", raising=False)
     lake = Lake(tmp_path / "lake")
-    assert ledger_path(lake) == tmp_path / "lake" / "ledger.db"
+    assert ledger_target(lake) == tmp_path / "lake" / "ledger.db"
     bucket = Lake("memory://bucket/lake")
     with pytest.raises(InputError, match="--ledger"):
-        ledger_path(bucket)
+        ledger_target(bucket)
     monkeypatch.setenv("COMPOSER_LEDGER", str(tmp_path / "l.db"))
-    assert ledger_path(bucket) == tmp_path / "l.db"
-    assert ledger_path(bucket, tmp_path / "m.db") == tmp_path / "m.db"
+    assert ledger_target(bucket) == tmp_path / "l.db"
+    assert ledger_target(bucket, tmp_path / "m.db") == tmp_path / "m.db"

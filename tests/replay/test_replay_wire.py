@@ -78,7 +78,8 @@ def test_cache_hit_costs_nothing_and_names_its_source() -> None:
         (404, failure(404, availability={"code": "capacity_exhausted", "retryable": True}),
          "unbilled", True, ""),
         (401, failure(401, "authentication"), "unbilled", False, "account"),
-        (402, failure(402, "payment_required"), "unbilled", False, "account"),
+        (402, failure(402, "payment_required"), "unbilled", False, "teacher"),
+        (403, failure(403, "permission_denied"), "unbilled", False, "account"),
     ],
 )  # fmt: skip
 def test_outcomes(status: int, body: Any, kind: str, retryable: bool, stop: str) -> None:

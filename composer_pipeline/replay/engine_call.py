@@ -93,6 +93,7 @@ class Caller:
         self._keep = keep_actions
         self._actions: dict[str, dict[str, Action | None]] = {}
         self._stored: dict[tuple[str, str], dict[str, Action | None]] = {}
+        self._scope_lists: dict[tuple[int, str, str], list[str]] = {}
         self._largest = 0
         self._adopt_at = 0.0
 
@@ -119,8 +120,11 @@ class Caller:
         """
         lane = self.lanes[teacher.name]
         question = self.questions.build(state, teacher)
-        async with self.gate.hold(len(question.body)):
+        await self.gate.acquire(size := len(question.body))
+        try:
             why = await self._answer(question, state, teacher, lane, unit, first_pass=first_pass)
+        finally:
+            self.gate.release(size)
         if why == _LATER:
             return False
         if why:
@@ -193,7 +197,8 @@ class Caller:
                 # purchase; once it has ended, they are a hit of the response cache.
                 since = self.unknown_since[question.key] / 1_000_000
                 await self._pause(since + self.limits.recover_after_s - time.time())
-            async with lane.slot():
+            await lane.acquire()
+            try:
                 if why := self._closed(lane, scopes):
                     return why, None
                 admission = await self._admit(question, scopes, recovery=recovery)
@@ -201,6 +206,8 @@ class Caller:
                     tries += 1
                     sent_us = time.time_ns() // 1000
                     outcome = await self._chat(question, lane, admission.attempt, price)
+            finally:
+                lane.release()
             # The slot is for what is in flight; the bill is written without it.
             if outcome is not None:
                 await self._settle(question, lane, admission.attempt, outcome)
@@ -366,15 +373,19 @@ class Caller:
         return f"budget exhausted: {refused[0]}" if refused else ""
 
     def _scopes(self, question: Question) -> list[str]:
-        today = datetime.now(UTC).strftime("%Y-%m-%d")
-        return [
-            f"run:{self.run_id}",
-            f"day:{today}",
-            f"month:{today[:7]}",
-            f"teacher:{question.call.teacher}",
-            f"partition:{question.call.day}",
-            "global",
-        ]
+        today = int(time.time() // 86_400)
+        known = (today, question.call.teacher, question.call.day)
+        if known not in self._scope_lists:
+            date = datetime.fromtimestamp(today * 86_400, UTC).strftime("%Y-%m-%d")
+            self._scope_lists[known] = [
+                f"run:{self.run_id}",
+                f"day:{date}",
+                f"month:{date[:7]}",
+                f"teacher:{question.call.teacher}",
+                f"partition:{question.call.day}",
+                "global",
+            ]
+        return self._scope_lists[known]
 
     async def _wait(self) -> None:
         """Wait until some money or a claim may be free."""

@@ -179,10 +179,10 @@ class Batch:
                 raise AttemptClosed(f"attempt {attempt_id} is not in the ledger")
         return attempt
 
-    def attempts_of_key(self, key: str) -> list[Attempt]:
-        """Return all attempts of a key, the oldest first."""
-        self._load_attempts("key = ?", key)
-        found = [a for a in self.attempts.values() if a and a.key == key]
+    def troubled_attempts(self, key: str) -> list[Attempt]:
+        """Return the attempts of a key that had any trouble, the oldest first."""
+        self._load_attempts("detail <> '' AND key = ?", key)
+        found = [a for a in self.attempts.values() if a and a.key == key and a.detail]
         return sorted(found, key=lambda attempt: attempt.created_us)
 
     def open_attempts(self, owner: str) -> list[Attempt]:

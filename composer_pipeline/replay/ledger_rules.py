@@ -13,8 +13,8 @@ Each function checks its arguments, prepares bytes, and returns an :class:`Opera
 runs, an operation looks first and changes then, so one that fails has changed nothing.
 """
 
+import os
 import threading
-import uuid
 from collections.abc import Sequence
 
 import zstandard
@@ -59,7 +59,7 @@ def reserve(
                 waits = scope.reserved > 0 and settled <= scope.ceiling
                 return Admission("wait" if waits else "refused", scope=name)
         attempt = Attempt(
-            id=uuid.uuid4().hex,
+            id=_new_id(batch.now),
             key=key,
             state="sent" if send else "reserved",
             reserve=amount,
@@ -156,7 +156,7 @@ def mark_unknown(
         attempt = batch.attempt(attempt_id)
         if not attempt.open and attempt.state != "unknown":
             raise _closed(attempt)
-        _end(batch, attempt, "unknown", detail)
+        _end(batch, attempt, "unknown", detail or "unknown")
         attempt.generation_id = generation or attempt.generation_id
         attempt.raw = packed
 
@@ -274,7 +274,8 @@ def violated(batch: Batch, attempt: Attempt, cost: int) -> None:
 
 
 def _charge(batch: Batch, attempt: Attempt, cost: int, generation: str) -> bool:
-    _end(batch, attempt, "done", "", cost=cost)
+    detail = "" if attempt.open else f"was unknown: {attempt.detail}"
+    _end(batch, attempt, "done", detail, cost=cost)
     attempt.generation_id = generation or attempt.generation_id
     if cost > attempt.reserve:
         violated(batch, attempt, cost)
@@ -283,7 +284,7 @@ def _charge(batch: Batch, attempt: Attempt, cost: int, generation: str) -> bool:
 
 def _settle_source(batch: Batch, hit: Attempt, source: str, cost: int | None) -> int | None:
     """Settle the attempt that bought what a cache hit returned; return what it cost."""
-    candidates = [a for a in batch.attempts_of_key(hit.key) if a.id != hit.id]
+    candidates = [a for a in batch.troubled_attempts(hit.key) if a.id != hit.id]
     named = [a for a in candidates if a.generation_id == source]
     for attempt in named:
         if attempt.state == "done" and attempt.cost is not None:
@@ -339,6 +340,11 @@ def _end(
 def _store(batch: Batch, key: str, reply: Reply, body: bytes, cost: int | None) -> None:
     rest = (reply.http_status, body, cost, reply.generation_id, reply.latency_ms)
     batch.store_reply(key, reply.outcome, (*rest, reply.obtained, reply.detail))
+
+
+def _new_id(now: int) -> str:
+    """Ids that grow with time, so that rows of one moment lie in few pages."""
+    return f"{now:016x}{os.urandom(8).hex()}"
 
 
 def _closed(attempt: Attempt) -> AttemptClosed:

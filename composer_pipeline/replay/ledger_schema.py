@@ -4,6 +4,9 @@ Belongs here: DDL. Does not belong here: what rows mean (``replay.ledger_rules``
 
 The text is SQLite's; ``adapted`` gives PostgreSQL's. A change of the tables needs a new
 ``VERSION`` and a step in ``MIGRATIONS``, which runs in one transaction.
+
+Indexes cost a page of the journal for each call, so two of them hold only what is rare: what
+is in flight, and what was not simply sent and billed (``detail`` says why).
 """
 
 VERSION = 2
@@ -26,7 +29,6 @@ CREATE TABLE attempt (
   cost BIGINT, scopes TEXT NOT NULL, owner TEXT NOT NULL, generation_id TEXT,
   detail TEXT NOT NULL DEFAULT '', raw BLOB, created_us BIGINT NOT NULL, ended_us BIGINT,
   teacher TEXT NOT NULL DEFAULT '');
-CREATE INDEX attempt_key ON attempt (key);
 CREATE TABLE reply (
   key TEXT PRIMARY KEY, outcome TEXT NOT NULL, http_status BIGINT NOT NULL, body BLOB NOT NULL,
   cost BIGINT, generation_id TEXT, latency_ms DOUBLE PRECISION NOT NULL,
@@ -37,6 +39,7 @@ CREATE TABLE claim (
 
 #: What version 2 brought besides the columns ``touched_us``, ``teacher`` and ``attempt``.
 _NEW_IN_2 = """
+CREATE INDEX attempt_trouble ON attempt (key) WHERE detail <> '';
 CREATE INDEX attempt_open ON attempt (owner) WHERE state IN ('reserved', 'sent');
 CREATE INDEX attempt_unknown ON attempt (created_us) WHERE state = 'unknown';
 CREATE TABLE owner (id TEXT PRIMARY KEY, beat_us BIGINT NOT NULL);
@@ -58,7 +61,7 @@ ALTER TABLE attempt ADD COLUMN teacher TEXT NOT NULL DEFAULT '';
 ALTER TABLE claim ADD COLUMN attempt TEXT NOT NULL DEFAULT '';
 DROP INDEX IF EXISTS attempt_key;
 DROP INDEX IF EXISTS attempt_state;
-CREATE INDEX attempt_key ON attempt (key);
+UPDATE attempt SET detail = 'unknown' WHERE state = 'unknown' AND detail = '';
 """
     + _NEW_IN_2
 }

@@ -43,6 +43,10 @@ class SqliteStore:
             with self._errors():
                 self._db.execute("PRAGMA journal_mode=WAL")
                 self._db.execute(f"PRAGMA synchronous={synchronous}")
+                # Keys are hashes, so each call touches other pages: keep 64 MB of them here,
+                # and copy them back to the file only every 32 MB of journal.
+                self._db.execute("PRAGMA cache_size=-65536")
+                self._db.execute("PRAGMA wal_autocheckpoint=8000")
                 if self._version() != VERSION:
                     self._prepare()
         except ComposerError:

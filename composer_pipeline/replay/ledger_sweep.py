@@ -4,10 +4,12 @@ Belongs here: the quiescent sweep and the keys it needs. Does not belong here: a
 provider for a key's usage (``replay.wire``).
 
 With a key that only this run uses, and nothing in flight, the unknown attempts must have
-cost ``usage - baseline - spent``. The sum is exact; its parts are not known, so it is shared
-out in proportion to the reservations.
+cost ``usage - baseline - spent``. The sum is exact; its parts are not known. The attempts'
+rows share it in proportion to their reservations; a scope that holds only some of them is
+charged the most that those can have cost, so that its ceiling holds too.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 
 from composer_pipeline.replay.ledger_batch import Batch, Operation
@@ -39,8 +41,14 @@ def sweep(
                 worst,
             )
         shares = proportional(value, [attempt.reserve for attempt in attempts])
+        reserves: Counter[str] = Counter()
+        for attempt in attempts:
+            reserves.update(dict.fromkeys(attempt.scopes, attempt.reserve))
+        for name, reserve in reserves.items():
+            # All scopes that every attempt is in get the sum. Of another one (a teacher, a
+            # day) nobody knows its part: it is charged the most that the part can be.
+            batch.move([name], unknown=-reserve, spent=min(value, reserve))
         for attempt, cost in zip(attempts, shares, strict=True):
-            batch.move(attempt.scopes, unknown=-attempt.reserve, spent=cost)
             attempt.state, attempt.cost, attempt.ended_us = "swept", cost, batch.now
             batch.touch(attempt)
         if attempts:

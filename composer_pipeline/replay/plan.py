@@ -143,7 +143,7 @@ def plan(
         teachers: as for ``replay``.
         max_states: as for ``replay``.
         only_on_active_path: as for ``replay``.
-        ledger: path of the ledger; in the lake when ``None``. It is not created.
+        ledger: path or URL of the ledger; in the lake when ``None``. It is not created.
         prices: model -> USD per token of (prompt, completion), instead of a catalogue.
         catalogue: asked from the endpoint when both are ``None``, and the teacher file's
             caps where it cannot be asked.

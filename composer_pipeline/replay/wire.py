@@ -75,6 +75,23 @@ def serialise(
         if not conversion.tools:  # an empty list is refused there
             del body["tools"], body["tool_choice"]
         return orjson.dumps(body)
+    session = hashlib.sha256(session_id.encode()).hexdigest()[:32]
+    body["provider"] = orjson.Fragment(_preferences(teacher))
+    body["plugins"] = [{"id": "context-compression", "enabled": False}]
+    body["session_id"] = f"{session}-{teacher.name}"
+    if teacher.cache_control != "off":
+        body["cache_control"] = {"type": "ephemeral", "ttl": teacher.cache_control}
+    return orjson.dumps(body)
+
+
+#: The provider object of the teachers that were asked last, which is the same in each call.
+_PREFERENCES: dict[int, tuple[Teacher, bytes]] = {}
+
+
+def _preferences(teacher: Teacher) -> bytes:
+    known = _PREFERENCES.get(id(teacher))
+    if known is not None and known[0] is teacher:
+        return known[1]
     preferences = teacher.provider.model_dump(exclude_none=True)
     price = teacher.max_price
     preferences["max_price"] = {
@@ -83,13 +100,10 @@ def serialise(
         "request": 0,
         "image": 0,
     }
-    session = hashlib.sha256(session_id.encode()).hexdigest()[:32]
-    body["provider"] = preferences
-    body["plugins"] = [{"id": "context-compression", "enabled": False}]
-    body["session_id"] = f"{session}-{teacher.name}"
-    if teacher.cache_control != "off":
-        body["cache_control"] = {"type": "ephemeral", "ttl": teacher.cache_control}
-    return orjson.dumps(body)
+    if len(_PREFERENCES) > 256:
+        _PREFERENCES.clear()
+    _PREFERENCES[id(teacher)] = (teacher, orjson.dumps(preferences))
+    return _PREFERENCES[id(teacher)][1]
 
 
 def request_key(endpoint: str, body: bytes) -> str:

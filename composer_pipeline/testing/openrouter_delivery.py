@@ -115,11 +115,13 @@ async def deliver(
 ) -> web.StreamResponse:  # fmt: skip
     """Send a reply, or lose it as the fault says."""
     kind = fault.kind if fault else ""
-    assert request.transport is not None
     if kind == "hang":
         await asyncio.sleep(_HANG_S)
+    transport = request.transport
+    if transport is None:  # the client went away while its reply was generated
+        return web.Response()
     if kind in ("reset", "hang"):
-        request.transport.abort()
+        transport.abort()
         return web.Response()
     if kind == "lost_gateway" and fault:
         return web.Response(status=fault.status, text="<html>gateway timeout</html>")
@@ -137,7 +139,7 @@ async def deliver(
         await response.prepare(request)
         if kind == "truncate":
             await response.write(payload[: len(payload) // 2])
-            request.transport.abort()
+            transport.abort()
             return response
         step = -(-len(payload) // _SLOW_PIECES)
         for start in range(0, len(payload), step):

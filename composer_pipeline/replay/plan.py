@@ -25,7 +25,14 @@ from composer_pipeline.replay.plan_measure import (
     measure_replies,
 )
 from composer_pipeline.replay.questions import Questions
-from composer_pipeline.replay.selection import Decide, Price, ask_order, audited, choose
+from composer_pipeline.replay.selection import (
+    CurtailedSelector,
+    Decide,
+    Price,
+    ask_order,
+    audited,
+    choose,
+)
 from composer_pipeline.replay.simulate import (
     BATCH_SHARE,
     Prompt,
@@ -215,6 +222,37 @@ def catalogue_prices(teacher_set: TeacherSet) -> dict[str, Price]:
         if base.prompt is not None and base.completion is not None:
             prices[model] = (base.prompt, base.completion)
     return prices
+
+
+def selector_for(
+    teacher_set: TeacherSet, decide: Decide, *, teachers: Sequence[str] | None = None
+) -> CurtailedSelector | None:
+    """Return the selector that a teacher file asks for; ``None`` where it asks for everything.
+
+    It orders teachers as the plan does, by the catalogue's prices.
+
+    Args:
+        teacher_set: the teacher file.
+        decide: the vote.
+        teachers: names of teachers; all when ``None``.
+
+    Raises:
+        InputError: an unknown teacher.
+    """
+    if not teacher_set.selection.active:
+        return None
+    asked = teacher_set.select(None if teachers is None else list(teachers))
+    catalogue = fetch(teacher_set, asked)
+    verdicts = catalogue.verdicts(asked) if catalogue else {}
+    pricings = {
+        t.name: _pricing(t, verdicts.get(t.name), None, teacher_set.endpoint.api)[0].base
+        for t in asked
+    }
+    return CurtailedSelector(
+        teacher_set.selection,
+        decide,
+        prices={name: (p.of("prompt"), p.of("completion")) for name, p in pricings.items()},
+    )
 
 
 class _Open(msgspec.Struct):

@@ -18,7 +18,7 @@ pairs that curtailing and skipping missed are estimated without bias (Horvitz an
 
 import hashlib
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -251,7 +251,6 @@ class CurtailedSelector:
         selection: the teacher file's section.
         decide: the vote.
         prices: teacher -> USD per token, for the order of teachers; see :func:`ask_order`.
-        unavailable: teachers that will not answer in this run.
     """
 
     def __init__(
@@ -260,12 +259,10 @@ class CurtailedSelector:
         decide: Decide,
         *,
         prices: Mapping[str, Price] | None = None,
-        unavailable: Collection[str] = (),
     ) -> None:
         self.selection = selection
         self.decide = decide
         self._prices = prices
-        self._unavailable = frozenset(unavailable)
         self._groups: list[list[TraceState]] | None = None
         self._teachers: list[Teacher] = []
         self._ruled_out: dict[str, SkipRule] = {}
@@ -329,7 +326,7 @@ class CurtailedSelector:
     def _prepare(self, states: Sequence["TraceState"], teachers: Sequence[Teacher]) -> None:
         known = {teacher.name: teacher for teacher in teachers}
         order = ask_order(teachers, self._prices)
-        self._teachers = [known[name] for name in order if name not in self._unavailable]
+        self._teachers = [known[name] for name in order]
         self._states = len(states)
         chosen, self._ruled_out = choose(states, self.selection)
         worth = {state.state_id: value(features(state)) for state in chosen}

@@ -572,13 +572,34 @@ def evaluate(*, recipe: str = "", lake: LakeOption = "", as_json: JsonOption = F
 
 
 @app.command
-def doctor(*, lake: LakeOption = "", as_json: JsonOption = False) -> None:
-    """Check the environment, the keys (present or not), the recipes and the lake."""
-    from composer_pipeline.doctor import run_checks
+def doctor(
+    *,
+    live: Annotated[bool, Parameter(negative="")] = False,
+    max_usd: str = "0.05",
+    teachers: str = "",
+    lake: LakeOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Check the environment, the keys (present or not), the recipes and the lake.
 
-    checks = run_checks(_lake(lake), Settings.from_env())
+    Args:
+        live: also ask the provider what its documentation leaves open; costs cents.
+        max_usd: ceiling of --live in USD.
+        teachers: teacher file of --live (COMPOSER_TEACHERS); the cheapest teacher is asked.
+    """
+    from composer_pipeline.doctor import run_checks, run_live
+
+    settings = Settings.from_env()
+    probes: list[dict[str, str]] = []
+    found: dict[str, Any] = {}
+    if live:
+        # First, so that a missing key is the one thing that is said.
+        ceiling = _usd(max_usd, "--max-usd")
+        file = teachers or settings.teachers
+        probes, found["live"] = run_live(_lake(lake), settings, file, ceiling)
+    checks = [*run_checks(_lake(lake), settings), *probes]
     if as_json:
-        _print({"checks": checks}, True, "doctor")
+        _print({"checks": checks, **found}, True, "doctor")
     else:
         table = Table("check", "status", "detail")
         for check in checks:

@@ -57,6 +57,13 @@ def test_cache_hit_costs_nothing_and_names_its_source() -> None:
     assert (outcome.kind, outcome.cost, outcome.source_id) == ("billed", 0, "gen-0")
 
 
+def test_half_a_cache_hit_is_no_reply() -> None:
+    """It cost nothing, and the paid reply is still there to be fetched."""
+    headers = {"x-openrouter-cache-source-id": "gen-0"}
+    outcome = sort_out(200, json.dumps(GOOD).encode()[:40], **headers)
+    assert (outcome.kind, outcome.retryable, outcome.source_id) == ("unbilled", True, "")
+
+
 @pytest.mark.parametrize(
     ("status", "body", "kind", "retryable", "stop"),
     [

@@ -121,6 +121,7 @@ def replay(
         only_on_active_path=only_on_active_path,
     )
     lake.check_writable()
+    questions.pin_tools()
     opened = ledger if isinstance(ledger, Ledger) else Ledger(ledger_target(lake, ledger))
     try:
         name = run_id or uuid.uuid4().hex

@@ -25,8 +25,9 @@ from composer_pipeline.replay.engine_report import Progress
 from composer_pipeline.replay.lanes import Lane
 from composer_pipeline.replay.ledger import Admission, Ledger, Reply
 from composer_pipeline.replay.questions import Question, Questions
-from composer_pipeline.replay.replies import judge
+from composer_pipeline.replay.replies import Checks, judge
 from composer_pipeline.replay.teachers import Teacher
+from composer_pipeline.replay.toolsets import ArgumentCheck
 from composer_pipeline.replay.wire import Wire, anchor, anchored_tokens, worst_case
 from composer_pipeline.replay.wire_outcome import BUSY_STATUSES, Outcome, TokenPrice, read_json
 
@@ -92,6 +93,7 @@ class Caller:
         self.unknown_since: dict[str, int] = {}
         self._keep = keep_actions
         self._actions: dict[str, dict[str, Action | None]] = {}
+        self._checks: dict[str, Checks] = {}
         self._stored: dict[tuple[str, str], dict[str, Action | None]] = {}
         self._scope_lists: dict[tuple[int, str, str], list[str]] = {}
         self._largest = 0
@@ -333,7 +335,8 @@ class Caller:
         lane.prompt_tokens += outcome.prompt_tokens
         lane.cached_tokens += outcome.cached_tokens
         if self._keep:
-            _, _, action = judge(read_json(outcome.body), question.call.meta["tools"])
+            check = self._check(question.call.day, question.call.meta)
+            _, _, action = judge(read_json(outcome.body), check)
             self._actions.setdefault(question.call.state_id, {})[question.call.teacher] = action
         held = await self.commits.settle(attempt, billed, reply, source=outcome.source_id)
         if not held:
@@ -347,6 +350,11 @@ class Caller:
         """Return what came back for a state, as a selector sees it."""
         return self._actions.get(state_id, {})
 
+    def _check(self, day: str, meta: Mapping[str, Any]) -> ArgumentCheck | None:
+        if day not in self._checks:
+            self._checks[day] = Checks(self.questions.lake, day)
+        return self._checks[day].of(meta)
+
     def _known(self, question: Question, lane: Lane, outcome: str) -> None:
         """Count a reply that was there before."""
         lane.cached += outcome == "billed"
@@ -357,7 +365,9 @@ class Caller:
         partition = (call.teacher, call.day)
         if partition not in self._stored or call.state_id not in self._stored[partition]:
             self._stored[partition] = {
-                row["state_id"]: judge(read_json(row["body"]), row["meta"]["tools"])[2]
+                row["state_id"]: judge(read_json(row["body"]), self._check(call.day, row["meta"]))[
+                    2
+                ]
                 for row in self.ledger.rows(*partition)
                 if row["outcome"] == "billed"
             }
@@ -418,5 +428,5 @@ def _refusal_row(question: Question) -> dict[str, Any]:
         "status": "refused",
         "detail": question.refuse,
         "cost_picodollars": 0,
-        **{k: v for k, v in call.meta.items() if k != "tools"},
+        **{k: v for k, v in call.meta.items() if k != "toolset"},
     }

@@ -32,6 +32,9 @@ app = App(
 )
 
 LakeOption = Annotated[str, Parameter(name="--lake", help="Folder or fsspec URL (COMPOSER_LAKE).")]
+LedgerOption = Annotated[
+    str, Parameter(name="--ledger", help="Path or postgresql:// URL (COMPOSER_LEDGER).")
+]
 JsonOption = Annotated[bool, Parameter(name="--json", negative="", help="One JSON object.")]
 Report = Callable[[str, int, int], None]
 
@@ -302,6 +305,82 @@ def replay(
             f"budget exhausted in scope {report.exhausted_scope}; {len(report.not_bought)} replies"
             " were not bought, run again with a higher --max-usd to buy them"
         )
+
+
+budget = App(name="budget", help="Show and set ceilings, and lift quarantines.")
+app.command(budget)
+
+
+@budget.default
+def budget_show(
+    *, ledger: LedgerOption = "", lake: LakeOption = "", as_json: JsonOption = False
+) -> None:
+    """List the ledger's scopes: ceiling, spent, reserved and unknown, in exact USD."""
+    from composer_pipeline.replay.ledger import ledger_target
+    from composer_pipeline.replay.ledger_budget import budget_report
+
+    report = budget_report(ledger_target(_lake(lake), ledger))
+    if as_json:
+        _print(report, True, "budget")
+        return
+    table = Table("scope", "ceiling", "spent", "reserved", "unknown", title=report["ledger"])
+    for row in report["scopes"]:
+        table.add_row(*("none" if value is None else value for value in row.values()))
+    Console().print(table)
+    for teacher, why in report["quarantined"].items():
+        Console().print(f"quarantined: {teacher}: {why}", markup=False)
+
+
+@budget.command(name="set")
+def budget_set(
+    scope: str,
+    usd: str,
+    /,
+    *,
+    ledger: LedgerOption = "",
+    lake: LakeOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Set the ceiling of a scope; calls in flight are not touched.
+
+    Args:
+        scope: global, run:NAME, day:YYYY-MM-DD, month:YYYY-MM, teacher:NAME, or
+            partition:YYYY-MM-DD (day of the states).
+        usd: the ceiling in USD, or none.
+    """
+    from composer_pipeline.replay.ledger import check_scope, ledger_target, open_ledger
+
+    name = check_scope(scope)
+    ceiling = None if usd == "none" else _usd(usd, f"the ceiling of {name}")
+    with open_ledger(ledger_target(_lake(lake), ledger)) as opened:
+        opened.set_ceiling(name, ceiling)
+    _print({"scope": name, "ceiling_usd": ceiling}, as_json, "budget set")
+
+
+@budget.command(name="lift")
+def budget_lift(
+    teacher: str,
+    /,
+    *,
+    ledger: LedgerOption = "",
+    lake: LakeOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Admit a teacher again that was quarantined because a bill passed its worst case.
+
+    Args:
+        teacher: its name in the teacher file.
+    """
+    from composer_pipeline.replay.ledger import existing_ledger, ledger_target
+
+    opened = existing_ledger(ledger_target(_lake(lake), ledger))
+    lifted = False
+    if opened:
+        with opened:
+            lifted = opened.lift_quarantine(teacher)
+    if not lifted:
+        raise InputError(f"teacher {teacher} is not quarantined")
+    _print({"teacher": teacher, "lifted": lifted}, as_json, "budget lift")
 
 
 @app.command

@@ -128,7 +128,7 @@ def replay(
         days: days of the states; all when ``None``.
         teachers: names of teachers; all when ``None``.
         run_id: name of the run's scope; a new one when ``None``.
-        ledger: an open ledger, or its path; in the lake when ``None``.
+        ledger: an open ledger, or its path or URL; in the lake when ``None``.
         progress: called with (teacher, done, total).
         max_states: only so many states, failed actions first, then by time.
         only_on_active_path: leave out abandoned branches.

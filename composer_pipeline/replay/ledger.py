@@ -18,14 +18,18 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeVar
 
-import msgspec
-import zstandard
-
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.replay import ledger_queries as queries
 from composer_pipeline.replay import ledger_rules as rules
 from composer_pipeline.replay import ledger_sweep
 from composer_pipeline.replay.ledger_batch import BEAT_S, Batch, Operation
+from composer_pipeline.replay.ledger_place import (
+    LEDGER_VARIABLE,
+    check_scope,
+    is_url,
+    ledger_target,
+)
 from composer_pipeline.replay.ledger_store import Store
 from composer_pipeline.replay.ledger_types import (
     Admission,
@@ -59,13 +63,12 @@ __all__ = [
     "SweepMismatch",
     "SweepResult",
     "UnknownAttempt",
+    "check_scope",
     "existing_ledger",
     "is_url",
     "ledger_target",
     "open_ledger",
 ]
-
-LEDGER_VARIABLE = "COMPOSER_LEDGER"
 
 T = TypeVar("T")
 
@@ -144,10 +147,6 @@ class Ledger:
         value: T = result
         return value
 
-    def _rows(self, sql: str, *params: Any) -> list[tuple[Any, ...]]:
-        with self._lock:
-            return self._store.read(sql, params)[1]
-
     # -- ceilings ----------------------------------------------------------------
 
     def set_ceiling(self, scope: str, usd: Decimal | None) -> None:
@@ -163,8 +162,8 @@ class Ledger:
 
     def status(self) -> dict[str, ScopeStatus]:
         """Return every scope's ceiling and sums."""
-        rows = self._rows("SELECT name, ceiling, spent, reserved, unknown FROM scope ORDER BY name")
-        return {name: ScopeStatus(*rest) for name, *rest in rows}
+        with self._lock:
+            return queries.status(self._store)
 
     # -- the state machine -------------------------------------------------------
 
@@ -277,12 +276,8 @@ class Ledger:
 
     def run_keys(self, run_scope: str) -> list[RunKey]:
         """Return the keys of a run, the oldest first."""
-        rows = self._rows(
-            "SELECT run, key_hash, baseline_pico, created_us FROM run_key WHERE run = ?"
-            " ORDER BY created_us, key_hash",
-            run_scope,
-        )
-        return [RunKey(*row) for row in rows]
+        with self._lock:
+            return queries.run_keys(self._store, run_scope)
 
     def sweep(
         self, run_scope: str, key_usage_pico: int, baseline_pico: int, *, grace_s: float = 0.0
@@ -308,26 +303,13 @@ class Ledger:
 
     def unsettled_generations(self) -> list[tuple[str, str]]:
         """Return (attempt, generation id) of unknown attempts whose generation is known."""
-        rows = self._rows(
-            "SELECT id, generation_id FROM attempt"
-            " WHERE state = 'unknown' AND generation_id IS NOT NULL ORDER BY created_us, id"
-        )
-        return [(attempt, generation) for attempt, generation in rows]
+        with self._lock:
+            return queries.unsettled_generations(self._store)
 
     def unknown_attempts(self, scope: str = "") -> list[UnknownAttempt]:
         """Return the unknown attempts of a scope (of all when empty), the oldest first."""
-        rows = self._rows(
-            "SELECT attempt.scopes, attempt.id, attempt.key, attempt.teacher, attempt.reserve,"
-            " coalesce(attempt.generation_id, ''), attempt.created_us,"
-            " CASE WHEN reply.key IS NULL THEN 0 ELSE 1 END"
-            " FROM attempt LEFT JOIN reply ON reply.key = attempt.key"
-            " WHERE attempt.state = 'unknown' ORDER BY attempt.created_us, attempt.id"
-        )
-        return [
-            UnknownAttempt(row[1], row[2], row[3], row[4], row[5], row[6], bool(row[7]))
-            for row in rows
-            if not scope or scope in msgspec.json.decode(row[0])
-        ]
+        with self._lock:
+            return queries.unknown_attempts(self._store, scope)
 
     # -- quarantine and events ---------------------------------------------------
 
@@ -341,42 +323,33 @@ class Ledger:
 
     def quarantined(self) -> dict[str, str]:
         """Return teacher -> why."""
-        return dict(self._rows("SELECT teacher, why FROM quarantine ORDER BY teacher"))
+        with self._lock:
+            return queries.quarantined(self._store)
 
     def events(self, kind: str = "") -> list[Event]:
         """Return the events of a kind (all when empty), the oldest first."""
-        rows = self._rows(
-            "SELECT at_us, kind, teacher, attempt, detail FROM event WHERE ? IN ('', kind)"
-            " ORDER BY at_us, id",
-            kind,
-        )
-        return [Event(*row) for row in rows]
+        with self._lock:
+            return queries.events(self._store, kind)
 
     # -- questions ---------------------------------------------------------------
 
     def has_reply(self, key: str) -> bool:
         """Say whether a reply (or a final refusal) is stored for the key."""
-        return bool(self._rows("SELECT 1 FROM reply WHERE key = ?", key))
+        with self._lock:
+            return queries.has_reply(self._store, key)
 
     def outcome(self, key: str, call: Call) -> str:
         """Return ``billed``, ``refused`` or nothing, and note that it also answers ``call``."""
-        found = self._rows(
-            "SELECT reply.outcome, call.key FROM reply LEFT JOIN call ON call.key = reply.key"
-            " AND call.state_id = ? AND call.teacher = ? WHERE reply.key = ?",
-            call.state_id, call.teacher, key,
-        )  # fmt: skip
-        if found and found[0][1] is None:
+        with self._lock:
+            found, noted = queries.answer(self._store, key, call)
+        if found and not noted:
             self._do(rules.outcome(key, call))
-        return str(found[0][0]) if found else ""
+        return found
 
     def unknown_calls(self) -> set[tuple[str, str]]:
         """Return (state_id, teacher) of calls with an unknown attempt and no reply."""
-        rows = self._rows(
-            "SELECT DISTINCT call.state_id, call.teacher FROM attempt"
-            " JOIN call ON call.key = attempt.key LEFT JOIN reply ON reply.key = attempt.key"
-            " WHERE attempt.state = 'unknown' AND reply.key IS NULL"
-        )
-        return {(state, teacher) for state, teacher in rows}
+        with self._lock:
+            return queries.unknown_calls(self._store)
 
     def rows(self, teacher: str, day: str) -> list[dict[str, Any]]:
         """Return the calls of a partition with their reply, or with ``outcome='unknown'``.
@@ -385,22 +358,7 @@ class Ledger:
         the raw reply.
         """
         with self._lock:
-            names, found = self._store.read(
-                "SELECT call.key, call.state_id, call.session_id, call.meta,"
-                " coalesce(reply.outcome, 'unknown') AS outcome, reply.http_status, reply.body,"
-                " reply.cost, reply.generation_id, reply.latency_ms, reply.obtained, reply.detail,"
-                " reply.created_us FROM call LEFT JOIN reply ON reply.key = call.key"
-                " WHERE call.teacher = ? AND call.day = ? AND (reply.key IS NOT NULL OR EXISTS"
-                " (SELECT 1 FROM attempt WHERE attempt.key = call.key AND attempt.detail <> ''"
-                " AND attempt.state = 'unknown'))"
-                " ORDER BY call.state_id, call.key",
-                (teacher, day),
-            )
-        rows = [dict(zip(names, row, strict=True)) for row in found]
-        for row in rows:
-            row["meta"] = msgspec.json.decode(row["meta"])
-            row["body"] = b"" if row["body"] is None else zstandard.decompress(row["body"])
-        return rows
+            return queries.partition(self._store, teacher, day)
 
 
 def open_ledger(target: str | os.PathLike[str]) -> Ledger:
@@ -415,37 +373,6 @@ def open_ledger(target: str | os.PathLike[str]) -> Ledger:
 def existing_ledger(target: str | os.PathLike[str]) -> Ledger | None:
     """Open a ledger; ``None``, and nothing created, where its file does not exist."""
     return Ledger(target) if is_url(target) or Path(target).exists() else None
-
-
-def is_url(target: str | os.PathLike[str]) -> bool:
-    """Say whether a target is a PostgreSQL URL and not a path."""
-    return str(target).startswith(("postgresql://", "postgres://"))
-
-
-def ledger_target(lake: Lake, value: str | os.PathLike[str] | None = None) -> str | Path:
-    """Return where the ledger of a lake is: ``value``, $COMPOSER_LEDGER, or in the lake.
-
-    Returns:
-        A PostgreSQL URL as it was given, or a path.
-
-    Raises:
-        InputError: the lake is a bucket, which cannot hold an SQLite file, or the value is
-            a URL of something else.
-    """
-    chosen = os.fspath(value) if value else os.environ.get(LEDGER_VARIABLE)
-    if chosen and is_url(chosen):
-        return chosen
-    if chosen and "://" in chosen:
-        scheme = chosen.partition("://")[0]
-        raise InputError(f"the ledger is a file or a postgresql:// URL, not a {scheme}:// one")
-    if chosen:
-        return Path(chosen).expanduser()
-    if not lake.local:
-        raise InputError(
-            f"lake {lake.url} is a bucket and cannot hold the ledger; name a local file or a"
-            f" postgresql:// URL with --ledger or {LEDGER_VARIABLE}"
-        )
-    return Path(lake.root) / "ledger.db"
 
 
 def ledger_path(lake: Lake, value: str | os.PathLike[str] | None = None) -> Any:

@@ -27,6 +27,8 @@ SCHEMA = "composer_ledger"
 #: How long a transaction waits for those of others.
 BUSY_S = 60
 _CONNECT_S = 10
+#: One host of a URL: a name, an address, or a folder of a socket; with a port.
+_PLACE = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\[\]:@]*)(:\d*)?")
 _NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 
 
@@ -152,18 +154,28 @@ def _adapted(sql: str) -> str:
 
 
 def without_password(url: str) -> tuple[str, list[str]]:
-    """Return a URL fit for messages, and the strings that must not be in any."""
+    """Return a URL fit for messages, and the strings that must not be in any.
+
+    Raises:
+        InputError: it is no URL; nothing of it is told, since any part may be the password.
+    """
     try:
         parts = urlsplit(url)
-        password = parts.password or ""
     except ValueError:
-        return "postgresql:// (its URL cannot be read)", [url]
+        parts = None
+    user, _, places = parts.netloc.rpartition("@") if parts else ("", "", "")
+    readable = all(_PLACE.fullmatch(place) for place in places.split(","))
+    stray = not parts or "@" in user + parts.path + parts.query or parts.fragment
+    if not parts or stray or not readable:
+        raise InputError(
+            "the postgresql:// URL of the ledger cannot be read; special characters in a user"
+            " name or password must be percent-encoded (@ is %40, / is %2F, : is %3A)"
+        )
+    user, _, password = user.partition(":")
     options = parse_qsl(parts.query, keep_blank_values=True)
     hidden = [value for name, value in options if "password" in name.lower()]
     kept = [(name, value) for name, value in options if "password" not in name.lower()]
-    user, _, place = parts.netloc.rpartition("@")
-    user = user.partition(":")[0]
-    netloc = f"{user}@{place}" if user else place
-    shown = urlunsplit((parts.scheme, netloc, parts.path, urlencode(kept), ""))
-    secrets = [password, unquote(password), *hidden]
-    return shown, sorted({s for s in secrets if s}, key=len, reverse=True)
+    netloc = f"{user}@{places}" if user else places
+    shown = urlunsplit((parts.scheme, netloc, parts.path, urlencode(kept, safe="/"), ""))
+    secrets = {password, unquote(password), *hidden} - {""}
+    return shown, sorted(secrets, key=len, reverse=True)

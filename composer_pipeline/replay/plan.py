@@ -13,7 +13,7 @@ import httpx
 import msgspec
 
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.replay.ledger import Ledger, ledger_path
+from composer_pipeline.replay.ledger import existing_ledger, ledger_target
 from composer_pipeline.replay.money import PICO, to_pico
 from composer_pipeline.replay.questions import BYTES_PER_TOKEN, Questions
 from composer_pipeline.replay.teachers import TeacherSet
@@ -84,7 +84,7 @@ def plan(
         teachers: as for ``replay``.
         max_states: as for ``replay``.
         only_on_active_path: as for ``replay``.
-        ledger: path of the ledger; in the lake when ``None``. It is not created.
+        ledger: path or URL of the ledger; in the lake when ``None``. It is not created.
         prices: prices of the models; asked from the endpoint when ``None``, and the
             teacher file's caps where it cannot be asked.
 
@@ -99,8 +99,7 @@ def plan(
         max_states=max_states,
         only_on_active_path=only_on_active_path,
     )
-    path = ledger_path(lake, ledger)
-    opened = Ledger(path) if path.exists() else None
+    opened = existing_ledger(ledger_target(lake, ledger))
     known = catalogue_prices(teacher_set) if prices is None else prices
     by_teacher = {teacher.name: TeacherPlan() for teacher in questions.teachers}
     try:

@@ -11,6 +11,7 @@ A call makes two durable commits: reserved and sent, then settled with the raw b
 import asyncio
 import contextlib
 import random
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -87,10 +88,12 @@ class Caller:
         self.exhausted: list[str] = []
         self.account = ""
         self.unknown: set[tuple[str, str]] = set()
-        self.answered: set[tuple[str, str]] = set()
+        #: Key -> when its latest unknown attempt left, in microseconds since 1970.
+        self.unknown_since: dict[str, int] = {}
         self._keep = keep_actions
         self._actions: dict[str, dict[str, Action | None]] = {}
         self._stored: dict[tuple[str, str], dict[str, Action | None]] = {}
+        self._scope_lists: dict[tuple[int, str, str], list[str]] = {}
         self._largest = 0
         self._adopt_at = 0.0
 
@@ -103,32 +106,38 @@ class Caller:
         unit: Unit | None = None,
         *,
         first_pass: bool = False,
-    ) -> None:
+    ) -> bool:
         """Get one answer, or record why there is none. Never raises for a bad answer.
 
         Args:
             state: what is asked about.
             teacher: who is asked.
             unit: the unit of the state, for the prefix-anchored bound.
-            first_pass: put it off where the budget refuses it; it is asked again later.
+            first_pass: put it off where the budget refuses it.
+
+        Returns:
+            False where it was put off and has to be asked again.
         """
         lane = self.lanes[teacher.name]
         question = self.questions.build(state, teacher)
-        async with self.gate.hold(len(question.body)):
+        await self.gate.acquire(size := len(question.body))
+        try:
             why = await self._answer(question, state, teacher, lane, unit, first_pass=first_pass)
+        finally:
+            self.gate.release(size)
         if why == _LATER:
-            return
+            return False
         if why:
             self.not_bought.append(
                 {"state_id": state.state_id, "teacher": teacher.name, "why": why}
             )
         if self._keep:
             self._actions.setdefault(state.state_id, {}).setdefault(teacher.name, None)
-        self.answered.add((state.state_id, teacher.name))
         lane.done += 1
         if self.progress:
             done = sum(one.done for one in self.lanes.values())
             self.progress(teacher.name, done, sum(one.asked for one in self.lanes.values()))
+        return True
 
     async def _answer(
         self,
@@ -160,9 +169,7 @@ class Caller:
             bound = anchored_tokens(question.body, chained.anchors.get(state.chain_id))
             if bound is not None:
                 amount = worst_case(teacher, question.body, prompt_tokens=bound)
-                question = msgspec.structs.replace(
-                    question, amount=min(question.amount, amount)
-                )
+                question = msgspec.structs.replace(question, amount=min(question.amount, amount))
         why, outcome = await self._buy(question, teacher, lane, scopes, first_pass=first_pass)
         if chained and outcome and outcome.prompt_tokens:
             measured = anchor(question.body, outcome.prompt_tokens)
@@ -180,21 +187,32 @@ class Caller:
         first_pass: bool,
     ) -> tuple[str, Outcome | None]:
         """Ask until there is an answer; return why there is none, and the last outcome."""
-        tries = 0
+        tries = sent_us = 0
         price = TokenPrice(teacher.max_price.prompt, teacher.max_price.completion)
         recovery = (question.call.state_id, question.call.teacher) in self.unknown
         while True:
             outcome: Outcome | None = None
-            async with lane.slot():
+            if question.key in self.unknown_since:
+                # While the lost call is still being generated, the same bytes are a second
+                # purchase; once it has ended, they are a hit of the response cache.
+                since = self.unknown_since[question.key] / 1_000_000
+                await self._pause(since + self.limits.recover_after_s - time.time())
+            await lane.acquire()
+            try:
                 if why := self._closed(lane, scopes):
                     return why, None
                 admission = await self._admit(question, scopes, recovery=recovery)
                 if admission.kind == "reserved":
                     tries += 1
+                    sent_us = time.time_ns() // 1000
                     outcome = await self._chat(question, lane, admission.attempt, price)
+            finally:
+                lane.release()
             # The slot is for what is in flight; the bill is written without it.
             if outcome is not None:
                 await self._settle(question, lane, admission.attempt, outcome)
+                if outcome.kind == "unknown" and not outcome.ended:
+                    self.unknown_since[question.key] = sent_us
                 if outcome.kind in ("billed", "refused"):
                     return "", outcome
                 recovery = recovery or outcome.kind == "unknown"
@@ -258,9 +276,7 @@ class Caller:
             lane.unreachable = outcome.unreachable
         return outcome
 
-    async def _settle(
-        self, question: Question, lane: Lane, attempt: str, outcome: Outcome
-    ) -> None:
+    async def _settle(self, question: Question, lane: Lane, attempt: str, outcome: Outcome) -> None:
         """Write the outcome to the ledger; durable on return."""
         if outcome.kind == "billed":
             await self._settle_bill(question, lane, attempt, outcome)
@@ -357,15 +373,19 @@ class Caller:
         return f"budget exhausted: {refused[0]}" if refused else ""
 
     def _scopes(self, question: Question) -> list[str]:
-        today = datetime.now(UTC).strftime("%Y-%m-%d")
-        return [
-            f"run:{self.run_id}",
-            f"day:{today}",
-            f"month:{today[:7]}",
-            f"teacher:{question.call.teacher}",
-            f"partition:{question.call.day}",
-            "global",
-        ]
+        today = int(time.time() // 86_400)
+        known = (today, question.call.teacher, question.call.day)
+        if known not in self._scope_lists:
+            date = datetime.fromtimestamp(today * 86_400, UTC).strftime("%Y-%m-%d")
+            self._scope_lists[known] = [
+                f"run:{self.run_id}",
+                f"day:{date}",
+                f"month:{date[:7]}",
+                f"teacher:{question.call.teacher}",
+                f"partition:{question.call.day}",
+                "global",
+            ]
+        return self._scope_lists[known]
 
     async def _wait(self) -> None:
         """Wait until some money or a claim may be free."""
@@ -378,6 +398,8 @@ class Caller:
 
     async def _pause(self, seconds: float) -> None:
         """Sleep, or wake when the run is stopped."""
+        if seconds <= 0:
+            return
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.stop.wait(), seconds)
 

@@ -64,23 +64,34 @@ class RunKey:
         self._dedicated = hashlib.sha256((api_key or "").encode()).hexdigest()[:32]
 
     async def begin(self) -> str | None:
-        """Sweep what earlier runs left, and return the key to make calls with.
+        """Return the key to make calls with; its hash and baseline are noted.
 
         Raises:
-            ComposerError: the endpoint makes no key.
+            ComposerError: the endpoint makes no key, or does not tell its usage.
         """
         if self.service:
-            await self._sweep_old_runs()
             self.minted = await self._mint(self.service)
             return self.minted.secret
         if self.endpoint.dedicated_key and self.api_key:
-            if not any(k.key_hash == self._dedicated for k in self.ledger.run_keys(GLOBAL)):
+            noted = {key.key_hash for key in self.ledger.run_keys(GLOBAL)}
+            if self._dedicated not in noted:
                 usage = await own_usage(self.endpoint, self.api_key)
-                spent = self._spent(GLOBAL)
-                self.ledger.set_run_key(GLOBAL, self._dedicated, usage - spent)
-            with contextlib.suppress(ComposerError):  # too early, or not read: later
-                await self._sweep(GLOBAL, self.grace_s)
+                self.ledger.set_run_key(GLOBAL, self._dedicated, usage - self._spent(GLOBAL))
         return self.api_key
+
+    async def sweep_old(self) -> None:
+        """Sweep what dead runs left, where the grace is over. What fails is tried later."""
+        dedicated = self.endpoint.dedicated_key
+        for scope, sums in self.ledger.status().items():
+            swept = scope == GLOBAL if dedicated else self.service and scope.startswith("run:")
+            if swept and sums.unknown and self.ledger.run_keys(scope):
+                with contextlib.suppress(ComposerError):
+                    await self._sweep(scope, self.grace_s)
+
+    async def abandon(self) -> None:
+        """Let the run's key spend nothing more; a later run reads it."""
+        if self.service and self.minted:
+            await self.service.disable(self.minted.key_hash)
 
     async def finish(self, waiting: Callable[[float], None] | None = None) -> str:
         """End the run's key after the last call; return what its usage showed.
@@ -93,8 +104,7 @@ class RunKey:
         if not self.service and not self.endpoint.dedicated_key:
             return ""
         scope = self.scope if self.service else GLOBAL
-        if self.service and self.minted:
-            await self.service.disable(self.minted.key_hash)
+        await self.abandon()
         try:
             shown = await self._sweep_patiently(scope, waiting)
         except ComposerError as error:
@@ -106,9 +116,7 @@ class RunKey:
 
     # -- sweeping ------------------------------------------------------------------
 
-    async def _sweep_patiently(
-        self, scope: str, waiting: Callable[[float], None] | None
-    ) -> str:
+    async def _sweep_patiently(self, scope: str, waiting: Callable[[float], None] | None) -> str:
         """Sweep once the grace is over and the usage has caught up with the bills."""
         loop = asyncio.get_running_loop()
         unknown = bool(self.ledger.unknown_attempts(scope))
@@ -146,17 +154,9 @@ class RunKey:
                 baseline += noted.baseline_pico
         result = self.ledger.sweep(scope, usage, baseline, grace_s=grace_s)
         found = f"; {result.attempts} unknown attempts cost {to_usd(result.swept_pico)} USD"
-        return (
-            f"exact: {scope} spent {to_usd(self._spent(scope))} USD, as the key was billed"
-            + (found if result.attempts else "")
+        return f"exact: {scope} spent {to_usd(self._spent(scope))} USD, as the key was billed" + (
+            found if result.attempts else ""
         )
-
-    async def _sweep_old_runs(self) -> None:
-        """Sweep runs that died, where their grace is over. What fails here is tried later."""
-        for scope, sums in self.ledger.status().items():
-            if scope.startswith("run:") and sums.unknown and self.ledger.run_keys(scope):
-                with contextlib.suppress(ComposerError):
-                    await self._sweep(scope, self.grace_s)
 
     async def _mint(self, service: KeyService) -> MintedKey:
         """Make the run's key and note its hash before it is used.

@@ -12,8 +12,7 @@ first and the others, all prefixes of it, follow side by side.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from composer_pipeline.replay.teachers import PromptCache
@@ -58,9 +57,7 @@ class Unit:
         self._warm = True
 
 
-def units(
-    chains: "Sequence[Sequence[TraceState]]", order: PromptCache
-) -> "list[Unit]":
+def units(chains: "Sequence[Sequence[TraceState]]", order: PromptCache) -> "list[Unit]":
     """Cut sessions into units for a teacher's prompt cache.
 
     Args:
@@ -126,29 +123,25 @@ class ByteGate:
         self.held = 0
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
 
-    @asynccontextmanager
-    async def hold(self, size: int) -> AsyncIterator[None]:
+    async def acquire(self, size: int) -> None:
         """Hold ``size`` bytes, first come, first served."""
-        if self._waiters or not self._fits(size):
-            future = asyncio.get_running_loop().create_future()
-            self._waiters.append((size, future))
-            try:
-                await future
-            except asyncio.CancelledError:
-                if future.done() and not future.cancelled():
-                    self._release(size)
-                raise
-        else:
+        if not self._waiters and self._fits(size):
             self.held += size
+            return
+        future = asyncio.get_running_loop().create_future()
+        self._waiters.append((size, future))
         try:
-            yield
-        finally:
-            self._release(size)
+            await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled():
+                self.release(size)
+            raise
 
     def _fits(self, size: int) -> bool:
         return self.held == 0 or self.held + size <= self.most
 
-    def _release(self, size: int) -> None:
+    def release(self, size: int) -> None:
+        """Give ``size`` bytes back."""
         self.held -= size
         while self._waiters:
             wanted, future = self._waiters[0]

@@ -4,18 +4,18 @@ Belongs here: flow control of one teacher in one process, its circuit breaker, a
 figures. Does not belong here: money (``replay.ledger``), and what is asked next
 (``replay.engine_order``).
 
-Additive increase, multiplicative decrease: OpenRouter sends no rate headers on success, so
-only its refusals show the limit. A teacher of whose last twenty calls half or more failed is
-left alone for a pause (the breaker is *open*), then asked one call at a time (*half open*)
-until one succeeds; the other teachers go on meanwhile.
+Additive increase, multiplicative decrease, after a start that doubles until the first
+refusal: OpenRouter sends no rate headers on success, so only its refusals show the limit. A
+teacher of whose last twenty calls half or more failed is left alone for a pause (the breaker
+is *open*), then asked one call at a time (*half open*) until one succeeds; the other teachers
+go on meanwhile.
 """
 
 import asyncio
 import random
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import Literal
 
 START_WINDOW = 8.0
@@ -71,17 +71,11 @@ class Lane:
 
     # -- slots -------------------------------------------------------------------
 
-    @asynccontextmanager
-    async def slot(self) -> AsyncIterator[None]:
-        """Hold one of the window's slots, after any pause is over; first come, first served."""
-        await self.acquire()
-        try:
-            yield
-        finally:
-            self.release()
-
     async def acquire(self) -> None:
-        """Take a slot; see :meth:`slot`. A stopped teacher's slots are free."""
+        """Take one of the window's slots, after any pause is over; first come, first served.
+
+        A stopped teacher's slots are free: who waits has to look why.
+        """
         if not self._waiters and self._open():
             self.inflight += 1
             return
@@ -136,12 +130,16 @@ class Lane:
     # -- results -----------------------------------------------------------------
 
     def succeeded(self, latency_ms: float) -> None:
-        """Count a reply and widen the window by one for each window of replies."""
+        """Count a reply and widen the window: by one for each window of replies.
+
+        Until the teacher first refuses, by one for each reply, which doubles it in a round trip.
+        """
         self.latencies.append(latency_ms)
         self.unreachable = False
         if self.breaker == "closed":
             self._results.append(True)
-            self.window = min(float(self.cap), self.window + 1 / max(1.0, self.window))
+            step = 1.0 if self._shrunk_at == 0.0 else 1 / max(1.0, self.window)
+            self.window = min(float(self.cap), self.window + step)
             return
         # A slow success of before also shows that the teacher is back.
         self.breaker = "closed"

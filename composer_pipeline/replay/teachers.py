@@ -155,6 +155,9 @@ class Limits(_Model):
     backoff_cap_s: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = 60.0
     read_timeout_s: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] = 600.0
     drain_s: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = 60.0
+    #: How old a lost call must be before it is asked for again: until its generation has
+    #: ended at the provider, the same bytes would be bought a second time.
+    recover_after_s: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = 120.0
     #: After the last call of a key, how long until its usage has every bill.
     sweep_grace_s: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] = 600.0
     #: Bodies held at once, in MiB; calls beyond wait.

@@ -21,7 +21,7 @@ import orjson
 from yarl import URL
 
 from composer_pipeline.replay.convert import Conversion, wire_messages
-from composer_pipeline.replay.money import to_pico
+from composer_pipeline.replay.money import billed_pico, to_pico
 from composer_pipeline.replay.teachers import Endpoint, Teacher
 from composer_pipeline.replay.wire_outcome import (
     BUSY_STATUSES,
@@ -75,6 +75,23 @@ def serialise(
         if not conversion.tools:  # an empty list is refused there
             del body["tools"], body["tool_choice"]
         return orjson.dumps(body)
+    session = hashlib.sha256(session_id.encode()).hexdigest()[:32]
+    body["provider"] = orjson.Fragment(_preferences(teacher))
+    body["plugins"] = [{"id": "context-compression", "enabled": False}]
+    body["session_id"] = f"{session}-{teacher.name}"
+    if teacher.cache_control != "off":
+        body["cache_control"] = {"type": "ephemeral", "ttl": teacher.cache_control}
+    return orjson.dumps(body)
+
+
+#: The provider object of the teachers that were asked last, which is the same in each call.
+_PREFERENCES: dict[int, tuple[Teacher, bytes]] = {}
+
+
+def _preferences(teacher: Teacher) -> bytes:
+    known = _PREFERENCES.get(id(teacher))
+    if known is not None and known[0] is teacher:
+        return known[1]
     preferences = teacher.provider.model_dump(exclude_none=True)
     price = teacher.max_price
     preferences["max_price"] = {
@@ -83,13 +100,10 @@ def serialise(
         "request": 0,
         "image": 0,
     }
-    session = hashlib.sha256(session_id.encode()).hexdigest()[:32]
-    body["provider"] = preferences
-    body["plugins"] = [{"id": "context-compression", "enabled": False}]
-    body["session_id"] = f"{session}-{teacher.name}"
-    if teacher.cache_control != "off":
-        body["cache_control"] = {"type": "ephemeral", "ttl": teacher.cache_control}
-    return orjson.dumps(body)
+    if len(_PREFERENCES) > 256:
+        _PREFERENCES.clear()
+    _PREFERENCES[id(teacher)] = (teacher, orjson.dumps(preferences))
+    return _PREFERENCES[id(teacher)][1]
 
 
 def request_key(endpoint: str, body: bytes) -> str:
@@ -200,9 +214,7 @@ class Wire:
                 self._headers["X-OpenRouter-Cache"] = "true"
                 self._headers["X-OpenRouter-Cache-TTL"] = str(endpoint.recovery_cache_s)
         self._authorization = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._timeout = aiohttp.ClientTimeout(
-            total=None, sock_connect=10, sock_read=read_timeout_s
-        )
+        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=read_timeout_s)
         self._connections = connections
 
     async def __aenter__(self) -> "Wire":
@@ -236,9 +248,7 @@ class Wire:
         except (aiohttp.ClientError, TimeoutError) as error:
             return no_response(error, generation=generation, status=status)
         latency = (time.perf_counter() - started) * 1000
-        return classify(
-            status, response.headers, content, latency, price if self._priced else None
-        )
+        return classify(status, response.headers, content, latency, price if self._priced else None)
 
     async def generation_cost(self, generation_id: str) -> int | None:
         """Return what a generation cost in picodollars; ``None`` where it is not told."""
@@ -256,5 +266,10 @@ class Wire:
             return None
         reply = read_json(content)
         data = reply.get("data") if isinstance(reply, dict) else None
-        cost = data.get("total_cost") if isinstance(data, dict) else None
-        return pico_or_none(cost) if response.status == 200 else None
+        if response.status != 200 or not isinstance(data, dict):
+            return None
+        cost = pico_or_none(data.get("total_cost"))
+        if cost is None:
+            return None
+        upstream = pico_or_none(data.get("upstream_inference_cost")) or 0
+        return billed_pico(cost, upstream, data.get("is_byok") is True)

@@ -57,6 +57,8 @@ class Outcome(msgspec.Struct, frozen=True):
     #: ``teacher``: it can answer nothing in this run. ``account``: no teacher can.
     stop: Literal["", "teacher", "account"] = ""
     unreachable: bool = False
+    #: Whether the generation is known to have ended, whatever it cost.
+    ended: bool = False
     #: As the reply reports them; 0 where it does not, and for a cache hit.
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -106,7 +108,8 @@ def classify(
             kind, detail = "unknown", "reply without a cost"
         return Outcome(
             kind, status, body, cost if kind == "billed" else None, generation, source, latency,
-            detail, retryable=kind != "billed", prompt_tokens=prompt, cached_tokens=cached,
+            detail, retryable=kind != "billed", ended=True, prompt_tokens=prompt,
+            cached_tokens=cached,
         )  # fmt: skip
     known: dict[str, Any] = {
         "status": status,
@@ -162,9 +165,7 @@ def no_response(error: Exception, *, generation: str = "", status: int = 0) -> O
         return Outcome("unbilled", detail=name, retryable=True, unreachable=True)
     if isinstance(error, aiohttp.InvalidURL):
         raise InputError("the endpoint's base_url is not a usable URL") from error
-    return Outcome(
-        "unknown", detail=name, retryable=True, generation_id=generation, status=status
-    )
+    return Outcome("unknown", detail=name, retryable=True, generation_id=generation, status=status)
 
 
 def billed_cost(usage: Any) -> int | None:

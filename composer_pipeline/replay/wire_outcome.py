@@ -98,7 +98,10 @@ def classify(
         detail, cost = "", billed_cost(usage)
         if cost is None and price is not None:
             cost = _priced(usage, price)
-        if source:
+        if source and not reply:
+            # Half a hit: it cost nothing, and the whole of it can be had once more.
+            kind, detail = "unbilled", "truncated cache hit"
+        elif source:
             cost = 0
         elif not reply:
             kind, detail = "unknown", "truncated reply"

@@ -1,9 +1,10 @@
-"""What the chaos test taught the ledger, each as the smallest case."""
+"""What the chaos test taught, each as the smallest case."""
 
 from decimal import Decimal
 from pathlib import Path
 
 from composer_pipeline.replay.ledger import Call, Ledger
+from composer_pipeline.replay.wire_outcome import classify
 
 
 def test_a_sweep_never_frees_money_of_a_teacher_that_was_billed(tmp_path: Path) -> None:
@@ -29,3 +30,12 @@ def test_a_sweep_never_frees_money_of_a_teacher_that_was_billed(tmp_path: Path) 
         assert (more.kind, more.scope) == ("refused", "teacher:a")
         # What the provider's meter says later is still what the run has spent.
         assert ledger.sweep("run:r", 90, 0).spent_pico == 90
+
+
+def test_half_a_cache_hit_is_not_the_reply() -> None:
+    """It cost nothing, and the whole reply can be had once more: it must not be stored."""
+    headers = {"x-generation-id": "gen-2", "x-openrouter-cache-source-id": "gen-1"}
+    outcome = classify(200, headers, b'{"id":"gen-1","choices":[{"ind', 1.0)
+    assert (outcome.kind, outcome.retryable) == ("unbilled", True)
+    whole = classify(200, headers, b'{"id":"gen-1","choices":[],"usage":{"cost":0}}', 1.0)
+    assert (whole.kind, whole.cost, whole.source_id) == ("billed", 0, "gen-1")

@@ -20,17 +20,14 @@ import os
 import random
 import secrets
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 import httpx
 from chaos_audit import (
@@ -42,6 +39,7 @@ from chaos_audit import (
     generations_in,
 )
 from chaos_figures import Figures, Round, table
+from chaos_fleet import Fleet, Worker
 
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.replay.ledger import Ledger, open_ledger
@@ -60,7 +58,6 @@ from composer_pipeline.testing.states import write_sessions
 from composer_pipeline.traces.load import load_states
 
 ROOT = Path(__file__).parents[2]
-WORKER = Path(__file__).with_name("chaos_worker.py")
 #: A call that nobody answers is given up after this.
 READ_TIMEOUT_S = 1.2
 LATENCY_S, JITTER_S = 0.05, 0.15
@@ -89,31 +86,6 @@ SHORT = {
 }
 
 
-class Worker:
-    """One process at a time in one of the places; its log is kept."""
-
-    def __init__(self, place: int, command: Sequence[str], env: dict[str, str], log: Path) -> None:
-        self.place = place
-        self.log = log
-        with log.open("wb") as output:
-            self.process = subprocess.Popen(
-                command, env=env, stdout=output, stderr=subprocess.STDOUT
-            )
-
-    def at_work(self) -> bool:
-        """Whether it has come as far as replaying, and has not ended."""
-        return self.process.poll() is None and self.log.read_bytes().startswith(b"ready")
-
-    def report(self) -> dict[str, Any]:
-        """Return the last line of an ended process; empty where it says nothing."""
-        lines = self.log.read_text(errors="replace").strip().splitlines()
-        try:
-            value = json.loads(lines[-1]) if lines else {}
-        except json.JSONDecodeError:
-            value = {"error": lines[-1]}
-        return value if isinstance(value, dict) else {}
-
-
 class Stage:
     """One round's lake, ledger, provider and processes."""
 
@@ -123,8 +95,8 @@ class Stage:
         self.figures = Figures(plan)
         self.key = f"sk-or-chaos-{secrets.token_hex(16)}"
         self.management_key = f"sk-or-manage-{secrets.token_hex(16)}"
-        self.logs = folder / "logs"
-        self.logs.mkdir()
+        logs = folder / "logs"
+        logs.mkdir()
         self.lake = Lake(folder / "lake")
         write_sessions(self.lake, sessions=plan.sessions, turns=plan.turns)
         self.mix = FaultMix(plan.seed, plan.faults)
@@ -147,7 +119,7 @@ class Stage:
             self.env[MANAGEMENT_VARIABLE] = self.management_key
         self.workers: dict[int, Worker] = {}
         self.usd = AMPLE_USD
-        self.started = 0
+        self.fleet = Fleet(self.env, logs)
         self.prices_passed_the_cap = False
 
     def prepare(self) -> None:
@@ -203,7 +175,6 @@ class Stage:
 
     def start(self, place: int) -> Worker:
         """Start a process in a place."""
-        self.started += 1
         options = {
             "lake": self.lake.root,
             "teachers": str(self.teachers),
@@ -211,9 +182,7 @@ class Stage:
             "usd": str(self.usd),
             "run": self.run_id(place),
         }
-        command = [sys.executable, str(WORKER), json.dumps(options)]
-        log = self.logs / f"{self.started:03}-{place}.log"
-        self.workers[place] = Worker(place, command, self.env, log)
+        self.workers[place] = self.fleet.start(place, options)
         return self.workers[place]
 
     def storm(self, until: float) -> None:
@@ -238,7 +207,7 @@ class Stage:
                 next_kill = self.server.requests + self.random.randint(5, 40)
             if time.monotonic() > next_price:
                 next_price = time.monotonic() + self.change_prices()
-            for worker in [w for w in self.workers.values() if w.process.poll() is not None]:
+            for worker in [w for w in self.workers.values() if w.code is not None]:
                 del self.workers[worker.place]
                 state = self.judge(worker)
                 if state == "again":
@@ -258,21 +227,19 @@ class Stage:
                 refused, done = set(), set()
         self.figures.steps = step if self.plan.bound else 0
         for worker in self.workers.values():
-            worker.process.kill()
-            worker.process.wait()
+            self.fleet.kill(worker)
         self.workers.clear()
 
     def kill(self, worker: Worker) -> None:
         """End a process as a power cut does, and start another one in its place."""
-        worker.process.send_signal(signal.SIGKILL)
-        self.figures.kills += worker.process.wait() == -signal.SIGKILL
+        self.figures.kills += self.fleet.kill(worker)
         time.sleep(self.random.random() * 0.1)
         self.start(worker.place)
 
     def judge(self, worker: Worker) -> str:
         """Say what the end of a process means: done, refused (by a ceiling), or again."""
         report = worker.report()
-        if worker.process.returncode != 0 or "not_bought" not in report:
+        if worker.code != 0 or "not_bought" not in report:
             error = str(report.get("error"))
             if "refuses the account" not in error and "cannot be reached" not in error:
                 self.figures.notes.append(f"a worker failed: {error[:300]}")
@@ -335,7 +302,7 @@ class Stage:
         states = []
         for place in range(self.plan.processes if self.plan.own_runs else 1):
             worker = self.start(place)
-            worker.process.wait(timeout=240)
+            self.fleet.wait(worker)
             states.append(self.judge(worker))
             self.workers.clear()
         return set(states) == {"done"}
@@ -401,7 +368,7 @@ def run_round(plan: Round) -> Figures:
     try:
         with place_for_ledger(plan, folder) as target:
             stage = Stage(plan, folder, target)
-            with stage.server:
+            with stage.server, stage.fleet:
                 stage.prepare()
                 watched = open_ledger(target)
                 watch = Watch(watched, stage.truth)

@@ -210,6 +210,9 @@ class Caller:
                 lane.release()
             # The slot is for what is in flight; the bill is written without it.
             if outcome is not None:
+                if outcome.kind == "refused" and recovery and tries < self.limits.attempts:
+                    # A reply may have been paid for already; one refusal must not hide it.
+                    outcome = msgspec.structs.replace(outcome, kind="unbilled", retryable=True)
                 await self._settle(question, lane, admission.attempt, outcome)
                 if outcome.kind == "unknown" and not outcome.ended:
                     self.unknown_since[question.key] = sent_us

@@ -109,6 +109,8 @@ class RunKey:
             shown = await self._sweep_patiently(scope, waiting)
         except ComposerError as error:
             return f"not swept: {error}"
+        finally:
+            await self.sweep_old()  # what a dead run left may be old enough by now
         if self.service and self.minted and len(self.ledger.run_keys(scope)) == 1:
             # All is exact and settled: nobody needs to read this key again.
             await self.service.delete(self.minted.key_hash)

@@ -347,7 +347,7 @@ class Ledger:
         return found
 
     def unknown_calls(self) -> set[tuple[str, str]]:
-        """Return (state_id, teacher) of calls with an unknown attempt and no reply."""
+        """Return (state_id, teacher) of calls that may have been paid for and have no reply."""
         with self._lock:
             return queries.unknown_calls(self._store)
 

@@ -31,7 +31,7 @@ ORDER BY call.state_id, call.key
 _UNKNOWN_CALLS = """
 SELECT DISTINCT call.state_id, call.teacher
 FROM attempt JOIN call ON call.key = attempt.key LEFT JOIN reply ON reply.key = attempt.key
-WHERE attempt.state = 'unknown' AND reply.key IS NULL
+WHERE attempt.state IN ('unknown', 'swept', 'done') AND reply.key IS NULL
 """
 _UNKNOWN_ATTEMPTS = """
 SELECT attempt.scopes, attempt.id, attempt.key, attempt.teacher, attempt.reserve,
@@ -75,7 +75,10 @@ def partition(store: Store, teacher: str, day: str) -> list[dict[str, Any]]:
 
 
 def unknown_calls(store: Store) -> set[tuple[str, str]]:
-    """Return (state_id, teacher) of calls with an unknown attempt and no reply."""
+    """Return (state_id, teacher) of calls that may have been paid for and have no reply.
+
+    Their attempt is unknown, or its bill was learned from elsewhere.
+    """
     return {(state, teacher) for state, teacher in store.read(_UNKNOWN_CALLS)[1]}
 
 

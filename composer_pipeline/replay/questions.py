@@ -106,7 +106,7 @@ class Questions:
     def build(self, state: "TraceState", teacher: Teacher) -> Question:
         """Build the body of a state for a teacher; nothing is sent."""
         conversion = self._convert(state)
-        body = serialise(teacher, conversion, state.session_id)
+        body = serialise(teacher, conversion, state.session_id, api=endpoint.api)
         endpoint = self.teacher_set.endpoint
         tools = {
             tool["function"]["name"]: [

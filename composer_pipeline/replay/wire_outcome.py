@@ -98,11 +98,10 @@ def classify(
         detail, cost = "", billed_cost(usage)
         if cost is None and price is not None:
             cost = _priced(usage, price)
-        if source and not reply:
-            # Half a hit: it cost nothing, and the whole of it can be had once more.
-            kind, detail = "unbilled", "truncated cache hit"
-        elif source:
+        if source and reply:
             cost = 0
+        elif source:  # a hit costs nothing, and half of one is no reply
+            kind, detail = "unbilled", "truncated reply"
         elif not reply:
             kind, detail = "unknown", "truncated reply"
         elif not cost and _is_free_failure(reply):
@@ -110,7 +109,8 @@ def classify(
         elif cost is None:
             kind, detail = "unknown", "reply without a cost"
         return Outcome(
-            kind, status, body, cost if kind == "billed" else None, generation, source, latency,
+            kind, status, body, cost if kind == "billed" else None, generation,
+            source if kind == "billed" else "", latency,
             detail, retryable=kind != "billed", ended=True, prompt_tokens=prompt,
             cached_tokens=cached,
         )  # fmt: skip

@@ -75,12 +75,16 @@ def build_replay(teachers: TeacherSet) -> dg.AssetsDefinition:
         lake: LakeResource,
         teachers: TeachersResource,
     ) -> Iterator[dg.MaterializeResult[None]]:
+        from composer_pipeline.preferences.tally import VoteDecision
         from composer_pipeline.replay.engine import replay as buy
+        from composer_pipeline.replay.plan import selector_for
 
         names = [key.path[-1] for key in sorted(context.selected_asset_keys)]
+        teacher_set = TeacherSet.load(teachers.file)
+        selector = selector_for(teacher_set, VoteDecision(), teachers=names)
         report = buy(
             lake.open(),
-            TeacherSet.load(teachers.file),
+            teacher_set,
             max_usd=teachers.ceiling(config.max_usd),
             days=context.partition_keys,
             teachers=names,
@@ -88,7 +92,9 @@ def build_replay(teachers: TeacherSet) -> dg.AssetsDefinition:
             ledger=teachers.ledger or None,
             max_states=config.max_states or None,
             progress=_progress(context),
+            selector=selector,
         )
+        chosen = _of_selection(selector.report().to_dict()) if selector else {}
         missing = Counter(item["teacher"] for item in report.not_bought)
         for name in names:
             if missing[name]:
@@ -97,7 +103,7 @@ def build_replay(teachers: TeacherSet) -> dg.AssetsDefinition:
             for day in context.partition_keys:
                 counts = report.by_day_teacher.get(day, {}).get(name, {})
                 context.add_asset_metadata(_of_day(counts), asset_key=key, partition_key=day)
-            yield dg.MaterializeResult(asset_key=key, metadata=_of_run(report, name))
+            yield dg.MaterializeResult(asset_key=key, metadata=_of_run(report, name) | chosen)
         if missing:
             # The other teachers' days stay recorded; only these are missing.
             raise dg.Failure(
@@ -142,6 +148,15 @@ def _of_day(counts: dict[str, int]) -> dict[str, Any]:
         "dagster/partition_row_count": counts.get("rows", 0),
         "cost_usd": usd(counts.get("cost_picodollars", 0)),
         **plain,
+    }
+
+
+def _of_selection(figures: dict[str, Any]) -> dict[str, Any]:
+    """What was left out, and the estimate of the pairs that this missed."""
+    return {
+        f"selection_{name}": value
+        for name, value in figures.items()
+        if value is not None and not isinstance(value, dict)
     }
 
 

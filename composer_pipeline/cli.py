@@ -298,6 +298,7 @@ def replay(
         day: only these days (YYYY-MM-DD).
         max_states: at most this many states; 0 is all.
     """
+    from composer_pipeline.live import LiveReplay
     from composer_pipeline.preferences.tally import VoteDecision
     from composer_pipeline.replay.engine import replay as run
     from composer_pipeline.replay.plan import selector_for
@@ -307,7 +308,7 @@ def replay(
     ceiling = _usd(max_usd or settings.max_usd, "--max-usd")
     teacher_set = TeacherSet.load(teachers or settings.teachers)
     selector = selector_for(teacher_set, VoteDecision())
-    with _Bar() as progress:
+    with LiveReplay(err) as live:
         report = run(
             _lake(lake),
             teacher_set,
@@ -315,7 +316,7 @@ def replay(
             days=list(day) or None,
             max_states=max_states or None,
             ledger=settings.ledger or None,
-            progress=progress,
+            on_progress=live,
             selector=selector,
         )
     chosen = {"selection": selector.report().to_dict()} if selector else {}
@@ -325,6 +326,10 @@ def replay(
             f"budget exhausted in scope {report.exhausted_scope}; {len(report.not_bought)} replies"
             " were not bought, run again with a higher --max-usd to buy them"
         )
+    if stopped := report.stopped():
+        for error in stopped[1:]:
+            err.print(f"error: {error}", markup=False, highlight=False)
+        raise stopped[0]
 
 
 budget = App(name="budget", help="Show and set ceilings, and lift quarantines.")

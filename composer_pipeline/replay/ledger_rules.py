@@ -290,6 +290,11 @@ def _settle_source(batch: Batch, hit: Attempt, source: str, cost: int | None) ->
         if attempt.state == "done" and attempt.cost is not None:
             return attempt.cost
     nameless = [a for a in candidates if a.generation_id is None]
+    swept = [a for a in named + nameless if a.state == "swept"]
+    if swept:
+        # A sweep may have charged it already. An attempt that is still unknown stays so:
+        # only the next sweep can tell whether it was billed besides.
+        return cost
     for attempt in named + nameless:
         if attempt.state != "unknown":
             continue
@@ -299,10 +304,7 @@ def _settle_source(batch: Batch, hit: Attempt, source: str, cost: int | None) ->
         else:
             _charge(batch, attempt, cost, source)
         return cost
-    # A sweep has charged it already; this is only the price on the reply.
-    swept = [a for a in named + nameless if a.state == "swept"]
-    # Otherwise it was bought through another ledger, and nothing of it is charged here.
-    return cost if swept else 0
+    return 0  # bought through another ledger: nothing of it is charged here
 
 
 def _adopt(batch: Batch, owner: str) -> int:

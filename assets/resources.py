@@ -36,7 +36,11 @@ class SessionsResource(dg.ConfigurableResource[None]):
 
 
 class TeachersResource(dg.ConfigurableResource[None]):
-    """The teacher file, the ledger's place and the default ceiling of a run."""
+    """The teacher file, the ledger's place and the default ceiling of a run.
+
+    A ledger on PostgreSQL is named by ``COMPOSER_LEDGER``, whose URL may hold a password
+    and is therefore in no resource.
+    """
 
     file: str
     ledger: str = ""
@@ -69,7 +73,9 @@ def default_resources(settings: Settings) -> dict[str, object]:
         "lake": LakeResource(url=settings.lake),
         "sessions": SessionsResource(path=settings.sessions),
         "teachers": TeachersResource(
-            file=settings.teachers, ledger=settings.ledger, max_usd=settings.max_usd
+            file=settings.teachers,
+            ledger="" if "://" in settings.ledger else settings.ledger,
+            max_usd=settings.max_usd,
         ),
         "recipes": RecipesResource(
             normalize=settings.normalize, train=settings.train, run_root=str(settings.run_root)

@@ -32,6 +32,9 @@ app = App(
 )
 
 LakeOption = Annotated[str, Parameter(name="--lake", help="Folder or fsspec URL (COMPOSER_LAKE).")]
+LedgerOption = Annotated[
+    str, Parameter(name="--ledger", help="Path or postgresql:// URL (COMPOSER_LEDGER).")
+]
 JsonOption = Annotated[bool, Parameter(name="--json", negative="", help="One JSON object.")]
 Report = Callable[[str, int, int], None]
 
@@ -244,6 +247,7 @@ def plan(
     *,
     teachers: str = "",
     day: Sequence[str] = (),
+    max_states: int = 0,
     lake: LakeOption = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -252,14 +256,28 @@ def plan(
     Args:
         teachers: teacher file (COMPOSER_TEACHERS).
         day: only these days (YYYY-MM-DD).
+        max_states: at most this many states; 0 is all.
     """
+    from composer_pipeline.preferences.tally import VoteDecision
     from composer_pipeline.replay.plan import plan as run
+    from composer_pipeline.replay.plan_show import plan_tables
     from composer_pipeline.replay.teachers import TeacherSet
 
     settings = Settings.from_env()
     teacher_set = TeacherSet.load(teachers or settings.teachers)
-    report = run(_lake(lake), teacher_set, days=list(day) or None, ledger=settings.ledger or None)
-    _print(report.to_dict(), as_json, "plan")
+    report = run(
+        _lake(lake),
+        teacher_set,
+        days=list(day) or None,
+        max_states=max_states or None,
+        ledger=settings.ledger or None,
+        decide=VoteDecision(),
+    )
+    if as_json:
+        _print(report.to_dict(), True, "plan")
+        return
+    for table in plan_tables(report):
+        Console().print(table)
 
 
 @app.command
@@ -280,13 +298,17 @@ def replay(
         day: only these days (YYYY-MM-DD).
         max_states: at most this many states; 0 is all.
     """
+    from composer_pipeline.live import LiveReplay
+    from composer_pipeline.preferences.tally import VoteDecision
     from composer_pipeline.replay.engine import replay as run
+    from composer_pipeline.replay.plan import selector_for
     from composer_pipeline.replay.teachers import TeacherSet
 
     settings = Settings.from_env()
     ceiling = _usd(max_usd or settings.max_usd, "--max-usd")
     teacher_set = TeacherSet.load(teachers or settings.teachers)
-    with _Bar() as progress:
+    selector = selector_for(teacher_set, VoteDecision())
+    with LiveReplay(err) as live:
         report = run(
             _lake(lake),
             teacher_set,
@@ -294,14 +316,96 @@ def replay(
             days=list(day) or None,
             max_states=max_states or None,
             ledger=settings.ledger or None,
-            progress=progress,
+            on_progress=live,
+            selector=selector,
         )
-    _print(report.to_dict(), as_json, "replay")
+    chosen = {"selection": selector.report().to_dict()} if selector else {}
+    _print(report.to_dict() | chosen, as_json, "replay")
     if report.exhausted_scope:
         raise BudgetExhausted(
             f"budget exhausted in scope {report.exhausted_scope}; {len(report.not_bought)} replies"
             " were not bought, run again with a higher --max-usd to buy them"
         )
+    if stopped := report.stopped():
+        for error in stopped[1:]:
+            err.print(f"error: {error}", markup=False, highlight=False)
+        raise stopped[0]
+
+
+budget = App(name="budget", help="Show and set ceilings, and lift quarantines.")
+app.command(budget)
+
+
+@budget.default
+def budget_show(
+    *, ledger: LedgerOption = "", lake: LakeOption = "", as_json: JsonOption = False
+) -> None:
+    """List the ledger's scopes: ceiling, spent, reserved and unknown, in exact USD."""
+    from composer_pipeline.replay.ledger import ledger_target
+    from composer_pipeline.replay.ledger_budget import budget_report
+
+    report = budget_report(ledger_target(_lake(lake), ledger))
+    if as_json:
+        _print(report, True, "budget")
+        return
+    table = Table("scope", "ceiling", "spent", "reserved", "unknown", title=report["ledger"])
+    for row in report["scopes"]:
+        table.add_row(*("none" if value is None else value for value in row.values()))
+    Console().print(table)
+    for teacher, why in report["quarantined"].items():
+        Console().print(f"quarantined: {teacher}: {why}", markup=False)
+
+
+@budget.command(name="set")
+def budget_set(
+    scope: str,
+    usd: str,
+    /,
+    *,
+    ledger: LedgerOption = "",
+    lake: LakeOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Set the ceiling of a scope; calls in flight are not touched.
+
+    Args:
+        scope: global, run:NAME, day:YYYY-MM-DD, month:YYYY-MM, teacher:NAME, or
+            partition:YYYY-MM-DD (day of the states).
+        usd: the ceiling in USD, or none.
+    """
+    from composer_pipeline.replay.ledger import check_scope, ledger_target, open_ledger
+
+    name = check_scope(scope)
+    ceiling = None if usd == "none" else _usd(usd, f"the ceiling of {name}")
+    with open_ledger(ledger_target(_lake(lake), ledger)) as opened:
+        opened.set_ceiling(name, ceiling)
+    _print({"scope": name, "ceiling_usd": ceiling}, as_json, "budget set")
+
+
+@budget.command(name="lift")
+def budget_lift(
+    teacher: str,
+    /,
+    *,
+    ledger: LedgerOption = "",
+    lake: LakeOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Admit a teacher again that was quarantined because a bill passed its worst case.
+
+    Args:
+        teacher: its name in the teacher file.
+    """
+    from composer_pipeline.replay.ledger import existing_ledger, ledger_target
+
+    opened = existing_ledger(ledger_target(_lake(lake), ledger))
+    lifted = False
+    if opened:
+        with opened:
+            lifted = opened.lift_quarantine(teacher)
+    if not lifted:
+        raise InputError(f"teacher {teacher} is not quarantined")
+    _print({"teacher": teacher, "lifted": lifted}, as_json, "budget lift")
 
 
 @app.command
@@ -473,13 +577,34 @@ def evaluate(*, recipe: str = "", lake: LakeOption = "", as_json: JsonOption = F
 
 
 @app.command
-def doctor(*, lake: LakeOption = "", as_json: JsonOption = False) -> None:
-    """Check the environment, the keys (present or not), the recipes and the lake."""
-    from composer_pipeline.doctor import run_checks
+def doctor(
+    *,
+    live: Annotated[bool, Parameter(negative="")] = False,
+    max_usd: str = "0.05",
+    teachers: str = "",
+    lake: LakeOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Check the environment, the keys (present or not), the recipes and the lake.
 
-    checks = run_checks(_lake(lake), Settings.from_env())
+    Args:
+        live: also ask the provider what its documentation leaves open; costs cents.
+        max_usd: ceiling of --live in USD.
+        teachers: teacher file of --live (COMPOSER_TEACHERS); the cheapest teacher is asked.
+    """
+    from composer_pipeline.doctor import run_checks, run_live
+
+    settings = Settings.from_env()
+    probes: list[dict[str, str]] = []
+    found: dict[str, Any] = {}
+    if live:
+        # First, so that a missing key is the one thing that is said.
+        ceiling = _usd(max_usd, "--max-usd")
+        file = teachers or settings.teachers
+        probes, found["live"] = run_live(_lake(lake), settings, file, ceiling)
+    checks = [*run_checks(_lake(lake), settings), *probes]
     if as_json:
-        _print({"checks": checks}, True, "doctor")
+        _print({"checks": checks, **found}, True, "doctor")
     else:
         table = Table("check", "status", "detail")
         for check in checks:

@@ -2,9 +2,12 @@
 
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from composer_pipeline.testing.postgres import INSTALL, PostgresServer, postgres_folder
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -28,6 +31,13 @@ def chromium() -> str:
     require("chromium", path is not None, "apt-get install chromium")
     assert path is not None
     return path
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    require("postgres", postgres_folder() is not None, INSTALL)
+    with PostgresServer() as server:
+        yield server
 
 
 @pytest.fixture

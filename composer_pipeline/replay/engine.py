@@ -1,108 +1,69 @@
 """Asking every teacher about every state, within the ceiling, and surviving anything.
 
-Belongs here: the order of calls, admission, retries, recovery, stopping, and the report.
-Does not belong here: what an outcome is (``replay.wire``), the arithmetic of the ceiling
-(``replay.ledger``), and what a reply says (``replay.replies``).
+Belongs here: the run as a whole: recovery first, waves of calls, progress, stopping. Does not
+belong here: one call's life (``replay.engine_call``), the order of calls
+(``replay.engine_order``), the key and its sweep (``replay.engine_keys``), the report
+(``replay.engine_report``), what an outcome is (``replay.wire_outcome``), and the arithmetic
+of the ceiling (``replay.ledger``).
 
-A run goes: adopt what dead processes left; settle generations whose cost can be asked;
-send again, byte for byte, what may have been paid for (the provider's response cache gives
-the reply for nothing); then all chains (session, teacher) side by side, each in order; then
-write the ``replies`` partitions from the ledger. Running it again asks nothing twice.
+A run goes: adopt what dead processes left; settle generations whose cost can be asked; send
+again, byte for byte, what may have been paid for (the provider's response cache gives the
+reply for nothing); then wave after wave, each teacher in the order that its provider's prompt
+cache likes; then sweep what is still unknown against the key's usage; then write the
+``replies`` partitions from the ledger. Running it again asks nothing twice.
 """
 
 import asyncio
 import contextlib
+import errno
 import os
-import random
 import signal
 import threading
+import time
 import uuid
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from decimal import Decimal
+from functools import partial
 from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.replay.catalogue import preflight
+from composer_pipeline.replay.commits import Commits
+from composer_pipeline.replay.engine_call import Caller
+from composer_pipeline.replay.engine_keys import RunKey
+from composer_pipeline.replay.engine_order import Queue, Unit, units
+from composer_pipeline.replay.engine_report import (
+    OnProgress,
+    Progress,
+    ReplayReport,
+    Snapshot,
+    TeacherFigures,
+    TeacherStopped,
+    snapshot,
+    teacher_figures,
+)
 from composer_pipeline.replay.lanes import Lane
-from composer_pipeline.replay.ledger import Admission, Ledger, Reply, ledger_path
+from composer_pipeline.replay.ledger import Ledger, ledger_target
 from composer_pipeline.replay.money import PICO, to_pico
-from composer_pipeline.replay.questions import Question, Questions
-from composer_pipeline.replay.replies import write_replies
+from composer_pipeline.replay.questions import Questions
+from composer_pipeline.replay.replies import ReplyChecks, write_replies
+from composer_pipeline.replay.selecting import Selector
 from composer_pipeline.replay.teachers import Teacher, TeacherSet
-from composer_pipeline.replay.wire import BUSY_STATUSES, Outcome, Wire
+from composer_pipeline.replay.wire import Wire
 
 if TYPE_CHECKING:
     from composer_pipeline.traces.load import TraceState
 
-Progress = Callable[[str, int, int], None]
+__all__ = [
+    "OnProgress", "Progress", "ReplayReport", "Selector", "Snapshot", "TeacherFigures",
+    "TeacherStopped", "replay",
+]  # fmt: skip
 
 #: Recoveries at a time, before anything new is asked.
 RECOVERIES = 4
-#: Worst cases left free for recoveries: always one, which is enough to recover one after
-#: the other; so many where that is at most this share of the ceiling.
-HEADROOM_CALLS, HEADROOM_SHARE = 4, 8
-_LATER = "later"
-_POLL_S = 0.05
-_POLLS_TO_ADOPT = 20
-
-
-class TeacherFigures(msgspec.Struct):
-    """One teacher in a run. ``replies`` are all that exist now, ``cached`` those before."""
-
-    calls: int = 0
-    replies: int = 0
-    cached: int = 0
-    refused: int = 0
-    unknown: int = 0
-    cost_picodollars: int = 0
-    latency_p50_ms: float | None = None
-    latency_p95_ms: float | None = None
-    errors: dict[str, int] = msgspec.field(default_factory=dict)
-    stopped: str = ""
-
-
-class ReplayReport(msgspec.Struct):
-    """What a replay did.
-
-    ``calls`` are HTTP requests sent for replies; ``replies`` the selected (state, teacher)
-    with a paid reply now, ``cached`` those that had one before, ``recovered`` those fetched
-    again for nothing after a crash. ``spent_usd`` and ``reserved_usd`` (in flight or
-    unknown) are of this run's scope. ``by_day_teacher`` describes the partitions written.
-    ``not_bought`` lists {state_id, teacher, why}; ``exhausted_scope`` names the ceiling
-    that refused, or is empty.
-    """
-
-    run_id: str
-    simulated: bool
-    states: int
-    calls: int
-    replies: int
-    cached: int
-    recovered: int
-    refused: int
-    unknown: int
-    spent_usd: Decimal
-    reserved_usd: Decimal
-    ceiling_usd: Decimal
-    exhausted_scope: str
-    by_teacher: dict[str, TeacherFigures]
-    by_day_teacher: dict[str, dict[str, dict[str, int]]]
-    skipped: list[dict[str, str]]
-    not_bought: list[dict[str, str]]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values; USD amounts are numbers for display."""
-        data: dict[str, Any] = msgspec.to_builtins(self)
-        for name in ("spent_usd", "reserved_usd", "ceiling_usd"):
-            data[name] = float(getattr(self, name))
-        return data
-
-    def to_json(self) -> str:
-        """Return :meth:`to_dict` as one JSON object."""
-        return msgspec.json.encode(self.to_dict()).decode()
+#: Seconds between two progress snapshots.
+TICK_S = 1.0
 
 
 def replay(
@@ -117,6 +78,8 @@ def replay(
     progress: Progress | None = None,
     max_states: int | None = None,
     only_on_active_path: bool = False,
+    selector: Selector | None = None,
+    on_progress: OnProgress | None = None,
 ) -> ReplayReport:
     """Buy the teachers' replies that are not there yet, and write the lake's partitions.
 
@@ -128,23 +91,28 @@ def replay(
         days: days of the states; all when ``None``.
         teachers: names of teachers; all when ``None``.
         run_id: name of the run's scope; a new one when ``None``.
-        ledger: an open ledger, or its path; in the lake when ``None``.
-        progress: called with (teacher, done, total).
+        ledger: an open ledger, its path or its PostgreSQL URL; in the lake when ``None``.
+        progress: called with (teacher, done, total) after each answer.
         max_states: only so many states, failed actions first, then by time.
         only_on_active_path: leave out abandoned branches.
+        selector: chooses what to ask, wave by wave; everything at once when ``None``.
+        on_progress: called with a :class:`Snapshot` about once a second and at the end.
 
     Returns:
-        The report; a ceiling that refused calls is in ``exhausted_scope``.
+        The report. A ceiling that refused calls is in ``exhausted_scope``; teachers that
+        could not go on are in ``stopped()``.
 
     Raises:
         InputError: a ceiling that is not above 0, a missing API key, an unknown teacher, a
             lake without states, a bucket lake without a ledger path.
-        ComposerError: the endpoint cannot be reached or refuses the account, or a signal
-            ended the run. Replies that were paid for are in the lake all the same.
+        ComposerError: the endpoint cannot be reached, refuses the account or makes no key,
+            a disk is full, or a signal ended the run. Replies that were paid for are in the
+            ledger all the same, and in the lake unless its disk is full.
     """
     if not Decimal(max_usd).is_finite() or to_pico(max_usd) <= 0:
         raise InputError(f"--max-usd must be above 0 USD, not {max_usd}")
     api_key = teacher_set.api_key()
+    teacher_set.provisioning_key()
     questions = Questions(
         lake,
         teacher_set,
@@ -154,22 +122,46 @@ def replay(
         only_on_active_path=only_on_active_path,
     )
     lake.check_writable()
-    questions.pin_tools()
-    opened = ledger if isinstance(ledger, Ledger) else Ledger(ledger_path(lake, ledger))
+    with _room_for(lake):
+        questions.pin_tools()
+    opened = ledger if isinstance(ledger, Ledger) else Ledger(ledger_target(lake, ledger))
     try:
         name = run_id or uuid.uuid4().hex
+        questions.verdicts = preflight(lake, teacher_set, questions.teachers)
         opened.set_ceiling(f"run:{name}", Decimal(max_usd))
-        run = _Run(questions, opened, name, to_pico(max_usd), progress)
-        asyncio.run(run.main(api_key))
-        figures = write_replies(
-            lake, opened, [t.name for t in questions.teachers], questions.days, run.refusals
+        run = _Run(
+            questions,
+            opened,
+            name,
+            to_pico(max_usd),
+            progress=progress,
+            on_progress=on_progress,
+            selector=selector,
+            checks=partial(ReplyChecks, lake),
         )
+        asyncio.run(run.main(api_key))
+        names = [teacher.name for teacher in questions.teachers]
+        with _room_for(lake):
+            figures = write_replies(lake, opened, names, questions.days, run.caller.refusals)
         report = run.report(figures)
     finally:
         if opened is not ledger:
             opened.close()
     run.raise_for_failure(report)
     return report
+
+
+@contextlib.contextmanager
+def _room_for(lake: Lake) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise ComposerError(
+            f"lake {lake.url}: the disk is full; what was paid for is in the ledger,"
+            " run again when there is room"
+        ) from error
 
 
 class _Run:
@@ -181,7 +173,11 @@ class _Run:
         ledger: Ledger,
         run_id: str,
         ceiling: int,
-        progress: Progress | None,
+        *,
+        progress: Progress | None = None,
+        on_progress: OnProgress | None = None,
+        selector: Selector | None = None,
+        checks: Callable[[str], ReplyChecks] | None = None,
     ) -> None:
         self.questions = questions
         self.teacher_set = questions.teacher_set
@@ -190,20 +186,22 @@ class _Run:
         self.run_id = run_id
         self.ceiling = ceiling
         self.progress = progress
-        self.lanes = {teacher.name: Lane(teacher.concurrency) for teacher in questions.teachers}
-        self.refusals: list[dict[str, Any]] = []
-        self.skipped: list[dict[str, str]] = []
-        self.not_bought: list[dict[str, str]] = []
-        self.exhausted: list[str] = []
-        self.account = ""
+        self.selector = selector
+        self.on_progress = on_progress
+        self.checks = checks
+        self.lanes = {
+            teacher.name: Lane(teacher.concurrency, breaker_pause_s=self.limits.backoff_cap_s)
+            for teacher in questions.teachers
+        }
         self.interrupted = False
-        self.done = 0
-        self.total = len(questions.states) * len(questions.teachers)
-        self._answered: set[tuple[str, str]] = set()
-        self._unknown: set[tuple[str, str]] = set()
-        self._largest = 0
+        self.phase = "starting"
+        self.sweep = ""
+        self._recovered: set[tuple[str, str]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._error: BaseException | None = None
+        self._began = time.monotonic()
 
-    # -- order -------------------------------------------------------------------
+    # -- the run -------------------------------------------------------------------
 
     async def main(self, api_key: str | None) -> None:
         self.stop = asyncio.Event()
@@ -213,26 +211,59 @@ class _Run:
             signals = []
         for number in signals:
             loop.add_signal_handler(number, self._interrupt, loop, signals)
+        ticker = asyncio.ensure_future(self._tick())
         try:
-            endpoint = self.teacher_set.endpoint
-            async with Wire(
-                endpoint, api_key, read_timeout_s=self.limits.read_timeout_s
-            ) as self.wire:
-                self.ledger.adopt_dead()
-                for attempt, generation in self.ledger.unsettled_generations():
-                    cost = await self.wire.generation_cost(generation)
-                    if cost is not None:
-                        self.ledger.reconcile(attempt, cost)
-                await self._recover()
-                chains = self.questions.chains()
-                await self._all(
-                    self._chain(chain, teacher)
-                    for chain in chains
-                    for teacher in self.questions.teachers
+            async with Commits(self.ledger) as commits:
+                self.caller = Caller(
+                    self.questions,
+                    self.ledger,
+                    commits,
+                    run_id=self.run_id,
+                    ceiling=self.ceiling,
+                    lanes=self.lanes,
+                    stop=self.stop,
+                    progress=self.progress,
+                    checks=self.checks if self.selector else None,
                 )
+                await self._run(api_key, commits)
         finally:
             for number in signals:
                 loop.remove_signal_handler(number)
+            ticker.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await ticker
+        if self.on_progress:
+            self.on_progress(self._snapshot())
+
+    async def _run(self, api_key: str | None, commits: Commits) -> None:
+        await commits.adopt_dead()
+        key = RunKey(
+            self.teacher_set,
+            self.ledger,
+            run_id=self.run_id,
+            ceiling=self.ceiling,
+            api_key=api_key,
+            stop=self.stop,
+        )
+        secret = await key.begin()
+        connections = sum(teacher.concurrency for teacher in self.questions.teachers)
+        try:
+            async with Wire(
+                self.teacher_set.endpoint,
+                secret,
+                read_timeout_s=self.limits.read_timeout_s,
+                connections=connections,
+            ) as self.caller.wire:
+                await self._recover(key)
+                for name, verdict in self.questions.verdicts.items():
+                    if verdict.stop:
+                        self.lanes[name].stop(verdict.stop)
+                await self._waves()
+        except BaseException:
+            await key.abandon()
+            raise
+        self.phase = "reading the bill"
+        self.sweep = await key.finish()
 
     def _interrupt(self, loop: asyncio.AbstractEventLoop, signals: list[signal.Signals]) -> None:
         """Admit nothing more; what is in flight may finish. A second signal ends at once."""
@@ -241,270 +272,173 @@ class _Run:
         for number in signals:
             loop.remove_signal_handler(number)
 
-    async def _recover(self) -> None:
-        self._unknown = self.ledger.unknown_calls()
-        if not self._unknown:
+    async def _recover(self, key: RunKey) -> None:
+        """Settle and fetch what earlier runs may have paid for, before anything is bought."""
+        self.phase = "recovering"
+        caller = self.caller
+        for attempt, generation in self.ledger.unsettled_generations():
+            cost = await caller.wire.generation_cost(generation)
+            if cost is not None:
+                await caller.commits.reconcile(attempt, cost)
+        # Noted before the sweep: what it settles has still to be fetched.
+        caller.unknown = self.ledger.unknown_calls()
+        for attempt_unknown in self.ledger.unknown_attempts():
+            since = caller.unknown_since.get(attempt_unknown.key, 0)
+            caller.unknown_since[attempt_unknown.key] = max(since, attempt_unknown.created_us)
+        await key.sweep_old()
+        if not caller.unknown:
             return
         gate = asyncio.Semaphore(RECOVERIES)
 
         async def one(state: "TraceState", teacher: Teacher) -> None:
             async with gate:
-                await self._answer(state, teacher, first_pass=True)
+                if await caller.answer(state, teacher, first_pass=True):
+                    self._recovered.add((state.state_id, teacher.name))
 
-        await self._all(
-            one(state, teacher)
+        pairs = [
+            (state, teacher)
             for state in self.questions.states
             for teacher in self.questions.teachers
-            if (state.state_id, teacher.name) in self._unknown
-        )
+            if (state.state_id, teacher.name) in caller.unknown
+        ]
+        for state, teacher in pairs:
+            self._spawn(one(state, teacher))
+        await self._finish_tasks(set())
+        for state, teacher in pairs:
+            self.lanes[teacher.name].asked += (state.state_id, teacher.name) in self._recovered
 
-    async def _chain(self, chain: "list[TraceState]", teacher: Teacher) -> None:
-        for state in chain:
-            if (state.state_id, teacher.name) not in self._answered:
-                await self._answer(state, teacher)
-
-    async def _all(self, jobs: Iterable[Coroutine[Any, Any, None]]) -> None:
-        """Run jobs to their end; once stopped, give them the drain time and cancel."""
-        tasks = [asyncio.ensure_future(job) for job in jobs]
-        if not tasks:
+    async def _waves(self) -> None:
+        self.phase = "asking"
+        states, teachers = self.questions.states, self.questions.teachers
+        if self.selector is None:
+            for lane in self.lanes.values():
+                lane.asked = len(states)
+            await self._wave({teacher.name: None for teacher in teachers})
             return
+        named: set[tuple[str, str]] = set()
+        while not self.stop.is_set():
+            wanted: dict[str, set[str] | None] = {teacher.name: set() for teacher in teachers}
+            before = len(named)
+            for state, teacher in self.selector.next_wave(states, teachers, self.caller.answers):
+                pair = (state.state_id, teacher.name)
+                if pair not in named and pair not in self._recovered:
+                    self.lanes[teacher.name].asked += 1
+                    ids = wanted[teacher.name]
+                    assert ids is not None
+                    ids.add(state.state_id)
+                named.add(pair)
+            if len(named) == before:
+                return
+            await self._wave(wanted)
+
+    async def _wave(self, wanted: dict[str, set[str] | None]) -> None:
+        """Ask each teacher about its states (all where ``None``), in its own order."""
+        chains = self.questions.chains()
+        drivers = set()
+        for teacher in self.questions.teachers:
+            ids = wanted[teacher.name]
+            cut = units(
+                [
+                    [
+                        state
+                        for state in chain
+                        if (ids is None or state.state_id in ids)
+                        and (state.state_id, teacher.name) not in self._recovered
+                    ]
+                    for chain in chains
+                ],
+                teacher.prompt_cache,
+            )
+            drivers.add(self._spawn(self._drive(teacher, Queue(cut))))
+        await self._finish_tasks(drivers)
+
+    async def _drive(self, teacher: Teacher, queue: Queue) -> None:
+        """Start a teacher's calls, a bounded number of them at once."""
+        # Twice the window's cap: calls that wait for a retry must not hold up the others.
+        room = asyncio.Semaphore(2 * teacher.concurrency)
+        while not self.stop.is_set():
+            await room.acquire()
+            item = await queue.next()
+            if item is None:
+                return
+            self._spawn(self._one(teacher, queue, room, *item))
+            await asyncio.sleep(0)
+
+    async def _one(
+        self,
+        teacher: Teacher,
+        queue: Queue,
+        room: asyncio.Semaphore,
+        state: "TraceState",
+        unit: Unit,
+    ) -> None:
+        try:
+            await self.caller.answer(state, teacher, unit)
+        finally:
+            queue.done(unit)
+            room.release()
+
+    # -- tasks ---------------------------------------------------------------------
+
+    def _spawn(self, job: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = asyncio.ensure_future(job)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            self._error = self._error or error
+            self.stop.set()
+
+    async def _finish_tasks(self, drivers: "set[asyncio.Task[None]]") -> None:
+        """Wait for all tasks; once stopped, give calls the drain time and cancel them."""
         stopped = asyncio.ensure_future(self.stop.wait())
         try:
-            pending = set(tasks)
-            while pending and not self.stop.is_set():
-                done, _ = await asyncio.wait(
-                    {*pending, stopped}, return_when=asyncio.FIRST_COMPLETED
-                )
-                pending -= done
-                if any(task.exception() for task in done if task is not stopped):
-                    self.stop.set()
-            if pending:
-                _, pending = await asyncio.wait(pending, timeout=self.limits.drain_s)
+            # Drivers end after all of their calls began, so they are waited for first.
+            while (waited := (drivers & self._tasks) or self._tasks) and not stopped.done():
+                await asyncio.wait({*waited, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if self._tasks:
+                for driver in drivers:
+                    driver.cancel()
+                for lane in self.lanes.values():
+                    lane.close()
+                await asyncio.wait(set(self._tasks), timeout=self.limits.drain_s)
         finally:
             stopped.cancel()
-            for task in tasks:
+            left = set(self._tasks)
+            for task in left:
                 task.cancel()
-            results = await asyncio.gather(*tasks, return_exceptions=True)
-        for result in results:
-            if isinstance(result, Exception):
-                raise result
+            await asyncio.gather(*left, return_exceptions=True)
+        if self._error:
+            raise self._error
 
-    # -- one state, one teacher ----------------------------------------------------
+    # -- progress and the report -----------------------------------------------------
 
-    async def _answer(
-        self, state: "TraceState", teacher: Teacher, *, first_pass: bool = False
-    ) -> None:
-        """Get one answer, or record why there is none. Never raises for a bad answer."""
-        await asyncio.sleep(0)  # a chain whose answers are all there lets others run
-        try:
-            await self._answer_once(state, teacher, first_pass=first_pass)
-        finally:
-            if (state.state_id, teacher.name) in self._answered:
-                self.done += 1
-                if self.progress:
-                    self.progress(teacher.name, self.done, self.total)
+    async def _tick(self) -> None:
+        while self.on_progress:
+            await asyncio.sleep(TICK_S)
+            self.on_progress(self._snapshot())
 
-    async def _answer_once(
-        self, state: "TraceState", teacher: Teacher, *, first_pass: bool
-    ) -> None:
-        lane = self.lanes[teacher.name]
-        question = self.questions.build(state, teacher)
-        where = {"state_id": state.state_id, "teacher": teacher.name}
-        self._answered.add((state.state_id, teacher.name))
-        if known := self.ledger.outcome(question.key, question.call):
-            lane.cached += known == "billed"
-            lane.refused += known == "refused"
-            return
-        if question.refuse:
-            lane.refused += 1
-            self.refusals.append(self._refusal_row(question))
-            return
-        if question.skip:
-            self.skipped.append(where | {"why": question.skip})
-            return
-        why = await self._buy(question, lane, first_pass=first_pass)
-        if why == _LATER:
-            self._answered.discard((state.state_id, teacher.name))
-        elif why:
-            self.not_bought.append(where | {"why": why})
-
-    async def _buy(self, question: Question, lane: Lane, *, first_pass: bool) -> str:
-        """Ask until there is an answer; return why there is none, or an empty string."""
-        scopes = self._scopes(question)
-        tries = waits = 0
-        was_unknown = (question.call.state_id, question.call.teacher) in self._unknown
-        while True:
-            if why := self._closed(lane, scopes):
-                return why
-            outcome: Outcome | None = None
-            async with lane.slot():
-                if why := self._closed(lane, scopes):
-                    return why
-                admission = self._admit(question, scopes, recovery=was_unknown)
-                if admission.kind == "reserved":
-                    tries += 1
-                    outcome = await self._send(question, lane, admission.attempt)
-            if admission.kind == "cached":
-                lane.cached += 1
-                return ""
-            if admission.kind == "refused" and first_pass:
-                return _LATER  # other recoveries make room
-            if admission.kind == "refused":
-                self.exhausted.append(admission.scope)
-                return f"budget exhausted: {admission.scope}"
-            if outcome is None:  # busy or wait: a call in flight will change that
-                waits += 1
-                if waits % _POLLS_TO_ADOPT == 0:
-                    self.ledger.adopt_dead()  # unless its process has died meanwhile
-                await self._pause(_POLL_S)
-                continue
-            if outcome.kind in ("billed", "refused"):
-                return ""
-            was_unknown = was_unknown or outcome.kind == "unknown"
-            if outcome.stop or not outcome.retryable or tries >= self.limits.attempts:
-                lane.unknown += outcome.kind == "unknown"
-                return outcome.detail
-            if outcome.retry_after is None:
-                ceiling = min(self.limits.backoff_cap_s, self.limits.backoff_s * 2 ** (tries - 1))
-                await self._pause(random.uniform(0, ceiling))  # noqa: S311
-
-    def _admit(self, question: Question, scopes: list[str], *, recovery: bool) -> Admission:
-        self._largest = max(self._largest, question.amount)
-        generous = min(HEADROOM_CALLS * self._largest, self.ceiling // HEADROOM_SHARE)
-        headroom = max(self._largest, generous)
-        return self.ledger.reserve(
-            question.key,
-            question.amount,
-            scopes,
-            question.call,
-            headroom=0 if recovery else headroom,
-        )
-
-    async def _send(self, question: Question, lane: Lane, attempt: str) -> Outcome:
-        """Send once and write the outcome to the ledger before anything else happens."""
-        self.ledger.mark_sent(attempt)
-        lane.calls += 1
-        try:
-            outcome = await self.wire.chat(question.body)
-            cost = outcome.cost
-            if outcome.source_id:
-                cost = await self.wire.generation_cost(outcome.source_id)
-        except asyncio.CancelledError:
-            self.ledger.mark_unknown(attempt, "cancelled")
-            lane.unknown += 1
-            raise
-        if outcome.kind == "billed":
-            reply = Reply(
-                "billed",
-                outcome.status,
-                outcome.body,
-                cost,
-                outcome.generation_id,
-                outcome.latency_ms,
-                "recovered" if outcome.source_id else "bought",
-            )
-            billed = outcome.cost or 0
-            held = self.ledger.settle(attempt, billed, reply, source=outcome.source_id)
-            lane.bought += 1
-            lane.recovered += bool(outcome.source_id)
-            lane.cost += billed
-            lane.succeeded(outcome.latency_ms)
-            if not held:
-                lane.stopped = "bound_violation: a bill passed its worst case"
-            return outcome
-        if outcome.kind == "refused":
-            refusal = Reply(
-                "refused", outcome.status, outcome.body, 0, outcome.generation_id,
-                outcome.latency_ms, "bought", outcome.detail,
-            )  # fmt: skip
-            self.ledger.release(attempt, outcome.detail, refusal)
-            lane.refused += 1
-            return outcome
-        if outcome.kind == "unbilled":
-            self.ledger.release(attempt, outcome.detail)
-        else:
-            self.ledger.mark_unknown(
-                attempt,
-                outcome.detail,
-                raw=outcome.body or None,
-                generation=outcome.generation_id if outcome.status == 200 else "",
-            )
-        busy = outcome.status in BUSY_STATUSES
-        lane.failed(outcome.detail, busy=busy, retry_after=outcome.retry_after)
-        lane.unreachable = outcome.unreachable
-        if outcome.stop == "account":
-            self.account = outcome.detail
-        elif outcome.stop == "teacher":
-            lane.stopped = outcome.detail
-        elif lane.down:
-            lane.stopped = f"too many failures, the last: {outcome.detail}"
-        return outcome
-
-    def _closed(self, lane: Lane, scopes: list[str]) -> str:
-        """Return why nothing more may be asked here, or an empty string."""
-        if self.stop.is_set():
-            return "interrupted"
-        if self.account:
-            return f"the endpoint refuses the account: {self.account}"
-        if lane.stopped:
-            return f"teacher stopped: {lane.stopped}"
-        refused = [scope for scope in self.exhausted if scope in scopes]
-        return f"budget exhausted: {refused[0]}" if refused else ""
-
-    def _scopes(self, question: Question) -> list[str]:
-        today = datetime.now(UTC).strftime("%Y-%m-%d")
-        return [
-            f"run:{self.run_id}",
-            f"day:{today}",
-            f"month:{today[:7]}",
-            f"teacher:{question.call.teacher}",
-            f"partition:{question.call.day}",
-            "global",
-        ]
-
-    async def _pause(self, seconds: float) -> None:
-        """Sleep, or wake when the run is stopped."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.stop.wait(), seconds)
-
-    def _refusal_row(self, question: Question) -> dict[str, Any]:
-        call = question.call
-        return {
-            "teacher": call.teacher,
-            "day": call.day,
-            "state_id": call.state_id,
-            "session_id": call.session_id,
-            "request_hash": question.key,
-            "status": "refused",
-            "detail": question.refuse,
-            "cost_picodollars": 0,
-            **{k: v for k, v in call.meta.items() if k != "toolset"},
-        }
-
-    # -- the report ----------------------------------------------------------------
+    def _snapshot(self) -> Snapshot:
+        scope = self.ledger.status()[f"run:{self.run_id}"]
+        return snapshot(self.phase, time.monotonic() - self._began, self.lanes, scope)
 
     def report(self, figures: dict[str, dict[str, dict[str, int]]]) -> ReplayReport:
         scope = self.ledger.status()[f"run:{self.run_id}"]
+        endpoint = self.teacher_set.endpoint
+        states = len(self.questions.states)
         by_teacher = {
-            name: TeacherFigures(
-                calls=lane.calls,
-                replies=lane.bought + lane.cached,
-                cached=lane.cached,
-                refused=lane.refused,
-                unknown=lane.unknown,
-                cost_picodollars=lane.cost,
-                latency_p50_ms=lane.percentile(0.5),
-                latency_p95_ms=lane.percentile(0.95),
-                errors=lane.errors,
-                stopped=lane.stopped,
-            )
+            name: teacher_figures(lane, endpoint.name, name, states - lane.asked)
             for name, lane in self.lanes.items()
         }
         lanes = self.lanes.values()
+        caller = self.caller
         return ReplayReport(
             run_id=self.run_id,
-            simulated=self.teacher_set.endpoint.simulated,
-            states=len(self.questions.states),
+            simulated=endpoint.simulated,
+            states=states,
             calls=sum(lane.calls for lane in lanes),
             replies=sum(lane.bought + lane.cached for lane in lanes),
             cached=sum(lane.cached for lane in lanes),
@@ -514,11 +448,13 @@ class _Run:
             spent_usd=scope.spent / PICO,
             reserved_usd=(scope.reserved + scope.unknown) / PICO,
             ceiling_usd=(scope.ceiling or 0) / PICO,
-            exhausted_scope=self.exhausted[0] if self.exhausted else "",
+            exhausted_scope=caller.exhausted[0] if caller.exhausted else "",
             by_teacher=by_teacher,
             by_day_teacher=figures,
-            skipped=self.skipped,
-            not_bought=self.not_bought,
+            skipped=caller.skipped,
+            not_bought=caller.not_bought,
+            not_asked=sum(part.not_asked for part in by_teacher.values()),
+            sweep=self.sweep,
         )
 
     def raise_for_failure(self, report: ReplayReport) -> None:
@@ -527,17 +463,18 @@ class _Run:
         Raises:
             ComposerError: see :func:`replay`.
         """
-        if self.account:
+        endpoint = self.teacher_set.endpoint
+        if self.caller.account:
             raise ComposerError(
-                f"endpoint {self.teacher_set.endpoint.name} refuses the account"
-                f" ({self.account}); check {self.teacher_set.endpoint.api_key_env} and its credit"
+                f"endpoint {endpoint.name} refuses the account"
+                f" ({self.caller.account}); check {endpoint.api_key_env} and its credit"
             )
         if self.interrupted:
+            total = sum(lane.asked for lane in self.lanes.values())
             raise ComposerError(
-                f"replay was interrupted after {report.replies} of {self.total} replies;"
+                f"replay was interrupted after {report.replies} of {total} replies;"
                 " run it again to go on"
             )
         down = all(lane.unreachable for lane in self.lanes.values())
         if report.not_bought and not report.replies and down:
-            url = self.teacher_set.endpoint.url()
-            raise ComposerError(f"endpoint {url} cannot be reached")
+            raise ComposerError(f"endpoint {endpoint.url()} cannot be reached")

@@ -1,132 +1,110 @@
 """The budget ledger: what may be spent, what was spent, and every reply that was paid for.
 
-Belongs here: scopes with ceilings, the state machine of an attempt, claims, replies, and
-the one SQLite file (WAL) that holds them. Does not belong here: HTTP, prices of models, and
-what a reply means.
+Belongs here: opening a ledger and its methods, one durable transaction each. Does not belong
+here: the state machine (``replay.ledger_rules``), databases (``replay.ledger_sqlite``,
+``replay.ledger_postgres``), many operations in one transaction (``replay.commits``), HTTP,
+prices of models, and what a reply means.
 
-An attempt goes ``reserved -> sent -> done | released | unknown``. Admission, settlement and
-release are one ``BEGIN IMMEDIATE`` transaction each, so any number of processes share a
-ceiling exactly: ``spent + reserved + unknown`` of a scope never passes its ceiling by
-admission. A settlement writes the cost and the reply's bytes together. An attempt whose
-outcome nobody knows stays charged at its worst case until it is reconciled.
-
-Money is int64 picodollars (1e-12 USD). The SQL is kept to what PostgreSQL also speaks.
+Any number of processes share a ceiling exactly: ``spent + reserved + unknown`` of a scope
+never passes its ceiling by admission. Money is int64 picodollars (1e-12 USD).
 """
 
+import contextlib
 import os
-import sqlite3
+import threading
 import time
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, TypeVar
 
-import msgspec
-import zstandard
-
-from composer_pipeline.errors import InputError
+from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.replay import ledger_queries as queries
+from composer_pipeline.replay import ledger_rules as rules
+from composer_pipeline.replay import ledger_sweep
+from composer_pipeline.replay.ledger_batch import BEAT_S, Batch, Operation
+from composer_pipeline.replay.ledger_place import (
+    LEDGER_VARIABLE,
+    check_scope,
+    is_url,
+    ledger_target,
+)
+from composer_pipeline.replay.ledger_store import Store
+from composer_pipeline.replay.ledger_types import (
+    Admission,
+    AttemptClosed,
+    Call,
+    Event,
+    LedgerFull,
+    NotQuiescent,
+    Reply,
+    RunKey,
+    ScopeStatus,
+    SweepMismatch,
+    SweepResult,
+    UnknownAttempt,
+)
 from composer_pipeline.replay.money import to_pico
-from composer_pipeline.replay.owner import is_alive, process_identity
+from composer_pipeline.replay.owner import new_owner, retire
 
-LEDGER_VARIABLE = "COMPOSER_LEDGER"
+__all__ = [
+    "LEDGER_VARIABLE",
+    "Admission",
+    "AttemptClosed",
+    "Call",
+    "Event",
+    "Ledger",
+    "LedgerFull",
+    "NotQuiescent",
+    "Reply",
+    "RunKey",
+    "ScopeStatus",
+    "SweepMismatch",
+    "SweepResult",
+    "UnknownAttempt",
+    "check_scope",
+    "existing_ledger",
+    "is_url",
+    "ledger_target",
+    "open_ledger",
+]
 
-_TABLES = """
-CREATE TABLE IF NOT EXISTS scope (
-  name TEXT PRIMARY KEY, ceiling BIGINT, spent BIGINT NOT NULL DEFAULT 0,
-  reserved BIGINT NOT NULL DEFAULT 0, unknown BIGINT NOT NULL DEFAULT 0);
-CREATE TABLE IF NOT EXISTS call (
-  key TEXT NOT NULL, state_id TEXT NOT NULL, teacher TEXT NOT NULL, session_id TEXT NOT NULL,
-  day TEXT NOT NULL, meta TEXT NOT NULL, PRIMARY KEY (key, state_id, teacher));
-CREATE INDEX IF NOT EXISTS call_partition ON call (teacher, day);
-CREATE TABLE IF NOT EXISTS attempt (
-  id TEXT PRIMARY KEY, key TEXT NOT NULL, state TEXT NOT NULL, reserve BIGINT NOT NULL,
-  cost BIGINT, scopes TEXT NOT NULL, owner TEXT NOT NULL, generation_id TEXT,
-  detail TEXT NOT NULL DEFAULT '', raw BLOB, created_us BIGINT NOT NULL, ended_us BIGINT);
-CREATE INDEX IF NOT EXISTS attempt_key ON attempt (key, state);
-CREATE INDEX IF NOT EXISTS attempt_state ON attempt (state, owner);
-CREATE TABLE IF NOT EXISTS reply (
-  key TEXT PRIMARY KEY, outcome TEXT NOT NULL, http_status BIGINT NOT NULL, body BLOB NOT NULL,
-  cost BIGINT, generation_id TEXT, latency_ms DOUBLE PRECISION NOT NULL,
-  obtained TEXT NOT NULL, detail TEXT NOT NULL, created_us BIGINT NOT NULL);
-CREATE TABLE IF NOT EXISTS claim (key TEXT PRIMARY KEY, owner TEXT NOT NULL);
-"""
-
-
-class Call(msgspec.Struct, frozen=True):
-    """Which question a key stands for; enough to rebuild the lake's row without the state."""
-
-    state_id: str
-    teacher: str
-    session_id: str
-    day: str
-    meta: dict[str, Any]
-
-
-class Admission(msgspec.Struct, frozen=True):
-    """The answer to :meth:`Ledger.reserve`.
-
-    ``cached``: a reply is there. ``busy``: someone is asking right now. ``wait``: money in
-    flight may come back. ``refused``: ``scope`` has no room. ``reserved``: send it.
-    """
-
-    kind: Literal["cached", "busy", "wait", "refused", "reserved"]
-    attempt: str = ""
-    scope: str = ""
-
-
-class Reply(msgspec.Struct, frozen=True):
-    """A stored reply. ``cost`` is ``None`` until the provider has told it."""
-
-    outcome: Literal["billed", "refused"]
-    http_status: int
-    body: bytes
-    cost: int | None
-    generation_id: str = ""
-    latency_ms: float = 0.0
-    obtained: Literal["bought", "recovered"] = "bought"
-    detail: str = ""
-
-
-class ScopeStatus(msgspec.Struct, frozen=True):
-    """Picodollars of one scope; ``ceiling`` is ``None`` where nobody set one."""
-
-    ceiling: int | None
-    spent: int
-    reserved: int
-    unknown: int
+T = TypeVar("T")
 
 
 class Ledger:
-    """One ledger file. Safe to open from several processes.
+    """One ledger: a file, or a PostgreSQL database by URL.
+
+    Safe to open from several processes, and to use from several threads of one.
 
     Raises:
-        InputError: the file cannot be opened or is no ledger.
+        InputError: it cannot be opened, is no ledger, or is a newer version's.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
-        self.owner = process_identity()
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            # One thread at a time uses it; Dagster may open and use it in different ones.
-            self._db = sqlite3.connect(
-                self.path, timeout=60, isolation_level=None, check_same_thread=False
-            )
-            self._db.execute("PRAGMA journal_mode=WAL")
-            # FULL: a bill must survive a power cut, not only a killed process.
-            self._db.execute("PRAGMA synchronous=FULL")
-            for statement in _TABLES.split(";"):
-                self._db.execute(statement)
-        except (OSError, sqlite3.DatabaseError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
-            raise InputError(f"ledger {self.path}: {reason}") from error
+    def __init__(self, target: str | os.PathLike[str]) -> None:
+        self._store = _store(target)
+        self.name = self._store.name
+        self.path: Path | None = None if is_url(target) else Path(target)
+        self.owner = new_owner()
+        self._lock = threading.RLock()
+        self._beat = 0.0
+
+    def __repr__(self) -> str:
+        return f"Ledger({self.name})"
 
     def close(self) -> None:
-        """Close the file."""
-        self._db.close()
+        """Give up what this ledger object still has in flight, and close the database.
+
+        What was reserved is released, what was sent becomes unknown; another owner would
+        otherwise do the same once this process has ended.
+        """
+        with self._lock, contextlib.suppress(ComposerError):
+            retire(self.owner)
+            if self._beat:
+                self._beat = time.monotonic()  # no further heartbeat
+                self.apply([rules.leave(self.owner)])
+        self._store.close()
 
     def __enter__(self) -> "Ledger":
         return self
@@ -134,15 +112,40 @@ class Ledger:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    @contextmanager
-    def _write(self) -> Iterator[sqlite3.Connection]:
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            yield self._db
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
-        self._db.execute("COMMIT")
+    def apply(self, operations: Sequence[Operation[Any]]) -> list[Any]:
+        """Run operations in order in one durable transaction.
+
+        Returns:
+            The result of each, or the exception of one that failed; it changed nothing.
+
+        Raises:
+            ComposerError: the transaction failed as a whole and nothing was written.
+        """
+        results: list[Any] = []
+        with self._lock:
+            with self._store.transaction() as session:
+                batch = Batch(session, self.owner)
+                batch.prefetch(operations)
+                for operation in operations:
+                    try:
+                        results.append(operation.run(batch))
+                    except (AttemptClosed, ComposerError) as error:
+                        results.append(error)
+                beat = time.monotonic()
+                due = not self._beat or beat - self._beat >= BEAT_S
+                if due:
+                    batch.beat()
+                batch.flush()
+            if due:
+                self._beat = beat
+        return results
+
+    def _do(self, operation: Operation[T]) -> T:
+        (result,) = self.apply([operation])
+        if isinstance(result, Exception):
+            raise result
+        value: T = result
+        return value
 
     # -- ceilings ----------------------------------------------------------------
 
@@ -155,17 +158,12 @@ class Ledger:
         pico = None if usd is None else to_pico(usd)
         if pico is not None and pico <= 0:
             raise InputError(f"the ceiling of {scope} must be above 0 USD")
-        with self._write() as db:
-            db.execute(
-                "INSERT INTO scope (name, ceiling) VALUES (?, ?)"
-                " ON CONFLICT (name) DO UPDATE SET ceiling = excluded.ceiling",
-                (scope, pico),
-            )
+        self._do(rules.set_ceiling(scope, pico))
 
     def status(self) -> dict[str, ScopeStatus]:
         """Return every scope's ceiling and sums."""
-        rows = self._db.execute("SELECT name, ceiling, spent, reserved, unknown FROM scope")
-        return {name: ScopeStatus(*rest) for name, *rest in rows}
+        with self._lock:
+            return queries.status(self._store)
 
     # -- the state machine -------------------------------------------------------
 
@@ -177,6 +175,7 @@ class Ledger:
         call: Call,
         *,
         headroom: int = 0,
+        send: bool = False,
     ) -> Admission:
         """Admit one call in one transaction, or say why not.
 
@@ -186,42 +185,21 @@ class Ledger:
             scopes: names such as ``run:…``, ``day:2026-11-16``, ``teacher:…``, ``global``.
             call: remembered for the lake, also where a reply is already there.
             headroom: picodollars to leave free, for recoveries.
+            send: mark it sent in the same transaction.
         """
-        with self._write() as db:
-            self._note(db, key, call)
-            if db.execute("SELECT 1 FROM reply WHERE key = ?", (key,)).fetchone():
-                return Admission("cached")
-            claim = db.execute("SELECT owner FROM claim WHERE key = ?", (key,)).fetchone()
-            if claim and (claim[0] == self.owner or is_alive(claim[0])):
-                return Admission("busy")
-            if claim:
-                self._adopt(db, claim[0])
-            for scope in scopes:
-                db.execute("INSERT INTO scope (name) VALUES (?) ON CONFLICT DO NOTHING", (scope,))
-            for scope in scopes:
-                ceiling, spent, reserved, unknown = db.execute(
-                    "SELECT ceiling, spent, reserved, unknown FROM scope WHERE name = ?", (scope,)
-                ).fetchone()
-                if ceiling is None:
-                    continue
-                settled = spent + unknown + amount + headroom
-                if settled + reserved > ceiling:
-                    waits = reserved > 0 and settled <= ceiling
-                    return Admission("wait" if waits else "refused", scope=scope)
-            attempt = uuid.uuid4().hex
-            db.execute(
-                "INSERT INTO attempt (id, key, state, reserve, scopes, owner, created_us)"
-                " VALUES (?, ?, 'reserved', ?, ?, ?, ?)",
-                (attempt, key, amount, _json(list(scopes)), self.owner, _now()),
-            )
-            db.execute("INSERT INTO claim (key, owner) VALUES (?, ?)", (key, self.owner))
-            _move(db, scopes, reserved=amount)
-            return Admission("reserved", attempt)
+        return self._do(rules.reserve(key, amount, scopes, call, headroom=headroom, send=send))
 
     def mark_sent(self, attempt: str) -> None:
-        """Say that the bytes are about to leave; from here on money may be owed."""
-        with self._write() as db:
-            self._end(db, attempt, "sent", ended=False)
+        """Say that the bytes are about to leave; from here on money may be owed.
+
+        Raises:
+            AttemptClosed: it was adopted meanwhile; do not send.
+        """
+        self._do(rules.mark_sent(attempt))
+
+    def note_generation(self, attempt: str, generation: str) -> None:
+        """Journal the provider's id of an answer as soon as it is known."""
+        self._do(rules.note_generation(attempt, generation))
 
     def settle(self, attempt: str, cost: int, reply: Reply, *, source: str = "") -> bool:
         """Write the billed cost and the reply's bytes in one transaction.
@@ -235,192 +213,143 @@ class Ledger:
                 :meth:`unsettled_generations` where that is still ``None``.
 
         Returns:
-            False when the cost passed the reservation (a bound violation).
+            False when the cost passed the reservation (a bound violation). The teacher is
+            then quarantined.
+
+        Raises:
+            AttemptClosed: the attempt was settled or released before.
         """
-        with self._write() as db:
-            key, reserve, scopes = self._end(
-                db, attempt, "done", cost=cost, generation=reply.generation_id
-            )
-            _move(db, scopes, reserved=-reserve, spent=cost)
-            held = cost <= reserve
-            if not held:
-                db.execute("UPDATE attempt SET detail = 'bound_violation' WHERE id = ?", (attempt,))
-            if source:
-                reply = msgspec.structs.replace(
-                    reply, cost=self._settle_source(db, key, source, reply.cost)
-                )
-            self._store(db, key, reply)
-            return held
+        return self._do(rules.settle(attempt, cost, reply, source=source))
 
-    def _settle_source(
-        self, db: sqlite3.Connection, key: str, source: str, cost: int | None
-    ) -> int | None:
-        known = db.execute(
-            "SELECT cost FROM attempt WHERE key = ? AND generation_id = ? AND state = 'done'"
-            " AND cost IS NOT NULL",
-            (key, source),
-        ).fetchone()
-        if known:
-            return int(known[0])
-        row = db.execute(
-            "SELECT id FROM attempt WHERE key = ? AND state = 'unknown'"
-            " AND (generation_id IS NULL OR generation_id = ?) ORDER BY created_us",
-            (key, source),
-        ).fetchone()
-        if row is None:
-            return 0  # bought through another ledger; nothing of it is charged here
-        if cost is None:
-            db.execute("UPDATE attempt SET generation_id = ? WHERE id = ?", (source, row[0]))
-            return None
-        self._close_unknown(db, row[0], cost, source)
-        return cost
+    def reconcile(self, attempt: str, cost: int) -> bool:
+        """Settle an unknown attempt whose generation's cost has become known.
 
-    def reconcile(self, attempt: str, cost: int) -> None:
-        """Settle an unknown attempt whose generation's cost has become known."""
-        with self._write() as db:
-            row = db.execute(
-                "SELECT key, generation_id FROM attempt WHERE id = ? AND state = 'unknown'",
-                (attempt,),
-            ).fetchone()
-            if row:
-                self._close_unknown(db, attempt, cost, row[1])
-                db.execute(
-                    "UPDATE reply SET cost = ? WHERE key = ? AND cost IS NULL", (cost, row[0])
-                )
+        Args:
+            attempt: nothing happens where it is not unknown any more.
+            cost: all that it cost the user, see :func:`composer_pipeline.replay.money.billed_pico`.
+
+        Returns:
+            False when the cost passed the reservation; the teacher is then quarantined.
+        """
+        return self._do(rules.reconcile(attempt, cost))
 
     def release(self, attempt: str, detail: str, refusal: Reply | None = None) -> None:
         """Give the reservation back: the attempt is known not to be billed.
 
         ``refusal`` is stored as the key's reply where asking again would change nothing.
+
+        Raises:
+            AttemptClosed: the attempt is not open.
         """
-        with self._write() as db:
-            key, reserve, scopes = self._end(db, attempt, "released", detail=detail, cost=0)
-            _move(db, scopes, reserved=-reserve)
-            if refusal:
-                self._store(db, key, refusal)
+        self._do(rules.release(attempt, detail, refusal))
 
     def mark_unknown(
         self, attempt: str, detail: str, *, raw: bytes | None = None, generation: str = ""
     ) -> None:
-        """Keep the worst case charged: nobody knows whether it was billed."""
-        with self._write() as db:
-            _, reserve, scopes = self._end(
-                db, attempt, "unknown", detail=detail, generation=generation
-            )
-            _move(db, scopes, reserved=-reserve, unknown=reserve)
-            if raw is not None:
-                db.execute("UPDATE attempt SET raw = ? WHERE id = ?", (_pack(raw), attempt))
+        """Keep the worst case charged: nobody knows whether it was billed.
+
+        Raises:
+            AttemptClosed: the attempt is not open.
+        """
+        self._do(rules.mark_unknown(attempt, detail, raw=raw, generation=generation))
 
     def adopt_dead(self) -> int:
-        """Take over what dead processes left: unsent is released, sent becomes unknown."""
-        with self._write() as db:
-            owners = db.execute(
-                "SELECT DISTINCT owner FROM attempt WHERE state IN ('reserved', 'sent')"
-            ).fetchall()
-            dead = [o for (o,) in owners if o != self.owner and not is_alive(o)]
-            return sum(self._adopt(db, owner) for owner in dead)
+        """Take over what dead owners left: unsent is released, sent becomes unknown."""
+        return self._do(rules.adopt_dead())
 
-    def _adopt(self, db: sqlite3.Connection, owner: str) -> int:
-        rows = db.execute(
-            "SELECT id, state, reserve, scopes FROM attempt"
-            " WHERE owner = ? AND state IN ('reserved', 'sent')",
-            (owner,),
-        ).fetchall()
-        for attempt, state, reserve, scopes in rows:
-            sent = state == "sent"
-            self._end(db, attempt, "unknown" if sent else "released", detail="owner died")
-            _move(db, _list(scopes), reserved=-reserve, unknown=reserve if sent else 0)
-        db.execute("DELETE FROM claim WHERE owner = ?", (owner,))
-        return len(rows)
+    def beat(self) -> None:
+        """Say that this owner lives. Writes do it by themselves every 10 s."""
+        self._beat = 0.0
+        self.apply([])
 
-    def _end(
-        self,
-        db: sqlite3.Connection,
-        attempt: str,
-        state: str,
-        *,
-        detail: str = "",
-        cost: int | None = None,
-        generation: str = "",
-        ended: bool = True,
-    ) -> tuple[str, int, list[str]]:
-        row = db.execute(
-            "SELECT key, reserve, scopes FROM attempt"
-            " WHERE id = ? AND state IN ('reserved', 'sent')",
-            (attempt,),
-        ).fetchone()
-        if row is None:
-            raise RuntimeError(f"attempt {attempt} is not open")
-        db.execute(
-            "UPDATE attempt SET state = ?, detail = ?, cost = ?, generation_id = ?, ended_us = ?"
-            " WHERE id = ?",
-            (state, detail, cost, generation or None, _now() if ended else None, attempt),
-        )
-        if ended:
-            db.execute("DELETE FROM claim WHERE key = ?", (row[0],))
-        return row[0], row[1], _list(row[2])
+    # -- the provider's bill -----------------------------------------------------
 
-    def _close_unknown(self, db: sqlite3.Connection, attempt: str, cost: int, source: str) -> None:
-        reserve, scopes = db.execute(
-            "SELECT reserve, scopes FROM attempt WHERE id = ?", (attempt,)
-        ).fetchone()
-        db.execute(
-            "UPDATE attempt SET state = 'done', cost = ?, generation_id = ?, ended_us = ?"
-            " WHERE id = ?",
-            (cost, source, _now(), attempt),
-        )
-        _move(db, _list(scopes), unknown=-reserve, spent=cost)
+    def set_run_key(self, run_scope: str, key_hash: str, baseline_pico: int) -> None:
+        """Remember that a run uses a key of its own, and the key's usage before the run.
 
-    def _note(self, db: sqlite3.Connection, key: str, call: Call) -> None:
-        db.execute(
-            "INSERT INTO call (key, state_id, teacher, session_id, day, meta)"
-            " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-            (key, call.state_id, call.teacher, call.session_id, call.day, _json(call.meta)),
-        )
+        Args:
+            run_scope: ``run:…``.
+            key_hash: a hash of the key, or the provider's; never the key.
+            baseline_pico: the key's usage in picodollars. The first one given stays.
+        """
+        self._do(ledger_sweep.set_run_key(run_scope, key_hash, baseline_pico))
 
-    def _store(self, db: sqlite3.Connection, key: str, reply: Reply) -> None:
-        values = msgspec.structs.asdict(reply) | {"body": _pack(reply.body)}
-        db.execute(
-            f"INSERT INTO reply (key, created_us, {', '.join(values)})"
-            f" VALUES (?, ?{', ?' * len(values)}) ON CONFLICT DO NOTHING",
-            (key, _now(), *values.values()),
-        )
+    def run_keys(self, run_scope: str) -> list[RunKey]:
+        """Return the keys of a run, the oldest first."""
+        with self._lock:
+            return queries.run_keys(self._store, run_scope)
+
+    def sweep(
+        self, run_scope: str, key_usage_pico: int, baseline_pico: int, *, grace_s: float = 0.0
+    ) -> SweepResult:
+        """Charge a run's unknown attempts what they cost, by the meter of the run's own keys.
+
+        Args:
+            run_scope: ``run:…``; all its calls used keys that nothing else used.
+            key_usage_pico: usage of these keys now, in picodollars, own provider keys
+                (BYOK) included where costs include them.
+            baseline_pico: their usage before the run.
+            grace_s: seconds since the last change in the run; at least the provider's
+                timeout plus the delay of its meter.
+
+        Returns:
+            What was swept. With nothing unknown, that usage and ledger agree exactly.
+
+        Raises:
+            NotQuiescent: calls are in flight, or the grace is not over.
+            SweepMismatch: not ``0 <= usage - baseline - spent <= charged as unknown``.
+        """
+        return self._do(ledger_sweep.sweep(run_scope, key_usage_pico, baseline_pico, grace_s))
+
+    def unsettled_generations(self) -> list[tuple[str, str]]:
+        """Return (attempt, generation id) of unknown attempts whose generation is known."""
+        with self._lock:
+            return queries.unsettled_generations(self._store)
+
+    def unknown_attempts(self, scope: str = "") -> list[UnknownAttempt]:
+        """Return the unknown attempts of a scope (of all when empty), the oldest first."""
+        with self._lock:
+            return queries.unknown_attempts(self._store, scope)
+
+    # -- quarantine and events ---------------------------------------------------
+
+    def quarantine(self, teacher: str, why: str) -> None:
+        """Refuse every admission of a teacher until it is lifted."""
+        self._do(rules.quarantine(teacher, why))
+
+    def lift_quarantine(self, teacher: str) -> bool:
+        """Admit a teacher again; return whether it was quarantined."""
+        return self._do(rules.lift_quarantine(teacher))
+
+    def quarantined(self) -> dict[str, str]:
+        """Return teacher -> why."""
+        with self._lock:
+            return queries.quarantined(self._store)
+
+    def events(self, kind: str = "") -> list[Event]:
+        """Return the events of a kind (all when empty), the oldest first."""
+        with self._lock:
+            return queries.events(self._store, kind)
 
     # -- questions ---------------------------------------------------------------
 
     def has_reply(self, key: str) -> bool:
         """Say whether a reply (or a final refusal) is stored for the key."""
-        return self._db.execute("SELECT 1 FROM reply WHERE key = ?", (key,)).fetchone() is not None
+        with self._lock:
+            return queries.has_reply(self._store, key)
 
     def outcome(self, key: str, call: Call) -> str:
         """Return ``billed``, ``refused`` or nothing, and note that it also answers ``call``."""
-        reply = self._db.execute("SELECT outcome FROM reply WHERE key = ?", (key,)).fetchone()
-        if reply is None:
-            return ""
-        row = self._db.execute(
-            "SELECT 1 FROM call WHERE key = ? AND state_id = ? AND teacher = ?",
-            (key, call.state_id, call.teacher),
-        ).fetchone()
-        if row is None:
-            with self._write() as db:
-                self._note(db, key, call)
-        return str(reply[0])
+        with self._lock:
+            found, noted = queries.answer(self._store, key, call)
+        if found and not noted:
+            self._do(rules.outcome(key, call))
+        return found
 
     def unknown_calls(self) -> set[tuple[str, str]]:
-        """Return (state_id, teacher) of calls with an unknown attempt and no reply."""
-        rows = self._db.execute(
-            "SELECT DISTINCT call.state_id, call.teacher FROM attempt"
-            " JOIN call ON call.key = attempt.key LEFT JOIN reply ON reply.key = attempt.key"
-            " WHERE attempt.state = 'unknown' AND reply.key IS NULL"
-        )
-        return {(state, teacher) for state, teacher in rows}
-
-    def unsettled_generations(self) -> list[tuple[str, str]]:
-        """Return (attempt, generation id) of unknown attempts whose generation is known."""
-        return self._db.execute(
-            "SELECT id, generation_id FROM attempt"
-            " WHERE state = 'unknown' AND generation_id IS NOT NULL"
-        ).fetchall()
+        """Return (state_id, teacher) of calls that may have been paid for and have no reply."""
+        with self._lock:
+            return queries.unknown_calls(self._store)
 
     def rows(self, teacher: str, day: str) -> list[dict[str, Any]]:
         """Return the calls of a partition with their reply, or with ``outcome='unknown'``.
@@ -428,68 +357,34 @@ class Ledger:
         Calls that have neither a reply nor an unknown attempt are left out. ``body`` is
         the raw reply.
         """
-        cursor = self._db.execute(
-            "SELECT call.key, call.state_id, call.session_id, call.meta,"
-            " coalesce(reply.outcome, 'unknown') AS outcome, reply.http_status, reply.body,"
-            " reply.cost, reply.generation_id, reply.latency_ms, reply.obtained, reply.detail,"
-            " reply.created_us FROM call LEFT JOIN reply ON reply.key = call.key"
-            " WHERE call.teacher = ? AND call.day = ? AND (reply.key IS NOT NULL OR EXISTS"
-            " (SELECT 1 FROM attempt WHERE attempt.key = call.key AND attempt.state = 'unknown'))"
-            " ORDER BY call.state_id, call.key",
-            (teacher, day),
-        )
-        names = [column[0] for column in cursor.description]
-        rows = [dict(zip(names, row, strict=True)) for row in cursor]
-        for row in rows:
-            row["meta"] = msgspec.json.decode(row["meta"])
-            row["body"] = b"" if row["body"] is None else zstandard.decompress(row["body"])
-        return rows
+        with self._lock:
+            return queries.partition(self._store, teacher, day)
 
 
-def ledger_path(lake: Lake, path: str | os.PathLike[str] | None = None) -> Path:
-    """Return where the ledger of a lake is: ``path``, $COMPOSER_LEDGER, or in the lake.
+def open_ledger(target: str | os.PathLike[str]) -> Ledger:
+    """Open or create the ledger at a path or a ``postgresql://`` URL.
 
     Raises:
-        InputError: the lake is a bucket, which cannot hold an SQLite file.
+        InputError: see :class:`Ledger`.
     """
-    chosen = os.fspath(path) if path is not None else os.environ.get(LEDGER_VARIABLE)
-    if chosen:
-        return Path(chosen).expanduser()
-    if not lake.local:
-        raise InputError(
-            f"lake {lake.url} is a bucket and cannot hold the ledger;"
-            f" name a local file with --ledger PATH or {LEDGER_VARIABLE}"
-        )
-    return Path(lake.root) / "ledger.db"
+    return Ledger(target)
 
 
-def _move(
-    db: sqlite3.Connection,
-    scopes: Sequence[str],
-    *,
-    reserved: int = 0,
-    spent: int = 0,
-    unknown: int = 0,
-) -> None:
-    for scope in scopes:
-        db.execute(
-            "UPDATE scope SET reserved = reserved + ?, spent = spent + ?, unknown = unknown + ?"
-            " WHERE name = ?",
-            (reserved, spent, unknown, scope),
-        )
+def existing_ledger(target: str | os.PathLike[str]) -> Ledger | None:
+    """Open a ledger; ``None``, and nothing created, where its file does not exist."""
+    return Ledger(target) if is_url(target) or Path(target).exists() else None
 
 
-def _pack(data: bytes) -> bytes:
-    return zstandard.ZstdCompressor(level=3).compress(data)
+def ledger_path(lake: Lake, value: str | os.PathLike[str] | None = None) -> Any:
+    """Return :func:`ledger_target`."""
+    return ledger_target(lake, value)
 
 
-def _json(value: list[str] | Mapping[str, Any]) -> str:
-    return msgspec.json.encode(value).decode()
+def _store(target: str | os.PathLike[str]) -> Store:
+    if is_url(target):
+        from composer_pipeline.replay.ledger_postgres import PostgresStore
 
+        return PostgresStore(str(target))
+    from composer_pipeline.replay.ledger_sqlite import SqliteStore
 
-def _list(text: str) -> list[str]:
-    return msgspec.json.decode(text, type=list[str])
-
-
-def _now() -> int:
-    return time.time_ns() // 1000
+    return SqliteStore(target)

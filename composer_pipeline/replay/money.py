@@ -29,3 +29,12 @@ def to_usd(pico: int) -> str:
     """Return picodollars as an exact decimal string in USD."""
     text = f"{Decimal(pico) / PICO:f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def billed_pico(charged: int, upstream: int = 0, is_byok: bool = False) -> int:
+    """Return what a call cost the user in picodollars.
+
+    With an own provider key (BYOK) the upstream cost is paid to the provider besides what
+    OpenRouter charges; otherwise it is part of it and must not be added.
+    """
+    return charged + upstream if is_byok else charged

@@ -46,7 +46,7 @@ def write_replies(
     figures: dict[str, dict[str, dict[str, int]]] = {}
     names = list(teachers)
     for day in days:
-        checks = _Checks(lake, day)
+        checks = ReplyChecks(lake, day)
         for teacher in names:
             rows = [reply_row(item, checks.of(item["meta"])) for item in ledger.rows(teacher, day)]
             rows += [
@@ -78,6 +78,8 @@ def reply_row(item: Mapping[str, Any], check: ArgumentCheck | None) -> dict[str,
         "simulated": meta["simulated"],
         "schema_source": meta["schema_source"],
         "converter_version": meta["converter_version"],
+        "canonical_slug": meta.get("canonical_slug"),
+        "training_terms": meta.get("training_terms"),
         "status": item["outcome"],
         "detail": item["detail"] or "",
         "cost_picodollars": item["cost"],
@@ -141,14 +143,20 @@ def judge(reply: Any, check: ArgumentCheck | None) -> tuple[str, str, Action | N
     return "ok", "", action
 
 
-class _Checks:
-    """The argument checks of a day's toolsets, each made once."""
+class ReplyChecks:
+    """The argument checks of a day's toolsets, each made once.
+
+    Args:
+        lake: has the toolsets.
+        day: the day of the states.
+    """
 
     def __init__(self, lake: Lake, day: str) -> None:
         self._toolsets = toolsets_of_day(lake, day)
         self._made: dict[str, ArgumentCheck] = {}
 
     def of(self, meta: Mapping[str, Any]) -> ArgumentCheck | None:
+        """Return the check of a call's ``meta``; ``None`` where the lake has no such tools."""
         digest = meta.get("toolset")
         if digest is None:
             return _listed(meta["tools"])

@@ -26,6 +26,7 @@ from composer_pipeline.yaml_file import read_mapping
 #: variable must not be able to send sessions somewhere else.
 URL_VARIABLE = "COMPOSER_OPENROUTER_URL"
 
+PromptCache = Literal["chain", "longest_first", "none"]
 Price = Annotated[Decimal, Field(ge=0, le=10_000, allow_inf_nan=False)]
 
 
@@ -41,7 +42,12 @@ class MaxPrice(_Model):
 
 
 class Provider(_Model):
-    """OpenRouter's provider preferences. The defaults are the strict ones."""
+    """OpenRouter's provider preferences. The defaults are the strict ones.
+
+    ``enforce_distillable_text: false`` is the explicit choice to ask models whose authors do
+    not allow training on their outputs. It is part of every body, so it is part of every
+    reply's key, and is recorded with the replies.
+    """
 
     data_collection: Literal["deny", "allow"] = "deny"
     zdr: bool = True
@@ -65,16 +71,56 @@ class Teacher(_Model):
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] = 0.0
     context_length: Annotated[int, Field(ge=1024, le=10_000_000)] = 131_072
     concurrency: Annotated[int, Field(ge=1, le=1024)] = 8
+    #: How the provider caches prompts, which decides the order of a session's calls.
+    #: ``chain``: in order, each prompt extends the one before. ``longest_first``: the
+    #: provider caches prefixes by itself, so the longest prompt goes first and the shorter
+    #: ones then read from it side by side. ``none``: no order.
+    prompt_cache: PromptCache = "chain"
+    #: Ask for prompt caching where a provider needs to be asked (Anthropic, Qwen), for five
+    #: minutes or an hour. Writing to the cache is dearer; the worst case counts it.
+    cache_control: Literal["off", "5m", "1h"] = "off"
     provider: Provider = Provider()
 
     @field_validator("model")
     @classmethod
     def _pinned(cls, value: str) -> str:
-        if not re.fullmatch(r"[a-z0-9][a-z0-9_.-]*/[a-zA-Z0-9][a-zA-Z0-9_.:-]*", value):
-            raise ValueError(f"{value!r} is not an author/model slug")
+        if not re.fullmatch(r"[a-zA-Z0-9][a-zA-Z0-9_.:@/-]*", value):
+            raise ValueError(f"{value!r} is not a model slug")
         if value.startswith("openrouter/") or value.endswith(("latest", ":nitro", ":online")):
             raise ValueError(f"{value!r} does not name one fixed model at its own price")
         return value
+
+
+SkipRule = Literal["todo", "named_read", "confirmation", "near_duplicate"]
+
+
+class Selection(_Model):
+    """Which questions are worth their price; see ``replay.selection``.
+
+    The default asks every teacher about every state.
+    """
+
+    #: ``exact`` stops asking when the rest can no longer change the vote. ``student`` also
+    #: stops when every answer so far agrees with the agent: cheaper, and it misses pairs.
+    curtail: Literal["off", "exact", "student"] = "off"
+    #: Share of the states, chosen by hash, that are asked in full all the same.
+    audit_share: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.03
+    #: Ask first where the trace says that something went wrong.
+    prioritise: bool = True
+    #: Kinds of states that are not asked, but for the audit sample.
+    skip: list[SkipRule] = []
+    #: Ask about at most so many states, the most promising ones.
+    max_states: Annotated[int, Field(ge=1)] | None = None
+
+    @field_validator("curtail", mode="before")
+    @classmethod
+    def _off_is_a_word(cls, value: Any) -> Any:
+        return "off" if value is False else value  # YAML 1.1 reads a bare off as false
+
+    @property
+    def active(self) -> bool:
+        """Whether anything may be left out."""
+        return self.curtail != "off" or bool(self.skip) or self.max_states is not None
 
 
 class Defaults(_Model):
@@ -84,6 +130,8 @@ class Defaults(_Model):
     temperature: float | None = None
     context_length: int | None = None
     concurrency: int | None = None
+    prompt_cache: PromptCache | None = None
+    cache_control: Literal["off", "5m", "1h"] | None = None
     max_price: MaxPrice | None = None
     provider: Provider | None = None
 
@@ -95,6 +143,15 @@ class Endpoint(_Model):
     base_url: str
     api_key_env: Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]*$")] = "OPENROUTER_API_KEY"
     simulated: bool = False
+    #: ``openai``: any server with OpenAI's chat completions (vLLM, a gateway). It gets none
+    #: of OpenRouter's fields. Its replies name no cost, so ``max_price`` is taken as the
+    #: price of every token; 0 is a price.
+    api: Literal["openrouter", "openai"] = "openrouter"
+    #: Variable with a key that may make keys. Where it is set, each run makes a key of its
+    #: own, limited to the run's ceiling, whose usage is the true bill of the run.
+    provisioning_key_env: Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]*$")] | None = None
+    #: Whether the API key is used with this ledger only. Its usage is then the true bill.
+    dedicated_key: bool = False
     #: How long the provider may keep replies so that a paid one can be fetched again
     #: after a crash. ``off`` costs duplicate bills after a crash, never overspend.
     recovery_cache_s: Annotated[int, Field(ge=0, le=86_400)] = 86_400
@@ -102,6 +159,14 @@ class Endpoint(_Model):
     @model_validator(mode="after")
     def _reachable_as_declared(self) -> "Endpoint":
         check_url(self.base_url, simulated=self.simulated)
+        if self.provisioning_key_env and self.dedicated_key:
+            raise ValueError("provisioning_key_env and dedicated_key exclude each other")
+        if self.provisioning_key_env == self.api_key_env:
+            raise ValueError("provisioning_key_env and api_key_env name the same variable")
+        if self.api == "openai" and "api_key_env" not in self.model_fields_set:
+            raise ValueError("api openai needs api_key_env, the variable with its own key")
+        if self.api == "openai" and (self.provisioning_key_env or self.dedicated_key):
+            raise ValueError("only api openrouter tells the usage of a key")
         return self
 
     def url(self) -> str:
@@ -127,6 +192,13 @@ class Limits(_Model):
     backoff_cap_s: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = 60.0
     read_timeout_s: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)] = 600.0
     drain_s: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = 60.0
+    #: How old a lost call must be before it is asked for again: until its generation has
+    #: ended at the provider, the same bytes would be bought a second time.
+    recover_after_s: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = 120.0
+    #: After the last call of a key, how long until its usage has every bill.
+    sweep_grace_s: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] = 600.0
+    #: Bodies held at once, in MiB; calls beyond wait.
+    inflight_mib: Annotated[int, Field(ge=1, le=65_536)] = 256
 
 
 class Projects(_Model):
@@ -151,6 +223,7 @@ class TeacherSet(_Model):
     limits: Limits = Limits()
     projects: Projects = Projects()
     defaults: Defaults = Defaults()
+    selection: Selection = Selection()
     teachers: Annotated[list[Teacher], Field(min_length=1)]
 
     @model_validator(mode="before")
@@ -170,6 +243,10 @@ class TeacherSet(_Model):
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"teachers: two teachers are named {twice[0]!r}")
         for teacher in self.teachers:
+            if self.endpoint.api == "openrouter":
+                _check_slug(teacher)
+            elif teacher.cache_control != "off":
+                raise ValueError(f"teachers: {teacher.name}: only api openrouter has cache_control")
             if teacher.max_tokens >= teacher.context_length:
                 raise ValueError(
                     f"teachers: {teacher.name}: max_tokens must be below context_length"
@@ -204,14 +281,33 @@ class TeacherSet(_Model):
             raise InputError(f"no teacher {unknown[0]!r}; known: {', '.join(sorted(known))}")
         return [teacher for teacher in self.teachers if teacher.name in names]
 
+    def provisioning_key(self) -> str | None:
+        """Return the key that makes keys; ``None`` where the file names none.
+
+        Raises:
+            InputError: the variable is not set; the message names it.
+        """
+        name = self.endpoint.provisioning_key_env
+        if name is None:
+            return None
+        key = os.environ.get(name, "").strip()
+        if not key:
+            raise InputError(
+                f"environment variable {name} is not set; endpoint {self.endpoint.name}"
+                " names it as provisioning_key_env"
+            )
+        return key
+
     def api_key(self) -> str | None:
-        """Return the API key from the environment; ``None`` only for a simulated endpoint.
+        """Return the API key from the environment.
+
+        ``None`` only for a simulated endpoint, or one of api ``openai``, which may need none.
 
         Raises:
             InputError: the variable is not set; the message names it.
         """
         key = os.environ.get(self.endpoint.api_key_env, "").strip()
-        if not key and not self.endpoint.simulated:
+        if not key and not self.endpoint.simulated and self.endpoint.api == "openrouter":
             raise InputError(
                 f"environment variable {self.endpoint.api_key_env} is not set;"
                 f" endpoint {self.endpoint.name} needs an API key"
@@ -259,6 +355,13 @@ def check_url(url: str, *, simulated: bool) -> None:
         raise ValueError(f"a simulated endpoint must be on this machine, not {parts.hostname}")
     if parts.scheme == "http" and not loopback:
         raise ValueError(f"http without TLS is only allowed on this machine, not {parts.hostname}")
+
+
+def _check_slug(teacher: Teacher) -> None:
+    if not re.fullmatch(r"[a-z0-9][a-z0-9_.-]*/[a-zA-Z0-9][a-zA-Z0-9_.:-]*", teacher.model):
+        raise ValueError(
+            f"teachers: {teacher.name}: model: {teacher.model!r} is not an author/model slug"
+        )
 
 
 def _merge(defaults: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:

@@ -1,77 +1,97 @@
-"""One request to a chat-completions endpoint, and what its outcome means for money.
+"""One request to a chat-completions endpoint: its exact body, its key, its worst case.
 
-Belongs here: the exact body, its key, the HTTP client, and sorting an outcome into one of
-four kinds. Does not belong here: retries, budgets and order (``replay.engine``).
+Belongs here: the exact body, what it may cost at most, and the HTTP client. Does not belong
+here: what a response means (``replay.wire_outcome``), retries, budgets and order
+(``replay.engine``).
 
 A body is serialised once; its bytes are hashed and those bytes are sent. Nothing here
-retries. Plain httpx collapses above 64 connections (quadratic pool), hence the aiohttp
-transport. A reply that was paid for is read leniently: an unexpected shape never loses it.
-
-======== =====================================================================
-kind     meaning
-======== =====================================================================
-billed   a reply with a known cost (0 where the provider's response cache hit)
-unbilled refused or failed before it cost anything; ``retryable`` says what next
-refused  unbilled, and asking again would give the same answer
-unknown  it may have been billed: timeout, reset, truncated body
-======== =====================================================================
+retries, and aiohttp repeats no POST. aiohttp is used without the httpx API on top of it,
+which costs 2.5 times as much CPU a call (``benchmarks/replay.py``); plain httpx collapses
+above 64 connections (its pool is quadratic).
 """
 
 import hashlib
 import time
-from collections.abc import Mapping
 from decimal import Decimal
-from email.utils import parsedate_to_datetime
-from typing import Any, Literal
+from typing import Any
 
 import aiohttp
-import httpx
 import msgspec
 import orjson
-from httpx_aiohttp import AiohttpTransport
+from yarl import URL
 
-from composer_pipeline.errors import InputError
 from composer_pipeline.replay.convert import Conversion, wire_messages
-from composer_pipeline.replay.money import to_pico
+from composer_pipeline.replay.money import billed_pico, to_pico
 from composer_pipeline.replay.teachers import Endpoint, Teacher
+from composer_pipeline.replay.wire_outcome import (
+    BUSY_STATUSES,
+    Outcome,
+    TokenPrice,
+    billed_cost,
+    classify,
+    no_response,
+    pico_or_none,
+    read_json,
+)
+
+__all__ = [
+    "BUSY_STATUSES", "Anchor", "Outcome", "TokenPrice", "Wire", "anchor", "anchored_tokens",
+    "billed_cost", "classify", "read_json", "request_key", "serialise", "worst_case",
+]  # fmt: skip
 
 WIRE = "chat/completions@1"
-
-RETRY_STATUSES = {408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529}
-#: The teacher is told to slow down.
-BUSY_STATUSES = {429, 503, 524, 529}
-_SKIP_TYPES = (
-    "context_length", "max_tokens_exceeded", "token_limit_exceeded", "string_too_long",
-    "payload_too_large", "invalid_prompt", "image_",
-)  # fmt: skip
-_REFUSAL_TYPES = ("content_policy_violation", "refusal")
+#: What a cached prompt token may cost to write, as a share of the prompt price.
+CACHE_WRITE = {"off": Decimal(1), "5m": Decimal("1.25"), "1h": Decimal(2)}
+#: Tokens that a chat template may add to a message, for the prefix-anchored bound.
+TEMPLATE_TOKENS = 64
+#: A measured prompt of fewer tokens than a sixteenth of its bytes is not believed.
+MOST_BYTES_PER_TOKEN = 16
+_AFTER_MESSAGES = b'],"tools":'
 
 
-class Outcome(msgspec.Struct, frozen=True):
-    """What came of one request; see the module's table. Money is picodollars."""
-
-    kind: Literal["billed", "unbilled", "refused", "unknown"]
-    status: int = 0
-    body: bytes = b""
-    cost: int | None = None
-    generation_id: str = ""
-    #: Generation that was billed, where this reply came from the response cache.
-    source_id: str = ""
-    latency_ms: float = 0.0
-    detail: str = ""
-    retryable: bool = False
-    retry_after: float | None = None
-    #: ``teacher``: it can answer nothing in this run. ``account``: no teacher can.
-    stop: Literal["", "teacher", "account"] = ""
-    unreachable: bool = False
-
-
-def serialise(teacher: Teacher, conversion: Conversion, session_id: str) -> bytes:
+def serialise(
+    teacher: Teacher, conversion: Conversion, session_id: str, *, api: str = "openrouter"
+) -> bytes:
     """Return the exact body to send.
 
     The session is named by a hash, for sticky routing: the provider's prompt cache holds
     the session's prefix. Key order is frozen, because the response cache depends on it.
+
+    Args:
+        teacher: who is asked.
+        conversion: the messages and tools.
+        session_id: the session of the state.
+        api: ``openrouter``, or ``openai`` for a body with OpenAI's fields alone.
     """
+    body: dict[str, Any] = {
+        "model": teacher.model,
+        "messages": wire_messages(conversion.messages),
+        "tools": conversion.tools,
+        "tool_choice": "auto",
+        "max_completion_tokens": teacher.max_tokens,
+        "temperature": teacher.temperature,
+    }
+    if api == "openai":
+        if not conversion.tools:  # an empty list is refused there
+            del body["tools"], body["tool_choice"]
+        return orjson.dumps(body)
+    session = hashlib.sha256(session_id.encode()).hexdigest()[:32]
+    body["provider"] = orjson.Fragment(_preferences(teacher))
+    body["plugins"] = [{"id": "context-compression", "enabled": False}]
+    body["session_id"] = f"{session}-{teacher.name}"
+    if teacher.cache_control != "off":
+        body["cache_control"] = {"type": "ephemeral", "ttl": teacher.cache_control}
+    return orjson.dumps(body)
+
+
+#: The provider object of the teachers that were asked last, which is the same in each call.
+_PREFERENCES: dict[int, tuple[Teacher, bytes]] = {}
+
+
+def _preferences(teacher: Teacher) -> bytes:
+    known = _PREFERENCES.get(id(teacher))
+    if known is not None and known[0] is teacher:
+        return known[1]
     preferences = teacher.provider.model_dump(exclude_none=True)
     price = teacher.max_price
     preferences["max_price"] = {
@@ -80,19 +100,10 @@ def serialise(teacher: Teacher, conversion: Conversion, session_id: str) -> byte
         "request": 0,
         "image": 0,
     }
-    session = hashlib.sha256(session_id.encode()).hexdigest()[:32]
-    body: dict[str, Any] = {
-        "model": teacher.model,
-        "messages": wire_messages(conversion.messages),
-        "tools": conversion.tools,
-        "tool_choice": "auto",
-        "max_completion_tokens": teacher.max_tokens,
-        "temperature": teacher.temperature,
-        "provider": preferences,
-        "plugins": [{"id": "context-compression", "enabled": False}],
-        "session_id": f"{session}-{teacher.name}",
-    }
-    return orjson.dumps(body)
+    if len(_PREFERENCES) > 256:
+        _PREFERENCES.clear()
+    _PREFERENCES[id(teacher)] = (teacher, orjson.dumps(preferences))
+    return _PREFERENCES[id(teacher)][1]
 
 
 def request_key(endpoint: str, body: bytes) -> str:
@@ -100,21 +111,77 @@ def request_key(endpoint: str, body: bytes) -> str:
 
     The URL is left out: a demo server gets another port every time.
     """
-    return hashlib.sha256(b"\n".join([endpoint.encode(), WIRE.encode(), body])).hexdigest()
+    digest = hashlib.sha256(f"{endpoint}\n{WIRE}\n".encode())
+    digest.update(body)
+    return digest.hexdigest()
 
 
-def worst_case(teacher: Teacher, body: bytes) -> int:
+def worst_case(teacher: Teacher, body: bytes, *, prompt_tokens: int | None = None) -> int:
     """Return the most that sending ``body`` can cost, in picodollars, rounded up.
 
     A byte-level tokenizer makes at most one token of a byte, so the prompt has at most
     ``min(len(body), context_length)`` tokens. Both prices are the caps that the router
     enforces; reasoning is inside ``max_tokens``.
+
+    Args:
+        teacher: who is asked.
+        body: the exact body.
+        prompt_tokens: a tighter bound on the prompt's tokens (:func:`anchored_tokens`).
     """
-    prompt_tokens = min(len(body), teacher.context_length)
+    tokens = min(len(body), teacher.context_length)
+    if prompt_tokens is not None:
+        tokens = min(tokens, prompt_tokens)
     per_million = (
-        teacher.max_price.prompt * prompt_tokens + teacher.max_price.completion * teacher.max_tokens
+        teacher.max_price.prompt * CACHE_WRITE[teacher.cache_control] * tokens
+        + teacher.max_price.completion * teacher.max_tokens
     )
     return to_pico(per_million / 1_000_000)
+
+
+class Anchor(msgspec.Struct, frozen=True):
+    """A prompt whose tokens its teacher has counted: what a longer one may be bounded by.
+
+    ``end`` is where the body's messages end; the digests are of the bytes before and after.
+    """
+
+    end: int
+    head: bytes
+    tail: bytes
+    prompt_tokens: int
+
+
+def anchor(body: bytes, prompt_tokens: int) -> Anchor | None:
+    """Return the anchor of an answered body; ``None`` where its count is not believed."""
+    end = body.find(_AFTER_MESSAGES)
+    if end < 0 or prompt_tokens * MOST_BYTES_PER_TOKEN < len(body):
+        return None
+    return Anchor(end, _digest(body[:end]), _digest(body[end:]), prompt_tokens)
+
+
+def anchored_tokens(body: bytes, before: Anchor | None) -> int | None:
+    """Bound the prompt tokens of a body that extends an answered one; ``None`` if it does not.
+
+    Where the bodies differ only by messages added at the end, the longer prompt has at most
+    the tokens of the shorter one, one for each byte that was added, and what a chat template
+    may add to each message: P(k) <= P(k-1) + bytes + 64 messages (facts, option 2).
+    """
+    if before is None or len(body) < before.end:
+        return None
+    end = body.find(_AFTER_MESSAGES, before.end)
+    if end < 0 or _digest(body[end:]) != before.tail or _digest(body[: before.end]) != before.head:
+        return None
+    added = body[before.end : end]
+    messages = added.count(b'{"role":') + 1  # and the prompt of the answer itself
+    return before.prompt_tokens + len(added) + TEMPLATE_TOKENS * messages
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
+def _number(price: Decimal) -> float | int:
+    """A price as the JSON number that the router compares; exact for any sane price."""
+    return int(price) if price == price.to_integral_value() else float(price)
 
 
 class Wire:
@@ -135,187 +202,74 @@ class Wire:
         read_timeout_s: float = 600.0,
         connections: int = 256,
     ) -> None:
-        headers = {"Content-Type": "application/json", "X-OpenRouter-Title": "composer-pipeline"}
-        if api_key:
-            headers["Authorization"] = f"Bearer {api_key}"
-        self._chat_headers = {}
-        if endpoint.recovery_cache_s:
-            self._chat_headers = {
-                "X-OpenRouter-Cache": "true",
-                "X-OpenRouter-Cache-TTL": str(endpoint.recovery_cache_s),
-            }
         self.url = endpoint.url()
-        limits = httpx.Limits(max_connections=connections, keepalive_expiry=15)
-        self._client = httpx.AsyncClient(
-            transport=AiohttpTransport(limits=limits),
-            headers=headers,
-            timeout=httpx.Timeout(connect=10, write=60, read=read_timeout_s, pool=None),
-            follow_redirects=False,
-        )
+        self._chat_url = URL(f"{self.url}/chat/completions")
+        self._generation_url = URL(f"{self.url}/generation")
+        self._priced = endpoint.api == "openai"
+        self._asks_generations = endpoint.api == "openrouter"
+        self._headers = {"Content-Type": "application/json"}
+        if endpoint.api == "openrouter":
+            self._headers["X-OpenRouter-Title"] = "composer-pipeline"
+            if endpoint.recovery_cache_s:
+                self._headers["X-OpenRouter-Cache"] = "true"
+                self._headers["X-OpenRouter-Cache-TTL"] = str(endpoint.recovery_cache_s)
+        self._authorization = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=read_timeout_s)
+        self._connections = connections
 
     async def __aenter__(self) -> "Wire":
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=self._connections, keepalive_timeout=15),
+            headers=self._authorization,
+            timeout=self._timeout,
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        await self._client.aclose()
+        await self._session.close()
 
-    async def chat(self, body: bytes) -> Outcome:
-        """Send one body once."""
+    async def chat(self, body: bytes, price: TokenPrice | None = None) -> Outcome:
+        """Send one body once.
+
+        Args:
+            body: the exact bytes.
+            price: price of tokens where the endpoint's replies name no cost.
+        """
         started = time.perf_counter()
+        status, generation = 0, ""
         try:
-            response = await self._client.post(
-                f"{self.url}/chat/completions", content=body, headers=self._chat_headers
-            )
-        except (httpx.HTTPError, aiohttp.ClientError) as error:
-            return _no_response(error)
+            async with self._session.post(
+                self._chat_url, data=body, headers=self._headers, allow_redirects=False
+            ) as response:
+                status = response.status
+                generation = response.headers.get("x-generation-id", "")
+                content = await response.read()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            return no_response(error, generation=generation, status=status)
         latency = (time.perf_counter() - started) * 1000
-        return classify(response.status_code, response.headers, response.content, latency)
+        return classify(status, response.headers, content, latency, price if self._priced else None)
 
     async def generation_cost(self, generation_id: str) -> int | None:
         """Return what a generation cost in picodollars; ``None`` where it is not told."""
-        try:
-            response = await self._client.get(
-                f"{self.url}/generation", params={"id": generation_id}, timeout=30
-            )
-        except (httpx.HTTPError, aiohttp.ClientError):
+        if not self._asks_generations:
             return None
-        data = _json_object(response.content).get("data")
-        cost = data.get("total_cost") if isinstance(data, dict) else None
-        return _pico(cost) if response.status_code == 200 else None
-
-
-def classify(status: int, headers: Mapping[str, str], body: bytes, latency: float) -> Outcome:
-    """Sort a complete HTTP response; see the module's table."""
-    generation = headers.get("x-generation-id", "")
-    source = headers.get("x-openrouter-cache-source-id", "")
-    reply = _json_object(body)
-    error = reply.get("error")
-    known: dict[str, Any] = {
-        "status": status,
-        "body": body,
-        "generation_id": generation or str(reply.get("id") or ""),
-        "latency_ms": latency,
-        "retry_after": _retry_after(headers.get("retry-after")),
-    }
-    if status == 200 and not error:
-        if source:
-            return Outcome("billed", cost=0, source_id=source, **known)
-        cost = billed_cost(reply.get("usage"))
-        if not reply:
-            return Outcome("unknown", detail="truncated reply", retryable=True, **known)
-        if _is_free_failure(reply) and not cost:
-            return Outcome("unbilled", detail="the model gave nothing", retryable=True, **known)
+        try:
+            async with self._session.get(
+                self._generation_url,
+                params={"id": generation_id},
+                timeout=aiohttp.ClientTimeout(total=30),
+                allow_redirects=False,
+            ) as response:
+                content = await response.read()
+        except (aiohttp.ClientError, TimeoutError):
+            return None
+        reply = read_json(content)
+        data = reply.get("data") if isinstance(reply, dict) else None
+        if response.status != 200 or not isinstance(data, dict):
+            return None
+        cost = pico_or_none(data.get("total_cost"))
         if cost is None:
-            return Outcome("unknown", detail="reply without a cost", retryable=True, **known)
-        return Outcome("billed", cost=cost, **known)
-    fault = error if isinstance(error, dict) else {}
-    if status >= 500 and not fault:
-        # A gateway answered, not the API: the model behind it may have run to the end.
-        return Outcome("unknown", detail=f"HTTP {status} of a gateway", retryable=True, **known)
-    code = fault.get("code") if status == 200 else status
-    return _classify_error(int(code) if isinstance(code, int) else status, fault, known)
-
-
-def _classify_error(code: int, fault: dict[str, Any], known: dict[str, Any]) -> Outcome:
-    metadata = fault.get("metadata")
-    kind = str(metadata.get("error_type") or "") if isinstance(metadata, dict) else ""
-    availability = fault.get("availability")
-    available = availability if isinstance(availability, dict) else {}
-    reason = str(available.get("code") or kind or f"HTTP {code}")
-    known = known | {"status": code}
-    if kind.startswith(_SKIP_TYPES) or code == 413:
-        return Outcome("refused", detail=reason, **known)
-    if kind in _REFUSAL_TYPES or (code == 403 and _is_moderation(metadata)):
-        return Outcome("refused", detail="refusal", **known)
-    if code in (401, 402) or (code == 403 and not available):
-        return Outcome("unbilled", detail=f"HTTP {code}", stop="account", **known)
-    if available.get("retryable") is True or (not available and code in RETRY_STATUSES):
-        return Outcome("unbilled", detail=reason, retryable=True, **known)
-    if available or code == 404:
-        return Outcome("unbilled", detail=reason, stop="teacher", **known)
-    return Outcome("unbilled", detail=reason, **known)
-
-
-def billed_cost(usage: Any) -> int | None:
-    """Return the billed cost in picodollars from a reply's ``usage``, or ``None``.
-
-    With an own provider key (BYOK) the upstream cost is paid besides; otherwise it is part
-    of ``cost`` and must not be added.
-    """
-    if not isinstance(usage, dict):
-        return None
-    cost = _pico(usage.get("cost"))
-    details = usage.get("cost_details")
-    if cost is None or usage.get("is_byok") is not True or not isinstance(details, dict):
-        return cost
-    return cost + (_pico(details.get("upstream_inference_cost")) or 0)
-
-
-def read_json(body: bytes) -> Any:
-    """Decode JSON with numbers as ``Decimal``; ``None`` where it is not JSON."""
-    try:
-        return msgspec.json.Decoder(float_hook=Decimal).decode(body)
-    except (msgspec.DecodeError, ValueError):
-        return None
-
-
-def _json_object(body: bytes) -> dict[str, Any]:
-    value = read_json(body)
-    return value if isinstance(value, dict) else {}
-
-
-def _no_response(error: Exception) -> Outcome:
-    """Tell "never sent" from "perhaps billed".
-
-    httpx-aiohttp maps a reset of an established connection to ``ConnectTimeout``, so only
-    the aiohttp exception underneath says whether a connection was ever made.
-    """
-    cause = error.__cause__ or error
-    never_sent = isinstance(cause, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
-    name = type(cause).__name__
-    if never_sent:
-        return Outcome("unbilled", detail=name, retryable=True, unreachable=True)
-    if isinstance(error, httpx.UnsupportedProtocol | httpx.InvalidURL):
-        raise InputError("the endpoint's base_url is not a usable URL") from error
-    return Outcome("unknown", detail=name, retryable=True)
-
-
-def _is_free_failure(reply: dict[str, Any]) -> bool:
-    """Zero-completion insurance: nothing generated, or a generation that ended in error."""
-    choices = reply.get("choices")
-    first = choices[0] if isinstance(choices, list) and choices else {}
-    reason = first.get("finish_reason") if isinstance(first, dict) else None
-    usage = reply.get("usage")
-    tokens = usage.get("completion_tokens") if isinstance(usage, dict) else None
-    return reason == "error" or (not reason and not tokens)
-
-
-def _is_moderation(metadata: Any) -> bool:
-    return isinstance(metadata, dict) and ("reasons" in metadata or "flagged_input" in metadata)
-
-
-def _pico(value: Any) -> int | None:
-    if isinstance(value, bool) or not isinstance(value, Decimal | int | str):
-        return None
-    try:
-        return to_pico(value)
-    except InputError:
-        return None
-
-
-def _retry_after(value: str | None) -> float | None:
-    if not value:
-        return None
-    try:
-        return max(0.0, float(value))
-    except ValueError:
-        pass
-    try:
-        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
-    except ValueError:
-        return None
-
-
-def _number(price: Decimal) -> float | int:
-    """A price as the JSON number that the router compares; exact for any sane price."""
-    return int(price) if price == price.to_integral_value() else float(price)
+            return None
+        upstream = pico_or_none(data.get("upstream_inference_cost")) or 0
+        return billed_pico(cost, upstream, data.get("is_byok") is True)

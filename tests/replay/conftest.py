@@ -22,6 +22,15 @@ def lake(tmp_path: Path) -> Lake:
     return lake
 
 
+@pytest.fixture(params=["sqlite", "postgres"])
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> str | Path:
+    """A ledger that does not exist yet, on each database."""
+    if request.param == "sqlite":
+        return tmp_path / "ledger.db"
+    url: str = request.getfixturevalue("postgres_server").database()
+    return url
+
+
 @pytest.fixture
 def teacher_set() -> TeacherSet:
     """The demo's teachers, with short waits."""

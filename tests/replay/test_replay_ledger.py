@@ -5,6 +5,7 @@ import random
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.replay.ledger import Call, Ledger, Reply, ledger_path
+from composer_pipeline.replay.ledger import Call, Ledger, Reply, ledger_target
 from composer_pipeline.replay.money import to_pico, to_usd
 from composer_pipeline.replay.owner import is_alive, process_identity
 
@@ -24,10 +25,10 @@ def billed(cost: int | None, body: bytes = b"{}", **rest: object) -> Reply:
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    ledger = Ledger(tmp_path / "ledger.db")
-    ledger.set_ceiling("run:r", Decimal(100) / 10**12)
-    return ledger
+def ledger(target: str | Path) -> Iterator[Ledger]:
+    with Ledger(target) as ledger:
+        ledger.set_ceiling("run:r", Decimal(100) / 10**12)
+        yield ledger
 
 
 def sums(ledger: Ledger, scope: str = "run:r") -> tuple[int, int, int]:
@@ -174,8 +175,8 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_crash_leaves_sent_charged_and_unsent_free(ledger: Ledger) -> None:
-    done = subprocess.run([sys.executable, "-c", CRASH, str(ledger.path)], check=False)
+def test_crash_leaves_sent_charged_and_unsent_free(ledger: Ledger, target: str | Path) -> None:
+    done = subprocess.run([sys.executable, "-c", CRASH, str(target)], check=False)
     assert done.returncode == -signal.SIGKILL
     assert sums(ledger) == (0, 60, 0)
     assert ledger.adopt_dead() == 2
@@ -183,8 +184,8 @@ def test_crash_leaves_sent_charged_and_unsent_free(ledger: Ledger) -> None:
     assert ledger.reserve("sent", 30, ["run:r"], CALL).kind == "reserved"
 
 
-def test_claim_of_a_dead_owner_is_taken_over(ledger: Ledger) -> None:
-    subprocess.run([sys.executable, "-c", CRASH, str(ledger.path)], check=False)
+def test_claim_of_a_dead_owner_is_taken_over(ledger: Ledger, target: str | Path) -> None:
+    subprocess.run([sys.executable, "-c", CRASH, str(target)], check=False)
     assert ledger.reserve("unsent", 30, ["run:r"], CALL).kind == "reserved"
     assert sums(ledger) == (0, 30, 30)
 
@@ -219,7 +220,7 @@ print(spent)
 """
 
 
-def test_processes_never_pass_the_ceiling_together(ledger: Ledger) -> None:
+def test_processes_never_pass_the_ceiling_together(ledger: Ledger, target: str | Path) -> None:
     ceiling = 600
     ledger.set_ceiling("run:r", Decimal(ceiling) / 10**12)
     workers = [
@@ -228,7 +229,7 @@ def test_processes_never_pass_the_ceiling_together(ledger: Ledger) -> None:
                 sys.executable,
                 "-c",
                 WORKER,
-                str(ledger.path),
+                str(target),
                 str(random.Random(n).randint(1, 9999)),
             ],
             stdout=subprocess.PIPE,
@@ -254,10 +255,14 @@ def test_not_a_ledger(tmp_path: Path) -> None:
 def test_where_the_ledger_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COMPOSER_LEDGER", raising=False)
     lake = Lake(tmp_path / "lake")
-    assert ledger_path(lake) == tmp_path / "lake" / "ledger.db"
+    assert ledger_target(lake) == tmp_path / "lake" / "ledger.db"
     bucket = Lake("memory://bucket/lake")
     with pytest.raises(InputError, match="--ledger"):
-        ledger_path(bucket)
+        ledger_target(bucket)
     monkeypatch.setenv("COMPOSER_LEDGER", str(tmp_path / "l.db"))
-    assert ledger_path(bucket) == tmp_path / "l.db"
-    assert ledger_path(bucket, tmp_path / "m.db") == tmp_path / "m.db"
+    assert ledger_target(bucket) == tmp_path / "l.db"
+    assert ledger_target(bucket, tmp_path / "m.db") == tmp_path / "m.db"
+    url = "postgresql://user@host/composer"
+    assert ledger_target(bucket, url) == url
+    with pytest.raises(InputError, match="mysql"):
+        ledger_target(lake, "mysql://user:secret@host/composer")

@@ -13,6 +13,9 @@ from composer_pipeline.replay.schemas import tool_schemas
 from composer_pipeline.replay.teachers import TeacherSet
 from composer_pipeline.replay.toolsets import ArgumentCheck
 from composer_pipeline.replay.wire import (
+    TokenPrice,
+    anchor,
+    anchored_tokens,
     billed_cost,
     classify,
     request_key,
@@ -59,6 +62,13 @@ def test_cache_hit_costs_nothing_and_names_its_source() -> None:
     assert (outcome.kind, outcome.cost, outcome.source_id) == ("billed", 0, "gen-0")
 
 
+def test_half_a_cache_hit_is_no_reply() -> None:
+    """It cost nothing, and the paid reply is still there to be fetched."""
+    headers = {"x-openrouter-cache-source-id": "gen-0"}
+    outcome = sort_out(200, json.dumps(GOOD).encode()[:40], **headers)
+    assert (outcome.kind, outcome.retryable, outcome.source_id) == ("unbilled", True, "")
+
+
 @pytest.mark.parametrize(
     ("status", "body", "kind", "retryable", "stop"),
     [
@@ -80,7 +90,8 @@ def test_cache_hit_costs_nothing_and_names_its_source() -> None:
         (404, failure(404, availability={"code": "capacity_exhausted", "retryable": True}),
          "unbilled", True, ""),
         (401, failure(401, "authentication"), "unbilled", False, "account"),
-        (402, failure(402, "payment_required"), "unbilled", False, "account"),
+        (402, failure(402, "payment_required"), "unbilled", False, "teacher"),
+        (403, failure(403, "permission_denied"), "unbilled", False, "account"),
     ],
 )  # fmt: skip
 def test_outcomes(status: int, body: Any, kind: str, retryable: bool, stop: str) -> None:
@@ -121,6 +132,70 @@ def test_worst_case_is_bytes_and_tokens_at_the_caps() -> None:
     assert worst_case(teacher, b"x" * 1000) == 1000 * 300_000 + 1024 * 1_200_000
     huge = worst_case(teacher, b"x" * 10_000_000)
     assert huge == teacher.context_length * 300_000 + 1024 * 1_200_000
+
+
+def body_of(messages: list[dict[str, Any]], tools: Any = ()) -> bytes:
+    teacher = TeacherSet.load(DEMO).teachers[0]
+    return serialise(teacher, Conversion(messages, list(tools), {}, {}, "recorded"), "s")
+
+
+def test_a_longer_prompt_is_bounded_by_the_measured_one() -> None:
+    first = [{"role": "user", "content": 'say "],\\"tools\\":" twice'}]
+    added = [
+        {"role": "assistant", "content": "it is said"},
+        {"role": "user", "content": "again " * 50},
+    ]
+    short, long = body_of(first), body_of(first + added)
+    measured = anchor(short, 200)
+    assert measured is not None
+    bound = anchored_tokens(long, measured)
+    assert bound == 200 + (len(long) - len(short)) + 64 * 3
+    teacher = TeacherSet.load(DEMO).teachers[0]
+    assert worst_case(teacher, long, prompt_tokens=bound) == bound * 300_000 + 1024 * 1_200_000
+    assert worst_case(teacher, long, prompt_tokens=10**9) == worst_case(teacher, long)
+    # Nothing but an extension is bounded.
+    assert anchored_tokens(short, anchor(long, 300)) is None
+    assert anchored_tokens(body_of([added[0], *first, *added]), measured) is None
+    other = body_of(first + added, [{"type": "function", "function": {"name": "f"}}])
+    assert anchored_tokens(other, measured) is None
+    assert anchored_tokens(long, None) is None
+    # A count that no tokenizer gives is not believed.
+    assert anchor(short, len(short) // 17) is None
+    assert anchor(short, 0) is None
+
+
+def test_cache_writes_are_in_the_worst_case() -> None:
+    teacher = TeacherSet.load(DEMO).teachers[0]
+    dear = teacher.model_copy(update={"cache_control": "1h"})
+    assert worst_case(dear, b"x" * 1000) == 2 * 1000 * 300_000 + 1024 * 1_200_000
+    conversion = Conversion([{"role": "user", "content": "hi"}], [], {}, {}, "recorded")
+    assert json.loads(serialise(dear, conversion, "s"))["cache_control"]["ttl"] == "1h"
+    assert "cache_control" not in json.loads(serialise(teacher, conversion, "s"))
+
+
+def test_other_apis_get_their_own_fields_and_prices() -> None:
+    teacher = TeacherSet.load(DEMO).teachers[0]
+    conversion = Conversion([{"role": "user", "content": "hi"}], [], {}, {}, "recorded")
+    sent = json.loads(serialise(teacher, conversion, "s", api="openai"))
+    assert sent.keys() == {"model", "messages", "max_completion_tokens", "temperature"}
+    usage = {"prompt_tokens": 1000, "completion_tokens": 10}
+    raw = json.dumps({**GOOD, "usage": usage}).encode()
+    price = TokenPrice(Decimal("0.3"), Decimal("1.2"))
+    assert classify(200, {}, raw, 1.0, price).cost == 1000 * 300_000 + 10 * 1_200_000
+    assert classify(200, {}, raw, 1.0, TokenPrice(Decimal(0), Decimal(0))).cost == 0
+    assert classify(200, {}, raw, 1.0).kind == "unknown"
+
+
+@pytest.mark.parametrize("cost", [-1, "-0.5", True, [1], float("1e40")])
+def test_an_absurd_cost_is_no_cost(cost: Any) -> None:
+    assert sort_out(200, {**GOOD, "usage": {"cost": cost}}).kind == "unknown"
+
+
+@pytest.mark.parametrize("wait", ["inf", "1e9", "nan"])
+def test_an_absurd_retry_after_is_capped(wait: str) -> None:
+    seconds = sort_out(429, failure(429), **{"retry-after": wait}).retry_after
+    assert seconds is not None
+    assert 0 <= seconds <= 3600
 
 
 @pytest.mark.parametrize(

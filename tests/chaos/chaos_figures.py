@@ -1,0 +1,134 @@
+"""What a round of the chaos test found, its bars, and the table.
+
+Belongs here: figures and judgement. Does not belong here: processes and kills
+(``chaos_driver``) or how the figures are taken (``chaos_audit``).
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+#: Most bills for a body that had been billed before, as a share of all bills, while the
+#: provider keeps replies for us.
+DUPLICATES = 0.005
+
+
+class Round(msgspec.Struct, frozen=True):
+    """What one round is: where the ledger is, what binds, how often it is killed."""
+
+    name: str
+    store: str
+    cache: bool
+    bound: bool
+    kills: int
+    sessions: int
+    turns: int
+    processes: int = 3
+    #: Whether every process is a run of its own; they share the global ceiling.
+    own_runs: bool = False
+    #: Whether each run makes keys of its own. They die with a process, and so does the
+    #: provider's response cache, which belongs to the key.
+    minted: bool = False
+    faults: float = 0.25
+    seed: int = 0
+
+
+class Figures(msgspec.Struct):
+    """What came of it; money in picodollars."""
+
+    round: Round
+    processes: int = 0
+    kills: int = 0
+    faults: list[str] = msgspec.field(default_factory=list)
+    requests: int = 0
+    bills: int = 0
+    hits: int = 0
+    duplicates: int = 0
+    samples: int = 0
+    overspend: int = 0
+    uncovered: int = 0
+    truth: int = 0
+    ledger_error: int = 0
+    unknown_before: int = 0
+    unknown_after: int = 0
+    steps: int = 0
+    steps_that_bound: int = 0
+    billed_bodies: int = 0
+    in_lake: int = 0
+    lost_while_bound: int = 0
+    complete: bool = False
+    leaks: list[str] = msgspec.field(default_factory=list)
+    notes: list[str] = msgspec.field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def recoverable(self) -> bool:
+        """Whether a paid reply can be fetched again after a kill."""
+        return self.round.cache and not self.round.minted
+
+    def misses(self) -> list[str]:
+        """Return every bar that was missed, each as one sentence."""
+        found = list(self.notes)
+        exact = {
+            "overspend": self.overspend,
+            "money that the ledger did not cover at a sampled moment": self.uncovered,
+            "ledger - truth after the sweep": self.ledger_error,
+            "unknown after the sweep": self.unknown_after,
+            "billed bodies without a reply in the lake": self.billed_bodies - self.in_lake,
+        }
+        found += [f"{what}: {value}, not 0" for what, value in exact.items() if value]
+        if self.recoverable and self.lost_while_bound:
+            found.append(f"{self.lost_while_bound} paid replies not recovered under the ceiling")
+        if self.recoverable and self.duplicates > DUPLICATES * self.bills:
+            share = self.duplicates / max(1, self.bills)
+            found.append(f"duplicate bills: {self.duplicates} ({share:.2%}), bar {DUPLICATES:.1%}")
+        if self.kills < self.round.kills:
+            found.append(f"kills: {self.kills} of {self.round.kills}; the work was over too soon")
+        if self.processes < 3:
+            found.append(f"processes at once: {self.processes}, not 3")
+        if self.round.bound and not self.steps_that_bound:
+            found.append("the ceiling never bound")
+        if not self.complete:
+            found.append("the work was not finished after the last ceiling was lifted")
+        found += [f"the key is in {path}" for path in self.leaks]
+        return found
+
+
+def table(results: Sequence[Figures]) -> str:
+    """Return the figures as a Markdown table, one column a round."""
+    rows: list[tuple[str, list[str]]] = [
+        ("ledger", [f.round.store for f in results]),
+        ("response cache", ["on" if f.round.cache else "off" for f in results]),
+        ("ceilings", ["bind" if f.round.bound else "ample" for f in results]),
+        ("runs", ["one each" if f.round.own_runs else "one" for f in results]),
+        ("keys", ["made by each run" if f.round.minted else "one" for f in results]),
+        ("processes at once", [str(f.processes) for f in results]),
+        ("kill -9", [str(f.kills) for f in results]),
+        ("fault classes", [str(len(f.faults)) for f in results]),
+        ("requests", [str(f.requests) for f in results]),
+        ("bills", [str(f.bills) for f in results]),
+        ("free hits", [str(f.hits) for f in results]),
+        (
+            "duplicate bills",
+            [f"{f.duplicates} ({f.duplicates / max(1, f.bills):.2%})" for f in results],
+        ),
+        ("ceilings that bound", [f"{f.steps_that_bound} of {f.steps}" for f in results]),
+        ("moments sampled", [str(f.samples) for f in results]),
+        ("overspend, any scope, any moment (p$)", [str(f.overspend) for f in results]),
+        ("truth not covered, any moment (p$)", [str(f.uncovered) for f in results]),
+        ("unknown before the sweep (p$)", [str(f.unknown_before) for f in results]),
+        ("unknown after the sweep (p$)", [str(f.unknown_after) for f in results]),
+        ("provider's bill (p$)", [str(f.truth) for f in results]),
+        ("ledger - bill (p$)", [str(f.ledger_error) for f in results]),
+        (
+            "billed bodies, in the lake",
+            [f"{f.billed_bodies}, {f.in_lake}" for f in results],
+        ),
+        ("paid, not recovered while bound", [str(f.lost_while_bound) for f in results]),
+        ("files with the key", [str(len(f.leaks)) for f in results]),
+        ("seconds", [f"{f.seconds:.0f}" for f in results]),
+    ]
+    names = [f.round.name for f in results]
+    lines = [f"| | {' | '.join(names)} |", f"|---|{'---|' * len(names)}"]
+    lines += [f"| {label} | {' | '.join(cells)} |" for label, cells in rows]
+    return "\n".join(lines)

@@ -1,0 +1,347 @@
+"""Any order of everything that owners can do, against a model in plain Python."""
+
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from composer_pipeline.replay.ledger import (
+    AttemptClosed,
+    Call,
+    Ledger,
+    NotQuiescent,
+    Reply,
+)
+from composer_pipeline.replay.owner import retire
+
+KEYS = ["a", "b", "c", "d", "e"]
+#: The worst case belongs to the bytes, and so to the key; so does the run, whose key pays.
+AMOUNT = {"a": 7, "b": 20, "c": 20, "d": 33, "e": 50}
+RUN = {"a": "run:1", "b": "run:1", "c": "run:1", "d": "run:2", "e": "run:2"}
+SCOPES = ["run:1", "run:2", "global", "teacher:x", "teacher:y", "day:2026-11-16"]
+OPEN = ("reserved", "sent")
+
+
+class Machine(RuleBasedStateMachine):
+    """``self.attempts`` is the model; ``truth`` of an attempt is what the provider billed."""
+
+    def __init__(self, fresh: Callable[[], str | Path]) -> None:
+        super().__init__()
+        self.target = fresh()
+        self.ledgers = [Ledger(self.target) for _ in range(3)]
+        self.dead: list[Ledger] = []
+        self.attempts: dict[str, dict[str, Any]] = {}
+        self.replies: dict[str, str] = {}
+        self.ceilings: dict[str, int | None] = dict.fromkeys(SCOPES)
+        self.quarantined: set[str] = set()
+        self.over: set[str] = set()
+
+    def teardown(self) -> None:
+        for ledger in self.ledgers + self.dead:
+            ledger.close()
+
+    # -- the model -------------------------------------------------------------------
+
+    def sums(self, scope: str) -> tuple[int, int, int]:
+        there = [a for a in self.attempts.values() if scope in a["scopes"]]
+        return (
+            sum(a["cost"] or 0 for a in there if a["state"] in ("done", "swept")),
+            sum(a["reserve"] for a in there if a["state"] in OPEN),
+            sum(a["reserve"] for a in there if a["state"] == "unknown"),
+        )
+
+    def is_dead(self, owner: str) -> bool:
+        return owner in {ledger.owner for ledger in self.dead}
+
+    def adopt(self, owner: str) -> int:
+        count = 0
+        for attempt in self.attempts.values():
+            if attempt["owner"] == owner and attempt["state"] in OPEN:
+                sent = attempt["state"] == "sent"
+                attempt["state"] = "unknown" if sent else "released"
+                attempt["truth"] = attempt["truth"] if sent else 0
+                count += 1
+        return count
+
+    def pick(self, data: st.DataObject, *states: str) -> tuple[str, dict[str, Any]]:
+        found = [i for i, a in self.attempts.items() if a["state"] in states]
+        chosen = data.draw(st.sampled_from(found))
+        return chosen, self.attempts[chosen]
+
+    def has(self, *states: str) -> bool:
+        return any(a["state"] in states for a in self.attempts.values())
+
+    def any_ledger(self, data: st.DataObject) -> Ledger:
+        return data.draw(st.sampled_from(self.ledgers))
+
+    def store(self, key: str, outcome: str) -> None:
+        if self.replies.get(key) != "billed":
+            self.replies[key] = outcome
+
+    # -- what owners do --------------------------------------------------------------
+
+    @initialize(ceiling=st.integers(40, 200))
+    def start(self, ceiling: int) -> None:
+        self.ledgers[0].set_ceiling("global", Decimal(ceiling) / 10**12)
+        self.ceilings["global"] = ceiling
+
+    @rule(data=st.data(), scope=st.sampled_from(SCOPES), value=st.none() | st.integers(1, 150))
+    def set_ceiling(self, data: st.DataObject, scope: str, value: int | None) -> None:
+        if value is not None:  # a ceiling below what is used would only be trivially passed
+            value = max(value, sum(self.sums(scope)))
+        usd = None if value is None else Decimal(value) / 10**12
+        self.any_ledger(data).set_ceiling(scope, usd)
+        self.ceilings[scope] = value
+
+    @rule(
+        data=st.data(),
+        key=st.sampled_from(KEYS),
+        teacher=st.sampled_from(["x", "y"]),
+        headroom=st.sampled_from([0, 0, 15]),
+        send=st.booleans(),
+        share=st.integers(0, 100),
+    )
+    def reserve(
+        self, data: st.DataObject, key: str, teacher: str, headroom: int, send: bool, share: int
+    ) -> None:
+        ledger = self.any_ledger(data)
+        amount, scopes = AMOUNT[key], [RUN[key], f"teacher:{teacher}", "global", "day:2026-11-16"]
+        call = Call(key, teacher, "session", "2026-11-16", {})
+        got = ledger.reserve(key, amount, scopes, call, headroom=headroom, send=send)
+        holders = [a for a in self.attempts.values() if a["key"] == key and a["state"] in OPEN]
+        if key in self.replies:
+            assert (got.kind, got.outcome) == ("cached", self.replies[key])
+            return
+        if teacher in self.quarantined:
+            assert got.kind == "quarantined"
+            return
+        if any(not self.is_dead(a["owner"]) for a in holders):
+            assert got.kind == "busy"
+            return
+        for holder in holders:
+            self.adopt(holder["owner"])
+        for scope in scopes:
+            ceiling = self.ceilings[scope]
+            spent, reserved, unknown = self.sums(scope)
+            if ceiling is None or spent + reserved + unknown + amount + headroom <= ceiling:
+                continue
+            waits = reserved and spent + unknown + amount + headroom <= ceiling
+            assert (got.kind, got.scope) == ("wait" if waits else "refused", scope)
+            return
+        assert got.kind == "reserved"
+        self.attempts[got.attempt] = {
+            "key": key,
+            "state": "sent" if send else "reserved",
+            "reserve": amount,
+            "cost": None,
+            "scopes": scopes,
+            "owner": ledger.owner,
+            "generation": "",
+            "truth": amount * share // 100,
+            "teacher": teacher,
+        }
+
+    @precondition(lambda self: self.has("reserved"))
+    @rule(data=st.data())
+    def mark_sent(self, data: st.DataObject) -> None:
+        number, attempt = self.pick(data, "reserved")
+        self.any_ledger(data).mark_sent(number)
+        attempt["state"] = "sent"
+
+    @precondition(lambda self: self.has("sent", "unknown"))
+    @rule(data=st.data())
+    def settle(self, data: st.DataObject) -> None:
+        """Also late, by an owner that was adopted although it lived."""
+        number, attempt = self.pick(data, "sent", "unknown")
+        cost = attempt["truth"]
+        generation = f"gen-{number}"
+        reply = Reply("billed", 200, number.encode(), cost, generation)
+        assert self.any_ledger(data).settle(number, cost, reply)
+        attempt |= {"state": "done", "cost": cost, "generation": generation}
+        self.store(attempt["key"], "billed")
+
+    @precondition(lambda self: self.has("sent"))
+    @rule(data=st.data(), extra=st.integers(1, 9))
+    def settle_above_the_bound(self, data: st.DataObject, extra: int) -> None:
+        number, attempt = self.pick(data, "sent")
+        cost = attempt["reserve"] + extra
+        assert not self.any_ledger(data).settle(number, cost, Reply("billed", 200, b"!", cost))
+        attempt |= {"state": "done", "cost": cost, "truth": cost}
+        self.store(attempt["key"], "billed")
+        self.quarantined.add(attempt["teacher"])
+        self.over.update(attempt["scopes"])
+
+    @precondition(lambda self: self.quarantined)
+    @rule(data=st.data())
+    def lift(self, data: st.DataObject) -> None:
+        teacher = data.draw(st.sampled_from(sorted(self.quarantined)))
+        assert self.any_ledger(data).lift_quarantine(teacher)
+        self.quarantined.remove(teacher)
+
+    @precondition(lambda self: self.has("sent"))
+    @rule(data=st.data(), told=st.booleans())
+    def hit(self, data: st.DataObject, told: bool) -> None:
+        """The provider's cache answers; the source is some unknown attempt of the key."""
+        number, attempt = self.pick(data, "sent")
+        sources = [
+            a
+            for a in self.attempts.values()
+            if a["key"] == attempt["key"] and a["state"] == "unknown" and not a["generation"]
+        ]
+        if not sources:
+            return
+        source, price = f"source-of-{number}", sources[0]["truth"] if told else None
+        reply = Reply("billed", 200, number.encode(), price, f"hit-{number}", 1.0, "recovered")
+        assert self.any_ledger(data).settle(number, 0, reply, source=source)
+        attempt |= {"state": "done", "cost": 0, "truth": 0}
+        sources[0]["generation"] = source
+        if told:
+            sources[0] |= {"state": "done", "cost": sources[0]["truth"]}
+        self.store(attempt["key"], "billed")
+
+    @precondition(lambda self: self.has(*OPEN))
+    @rule(data=st.data(), refuse=st.booleans())
+    def release(self, data: st.DataObject, refuse: bool) -> None:
+        number, attempt = self.pick(data, *OPEN)
+        refusal = Reply("refused", 403, b"no", 0) if refuse else None
+        self.any_ledger(data).release(number, "429", refusal)
+        attempt |= {"state": "released", "truth": 0}
+        if refuse:
+            self.store(attempt["key"], "refused")
+
+    @precondition(lambda self: self.has("sent"))
+    @rule(data=st.data())
+    def lose(self, data: st.DataObject) -> None:
+        number, attempt = self.pick(data, "sent")
+        self.any_ledger(data).mark_unknown(number, "reset", raw=b"{")
+        attempt["state"] = "unknown"
+
+    @precondition(lambda self: self.attempts)
+    @rule(data=st.data())
+    def reconcile(self, data: st.DataObject) -> None:
+        number, attempt = self.pick(data, "unknown", "done", "swept", "released", *OPEN)
+        assert self.any_ledger(data).reconcile(number, attempt["truth"])
+        if attempt["state"] == "unknown":
+            attempt |= {"state": "done", "cost": attempt["truth"]}
+
+    @precondition(lambda self: self.has("released"))
+    @rule(data=st.data())
+    def touch_what_is_closed(self, data: st.DataObject) -> None:
+        number, _ = self.pick(data, "released")
+        ledger = self.any_ledger(data)
+        for action in (
+            lambda: ledger.mark_sent(number),
+            lambda: ledger.settle(number, 1, Reply("billed", 200, b"", 1)),
+            lambda: ledger.release(number, ""),
+            lambda: ledger.mark_unknown(number, ""),
+        ):
+            with pytest.raises(AttemptClosed):
+                action()
+
+    @rule(data=st.data(), clean=st.booleans())
+    def owner_ends(self, data: st.DataObject, clean: bool) -> None:
+        place = data.draw(st.integers(0, 2))
+        ledger, self.ledgers[place] = self.ledgers[place], Ledger(self.target)
+        if clean:
+            ledger.close()
+            self.adopt(ledger.owner)
+        else:  # as after kill -9: nobody tells the ledger
+            retire(ledger.owner)
+            self.dead.append(ledger)
+
+    @rule(data=st.data())
+    def adopt_dead(self, data: st.DataObject) -> None:
+        expected = sum(self.adopt(ledger.owner) for ledger in self.dead)
+        assert self.any_ledger(data).adopt_dead() == expected
+
+    @rule(data=st.data(), run=st.sampled_from(["run:1", "run:2"]))
+    def sweep(self, data: st.DataObject, run: str) -> None:
+        ledger = self.any_ledger(data)
+        mine = {i: a for i, a in self.attempts.items() if run in a["scopes"]}
+        usage = sum(a["truth"] for a in mine.values() if a["state"] not in OPEN)
+        if any(a["state"] in OPEN for a in mine.values()):
+            with pytest.raises(NotQuiescent):
+                ledger.sweep(run, usage + 1000, 1000)
+            return
+        unknown = {i: a for i, a in mine.items() if a["state"] == "unknown"}
+        result = ledger.sweep(run, usage + 1000, 1000)
+        assert result.attempts == len(unknown)
+        costs = dict(ledger._store.read("SELECT id, cost FROM attempt WHERE state = 'swept'")[1])
+        for number, attempt in unknown.items():
+            assert 0 <= costs[number] <= attempt["reserve"]
+            attempt |= {"state": "swept", "cost": costs[number]}
+        assert result.swept_pico == sum(a["cost"] for a in unknown.values())
+        assert self.sums(run) == (usage, 0, 0)
+
+    # -- what must always hold ---------------------------------------------------------
+
+    @invariant()
+    def money_is_exact_and_within_the_ceilings(self) -> None:
+        status = self.ledgers[0].status()
+        for scope in SCOPES:
+            if scope not in status:
+                assert self.sums(scope) == (0, 0, 0)
+                continue
+            held = status[scope]
+            assert (held.spent, held.reserved, held.unknown) == self.sums(scope), scope
+            assert held.ceiling == self.ceilings[scope]
+            if held.ceiling is not None and scope not in self.over:
+                assert held.spent + held.reserved + held.unknown <= held.ceiling
+
+    @invariant()
+    def rows_are_the_models(self) -> None:
+        read = self.ledgers[1]._store.read
+        found = {i: (s, c) for i, s, c in read("SELECT id, state, cost FROM attempt")[1]}
+        assert set(found) == set(self.attempts)
+        for number, attempt in self.attempts.items():
+            state, cost = found[number]
+            assert state == attempt["state"]
+            assert (cost or 0) == (attempt["cost"] or 0)
+        # No reply is lost.
+        assert dict(read("SELECT key, outcome FROM reply")[1]) == self.replies
+        assert set(self.ledgers[0].quarantined()) == self.quarantined
+
+    @invariant()
+    def one_flight_for_each_key(self) -> None:
+        claims = self.ledgers[2]._store.read("SELECT key, attempt FROM claim")[1]
+        flying = [(a["key"], i) for i, a in self.attempts.items() if a["state"] in OPEN]
+        assert sorted(claims) == sorted(flying)
+
+
+def test_any_order_of_operations(target: str | Path, tmp_path: Path) -> None:
+    count = 0
+
+    def fresh() -> str | Path:
+        nonlocal count
+        count += 1
+        if isinstance(target, Path):
+            return tmp_path / f"{count}.db"
+        import psycopg
+
+        with psycopg.connect(target, autocommit=True) as connection:
+            connection.execute("DROP SCHEMA IF EXISTS composer_ledger CASCADE")
+        return target
+
+    examples, steps = (50, 50) if isinstance(target, Path) else (15, 40)
+    run_state_machine_as_test(
+        lambda: Machine(fresh),
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=steps,
+            deadline=None,
+            derandomize=True,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

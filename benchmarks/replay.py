@@ -105,7 +105,7 @@ class Conversations:
         body = serialise(teacher, conversion, state.session_id)
         meta = {
             "family": teacher.family, "model": teacher.model, "simulated": True,
-            "schema_source": "bench", "converter_version": "bench", "tools": {"Bash": ["Bash"]},
+            "schema_source": "bench", "converter_version": "bench", "toolset": "0" * 32,
         }  # fmt: skip
         call = Call(state.state_id, teacher.name, state.session_id, state.day, meta)
         return Question(body, request_key("bench", body), worst_case(teacher, body), call)
@@ -129,21 +129,23 @@ def ours(url: str, calls: int, in_flight: int) -> dict[str, Any]:
             ],
         }
     )  # fmt: skip
-    with tempfile.TemporaryDirectory(dir=BUILD) as folder:
-        with Ledger(Path(folder) / "ledger.db") as ledger:
-            ledger.set_ceiling("run:warm", Decimal(1_000_000))
-            ledger.set_ceiling("run:bench", Decimal(1_000_000))
-            # Imports, connections of the kernel, the ledger's pages.
-            warm = _Run(_questions(teacher_set, 200), ledger, "warm", 10**18, None, None, None)
-            asyncio.run(warm.main(None))
-            questions = _questions(teacher_set, calls, offset=200)
-            run = _Run(questions, ledger, "bench", 10**18, None, None, None)
-            began, cpu_began = time.perf_counter(), cpu()
-            asyncio.run(run.main(None))
-            wall, used = time.perf_counter() - began, cpu() - cpu_began
-            lane = run.lanes["stub"]
-            assert lane.bought == calls, (lane.bought, lane.errors)
-            assert ledger.status()["run:bench"].spent == calls * 123_456_000
+    with (
+        tempfile.TemporaryDirectory(dir=BUILD) as folder,
+        Ledger(Path(folder) / "ledger.db") as ledger,
+    ):
+        ledger.set_ceiling("run:warm", Decimal(1_000_000))
+        ledger.set_ceiling("run:bench", Decimal(1_000_000))
+        # Imports, connections of the kernel, the ledger's pages.
+        warm = _Run(_questions(teacher_set, 200), ledger, "warm", 10**18)
+        asyncio.run(warm.main(None))
+        questions = _questions(teacher_set, calls, offset=200)
+        run = _Run(questions, ledger, "bench", 10**18)
+        began, cpu_began = time.perf_counter(), cpu()
+        asyncio.run(run.main(None))
+        wall, used = time.perf_counter() - began, cpu() - cpu_began
+        lane = run.lanes["stub"]
+        assert lane.bought == calls, (lane.bought, lane.errors)
+        assert ledger.status()["run:bench"].spent == calls * 123_456_000
     return {"cpu": used, "wall": wall, "calls": calls}
 
 

@@ -35,7 +35,9 @@ REPLY = json.dumps(
                             "type": "function",
                             "function": {
                                 "name": "Bash",
-                                "arguments": json.dumps({"command": "pytest -q " + "tests/a " * 80}),
+                                "arguments": json.dumps(
+                                    {"command": "pytest -q " + "tests/a " * 80}
+                                ),
                             },
                         }
                     ],
@@ -54,25 +56,25 @@ REPLY = json.dumps(
     }
 ).encode()
 RESPONSE = (
-    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nX-Generation-Id: gen-0123456789abcdef\r\n"
-    b"Content-Length: %d\r\n\r\n" % len(REPLY)
+    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+    b"X-Generation-Id: gen-0123456789abcdef\r\nContent-Length: %d\r\n\r\n" % len(REPLY)
 ) + REPLY
 
 
-class Stub(asyncio.Protocol):
-    """One connection."""
-
+class Stub(asyncio.Protocol):  # noqa: D101  its methods are asyncio's and httptools'
     latency = 0.0
     served = 0
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+    def connection_made(  # noqa: D102
+        self, transport: asyncio.BaseTransport
+    ) -> None:
         self.transport = transport
         self.parser = httptools.HttpRequestParser(self)
 
-    def data_received(self, data: bytes) -> None:
+    def data_received(self, data: bytes) -> None:  # noqa: D102
         self.parser.feed_data(data)
 
-    def on_message_complete(self) -> None:
+    def on_message_complete(self) -> None:  # noqa: D102
         Stub.served += 1
         if self.latency:
             asyncio.get_running_loop().call_later(self.latency, self._answer)

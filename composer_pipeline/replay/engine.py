@@ -21,8 +21,9 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from decimal import Decimal
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from composer_pipeline.errors import ComposerError, InputError
@@ -45,7 +46,7 @@ from composer_pipeline.replay.lanes import Lane
 from composer_pipeline.replay.ledger import Ledger, ledger_target
 from composer_pipeline.replay.money import PICO, to_pico
 from composer_pipeline.replay.questions import Questions
-from composer_pipeline.replay.replies import write_replies
+from composer_pipeline.replay.replies import ReplyChecks, write_replies
 from composer_pipeline.replay.selecting import Selector
 from composer_pipeline.replay.teachers import Teacher, TeacherSet
 from composer_pipeline.replay.wire import Wire
@@ -120,13 +121,26 @@ def replay(
         only_on_active_path=only_on_active_path,
     )
     lake.check_writable()
+    with _room_for(lake):
+        questions.pin_tools()
     opened = ledger if isinstance(ledger, Ledger) else Ledger(ledger_target(lake, ledger))
     try:
         name = run_id or uuid.uuid4().hex
         opened.set_ceiling(f"run:{name}", Decimal(max_usd))
-        run = _Run(questions, opened, name, to_pico(max_usd), progress, selector, on_progress)
+        run = _Run(
+            questions,
+            opened,
+            name,
+            to_pico(max_usd),
+            progress=progress,
+            on_progress=on_progress,
+            selector=selector,
+            checks=partial(ReplyChecks, lake),
+        )
         asyncio.run(run.main(api_key))
-        figures = _write(lake, opened, questions, run.caller.refusals)
+        names = [teacher.name for teacher in questions.teachers]
+        with _room_for(lake):
+            figures = write_replies(lake, opened, names, questions.days, run.caller.refusals)
         report = run.report(figures)
     finally:
         if opened is not ledger:
@@ -135,18 +149,16 @@ def replay(
     return report
 
 
-def _write(
-    lake: Lake, ledger: Ledger, questions: Questions, refusals: list[dict[str, Any]]
-) -> dict[str, dict[str, dict[str, int]]]:
-    names = [teacher.name for teacher in questions.teachers]
+@contextlib.contextmanager
+def _room_for(lake: Lake) -> Iterator[None]:
     try:
-        return write_replies(lake, ledger, names, questions.days, refusals)
+        yield
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         raise ComposerError(
-            f"lake {lake.url}: the disk is full; every reply is in ledger {ledger.name},"
-            " run again to write the partitions"
+            f"lake {lake.url}: the disk is full; what was paid for is in the ledger,"
+            " run again when there is room"
         ) from error
 
 
@@ -159,9 +171,11 @@ class _Run:
         ledger: Ledger,
         run_id: str,
         ceiling: int,
-        progress: Progress | None,
-        selector: Selector | None,
-        on_progress: OnProgress | None,
+        *,
+        progress: Progress | None = None,
+        on_progress: OnProgress | None = None,
+        selector: Selector | None = None,
+        checks: Callable[[str], ReplyChecks] | None = None,
     ) -> None:
         self.questions = questions
         self.teacher_set = questions.teacher_set
@@ -172,6 +186,7 @@ class _Run:
         self.progress = progress
         self.selector = selector
         self.on_progress = on_progress
+        self.checks = checks
         self.lanes = {
             teacher.name: Lane(teacher.concurrency, breaker_pause_s=self.limits.backoff_cap_s)
             for teacher in questions.teachers
@@ -179,7 +194,6 @@ class _Run:
         self.interrupted = False
         self.phase = "starting"
         self.sweep = ""
-        self._asked: set[tuple[str, str]] = set()
         self._recovered: set[tuple[str, str]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._error: BaseException | None = None
@@ -207,7 +221,7 @@ class _Run:
                     lanes=self.lanes,
                     stop=self.stop,
                     progress=self.progress,
-                    keep_actions=self.selector is not None,
+                    checks=self.checks if self.selector else None,
                 )
                 await self._run(api_key, commits)
         finally:
@@ -282,10 +296,11 @@ class _Run:
             for teacher in self.questions.teachers
             if (state.state_id, teacher.name) in caller.unknown
         ]
-        self._ask_for(pairs)
         for state, teacher in pairs:
             self._spawn(one(state, teacher))
         await self._finish_tasks(set())
+        for state, teacher in pairs:
+            self.lanes[teacher.name].asked += (state.state_id, teacher.name) in self._recovered
 
     async def _waves(self) -> None:
         self.phase = "asking"
@@ -295,34 +310,27 @@ class _Run:
                 lane.asked = len(states)
             await self._wave({teacher.name: None for teacher in teachers})
             return
+        named: set[tuple[str, str]] = set()
         while not self.stop.is_set():
-            wave = self.selector.next_wave(states, teachers, self.caller.answers)
-            fresh = self._ask_for(wave)
-            if not fresh:
+            wanted: dict[str, set[str] | None] = {teacher.name: set() for teacher in teachers}
+            before = len(named)
+            for state, teacher in self.selector.next_wave(states, teachers, self.caller.answers):
+                pair = (state.state_id, teacher.name)
+                if pair not in named and pair not in self._recovered:
+                    self.lanes[teacher.name].asked += 1
+                    ids = wanted[teacher.name]
+                    assert ids is not None
+                    ids.add(state.state_id)
+                named.add(pair)
+            if len(named) == before:
                 return
-            await self._wave(fresh)
-
-    def _ask_for(self, pairs: "Iterable[tuple[TraceState, Teacher]]") -> dict[str, set[str] | None]:
-        """Count pairs as asked; return teacher -> state ids of those that are new."""
-        fresh: dict[str, set[str] | None] = {}
-        for state, teacher in pairs:
-            pair = (state.state_id, teacher.name)
-            if pair in self._asked:
-                continue
-            self._asked.add(pair)
-            self.lanes[teacher.name].asked += 1
-            wanted = fresh.setdefault(teacher.name, set())
-            assert wanted is not None
-            wanted.add(state.state_id)
-        return fresh
+            await self._wave(wanted)
 
     async def _wave(self, wanted: dict[str, set[str] | None]) -> None:
         """Ask each teacher about its states (all where ``None``), in its own order."""
         chains = self.questions.chains()
         drivers = set()
         for teacher in self.questions.teachers:
-            if teacher.name not in wanted:
-                continue
             ids = wanted[teacher.name]
             cut = units(
                 [

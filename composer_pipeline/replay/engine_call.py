@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from composer_pipeline.replay.engine_report import Progress
 from composer_pipeline.replay.lanes import Lane
 from composer_pipeline.replay.ledger import Admission, Ledger, Reply
 from composer_pipeline.replay.questions import Question, Questions
-from composer_pipeline.replay.replies import judge
+from composer_pipeline.replay.replies import ReplyChecks, judge
 from composer_pipeline.replay.teachers import Teacher
 from composer_pipeline.replay.wire import Wire, anchor, anchored_tokens, worst_case
 from composer_pipeline.replay.wire_outcome import BUSY_STATUSES, Outcome, TokenPrice, read_json
@@ -55,7 +55,8 @@ class Caller:
         lanes: one for each teacher.
         stop: set when nothing more may be asked.
         progress: called after each answer.
-        keep_actions: remember what was answered, for a selector.
+        checks: argument checks of a day. Where given, what was answered is remembered, for
+            a selector.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class Caller:
         lanes: Mapping[str, Lane],
         stop: asyncio.Event,
         progress: Progress | None = None,
-        keep_actions: bool = False,
+        checks: Callable[[str], ReplyChecks] | None = None,
     ) -> None:
         self.questions = questions
         self.ledger = ledger
@@ -90,7 +91,8 @@ class Caller:
         self.unknown: set[tuple[str, str]] = set()
         #: Key -> when its latest unknown attempt left, in microseconds since 1970.
         self.unknown_since: dict[str, int] = {}
-        self._keep = keep_actions
+        self._checks = checks
+        self._checks_of: dict[str, ReplyChecks] = {}
         self._actions: dict[str, dict[str, Action | None]] = {}
         self._stored: dict[tuple[str, str], dict[str, Action | None]] = {}
         self._scope_lists: dict[tuple[int, str, str], list[str]] = {}
@@ -131,7 +133,7 @@ class Caller:
             self.not_bought.append(
                 {"state_id": state.state_id, "teacher": teacher.name, "why": why}
             )
-        if self._keep:
+        if self._checks:
             self._actions.setdefault(state.state_id, {}).setdefault(teacher.name, None)
         lane.done += 1
         if self.progress:
@@ -339,9 +341,10 @@ class Caller:
         lane.cost += billed
         lane.prompt_tokens += outcome.prompt_tokens
         lane.cached_tokens += outcome.cached_tokens
-        if self._keep:
-            _, _, action = judge(read_json(outcome.body), question.call.meta["tools"])
-            self._actions.setdefault(question.call.state_id, {})[question.call.teacher] = action
+        if self._checks:
+            call = question.call
+            action = self._judge(outcome.body, call.day, call.meta)
+            self._actions.setdefault(call.state_id, {})[call.teacher] = action
         held = await self.commits.settle(attempt, billed, reply, source=outcome.source_id)
         if not held:
             lane.stop("bound_violation: a bill passed its worst case")
@@ -358,18 +361,24 @@ class Caller:
         """Count a reply that was there before."""
         lane.cached += outcome == "billed"
         lane.refused += outcome == "refused"
-        if not self._keep:
+        if not self._checks:
             return
         call = question.call
         partition = (call.teacher, call.day)
         if partition not in self._stored or call.state_id not in self._stored[partition]:
             self._stored[partition] = {
-                row["state_id"]: judge(read_json(row["body"]), row["meta"]["tools"])[2]
+                row["state_id"]: self._judge(row["body"], call.day, row["meta"])
                 for row in self.ledger.rows(*partition)
                 if row["outcome"] == "billed"
             }
         action = self._stored[partition].get(call.state_id)
         self._actions.setdefault(call.state_id, {})[call.teacher] = action
+
+    def _judge(self, body: bytes, day: str, meta: Mapping[str, Any]) -> Action | None:
+        assert self._checks
+        if day not in self._checks_of:
+            self._checks_of[day] = self._checks(day)
+        return judge(read_json(body), self._checks_of[day].of(meta))[2]
 
     def _closed(self, lane: Lane, scopes: list[str]) -> str:
         """Return why nothing more may be asked here, or an empty string."""
@@ -425,5 +434,5 @@ def _refusal_row(question: Question) -> dict[str, Any]:
         "status": "refused",
         "detail": question.refuse,
         "cost_picodollars": 0,
-        **{k: v for k, v in call.meta.items() if k != "tools"},
+        **{k: v for k, v in call.meta.items() if k != "toolset"},
     }

@@ -49,6 +49,8 @@ class Figures(msgspec.Struct):
     uncovered: int = 0
     truth: int = 0
     ledger_error: int = 0
+    most_unknown: int = 0
+    sweeps: int = 0
     unknown_before: int = 0
     unknown_after: int = 0
     steps: int = 0
@@ -116,8 +118,10 @@ def table(results: Sequence[Figures]) -> str:
         ("moments sampled", [str(f.samples) for f in results]),
         ("overspend, any scope, any moment (p$)", [str(f.overspend) for f in results]),
         ("truth not covered, any moment (p$)", [str(f.uncovered) for f in results]),
-        ("unknown before the sweep (p$)", [str(f.unknown_before) for f in results]),
-        ("unknown after the sweep (p$)", [str(f.unknown_after) for f in results]),
+        ("most unknown at a moment (p$)", [str(f.most_unknown) for f in results]),
+        ("sweeps that settled something", [str(f.sweeps) for f in results]),
+        ("unknown before the last sweep (p$)", [str(f.unknown_before) for f in results]),
+        ("unknown after the last sweep (p$)", [str(f.unknown_after) for f in results]),
         ("provider's bill (p$)", [str(f.truth) for f in results]),
         ("ledger - bill (p$)", [str(f.ledger_error) for f in results]),
         (
@@ -132,3 +136,24 @@ def table(results: Sequence[Figures]) -> str:
     lines = [f"| | {' | '.join(names)} |", f"|---|{'---|' * len(names)}"]
     lines += [f"| {label} | {' | '.join(cells)} |" for label, cells in rows]
     return "\n".join(lines)
+
+
+RECORD = """# Chaos test: recorded results
+
+`make chaos` ({kills} kills with SIGKILL in all), {cores} cores, load average {load} at the end, Python {python}.
+Processes replay made-up sessions against the loopback provider, which harms every fourth
+request with {faults} classes of faults (price changes above the cap among them), lets its
+usage lag, and keeps its own books. Money is in picodollars (p$, 1e-12 USD), latency 50 to 200 ms, one call in flight
+costs about 1.3e8 p$.
+
+{table}
+
+{verdict}
+
+"Truth not covered" is the provider's bill minus what the ledger charges (spent, reserved and
+unknown), whenever that is above 0, in the worst scope of the worst moment sampled. A sweep knows the
+sum of a key's bill, not its parts: a teacher's scope is held to cover the truth, every other
+scope to equal it. Without a response cache, or where each run makes its own keys (which die
+with the process that made them, and the cache with the key), a reply that was lost on its way
+is bought again: those duplicates are counted, not judged.
+"""

@@ -39,7 +39,7 @@ from chaos_audit import (
     files_with,
     generations_in,
 )
-from chaos_figures import RECORD, Figures, Round, table
+from chaos_figures import FULL, RECORD, SHORT, Figures, Round, table
 from chaos_fleet import Fleet, Worker
 
 from composer_pipeline.lake.store import Lake
@@ -69,22 +69,6 @@ MANAGEMENT_VARIABLE = "COMPOSER_CHAOS_MANAGEMENT_KEY"
 STEP_CALLS = 4
 MOST_STEPS = 60
 AMPLE_USD = Decimal(50)
-
-FULL = (
-    Round("sqlite", "sqlite", cache=True, bound=False, kills=30, sessions=40, turns=8),
-    Round("sqlite bound", "sqlite", True, True, 20, 24, 8, seed=1),
-    Round("sqlite no cache", "sqlite", False, False, 15, 20, 8, seed=2),
-    Round("sqlite bound, no cache", "sqlite", False, True, 10, 12, 8, seed=3),
-    Round("three runs", "sqlite", True, True, 10, 12, 8, own_runs=True, seed=4),
-    Round("a key a run", "sqlite", True, True, 10, 12, 8, own_runs=True, minted=True, seed=10),
-    Round("postgres", "postgres", True, False, 20, 24, 8, seed=5),
-    Round("postgres bound", "postgres", True, True, 15, 20, 8, processes=4, seed=6),
-    Round("postgres no cache", "postgres", False, True, 10, 12, 8, seed=7),
-)
-SHORT = {
-    "sqlite": (Round("sqlite", "sqlite", True, True, kills=12, sessions=14, turns=6, seed=8),),
-    "postgres": (Round("postgres", "postgres", True, True, 6, 8, 6, seed=9),),
-}
 
 
 class Stage:
@@ -167,7 +151,7 @@ class Stage:
     def secrets(self) -> list[str]:
         """Return every key that must be in no file."""
         minted = [key.secret for key in self.server.books.keys.values()]
-        return [self.key, self.management_key, *filter(None, minted)]
+        return [self.key, self.management_key, *filter(None, minted), *self.server.books.deleted]
 
     # -- processes -------------------------------------------------------------------
 

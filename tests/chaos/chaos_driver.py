@@ -43,7 +43,7 @@ from chaos_figures import FULL, RECORD, SHORT, Figures, Round, table
 from chaos_fleet import Fleet, Worker
 
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.replay.ledger import Ledger, open_ledger
+from composer_pipeline.replay.ledger import Ledger, SweepMismatch, open_ledger
 from composer_pipeline.replay.money import to_pico, to_usd
 from composer_pipeline.replay.questions import Questions
 from composer_pipeline.replay.teachers import TeacherSet
@@ -278,7 +278,10 @@ class Stage:
         if self.plan.minted:
             self.alone()
         else:
-            ledger.sweep("global", self.usage(), 0)
+            try:
+                ledger.sweep("global", self.usage(), 0)
+            except SweepMismatch as error:
+                self.figures.notes.append(str(error))
         return before, ledger.status()["global"].unknown
 
     def alone(self) -> bool:
@@ -390,7 +393,8 @@ def main() -> int:
         if options.only and options.only not in plan.name:
             continue
         results.append(run_round(plan))
-        print(f"{plan.name}: {results[-1].seconds:.0f} s", file=sys.stderr, flush=True)
+        last = results[-1]
+        print(f"{plan.name}: {last.seconds:.0f} s {last.misses()}", file=sys.stderr, flush=True)
     misses = [f"{f.round.name}: {miss}" for f in results for miss in f.misses()]
     seen = {name for figures in results for name in figures.faults}
     wanted = {*MIX, "prices"}

@@ -14,10 +14,9 @@ from composer_pipeline.replay.ledger import Call, Ledger, Reply
 @pytest.fixture
 def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
     def call(*arguments: str, code: int = 0) -> Any:
-        try:
+        with pytest.raises(SystemExit) as left:
             main([*arguments, "--lake", str(tmp_path / "lake"), "--json"])
-        except SystemExit as left:
-            assert (left.code or 0) == code
+        assert (left.value.code or 0) == code
         out, err = capsys.readouterr()
         return json.loads(out) if code == 0 else err
 

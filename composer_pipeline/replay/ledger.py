@@ -104,6 +104,7 @@ class Ledger:
             if self._beat:
                 self._beat = time.monotonic()  # no further heartbeat
                 self.apply([rules.leave(self.owner)])
+            self._beat = 0.0
         self._store.close()
 
     def __enter__(self) -> "Ledger":

@@ -17,7 +17,10 @@ from assets.resources import LakeResource, TeachersResource
 from composer_pipeline.replay.teachers import TeacherSet
 
 if TYPE_CHECKING:
-    from composer_pipeline.replay.engine import ReplayReport
+    from composer_pipeline.replay.engine import OnProgress, ReplayReport, Snapshot
+
+#: Seconds between two reports of a run that goes on.
+EVERY_S = 10.0
 
 
 class ReplayConfig(dg.Config):
@@ -75,20 +78,26 @@ def build_replay(teachers: TeacherSet) -> dg.AssetsDefinition:
         lake: LakeResource,
         teachers: TeachersResource,
     ) -> Iterator[dg.MaterializeResult[None]]:
+        from composer_pipeline.preferences.tally import VoteDecision
         from composer_pipeline.replay.engine import replay as buy
+        from composer_pipeline.replay.plan import selector_for
 
         names = [key.path[-1] for key in sorted(context.selected_asset_keys)]
+        teacher_set = TeacherSet.load(teachers.file)
+        selector = selector_for(teacher_set, VoteDecision(), teachers=names)
         report = buy(
             lake.open(),
-            TeacherSet.load(teachers.file),
+            teacher_set,
             max_usd=teachers.ceiling(config.max_usd),
             days=context.partition_keys,
             teachers=names,
             run_id=context.run_id,
             ledger=teachers.ledger or None,
             max_states=config.max_states or None,
-            progress=_progress(context),
+            on_progress=_progress(context, names),
+            selector=selector,
         )
+        chosen = _of_selection(selector.report().to_dict()) if selector else {}
         missing = Counter(item["teacher"] for item in report.not_bought)
         for name in names:
             if missing[name]:
@@ -97,7 +106,7 @@ def build_replay(teachers: TeacherSet) -> dg.AssetsDefinition:
             for day in context.partition_keys:
                 counts = report.by_day_teacher.get(day, {}).get(name, {})
                 context.add_asset_metadata(_of_day(counts), asset_key=key, partition_key=day)
-            yield dg.MaterializeResult(asset_key=key, metadata=_of_run(report, name))
+            yield dg.MaterializeResult(asset_key=key, metadata=_of_run(report, name) | chosen)
         if missing:
             # The other teachers' days stay recorded; only these are missing.
             raise dg.Failure(
@@ -126,14 +135,45 @@ def _why(report: "ReplayReport", missing: Counter[str]) -> str:
     return f"Some teachers did not answer: {teachers}. What was bought is kept; run again."
 
 
-def _progress(context: dg.AssetExecutionContext) -> Any:
-    """A callback that logs about ten lines a run."""
+def _progress(context: dg.AssetExecutionContext, names: list[str]) -> "OnProgress":
+    """A callback that logs a line and observes each teacher's asset every ten seconds."""
+    day = context.partition_keys[0] if len(context.partition_keys) == 1 else None
+    next_at = EVERY_S
 
-    def report(label: str, done: int, total: int) -> None:
-        if total and (done == total or done % max(1, total // 10) == 0):
-            context.log.info("%s: %s of %s", label, done, total)
+    def report(snapshot: "Snapshot") -> None:
+        nonlocal next_at
+        if snapshot.elapsed_s < next_at:
+            return
+        next_at = snapshot.elapsed_s + EVERY_S
+        context.log.info(snapshot.line())
+        for name in names:
+            context.log_event(
+                dg.AssetObservation(
+                    asset_key=teacher_key(name),
+                    partition=day,
+                    metadata=_of_moment(snapshot, name),
+                )
+            )
 
     return report
+
+
+def _of_moment(snapshot: "Snapshot", name: str) -> dict[str, Any]:
+    """How far a teacher and the run's budget are."""
+    teacher = snapshot.by_teacher[name]
+    return {
+        "done": teacher.done,
+        "total": teacher.total,
+        "cached": teacher.cached,
+        "unknown": teacher.unknown,
+        "state": teacher.state,
+        "latency_p50_ms": teacher.latency_p50_ms or 0.0,
+        "latency_p95_ms": teacher.latency_p95_ms or 0.0,
+        "cache_read_share": teacher.cache_read_share or 0.0,
+        "run_settled_usd": float(snapshot.settled_usd),
+        "run_reserved_usd": float(snapshot.reserved_usd),
+        "run_ceiling_usd": float(snapshot.ceiling_usd),
+    }
 
 
 def _of_day(counts: dict[str, int]) -> dict[str, Any]:
@@ -142,6 +182,15 @@ def _of_day(counts: dict[str, int]) -> dict[str, Any]:
         "dagster/partition_row_count": counts.get("rows", 0),
         "cost_usd": usd(counts.get("cost_picodollars", 0)),
         **plain,
+    }
+
+
+def _of_selection(figures: dict[str, Any]) -> dict[str, Any]:
+    """What was left out, and the estimate of the pairs that this missed."""
+    return {
+        f"selection_{name}": value
+        for name, value in figures.items()
+        if value is not None and not isinstance(value, dict)
     }
 
 
@@ -157,5 +206,7 @@ def _of_run(report: "ReplayReport", teacher: str) -> dict[str, Any]:
         "run_budget_left_usd": float(left),
         "latency_p50_ms": figures.latency_p50_ms or 0.0,
         "latency_p95_ms": figures.latency_p95_ms or 0.0,
+        "cache_read_share": figures.cache_read_share or 0.0,
+        "run_sweep": report.sweep,
         "simulated": report.simulated,
     }

@@ -247,6 +247,7 @@ def plan(
     *,
     teachers: str = "",
     day: Sequence[str] = (),
+    max_states: int = 0,
     lake: LakeOption = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -255,14 +256,28 @@ def plan(
     Args:
         teachers: teacher file (COMPOSER_TEACHERS).
         day: only these days (YYYY-MM-DD).
+        max_states: at most this many states; 0 is all.
     """
+    from composer_pipeline.preferences.tally import VoteDecision
     from composer_pipeline.replay.plan import plan as run
+    from composer_pipeline.replay.plan_show import plan_tables
     from composer_pipeline.replay.teachers import TeacherSet
 
     settings = Settings.from_env()
     teacher_set = TeacherSet.load(teachers or settings.teachers)
-    report = run(_lake(lake), teacher_set, days=list(day) or None, ledger=settings.ledger or None)
-    _print(report.to_dict(), as_json, "plan")
+    report = run(
+        _lake(lake),
+        teacher_set,
+        days=list(day) or None,
+        max_states=max_states or None,
+        ledger=settings.ledger or None,
+        decide=VoteDecision(),
+    )
+    if as_json:
+        _print(report.to_dict(), True, "plan")
+        return
+    for table in plan_tables(report):
+        Console().print(table)
 
 
 @app.command
@@ -283,13 +298,17 @@ def replay(
         day: only these days (YYYY-MM-DD).
         max_states: at most this many states; 0 is all.
     """
+    from composer_pipeline.live import LiveReplay
+    from composer_pipeline.preferences.tally import VoteDecision
     from composer_pipeline.replay.engine import replay as run
+    from composer_pipeline.replay.plan import selector_for
     from composer_pipeline.replay.teachers import TeacherSet
 
     settings = Settings.from_env()
     ceiling = _usd(max_usd or settings.max_usd, "--max-usd")
     teacher_set = TeacherSet.load(teachers or settings.teachers)
-    with _Bar() as progress:
+    selector = selector_for(teacher_set, VoteDecision())
+    with LiveReplay(err) as live:
         report = run(
             _lake(lake),
             teacher_set,
@@ -297,14 +316,20 @@ def replay(
             days=list(day) or None,
             max_states=max_states or None,
             ledger=settings.ledger or None,
-            progress=progress,
+            on_progress=live,
+            selector=selector,
         )
-    _print(report.to_dict(), as_json, "replay")
+    chosen = {"selection": selector.report().to_dict()} if selector else {}
+    _print(report.to_dict() | chosen, as_json, "replay")
     if report.exhausted_scope:
         raise BudgetExhausted(
             f"budget exhausted in scope {report.exhausted_scope}; {len(report.not_bought)} replies"
             " were not bought, run again with a higher --max-usd to buy them"
         )
+    if stopped := report.stopped():
+        for error in stopped[1:]:
+            err.print(f"error: {error}", markup=False, highlight=False)
+        raise stopped[0]
 
 
 budget = App(name="budget", help="Show and set ceilings, and lift quarantines.")
@@ -552,13 +577,34 @@ def evaluate(*, recipe: str = "", lake: LakeOption = "", as_json: JsonOption = F
 
 
 @app.command
-def doctor(*, lake: LakeOption = "", as_json: JsonOption = False) -> None:
-    """Check the environment, the keys (present or not), the recipes and the lake."""
-    from composer_pipeline.doctor import run_checks
+def doctor(
+    *,
+    live: Annotated[bool, Parameter(negative="")] = False,
+    max_usd: str = "0.05",
+    teachers: str = "",
+    lake: LakeOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Check the environment, the keys (present or not), the recipes and the lake.
 
-    checks = run_checks(_lake(lake), Settings.from_env())
+    Args:
+        live: also ask the provider what its documentation leaves open; costs cents.
+        max_usd: ceiling of --live in USD.
+        teachers: teacher file of --live (COMPOSER_TEACHERS); the cheapest teacher is asked.
+    """
+    from composer_pipeline.doctor import run_checks, run_live
+
+    settings = Settings.from_env()
+    probes: list[dict[str, str]] = []
+    found: dict[str, Any] = {}
+    if live:
+        # First, so that a missing key is the one thing that is said.
+        ceiling = _usd(max_usd, "--max-usd")
+        file = teachers or settings.teachers
+        probes, found["live"] = run_live(_lake(lake), settings, file, ceiling)
+    checks = [*run_checks(_lake(lake), settings), *probes]
     if as_json:
-        _print({"checks": checks}, True, "doctor")
+        _print({"checks": checks, **found}, True, "doctor")
     else:
         table = Table("check", "status", "detail")
         for check in checks:

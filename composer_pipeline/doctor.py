@@ -1,14 +1,17 @@
 """Checks of the environment: versions, keys, model, recipes, disk, lake.
 
-Belongs here: what ``composer-pipeline doctor`` looks at. It makes no request and
-prints no value of a key. ``--live`` probes belong to the replay room.
+Belongs here: what ``composer-pipeline doctor`` looks at. It prints no value of a key.
+:func:`run_checks` makes no request; :func:`run_live` shows the replay room's probes
+(``replay.live``) in the same form.
 """
 
 import importlib.util
 import os
 import shutil
 import sys
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
@@ -30,6 +33,31 @@ def run_checks(lake: Lake, settings: Settings) -> list[dict[str, str]]:
     checks += [_teachers(settings), _redaction(settings), _sessions(settings)]
     checks += [_lake(lake), _disk(lake)]
     return checks
+
+
+def run_live(
+    lake: Lake, settings: Settings, teachers: str, max_usd: Decimal
+) -> tuple[list[dict[str, str]], dict[str, Any]]:
+    """Probe the provider, under a ceiling; return its checks, and the report that was kept.
+
+    Args:
+        lake: keeps the report.
+        settings: where the ledger is.
+        teachers: teacher file.
+        max_usd: ceiling of all probes together.
+
+    Raises:
+        InputError: see :func:`composer_pipeline.replay.live.probe_live`.
+    """
+    from composer_pipeline.replay.live import probe_live
+    from composer_pipeline.replay.teachers import TeacherSet
+
+    report = probe_live(
+        lake, TeacherSet.load(teachers), max_usd=max_usd, ledger=settings.ledger or None
+    )
+    checks = [_check(f"live {f.name}", f.status, f.answer) for f in report.findings]
+    money = f"spent {report.spent_usd} of {report.ceiling_usd} USD; kept as {report.kept_as}"
+    return [*checks, _check("live cost", "ok", money)], report.to_dict()
 
 
 def _check(name: str, status: str, detail: str) -> dict[str, str]:

@@ -237,6 +237,12 @@ REPLIES = TableSpec(
             "schema_source": (_S, "where the tool schemas came from"),
             "converter_version": (_S, "version of the message converter"),
             "created_at": (TIMESTAMP, "when the reply was settled"),
+            "canonical_slug": (_S, "dated name of the model in the catalogue of the run, or null"),
+            "training_terms": (
+                _S,
+                "enforced (only models whose author allows training on outputs), declared"
+                " (not enforced, allowed by the catalogue), not enforced; null in old rows",
+            ),
         }
     ),
 )

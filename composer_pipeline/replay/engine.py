@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.replay.catalogue import preflight
 from composer_pipeline.replay.commits import Commits
 from composer_pipeline.replay.engine_call import Caller
 from composer_pipeline.replay.engine_keys import RunKey
@@ -126,6 +127,7 @@ def replay(
     opened = ledger if isinstance(ledger, Ledger) else Ledger(ledger_target(lake, ledger))
     try:
         name = run_id or uuid.uuid4().hex
+        questions.verdicts = preflight(lake, teacher_set, questions.teachers)
         opened.set_ceiling(f"run:{name}", Decimal(max_usd))
         run = _Run(
             questions,
@@ -253,6 +255,9 @@ class _Run:
                 connections=connections,
             ) as self.caller.wire:
                 await self._recover(key)
+                for name, verdict in self.questions.verdicts.items():
+                    if verdict.stop:
+                        self.lanes[name].stop(verdict.stop)
                 await self._waves()
         except BaseException:
             await key.abandon()

@@ -6,7 +6,7 @@ the last scan for secrets. Does not belong here: asking (``replay.engine``) or e
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,6 +14,7 @@ import orjson
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.replay.catalogue import Verdict, terms_of
 from composer_pipeline.replay.convert import Conversion, to_chat
 from composer_pipeline.replay.ledger import Call
 from composer_pipeline.replay.teachers import Teacher, TeacherSet
@@ -89,6 +90,8 @@ class Questions:
         if max_states is not None:
             self.states.sort(key=lambda s: (s.error_kind is None, _when(s), s.state_id))
             self.states = self.states[:max_states]
+        #: What the catalogue says of each teacher, where there is one; provenance.
+        self.verdicts: Mapping[str, Verdict] = {}
         self._conversions: dict[str, Conversion] = {}
         self._clean: set[bytes] = set()
 
@@ -129,6 +132,7 @@ class Questions:
                 "schema_source": toolset.source,
                 "converter_version": conversion.version,
                 "toolset": toolset.digest,
+                **terms_of(teacher, self.verdicts.get(teacher.name)),
             },
         )
         skip = refuse = ""

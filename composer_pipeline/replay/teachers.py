@@ -42,7 +42,12 @@ class MaxPrice(_Model):
 
 
 class Provider(_Model):
-    """OpenRouter's provider preferences. The defaults are the strict ones."""
+    """OpenRouter's provider preferences. The defaults are the strict ones.
+
+    ``enforce_distillable_text: false`` is the explicit choice to ask models whose authors do
+    not allow training on their outputs. It is part of every body, so it is part of every
+    reply's key, and is recorded with the replies.
+    """
 
     data_collection: Literal["deny", "allow"] = "deny"
     zdr: bool = True
@@ -84,6 +89,38 @@ class Teacher(_Model):
         if value.startswith("openrouter/") or value.endswith(("latest", ":nitro", ":online")):
             raise ValueError(f"{value!r} does not name one fixed model at its own price")
         return value
+
+
+SkipRule = Literal["todo", "named_read", "confirmation", "near_duplicate"]
+
+
+class Selection(_Model):
+    """Which questions are worth their price; see ``replay.selection``.
+
+    The default asks every teacher about every state.
+    """
+
+    #: ``exact`` stops asking when the rest can no longer change the vote. ``student`` also
+    #: stops when every answer so far agrees with the agent: cheaper, and it misses pairs.
+    curtail: Literal["off", "exact", "student"] = "off"
+    #: Share of the states, chosen by hash, that are asked in full all the same.
+    audit_share: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.03
+    #: Ask first where the trace says that something went wrong.
+    prioritise: bool = True
+    #: Kinds of states that are not asked, but for the audit sample.
+    skip: list[SkipRule] = []
+    #: Ask about at most so many states, the most promising ones.
+    max_states: Annotated[int, Field(ge=1)] | None = None
+
+    @field_validator("curtail", mode="before")
+    @classmethod
+    def _off_is_a_word(cls, value: Any) -> Any:
+        return "off" if value is False else value  # YAML 1.1 reads a bare off as false
+
+    @property
+    def active(self) -> bool:
+        """Whether anything may be left out."""
+        return self.curtail != "off" or bool(self.skip) or self.max_states is not None
 
 
 class Defaults(_Model):
@@ -186,6 +223,7 @@ class TeacherSet(_Model):
     limits: Limits = Limits()
     projects: Projects = Projects()
     defaults: Defaults = Defaults()
+    selection: Selection = Selection()
     teachers: Annotated[list[Teacher], Field(min_length=1)]
 
     @model_validator(mode="before")

@@ -143,6 +143,8 @@ class LoopbackOpenRouter:
         self.response_cache = response_cache
         self.key_endpoints = key_endpoints
         self.keep_bodies = keep_bodies
+        #: Whether the account logs what is sent, which ``/generation/content`` then shows.
+        self.logs_content = False
         self.bodies: list[dict[str, Any]] = []
         self.requests = 0
         self.hits = 0

@@ -31,6 +31,7 @@ class Server(Protocol):
     generation_endpoint: bool
     generation_lag: float
     key_endpoints: bool
+    logs_content: bool
 
 
 class AccountRoutes:
@@ -48,6 +49,7 @@ class AccountRoutes:
         get("/api/v1/models/{author}/{slug}/endpoints", self._endpoints)
         get("/api/v1/endpoints/zdr", self._zdr)
         get("/api/v1/generation", self._generation)
+        get("/api/v1/generation/content", self._content)
         get("/api/v1/key", self._key)
         get("/api/v1/credits", self._credits)
         if self.server.key_endpoints:
@@ -58,6 +60,8 @@ class AccountRoutes:
     async def _models(self, request: web.Request) -> web.Response:
         mine = request.path.endswith("/user")
         shown = [m for m in self.server.models.values() if not (mine and m.private)]
+        if request.query.get("distillable") == "true":
+            shown = [model for model in shown if model.distillable]
         data = [model.entry() for model in shown]
         slugs = {model.slug for model in shown}
         data += [
@@ -96,6 +100,12 @@ class AccountRoutes:
             "cancelled": False,
         }
         return _json(data)
+
+    async def _content(self, request: web.Request) -> web.Response:
+        known = request.query.get("id", "") in self.books.by_generation
+        if not known or not self.server.logs_content:
+            return error_reply(404, "no content is stored", "not_found")
+        return web.json_response({"data": {"input": {"messages": []}, "output": {}}})
 
     async def _key(self, request: web.Request) -> web.Response:
         key = self.books.authenticate(request.headers.get("Authorization"))

@@ -269,7 +269,9 @@ def test_prices_above_the_cap_stop_the_teacher(
     data["teachers"][0]["max_price"]["prompt"] = Decimal("0.01")
     server = serve()
     report = run(lake, TeacherSet.model_validate(data), teachers=["careful"])
-    assert report.by_teacher["careful"].stopped == "constraint_filtered"
+    stopped = report.by_teacher["careful"].stopped
+    assert "max_price.prompt" in stopped
+    assert "0.27 USD per million tokens, above the cap of 0.01" in stopped
     assert server.billed == 0
 
 

@@ -1,0 +1,301 @@
+"""Asking the provider what its documentation leaves open, for cents and under a ceiling.
+
+Belongs here: one session of probes, the ledger around each paid question, and the report
+that is kept. Does not belong here: what each probe does (``replay.live_probes``), and checks
+of the environment (``composer_pipeline.doctor``).
+
+These probes have been run against the loopback provider only, never against the real
+service; what they say about it is known once somebody with a key runs them.
+"""
+
+import asyncio
+import json
+import os
+import secrets
+import time
+import uuid
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any, Literal
+
+import aiohttp
+import msgspec
+import orjson
+
+from composer_pipeline.errors import InputError
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.replay.catalogue import Catalogue, fetch
+from composer_pipeline.replay.convert import Conversion
+from composer_pipeline.replay.ledger import Call, Ledger, Reply, ledger_target
+from composer_pipeline.replay.money import PICO, to_pico
+from composer_pipeline.replay.selection import ask_order
+from composer_pipeline.replay.teachers import Teacher, TeacherSet
+from composer_pipeline.replay.wire import Wire, request_key, serialise, worst_case
+from composer_pipeline.replay.wire_outcome import Outcome, read_json
+
+Status = Literal["ok", "warn", "fail", "skipped"]
+
+
+class Finding(msgspec.Struct):
+    """One probe's answer. ``skipped`` says why it was not asked; money is picodollars."""
+
+    name: str
+    status: Status
+    answer: str
+    facts: dict[str, Any] = msgspec.field(default_factory=dict)
+    cost_picodollars: int = 0
+
+
+class LiveReport(msgspec.Struct):
+    """All findings of one session, as they are kept in the lake. No key is in it."""
+
+    endpoint: str
+    simulated: bool
+    teacher: str
+    model: str
+    started_at: str
+    ceiling_usd: str
+    spent_usd: str
+    unknown_usd: str
+    findings: list[Finding]
+    kept_as: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        found: dict[str, Any] = msgspec.to_builtins(self)
+        return found
+
+
+class Patience(msgspec.Struct, frozen=True):
+    """Seconds: until a slow answer counts as open, between looks, until a cut call is over."""
+
+    lag_s: float = 60.0
+    look_s: float = 1.0
+    cut_s: float = 0.25
+    settle_s: float = 20.0
+    read_timeout_s: float = 120.0
+
+
+class NotAsked(Exception):
+    """A question that was not asked, and why; ends one probe only."""
+
+
+class Prober:
+    """What the probes have in common: the wire, the ledger and the account's endpoints.
+
+    Args:
+        teacher_set: names the endpoint.
+        teacher: the cheapest teacher; it is asked.
+        ledger: every question is reserved in it before it is sent.
+        run_id: the session's scope.
+        api_key: sent as a bearer token; ``None`` only for a simulated endpoint.
+        catalogue: the endpoint's models, where it has a catalogue.
+        patience: how long to wait.
+    """
+
+    def __init__(
+        self,
+        teacher_set: TeacherSet,
+        teacher: Teacher,
+        ledger: Ledger,
+        run_id: str,
+        api_key: str | None,
+        catalogue: Catalogue | None,
+        patience: Patience,
+    ) -> None:
+        self.teacher_set = teacher_set
+        self.teacher = teacher
+        self.catalogue = catalogue
+        self.patience = patience
+        self.spent = 0
+        self._ledger = ledger
+        self._run_id = run_id
+        self._key = api_key
+
+    def body(self, text: str, *, max_tokens: int = 16, **more: Any) -> bytes:
+        """Return a short request that nobody has sent before; nothing of a session is in it."""
+        nonce = secrets.token_hex(8)
+        teacher = self.teacher.model_copy(update={"max_tokens": max_tokens})
+        message = {"role": "user", "content": f"{text} [{nonce}]"}
+        plain = serialise(teacher, Conversion([message], [], {}, {}, "none"), nonce)
+        body: dict[str, Any] = orjson.loads(plain)
+        for name in ("tools", "tool_choice"):
+            body.pop(name, None)
+        for name, value in more.items():
+            known = body.get(name)
+            merge = isinstance(known, dict) and isinstance(value, dict)
+            body[name] = {**known, **value} if merge else value  # type: ignore[dict-item]
+        return orjson.dumps(body)
+
+    async def ask(
+        self, body: bytes, *, again: bool = False, cut_s: float | None = None,
+        amount: int | None = None,
+    ) -> Outcome:  # fmt: skip
+        """Send a body once, with its worst case reserved first.
+
+        Args:
+            body: the exact bytes.
+            again: the bytes were answered before; send them all the same.
+            cut_s: disconnect after so many seconds of silence.
+            amount: worst case in picodollars, where the teacher's is not it.
+
+        Raises:
+            NotAsked: the worst case does not fit in what is left.
+        """
+        endpoint = self.teacher_set.endpoint
+        name = endpoint.name + ("#again" if again else "")
+        key = request_key(name, body)
+        today = datetime.now(UTC).strftime("%Y-%m-%d")
+        teacher = self.teacher.name
+        scopes = [
+            f"run:{self._run_id}", f"day:{today}", f"month:{today[:7]}", f"teacher:{teacher}",
+            "global",
+        ]  # fmt: skip
+        # Not a day: no partition of replies ever shows these calls.
+        call = Call("doctor", teacher, "doctor", "doctor", {"model": self.teacher.model})
+        bounded = self.teacher.model_copy(update={"max_tokens": _max_tokens(body)})
+        worst = worst_case(bounded, body) if amount is None else amount
+        admission = self._ledger.reserve(key, worst, scopes, call, send=True)
+        if admission.kind != "reserved":
+            where = f" in scope {admission.scope}" if admission.scope else ""
+            raise NotAsked(f"{admission.kind}{where}: {Decimal(worst) / PICO:f} USD do not fit")
+        timeout = cut_s or self.patience.read_timeout_s
+        async with Wire(endpoint, self._key, read_timeout_s=timeout, connections=1) as wire:
+            try:
+                outcome = await wire.chat(body)
+            except asyncio.CancelledError:
+                self._ledger.mark_unknown(admission.attempt, "cancelled")
+                raise
+        await self._settle(admission.attempt, outcome)
+        return outcome
+
+    async def _settle(self, attempt: str, outcome: Outcome) -> None:
+        if outcome.kind == "billed":
+            cost, source = outcome.cost or 0, outcome.source_id
+            told = await self.generation_cost(source) if source else cost
+            reply = Reply(
+                "billed", outcome.status, outcome.body, told, outcome.generation_id,
+                outcome.latency_ms, "recovered" if source else "bought",
+            )  # fmt: skip
+            self.spent += cost
+            self._ledger.settle(attempt, cost, reply, source=source)
+        elif outcome.kind == "unknown":
+            self._ledger.mark_unknown(attempt, outcome.detail, raw=outcome.body or None)
+        else:
+            self._ledger.release(attempt, outcome.detail)
+
+    async def get(self, path: str, **query: str) -> tuple[int, Any]:
+        """Return status and decoded JSON of an account endpoint; (0, None) if unreachable."""
+        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        timeout = aiohttp.ClientTimeout(total=30)
+        url = f"{self.teacher_set.endpoint.url()}/{path}"
+        try:
+            async with (
+                aiohttp.ClientSession(headers=headers, timeout=timeout) as session,
+                session.get(url, params=query, allow_redirects=False) as response,
+            ):
+                return response.status, read_json(await response.read())
+        except (aiohttp.ClientError, TimeoutError):
+            return 0, None
+
+    async def generation_cost(self, generation: str) -> int | None:
+        """Return what ``/generation`` says that a generation cost, in picodollars."""
+        status, told = await self.get("generation", id=generation)
+        return _pico(_data(told).get("total_cost")) if status == 200 else None
+
+    async def key_usage(self) -> int | None:
+        """Return what ``/key`` says that the key has used, in picodollars."""
+        status, told = await self.get("key")
+        return _pico(_data(told).get("usage")) if status == 200 else None
+
+
+def probe_live(
+    lake: Lake,
+    teacher_set: TeacherSet,
+    *,
+    max_usd: Decimal,
+    ledger: str | os.PathLike[str] | None = None,
+    patience: Patience | None = None,
+) -> LiveReport:
+    """Probe the endpoint's behaviour, keep the answers as ``doctor/live-<day>.json``.
+
+    No session is sent: the questions are a few made-up words.
+
+    Args:
+        lake: keeps the answers.
+        teacher_set: the teacher file; the cheapest teacher is asked.
+        max_usd: ceiling of all probes together.
+        ledger: path or URL of the ledger; in the lake when ``None``.
+        patience: how long to wait.
+
+    Raises:
+        InputError: a ceiling that is not above 0, a missing key, an endpoint of another API,
+            or a lake that cannot be written.
+    """
+    from composer_pipeline.replay.live_probes import PROBES
+
+    if not Decimal(max_usd).is_finite() or to_pico(max_usd) <= 0:
+        raise InputError(f"--max-usd must be above 0 USD, not {max_usd}")
+    endpoint = teacher_set.endpoint
+    if endpoint.api != "openrouter":
+        raise InputError(f"endpoint {endpoint.name}: doctor --live knows api openrouter only")
+    api_key = teacher_set.api_key()
+    lake.check_writable()
+    catalogue = fetch(teacher_set)
+    (name, *_) = ask_order(teacher_set.teachers)
+    (teacher,) = teacher_set.select([name])
+    started, run_id = datetime.now(UTC), f"doctor-{uuid.uuid4().hex}"
+    with Ledger(ledger_target(lake, ledger)) as opened:
+        opened.set_ceiling(f"run:{run_id}", Decimal(max_usd))
+        prober = Prober(
+            teacher_set, teacher, opened, run_id, api_key, catalogue, patience or Patience()
+        )
+        findings = asyncio.run(_probe_all(prober, PROBES))
+        scope = opened.status().get(f"run:{run_id}")
+    report = LiveReport(
+        endpoint=endpoint.name,
+        simulated=endpoint.simulated,
+        teacher=teacher.name,
+        model=teacher.model,
+        started_at=started.isoformat(timespec="seconds"),
+        ceiling_usd=f"{max_usd:f}",
+        spent_usd=f"{(scope.spent if scope else 0) / PICO:f}",
+        unknown_usd=f"{(scope.unknown if scope else 0) / PICO:f}",
+        findings=findings,
+        kept_as=f"doctor/live-{started:%Y-%m-%d}.json",
+    )
+    text = json.dumps(report.to_dict(), indent=1, default=str)
+    if api_key and api_key in text:  # a server may echo what it was sent
+        text = text.replace(api_key, "[key]")
+    lake.put_bytes(report.kept_as, text.encode())
+    return report
+
+
+async def _probe_all(prober: Prober, probes: Any) -> list[Finding]:
+    findings = []
+    for probe in probes:
+        name = probe.__name__
+        before, began = prober.spent, time.monotonic()
+        try:
+            finding = await probe(prober)
+        except NotAsked as error:
+            finding = Finding(name, "skipped", str(error))
+        finding.cost_picodollars = prober.spent - before
+        finding.facts["seconds"] = round(time.monotonic() - began, 2)
+        findings.append(finding)
+    return findings
+
+
+def _max_tokens(body: bytes) -> int:
+    return int(orjson.loads(body)["max_completion_tokens"])
+
+
+def _data(told: Any) -> dict[str, Any]:
+    data = told.get("data") if isinstance(told, dict) else None
+    return data if isinstance(data, dict) else {}
+
+
+def _pico(value: Any) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, Decimal | int | str):
+        return None
+    return to_pico(value)

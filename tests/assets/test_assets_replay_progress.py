@@ -1,0 +1,53 @@
+"""A replay that takes a while shows in Dagster how far it is."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+import assets.replay
+from assets.definitions import build_defs
+from assets.demo import QUIET
+from assets.jobs import range_tags
+from assets.partitions import day_ranges
+from assets.profile import demo_settings, loopback
+from composer_pipeline.replay import engine
+from composer_pipeline.testing.sessions import sample_sessions_dir
+from composer_pipeline.traces.harvest import session_days
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as made:
+        yield made
+
+
+def test_observations_while_it_runs(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assets.replay, "EVERY_S", 0.2)
+    monkeypatch.setattr(engine, "TICK_S", 0.05)
+    defs = build_defs(demo_settings(lake=str(tmp_path / "lake"), max_usd="5"))
+    first = day_ranges(sorted(session_days([sample_sessions_dir()])))[0][0]
+    with loopback():
+        for job in ("harvest", "replay_and_pair"):
+            result = defs.resolve_job_def(job).execute_in_process(
+                instance=instance,
+                tags=range_tags(first, first),
+                run_config=QUIET,
+                raise_on_error=False,
+            )
+    seen = [
+        event.event_specific_data.asset_observation  # type: ignore[union-attr]
+        for event in result.all_events
+        if event.event_type_value == "ASSET_OBSERVATION"
+    ]
+    careful = [one for one in seen if one.asset_key.path[-1] == "careful"]
+    assert careful
+    assert {one.partition for one in careful} == {first}
+    last = {name: value.value for name, value in careful[-1].metadata.items()}
+    assert last["done"] == last["total"] > 0
+    assert last["run_ceiling_usd"] == 5.0
+    assert 0 < last["run_settled_usd"] < 5
+    assert last["latency_p95_ms"] > 0

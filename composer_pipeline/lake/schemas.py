@@ -361,6 +361,7 @@ VOTES = TableSpec(
             "unusable": (_STRINGS, "teacher: status: why, of each reply that cannot vote"),
             "cost_picodollars": (_L, "billed cost of all replies to the state"),
             "simulated": (_B, "any teacher was simulated"),
+            "contamination": (_STRINGS, "evidence that the session works on a benchmark"),
         }
     ),
 )

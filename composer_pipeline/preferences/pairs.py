@@ -33,7 +33,8 @@ SCHEMA_VERSION = 2
 #: The student of a pair whose rejected side is what the agent did in the trace.
 RECORDED = "recorded"
 
-_REPLY_COLUMNS = [
+#: Columns of `replies` that a vote and its explanation read.
+REPLY_COLUMNS = [
     "state_id",
     "family",
     "model",
@@ -132,8 +133,8 @@ def build_pairs(
             )
         if progress:
             progress(f"pairs {day}", done, len(states))
-    evidence = contaminated_sessions(states, benchmarks) if candidates else {}
-    for row in candidates:
+    evidence = contaminated_sessions(states, benchmarks)
+    for row in (*ballots, *candidates):
         row["contamination"] = evidence.get(row["session_id"], [])
     kept, drops = select(candidates, evidence, rules)
     kept.sort(key=lambda row: str(row["pair_id"]))
@@ -295,7 +296,7 @@ def first_tool(action: Action) -> str:
 
 
 def _replies(lake: Lake, day: str) -> list[dict[str, Any]]:
-    return lake.rows("replies", days=[day], columns=_REPLY_COLUMNS)
+    return lake.rows("replies", days=[day], columns=REPLY_COLUMNS)
 
 
 def _age(row: Mapping[str, Any]) -> tuple[str, str]:

@@ -27,7 +27,7 @@ STRONG = frozenset({"instance", "remote"})
 _INSTANCE = re.compile(r"(?<![\w.-])([A-Za-z0-9][\w.-]*?)__([A-Za-z0-9][\w.-]*?)-\d+(?![\w-])")
 _REPOSITORY = r"\S*?github\.com[:/]([\w.-]+)/([\w.-]+?)(?:\.git)?(?=[\s\"'/)]|$)"
 _REMOTE = re.compile(
-    rf"(?:\b(?:origin|upstream)\s+|\burl\s*=\s*|\bgit clone\s+(?:-\S+\s+)*){_REPOSITORY}"
+    rf"(?:\b(?:origin|upstream)\s+|\burl\s*=\s*|\bgit clone\s+(?:\S+\s+){{0,6}}?){_REPOSITORY}"
 )
 
 

@@ -108,26 +108,27 @@ def why(outcome: Vote, reason: str, rows: list[dict[str, Any]]) -> str:
 
 def _find(lake: Lake, any_id: str) -> tuple[str, str]:
     """Return (pair id or empty, state id)."""
-    sql = """
+    if not any_id:
+        raise InputError(f"lake {lake.url} has no pair or state {any_id!r}")
+    made = """
         SELECT DISTINCT pair_id, state_id FROM (
           SELECT pair_id, state_id FROM pairs
           UNION ALL SELECT pair_id, state_id FROM drops WHERE stage = 'pairs')
-        WHERE starts_with(pair_id, ?) ORDER BY 1 LIMIT 3
     """
-    pairs = lake.query(sql, [any_id]) if any_id else []
-    states = lake.query(
-        "SELECT state_id FROM states WHERE starts_with(state_id, ?) ORDER BY 1 LIMIT 3", [any_id]
-    )
-    if not any_id or not (pairs or states):
+    sql = f"""
+        WITH made AS ({made})
+        SELECT pair_id, state_id FROM made WHERE starts_with(pair_id, ?)
+        UNION ALL
+        SELECT coalesce(made.pair_id, ''), states.state_id
+        FROM states LEFT JOIN made USING (state_id) WHERE starts_with(states.state_id, ?)
+        LIMIT 2
+    """
+    found = lake.query(sql, [any_id, any_id])
+    if not found:
         raise InputError(f"lake {lake.url} has no pair or state {any_id!r}")
-    if len(pairs) + len(states) > 1:
+    if len(found) > 1:
         raise InputError(f"id {any_id!r} is ambiguous: several pairs or states begin with it")
-    if pairs:
-        return str(pairs[0][0]), str(pairs[0][1])
-    state_id = str(states[0][0])
-    of_state = sql.replace("starts_with(pair_id, ?)", "state_id = ?")
-    made = lake.query(of_state, [state_id])
-    return (str(made[0][0]) if made else ""), state_id
+    return str(found[0][0]), str(found[0][1])
 
 
 def _teachers(

@@ -371,5 +371,3 @@ def test_the_command(lake, tmp_path, capsys):
         assert code == 2
         assert message in said.err
         assert len(said.err.strip().splitlines()) == 1
-
-

@@ -93,9 +93,7 @@ def test_a_weight_of_nothing_drops_the_pair():
         ([], "drop", False),
     ],
 )
-def test_contaminated_pairs_are_dropped_by_the_strength_of_the_evidence(
-    evidence, by_name, dropped
-):
+def test_contaminated_pairs_are_dropped_by_the_strength_of_the_evidence(evidence, by_name, dropped):
     rules = PreferenceRules.model_validate({"contamination": {"by_name": by_name}})
     kept, drops = select([candidate(1)], {"s": evidence}, rules)
     assert len(drops) == dropped
@@ -263,9 +261,7 @@ def test_leaks_are_found(lake):
     drops = strip(lake.rows("drops", stage="pairs"))
     drops = [{k: v for k, v in d.items() if k != "stage"} for d in drops]
     lake.write("drops", drops[1:], stage="pairs", day=DAY)
-    assert [(x.row_id, x.what) for x in leaks(lake, "pairs")] == [
-        (drops[0]["state_id"], "is lost")
-    ]
+    assert [(x.row_id, x.what) for x in leaks(lake, "pairs")] == [(drops[0]["state_id"], "is lost")]
     lake.write("drops", drops, stage="pairs", day=DAY)
     pairs = strip(lake.rows("pairs"))
     lake.write("pairs", [*pairs, {**pairs[0], "state_id": drops[0]["state_id"]}], day=DAY)

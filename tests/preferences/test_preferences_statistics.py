@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.preferences.agreement import agreement_matrix, nominal_alpha, noise_floor
+from composer_pipeline.preferences.agreement import agreement_matrix, noise_floor, nominal_alpha
 from composer_pipeline.preferences.duplicates import near_duplicates, prompt_tail, shingles_of
 from composer_pipeline.preferences.levels import Level
 from composer_pipeline.preferences.plots import agreement_figure, separability_figure

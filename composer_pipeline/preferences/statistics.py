@@ -122,7 +122,7 @@ def measure(lake: Lake, scope: str = ALL, *, rules: PreferenceRules | None = Non
 
     Args:
         lake: reads ``states``, ``votes``, ``pairs``, ``normalized_pairs``, ``drops`` and, for
-            :data:`ALL`, ``dataset_pairs``.
+            :data:`ALL`, ``dataset_pairs``, whose separability is then measured.
         scope: ``YYYY-MM-DD`` or :data:`ALL`.
         rules: the preference recipe; its defaults when not given.
     """
@@ -148,12 +148,18 @@ def measure(lake: Lake, scope: str = ALL, *, rules: PreferenceRules | None = Non
         normalised = lake.read("normalized_pairs", columns=["pair_id"])
         funnel["normalised"] = normalised.num_rows
         funnel["dataset"] = lake.read("dataset_pairs", columns=["pair_id"]).num_rows
+    # Over the whole lake, what will be trained on counts, once it has been built.
+    apart = (
+        measured_on_dataset(lake, rules)
+        if funnel.get("dataset")
+        else separability(pairs, rules.separability)
+    )
     return Quality(
         scope=scope,
         matrix={bound.label: agreement_matrix(votes, bound) for bound in (Level.L1, Level.L2)},
         alpha=alpha_by_tool(votes),
         noise=noise_floor(votes),
-        separation=separability(pairs, rules.separability),
+        separation=apart,
         funnel=funnel,
         reasons=dict(sorted(reasons.items())),
         outcomes=_count(row["outcome"] or "unknown" for row in pairs),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from composer_pipeline.preferences.ballots import level_of
+from composer_pipeline.preferences.votes import level_of
 from composer_pipeline.preferences.levels import Level
 
 Row = Mapping[str, Any]

@@ -12,7 +12,7 @@ from composer_pipeline.actions import Action
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.agree import Reply, Vote, situation_of, vote
-from composer_pipeline.preferences.ballots import REASONS, is_control, reason_of
+from composer_pipeline.preferences.votes import REASONS, is_control, reason_of
 from composer_pipeline.preferences.levels import Level, Situation, level
 from composer_pipeline.preferences.pairs import REPLY_COLUMNS, usable_of
 from composer_pipeline.replay.money import to_usd
@@ -34,7 +34,7 @@ def explain(lake: Lake, any_id: str) -> dict[str, Any]:
         any_id: a pair's or a state's id, or an unambiguous beginning.
 
     Returns:
-        JSON-able facts: ``reason`` is a key of ``ballots.REASONS`` and ``why`` its sentence,
+        JSON-able facts: ``reason`` is a key of ``votes.REASONS`` and ``why`` its sentence,
         ``agent`` and ``chosen`` are actions, ``teachers`` has one entry a reply (``usable``
         false with ``status`` and ``detail``; else its ``action``, ``family``, ``cluster``
         counted from 1 or ``None`` where it has no vote, ``level_to_agent`` and

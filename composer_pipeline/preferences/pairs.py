@@ -19,7 +19,7 @@ from composer_pipeline.actions import Action
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences import canonical as canon
 from composer_pipeline.preferences.agree import Reply, Vote, home_of, vote
-from composer_pipeline.preferences.ballots import ballot_row
+from composer_pipeline.preferences.votes import ballot_row
 from composer_pipeline.preferences.contamination import Benchmarks, contaminated_sessions
 from composer_pipeline.preferences.rules import Hindsight, PreferenceRules
 from composer_pipeline.preferences.selection import STAGE, hindsight, select
@@ -56,7 +56,7 @@ class PairsReport:
     ``voted`` are the states with at least two families, ``consensus`` those with a winner,
     ``confirmed`` those whose winner agrees with the agent. The rates are per consensus and
     per voted state, 0.0 where there are none. ``by_tool`` counts pairs by the chosen tool.
-    ``by_reason`` counts every state by what came of its vote (``ballots.REASONS``), and
+    ``by_reason`` counts every state by what came of its vote (``votes.REASONS``), and
     ``drops`` the pairs that a rule of the recipe left out.
     """
 

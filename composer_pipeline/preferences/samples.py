@@ -24,7 +24,7 @@ from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.agree import vote
-from composer_pipeline.preferences.ballots import reason_of
+from composer_pipeline.preferences.votes import reason_of
 from composer_pipeline.preferences.pairs import RECORDED, cost_of_states, pair_row, usable_replies
 from composer_pipeline.replay.schemas import session_tools
 from composer_pipeline.traces.load import load_states

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from composer_pipeline.preferences.votes import level_of
 from composer_pipeline.preferences.levels import Level
+from composer_pipeline.preferences.votes import level_of
 
 Row = Mapping[str, Any]
 

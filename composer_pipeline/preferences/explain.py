@@ -12,9 +12,9 @@ from composer_pipeline.actions import Action
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.agree import Reply, Vote, situation_of, vote
-from composer_pipeline.preferences.votes import REASONS, is_control, reason_of
 from composer_pipeline.preferences.levels import Level, Situation, level
 from composer_pipeline.preferences.pairs import REPLY_COLUMNS, usable_of
+from composer_pipeline.preferences.votes import REASONS, is_control, reason_of
 from composer_pipeline.replay.money import to_usd
 from composer_pipeline.traces.load import TraceState, load_state
 

@@ -19,13 +19,14 @@ from composer_pipeline.actions import Action
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences import canonical as canon
 from composer_pipeline.preferences.agree import Reply, Vote, home_of, vote
-from composer_pipeline.preferences.votes import ballot_row
 from composer_pipeline.preferences.contamination import Benchmarks, contaminated_sessions
 from composer_pipeline.preferences.rules import Hindsight, PreferenceRules
 from composer_pipeline.preferences.selection import STAGE, hindsight, select
 from composer_pipeline.preferences.shell import Place
+from composer_pipeline.preferences.votes import ballot_row
 from composer_pipeline.replay.convert import action_message, to_chat
-from composer_pipeline.replay.schemas import Toolset, session_tools
+from composer_pipeline.replay.schemas import Toolset
+from composer_pipeline.replay.toolsets import Toolsets
 from composer_pipeline.traces.load import TraceState, load_states
 
 SCHEMA_VERSION = 2
@@ -108,7 +109,7 @@ def build_pairs(
     states = list(load_states(lake, days=[day]))
     rows = _replies(lake, day)
     replies, answered = usable_of(rows), answers_of(rows)
-    tools = session_tools(states)
+    tools = Toolsets(lake, states)
     ballots: list[dict[str, Any]] = []
     candidates: list[dict[str, Any]] = []
     for done, state in enumerate(states, start=1):
@@ -127,9 +128,7 @@ def build_pairs(
         )
         if outcome.is_pair:
             candidates.append(
-                pair_row(
-                    state, outcome, tools[state.session_id], told.cost, weights=rules.hindsight
-                )
+                pair_row(state, outcome, tools.of(state), told.cost, weights=rules.hindsight)
             )
         if progress:
             progress(f"pairs {day}", done, len(states))

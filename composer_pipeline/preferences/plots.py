@@ -8,9 +8,9 @@ nothing depends on seeing it. All of a day's together stay far below 48 KB.
 """
 
 from composer_pipeline.figures import bars, heatmap, lines, markdown_image
-from composer_pipeline.preferences.votes import AGENT, REASONS
 from composer_pipeline.preferences.separability import Separation
 from composer_pipeline.preferences.statistics import Quality
+from composer_pipeline.preferences.votes import AGENT, REASONS
 
 #: More raters than this do not fit a page.
 MAX_RATERS = 12

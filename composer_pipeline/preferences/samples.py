@@ -24,9 +24,9 @@ from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.agree import vote
-from composer_pipeline.preferences.votes import reason_of
 from composer_pipeline.preferences.pairs import RECORDED, cost_of_states, pair_row, usable_replies
-from composer_pipeline.replay.schemas import session_tools
+from composer_pipeline.preferences.votes import reason_of
+from composer_pipeline.replay.toolsets import Toolsets
 from composer_pipeline.traces.load import load_states
 
 
@@ -110,9 +110,8 @@ def sampled_pairs(lake: Lake, samples: list[Sample]) -> tuple[list[dict[str, Any
     left: Counter[str] = Counter()
     for day in sorted({known[state_id] for state_id in by_state}):
         replies, cost = usable_replies(lake, day), cost_of_states(lake, day)
-        # The tools of a session are chosen over all its states, as they were for teachers.
         states = list(load_states(lake, days=[day]))
-        tools = session_tools(states)
+        tools = Toolsets(lake, states)
         for state in states:
             for sample in by_state.get(state.state_id, ()):
                 there = msgspec.structs.replace(
@@ -128,7 +127,7 @@ def sampled_pairs(lake: Lake, samples: list[Sample]) -> tuple[list[dict[str, Any
                 if not outcome.is_pair:
                     left[reason_of(outcome, len(mine))] += 1
                     continue
-                row = pair_row(there, outcome, tools[state.session_id], cost.get(state.state_id, 0))
+                row = pair_row(there, outcome, tools.of(state), cost.get(state.state_id, 0))
                 row |= {
                     "pair_id": _id(row, sample),
                     "student": sample.student,

@@ -13,7 +13,7 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.agree import Reply, Vote, situation_of, vote
 from composer_pipeline.preferences.levels import Level, Situation, level
-from composer_pipeline.preferences.pairs import REPLY_COLUMNS, usable_of
+from composer_pipeline.preferences.pairs import REPLY_COLUMNS, reply_age, usable_of
 from composer_pipeline.preferences.votes import REASONS, is_control, reason_of
 from composer_pipeline.replay.money import to_usd
 from composer_pipeline.traces.load import TraceState, load_state
@@ -142,6 +142,11 @@ def _teachers(
     }
     winners = {reply.teacher for reply in outcome.members}
     used = {reply.teacher: reply for reply in replies}
+    newest = {
+        row["teacher"]: row["request_hash"]
+        for row in sorted(rows, key=reply_age)
+        if row["status"] == "ok" and row["action"] is not None
+    }
     found = []
     for row in sorted(rows, key=lambda row: (row["teacher"], str(row["created_at"] or ""))):
         name = row["teacher"]
@@ -157,7 +162,7 @@ def _teachers(
             detail = row["detail"] or "no reason is recorded"
             found.append({**entry, "usable": False, "status": row["status"], "detail": detail})
             continue
-        if Action.from_json(row["action"]) != reply.action:
+        if row["request_hash"] != newest[name]:
             older = "a newer reply of this teacher counts"
             found.append({**entry, "usable": False, "status": "older", "detail": older})
             continue

@@ -169,7 +169,7 @@ def usable_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Reply]]:
             continue
         key = (row["state_id"], row["teacher"])
         old = newest.get(key)
-        if old is None or _age(row) > _age(old):
+        if old is None or reply_age(row) > reply_age(old):
             newest[key] = row
     found: dict[str, list[Reply]] = {}
     for (state_id, _), row in sorted(newest.items()):
@@ -189,7 +189,7 @@ class Answers:
 def answers_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, Answers]:
     """Return state id to what all its replies were, from rows of the table ``replies``."""
     found: dict[str, Answers] = {}
-    for row in sorted(rows, key=lambda row: (row["state_id"], row["teacher"], _age(row))):
+    for row in sorted(rows, key=lambda row: (row["state_id"], row["teacher"], reply_age(row))):
         mine = found.setdefault(row["state_id"], Answers())
         mine.count += 1
         mine.cost += row["cost_picodollars"] or 0
@@ -298,7 +298,8 @@ def _replies(lake: Lake, day: str) -> list[dict[str, Any]]:
     return lake.rows("replies", days=[day], columns=REPLY_COLUMNS)
 
 
-def _age(row: Mapping[str, Any]) -> tuple[str, str]:
+def reply_age(row: Mapping[str, Any]) -> tuple[str, str]:
+    """Return what orders the replies of a teacher to a state; the greatest is the newest."""
     return str(row["created_at"] or ""), str(row["request_hash"])
 
 

@@ -76,6 +76,9 @@ def made(tmp_path_factory):
                     "cost_picodollars": 1_500_000_000, "simulated": True, "created_at": NOW,
                 }
             )  # fmt: skip
+    # An earlier reply of a teacher, with the same action: only the newer one counts.
+    first = rows["two"][0]
+    rows["two"].append({**first, "request_hash": "old", "created_at": NOW.replace(year=2025)})
     for teacher, mine in rows.items():
         lake.write("replies", mine, day=DAY, teacher=teacher)
     build_pairs(lake, DAY)
@@ -114,8 +117,11 @@ def test_a_pair_with_every_teacher(made):
     assert facts == explain(lake, state_of["pair"])
     assert (facts["reason"], facts["tier"]) == ("pair", "gold")
     assert "2 of 3 families (one, two)" in facts["why"]
-    assert facts["cost_usd"] == "0.0075"
+    assert facts["cost_usd"] == "0.009"
     assert facts["fate"] == {"pairs": "kept, weight 1"}
+    (old,) = [entry for entry in facts["teachers"] if not entry["usable"]]
+    assert (old["teacher"], old["status"]) == ("two", "older")
+    facts["teachers"].remove(old)
     by_name = {entry["teacher"]: entry for entry in facts["teachers"]}
     assert [by_name[name]["votes"] for name in FAMILIES] == [True, True, True, False, False]
     assert [by_name[name]["wins"] for name in FAMILIES] == [True, True, False, False, False]
@@ -125,6 +131,7 @@ def test_a_pair_with_every_teacher(made):
     assert by_name["one"]["level_to_winner"]["level"] == "L0"
     assert sum(entry["spokesman"] for entry in facts["teachers"]) == 1
     assert json.loads(json.dumps(facts)) == facts
+    assert facts["n_replies"] == 6
 
 
 def test_the_fate_of_a_pair_is_told(made):

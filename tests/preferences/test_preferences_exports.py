@@ -91,6 +91,18 @@ def test_dpo_is_the_dataset(lake, tmp_path, tokenizer):
         assert row["rejected"] == source["rejected"]
         assert (row["split"], row["student"]) == (source["split"], "recorded")
     assert set(data["weight"]) == {0.5, 1.0, 1.5}
+    # Both sides have their keys in the schema's order, whoever wrote them.
+    several = 0
+    for row in data:
+        order = {t["function"]["name"]: list(t["function"]["parameters"]["properties"])
+                 for t in row["tools"]}  # fmt: skip
+        for done in [
+            c for side in ("chosen", "rejected") for c in row[side][0].get("tool_calls", ())
+        ]:
+            keys = list(done["function"]["arguments"])
+            assert keys == [k for k in order[done["function"]["name"]] if k in keys]
+            several += len(keys) > 1
+    assert several > 40
     row = next(row for row in data if row["chosen"][0].get("tool_calls"))
     keys = ("prompt", "chosen", "rejected")
     text = apply_chat_template({key: row[key] for key in keys}, tokenizer, tools=row["tools"])

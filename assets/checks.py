@@ -5,11 +5,12 @@ they can be. They do not trust the code that wrote the tables.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import dagster as dg
 
-from assets.resources import LakeResource, TeachersResource
+from assets.partitions import partition_days
+from assets.resources import LakeResource, RecipesResource, TeachersResource
 from composer_pipeline.lake.store import Lake
 
 
@@ -83,6 +84,66 @@ def chosen_differs_from_rejected(lake: LakeResource) -> dg.AssetCheckResult:
         "SELECT pair_id FROM pairs WHERE CAST(chosen AS VARCHAR) = CAST(rejected AS VARCHAR)",
     )
     return _result(bad, "pairs have chosen equal to rejected")
+
+
+def _accounted(store: Lake, stages: Sequence[str], tags: Mapping[str, str]) -> dg.AssetCheckResult:
+    from composer_pipeline.preferences.accounting import leaks
+
+    # Other days may wait for their stage: only those of this run have to add up.
+    days = partition_days(tags)
+    bad = [leak for stage in stages for leak in leaks(store, stage, days)]
+    return _result(
+        [f"{leak.stage}: {leak.row_id} {leak.what}" for leak in bad], "rows are not accounted for"
+    )
+
+
+@dg.asset_check(asset="preference_pairs", blocking=True)
+def states_accounted_for(
+    context: dg.AssetCheckExecutionContext, lake: LakeResource
+) -> dg.AssetCheckResult:
+    """Every state has a vote with a reason, and every vote for a pair is a pair or a drop."""
+    return _accounted(lake.open(), ["votes", "pairs"], context.run.tags)
+
+
+@dg.asset_check(asset="normalized_pairs", blocking=True)
+def pairs_accounted_for(
+    context: dg.AssetCheckExecutionContext, lake: LakeResource
+) -> dg.AssetCheckResult:
+    """Every pair is normalised or in the ledger of drops, with the operator that dropped it."""
+    return _accounted(lake.open(), ["normalize"], context.run.tags)
+
+
+@dg.asset_check(asset="training_dataset", blocking=True)
+def dataset_accounted_for(lake: LakeResource) -> dg.AssetCheckResult:
+    """Every normalised pair is in one split of the dataset or in the ledger of drops."""
+    return _accounted(lake.open(), ["dataset"], {})
+
+
+@dg.asset_check(asset="training_dataset")
+def chosen_not_told_by_style(lake: LakeResource, recipes: RecipesResource) -> dg.AssetCheckResult:
+    """A classifier that sees only style does not tell chosen from rejected.
+
+    Not blocking: whether to train on such pairs is a person's decision.
+    """
+    from composer_pipeline.preferences.plots import separability_figure
+    from composer_pipeline.preferences.statistics import measured_on_dataset
+
+    rules = recipes.rules()
+    found = measured_on_dataset(lake.open(), rules)
+    bound = rules.separability.max_auc
+    said = found.note or f"AUC {found.auc:.3f} on {found.pairs} pairs; the bound is {bound:g}."
+    return dg.AssetCheckResult(
+        passed=found.auc is None or found.auc <= bound,
+        metadata={
+            **({} if found.auc is None else {"auc": found.auc}),
+            "measured": found.auc is not None,
+            "pairs": found.pairs,
+            "sessions": found.sessions,
+            "bound": bound,
+            "roc": dg.MetadataValue.md(separability_figure(found, bound)),
+        },
+        description=said[0].upper() + said[1:],
+    )
 
 
 @dg.asset_check(asset="training_dataset", blocking=True)

@@ -4,6 +4,8 @@ Belongs here: the one partition set and the two policies. Assets with equal poli
 and equal partitions share a run in a backfill; a third policy would split the chain.
 """
 
+from collections.abc import Mapping
+
 import dagster as dg
 
 #: Every asset up to ``normalized_pairs``. ``end_offset=1`` makes today a partition.
@@ -27,3 +29,14 @@ def day_ranges(days: list[str]) -> list[tuple[str, str]]:
         else:
             ranges.append((day, day))
     return ranges
+
+
+def partition_days(tags: Mapping[str, str]) -> list[str] | None:
+    """Return the days of a run from its tags; ``None`` for a run without partitions."""
+    if day := tags.get("dagster/partition"):
+        return [day]
+    first = tags.get("dagster/asset_partition_range_start")
+    last = tags.get("dagster/asset_partition_range_end")
+    if first is None or last is None:
+        return None
+    return list(DAYS.get_partition_keys_in_range(dg.PartitionKeyRange(first, last)))

@@ -5,6 +5,7 @@ Belongs here: the assets of the group ``preferences``. The logic is in
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from pydantic import Field
@@ -12,7 +13,10 @@ from pydantic import Field
 from assets.metadata import OWNERS, numbers, records, table_metadata
 from assets.partitions import DAYS, FREE, PAID
 from assets.resources import LakeResource, RecipesResource
-from composer_pipeline.figures import bars, markdown_image
+
+if TYPE_CHECKING:
+    from composer_pipeline.preferences.rules import PreferenceRules
+    from composer_pipeline.preferences.statistics import Quality
 
 
 class PublishConfig(dg.Config):
@@ -49,6 +53,39 @@ def error_hints(context: dg.AssetExecutionContext, lake: LakeResource) -> None:
         )
 
 
+def quality_metadata(quality: "Quality", rules: "PreferenceRules") -> dict[str, Any]:
+    """Return the statistics as metadata: numbers become plots by partition, pictures show."""
+    from composer_pipeline.preferences import plots
+
+    alpha, noise = quality.alpha.get("", None), quality.noise
+    measured = {
+        "krippendorff_alpha": alpha.value if alpha else None,
+        "excess_disagreement": noise.excess.value,
+        "separability_auc": quality.separation.auc,
+        "pairs_per_session_max": quality.per_session[1].value,
+        "length_ratio_median": quality.length_ratio["p50"].value,
+    }
+    tables = {
+        "alpha_by_tool": plots.alpha_table(quality),
+        "agreement_by_level": plots.agreement_table(quality),
+        "states_by_reason": plots.reason_table(quality),
+    }
+    return {
+        **{name: value for name, value in measured.items() if value is not None},
+        **{f"outcome_{name}": count for name, count in quality.outcomes.items()},
+        **{f"dropped_{name}": count for name, count in quality.drops.items()},
+        "near_duplicates": len(quality.near),
+        "contaminated_pairs": quality.contaminated,
+        "noise_floor": noise.excess.note or f"measured on {noise.excess.n} audited states",
+        "agreement": dg.MetadataValue.md(plots.agreement_figure(quality)),
+        "funnel": dg.MetadataValue.md(plots.funnel_figure(quality)),
+        "separability": dg.MetadataValue.md(
+            plots.separability_figure(quality.separation, rules.separability.max_auc)
+        ),
+        **{name: records(rows) for name, rows in tables.items() if rows},
+    }
+
+
 def build_preferences(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetsDefinition]:
     """Return the assets from pairs to publication, downstream of the teachers' replies."""
 
@@ -59,21 +96,26 @@ def build_preferences(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetsDefini
         partitions_def=DAYS,
         backfill_policy=PAID,
         deps=["trace_states", *reply_keys],
-        code_version="1",
+        code_version="2",
         metadata=table_metadata("pairs"),
     )
-    def preference_pairs(context: dg.AssetExecutionContext, lake: LakeResource) -> None:
+    def preference_pairs(
+        context: dg.AssetExecutionContext, lake: LakeResource, recipes: RecipesResource
+    ) -> None:
         """Pairs where at least two teacher families agree with each other against the agent."""
         from composer_pipeline.preferences.pairs import build_pairs
+        from composer_pipeline.preferences.statistics import write_statistics
 
-        store = lake.open()
+        store, rules = lake.open(), recipes.rules()
         for day in context.partition_keys:
-            report = build_pairs(store, day)
+            report = build_pairs(store, day, rules=rules)
+            quality = write_statistics(store, day, rules=rules)
             context.add_asset_metadata(
                 {
                     "dagster/partition_row_count": report.pairs,
                     "states": report.states,
                     **{f"tier_{tier}": count for tier, count in report.by_tier.items()},
+                    **quality_metadata(quality, rules),
                 },
                 partition_key=day,
             )
@@ -118,18 +160,16 @@ def build_preferences(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetsDefini
         code_version="1",
         metadata=table_metadata("dataset_pairs"),
     )
-    def training_dataset(lake: LakeResource) -> dg.MaterializeResult[None]:
+    def training_dataset(
+        lake: LakeResource, recipes: RecipesResource
+    ) -> dg.MaterializeResult[None]:
         """Pairs, recorded groups and hints, split by group of sessions."""
+        from composer_pipeline.preferences.statistics import write_statistics
         from composer_pipeline.publishing.dataset import build_dataset
 
-        store = lake.open()
+        store, rules = lake.open(), recipes.rules()
         report = build_dataset(store)
-        funnel = {
-            "states": store.read("states", columns=["state_id"]).num_rows,
-            "pairs": store.read("pairs", columns=["pair_id"]).num_rows,
-            "normalised": store.read("normalized_pairs", columns=["pair_id"]).num_rows,
-            **report.splits,
-        }
+        quality = write_statistics(store, rules=rules)
         return dg.MaterializeResult(
             metadata={
                 "dagster/row_count": report.rows,
@@ -139,9 +179,7 @@ def build_preferences(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetsDefini
                 **{f"rows_{split}": count for split, count in report.splits.items()},
                 "dropped": sum(report.drops.values()),
                 "warning": report.warning or "none",
-                "funnel": dg.MetadataValue.md(
-                    markdown_image(bars(funnel), "rows from states to splits")
-                ),
+                **quality_metadata(quality, rules),
             }
         )
 

@@ -12,7 +12,8 @@ import dagster as dg
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.settings import Settings
+from composer_pipeline.preferences.rules import PreferenceRules
+from composer_pipeline.settings import Settings, recipes_dir
 
 
 class LakeResource(dg.ConfigurableResource[Lake]):
@@ -60,11 +61,20 @@ class TeachersResource(dg.ConfigurableResource[None]):
 
 
 class RecipesResource(dg.ConfigurableResource[None]):
-    """The data-juicer recipe, the training recipe and the folder of training runs."""
+    """The preference, data-juicer and training recipes, and the folder of training runs."""
 
     normalize: str
     train: str
     run_root: str
+    preferences: str = str(recipes_dir() / "preferences" / "default.yaml")
+
+    def rules(self) -> PreferenceRules:
+        """Return the preference recipe.
+
+        Raises:
+            InputError: it cannot be read.
+        """
+        return PreferenceRules.load(self.preferences)
 
 
 def default_resources(settings: Settings) -> dict[str, object]:
@@ -78,7 +88,10 @@ def default_resources(settings: Settings) -> dict[str, object]:
             max_usd=settings.max_usd,
         ),
         "recipes": RecipesResource(
-            normalize=settings.normalize, train=settings.train, run_root=str(settings.run_root)
+            normalize=settings.normalize,
+            train=settings.train,
+            run_root=str(settings.run_root),
+            preferences=settings.preferences,
         ),
         "pipes": dg.PipesSubprocessClient(),
     }

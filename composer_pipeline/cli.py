@@ -409,25 +409,75 @@ def budget_lift(
 
 
 @app.command
-def pairs(*, lake: LakeOption = "", as_json: JsonOption = False) -> None:
-    """Make hints from error turns, and pairs where teachers agree against the agent."""
+def pairs(*, rules: str = "", lake: LakeOption = "", as_json: JsonOption = False) -> None:
+    """Make hints from error turns, and pairs where teachers agree against the agent.
+
+    Args:
+        rules: preference recipe (COMPOSER_PREFERENCES).
+    """
     from composer_pipeline.preferences.hints import build_hints
     from composer_pipeline.preferences.pairs import build_pairs
+    from composer_pipeline.preferences.rules import PreferenceRules
 
     store = _lake(lake)
+    recipe = PreferenceRules.load(rules or Settings.from_env().preferences)
     days = store.days("states")
     if not days:
         raise InputError(f"lake {store.url} has no states; run ingest first")
-    total: dict[str, Any] = {"states": 0, "pairs": 0, "by_tier": {}, "by_tool": {}, "hints": 0}
+    groups = ("by_tier", "by_tool", "by_reason", "drops")
+    total: dict[str, Any] = {"states": 0, "pairs": 0, "hints": 0, **{name: {} for name in groups}}
     for day in days:
         total["hints"] += build_hints(store, day).hints
-        report = build_pairs(store, day)
+        report = build_pairs(store, day, rules=recipe)
         total["states"] += report.states
         total["pairs"] += report.pairs
-        for name in ("by_tier", "by_tool"):
+        for name in groups:
             for key, count in getattr(report, name).items():
                 total[name][key] = total[name].get(key, 0) + count
     _print(total, as_json, "pairs")
+
+
+@app.command
+def pair(any_id: str, /, *, lake: LakeOption = "", as_json: JsonOption = False) -> None:
+    """Show a pair side by side with every teacher's reply, or why a state made none.
+
+    Args:
+        any_id: of a pair or a state; an unambiguous beginning is enough.
+    """
+    from composer_pipeline.preferences.explain import explain
+    from composer_pipeline.preferences.pair_view import show_pair
+
+    facts = explain(_lake(lake), any_id)
+    if as_json:
+        _print(facts, True, "")
+    else:
+        show_pair(Console(), facts)
+
+
+@app.command
+def statistics(*, rules: str = "", lake: LakeOption = "", as_json: JsonOption = False) -> None:
+    """Measure agreement, noise, separability and repeats over the whole lake.
+
+    Args:
+        rules: preference recipe (COMPOSER_PREFERENCES).
+    """
+    from composer_pipeline.preferences.rules import PreferenceRules
+    from composer_pipeline.preferences.statistics import write_statistics
+
+    store = _lake(lake)
+    if not store.days("votes"):
+        raise InputError(f"lake {store.url} has no votes; run pairs first")
+    recipe = PreferenceRules.load(rules or Settings.from_env().preferences)
+    rows = write_statistics(store, rules=recipe).rows()
+    if as_json:
+        _print({"statistics": rows}, True, "")
+        return
+    table = Table("statistic", "of", "value", "n", title="statistics", title_justify="left")
+    for row in rows:
+        of = " ".join(row[name] for name in ("a", "b", "tool") if row[name])
+        value = row["note"] if row["value"] is None else f"{row['value']:.4g}"
+        table.add_row(row["statistic"], of, value, str(row["n"]))
+    Console().print(table)
 
 
 @app.command
@@ -491,6 +541,42 @@ def dataset(*, lake: LakeOption = "", as_json: JsonOption = False) -> None:
         "warning": report.warning,
     }
     _print(out, as_json, "dataset")
+
+
+@app.command
+def export(
+    *,
+    format: str,  # noqa: A002  the option's name
+    out: Path,
+    samples: Path | None = None,
+    rules: str = "",
+    full_arguments: Annotated[bool, Parameter(negative="")] = False,
+    lake: LakeOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Write the dataset in the columns of a kind of training: dpo, kto, sft or sdpo.
+
+    Args:
+        format: dpo (pairs), kto (unpaired), sft (the teachers' consensus), sdpo (hints).
+        out: a file that ends in .parquet, or a folder that gets one file a split.
+        samples: Parquet or JSONL of {state_id, student, action}: a model's own actions, which
+            take the place of the agent's as rejected side.
+        rules: preference recipe (COMPOSER_PREFERENCES).
+        full_arguments: allow hints that hold the teachers' whole action.
+    """
+    from composer_pipeline.preferences.exports import export as run
+    from composer_pipeline.preferences.rules import PreferenceRules
+
+    report = run(
+        _lake(lake),
+        format,
+        out,
+        samples=samples,
+        rules=PreferenceRules.load(rules or Settings.from_env().preferences),
+        full_arguments=full_arguments,
+    )
+    out_json = {"format": report.format, "rows": report.rows, "files": report.files}
+    _print({**out_json, "left_out": report.left_out}, as_json, "export")
 
 
 @app.command

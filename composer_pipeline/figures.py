@@ -73,6 +73,46 @@ def lines(
     return _svg(width, height, parts)
 
 
+def heatmap(
+    names: Sequence[str], cells: Mapping[tuple[str, str], tuple[float, int]], *, cell: int = 64
+) -> str:
+    """Return an SVG of a symmetric matrix of shares, darker for more, with numbers.
+
+    Args:
+        names: rows and columns, in order.
+        cells: (name, name), in either order, to (share in [0, 1], observations); a cell that
+            is not there is left empty, and so is the diagonal.
+        cell: pixels of a cell's width; its height is half of that.
+    """
+    height = cell // 2
+    label = 8 + 7 * max((len(name) for name in names), default=0)
+    parts = []
+    for row, a in enumerate(names):
+        y = 24 + row * height
+        parts.append(f'<text x="0" y="{y + height / 2 + 4:g}" {_FONT}>{escape(a)}</text>')
+        x = label + row * cell
+        short = a if 7 * len(a) <= cell else a[: max(1, cell // 7 - 1)] + "…"
+        parts.append(f'<text x="{x + 3}" y="16" {_FONT}>{escape(short)}</text>')
+        for column, b in enumerate(names):
+            found = cells.get((a, b), cells.get((b, a)))
+            x = label + column * cell
+            if a == b or found is None:
+                size = f'width="{cell - 2}" height="{height - 2}"'
+                parts.append(f'<rect x="{x}" y="{y}" {size} fill="#f1f3f5"/>')
+                continue
+            share, n = found
+            shade = " ".join(f"{255 + (end - 255) * share:.0f}" for end in (59, 91, 219))
+            ink = "white" if share > 0.55 else "black"
+            parts.append(
+                f'<rect x="{x}" y="{y}" width="{cell - 2}" height="{height - 2}"'
+                f' fill="rgb({shade.replace(" ", ",")})"><title>{escape(a)}, {escape(b)}:'
+                f" {share:.1%} of {n}</title></rect>"
+                f'<text x="{x + cell / 2 - 1:g}" y="{y + height / 2 + 4:g}" text-anchor="middle"'
+                f' fill="{ink}" {_FONT}>{share:.0%}</text>'
+            )
+    return _svg(label + cell * len(names) + 4, 28 + height * len(names), parts)
+
+
 def markdown_image(svg: str, alt: str) -> str:
     """Return Markdown that shows an SVG from a data URI; Dagster's pages allow it."""
     data = base64.b64encode(svg.encode()).decode()

@@ -29,6 +29,7 @@ class Settings(BaseModel):
     lake: str = "lake"
     sessions: str = "~/.claude/projects"
     teachers: str = str(recipes_dir() / "teachers" / "default.yaml")
+    preferences: str = str(recipes_dir() / "preferences" / "default.yaml")
     normalize: str = str(recipes_dir() / "normalize" / "default.yaml")
     train: str = str(recipes_dir() / "train" / "default.yaml")
     redaction: str = ""

@@ -308,6 +308,15 @@ _PAIR_COLUMNS: dict[str, tuple[pa.DataType, str]] = {
     "simulated": (_B, "any voting teacher was simulated"),
     "cost_picodollars": (_L, "billed cost of all replies to the state"),
     "schema_version": (_I, "version of this table"),
+    "margin": (_F, "(winning cluster - runner-up) / families"),
+    "entropy": (_F, "of the sizes of the clusters, bits"),
+    "chosen_teachers": (_STRINGS, "teachers of the winning cluster, by name"),
+    "length_ratio": (_F, "characters of chosen / characters of rejected, as JSON"),
+    "outcome": (_S, "what the trace says of the rejected action: student_ok, student_bad, unknown"),
+    "weight": (_F, "weight by that outcome; 1 where nothing is known"),
+    "weight_reason": (_S, "why the weight is not 1, or empty"),
+    "contamination": (_STRINGS, "evidence that the session works on a benchmark's repository"),
+    "student": (_S, "recorded, or the name of the model whose sampled action is rejected"),
 }
 
 PAIRS = TableSpec(
@@ -341,6 +350,74 @@ DROPS = TableSpec(
             "stat": (_S, "statistic, or empty"),
             "value": (_S, "value of the statistic"),
             "bound": (_S, "bound that it broke"),
+        }
+    ),
+)
+
+VOTES = TableSpec(
+    "votes",
+    "One row for each state: who answered, how far apart the answers are, what came of it.",
+    ("state_id",),
+    ("day",),
+    _schema(
+        {
+            **_ID,
+            "reason": (_S, "pair, or the one reason why the state made none"),
+            "tier": (_S, "gold, silver, style or none"),
+            "tool": (_S, "first tool of the agent's action, or text"),
+            "n_replies": (_I, "replies, usable or not"),
+            "n_usable": (_I, "usable replies, the agent's own family included"),
+            "n_families": (_I, "families that voted"),
+            "n_agree": (_I, "families in the winning cluster; 0 without a winner"),
+            "winner_level": (_S, "loosest level of agreement inside the winning cluster"),
+            "student_level": (_S, "level of agreement of the agent with the winning cluster"),
+            "margin": (_F, "(winning cluster - runner-up) / families"),
+            "entropy": (_F, "of the sizes of the clusters, bits"),
+            "mutating": (_B, "either side changes files or state"),
+            "raters": (_STRINGS, "agent, then each teacher with a usable reply, by name"),
+            "families": (_STRINGS, "family of each rater; empty for the agent"),
+            "controls": (pa.list_(_B), "rater is of the agent's own family and does not vote"),
+            "mutates": (pa.list_(_B), "rater's action changes something"),
+            "labels": (_STRINGS, "name of each voter's cluster; null where a rater has no vote"),
+            "levels": (pa.list_(_I), "level of each two raters: (0,1), (0,2) ... (1,2) ...; 5 none"),
+            "winners": (_STRINGS, "teachers of the winning cluster"),
+            "unusable": (_STRINGS, "teacher: status: why, of each reply that cannot vote"),
+            "cost_picodollars": (_L, "billed cost of all replies to the state"),
+            "simulated": (_B, "any teacher was simulated"),
+            "contamination": (_STRINGS, "evidence that the session works on a benchmark"),
+        }
+    ),
+)
+
+PREFERENCE_STATISTICS = TableSpec(
+    "preference_statistics",
+    "Quality of the preference data, one number a row; scope is a day, or all.",
+    ("statistic", "a", "b", "tool"),
+    ("scope",),
+    _schema(
+        {
+            "statistic": (_S, "name of the number"),
+            "a": (_S, "teacher, or agent, or what the number is about; else empty"),
+            "b": (_S, "the other teacher of an agreement, else empty"),
+            "tool": (_S, "first tool of the agent's action, else empty"),
+            "value": (_F, "the number; null where it could not be measured"),
+            "n": (_L, "what it was measured on: states, pairs or sessions"),
+            "note": (_S, "why it was not measured, or empty"),
+        }
+    ),
+)
+
+NEAR_DUPLICATES = TableSpec(
+    "near_duplicates",
+    "Pairs that are much like an earlier one: tail of the prompt and chosen action.",
+    ("pair_id",),
+    ("scope",),
+    _schema(
+        {
+            "pair_id": (_S, "the pair"),
+            "near": (_S, "the first pair of its group, by id"),
+            "similarity": (_F, "Jaccard of their word 5-grams"),
+            "same_session": (_B, "both are of one session"),
         }
     ),
 )
@@ -415,5 +492,8 @@ TABLES: dict[str, TableSpec] = {
         DATASET_PAIRS,
         DATASET_GROUPS,
         DATASET_HINTS,
+        VOTES,
+        PREFERENCE_STATISTICS,
+        NEAR_DUPLICATES,
     )
 }

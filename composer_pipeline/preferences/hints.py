@@ -1,8 +1,9 @@
 """Error turns of a day in, the ``hints`` partition out.
 
 Belongs here: which span a hint is about, and how much of that span the hint gives away.
-Does not belong here: finding error turns and their hints (``traces``), and turning a hint
-into tokens (``training``).
+Does not belong here: finding error turns and their hints (``traces``), hints from the
+teachers' consensus (``preferences.consensus_hints``), and turning a hint into tokens
+(``training``).
 """
 
 import json

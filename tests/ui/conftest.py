@@ -65,6 +65,24 @@ class DagsterDev:
             assert time.monotonic() < deadline, runs
             time.sleep(1)
 
+    def wait_for_success(self, count: int) -> None:
+        """Wait until ``count`` runs have ended, all of them well."""
+        runs = self.wait_for_runs(count)
+        assert {run["status"] for run in runs} == {"SUCCESS"}, runs
+
+    def launch(self, asset: str, day: str = "") -> None:
+        """Materialise one asset through the API that the page's button calls."""
+        tags = f'[{{key: "dagster/partition", value: "{day}"}}]' if day else "[]"
+        query = f"""
+            mutation {{ launchPipelineExecution(executionParams: {{
+              selector: {{repositoryLocationName: "composer_pipeline",
+                repositoryName: "__repository__", pipelineName: "__ASSET_JOB",
+                assetSelection: [{{path: ["{asset}"]}}], assetCheckSelection: null}},
+              executionMetadata: {{tags: {tags}}}, runConfigData: "{{}}"
+            }}) {{ __typename ... on PythonError {{ message }} }} }}"""
+        found = self.graphql(query)["launchPipelineExecution"]
+        assert found["__typename"] == "LaunchRunSuccess", found
+
 
 def _free_port() -> int:
     with socket.socket() as probe:

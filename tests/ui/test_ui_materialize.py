@@ -1,16 +1,71 @@
-"""A real browser materialises one partition from the lineage page of a real `dagster dev`."""
+"""A real browser materialises one partition, and sees what the assets draw of it."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from playwright.sync_api import expect
 
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.testing.sessions import sample_sessions_dir
+from composer_pipeline.preferences.pairs import build_pairs
+from composer_pipeline.replay.convert import to_chat, wire_messages
+from composer_pipeline.testing.personas import PersonaName, Script
+from composer_pipeline.testing.sessions import answers, sample_sessions_dir
 from composer_pipeline.traces.harvest import session_days
+from composer_pipeline.traces.ingest import ingest
+from composer_pipeline.traces.load import load_states
 
 pytestmark = pytest.mark.ui
+
+
+def answer(lake: Lake, day: str) -> None:
+    """Write what three simulated teachers say; the replay itself has its own tests."""
+    states = list(load_states(lake, days=[day]))
+    script = Script.from_states(states, answers())
+    personas: dict[PersonaName, str] = {"careful": "a", "steady": "b", "contrarian": "c"}
+    for persona, family in personas.items():
+        rows = [
+            {
+                "state_id": state.state_id,
+                "session_id": state.session_id,
+                "family": family,
+                "request_hash": f"{family}{state.state_id}",
+                "model": f"m/{family}",
+                "status": "ok",
+                "action": script.decide(
+                    persona, {"messages": wire_messages(to_chat(state).messages)}
+                ).to_json(),
+                "cost_picodollars": 1,
+                "simulated": True,
+                "created_at": datetime(2026, 11, 20, tzinfo=UTC),
+            }
+            for state in states
+        ]
+        lake.write("replies", rows, day=day, teacher=persona)
+
+
+def fill_other_days(lake: Lake, day: str) -> None:
+    """Bring the other days to where this one is, and keep every pair of all of them."""
+    ingest(lake, [sample_sessions_dir()])
+    for other in lake.days("states"):
+        if other != day:
+            answer(lake, other)
+            build_pairs(lake, other)
+        rows = lake.rows("pairs", days=[other])
+        kept = [{k: v for k, v in row.items() if k != "day"} | {"recipe": "r"} for row in rows]
+        lake.write("normalized_pairs", kept, day=other)
+
+
+def see_picture(page: Any, key: str, name: str) -> None:
+    """Open a metadata entry and see that the browser has drawn its picture."""
+    row = page.locator("tr").filter(has=page.get_by_text(key, exact=True))
+    row.get_by_text("Show Markdown").last.click()
+    image = page.locator(f"img[alt*='{name}']").first
+    image.wait_for(state="visible", timeout=60_000)
+    assert image.evaluate("image => image.complete && image.naturalWidth > 100"), name
+    page.keyboard.press("Escape")
+    image.wait_for(state="detached", timeout=60_000)
 
 
 def test_one_partition_from_the_lineage_page(
@@ -30,8 +85,24 @@ def test_one_partition_from_the_lineage_page(
     field.fill(day)
     field.press("Enter")
     page.get_by_role("button", name="Launch").last.click()
-    assert {run["status"] for run in dagster.wait_for_runs(1)} == {"SUCCESS"}
+    dagster.wait_for_success(1)
     page.goto(f"{dagster.url}/assets/trace_states?view=partitions&partition={day}")
     expect(page.get_by_text(day).first).to_be_visible(timeout=60_000)
     assert lake.days("states") == [day]
     assert lake.read("states").num_rows > 0
+
+    answer(lake, day)
+    dagster.launch("preference_pairs", day)
+    dagster.wait_for_success(2)
+    page.goto(f"{dagster.url}/assets/preference_pairs?view=partitions&partition={day}")
+    see_picture(page, "agreement", "agreement heatmap")
+    see_picture(page, "funnel", "funnel")
+    # One day has too few pairs for separability; the dataset's own page has the figure.
+    expect(page.get_by_text("Separability was not measured").first).to_be_visible()
+    fill_other_days(lake, day)
+    dagster.launch("training_dataset")
+    dagster.wait_for_success(3)
+    page.goto(f"{dagster.url}/assets/training_dataset")
+    see_picture(page, "agreement", "agreement heatmap")
+    see_picture(page, "funnel", "funnel")
+    see_picture(page, "separability", "ROC")

@@ -1,0 +1,85 @@
+"""The typed form of ``recipes/preferences/*.yaml``: which pairs are kept, and their bounds.
+
+Belongs here: fields, defaults and their checks. Does not belong here: applying them
+(``preferences.selection``, ``preferences.statistics``).
+"""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from composer_pipeline.errors import InputError
+from composer_pipeline.replay.teachers import first_problem
+from composer_pipeline.settings import recipes_dir
+from composer_pipeline.yaml_file import read_mapping
+
+Weight = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Hindsight(_Model):
+    """Weights of pairs by what became of the agent's action; 0 drops the pair."""
+
+    student_ok: Weight = 0.5
+    student_bad: Weight = 1.5
+
+
+class Contamination(_Model):
+    """What to do with sessions on a benchmark's repository, by strength of the evidence."""
+
+    evidence: Literal["drop", "flag"] = "drop"
+    by_name: Literal["drop", "flag"] = "flag"
+    files: list[str] = []
+
+
+class Separability(_Model):
+    """The bound of the check, and how much data a measurement needs."""
+
+    max_auc: Annotated[float, Field(ge=0.5, le=1, allow_inf_nan=False)] = 0.7
+    min_pairs: Annotated[int, Field(ge=10)] = 50
+    min_sessions: Annotated[int, Field(ge=2)] = 5
+    folds: Annotated[int, Field(ge=2, le=20)] = 5
+
+
+class NearDuplicates(_Model):
+    """When two pairs count as near-duplicates: Jaccard of word 5-grams."""
+
+    threshold: Annotated[Share, Field(gt=0)] = 0.8
+    tail_chars: Annotated[int, Field(ge=100, le=100_000)] = 2000
+
+
+class PreferenceRules(_Model):
+    """A preference recipe."""
+
+    max_pairs_per_session: Annotated[int, Field(ge=1)] | None = 50
+    hindsight: Hindsight = Hindsight()
+    contamination: Contamination = Contamination()
+    separability: Separability = Separability()
+    near_duplicates: NearDuplicates = NearDuplicates()
+
+    @staticmethod
+    def load(path: str | Path) -> "PreferenceRules":
+        """Read a recipe; the files that it names become absolute paths.
+
+        Raises:
+            InputError: the file is missing, is no YAML, or has a bad or unknown field.
+        """
+        file = Path(path)
+        data = read_mapping(file, "preference recipe", empty=True)
+        try:
+            rules = PreferenceRules.model_validate(data)
+        except ValidationError as error:
+            raise InputError(f"preference recipe {file}: {first_problem(error, data)}") from error
+        files = [str((file.parent / name).absolute()) for name in rules.contamination.files]
+        named = rules.contamination.model_copy(update={"files": files})
+        return rules.model_copy(update={"contamination": named})
+
+
+def bundled_benchmarks() -> Path:
+    """Return the list of benchmarks that is always used."""
+    return recipes_dir() / "preferences" / "benchmarks.yaml"

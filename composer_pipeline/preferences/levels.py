@@ -55,8 +55,11 @@ class Situation:
             return None
         if path in self.known:
             return self.known[path]
-        wanted = self.place.path(path)
-        return next((t for p, t in self.known.items() if self.place.path(p) == wanted), None)
+        wanted = self.place.path(canon.whole_text(path))
+        return next(
+            (t for p, t in self.known.items() if self.place.path(canon.whole_text(p)) == wanted),
+            None,
+        )
 
 
 @dataclass(frozen=True)

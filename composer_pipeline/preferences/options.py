@@ -64,7 +64,8 @@ class Reading:
 def read(words: tuple[str, ...]) -> Reading | None:
     """Read an unwrapped command; ``None`` where no grammar fits all of its words."""
     program = words[0]
-    subcommand, before, rest = "", (), words[1:]
+    subcommand, rest = "", words[1:]
+    before: tuple[str, ...] = ()
     if program in SUBCOMMANDS:
         depth = 0
         while depth < len(rest) and rest[depth].startswith("-"):

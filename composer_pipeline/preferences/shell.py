@@ -15,7 +15,8 @@ from typing import Any
 from composer_pipeline.preferences.commands import target_of, until_flag, unwrap
 from composer_pipeline.preferences.effects import changes_state
 from composer_pipeline.preferences.options import Reading, read
-from composer_pipeline.preferences.syntax import Line, Stage, parse
+from composer_pipeline.preferences.plain import Line, Stage
+from composer_pipeline.preferences.syntax import parse
 from composer_pipeline.preferences.words import (
     Place,
     at_home,

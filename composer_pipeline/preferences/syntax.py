@@ -1,8 +1,8 @@
 """Bash lines as lists of simple commands.
 
-Belongs here: reading a line with tree-sitter-bash, a short cut for plain lines, and the
-fallback for lines that the grammar rejects. Does not belong here: what commands mean
-(``preferences.shell``).
+Belongs here: reading a line with tree-sitter-bash, and the fallback for lines that the
+grammar rejects. Does not belong here: the short cut for plain lines (``preferences.plain``)
+and what commands mean (``preferences.shell``).
 
 A line is a flat list of stages in source order, each with the connector before it. Loops,
 conditions and subshells are one stage whose words are their tokens; the commands inside them
@@ -11,10 +11,18 @@ still count when the line is judged as mutating.
 
 import re
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, lru_cache
 from typing import Any
 
+from composer_pipeline.preferences.plain import (
+    Line,
+    Stage,
+    duplicated,
+    opened,
+    ordered,
+    read_plain,
+)
 from composer_pipeline.preferences.words import ansi_c, double_quoted, literal, unescaped
 
 _CONNECTORS = frozenset({"&&", "||", ";", "|", "|&", "&", "\n"})
@@ -39,152 +47,11 @@ _BODIES = frozenset(
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Stage:
-    """One command: encoded words, redirections in one spelling, environment.
-
-    ``connector`` is what joins it to the stage before. ``compound`` is the kind of a loop or
-    subshell, whose words are its tokens. ``background`` is a final ``&``.
-    """
-
-    words: tuple[str, ...]
-    connector: str = ""
-    env: tuple[str, ...] = ()
-    redirects: tuple[str, ...] = ()
-    negated: bool = False
-    compound: str = ""
-    background: bool = False
-
-
-@dataclass(frozen=True)
-class Line:
-    """A parsed command line and every simple command inside it, at any depth."""
-
-    stages: tuple[Stage, ...]
-    every: tuple[Stage, ...]
-    parsed: bool = True
-
-
 @lru_cache(maxsize=4096)
 def parse(command: str) -> Line:
     """Parse a command line; never raises."""
     text = command.replace("\r\n", "\n").strip()
     return read_plain(text) or read_tree(text)
-
-
-# -- plain lines -------------------------------------------------------------------
-
-_TOKEN = re.compile(
-    r"(?P<blank>[ \t]+)"
-    r"|(?P<connector>&&|\|\||\|&|[|;\n])"
-    r"|(?P<dup>[012]?>&[012](?![^\s;|&<>]))"
-    r"|(?P<into>(?:&>>|&>|[012]?>>|[012]?>\||[012]?>|0?<)(?![<>(&|]))[ \t]*"
-    r"|(?P<word>(?:[^\s'\"\\$`{}#&|;<>()~!]|(?<=[^\s;|&<>])[#~]|~(?=/|[\s;|&]|$)"
-    r"|'[^']*'|\"[^\"$`\\]*\")+|\{\}(?=[\s;]|$))"
-)
-_PIECE = re.compile(r"'[^']*'|\"[^\"]*\"|[^'\"]+")
-_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
-#: Words that open a construct when they stand first.
-_OPENING = frozenset(
-    ["if", "then", "else", "elif", "fi", "for", "while", "until", "case", "select", "function",
-     "time", "coproc", "do", "done", "esac", "[[", "[", "{", "}", "!", "export", "declare",
-     "local", "readonly", "typeset", "unset", "unsetenv", "let"]
-)  # fmt: skip
-
-
-def read_plain(text: str) -> Line | None:
-    """Read a line of words, quotes without expansions, connectors and redirections.
-
-    Gives what :func:`read_tree` gives, several times faster. ``None`` for any other line.
-    """
-    stages: list[Stage] = []
-    words: list[str] = []
-    env: list[str] = []
-    redirects: list[str] = []
-    connector, pending, position, glued = "", "", 0, False
-    for match in _TOKEN.finditer(text):
-        if match.start() != position:
-            return None
-        position = match.end()
-        kind = match.lastgroup
-        if kind == "blank":
-            glued = False
-            continue
-        piece = match[0]
-        if kind == "word":
-            if glued:
-                return None
-            glued = True
-            quoted = "'" in piece or '"' in piece
-            if pending:
-                redirects.extend(_opened(pending, _pieces(piece) if quoted else piece))
-                pending = ""
-                continue
-            if not words:
-                if piece in _OPENING:
-                    return None
-                if _ASSIGNMENT.match(piece):
-                    name, _, value = piece.partition("=")
-                    env.append(f"{name}={_pieces(value)}")
-                    if "[" in name or name.endswith("+"):
-                        return None
-                    continue
-            words.append(_pieces(piece) if quoted else piece)
-            continue
-        glued = False
-        if pending:
-            return None
-        if kind == "dup":
-            redirects.append(_duplicated(piece))
-        elif kind == "into":
-            if words and words[-1].isdigit() and text[match.start() - 1] not in " \t":
-                return None
-            pending = piece.rstrip()
-        elif words or env or redirects:
-            if not words:
-                return None
-            stages.append(Stage(tuple(words), connector, tuple(env), _ordered(redirects)))
-            words, env, redirects, connector = [], [], [], ";" if piece == "\n" else piece
-        elif piece != "\n" or not stages:
-            return None
-    if position != len(text) or pending:
-        return None
-    if words:
-        stages.append(Stage(tuple(words), connector, tuple(env), _ordered(redirects)))
-    elif env or redirects or connector not in ("", ";"):
-        return None
-    found = tuple(stages)
-    return Line(found, found) if found else None
-
-
-def _pieces(token: str) -> str:
-    out = ""
-    for piece in _PIECE.findall(token):
-        out += literal(piece[1:-1], start=not out) if piece[0] in "'\"" else piece
-    return out
-
-
-def _opened(operator: str, target: str) -> tuple[str, ...]:
-    """Return a redirection into or from a file in its one spelling."""
-    operator = operator.replace(">|", ">")
-    if operator in ("&>", ">&"):
-        return (f">{target}", "2>&1")
-    if operator == "&>>":
-        return (f">>{target}", "2>&1")
-    if operator[0] == "1" or operator == "0<":
-        operator = operator[1:]
-    return (operator + target,)
-
-
-def _duplicated(text: str) -> str:
-    return text[1:] if text.startswith("1>") else text
-
-
-def _ordered(redirects: list[str]) -> tuple[str, ...]:
-    """Put what is read before what is written; the order of the written ones counts."""
-    if len(redirects) < 2:
-        return tuple(redirects)
-    return tuple(sorted(redirects, key=lambda r: not r.startswith("<")))
 
 
 # -- the grammar -------------------------------------------------------------------
@@ -329,7 +196,7 @@ class _Reader:
     def _amend(self, redirects: tuple[str, ...]) -> None:
         """Attach redirections, which bind to the last command of a list."""
         last = self.stages[-1]
-        changed = replace(last, redirects=_ordered([*last.redirects, *redirects]))
+        changed = replace(last, redirects=ordered([*last.redirects, *redirects]))
         self.stages[-1] = changed
         # Nested commands may follow in ``every``; order does not matter there.
         self.every.append(changed)
@@ -357,7 +224,7 @@ class _Reader:
                 words.append(self._word(child))
             elif child.type not in ("\n", ";"):
                 words.append(_text(child))
-        return Stage(tuple(words), env=tuple(env), redirects=_ordered(redirects))
+        return Stage(tuple(words), env=tuple(env), redirects=ordered(redirects))
 
     def _assignment(self, node: Any) -> str:
         value = node.child_by_field_name("value")
@@ -421,7 +288,7 @@ class _Reader:
 
     def _redirect(self, node: Any) -> tuple[str, ...]:
         if node.type == "heredoc_redirect":
-            return (_heredoc(node),)
+            return (_heredoc(node, self._source),)
         operator, target = "", ""
         for child in node.children:
             if child.is_named and child.type != "file_descriptor":
@@ -431,10 +298,10 @@ class _Reader:
         if node.type == "herestring_redirect":
             return (operator + target,)
         if operator.endswith("&") and (target.isdigit() or target == "-" or operator[0] == "<"):
-            return (_duplicated(operator + target),)
+            return (duplicated(operator + target),)
         if operator.endswith("&-"):
-            return (_duplicated(operator),)
-        return _opened(operator, target)
+            return (duplicated(operator),)
+        return opened(operator, target)
 
     def _tokens(self, node: Any) -> list[str]:
         """Return the tokens of a construct, one for each word, layout left out."""
@@ -464,14 +331,22 @@ class _Reader:
         return out
 
 
-def _heredoc(node: Any) -> str:
+def _heredoc(node: Any, source: bytes) -> str:
     """Return ``<<`` and the body, marked where the body is expanded."""
     start = next((_text(c) for c in node.children if c.type == "heredoc_start"), "")
-    body = next((_text(c) for c in node.children if c.type == "heredoc_body"), "")
+    body = next((c for c in node.children if c.type == "heredoc_body"), None)
+    text = ""
+    if body is not None:
+        # The grammar leaves out blanks before the first word of the body.
+        begin = body.start_byte
+        while begin and source[begin - 1 : begin] in (b" ", b"\t", b"\n"):
+            begin -= 1
+        begin = source.index(b"\n", begin) + 1 if b"\n" in source[begin : body.end_byte] else begin
+        text = source[begin : body.end_byte].decode("utf-8", "surrogatepass")
     if any(c.type == "<<-" for c in node.children):
-        body = re.sub(r"(?m)^\t+", "", body)
-    expanded = not re.search(r"['\"\\]", start) and re.search(r"[$`\\]", body)
-    return ("<<$" if expanded else "<<'") + body
+        text = re.sub(r"(?m)^\t+", "", text)
+    expanded = not re.search(r"['\"\\]", start) and re.search(r"[$`\\]", text)
+    return ("<<$" if expanded else "<<'") + text
 
 
 def _text(node: Any) -> str:

@@ -177,10 +177,8 @@ def _loose(args: Mapping[str, Any]) -> list[Any]:
     """The stages of a line, trimmers inside it without their length."""
     stages = args.get("command")
     return [
-        [s[0], ["head/tail"], *s[2:]]
-        if s[0] == "|" and s[1][:1] in (["head"], ["tail"]) and len(s[1]) == 2
-        else s
-        for s in (stages if isinstance(stages, list) else [])
+        [stage[0], ["head/tail"], *stage[2:]] if shell.trimmer(stage) else stage
+        for stage in (stages if isinstance(stages, list) else [])
     ]
 
 

@@ -129,6 +129,7 @@ def _pieces(token: str) -> str:
 def opened(operator: str, target: str) -> tuple[str, ...]:
     """Return a redirection into or from a file in its one spelling."""
     operator = operator.replace(">|", ">")
+    target = f"\\{target}" if target.startswith("&") else target
     if operator in ("&>", ">&"):
         return (f">{target}", "2>&1")
     if operator == "&>>":

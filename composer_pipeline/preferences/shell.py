@@ -30,7 +30,7 @@ __all__ = ["Line", "Place", "Stage", "canonical_line", "effective", "mutates", "
 _SYSTEM = frozenset({"/bin", "/usr/bin", "/usr/local/bin"})
 _REDIRECT = re.compile(r"(\d*(?:>>|>|<)|&>>?)(?![<&>(])(.*)", re.DOTALL)
 _WRITES = re.compile(r"\d*>>?(?!&|/dev/(?:null|std|tty|fd))")
-_TRIMMED = re.compile(r"(?:(?:-[nc] ?|--(?:lines|bytes)=|-)?[+-]?\d+k?)?")
+_TRIMMED = re.compile(r"(?:(?:-[nc] ?|--(?:lines|bytes)=)[+-]?\d+k?|-\d+)?")
 _CD_JOINS = frozenset({"&&", ";"})
 
 
@@ -99,6 +99,16 @@ def targets(command: str, place: Place) -> list[tuple[str, ...]]:
         else:
             found.append(("=", *stage.env))
     return found
+
+
+def trimmer(form: list[Any]) -> bool:
+    """Say whether a stage of :func:`canonical_line` is a ``| head`` or ``| tail`` that counts."""
+    connector, command = form[:2]
+    if connector != "|" or len(form) > 2 or command[:1] not in (["head"], ["tail"]):
+        return False
+    return len(command) == 2 and all(
+        name in ("-n", "-c") and value.lstrip("+-").isdigit() for name, value in command[1]
+    )
 
 
 def mutates(command: str) -> bool:

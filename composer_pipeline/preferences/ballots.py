@@ -72,7 +72,7 @@ class Excluded:
     """A reply that may not vote. ``kind`` is one of a few words, ``detail`` one phrase.
 
     Kinds: ``not_json``, ``empty``, ``other_language``, ``cut_off``, ``unknown_tool``,
-    ``missing_argument``, ``refused``, ``no_outcome`` and ``unusable``.
+    ``missing_argument``, ``bad_argument``, ``refused``, ``no_outcome`` and ``unusable``.
     """
 
     teacher: str
@@ -117,6 +117,7 @@ _KINDS = {
     "cut_off": re.compile(r"finish_reason (length|None|error)"),
     "unknown_tool": re.compile(r"not offered|no function name"),
     "missing_argument": re.compile(r" without "),
+    "bad_argument": re.compile(r"is not of type|breaks the rule"),
 }
 
 

@@ -26,7 +26,8 @@ READERS = _set(
     " return rev rg seq set sha256sum shasum shellcheck shift sleep sort stat strings tac tail"
     " test top tr tree true tsc type uname uniq uptime vitest vite wait wc which whereis"
     " whoami rspec xxd yamllint flake8 export declare unset alias typeset local set shopt"
-    " tox nox ctest phpunit ava tap bats pip-audit safety bandit hadolint actionlint tflint"
+    " journalctl dmesg arch groups tty tox nox ctest phpunit ava tap bats pip-audit safety"
+    " bandit hadolint actionlint tflint"
     " codespell vulture radon cloc tokei scc delta column hexyl lsb_release uptime free lscpu"
     " locale dig nslookup host ping traceroute netstat ss ifconfig exa eza fzf look"
     " uvicorn gunicorn flask next nuxt astro webpack-dev-server live-server http-server"
@@ -142,6 +143,7 @@ PACKAGE_RUNNERS = frozenset({"npm", "pnpm", "yarn", "bun", "mise"})
 _ORDERED = frozenset(
     {"cp", "mv", "ln", "diff", "cmp", "rsync", "scp", "git mv", "docker run", "docker exec",
      "docker compose run", "docker compose exec", "git diff", "git rebase", "git push", "git pull",
+     "aws s3 cp", "aws s3 mv", "aws s3 sync", "gsutil cp", "docker cp", "kubectl cp",
      "git branch", "comm"}
 )  # fmt: skip
 
@@ -256,6 +258,8 @@ def target_of(
         return (program, "", *operands[:1], *sorted(_plain(w, place) for w in operands[1:]))
     if program in ("curl", "wget"):
         return (program, "", *(_host(word) for word in operands))
+    if program == "aws" and operands and subcommand.endswith("s3"):
+        subcommand, operands = f"{subcommand} {operands[0]}", operands[1:]
     if not packages:
         operands = tuple(_plain(word, place) for word in operands)
     if program not in _ORDERED and f"{program} {subcommand}" not in _ORDERED:

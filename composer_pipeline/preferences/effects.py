@@ -265,6 +265,15 @@ def _module(
     return False
 
 
+def _tar(words: Sequence[str], sub: str, operands: Sequence[str], flags: set[str]) -> bool | None:
+    return not (len(words) > 1 and re.fullmatch(r"-?[zjJv]*t[zjJvf]*|--list", words[1]))
+
+
+def _env(words: Sequence[str], sub: str, operands: Sequence[str], flags: set[str]) -> bool | None:
+    # With a command it is a wrapper and does not come here.
+    return False
+
+
 def _source(
     words: Sequence[str], sub: str, operands: Sequence[str], flags: set[str]
 ) -> bool | None:
@@ -301,6 +310,7 @@ _RULES = {
     "stylelint": _fixing, "git": _git, "make": _make, "uv": _uv, "gh": _gh, "aws": _aws,
     "docker": _docker, "podman": _docker, "psql": _sql, "sqlite3": _sql, "mysql": _sql,
     "duckdb": _sql, "python": _python, "source": _source, ".": _source, "mix": _mix,
+    "tar": _tar, "env": _env,
     "cargo": _cargo, "ruff": _ruff, "gradle": _build_tool, "./gradlew": _build_tool,
     "mvn": _build_tool, "./mvnw": _build_tool,
     **dict.fromkeys(_FORMATTERS, _format),

@@ -12,7 +12,13 @@ import re
 from dataclasses import dataclass, field
 from functools import cache
 
-from composer_pipeline.preferences.options_table import ALIASES, GRAMMARS, SUBCOMMANDS
+from composer_pipeline.preferences.options_table import (
+    ALIASES,
+    GLOBAL_ANYWHERE,
+    GLOBAL_VALUED,
+    GRAMMARS,
+    SUBCOMMANDS,
+)
 
 _COUNT = re.compile(r"-(\d+)")
 
@@ -66,11 +72,13 @@ def read(words: tuple[str, ...]) -> Reading | None:
     program = words[0]
     subcommand, rest = "", words[1:]
     before: tuple[str, ...] = ()
-    if program in SUBCOMMANDS:
+    if program in SUBCOMMANDS and not (
+        program in GRAMMARS and f"{program} {' '.join(rest[:1])}" not in GRAMMARS
+    ):
         depth = 0
         while depth < len(rest) and rest[depth].startswith("-"):
             # Options of the program itself stay where they are.
-            depth += 2 if program == "git" and rest[depth] in ("-C", "-c") else 1
+            depth += 2 if f"{program} {rest[depth]}" in GLOBAL_VALUED else 1
         before, rest = rest[:depth], rest[depth:]
         if not rest:
             return None
@@ -84,6 +92,10 @@ def read(words: tuple[str, ...]) -> Reading | None:
             subcommand, rest = f"{subcommand} {rest[0]}", rest[1:]
         elif name == "git stash" and (not rest or rest[0].startswith("-")):
             subcommand = "stash push"
+        if before and program in GLOBAL_ANYWHERE:
+            before, rest = (), (*before, *rest)
+    elif program == "tar" and rest and re.fullmatch(r"[a-zA-Z]*f|[a-eg-zA-Z]+", rest[0]):
+        rest = (f"-{rest[0]}", *rest[1:])
     grammar = grammar_of(f"{program} {subcommand}" if subcommand else program)
     if grammar is None:
         return None
@@ -168,6 +180,8 @@ def _take(rest: tuple[str, ...], grammar: Grammar) -> Taken | None:
         if word.startswith("--") or grammar.dash:
             flag, equals, value = word.partition("=")
             flag = flag[1:] if grammar.dash and flag.startswith("--") else flag
+            if grammar.dash and not equals and arity.get(names.get(flag, ""), "") and at < end:
+                equals, value, at = "=", rest[at], at + 1
             name = names.get(flag)
             if name is None or (not equals and arity[name]) or (equals and not arity[name]):
                 return None

@@ -22,7 +22,7 @@ _GREP = (
 _GIT_LOG = (
     " -p/-u/--patch --stat? --oneline --graph --all --name-only --name-status --decorate?"
     " --no-decorate --reverse --merges --no-merges --first-parent --follow --abbrev-commit"
-    " --numstat --shortstat -w -M? --no-color --cached --staged --quiet --minimal --check"
+    " --numstat --shortstat -w -M? --no-color --cached/--staged --quiet --minimal --check"
     " --word-diff? --color? -U/--unified: --format: --pretty? --author: --since: --until:"
     " --after: --before: --grep: -S: -G: --diff-filter: --date: --no-patch -s"
     " !pretty,oneline,format !stat,name-only,name-status,numstat,shortstat,p,s,no-patch"
@@ -79,6 +79,23 @@ GRAMMARS: dict[str, str] = {
     "ln":
     "paths-slash -s/--symbolic -f/--force -n/--no-dereference -v/--verbose -T -r/--relative -i"
     " !f,i",
+    "tar": "paths -x/--extract -c/--create -t/--list -z/--gzip -j -J -v/--verbose -f/--file@"
+    " -C/--directory: --exclude: --strip-components: -p -k -a -O -h -r -u",
+    "mvn": "text -q/--quiet -B/--batch-mode -o/--offline -U -X -e -pl: -am -f/--file: -T: -P: -D?"
+    " -ntp",
+    "gradle": "text -q/--quiet -i/--info --stacktrace --tests@ -x: --no-daemon --continue -P?"
+    " --offline --console: --rerun-tasks --parallel",
+    "dotnet test": "paths -c/--configuration: --filter: --no-build --no-restore -v/--verbosity:"
+    " --logger: -f/--framework:",
+    "dotnet build": "paths -c/--configuration: --no-restore -v/--verbosity: -o/--output:"
+    " -f/--framework:",
+    "terraform plan": "text dash -out: -var: -var-file: -target: -input: -no-color -destroy"
+    " -detailed-exitcode -refresh:",
+    "terraform apply": "text dash -auto-approve -var: -var-file: -target: -input: -no-color"
+    " -replace:",
+    "mix test": "paths --trace --cover --failed --stale --seed: --only: --exclude: --include:"
+    " --max-failures: --color",
+    "rspec": "paths -f/--format: --fail-fast -e/--example: --tag: --color -b",
     "tee": "paths -a/--append -i",
     "chmod": "script -R/--recursive -v/--verbose",
     "chown": "script -R/--recursive -v/--verbose",
@@ -324,6 +341,8 @@ GRAMMARS: dict[str, str] = {
     "text -L/--limit: -R/--repo: -w/--workflow: -b/--branch: --json: -q/--jq: -s/--status:",
 }  # fmt: skip
 GRAMMARS["pip3 install"] = _PIP
+GRAMMARS["./gradlew"] = GRAMMARS["gradle"]
+GRAMMARS["./mvnw"] = GRAMMARS["mvn"]
 GRAMMARS["pnpm run"] = GRAMMARS["yarn run"] = GRAMMARS["bun run"] = _NPM_RUN
 GRAMMARS["yarn test"] = GRAMMARS["bun test"] = _NPM_RUN
 
@@ -344,3 +363,13 @@ ALIASES: dict[str, str] = {
 
 #: Programs whose first word is a subcommand.
 SUBCOMMANDS = frozenset(key.split()[0] for key in GRAMMARS if " " in key)
+
+#: Options of a program itself, before its subcommand, that take the next word.
+GLOBAL_VALUED = frozenset(
+    {"git -C", "git -c", "git --git-dir", "git --work-tree", "kubectl -n", "kubectl --namespace",
+     "kubectl --context", "kubectl --kubeconfig", "npm --prefix", "npm -w", "npm --workspace",
+     "pnpm --filter", "pnpm -F", "pnpm -C", "docker --context", "docker -H", "yarn --cwd",
+     "gh -R", "gh --repo", "terraform -chdir"}
+)  # fmt: skip
+#: Programs that read such options behind the subcommand too, with the same meaning.
+GLOBAL_ANYWHERE = frozenset({"kubectl", "npm"})

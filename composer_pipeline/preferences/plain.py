@@ -45,11 +45,12 @@ _TOKEN = re.compile(
     r"|'[^']*'|\"[^\"$`\\]*\")+|\{\}(?=[\s;]|$))"
 )
 _PIECE = re.compile(r"'[^']*'|\"[^\"]*\"|[^'\"]+")
-_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
+#: The beginning of an assignment; an element of an array has a subscript.
+ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(\[[^\]]*\])?\+?=")
 #: Words that open a construct when they stand first.
 _OPENING = frozenset(
     ["if", "then", "else", "elif", "fi", "for", "while", "until", "case", "select", "function",
-     "time", "coproc", "do", "done", "esac", "[[", "[", "{", "}", "!", "export", "declare",
+     "time", "coproc", "do", "done", "esac", "[[", "[", "{", "}", "{}", "!", "export", "declare",
      "local", "readonly", "typeset", "unset", "unsetenv", "let"]
 )  # fmt: skip
 
@@ -85,7 +86,7 @@ def read_plain(text: str) -> Line | None:
             if not words:
                 if piece in _OPENING:
                     return None
-                if _ASSIGNMENT.match(piece):
+                if ASSIGNMENT.match(piece):
                     name, _, value = piece.partition("=")
                     env.append(f"{name}={_pieces(value)}")
                     if "[" in name or name.endswith("+"):

@@ -31,6 +31,15 @@ _SYSTEM = frozenset({"/bin", "/usr/bin", "/usr/local/bin"})
 _REDIRECT = re.compile(r"(\d*(?:>>|>|<)|&>>?)(?![<&>(])(.*)", re.DOTALL)
 _WRITES = re.compile(r"\d*>>?(?!&|/dev/(?:null|std|tty|fd))")
 _TRIMMED = re.compile(r"(?:(?:-[nc] ?|--(?:lines|bytes)=)[+-]?\d+k?|-\d+)?")
+_FIND_TESTS = frozenset(
+    {"-name", "-iname", "-path", "-ipath", "-type", "-maxdepth", "-mindepth", "-size", "-mtime",
+     "-mmin", "-newer", "-perm", "-user", "-regex", "-iregex"}
+)  # fmt: skip
+_INTERPRETERS = frozenset({"python", "node", "bash", "sh", "zsh", "ruby", "perl", "php"})
+_FILE_READERS = frozenset(
+    {"less", "more", "bat", "md5sum", "sha256sum", "shasum", "hexdump", "xxd", "strings", "tac",
+     "rev", "realpath", "readlink", "zcat", "shellcheck", "yamllint", "pylint", "mocha"}
+)  # fmt: skip
 _CD_JOINS = frozenset({"&&", ";"})
 
 
@@ -203,10 +212,25 @@ def _step(stage: Stage, place: Place) -> Step:
     if len(stage.env) > 1 and not any("$" in value for value in stage.env):
         stage = replace(stage, env=tuple(sorted(stage.env, key=lambda e: e.split("=")[0])))
     reading = read(inner)
+    if reading is not None and reading.program == "git" and "-C" in reading.before:
+        reading, place = _git_folder(reading, place)
     operands = _operands(reading, stage, place) if reading is not None else ()
     if reading is not None and reading.program == "sed":
         reading, operands = _named_script(reading, operands)
     return Step(stage, place, prefix, inner, reading, operands)
+
+
+def _git_folder(reading: Reading, place: Place) -> tuple[Reading, Place]:
+    """Run ``git -C folder`` there; a folder that is the working directory goes."""
+    at = reading.before.index("-C")
+    folder = at_home(reading.before[at + 1], place)
+    if varies(folder) or not place.cwd or reading.before.count("-C") > 1:
+        return reading, Place("", place.home)
+    rest = (*reading.before[:at], *reading.before[at + 2 :])
+    inside = place.inside(folder)
+    if inside.cwd == posixpath.normpath(place.cwd):
+        return replace(reading, before=rest), place
+    return replace(reading, before=("-C", place.path(folder), *rest)), inside
 
 
 def _form(step: Step) -> list[Any]:
@@ -242,11 +266,28 @@ def _raw(step: Step) -> list[str]:
     inner, place = step.inner, step.place
     if inner[0] == "find":
         roots = until_flag(inner[1:])
-        rest = inner[1 + len(roots) :]
+        rest = _tests_sorted(inner[1 + len(roots) :])
         return ["find", *([file_word(w, place) for w in roots] or ["."]), "--", *rest]
+    if inner[0] in _INTERPRETERS and len(inner) > 1 and inner[1][:1] != "-":
+        return [inner[0], file_word(inner[1], place), *(at_home(w, place) for w in inner[2:])]
+    if inner[0] in _FILE_READERS:
+        return [w if w[:1] == "-" else file_word(w, place) for w in inner]
     if inner[0] == "cd" and len(inner) == 2:
         return ["cd", file_word(inner[1], place)]
     return [at_home(word, place) for word in inner]
+
+
+def _tests_sorted(words: tuple[str, ...]) -> list[str]:
+    """Sort the tests of a ``find`` expression that is nothing but tests and a last action."""
+    tests: list[tuple[str, str]] = []
+    at = 0
+    while at + 1 < len(words) and words[at] in _FIND_TESTS:
+        tests.append((words[at], words[at + 1]))
+        at += 2
+    rest = words[at:]
+    if (len(rest) > 1 and rest[0] not in ("-exec", "-execdir")) or "-o" in rest or "-or" in rest:
+        return list(words)
+    return [word for test in sorted(tests) for word in test] + list(rest)
 
 
 def _operands(reading: Reading, stage: Stage, place: Place) -> tuple[str, ...]:

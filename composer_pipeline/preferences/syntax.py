@@ -16,6 +16,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 from composer_pipeline.preferences.plain import (
+    ASSIGNMENT,
     Line,
     Stage,
     duplicated,
@@ -40,6 +41,7 @@ _STATEMENTS = frozenset(
      "negated_command", "if_statement", "for_statement", "while_statement", "case_statement",
      "subshell", "compound_statement", "function_definition", "c_style_for_statement"}
 )  # fmt: skip
+_EXPRESSIONS = frozenset({"binary_expression", "unary_expression", "negation_expression"})
 _OPERATOR = re.compile(r"[;&|<>()!]+|[{}]")
 _BODIES = frozenset(
     {"do_group", "compound_statement", "subshell", "if_statement", "elif_clause", "else_clause",
@@ -135,7 +137,9 @@ class _Reader:
             self._inside(node)
         elif kind in ("variable_assignment", "variable_assignments"):
             found = [node] if kind == "variable_assignment" else node.named_children
-            self._push(Stage((), env=tuple(self._assignment(n) for n in found)))
+            values = tuple(self._assignment(n) for n in found)
+            named = all(ASSIGNMENT.match(value) for value in values)
+            self._push(Stage((), env=values) if named else Stage(values))
             self._inside(node)
         elif kind in ("declaration_command", "unset_command"):
             words = [
@@ -145,7 +149,9 @@ class _Reader:
             self._push(Stage(tuple(words)))
             self._inside(node)
         elif kind == "test_command":
-            self._push(Stage(("test", *self._tokens(node))))
+            words = self._tokens(node)
+            single = words[:1] == ["["] and words[-1:] == ["]"]
+            self._push(Stage(("test", *(words[1:-1] if single else words))))
             self._inside(node)
         elif node.is_named and kind != "comment":
             self._push(Stage(tuple(self._tokens(node)), compound=kind))
@@ -174,14 +180,17 @@ class _Reader:
                 self.walk(child)
 
     def _unseen(self, node: Any) -> None:
-        """Add what the grammar passes over: a ``-`` before a heredoc, words behind its start."""
+        """Add words that the grammar puts into a redirection, and a ``-`` that it drops."""
         found: list[str] = []
         position = node.start_byte
         for child in node.children:
             found += self._source[position : child.start_byte].decode("utf-8", "replace").split()
             position = child.end_byte
+            found += self._behind(child)
             if child.type == "heredoc_redirect":
                 found += [self._word(c) for c in child.children_by_field_name("argument")]
+                for inner in child.children:
+                    found += self._behind(inner)
         if found:
             last = self.stages[-1]
             self.stages[-1] = replace(last, words=(*last.words, *found))
@@ -217,9 +226,12 @@ class _Reader:
         redirects: list[str] = []
         for child in node.children:
             if child.type == "variable_assignment":
-                env.append(self._assignment(child))
+                # The grammar also takes a first word such as --x=1 for an assignment.
+                named = ASSIGNMENT.match(_text(child)) is not None
+                (env if named else words).append(self._assignment(child))
             elif child.type.endswith("_redirect"):
                 redirects.extend(self._redirect(child))
+                words.extend(self._behind(child))
             elif child.is_named:
                 words.append(self._word(child))
             elif child.type not in ("\n", ";"):
@@ -258,6 +270,8 @@ class _Reader:
                 position = child.end_byte
                 out += self._word(child, start=start and not out)
             return out if position == node.end_byte else text
+        if kind == "command_substitution":
+            return _substitution(_text(node))
         return _text(node)
 
     def _string(self, node: Any, *, start: bool) -> str:
@@ -268,7 +282,7 @@ class _Reader:
         for child in node.children:
             if child.type in _EXPANSIONS:
                 out += self._plain(begin, child.start_byte, start=start and not out)
-                out += f'"{_text(child)}"'
+                out += f'"{_named(self._word(child))}"'
                 begin = child.end_byte
         return out + self._plain(begin, end, start=start and not out)
 
@@ -290,10 +304,11 @@ class _Reader:
         if node.type == "heredoc_redirect":
             return (_heredoc(node, self._source),)
         operator, target = "", ""
+        named = [c for c in node.children if c.is_named and c.type != "file_descriptor"]
+        if named:
+            target = self._word(named[0])
         for child in node.children:
-            if child.is_named and child.type != "file_descriptor":
-                target += self._word(child)
-            else:
+            if not child.is_named or child.type == "file_descriptor":
                 operator += _text(child)
         if node.type == "herestring_redirect":
             return (operator + target,)
@@ -302,6 +317,13 @@ class _Reader:
         if operator.endswith("&-"):
             return (duplicated(operator),)
         return opened(operator, target)
+
+    def _behind(self, node: Any) -> list[str]:
+        """Return the words after a redirection's target, which the grammar puts inside it."""
+        if node.type != "file_redirect":
+            return []
+        named = [c for c in node.children if c.is_named and c.type != "file_descriptor"]
+        return [self._word(child) for child in named[1:]]
 
     def _tokens(self, node: Any) -> list[str]:
         """Return the tokens of a construct, one for each word, layout left out."""
@@ -312,11 +334,13 @@ class _Reader:
                 continue
             if kind.endswith("_redirect"):
                 out.extend(self._redirect(child))
+                out.extend(self._behind(child))
                 if kind == "heredoc_redirect":
                     out.extend(self._redirects(child))
+                    out.extend(self._word(c) for c in child.children_by_field_name("argument"))
             elif kind == "variable_assignment":
                 out.append(self._assignment(child))
-            elif kind in _STATEMENTS or kind in _BODIES or kind in ("binary_expression",):
+            elif kind in _STATEMENTS or kind in _BODIES or kind in _EXPRESSIONS:
                 out.extend(self._tokens(child))
                 if node.type in _BODIES and kind in _STATEMENTS:
                     out.append(";")
@@ -329,6 +353,18 @@ class _Reader:
         if not node.children:
             out.append(_text(node))
         return out
+
+
+def _substitution(text: str) -> str:
+    """Write backticks as ``$(…)`` where nothing inside is escaped."""
+    if text[0] == "`" and "\\" not in text:
+        text = f"$({text[1:-1]})"
+    return f"$({text[2:-1].strip()})" if text.startswith("$(") else text
+
+
+def _named(text: str) -> str:
+    """Write ``${X}`` as ``$X``; only inside quotes, where the name ends with its piece."""
+    return re.sub(r"^\$\{(\w+)\}$", r"$\1", text)
 
 
 def _heredoc(node: Any, source: bytes) -> str:

@@ -189,7 +189,8 @@ def _force(words, pick):
 
 
 def _unflag(words, pick):
-    at = pick([i for i, word in enumerate(words) if re.match(r"-+\w", word)])
+    # sed's only script is the same with -e and without.
+    at = pick([i for i, w in enumerate(words) if re.match(r"-+\w", w) and w != "-e"])
     return None if at is None else [*words[:at], *words[at + 1 :]]
 
 
@@ -340,6 +341,10 @@ TRAPS = [
     ("python - <<'E'\na\nE", "python <<'E' x\na\nE"),
     ("tee f <<< 'a  b'", "tee f <<< 'a b'"),
     ("cmd 2>&1 > f", "cmd > f 2>&1"),
+    ("cat $X > ab c", "cat $X > a bc"),
+    ("cat $X > a b", "cat $X > a"),
+    ("for f in $X; do cat > a b; done", "for f in $X; do cat > ab; done"),
+    ("cat $X <<'E' > a b\nE", "cat $X <<'E' > a\nE"),
     ("cmd > f 2>&1 | tail -1", "cmd > f | tail -1"),
     ("make 2>&1 | tee log", "make | tee log"),
     ("make |& tee log", "make | tee log"),

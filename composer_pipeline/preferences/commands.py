@@ -1,14 +1,16 @@
-"""What the words of a simple command mean: subcommand, operands, effect.
+"""What the words of a simple command mean: program, subcommand, what is acted on.
 
-Belongs here: tables of programs. Does not belong here: parsing a line
-(``preferences.shell``). Unknown programs count as mutating: an agreement on something that
-changes files has to be exact.
+Belongs here: tables of programs, wrappers, the target of a command for level L2. Does not
+belong here: parsing a line (``preferences.syntax``) and effects (``preferences.effects``).
 """
 
 import posixpath
 import re
 from collections.abc import Sequence
 from itertools import pairwise
+
+from composer_pipeline.preferences.options import Reading
+from composer_pipeline.preferences.words import Place, file_word
 
 
 def _set(text: str, separator: str | None = None) -> frozenset[str]:
@@ -23,19 +25,31 @@ READERS = _set(
     " pgrep playwright printenv printf ps pwd pylint pyright pytest read readlink realpath"
     " return rev rg seq set sha256sum shasum shellcheck shift sleep sort stat strings tac tail"
     " test top tr tree true tsc type uname uniq uptime vitest vite wait wc which whereis"
-    " whoami rspec xxd yamllint flake8 export declare unset"
+    " whoami rspec xxd yamllint flake8 export declare unset alias typeset local set shopt"
+    " journalctl dmesg arch groups tty tox nox ctest phpunit ava tap bats pip-audit safety"
+    " bandit hadolint actionlint tflint"
+    " codespell vulture radon cloc tokei scc delta column hexyl lsb_release uptime free lscpu"
+    " locale dig nslookup host ping traceroute netstat ss ifconfig exa eza fzf look"
+    " uvicorn gunicorn flask next nuxt astro webpack-dev-server live-server http-server"
+    " tsc-watch vue-tsc svelte-check knip madge depcheck size-limit pyre pytype ty pstree"
+    " realpath readelf objdump nm ldd otool zcat zgrep unset test seq ulimit umask history"
 )
 
 #: Program to its first words that only look; everything else of it mutates.
 LOOKING: dict[str, frozenset[str]] = {
     "git": _set("status log diff show blame grep ls-files ls-tree rev-parse rev-list describe"
         " shortlog cat-file reflog ls-remote check-ignore merge-base name-rev whatchanged"
-        " version help"),
+        " version help for-each-ref show-ref diff-tree diff-index diff-files count-objects cherry"
+        " range-diff var fsck check-attr archive ls-remote"),
     "go": _set("test build vet list version doc env"),
     "cargo": _set("test build check clippy doc bench tree metadata nextest search run"),
-    "npm": _set("test t ls list view outdated audit start why run-script run"),
-    "docker": _set("ps logs images inspect build version info stats top port"),
-    "kubectl": _set("get describe logs top explain version diff"),
+    "npm": _set("test t tst ls list view info show outdated audit start why ping whoami search"
+        " explain doctor fund pack"),
+    "docker": _set("ps logs images inspect build version info stats top port history diff search"
+        " events"),
+    "kubectl": frozenset(["get", "describe", "logs", "top", "explain", "version", "diff",
+        "api-resources", "cluster-info", "rollout status", "rollout history", "config view",
+        "config current-context", "config get-contexts"]),
     "pip": _set("list show freeze check download"),
     "uv": _set("tree version"),
     "poetry": _set("show check"),
@@ -47,7 +61,9 @@ LOOKING: dict[str, frozenset[str]] = {
     "gh": frozenset(
         ["pr view", "pr list", "pr diff", "pr checks", "pr status", "issue view", "issue list",
          "issue status", "run view", "run list", "run watch", "repo view", "auth status",
-         "release view", "release list", "workflow view", "workflow list", "search code"]
+         "release view", "release list", "workflow view", "workflow list", "search code",
+         "search issues", "search prs", "search repos", "label list", "repo list", "gist view",
+         "gist list", "cache list", "variable list", "secret list"]
     ),
     "ruff": frozenset(["check", "rule", "linter", "version"]),
     "golangci-lint": frozenset(["run", "linters", "version"]),
@@ -57,7 +73,15 @@ LOOKING: dict[str, frozenset[str]] = {
 LOOKING["mise"] = _set("run tasks ls current doctor")
 LOOKING["mix"] = _set("test compile credo dialyzer help")
 LOOKING["dotnet"] = LOOKING["swift"] = _set("test build")
-LOOKING["gradle"] = LOOKING["./gradlew"] = LOOKING["mvn"] = _set("test build check verify compile")
+LOOKING["deno"] = _set("test lint check info bench")
+LOOKING["bazel"] = _set("test build query info cquery")
+LOOKING["rake"] = _set("test spec")
+LOOKING["rails"] = _set("test server routes")
+LOOKING["alembic"] = _set("current history heads show check branches")
+LOOKING["helm"] = _set("list template lint status get show history")
+LOOKING["bundle"] = _set("check list show outdated")
+LOOKING["composer"] = _set("show validate outdated")
+LOOKING["hatch"] = LOOKING["pdm"] = _set("build test version")
 LOOKING["pnpm"] = LOOKING["yarn"] = LOOKING["bun"] = LOOKING["npm"]
 LOOKING["pip3"] = LOOKING["pip"]
 LOOKING["podman"] = LOOKING["docker"]
@@ -66,8 +90,9 @@ LOOKING["podman"] = LOOKING["docker"]
 NESTED = _set(
     "mise run|git stash|git remote|git worktree|git submodule|git bisect|git notes|"
     "git reflog|git lfs|npm run|npm run-script|pnpm run|yarn run|bun run|go mod|go tool|"
-    "go work|docker compose|docker container|docker image|docker volume|docker network|"
-    "uv pip|uv tool|pip config|cargo nextest|poetry run|kubectl rollout|kubectl config|"
+    "go work|docker container|docker image|docker volume|docker network|"
+    "uv pip|uv tool|docker system|docker buildx|pip config|cargo nextest|poetry run|"
+    "kubectl rollout|kubectl config|kubectl auth|docker context|docker compose|"
     "terraform state|brew services",
     "|",
 )
@@ -103,17 +128,24 @@ VALUED: dict[str, str] = {
     "kubectl": "-n --namespace -l -o --context -f",
 }
 
-_RUNNERS = frozenset({"uv run", "poetry run", "pnpm exec", "bundle exec"})
+_RUNNERS = frozenset(
+    {"uv run", "poetry run", "pnpm exec", "bundle exec", "npm exec", "pnpm dlx", "yarn dlx"}
+)
 _LOCAL_BIN = re.compile(r"^(\./)?(node_modules/\.bin|\.?venv/bin)/")
+_PACKAGED = frozenset({"npm", "pnpm", "yarn", "bun", "pip", "pip3", "uv", "poetry", "go", "cargo"})
 _PYTHON = re.compile(r"python[\d.]*")
 _NO_VALUE_WRAPPERS = frozenset(
     {"time", "nohup", "command", "exec", "stdbuf", "npx", "bunx", "nice"}
 )
 _SCRIPT_FIRST = frozenset({"sed", "awk", "gawk", "jq", "perl"})
-_SAFE_SCRIPTS = re.compile(
-    r"(test|tests|lint|build|dev|start|serve|check|typecheck|types|type-check|coverage|bench|e2e"
-    r"|storybook|preview)(:(?!fix|write|update).*)?"
-)
+#: Programs whose ``run NAME`` runs a script of the project.
+PACKAGE_RUNNERS = frozenset({"npm", "pnpm", "yarn", "bun", "mise"})
+_ORDERED = frozenset(
+    {"cp", "mv", "ln", "diff", "cmp", "rsync", "scp", "git mv", "docker run", "docker exec",
+     "docker compose run", "docker compose exec", "git diff", "git rebase", "git push", "git pull",
+     "aws s3 cp", "aws s3 mv", "aws s3 sync", "gsutil cp", "docker cp", "kubectl cp",
+     "git branch", "comm"}
+)  # fmt: skip
 
 
 def unwrap(words: Sequence[str]) -> tuple[str, ...]:
@@ -161,7 +193,9 @@ def split(words: Sequence[str]) -> tuple[str, str, tuple[str, ...], tuple[str, .
     while rest:
         word = rest.pop(0)
         if word == "--":
-            operands.extend(rest)
+            # What follows belongs to the operands, but a flag for another program is a flag.
+            for later in rest:
+                (flags if later.startswith("-") else operands).append(later)
             break
         if word.startswith("-") and len(word) > 1 and not re.fullmatch(r"-\d+", word):
             flags.append(word)
@@ -180,127 +214,71 @@ def split(words: Sequence[str]) -> tuple[str, str, tuple[str, ...], tuple[str, .
     return program, subcommand, tuple(operands), tuple(flags)
 
 
-def operands_of(words: Sequence[str]) -> tuple[str, ...]:
+def target_of(
+    inner: tuple[str, ...], reading: Reading | None, operands: tuple[str, ...], place: Place
+) -> tuple[str, ...]:
     """Return (program, subcommand, operands…) that decide level L2.
 
-    Operands are what is acted on: files, test selections, patterns with their place.
-    Their order counts only where it means something (``cp``, ``mv``, ``ln``, ``diff``).
-    Scripts of sed, awk and jq are how, not what. ``find`` acts on its folders and names.
+    Operands are what is acted on: files, test selections, patterns with their place. Their
+    order counts only where it means something (``cp``, ``mv``, ``ln``, ``diff``). Scripts of
+    sed, awk and jq are how, not what. ``find`` acts on its folders and names.
+
+    Args:
+        inner: the unwrapped command.
+        reading: the command read by its grammar, if it has one.
+        operands: the resolved operands of that reading.
+        place: the folder the command runs in.
     """
-    inner = unwrap(words)
-    program, subcommand, operands, flags = split(inner)
+    program = inner[0]
     if program == "find":
-        where = [w.rstrip("/") or w for w in _until_flag(inner[1:])] or ["."]
-        names = [
-            f"{flag}={value}"
-            for flag, value in pairwise(inner)
-            if flag in ("-name", "-iname", "-path", "-ipath", "-regex", "-type")
-        ]
-        return (program, "", *sorted(where), *sorted(names))
-    if program in _SCRIPT_FIRST and not any(f in ("-e", "-f") for f in flags):
-        operands = operands[1:]
+        return _find(inner, place)
+    flags: tuple[str, ...] = ()
+    packages = False
+    if reading is not None:
+        subcommand, packages = reading.subcommand, reading.grammar.kind == "packages"
+        values = (v for name, v in reading.options if reading.grammar.arity.get(name) == "@")
+        if reading.grammar.kind == "script" and operands:
+            operands = operands[1:]
+        operands = (*values, *operands)
+        if reading.tail and program != "git":
+            operands += tuple(w for w in reading.tail[1:] if w[:1] != "-" and w not in operands)
+        if program == "git" and "-C" in reading.before:
+            operands = (f"-C={reading.before[reading.before.index('-C') + 1]}", *operands)
+    else:
+        program, subcommand, operands, flags = split(inner)
+        packages = program in _PACKAGED
+        if program in _SCRIPT_FIRST and not any(f in ("-e", "-f") for f in flags):
+            operands = operands[1:]
+        if program in ("python", "node", "bash", "sh", "zsh", "ruby", "perl"):
+            code = [inner[i + 1] for i, w in enumerate(inner[:-1]) if w in ("-c", "-e")]
+            operands = tuple(code) or operands[: 2 if operands[:1] == ("manage.py",) else 1]
+            if operands[:1] == ("manage.py",):
+                operands = (*operands[:1], *split(inner)[2][1:])
     if program in ("grep", "rg", "egrep", "fgrep", "ag"):
-        pattern = operands[:1]
-        return (program, "", *(p.strip("'") for p in pattern), *sorted(map(_plain, operands[1:])))
+        return (program, "", *operands[:1], *sorted(_plain(w, place) for w in operands[1:]))
     if program in ("curl", "wget"):
         return (program, "", *(_host(word) for word in operands))
-    if program == "git" and "-C" in flags:
-        operands = (f"-C={flags[flags.index('-C') + 1]}", *operands)
-    if program in ("python", "node", "bash", "sh", "zsh", "ruby", "perl"):
-        code = [inner[i + 1] for i, w in enumerate(inner[:-1]) if w in ("-c", "-e")]
-        operands = tuple(code) or operands[:1]
-    named = [_plain(word) for word in operands]
-    if program not in ("cp", "mv", "ln", "diff", "cmp", "rsync", "scp"):
-        named = sorted(named)
-    return (program, subcommand, *named)
+    if program == "aws" and operands and subcommand.endswith("s3"):
+        subcommand, operands = f"{subcommand} {operands[0]}", operands[1:]
+    if not packages:
+        operands = tuple(_plain(word, place) for word in operands)
+    if program not in _ORDERED and f"{program} {subcommand}" not in _ORDERED:
+        operands = tuple(sorted(operands))
+    return (program, subcommand, *operands)
 
 
-def changes_state(words: Sequence[str]) -> bool:
-    """Say whether a simple command changes files, refs, packages or anything outside."""
-    inner = unwrap(words)
-    if inner[0] == "xargs":
-        rest = list(inner[1:])
-        while rest and rest[0].startswith("-"):
-            rest = rest[2:] if rest[0] in VALUED["xargs"].split() else rest[1:]
-        return bool(rest) and changes_state(rest)
-    program, subcommand, operands, flags = split(inner)
-    joined = set(flags)
-    if program == "find":
-        return bool(
-            {"-delete", "-exec", "-execdir", "-ok", "-fprint"} & set(inner)
-        ) and not _find_runs_reader(inner)
-    if program in ("sed", "yq", "perl"):
-        return program == "perl" or any(re.match(r"-[a-zA-Z]*i|--in-place", f) for f in flags)
-    if program == "sort":
-        return "-o" in joined
-    if program == "tee":
-        return any(not word.startswith("/dev/") for word in operands)
-    if program == "curl":
-        return bool(
-            joined & {"-d", "-F", "-T", "-o", "-O", "--data", "--data-raw", "--upload-file"}
-        ) or any(v in ("POST", "PUT", "DELETE", "PATCH") for v in flags)
-    if program in ("black", "prettier", "isort", "gofmt", "rustfmt", "goimports"):
-        checks = {"--check", "--diff", "-l", "-d", "-c", "--list-different", "--check-only"}
-        writes = joined & {"-w", "--write"}
-        printing = program in ("gofmt", "goimports", "prettier") and not writes
-        return bool(writes) or not (joined & checks or printing)
-    if program in ("eslint", "stylelint"):
-        return "--fix" in joined
-    if program == "ruff" and subcommand == "format":
-        return not joined & {"--check", "--diff"}
-    if program == "mix" and subcommand == "format":
-        return "--check-formatted" not in joined
-    if program == "cargo" and subcommand == "fmt":
-        return "--check" not in joined
-    if program == "git":
-        return _git_changes(subcommand, operands, joined)
-    if program in ("npm", "pnpm", "yarn", "bun", "mise") and subcommand.startswith(
-        ("run", "run-script")
-    ):
-        return not _SAFE_SCRIPTS.fullmatch(subcommand.partition(" ")[2])
-    if program == "make":
-        return not all(_SAFE_SCRIPTS.fullmatch(w) or w in LOOKING["make"] for w in operands)
-    if program == "uv" and subcommand.startswith("pip "):
-        return subcommand.split()[1] not in LOOKING["pip"]
-    if program == "gh" and subcommand.startswith("api"):
-        return bool(joined & {"-X", "--method", "-f", "-F", "--field", "--raw-field", "--input"})
-    if program == "aws":
-        verb = subcommand.partition(" ")[2]
-        return not verb.startswith(("ls", "get", "list", "describe", "head"))
-    if program in LOOKING:
-        if joined & {"--fix", "--unsafe-fixes"} or (program == "go" and "-w" in joined):
-            return True
-        if program == "cargo" and subcommand == "run":
-            return True
-        if not subcommand and joined & {"--version", "-V", "--help", "-h"}:
-            return False
-        return subcommand not in LOOKING[program] or (program, *operands[:1]) == ("npm", "fix")
-    if program in READERS:
-        return False
-    return not (set(inner[1:]) and set(inner[1:]) <= {"--version", "-V", "--help", "-h"})
+def _find(inner: Sequence[str], place: Place) -> tuple[str, ...]:
+    where = [_plain(word, place) for word in until_flag(inner[1:])] or ["."]
+    names = [
+        f"{flag}={value}"
+        for flag, value in pairwise(inner)
+        if flag in ("-name", "-iname", "-path", "-ipath", "-regex", "-type")
+    ]
+    return ("find", "", *sorted(where), *sorted(names))
 
 
-def _git_changes(subcommand: str, operands: Sequence[str], flags: set[str]) -> bool:
-    if subcommand in ("branch", "tag"):
-        listing = flags <= {"-a", "-r", "-v", "-vv", "-l", "--list", "--show-current", "--contains"}
-        return bool(operands and not flags & {"-l", "--list", "--contains"}) or not listing
-    if subcommand.startswith("remote"):
-        return subcommand not in ("remote", "remote show", "remote get-url")
-    if subcommand.startswith(("stash", "worktree")):
-        return subcommand.partition(" ")[2] not in ("list", "show")
-    if subcommand == "config":
-        return not flags & {"--get", "-l", "--list", "--get-all"} and len(operands) != 1
-    return subcommand.partition(" ")[0] not in LOOKING["git"]
-
-
-def _find_runs_reader(words: Sequence[str]) -> bool:
-    if "-delete" in words or "-exec" not in words:
-        return False
-    inner = words[list(words).index("-exec") + 1 :]
-    return bool(inner) and not changes_state(inner)
-
-
-def _until_flag(words: Sequence[str]) -> list[str]:
+def until_flag(words: Sequence[str]) -> list[str]:
+    """Return the words before the first that begins an expression of ``find``."""
     out: list[str] = []
     for word in words:
         if word.startswith(("-", "(", "!", "\\")):
@@ -309,12 +287,15 @@ def _until_flag(words: Sequence[str]) -> list[str]:
     return out
 
 
-def _plain(word: str) -> str:
-    """A path operand without ``./`` and the final slash."""
-    short = word.rstrip("/") or word
-    return short.removeprefix("./") or short
+def _plain(word: str, place: Place) -> str:
+    """A path operand without ``./`` and the final slash, relative where it can be."""
+    if "/" not in word and word[:1] not in ("~", "$", '"'):
+        return word
+    if "://" in word:
+        return word
+    return file_word(word, place)
 
 
 def _host(word: str) -> str:
-    match = re.match(r"(?:[a-z]+://)?([^/?#]+)", word.strip("'\""))
+    match = re.match(r"(?:[a-z]+://)?([^/?#]+)", word)
     return match[1].lower() if match else word

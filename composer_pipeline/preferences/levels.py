@@ -22,6 +22,9 @@ from composer_pipeline.preferences import shell
 from composer_pipeline.preferences.known import apply_edits
 from composer_pipeline.preferences.shell import Place
 
+#: Says whether two actions mean the same.
+Semantic = Callable[[Action, Action], bool]
+
 
 class Level(IntEnum):
     """Levels of agreement; a smaller one is finer."""
@@ -52,8 +55,11 @@ class Situation:
             return None
         if path in self.known:
             return self.known[path]
-        wanted = self.place.path(path)
-        return next((t for p, t in self.known.items() if self.place.path(p) == wanted), None)
+        wanted = self.place.path(canon.whole_text(path))
+        return next(
+            (t for p, t in self.known.items() if self.place.path(canon.whole_text(p)) == wanted),
+            None,
+        )
 
 
 @dataclass(frozen=True)
@@ -64,26 +70,59 @@ class Verdict:
     why: str
 
 
-def level(a: Action, b: Action, situation: Situation) -> Verdict:
-    """Return the level of agreement of two actions.
+def level(
+    a: Action, b: Action, situation: Situation, *, semantic: Semantic | None = None
+) -> Verdict:
+    """Return the level of agreement of two actions: the one function that decides it.
 
     Parallel calls are matched without order; the level is the loosest of the best
     complete matching. Calls without a partner leave L4, or none when no call of one side
     shares a class with a call of the other. Texts before calls do not count.
+
+    Args:
+        a: one action.
+        b: the other; the result does not depend on which is which.
+        situation: what both had before them.
+        semantic: asked about two different actions of one class; where it says that they
+            mean the same the level is L3. It may cost money, and is off by default.
     """
-    if not a.tool_calls and not b.tool_calls:
-        return _texts(a.text, b.text)
-    if not a.tool_calls or not b.tool_calls:
-        text = a.text if not a.tool_calls else b.text
-        calls = a.tool_calls or b.tool_calls
+    place = situation.place
+    return level_of(
+        canon.read_action(a, place), canon.read_action(b, place), situation, semantic=semantic
+    )
+
+
+def level_of(
+    a: canon.CanonicalAction,
+    b: canon.CanonicalAction,
+    situation: Situation,
+    *,
+    semantic: Semantic | None = None,
+) -> Verdict:
+    """Return the level of two actions that were read before (see :func:`level`)."""
+    if a.form == b.form:
+        return Verdict(Level.L0, "equal canonical form" if a.calls else "equal text")
+    verdict = _verdict(a, b, situation)
+    if semantic is not None and verdict.level is Level.L4:
+        first, second = sorted((a, b), key=lambda side: side.form)
+        if semantic(first.action, second.action):
+            return Verdict(Level.L3, "one meaning, as the semantic judge says")
+    return verdict
+
+
+def _verdict(a: canon.CanonicalAction, b: canon.CanonicalAction, situation: Situation) -> Verdict:
+    if not a.calls and not b.calls:
+        return _texts(a.action.text, b.action.text)
+    if not a.calls or not b.calls:
+        text = a.action.text if not a.calls else b.action.text
         kind = canon.text_kind(text)
-        if any(canon.class_of(c.name) == kind for c in calls):
+        if any(call.kind == kind for call in a.calls or b.calls):
             return Verdict(Level.L4, "both ask the user")
         return Verdict(Level.NONE, "one side calls a tool, the other answers in text")
-    if len(a.tool_calls) == len(b.tool_calls) == 1:
-        return call_level(a.tool_calls[0], b.tool_calls[0], situation)
-    grid = [[call_level(x, y, situation) for y in b.tool_calls] for x in a.tool_calls]
-    if len(a.tool_calls) == len(b.tool_calls):
+    if len(a.calls) == len(b.calls) == 1:
+        return _calls(a.calls[0], b.calls[0], situation)
+    grid = [[_calls(x, y, situation) for y in b.calls] for x in a.calls]
+    if len(a.calls) == len(b.calls):
         for bound in (Level.L0, Level.L1, Level.L2, Level.L4):
             match = _perfect_matching([[cell.level <= bound for cell in row] for row in grid])
             if match is not None:
@@ -98,20 +137,21 @@ def level(a: Action, b: Action, situation: Situation) -> Verdict:
 def call_level(a: ToolCall, b: ToolCall, situation: Situation) -> Verdict:
     """Return the level of agreement of two tool calls."""
     place = situation.place
-    if canon.canonical_call(a, place) == canon.canonical_call(b, place):
+    return _calls(canon.read_call(a, place), canon.read_call(b, place), situation)
+
+
+def _calls(a: canon.CanonicalCall, b: canon.CanonicalCall, situation: Situation) -> Verdict:
+    if a.form == b.form:
         return Verdict(Level.L0, "equal canonical form")
-    name, other = canon.tool_name(a.name), canon.tool_name(b.name)
-    kind = canon.class_of(name)
-    if kind != canon.class_of(other):
-        return Verdict(Level.NONE, f"{name} and {other} are of different classes")
-    x, y = canon.canonical_args(a, place), canon.canonical_args(b, place)
-    if kind == "edit":
-        return _edits(a, b, x, y, situation)
-    if name != other:
-        return Verdict(Level.L4, f"{name} and {other} are both of class {kind}")
-    if name == "Bash":
-        return _bash(a, b, place)
-    return _RULES.get(name, _other)(x, y)
+    if a.kind != b.kind:
+        return Verdict(Level.NONE, f"{a.name} and {b.name} are of different classes")
+    if a.kind == "edit":
+        return _edits(a, b, situation)
+    if a.name != b.name:
+        return Verdict(Level.L4, f"{a.name} and {b.name} are both of class {a.kind}")
+    if a.name == "Bash":
+        return _bash(a, b, situation.place)
+    return _RULES.get(a.name, _other)(a.args, b.args)
 
 
 def _texts(a: str, b: str) -> Verdict:
@@ -123,58 +163,52 @@ def _texts(a: str, b: str) -> Verdict:
     return Verdict(Level.NONE, "one text asks, the other does not")
 
 
-def _bash(a: ToolCall, b: ToolCall, place: Place) -> Verdict:
-    left, right = str(a.arguments.get("command", "")), str(b.arguments.get("command", ""))
-    background = [bool(call.arguments.get("run_in_background")) for call in (a, b)]
-    if shell.targets(left, place) == shell.targets(right, place):
-        if background[0] == background[1] and _same_effect(left, right, place):
-            return Verdict(Level.L1, "equal commands but for the display")
-        return Verdict(Level.L2, "same programs on the same targets")
-    return Verdict(Level.L4, "different commands")
+def _bash(a: canon.CanonicalCall, b: canon.CanonicalCall, place: Place) -> Verdict:
+    left, right = (canon.whole_text(str(c.call.arguments.get("command", ""))) for c in (a, b))
+    if shell.targets(left, place) != shell.targets(right, place):
+        return Verdict(Level.L4, "different commands")
+    plain = [{k: v for k, v in c.args.items() if k != "command"} for c in (a, b)]
+    if plain[0] == plain[1] and _loose(a.args) == _loose(b.args):
+        return Verdict(Level.L1, "equal commands but for the display")
+    return Verdict(Level.L2, "same programs on the same targets")
 
 
-def _same_effect(left: str, right: str, place: Place) -> bool:
-    """Equal but for trimmers inside the line that differ only in length."""
-
-    def loose(command: str) -> list[Any]:
-        stages = shell.canonical_line(command, place)
-        return [
-            [s[0], ["head/tail"], *s[2:]]
-            if s[0] == "|" and s[1] and s[1][0] in ("head", "tail") and len(s[1]) <= 3
-            else s
-            for s in stages
-        ]
-
-    return loose(left) == loose(right)
+def _loose(args: Mapping[str, Any]) -> list[Any]:
+    """The stages of a line, trimmers inside it without their length."""
+    stages = args.get("command")
+    return [
+        [stage[0], ["head/tail"], *stage[2:]] if shell.trimmer(stage) else stage
+        for stage in (stages if isinstance(stages, list) else [])
+    ]
 
 
-def _edits(
-    a: ToolCall, b: ToolCall, x: Mapping[str, Any], y: Mapping[str, Any], situation: Situation
-) -> Verdict:
+def _edits(a: canon.CanonicalCall, b: canon.CanonicalCall, situation: Situation) -> Verdict:
+    x, y = a.args, b.args
     path = "notebook_path" if "notebook_path" in x else "file_path"
     if x.get(path) != y.get(path) or x.get(path) is None:
         return Verdict(Level.L4, "edits of different files")
     if a.name == b.name == "NotebookEdit":
-        cells = x.get("cell_id") == y.get("cell_id")
-        return Verdict(Level.L2 if cells else Level.L4, "edits of one notebook")
+        return Verdict(Level.L2, "other edits of one notebook")
     if a.name == b.name == "Write":
         return Verdict(Level.L2, "the same file written with different content")
-    content = situation.content(a.arguments.get("file_path"))
     family = {a.name, b.name} <= {"Edit", "MultiEdit"}
+    content = situation.content(a.call.arguments.get("file_path"))
     if content is not None:
-        after = [apply_edits(content, call.name, call.arguments) for call in (a, b)]
-        if None not in after and _file(after[0]) == _file(after[1]):
+        after = [apply_edits(content, c.name, c.call.arguments) for c in (a, b)]
+        if None not in after and _same_text(after[0], after[1], whole=not family):
             return Verdict(Level.L1, "edits that give the same text")
-        return Verdict(
-            Level.L2 if family else Level.L4, "edits of one file that give different texts"
-        )
+        why = "a call that fails" if None in after else "different texts"
+        return Verdict(Level.L2 if family else Level.L4, f"edits of one file: {why}")
     if family and _trailing(x) == _trailing(y):
         return Verdict(Level.L1, "edits that differ only in whitespace at line ends")
     return Verdict(Level.L2 if family else Level.L4, "edits of the same file")
 
 
-def _file(text: str | None) -> str:
-    return canon.whole_text(text or "")
+def _same_text(a: str | None, b: str | None, *, whole: bool) -> bool:
+    """Compare results: byte for byte, but a whole written file without its final newline."""
+    if whole:
+        return canon.whole_text(a or "") == canon.whole_text(b or "")
+    return a == b
 
 
 def _trailing(args: Mapping[str, Any]) -> str:
@@ -197,7 +231,10 @@ def _trailing(args: Mapping[str, Any]) -> str:
 def _read(x: Mapping[str, Any], y: Mapping[str, Any]) -> Verdict:
     if x.get("file_path") != y.get("file_path"):
         return Verdict(Level.L4, "reads of different files")
-    (a, b), (c, d) = _window(x), _window(y)
+    if "pages" in x or "pages" in y:
+        a, b, c, d = *_pages(x), *_pages(y)
+    else:
+        a, b, c, d = *_window(x), *_window(y)
     if max(a, c) <= min(b, d):
         return Verdict(Level.L1, "reads of the same file, lines overlap")
     return Verdict(Level.L2, "reads of the same file, other lines")
@@ -209,6 +246,14 @@ def _window(args: Mapping[str, Any]) -> tuple[int, int]:
     if not isinstance(first, int) or not isinstance(limit, int):
         return 1, canon.READ_LIMIT
     return first, first + limit - 1
+
+
+def _pages(args: Mapping[str, Any]) -> tuple[int, int]:
+    """First and last page of ``"3"`` or ``"3-5"``; a whole document without one."""
+    match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", str(args.get("pages", "1-999999")))
+    if match is None:
+        return 0, -1
+    return int(match[1]), int(match[2] or match[1])
 
 
 def _grep(x: Mapping[str, Any], y: Mapping[str, Any]) -> Verdict:
@@ -223,6 +268,12 @@ def _grep(x: Mapping[str, Any], y: Mapping[str, Any]) -> Verdict:
 
 def _todo(x: Mapping[str, Any], y: Mapping[str, Any]) -> Verdict:
     return Verdict(Level.L2, "to-do lists of other statuses")
+
+
+def _search(x: Mapping[str, Any], y: Mapping[str, Any]) -> Verdict:
+    if x.get("query") == y.get("query"):
+        return Verdict(Level.L2, "one query, other sites")
+    return Verdict(Level.L4, "other queries")
 
 
 def _fetch(x: Mapping[str, Any], y: Mapping[str, Any]) -> Verdict:
@@ -251,6 +302,7 @@ _RULES: dict[str, Callable[[Mapping[str, Any], Mapping[str, Any]], Verdict]] = {
     "Grep": _grep,
     "TodoWrite": _todo,
     "WebFetch": _fetch,
+    "WebSearch": _search,
 }
 
 

@@ -13,7 +13,7 @@ import yaml
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences import normalize as room
-from composer_pipeline.preferences.normalize import narrow_row, normalize, run_worker
+from composer_pipeline.preferences.normalize import narrow_row, normalize
 from composer_pipeline.preferences.normalize_recipe import COLUMNS, NormalizeRecipe
 from composer_pipeline.settings import recipes_dir
 

@@ -33,6 +33,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ def fixture_lines() -> list[str]:
 def length(rng: random.Random) -> int:
     """Draw a length from :data:`QUANTILES`, linear between them."""
     q = rng.random()
-    for (low_q, low), (high_q, high) in zip(QUANTILES, QUANTILES[1:], strict=False):
+    for (low_q, low), (high_q, high) in pairwise(QUANTILES):
         if q <= high_q:
             return int(low + (high - low) * (q - low_q) / (high_q - low_q))
     return QUANTILES[-1][1]
@@ -288,7 +289,9 @@ def duck(folder: Path) -> None:
     """Run the same rules as SQL on one thread."""
     import duckdb
 
-    inside = "".join(f"\\x{{{point:X}}}" for point in json.loads((folder / "special.json").read_text()))
+    inside = "".join(
+        f"\\x{{{point:X}}}" for point in json.loads((folder / "special.json").read_text())
+    )
     con = duckdb.connect()
     con.execute("SET threads = 1")
     source = str(folder / "narrow.parquet").replace("'", "''")

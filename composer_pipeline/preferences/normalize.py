@@ -208,9 +208,7 @@ def _run(worker: Worker, settings: Settings, columns: PairColumns) -> _Day:
     return _Day(columns.pair_ids, dropped, changed, counts)
 
 
-def _map(
-    worker: Worker, index: int, name: str, columns: PairColumns, alive: Sequence[int]
-) -> int:
+def _map(worker: Worker, index: int, name: str, columns: PairColumns, alive: Sequence[int]) -> int:
     """Run one mapper over the distinct texts of a field; return the rows that changed."""
     texts, places = columns.texts(name, alive)
     new = worker.map(index, texts)

@@ -65,8 +65,9 @@ class Local:
 
     def run(self, index: int, op: Any, batch: Batch, count: int) -> Results:
         """See :class:`Executor`."""
-        size = sum(len(text) for values in batch.values() for text in values)
-        if self.np == 1 or count < 2 * self.np or size < POOL_CHARS or is_columnar(op):
+        if self.np == 1 or count < 2 * self.np or is_columnar(op):
+            return evaluate(op, batch, count)
+        if sum(len(text) for values in batch.values() for text in values) < POOL_CHARS:
             return evaluate(op, batch, count)
         return _forked(op, batch, count, self.np)
 
@@ -118,7 +119,7 @@ def judge(
     ops = importlib.import_module("data_juicer.ops")
     columns = _Columns(table)
     executor = executor or Local()
-    alive = np.arange(table.num_rows)
+    alive = list(range(table.num_rows))
     drops: list[Drop] = []
     for index, op in steps:
         step = f"{index}:{op._name}"
@@ -129,52 +130,47 @@ def judge(
         else:
             found = _deduplicate(executor, index, op, columns, alive)
         drops += [Drop(row, step, op._name, *rest) for row, *rest in found]
-        alive = np.setdiff1d(alive, [row for row, *_ in found], assume_unique=True)
+        gone = {row for row, *_ in found}
+        alive = [row for row in alive if row not in gone]
         if report is not None:
             report(step)
     return drops
 
 
 class _Columns:
-    """Flat columns, each as its distinct values and a number for each row."""
+    """Flat columns as lists."""
 
     def __init__(self, table: pa.Table) -> None:
         self.names = table.column_names
+        self._table = table
         self._values: dict[str, list[str]] = {}
-        self._codes: dict[str, Any] = {}
         ids = table.column("pair_id")
         for name in self.names:
             column = table.column(name)
             if column.null_count:
                 row = column.is_null().index(pa.scalar(True)).as_py()
                 raise InputError(f"pair {ids[row].as_py()} (row {row}) has null in column {name}")
-            encoded = column.combine_chunks().dictionary_encode()
-            self._values[name] = encoded.dictionary.to_pylist()
-            self._codes[name] = encoded.indices.to_numpy()
 
-    def distinct(self, name: str, alive: Any) -> tuple[list[str], Any]:
-        """Return the distinct values of some rows in order of first use, and each row's."""
-        if name not in self._values:
-            raise InputError(f"unknown column {name!r}; the recipe must name it in an argument")
-        codes, first, inverse = np.unique(
-            self._codes[name][alive], return_index=True, return_inverse=True
-        )
-        order = np.argsort(first)
-        place = np.empty(len(codes), np.int64)
-        place[order] = np.arange(len(codes))
-        values = self._values[name]
-        return [values[code] for code in codes[order]], place[inverse]
-
-    def plain(self, name: str, alive: Any) -> list[str]:
+    def plain(self, name: str, alive: list[int]) -> list[str]:
         """Return the values of some rows."""
+        if name not in self.names:
+            raise InputError(f"unknown column {name!r}; the recipe must name it in an argument")
+        if name not in self._values:
+            self._values[name] = self._table.column(name).to_pylist()
         values = self._values[name]
-        return [values[code] for code in self._codes[name][alive]]
+        return [values[row] for row in alive]
+
+    def distinct(self, name: str, alive: list[int]) -> tuple[list[str], list[int]]:
+        """Return the distinct values of some rows in order of first use, and each row's."""
+        places: dict[str, int] = {}
+        where = [places.setdefault(value, len(places)) for value in self.plain(name, alive)]
+        return list(places), where
 
 
 Found = list[tuple[int, str, str, str, str]]  # row, field, stat, value, bound
 
 
-def _filter(executor: Executor, index: int, op: Any, columns: _Columns, alive: Any) -> Found:
+def _filter(executor: Executor, index: int, op: Any, columns: _Columns, alive: list[int]) -> Found:
     if op._name in TEXT_FILTERS | MODEL_FILTERS:
         field = op.text_key
         values, where = columns.distinct(field, alive)
@@ -183,35 +179,57 @@ def _filter(executor: Executor, index: int, op: Any, columns: _Columns, alive: A
         field = getattr(op, "field_key", "") or getattr(op, "filter_condition", "")
         field = field or op.text_key
         batch = {name: columns.plain(name, alive) for name in columns.names}
-        values, where = list(batch["pair_id"]), np.arange(len(alive))
+        values, where = list(batch["pair_id"]), list(range(len(alive)))
     results = executor.run(index, op, batch, len(values))
     return [
         (row, field, *why)
-        for row, place in zip(alive.tolist(), where.tolist(), strict=True)
+        for row, place in zip(alive, where, strict=True)
         if (why := results[place]) is not None
     ]
 
 
 def _verdicts(op: Any, batch: Batch, count: int) -> Results:
+    if op._name in TEXT_FILTERS and (counted := columnar(op, batch[op.text_key])) is not None:
+        name, numbers = counted
+        # Far fewer numbers than texts; the operator judges each number once.
+        stats = [{name: number} for number in dict.fromkeys(numbers)]
+        verdict = {s[name]: why for s, why in zip(stats, _keep(op, {}, stats), strict=True)}
+        return [verdict[number] for number in numbers]
     stats_key = importlib.import_module("data_juicer.utils.constant").Fields.stats
-    counted = columnar(op, batch[op.text_key]) if op._name in TEXT_FILTERS else None
     out: Results = []
     for low in range(0, count, op.batch_size):
         high = min(low + op.batch_size, count)
         part: dict[str, Any] = {name: values[low:high] for name, values in batch.items()}
-        if counted is None:
-            part[stats_key] = [{} for _ in range(high - low)]
-            part = op.compute_stats_batched(part)
-        else:
-            part[stats_key] = counted[low:high]
-        stats = part[stats_key]
-        kept = [bool(verdict) for verdict in op.process_batched(part)]
-        if len(kept) != high - low or len(stats) != high - low:
-            raise InputError(
-                f"[{op._name}] returned {len(kept)} verdicts for {high - low} rows"
-            )
-        out += [None if keep else _why(op, s) for keep, s in zip(kept, stats, strict=True)]
+        part[stats_key] = [{} for _ in range(high - low)]
+        part = op.compute_stats_batched(part)
+        out += _keep(op, part, part[stats_key])
+        if len(out) != high:
+            raise InputError(f"[{op._name}] lost rows: {high} in, {len(out)} out")
     return out
+
+
+def _keep(op: Any, part: dict[str, Any], stats: list[dict[str, Any]]) -> Results:
+    """The operator's verdicts on statistics, with the reason of each that it drops."""
+    stats_key = importlib.import_module("data_juicer.utils.constant").Fields.stats
+    stats = _as_stored(stats)
+    kept = [bool(verdict) for verdict in op.process_batched({**part, stats_key: stats})]
+    if len(kept) != len(stats):
+        raise InputError(f"[{op._name}] gave {len(kept)} verdicts for {len(stats)} rows")
+    return [None if keep else _why(op, s) for keep, s in zip(kept, stats, strict=True)]
+
+
+def _as_stored(stats: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Statistics as stock data-juicer reads them back: datasets stores them as JSON.
+
+    That rounds a float to ten decimals, so a ratio of 1/3 is below a bound of 1/3. The rows
+    kept here are the rows that ``dj-process`` keeps, to the last digit of a bound.
+    """
+    module = importlib.import_module("datasets.utils.json")
+
+    def stored(value: Any) -> Any:
+        return module.ujson_loads(module.ujson_dumps(value)) if type(value) is float else value
+
+    return [{name: stored(value) for name, value in row.items()} for row in stats]
 
 
 def _why(op: Any, stats: dict[str, Any]) -> tuple[str, str, str]:
@@ -267,12 +285,14 @@ def _hashes(op: Any, batch: Batch, count: int) -> Results:
     return out
 
 
-def _deduplicate(executor: Executor, index: int, op: Any, columns: _Columns, alive: Any) -> Found:
+def _deduplicate(
+    executor: Executor, index: int, op: Any, columns: _Columns, alive: list[int]
+) -> Found:
     """Keep the first row of each hash; the rest name the pair that was kept."""
     field = op.text_key
     if getattr(op, "_composer_own", False):
         batch = {name: columns.plain(name, alive) for name in columns.names}
-        where = np.arange(len(alive))
+        where = list(range(len(alive)))
     else:
         values, where = columns.distinct(field, alive)
         batch = {field: values}
@@ -283,7 +303,7 @@ def _deduplicate(executor: Executor, index: int, op: Any, columns: _Columns, ali
     key = importlib.import_module("data_juicer.utils.constant").HashKeys.hash
     first: dict[str, int] = {}
     found: Found = []
-    for row, place in zip(alive.tolist(), where.tolist(), strict=True):
+    for row, place in zip(alive, where, strict=True):
         kept = first.setdefault(hashes[place][key], row)
         if kept != row:
             (pair_id,) = columns.plain("pair_id", [kept])
@@ -291,19 +311,19 @@ def _deduplicate(executor: Executor, index: int, op: Any, columns: _Columns, ali
     return found
 
 
-def _clustered(op: Any, field: str, hashes: Results, where: Any, alive: Any) -> Found:
+def _clustered(op: Any, field: str, hashes: Results, where: list[int], alive: list[int]) -> Found:
     """Let a deduplicator that compares hashes with each other choose the rows it keeps."""
     names = list(hashes[0]) if hashes else []
     data = {name: [hashes[place][name] for place in where] for name in names}
-    kept, _ = op.process(_dataset({**data, "row": alive.tolist()}))
-    gone = np.setdiff1d(alive, np.asarray(kept["row"], np.int64))
+    kept, _ = op.process(_dataset({**data, "row": alive}))
+    stay = set(kept["row"])
     bound = f"near-duplicate of a kept pair: {_arguments(op)}"
-    return [(row, field, "", "", bound) for row in gone.tolist()]
+    return [(row, field, "", "", bound) for row in alive if row not in stay]
 
 
-def _select(op: Any, columns: _Columns, alive: Any) -> Found:
+def _select(op: Any, columns: _Columns, alive: list[int]) -> Found:
     field = getattr(op, "field_key", "")
-    data: dict[str, list[Any]] = {"row": alive.tolist()}
+    data: dict[str, list[Any]] = {"row": alive}
     names = columns.names if getattr(op, "_composer_own", False) else [field] if field else []
     for name in names:
         if name not in columns.names:
@@ -314,7 +334,7 @@ def _select(op: Any, columns: _Columns, alive: Any) -> Found:
     values = data[field] if field else [""] * len(alive)
     return [
         (row, field, "", value[:200], bound)
-        for row, value in zip(alive.tolist(), values, strict=True)
+        for row, value in zip(alive, values, strict=True)
         if row not in kept
     ]
 

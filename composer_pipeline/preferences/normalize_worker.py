@@ -109,7 +109,7 @@ def main(folder: str) -> None:
 
 
 def _answer(work: Path, request: Request, ops: list[Any], executor: Executor, say: Any) -> None:
-    with pa.OSFile(str(work / request.table), "rb") as source:
+    with pa.memory_map(str(work / request.table), "rb") as source:
         table = pa.ipc.open_file(source).read_all()
     steps = [(index, ops[index]) for index in request.steps]
     if request.verb == "judge":

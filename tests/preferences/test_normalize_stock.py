@@ -190,7 +190,11 @@ OTHERS: list[tuple[str, Steps, int]] = [
     ("near", [("document_minhash_deduplicator", {"tokenization": "character"})], 2),
     ("top", [("topk_specified_field_selector", {"field_key": "chosen_text", "topk": 3})], 3),
     ("often", [("frequency_specified_field_selector", {"field_key": "chosen_text", "topk": 1})], 3),
-    ("tags", [("tags_specified_field_selector", {"field_key": "chosen_text", "target_tags": ["b"]})], 2),
+    (
+        "tags",
+        [("tags_specified_field_selector", {"field_key": "chosen_text", "target_tags": ["b"]})],
+        2,
+    ),
     (
         "range",
         [
@@ -205,7 +209,9 @@ OTHERS: list[tuple[str, Steps, int]] = [
 ]
 
 
-@pytest.mark.parametrize(("steps", "count"), [case[1:] for case in OTHERS], ids=[c[0] for c in OTHERS])
+@pytest.mark.parametrize(
+    ("steps", "count"), [case[1:] for case in OTHERS], ids=[c[0] for c in OTHERS]
+)
 def test_other_operators_keep_what_stock_keeps(
     stock: Ask, ours: Ask, steps: Steps, count: int
 ) -> None:
@@ -245,7 +251,10 @@ def test_word_lists_that_are_there_are_used(stock: Ask, ours: Ask, tmp_path: Pat
         ("remove_bibliography_mapper", {}),
         ("remove_table_text_mapper", {}),
         ("remove_non_chinese_character_mapper", {}),
-        ("python_lambda_mapper", {"lambda_str": "lambda s: {**s, 'chosen_text': s['chosen_text'][::-1]}"}),
+        (
+            "python_lambda_mapper",
+            {"lambda_str": "lambda s: {**s, 'chosen_text': s['chosen_text'][::-1]}"},
+        ),
         ("pii_redaction_mapper", {"redact_keys": ["chosen_text"]}),
     ],
 )
@@ -288,9 +297,7 @@ def test_a_ratio_at_its_bound_is_judged_as_stock_judges_it(stock: Ask, ours: Ask
 def test_each_operator_of_the_registry_runs_or_is_refused_with_a_reason(ours: Ask) -> None:
     found = ours("refusals")["out"]
     run = {name for name, (_, reason) in found.items() if not reason}
-    assert run == (
-        TEXT_FILTERS | MODEL_FILTERS | ROW_FILTERS | DEDUPLICATORS | SELECTORS | MAPPERS
-    )
+    assert run == (TEXT_FILTERS | MODEL_FILTERS | ROW_FILTERS | DEDUPLICATORS | SELECTORS | MAPPERS)
     assert len(found) > 200
     for name, word in {
         "llm_quality_score_filter": "language model",
@@ -397,15 +404,84 @@ def test_t6_we_need_none_of_the_extras_that_pin_other_packages() -> None:
     assert importlib.metadata.version("torch") != "2.8.0"
 
 
+@pytest.mark.parametrize(
+    ("name", "args", "words"),
+    [
+        ("token_num_filter", {"hf_tokenizer": "/no/such"}, "needs a model or a file that is not"),
+        (
+            "whitespace_normalization_mapper",
+            {"text_key": "prompt_tail_text"},
+            "is made from others",
+        ),
+        ("whitespace_normalization_mapper", {"text_key": "pair_text"}, "is made from others"),
+        ("text_length_filter", {"text_key": "chosen"}, "unknown column 'chosen'"),
+        ("text_length_filter", {"min_len": "three"}, "expects type 'int', got 'str'"),
+        ("general_field_filter", {"filter_condition": "chosn_text != 'x'"}, "column 'chosn_text'"),
+        ("general_field_filter", {"filter_condition": "chosen_text !="}, "is not an expression"),
+        ("specified_field_filter", {"field_key": "meta.x"}, "unknown column 'meta.x'"),
+        ("words_num_filter", {"tokenization": True}, "tokenization needs a model"),
+        ("flagged_words_filter", {}, "needs flagged_words_dir"),
+        ("tags_specified_field_selector", {}, "cannot be made without parameters"),
+        ("python_file_mapper", {"file_path": "/no.py"}, "'/no.py' does not exist"),
+        ("replace_content_mapper", {"patern": "x"}, "'patern' (did you mean: pattern?)"),
+    ],
+)
+def test_what_cannot_run_is_named(ours: Ask, name: str, args: Any, words: str) -> None:
+    error = ours("process", steps=[(name, args)], columns=columns(["x"]))["error"]
+    assert error.startswith(f"InputError: [{name}] ")
+    assert words in error
+
+
+OWN = """
+from data_juicer.ops.base_op import OPERATORS, Filter, Mapper
+
+@OPERATORS.register_module("calling_filter")
+class Calling(Filter):
+    def compute_stats_single(self, sample, context=False):
+        import urllib.request
+        urllib.request.urlopen("http://127.0.0.1:9")
+
+@OPERATORS.register_module("failing_filter")
+class Failing(Filter):
+    def compute_stats_single(self, sample, context=False):
+        raise KeyError("nothing here")
+
+@OPERATORS.register_module("model_filter")
+class Model(Filter):
+    def __init__(self, api_model="m", *args, **kwargs):
+        super().__init__(*args, **kwargs)
+
+@OPERATORS.register_module("splitting_mapper")
+class Splitting(Mapper):
+    _batched_op = True
+    def process_batched(self, samples):
+        (key,) = samples
+        return {key: [part for text in samples[key] for part in text.split()]}
+"""
+
+
+def test_own_operators_cannot_call_out_and_name_themselves(ours: Ask, tmp_path: Path) -> None:
+    path = tmp_path / "own_that_fail.py"
+    path.write_text(OWN)
+    ask = {"columns": columns(["a text"]), "custom": [str(path)]}
+    for name, words in {
+        "calling_filter": "[calling_filter] PermissionError: normalize opens no connection",
+        "failing_filter": "[failing_filter] KeyError: 'nothing here'",
+        "model_filter": "[model_filter] calls a language model",
+    }.items():
+        assert words in ours("process", steps=[(name, {})], **ask)["error"]
+        ask["custom"] = []  # data-juicer loads a file once; it stays registered
+    split = ours("map", steps=[("splitting_mapper", {})], columns=columns(["a text"]))
+    assert "[splitting_mapper] gave 2 values for 1 texts" in split["error"]
+
+
 # -- recipes are data-juicer's ----------------------------------------------------------
 
 RECIPES = sorted((recipes_dir() / "normalize").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-def test_stock_accepts_and_runs_the_bundled_recipes(
-    stock: Ask, tmp_path: Path, path: Path
-) -> None:
+def test_stock_accepts_and_runs_the_bundled_recipes(stock: Ask, tmp_path: Path, path: Path) -> None:
     rows = [
         {**dict.fromkeys(COLUMNS, "some text"), "pair_id": f"p{i}", "rejected_text": f"other {i}"}
         for i in range(3)
@@ -416,6 +492,8 @@ def test_stock_accepts_and_runs_the_bundled_recipes(
         "--export_path", str(tmp_path / "out" / "pairs.jsonl"),
     ]  # fmt: skip
     assert len(stock("config", argv=argv)["out"]) >= 6
+    if path.stem != "default":
+        return  # the parser is enough for those that differ in bounds alone
     found = stock("execute", argv=argv)
     assert "error" not in found, found
     # Equal pair_text: its own de-duplication leaves one.

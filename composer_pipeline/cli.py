@@ -504,22 +504,42 @@ def compare(file: Path, /) -> None:
 
 
 @app.command
-def normalize(*, recipe: str = "", lake: LakeOption = "", as_json: JsonOption = False) -> None:
+def normalize(
+    *,
+    recipe: str = "",
+    executor: str = "",
+    columns: str = "",
+    lake: LakeOption = "",
+    as_json: JsonOption = False,
+) -> None:
     """Filter the pairs with a data-juicer recipe; every dropped row is recorded.
 
     Args:
         recipe: data-juicer recipe (COMPOSER_NORMALIZE).
+        executor: default or ray, in place of the recipe's executor_type.
+        columns: only write the flat columns that recipes judge, as JSON lines, to this file.
     """
     from composer_pipeline.preferences.normalize import normalize as run
+    from composer_pipeline.preferences.normalize import write_columns
 
     store = _lake(lake)
     days = store.days("pairs")
     if not days:
         raise InputError(f"lake {store.url} has no pairs; run pairs first")
+    if columns:
+        rows = write_columns(store, days, columns)
+        _print({"rows": rows, "file": columns}, as_json, "normalize")
+        return
+    path = recipe or Settings.from_env().normalize
     with _Bar() as progress:
-        report = run(store, days, recipe or Settings.from_env().normalize, progress=progress)
+        report = run(store, days, path, progress=progress, executor=executor)
     _print(
-        {"kept": report.kept, "dropped": report.dropped, "by_op": report.by_op},
+        {
+            "kept": report.kept,
+            "dropped": report.dropped,
+            "by_op": report.by_op,
+            "changed": report.changed,
+        },
         as_json,
         "normalize",
     )

@@ -5,6 +5,7 @@ and hash of a recipe. Does not belong here: which operators and parameters exist
 data-juicer's own preflight says that, in the worker.
 """
 
+import difflib
 import hashlib
 import json
 from pathlib import Path
@@ -13,18 +14,12 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from composer_pipeline.errors import InputError
+from composer_pipeline.preferences.normalize_columns import COLUMNS
 from composer_pipeline.yaml_file import read_mapping
 
-#: Columns that a recipe may name, in the order in which the worker receives them.
-COLUMNS = (
-    "pair_id",
-    "state_key",
-    "prompt_tail_text",
-    "chosen_text",
-    "rejected_text",
-    "chosen_prose",
-    "pair_text",
-)
+__all__ = ["COLUMNS", "NormalizeRecipe", "nearest"]
+
+Process = list[dict[str, dict[str, Any] | None]]
 
 
 class NormalizeRecipe(BaseModel):
@@ -33,6 +28,11 @@ class NormalizeRecipe(BaseModel):
     ``skip_op_error`` must be written as false: data-juicer's default is true, under
     which one bad row makes a whole batch vanish. The same goes for the cache and for
     automatic parallelism, which make a run depend on what ran before and where.
+
+    ``np`` is the number of processes that judge large tables. ``executor_type: ray`` runs
+    the operators on a Ray cluster (``ray_address``: ``auto``, ``local`` or an address).
+    ``custom_operator_paths`` are files or packages with operators of one's own, relative to
+    the working folder, as data-juicer reads them.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -41,27 +41,35 @@ class NormalizeRecipe(BaseModel):
     dataset_path: str = ""
     export_path: str = ""
     text_keys: list[str] = Field(min_length=1)
-    np: int = 1
+    np: int = Field(default=1, ge=1)
     skip_op_error: Literal[False]
     use_cache: Literal[False]
     auto_op_parallelism: Literal[False]
     open_monitor: bool = False
     open_tracer: bool = False
-    process: list[dict[str, dict[str, Any] | None]] = Field(min_length=1)
+    executor_type: Literal["default", "ray"] = "default"
+    ray_address: str = "auto"
+    custom_operator_paths: list[str] = Field(default_factory=list)
+    process: Process = Field(min_length=1)
 
     @field_validator("text_keys")
     @classmethod
     def _known(cls, keys: list[str]) -> list[str]:
         for key in keys:
             if key not in COLUMNS:
-                raise ValueError(f"unknown column {key!r}; known: {', '.join(COLUMNS)}")
+                raise ValueError(
+                    f"unknown column {key!r}{nearest(key, COLUMNS)}; known: {', '.join(COLUMNS)}"
+                )
         return keys
+
+    @field_validator("custom_operator_paths", mode="before")
+    @classmethod
+    def _one_or_many(cls, paths: Any) -> Any:
+        return [paths] if isinstance(paths, str) else paths
 
     @field_validator("process")
     @classmethod
-    def _one_op_each(
-        cls, process: list[dict[str, dict[str, Any] | None]]
-    ) -> list[dict[str, dict[str, Any] | None]]:
+    def _one_op_each(cls, process: Process) -> Process:
         for index, entry in enumerate(process):
             if len(entry) != 1:
                 raise ValueError(f"entry {index} must hold exactly one operator")
@@ -77,11 +85,19 @@ class NormalizeRecipe(BaseModel):
         file = Path(path).expanduser()
         data = read_mapping(file, "recipe")
         try:
-            return NormalizeRecipe.model_validate(data)
+            recipe = NormalizeRecipe.model_validate(data)
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"])
+            if first["type"] == "extra_forbidden":
+                guess = nearest(where, NormalizeRecipe.model_fields)
+                raise InputError(f"recipe {path}: {where}: unknown or unused key{guess}") from error
             raise InputError(f"recipe {path}: {where}: {first['msg']}") from error
+        for place in recipe.custom_operator_paths:
+            if not Path(place).exists():
+                full = Path(place).absolute()
+                raise InputError(f"recipe {path}: custom_operator_paths: {full} does not exist")
+        return recipe
 
     def steps(self) -> list[tuple[str, dict[str, Any]]]:
         """Return (operator, arguments) in order, with data-juicer's default text key set."""
@@ -94,7 +110,19 @@ class NormalizeRecipe(BaseModel):
     def recipe_id(self, path: str | Path) -> str:
         """Return ``name@hash``: the file's stem, and 12 digits over what the recipe does.
 
-        Comments, paths and the project's name do not enter the hash.
+        Comments, paths, processes, the executor and the project's name do not enter the
+        hash; the code of own operators does.
         """
         text = json.dumps(self.steps(), sort_keys=True, separators=(",", ":"))
-        return f"{Path(path).stem}@{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
+        digest = hashlib.blake2b(text.encode(), digest_size=6)
+        for place in self.custom_operator_paths:
+            root = Path(place)
+            for file in sorted(root.rglob("*.py")) if root.is_dir() else [root]:
+                digest.update(b"\0" + file.read_bytes())
+        return f"{Path(path).stem}@{digest.hexdigest()}"
+
+
+def nearest(name: str, known: Any) -> str:
+    """Return `` (did you mean: x?)`` for the known name nearest to ``name``, or nothing."""
+    found = difflib.get_close_matches(name, list(known), n=1)
+    return f" (did you mean: {found[0]}?)" if found else ""

@@ -1,20 +1,20 @@
 """Normalisation through the real data-juicer, in its worker process."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import yaml
 
 from composer_pipeline.errors import ComposerError, InputError
-from composer_pipeline.lake.store import Lake
-from composer_pipeline.preferences import normalize as room
-from composer_pipeline.preferences.normalize import narrow_row, normalize, run_worker
-from composer_pipeline.preferences.normalize_recipe import COLUMNS, NormalizeRecipe
+from composer_pipeline.lake.schemas import TABLES
+from composer_pipeline.lake.store import Lake, table_from_rows
+from composer_pipeline.preferences import normalize_process as process
+from composer_pipeline.preferences.normalize import narrow_row, normalize, write_columns
+from composer_pipeline.preferences.normalize_columns import COLUMNS, SOURCE, PairColumns
+from composer_pipeline.preferences.normalize_recipe import NormalizeRecipe
 from composer_pipeline.settings import recipes_dir
 
 DAY, NEXT = "2026-11-16", "2026-11-17"
@@ -108,7 +108,7 @@ def test_the_default_recipe_end_to_end(lake: Lake, tmp_path: Path) -> None:
     assert (report.rows, report.kept, report.dropped) == (10, 5, 5)
     assert sum(report.by_op.values()) == 5
     assert report.by_day[NEXT] == {"rows": 1, "kept": 1, "dropped": 0}
-    assert steps[-1] == ("6:document_deduplicator", 7, 7)
+    assert steps[-1] == ("6:document_deduplicator", 2, 2)
     row = lake.rows("normalized_pairs", days=[DAY])[0]
     source = lake.rows("pairs", days=[DAY])[0]
     assert row.pop("recipe") == report.recipe_id
@@ -120,192 +120,6 @@ def test_the_default_recipe_end_to_end(lake: Lake, tmp_path: Path) -> None:
     assert normalize(lake, [DAY, "2020-01-01"], DEFAULT).rows == 9
     after = {p: p.read_bytes() for p in (tmp_path / "lake").rglob("part.parquet")}
     assert after == before
-
-
-# The traps of stock data-juicer, and our runner on the same rows, in one process.
-TRAPS = """
-import json, sys
-import os, socket, subprocess
-calls = []
-sys.addaudithook(lambda event, a: calls.append(str(a)[:200]) if event == "subprocess.Popen" else 0)
-import pyarrow as pa
-from composer_pipeline.preferences import normalize_worker as worker
-from composer_pipeline.preferences.normalize_recipe import COLUMNS
-from composer_pipeline.errors import InputError
-
-rows = json.loads(sys.argv[1])
-table = pa.table({n: pa.array([r[n] for r in rows], pa.string()) for n in (*COLUMNS, "day")})
-out = {}
-
-def ours(*steps):
-    drops = worker.judge(table, worker.load_steps([(n, {"text_key": "x", **a}) for n, a in steps]))
-    gone = {drop.row for drop in drops}
-    return [r["pair_id"] for i, r in enumerate(rows) if i not in gone]
-
-two_filters = [("text_length_filter", {"text_key": k, "min_len": 1, "max_len": 50})
-               for k in ("chosen_text", "rejected_text")]
-two_dedups = [("document_deduplicator", {"text_key": k}) for k in ("chosen_text", "rejected_text")]
-out["ours_filters"] = ours(*two_filters)
-out["ours_dedups"] = ours(*two_dedups)
-
-ops = worker.import_data_juicer()
-from data_juicer.core.data import NestedDataset
-from data_juicer.utils.constant import Fields
-from datasets import Dataset, disable_progress_bars
-disable_progress_bars()
-stats = lambda t: t.append_column(Fields.stats, pa.array([{} for _ in rows], pa.struct([])))
-
-def stock(steps, skip=False):
-    made = ops.load_ops([{n: {**a, "skip_op_error": skip, "auto_op_parallelism": False}}
-                         for n, a in steps])
-    samples = table.to_pydict()
-    samples[Fields.stats] = [{} for _ in rows]
-    alive = list(range(len(rows)))
-    for op in made:
-        samples = op.compute_stats(samples)
-        keep = list(op.process(samples))
-        samples = {k: [v for v, ok in zip(vs, keep) if ok] for k, vs in samples.items()}
-    return samples["pair_id"]
-
-out["stock_filters"] = stock(two_filters)
-made = ops.load_ops([{n: a} for n, a in two_dedups])
-data = Dataset.from_list(rows)
-for op in made:
-    data = data.map(op.compute_hash, load_from_cache_file=False)
-    data, _ = op.process(data)
-out["stock_dedups"] = list(data["pair_id"])
-
-holed = {k: list(v) for k, v in table.to_pydict().items()}
-holed["chosen_text"][1] = None
-holed[Fields.stats] = [{} for _ in rows]
-op, = ops.load_ops([{"text_length_filter": {"text_key": "chosen_text", "skip_op_error": True}}])
-out["stock_null_rows"] = len(op.compute_stats(holed)["pair_id"])
-try:
-    worker.judge(table.set_column(table.column_names.index("chosen_text"), "chosen_text",
-                 pa.array([None, *table.column("chosen_text").to_pylist()[1:]])), [])
-    out["ours_null"] = "passed"
-except InputError as error:
-    out["ours_null"] = str(error)
-
-loader = sys.modules["data_juicer.utils.lazy_loader"].LazyLoader
-try:
-    loader("no_such_module_at_all").anything
-    out["missing"] = "loaded"
-except ImportError as error:
-    out["missing"] = str(error)
-
-def refused(name, **a):
-    try:
-        worker.load_steps([(name, {"text_key": "chosen_text", **a})])
-        return "accepted"
-    except InputError as error:
-        return str(error)
-
-out["unknown_op"] = refused("text_lenght_filter")
-out["unknown_parameter"] = refused("text_length_filter", min_length=3)
-out["wrong_type"] = refused("text_length_filter", min_len="three")
-out["unknown_column"] = refused("text_length_filter", text_key="chosen")
-out["unknown_name"] = refused("general_field_filter", filter_condition="chosn_text != 'x'")
-out["mapper"] = refused("whitespace_normalization_mapper")
-out["llm"] = refused("llm_quality_score_filter")
-out["words"] = refused("flagged_words_filter")
-out["tokenization"] = refused("words_num_filter", tokenization=True)
-
-worker.guard()
-acts = {
-    "connect": lambda: socket.create_connection(("127.0.0.1", 9)),
-    "process": lambda: subprocess.run(["true"]),
-    "shell": lambda: os.system("true"),
-}
-out["calls"] = list(calls)
-for name, act in acts.items():
-    try:
-        act()
-        out[name] = "allowed"
-    except PermissionError as error:
-        out[name] = str(error)
-print("RESULT" + json.dumps(out))
-"""
-
-
-@pytest.fixture(scope="module")
-def traps() -> dict[str, Any]:
-    rows = []
-    for pair_id, chosen, rejected in [
-        ("good", "pwd", "ls -a"),
-        ("rejected-empty", "cat x", ""),
-        ("rejected-long", "cat y", "z" * 400),
-        ("chosen-long", "z" * 400, "ls -b"),
-        ("rejected-seen-before", "cat z", "ls -a"),
-    ]:
-        texts = {"chosen_text": chosen, "rejected_text": rejected, "chosen_prose": chosen}
-        rows.append({**dict.fromkeys(COLUMNS, "k"), **texts, "pair_id": pair_id, "day": DAY})
-    done = subprocess.run(
-        [sys.executable, "-c", TRAPS, json.dumps(rows)],
-        capture_output=True,
-        text=True,
-        timeout=180,
-        env={**os.environ, "HF_DATASETS_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
-    )
-    assert "RESULT" in done.stdout, done.stderr[-3000:]
-    result: dict[str, Any] = json.loads(done.stdout.split("RESULT", 1)[1])
-    return result
-
-
-def test_t1_two_filters_of_a_kind_each_judge_their_own_field(traps: dict[str, Any]) -> None:
-    assert traps["ours_filters"] == ["good", "rejected-seen-before"]
-    # Stock: the second filter re-judges the first one's number; bad rejected texts stay.
-    assert "rejected-empty" in traps["stock_filters"]
-    assert "rejected-long" in traps["stock_filters"]
-    assert "chosen-long" not in traps["stock_filters"]
-
-
-def test_t2_a_second_deduplicator_works(traps: dict[str, Any]) -> None:
-    assert "rejected-seen-before" not in traps["ours_dedups"]
-    assert "rejected-seen-before" in traps["stock_dedups"]
-
-
-def test_t3_a_null_raises_and_no_row_vanishes(traps: dict[str, Any]) -> None:
-    assert traps["stock_null_rows"] == 0, "stock data-juicer lost the whole batch"
-    assert traps["ours_null"] == "column chosen_text has 1 null value(s)"
-
-
-def test_nothing_is_installed_started_or_connected(traps: dict[str, Any]) -> None:
-    assert not [call for call in traps["calls"] if "pip" in call or "uv" in call]
-    assert "nothing is installed by itself" in traps["missing"]
-    assert traps["connect"] == "normalize opens no connection"
-    assert traps["process"].startswith("normalize starts no process")
-    assert traps["shell"].startswith("normalize starts no process")
-
-
-@pytest.mark.parametrize(
-    ("case", "words"),
-    [
-        ("unknown_op", "did you mean: text_length_filter"),
-        ("unknown_parameter", "[text_length_filter] Unknown parameter 'min_length'"),
-        ("wrong_type", "Parameter 'min_len' expects type 'int', got 'str'"),
-        ("unknown_column", "[text_length_filter] unknown column 'chosen'"),
-        ("unknown_name", "[general_field_filter] unknown column 'chosn_text'"),
-        ("mapper", "[whitespace_normalization_mapper] changes text"),
-        ("llm", "[llm_quality_score_filter] calls a language model"),
-        ("words", "[flagged_words_filter] is not one of the operators run without network"),
-        ("tokenization", "[words_num_filter] tokenization needs a model"),
-    ],
-)
-def test_refused_operators_name_themselves(traps: dict[str, Any], case: str, words: str) -> None:
-    assert words in traps[case]
-
-
-def test_an_unknown_operator_names_the_recipe_and_leaves_the_lake(
-    lake: Lake, tmp_path: Path
-) -> None:
-    path = recipe(tmp_path, {"text_lenght_filter": {"text_key": "chosen_text"}})
-    with pytest.raises(InputError) as caught:
-        normalize(lake, None, path)
-    assert str(path) in str(caught.value)
-    assert "did you mean: text_length_filter" in str(caught.value)
-    assert lake.days("normalized_pairs") == []
-    assert lake.days("drops") == []
 
 
 @pytest.mark.parametrize(
@@ -361,16 +175,204 @@ def test_narrow_columns() -> None:
     assert tuple(narrow) == COLUMNS
     assert narrow["chosen_text"] == 'Bash {"command":"pwd"}'
     assert narrow["chosen_prose"] == ""
+    assert narrow["rejected_prose"] == "no"
     assert narrow["prompt_tail_text"] == "x" * 2000
+    assert narrow["prompt_text"] == "x" * 3000
     assert narrow_row({**row, "tools": [{"type": "function"}]})["state_key"] != narrow["state_key"]
     with pytest.raises(InputError, match="pair p has null in column chosen"):
         narrow_row({**row, "chosen": None})
 
 
+def test_columns_of_a_day_are_those_of_its_rows(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    both = [{"role": "assistant", "content": "then", "tool_calls": call("A", x=1)[0]["tool_calls"]}]
+    blocks = [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image"}]}]
+    rows = [
+        pair("a", "first", call("Bash", command="pwd"), say("")),
+        {**pair("b", "second " * 900, both, say("x\n")), "tools": [{"name": "t"}]},
+        {**pair("c", "first", say("é👍"), both), "prompt": [*blocks, *say("y"), *say("")]},
+        {**pair("d", "", both, both), "prompt": []},
+    ]
+    lake.write("pairs", rows, day=DAY)
+    # Two chunks, the second of which begins inside its buffers.
+    table = lake.read("pairs", days=[DAY], columns=SOURCE)
+    table = pa.concat_tables([table.slice(0, 1), table.slice(1, 3)])
+    columns = PairColumns(table, DAY)
+    for name in COLUMNS:
+        expected = [narrow_row(row)[name] for row in lake.rows("pairs")]
+        assert columns.column(name, range(4)) == expected, name
+        assert columns.column(name, [3, 1]) == [expected[3], expected[1]]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"chosen": None}, r"pair p1 \(row 1\) has null in column chosen"),
+        ({"prompt": None}, r"pair p1 \(row 1\) has null in column prompt"),
+        ({"pair_id": None}, r"pair None \(row 1\) has null in column pair_id"),
+    ],
+)
+def test_a_null_names_its_day_row_and_column(
+    tmp_path: Path, change: dict[str, Any], words: str
+) -> None:
+    lake = Lake(tmp_path)
+    rows = [pair(f"p{i}", "go", say("a"), say("b")) for i in range(3)]
+    rows[1] = {**rows[1], **change}
+    lake.write("pairs", rows, day=DAY)
+    with pytest.raises(InputError, match=f"table pairs, day {DAY}: {words}"):
+        normalize(lake, None, DEFAULT)
+    assert lake.days("normalized_pairs") == []
+
+
+def test_a_null_message_names_its_row(tmp_path: Path) -> None:
+    rows = [pair(f"p{i}", "go", say("a"), say("b")) for i in range(3)]
+    table = table_from_rows(TABLES["pairs"], rows)
+    holes = pa.array([['{"role":"user"}'], [None], ["{}"]], pa.list_(pa.string()))
+    place = table.schema.get_field_index("prompt")
+    table = table.set_column(place, table.field("prompt"), holes.cast(table.field("prompt").type))
+    with pytest.raises(InputError, match=r"pair p1 \(row 1\) has a null message in column prompt"):
+        PairColumns(table.select(SOURCE), DAY)
+
+
+def test_mappers_change_prose_once_for_each_text_and_never_arguments(
+    lake: Lake, tmp_path: Path
+) -> None:
+    lake.write(
+        "pairs",
+        [
+            pair("prose", "ask  me", say("two\u3000\u3000spaces"), say("mail bob@example.com now")),
+            pair(
+                "call",
+                "ask  me",
+                call("Bash", command="echo a\u3000b"),
+                say("two\u3000\u3000spaces"),
+            ),
+            pair("same", "other", say("x"), say("x\u3000")),
+            pair("kept", "other", say("plain"), say("words")),
+        ],
+        day=DAY,
+    )
+    path = recipe(
+        tmp_path,
+        {"text_length_filter": {"text_key": "chosen_text", "min_len": 2}},
+        {"whitespace_normalization_mapper": {"text_key": "chosen_text"}},
+        {"clean_email_mapper": {"text_key": "rejected_text", "repl": "<EMAIL>"}},
+        {"replace_content_mapper": {"text_key": "prompt_text", "pattern": " +", "repl": " "}},
+        {"text_length_filter": {"text_key": "prompt_tail_text", "min_len": 1, "max_len": 6}},
+    )
+    report = normalize(lake, [DAY], path)
+    rows = {row["pair_id"]: row for row in lake.rows("normalized_pairs", days=[DAY])}
+    assert set(rows) == {"prose", "call", "kept"}
+    assert rows["prose"]["chosen"] == say("two  spaces")
+    assert rows["prose"]["rejected"] == say("mail <EMAIL> now")
+    assert rows["prose"]["prompt"] == [{"role": "user", "content": "ask me"}]
+    # The agent's side was not named, and a command is an action, not prose.
+    assert rows["call"]["chosen"] == call("Bash", command="echo a\u3000b")
+    assert rows["call"]["rejected"] == say("two\u3000\u3000spaces")
+    assert rows["kept"]["chosen"] == say("plain")
+    assert report.changed == {
+        "1:whitespace_normalization_mapper": 1,
+        "2:clean_email_mapper": 1,
+        "3:replace_content_mapper": 2,
+    }
+    # The filter after the mapper sees its text: "ask  me" had seven characters.
+    assert report.by_op == {"0:text_length_filter": 1}
+
+
+def test_a_mapper_is_run_once_for_each_distinct_text(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    lake.write(
+        "pairs", [pair(f"p{i}", "go", say("a"), say(f"b{i % 2}")) for i in range(9)], day=DAY
+    )
+    seen = tmp_path / "seen"
+    own = tmp_path / "own.py"
+    own.write_text(
+        "from data_juicer.ops.base_op import OPERATORS, Mapper\n"
+        "@OPERATORS.register_module('noting_mapper')\n"
+        "class Noting(Mapper):\n"
+        "    _batched_op = True\n"
+        "    def process_batched(self, samples):\n"
+        f"        with open({str(seen)!r}, 'a') as file:\n"
+        "            file.writelines(t + '\\n' for t in samples[self.text_key])\n"
+        "        samples[self.text_key] = [t.upper() for t in samples[self.text_key]]\n"
+        "        return samples\n"
+    )
+    path = recipe(
+        tmp_path,
+        {"noting_mapper": {"text_key": "rejected_text"}},
+        custom_operator_paths=[str(own)],
+    )
+    before = NormalizeRecipe.load(path).recipe_id(path)
+    assert normalize(lake, None, path).changed == {"0:noting_mapper": 9}
+    assert sorted(seen.read_text().split()) == ["b0", "b1"]
+    assert {row["rejected"][0]["content"] for row in lake.rows("normalized_pairs")} == {"B0", "B1"}
+    own.write_text(own.read_text() + "# changed\n")
+    assert NormalizeRecipe.load(path).recipe_id(path) != before
+
+
+OWN = """
+from data_juicer.ops.base_op import OPERATORS, Deduplicator, Filter
+from data_juicer.utils.constant import Fields
+
+@OPERATORS.register_module("differing_filter")
+class Differing(Filter):
+    def compute_stats_single(self, sample, context=False):
+        sample[Fields.stats]["differ"] = int(sample["chosen_text"] != sample["rejected_text"])
+        return sample
+    def process_single(self, sample):
+        return sample[Fields.stats]["differ"] > 0
+
+@OPERATORS.register_module("pair_deduplicator")
+class PairDeduplicator(Deduplicator):
+    def compute_hash(self, sample):
+        sample["pair_hash"] = sample["chosen_text"] + "|" + sample["rejected_text"]
+        return sample
+    def process(self, dataset, show_num=0):
+        seen = set()
+        def first(sample):
+            new = sample["pair_hash"] not in seen
+            seen.add(sample["pair_hash"])
+            return new
+        return dataset.filter(first), {}
+"""
+
+
+def test_own_operators_run_as_stock_spells_them(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
+    sides = [("a", "b"), ("a", "a"), ("a", "b"), ("b", "a")]
+    rows = [pair(f"p{i}", "go", say(c), say(r)) for i, (c, r) in enumerate(sides)]
+    lake.write("pairs", rows, day=DAY)
+    own = tmp_path / "own_operators.py"
+    own.write_text(OWN)
+    names = ("differing_filter", "pair_deduplicator")
+    path = recipe(tmp_path, *({name: {}} for name in names), custom_operator_paths=str(own))
+    report = normalize(lake, None, path)
+    assert report.by_op == {"0:differing_filter": 1, "1:pair_deduplicator": 1}
+    assert [row["pair_id"] for row in lake.rows("normalized_pairs")] == ["p0", "p3"]
+    drops = {row["pair_id"]: row for row in lake.rows("drops", stage="normalize")}
+    assert (drops["p1"]["stat"], drops["p1"]["value"]) == ("differ", "0")
+    own.write_text("import no_such_module_here\n")
+    with pytest.raises(InputError, match=r"custom_operator_paths: .*no_such_module_here"):
+        normalize(lake, None, path)
+    own.unlink()
+    with pytest.raises(InputError, match=r"custom_operator_paths: .*does not exist"):
+        normalize(lake, None, path)
+
+
+def test_flat_columns_can_be_written_for_other_tools(lake: Lake, tmp_path: Path) -> None:
+    assert write_columns(lake, None, tmp_path / "pairs.jsonl") == 10
+    lines = (tmp_path / "pairs.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    expected = [narrow_row(row) for row in lake.rows("pairs")]
+    assert rows == [{k: v for k, v in row.items() if k != "prompt_text"} for row in expected]
+    with pytest.raises(InputError, match="No such file"):
+        write_columns(lake, None, tmp_path / "no" / "pairs.jsonl")
+
+
 def test_a_dead_worker_is_an_error_and_writes_nothing(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room.sys, "executable", "/bin/false")
+    monkeypatch.setattr(process.sys, "executable", "/bin/false")
     with pytest.raises(ComposerError, match="worker ended with code 1"):
         normalize(lake, None, DEFAULT)
     assert lake.days("normalized_pairs") == []
@@ -379,14 +381,29 @@ def test_a_dead_worker_is_an_error_and_writes_nothing(
 def test_the_worker_gets_no_credential(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENROUTER_API_KEY", "planted")
     monkeypatch.setenv("HF_TOKEN", "planted")
-    assert "planted" not in room._worker_env().values()
-    assert room._worker_env()["PIP_NO_INDEX"] == "1"
+    assert "planted" not in process.worker_env().values()
+    assert process.worker_env()["PIP_NO_INDEX"] == "1"
 
 
-def test_rows_that_do_not_come_back_are_an_error(
+def test_a_row_that_is_dropped_twice_is_an_error(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "run_worker", lambda *_, **__: room.WorkerResult(rows=3))
-    with pytest.raises(ComposerError, match="lost rows: 10 in, 3 judged"):
+    drop = process.Drop(0, "0:x", "x", "f", "", "", "")
+    monkeypatch.setattr(process.Worker, "steps", lambda _: [process.Step("x")])
+    monkeypatch.setattr(process.Worker, "judge", lambda *_: [drop, drop])
+    with pytest.raises(ComposerError, match="dropped a row twice"):
         normalize(lake, None, DEFAULT)
-    assert run_worker is not room.run_worker
+    assert lake.days("normalized_pairs") == []
+
+
+def test_pairs_that_change_meanwhile_are_an_error(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def judge(*_: Any) -> list[Any]:
+        lake.write("pairs", [pair("new", "x", say("a"), say("b"))], day=DAY)
+        return []
+
+    monkeypatch.setattr(process.Worker, "steps", lambda _: [process.Step("x")])
+    monkeypatch.setattr(process.Worker, "judge", judge)
+    with pytest.raises(ComposerError, match=f"pairs of {DAY} changed"):
+        normalize(lake, None, DEFAULT)

@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from composer_pipeline.errors import InputError
+from composer_pipeline.lake.columns import column, constant
 from composer_pipeline.lake.schemas import TABLES, TableSpec
 
 if TYPE_CHECKING:
@@ -108,9 +109,9 @@ def table_from_rows(spec: TableSpec, rows: Sequence[dict[str, Any]]) -> pa.Table
         values = [row.get(field.name) for row in rows]
         if field.type == pa.list_(pa.json_()):
             text = [None if v is None else [_json_text(item) for item in v] for v in values]
-            columns.append(pa.array(text, pa.list_(pa.string())).cast(field.type))
+            columns.append(column(text, pa.list_(pa.string())).cast(field.type))
         else:
-            columns.append(pa.array(values, field.type))
+            columns.append(column(values, field.type))
     return pa.Table.from_arrays(columns, schema=spec.schema)
 
 
@@ -344,7 +345,7 @@ class Lake:
             ]
             piece = pa.Table.from_arrays(arrays, schema=schema)
             for key in spec.partition_keys:
-                piece = piece.append_column(key, pa.array([part[key]] * len(piece), pa.string()))
+                piece = piece.append_column(key, constant(part[key], len(piece)))
             pieces.append(piece)
         if pieces:
             return pa.concat_tables(pieces)

@@ -27,7 +27,8 @@ from dataclasses import dataclass
 from composer_pipeline.traces.counts import REJECTION
 from composer_pipeline.traces.messages import result_text
 from composer_pipeline.traces.records import text_of
-from composer_pipeline.traces.turns import Call, Node, Trajectory
+from composer_pipeline.traces.nodes import Call, Node
+from composer_pipeline.traces.turns import Trajectory
 
 WHOLE_ACTION = -1
 EDITS = frozenset({"Edit", "MultiEdit", "Write", "NotebookEdit"})
@@ -82,8 +83,8 @@ def corrections(trajectory: Trajectory) -> dict[int, str]:
     for node in trajectory.nodes:
         if node.kind != "human" or node.origin is not None or node.parent is None:
             continue
-        if any(trajectory.kinds.get(at) == "interrupt" for at in node.inserts):
-            text = text_of(trajectory.contents[node.first]).strip()
+        if trajectory.was_interrupted(node):
+            text = text_of(trajectory.content_of(node)).strip()
             if text:
                 found.setdefault(node.parent, text)
     return found
@@ -98,10 +99,10 @@ def failure_of(node: Node, correction: str | None, *, tests_failed: bool = False
         tests_failed: the action ran tests, and they did not pass.
     """
     ranked: list[tuple[int, int, Failure]] = []
-    for position, call in enumerate(node.calls.values()):
-        if call.error is None:
+    for position, call in enumerate(node.calls):
+        if (error := call.error) is None:
             continue
-        text = result_text(call.error).strip()
+        text = result_text(error).strip()
         if _CANCELLED.match(text):
             continue
         if text.startswith(REJECTION):
@@ -127,12 +128,12 @@ def failure_of(node: Node, correction: str | None, *, tests_failed: bool = False
 
 
 def _soft_failure(node: Node) -> Failure | None:
-    for position, call in enumerate(node.calls.values()):
-        if call.name != "Bash" or call.answer is None or call.failure is not None:
+    for position, call in enumerate(node.calls):
+        if call.name != "Bash" or not call.answered or call.failed:
             continue
-        if not _SOFT_BYTES.search(call.pool.get(call.answer.piece)) or call.result is None:
+        if not _SOFT_BYTES.search(call.pool.get(call.answer)) or (result := call.result) is None:
             continue
-        text = result_text(call.result).strip()
+        text = result_text(result).strip()
         if looks_failed(_command(call), text):
             return Failure("soft_failure", text, "soft_failure", position)
     return None

@@ -102,18 +102,18 @@ class Pool:
     def __init__(self, redactor: Redactor | None = None) -> None:
         self.redactor = redactor
         self.names: frozenset[str] = frozenset()
-        self._ends = array("Q")
-        self._buffer = bytearray()
-        self._spilled = 0
-        self._file: IO[bytes] | None = None
         self.replaced: dict[int, Counts] = {}
+        self._pieces: list[bytes] = []
+        self._held = 0
+        self._ends = array("Q")
+        self._file: IO[bytes] | None = None
         self._stale = 0
 
     def know(self, names: set[str]) -> None:
         """Remove these user names too, also from pieces that are in the pool already."""
         if not names <= self.names:
             self.names |= names
-            self._stale = len(self._ends)
+            self._stale = len(self._ends) + len(self._pieces)
 
     def put(self, value: Any) -> int:
         """Keep a value; return its number."""
@@ -134,27 +134,27 @@ class Pool:
 
     def put_json(self, data: bytes) -> int:
         """Keep a value given as JSON in the stored form; return its number."""
-        ends = self._ends
-        number = len(ends)
+        pieces = self._pieces
+        number = len(self._ends) + len(pieces)
         if self.redactor is not None:
             data, counts = self.redactor(data, self.names)
             if counts:
                 self.replaced[number] = counts
-        self._buffer += data
-        ends.append(self._spilled + len(self._buffer))
-        if len(self._buffer) > MEMORY:
+        pieces.append(data)
+        self._held += len(data)
+        if self._held > MEMORY:
             self._spill()
         return number
 
     def get(self, number: int) -> bytes:
         """Return the JSON of a piece."""
-        start = self._ends[number - 1] if number else 0
-        end = self._ends[number]
-        if start >= self._spilled:
-            data = bytes(self._buffer[start - self._spilled : end - self._spilled])
+        at = number - len(self._ends)
+        if at >= 0:
+            data = self._pieces[at]
         else:
             assert self._file is not None
-            data = os.pread(self._file.fileno(), end - start, start)
+            start = self._ends[number - 1] if number else 0
+            data = os.pread(self._file.fileno(), self._ends[number] - start, start)
         if number < self._stale and self.redactor is not None:
             data, counts = self.redactor(data, self.names)
             if counts:
@@ -173,8 +173,12 @@ class Pool:
     def _spill(self) -> None:
         if self._file is None:
             self._file = tempfile.TemporaryFile(prefix="composer-pipeline-")  # noqa: SIM115
-        self._file.seek(self._spilled)
-        self._file.write(self._buffer)
+        end = self._ends[-1] if self._ends else 0
+        self._file.seek(end)
+        self._file.writelines(self._pieces)
         self._file.flush()
-        self._spilled += len(self._buffer)
-        self._buffer = bytearray()
+        for piece in self._pieces:
+            end += len(piece)
+            self._ends.append(end)
+        self._pieces = []
+        self._held = 0

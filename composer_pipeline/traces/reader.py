@@ -49,7 +49,7 @@ KNOWN_TYPES = frozenset(
 EMPTY = msgspec.Raw()
 
 
-class Record(msgspec.Struct, rename="camel", kw_only=True):
+class Record(msgspec.Struct, rename="camel", kw_only=True, gc=False):
     """The envelope of one record.
 
     Fields that a line lacks or spoils are ``None``, undecoded ones :data:`EMPTY`.
@@ -81,7 +81,7 @@ class Record(msgspec.Struct, rename="camel", kw_only=True):
     request_ref: msgspec.Raw = EMPTY
 
 
-class RequestRecord(Record, kw_only=True):
+class RequestRecord(Record, kw_only=True, gc=False):
     """The envelope of an ``api-request`` or an ``api-request-blob``."""
 
     id: msgspec.Raw = EMPTY
@@ -237,7 +237,7 @@ def _from_object(value: dict[str, Any]) -> Record:
     return RequestRecord(**fields)
 
 
-class Usage(msgspec.Struct):
+class Usage(msgspec.Struct, gc=False):
     """The token counts of a response; each of its lines repeats them."""
 
     input_tokens: int | None = None
@@ -246,7 +246,7 @@ class Usage(msgspec.Struct):
     output_tokens: int | None = None
 
 
-class Block(msgspec.Struct):
+class Block(msgspec.Struct, gc=False):
     """A content block of a common kind, its content undecoded."""
 
     type: str
@@ -259,7 +259,7 @@ class Block(msgspec.Struct):
     content: msgspec.Raw = EMPTY
 
 
-class Message(msgspec.Struct):
+class Message(msgspec.Struct, gc=False):
     """The message of an assistant's or a tool result's record."""
 
     content: list[Block]

@@ -40,6 +40,13 @@ ROW_GROUP_BYTES = 64 << 20
 COMPACT_GROUP_BYTES = 4 << 20
 COMPACT_LEVEL = 6
 
+#: Lengths apart from texts and small steps of numbers: both compress better, and faster.
+_TEXT, _STEPS = "DELTA_LENGTH_BYTE_ARRAY", "DELTA_BINARY_PACKED"
+_ENCODED = {
+    **dict.fromkeys(("hash", "json", "state_id", "message_id", "digest"), _TEXT),
+    **dict.fromkeys(("n", "ts"), _STEPS),
+}
+
 
 def encode_parquet(table: pa.Table, *, compact: bool = False) -> bytes:
     """Return ``table`` as Parquet bytes with the writer settings of the lake.
@@ -77,14 +84,14 @@ def _parquet_writer(sink: Any, schema: pa.Schema, *, compact: bool) -> pq.Parque
             use_content_defined_chunking=CDC,
         )
     # Ids and long texts are nearly all distinct: a dictionary of them costs space.
-    plain = {"hash", "json", "n", "state_id", "message_id", "digest", "ts", "messages"}
+    plain = {*_ENCODED, "messages"}
     return pq.ParquetWriter(
         sink,
         schema.remove_metadata(),
         compression="zstd",
         compression_level=COMPACT_LEVEL,
         use_dictionary=[name for name in schema.names if name not in plain],
-        column_encoding={"n": "DELTA_BINARY_PACKED"} if "n" in schema.names else None,
+        column_encoding={n: how for n, how in _ENCODED.items() if n in schema.names} or None,
         write_statistics=[name for name in schema.names if name in ("n", "state_id")],
         store_schema=False,
         data_page_size=COMPACT_GROUP_BYTES,

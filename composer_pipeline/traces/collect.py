@@ -87,8 +87,6 @@ class Collector:
         self.requests = Requests(self.pool.put, self.pool.load)
         self.request_of: dict[int, str] = {}
         self.last_turn = (0, TRANSPARENT)
-        self._count = 0
-        self._last_main = TRANSPARENT
         self._names: dict[str, str] = {}
         self._cwds: set[str] = set()
         self._where: Where = (None, None, None)
@@ -103,79 +101,78 @@ class Collector:
         """Take all records of the file, in file order."""
         # One loop over local names: it runs for each of up to millions of lines.
         index, get, find = self.index, self.index.get, self.index.find
+        old, recent = self.index.old, self.index.RECENT
         parents, node_of, types = self.parents, self.node_of, self.types
         version, session_id, cwd = self._where
         first_time = last_time = None
-        subagent = self.subagent
+        subagent, last_main, count = self.subagent, TRANSPARENT, 0
         for record in records:
             kind, agent_id = record.type or "", record.agent_id
-            if record.version != version or record.session_id != session_id or record.cwd != cwd:
+            if record.cwd != cwd or record.version != version or record.session_id != session_id:
                 version, session_id, cwd = record.version, record.session_id, record.cwd
                 self._placed(version, session_id, cwd)
-            if agent_id is not None and agent_id:
+            if agent_id:
                 self.agent_ids.setdefault(agent_id)
-            if record.timestamp:
-                last_time = record.timestamp
-                first_time = first_time or last_time
+            if (timestamp := record.timestamp) is not None and timestamp:
+                last_time = timestamp
+                first_time = first_time or timestamp
             if kind not in types:
                 types.add(kind)
-            if kind[:4] == "api-" and isinstance(record, RequestRecord):
+            if type(record) is RequestRecord:
                 self.requests.take(record)
-            uuid = record.uuid
-            if uuid is None:
+            if (uuid := record.uuid) is None:
                 continue
             identity = hash(uuid)
-            if identity in index or (index.old and find(identity) is not None):
+            if identity in index or (old and find(identity) is not None):
                 continue
-            if len(index) >= index.RECENT:
+            if len(index) >= recent:
                 index.settle()
-            self._count += 1
-            main = kind in GRAPH_TYPES and (
-                subagent or (record.is_sidechain is not True and agent_id is None)
-            )
-            parent, parent_name = NONE, record.parent_uuid
-            if parent_name is not None:
-                found = get(hash(parent_name))
-                if found is None and index.old:
-                    found = find(hash(parent_name))
+            count += 1
+            main = (agent_id is None and record.is_sidechain is not True) or subagent
+            parent = NONE
+            if (name := record.parent_uuid) is not None:
+                found = get(hash(name))
+                if found is None and old:
+                    found = find(hash(name))
                 parent = UNRESOLVED if found is None else found
-            if parent >= 0 and (not main or kind == "progress"):
+            main = main and kind in GRAPH_TYPES
+            if parent >= 0 and (kind == "progress" or not main):
                 index[identity] = parent
                 if main:
-                    self._last_main = parent
+                    last_main = parent
                 continue
             at, number = len(parents), TRANSPARENT
-            parts: list[Part] = []
+            late: list[Part] = []
             if main and kind == "assistant":
                 number = self._take_assistant(at, record, uuid)
             elif main and kind == "user":
-                number, parts = self._take_user(at, record, uuid)
+                number, late = self._take_user(at, record, uuid)
             if number != TRANSPARENT:
                 if parent >= 0 and node_of[parent] == number:
-                    index[identity] = self._last_main = parent
-                    self.last_turn = (self._count, parent)
+                    index[identity] = last_main = parent
+                    self.last_turn = (count, parent)
                     continue
-                self.last_turn = (self._count, at)
+                self.last_turn = (count, at)
             index[identity] = at
             parents.append(parent)
-            self.previous.append(self._last_main)
+            self.previous.append(last_main)
             node_of.append(number)
             self.identities.append(identity)
             if parent == UNRESOLVED:
-                self.unresolved[at] = hash(parent_name)
+                self.unresolved[at] = hash(name)
                 if record.is_sidechain is not True or subagent:
                     self.dangling_at.append(at)
             if record.subtype == "compact_boundary" and parent == NONE:
                 self.boundaries[at] = hash(record.logical_parent_uuid or "")
             if not main:
                 continue
-            self._last_main = at
-            if kind == "attachment":
+            last_main = at
+            if late:
+                self._late.append((count, at, late))
+            elif kind == "attachment":
                 self._take_attachment(at, record)
             elif record.subtype is not None and kind not in ("assistant", "user"):
                 self._take_boundary(at, kind, record)
-            if parts and number == TRANSPARENT:
-                self._late.append((self._count, at, parts))
         self.first_time, self.last_time = first_time, last_time
         self._finish()
 

@@ -25,6 +25,7 @@ import re
 from dataclasses import dataclass
 
 from composer_pipeline.traces.counts import REJECTION
+from composer_pipeline.traces.lines import LineStart
 from composer_pipeline.traces.messages import result_text
 from composer_pipeline.traces.records import text_of
 from composer_pipeline.traces.nodes import Call, Node
@@ -43,13 +44,13 @@ _SAID = re.compile(r"the user said:\s*\n?(.*)$", re.DOTALL)
 _NOTE = re.compile(r"\n+Note: The user's next message may contain .*$", re.DOTALL)
 
 # What a failing program prints at the start of a line.
-_SOFT = re.compile(
-    r"(?m)^\s*(?:FAIL(?:ED|URE)?\b(?! *[:=]? *0\b)|--- FAIL|Traceback \(most recent call last\)"
+_SOFT = LineStart(
+    r"\s*(?:FAIL(?:ED|URE)?\b(?! *[:=]? *0\b)|--- FAIL|Traceback \(most recent call last\)"
     r"|(?:\w+)?[Ee]rror(?:\[[A-Z]?\d+\])?: \S|ERROR\b[: ]|fatal: |panic: |npm (?:ERR!|error)"
     r"|make(?:\[\d+\])?: \*\*\*|(?:\S+: )+(?:command not found|No such file or directory)"
     r"|Exit code [1-9])"
-    r"|(?m:^.*\b[1-9]\d* (?:failed|failing)\b)"
 )
+_COUNTED = re.compile(r"\b[1-9]\d* (?:failed|failing)\b")
 _SOFT_BYTES = re.compile(
     rb"FAIL|Traceback|rror|ERROR|fatal: |panic: |npm |: \*\*\*|not found|No such file|failed"
     rb"|failing|Exit code"
@@ -149,7 +150,9 @@ def looks_failed(command: str, output: str) -> bool:
     names = [match[0] for match in programs if match]
     if not names or all(_READER.fullmatch(name) for name in names):
         return False
-    return _SOFT.search(output) is not None
+    if " fail" in output and _COUNTED.search(output):
+        return True
+    return _SOFT.found(output)
 
 
 def _quoted_out(command: str) -> str:

@@ -126,6 +126,7 @@ class Composer:
         self.pool: Pool = trajectory.pool
         self.store = store
         self._names: dict[str, bytes] = {}
+        self._last = ("", b"")
 
     def node(self, node: Node, cleared: frozenset[str] = frozenset()) -> tuple[int, ...]:
         """Add what a node contributes to later prefixes: no, one or two messages.
@@ -232,6 +233,7 @@ class Composer:
             if kind == "text":
                 out += (b',{"type":"text","text":', data, b"}")
             elif kind == "tool_use":
+                # The id last: that of the result comes next.
                 name, identity = self._plain(part.name), self._plain(part.id)
                 out.append(b',{"type":"tool_use","id":%s,"name":%s,"input":' % (identity, name))
                 out += (data, b"}")
@@ -256,8 +258,12 @@ class Composer:
 
     def _plain(self, text: str) -> bytes:
         """Return the JSON of a name or an id; those that tools make up are redacted too."""
-        if text[:6] == "toolu_" and text.isidentifier() and text.isascii():
-            return b'"%s"' % text.encode()
+        if text is self._last[0]:  # the id of a call, now of its result
+            return self._last[1]
+        if text[:6] == "toolu_" and text.isascii() and text.isidentifier():
+            found = b'"%s"' % text.encode()
+            self._last = (text, found)
+            return found
         if (known := self._names.get(text)) is None:
             known = self._names[text] = self.pool.redacted(encode(text))
         return known

@@ -7,6 +7,7 @@ Does not belong here: classes of errors and their hints (``traces.hints``).
 import re
 from dataclasses import dataclass
 
+from composer_pipeline.traces.lines import LineStart
 from composer_pipeline.traces.nodes import Call, Node
 from composer_pipeline.traces.turns import Trajectory
 
@@ -15,15 +16,14 @@ _TEST_COMMAND = re.compile(
     r"\s+(?:run\s+)?test|jest|vitest|rspec|phpunit|ctest|unittest|mise run test)\b"
 )
 _TEST_HINT = re.compile(rb"test|jest|tox|nox|rspec|phpunit")
-_FAILED = re.compile(
-    r"(?m)^(?:FAIL(?:ED)?\b|--- FAIL|Exit code [1-9]"
-    r"|.*\b[1-9]\d* (?:failed|failing|failures?|errors?)\b"
-    r"|.*test result: FAILED|Traceback \(most recent|make(?:\[\d+\])?: \*\*\*)"
+_FAILED = LineStart(
+    r"FAIL(?:ED)?\b|--- FAIL|Exit code [1-9]|Traceback \(most recent|make(?:\[\d+\])?: \*\*\*"
 )
-_PASSED = re.compile(
-    r"(?m)^(?:ok\b|PASS\b|--- PASS|.*\b[1-9]\d* (?:passed|passing)\b|.*test result: ok|OK\b"
-    r"|.*BUILD SUCCESS)"
+_FAILED_COUNT = re.compile(
+    r"\b[1-9]\d* (?:failed|failing|failures?|errors?)\b|test result: FAILED"
 )
+_PASSED = LineStart(r"ok\b|PASS\b|--- PASS|OK\b")
+_PASSED_COUNT = re.compile(r"\b[1-9]\d* (?:passed|passing)\b|test result: ok|BUILD SUCCESS")
 _UNDO = re.compile(
     r"\bgit\s+(?:checkout\s+(?:\S+\s+)?(?:--\s+)?(?P<a>[\w./-]+)|restore\s+(?:--\S+\s+)*(?P<b>[\w./-]+)"
     r"|reset\s+--hard|revert\b|stash\b(?!\s+(?:list|show|pop|apply)))"
@@ -84,10 +84,11 @@ def _own(node: Node) -> Outcome:
             continue
         if _TEST_COMMAND.search(_command(call)):
             text = text or _text(call)
-            if call.failed or _FAILED.search(text):
+            if call.failed or _FAILED.found(text) or _FAILED_COUNT.search(text):
                 outcome.tests_passed = False
-            elif outcome.tests_passed is None and _PASSED.search(text):
-                outcome.tests_passed = True
+            elif outcome.tests_passed is None:
+                passed = _PASSED.found(text) or _PASSED_COUNT.search(text)
+                outcome.tests_passed = True if passed else None
     return outcome
 
 

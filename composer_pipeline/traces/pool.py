@@ -21,7 +21,7 @@ from typing import IO, Any
 import msgspec
 import orjson
 
-from composer_pipeline.traces.reader import decode_any, is_plain_string
+from composer_pipeline.traces.reader import decode_any, decode_text
 
 MEMORY = 4 << 20
 _CACHE_BYTES = 2 << 20
@@ -121,16 +121,14 @@ class Pool:
 
     def put_raw(self, raw: msgspec.Raw) -> int:
         """Keep an undecoded value; return its number. One that is no JSON becomes null."""
-        data = bytes(raw)
-        return self.put_json(data if is_plain_string(data) else encode(decode_any(data)))
+        return self.put_json(encode(decode_any(raw)))
 
     def put_text(self, raw: msgspec.Raw) -> int:
         """Keep an undecoded string; return its number, or -1 for anything else."""
-        data = bytes(raw)
-        if is_plain_string(data):
-            return self.put_json(data)
-        text = decode_any(data)
-        return self.put(text) if isinstance(text, str) else -1
+        text = decode_text(raw)
+        if text is None:
+            text = decode_any(raw)
+        return self.put_json(encode(text)) if isinstance(text, str) else -1
 
     def put_json(self, data: bytes) -> int:
         """Keep a value given as JSON in the stored form; return its number."""

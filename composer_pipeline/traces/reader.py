@@ -287,19 +287,15 @@ def decode_message(raw: msgspec.Raw) -> Message | None:
 _decode_string = msgspec.json.Decoder(str).decode
 
 
-def is_plain_string(data: bytes) -> bool:
-    r"""Say whether data is a JSON string in the form in which it is stored.
+def decode_text(raw: msgspec.Raw) -> str | None:
+    """Decode an undecoded string; ``None`` for anything else.
 
-    Undecoded parts were skipped, not checked. Without ``\u`` no character has a second
-    form that is met in practice, and lone surrogates cannot occur.
+    Undecoded parts were skipped, not checked: what is no JSON shows here.
     """
-    if data[:1] != b'"' or b"\\u" in data:
-        return False
     try:
-        _decode_string(data)
+        return _decode_string(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        return False
-    return True
+        return None
 
 
 def decode_any(raw: msgspec.Raw | bytes) -> Any:

@@ -86,9 +86,7 @@ def _strings(values: Sequence[str | None]) -> pa.Array | pa.ChunkedArray:
         data = b"".join(filled)
     if len(data) > _MOST_BYTES:
         return pa.array(values, pa.string())
-    return _from_buffers(
-        pa.string(), len(values), present, [_offsets(filled), pa.py_buffer(data)]
-    )
+    return _from_buffers(pa.string(), len(values), present, [_offsets(filled), pa.py_buffer(data)])
 
 
 def _encoded(text: str) -> bytes:

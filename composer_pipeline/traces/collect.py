@@ -15,8 +15,6 @@ from array import array
 from collections.abc import Iterable
 from typing import Any
 
-import msgspec
-
 from composer_pipeline.traces.nodes import (
     NONE,
     TRANSPARENT,
@@ -35,7 +33,7 @@ from composer_pipeline.traces.reader import (
     RequestRecord,
     Usage,
     decode_any,
-    decode_message,
+    message_of,
 )
 from composer_pipeline.traces.records import GRAPH_TYPES, text_of, user_kind
 from composer_pipeline.traces.redaction import user_names
@@ -202,8 +200,7 @@ class Collector:
 
     def _take_assistant(self, at: int, record: Record, uuid: str) -> int:
         """Add a segment to its response; return the response's node."""
-        # Once a call's input is normalised, its true form is beside the message.
-        fast = decode_message(record.message) if record.wire_tool_inputs is EMPTY else None
+        fast = message_of(record)
         message: dict[str, Any] = {}
         if fast is not None:
             key, model, usage = fast.id, fast.model, fast.usage
@@ -228,11 +225,14 @@ class Collector:
             node.models += (self._names.setdefault(model, model),)
         if usage is not None:
             _count_usage(node, usage)
-        if fast is not None:
-            parts = self.parts.of_message(fast)
-        else:
+        # Once a call's input is normalised, its true form is beside the message.
+        wire = None
+        if record.wire_tool_inputs is not EMPTY:
             wire = _object(decode_any(record.wire_tool_inputs))
-            parts = self.parts.of_content(message.get("content"), wire)
+        if fast is not None:
+            parts = self.parts.of_message(fast, wire)
+        else:
+            parts = self.parts.of_content(message.get("content"), wire or {})
         ordered = None
         if (index := record.api_block_index) is not None or number in self._order:
             ordered = list[Part]()
@@ -276,14 +276,19 @@ class Collector:
 
     def _take_user(self, at: int, record: Record, uuid: str) -> tuple[int, list[Part]]:
         """Return a user record's node; results without one come back for later."""
-        fast = decode_message(record.message)
-        if fast is not None:
-            for block in fast.content:
-                if block.type == "tool_result":
-                    return self._take_results(self.parts.of_message(fast))
-        content = _object(decode_any(record.message)).get("content")
+        message = message_of(record)
+        if message is None:
+            content = _object(decode_any(record.message)).get("content")
+            parts = self.parts.of_content(content, {})
+        else:
+            content = message.content
+            if type(content) is list:
+                for block in content:
+                    if block.type == "tool_result":
+                        return self._take_results(self.parts.of_message(message))
+                content = [{"type": "text", "text": b.text} for b in content if b.type == "text"]
+            parts = self.parts.of_message(message)
         kind = user_kind(record, content)
-        parts = self.parts.of_content(content, {})
         if kind == "tool_result":
             return self._take_results(parts)
         if kind == "human" or kind == "compact_summary":
@@ -294,15 +299,17 @@ class Collector:
 
     def _take_results(self, parts: list[Part]) -> tuple[int, list[Part]]:
         owner = TRANSPARENT
+        beside = []
         for part in parts:
-            if part.kind == "tool_result" and (call := self._calls.get(part.id)) is not None:
+            if part.kind != "tool_result":
+                beside.append(part)
+            elif (call := self._calls.get(part.id)) is not None:
                 owner = call.node if owner == TRANSPARENT else owner
                 call.take(part)
         if owner == TRANSPARENT:
             return owner, parts
-        beside = tuple(part for part in parts if part.kind != "tool_result")
         if beside:
-            self.nodes[owner].beside_results += beside
+            self.nodes[owner].beside_results += tuple(beside)
         return owner, []
 
     # -- other records ---------------------------------------------------------------
@@ -358,9 +365,10 @@ class Collector:
                 self.node_of[at] = number
                 self.last_turn = max(self.last_turn, (count, at))
         for node in self.nodes:
-            node.parts = parts = tuple(node.parts)
+            own = node.parts = tuple(node.parts)
             if node.kind == "response":
-                node.calls = tuple([part for part in parts if type(part) is Call])
+                node.calls = tuple([part for part in own if type(part) is Call])
+                node.is_state = bool(node.calls) or any(p.kind == "text" for p in own)
         self._calls = {}
         self._responses = {}
         self._told = set()
@@ -372,6 +380,8 @@ def _count_usage(node: Node, usage: Usage) -> None:
     """Take the maximum over segments: each line repeats the usage of the response."""
     read = usage.input_tokens or 0
     read += (usage.cache_creation_input_tokens or 0) + (usage.cache_read_input_tokens or 0)
+    if read == node.input_tokens and usage.output_tokens == node.output_tokens:
+        return
     if abs(read) < _MAX_TOKENS:
         node.input_tokens = max(node.input_tokens or 0, read)
     if abs(written := usage.output_tokens or 0) < _MAX_TOKENS:

@@ -27,8 +27,8 @@ from dataclasses import dataclass
 from composer_pipeline.traces.counts import REJECTION
 from composer_pipeline.traces.lines import LineStart
 from composer_pipeline.traces.messages import result_text
-from composer_pipeline.traces.records import text_of
 from composer_pipeline.traces.nodes import Call, Node
+from composer_pipeline.traces.records import text_of
 from composer_pipeline.traces.turns import Trajectory
 
 WHOLE_ACTION = -1

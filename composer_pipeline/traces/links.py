@@ -102,7 +102,11 @@ class Linker:
                 inserts += [record] if self._is_visible(record) else []
             elif nodes[last].origin != origin:
                 copy = msgspec.structs.replace(
-                    nodes[origin], origin=origin, parent=last, inserts=tuple(inserts)
+                    nodes[origin],
+                    origin=origin,
+                    is_state=False,
+                    parent=last,
+                    inserts=tuple(inserts),
                 )
                 last, inserts = len(nodes), []
                 nodes.append(copy)

@@ -126,7 +126,7 @@ class Composer:
         self.pool: Pool = trajectory.pool
         self.store = store
         self._names: dict[str, bytes] = {}
-        self._last = ("", b"")
+        self._last: tuple[str | None, bytes] = (None, b"")
 
     def node(self, node: Node, cleared: frozenset[str] = frozenset()) -> tuple[int, ...]:
         """Add what a node contributes to later prefixes: no, one or two messages.

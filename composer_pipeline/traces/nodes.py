@@ -43,8 +43,9 @@ class Part(msgspec.Struct, gc=False):
 class Call(Part, gc=False, kw_only=True):
     """One ``tool_use`` block of a response, with what the trace knows of its outcome.
 
-    ``node`` is the response that owns it, ``answer`` is the piece of the first result, ``failure`` that of the first one that is
-    an error. ``input``, ``result`` and ``error`` are decoded from the pool at each access.
+    ``node`` is the response that owns it, ``answer`` the piece of the first result,
+    ``failure`` that of the first one that is an error. ``input``, ``result`` and ``error``
+    are decoded from the pool at each access.
     """
 
     pool: Pool
@@ -110,6 +111,7 @@ class Node(msgspec.Struct, gc=False):
     dangling parent; ``depth`` counts the nodes before this one and ``repaired`` and
     ``cleared`` (tool ids whose results microcompaction removed) are accumulated over the
     whole prefix. ``origin`` is set on the copy of a node that a compaction preserved.
+    A response ``is_state`` with an owned tool call or text that is not blank.
     """
 
     kind: NodeKind
@@ -131,10 +133,4 @@ class Node(msgspec.Struct, gc=False):
     repaired: bool = False
     cleared: frozenset[str] = frozenset()
     origin: int | None = None
-
-    @property
-    def is_state(self) -> bool:
-        """A response with an owned tool call or text that is not blank."""
-        if self.kind != "response" or self.origin is not None:
-            return False
-        return bool(self.calls) or any(part.kind == "text" for part in self.parts)
+    is_state: bool = False

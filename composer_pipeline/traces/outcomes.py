@@ -19,9 +19,7 @@ _TEST_HINT = re.compile(rb"test|jest|tox|nox|rspec|phpunit")
 _FAILED = LineStart(
     r"FAIL(?:ED)?\b|--- FAIL|Exit code [1-9]|Traceback \(most recent|make(?:\[\d+\])?: \*\*\*"
 )
-_FAILED_COUNT = re.compile(
-    r"\b[1-9]\d* (?:failed|failing|failures?|errors?)\b|test result: FAILED"
-)
+_FAILED_COUNT = re.compile(r"\b[1-9]\d* (?:failed|failing|failures?|errors?)\b|test result: FAILED")
 _PASSED = LineStart(r"ok\b|PASS\b|--- PASS|OK\b")
 _PASSED_COUNT = re.compile(r"\b[1-9]\d* (?:passed|passing)\b|test result: ok|BUILD SUCCESS")
 _UNDO = re.compile(

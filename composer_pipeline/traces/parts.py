@@ -7,11 +7,9 @@ here: which node a part belongs to (``traces.collect``), and the JSON of message
 
 from typing import Any
 
-import msgspec
-
 from composer_pipeline.traces.nodes import Call, Part
 from composer_pipeline.traces.pool import Pool
-from composer_pipeline.traces.reader import EMPTY, Message, decode_any
+from composer_pipeline.traces.reader import Message
 from composer_pipeline.traces.records import Block, blocks_of, result_text
 
 _THINKING = ("thinking", "redacted_thinking")
@@ -29,31 +27,35 @@ class PartMaker:
         self.pool = pool
         self._names = names
 
-    def of_message(self, message: Message) -> list[Part]:
-        """Keep the blocks of a decoded message; thinking and blank text are dropped."""
+    def of_message(self, message: Message, wire: dict[str, Any] | None = None) -> list[Part]:
+        """Keep the blocks of a decoded message; thinking and blank text are dropped.
+
+        Args:
+            message: the message.
+            wire: for calls whose recorded input was normalised, what the model emitted.
+        """
         parts: list[Part] = []
-        pool = self.pool
-        for block in message.content:
-            kind = block.type
-            if kind == "tool_use":
-                if block.id is not None:
-                    given = block.input
-                    piece = pool.put(None) if given is EMPTY else pool.put_raw(given)
+        put, content = self.pool.put, message.content
+        if isinstance(content, str):
+            return [Part("text", put(content))] if content and not content.isspace() else []
+        for block in content or ():
+            kind, text = block.type, block.text
+            if kind == "text":
+                if type(text) is str and text and not text.isspace():
+                    parts.append(Part("text", put(text)))
+            elif kind == "tool_use":
+                if (call_id := block.id) is not None:
                     name = block.name or ""
                     name = self._names.setdefault(name, name)
-                    parts.append(Call("tool_use", piece, block.id, name, pool=pool))
+                    known = wire is not None and call_id in wire
+                    piece = put(wire[call_id] if wire is not None and known else block.input)
+                    parts.append(Call("tool_use", piece, call_id, name, known, pool=self.pool))
             elif kind == "tool_result":
-                piece = pool.put_text(block.content)
-                if piece < 0:
-                    piece = pool.put(result_text({"content": decode_any(block.content)}))
+                text = block.content
+                if type(text) is not str:
+                    text = result_text({"content": text})
                 error = block.is_error is True
-                parts.append(Part("tool_result", piece, str(block.tool_use_id), "", error))
-            elif (
-                kind == "text"
-                and not _is_blank(block.text)
-                and (piece := pool.put_text(block.text)) >= 0
-            ):
-                parts.append(Part("text", piece))
+                parts.append(Part("tool_result", put(text), str(block.tool_use_id), "", error))
         return parts
 
     def of_content(self, content: Any, wire: dict[str, Any]) -> list[Part]:
@@ -101,11 +103,3 @@ class PartMaker:
         if part.kind == "tool_use":
             return {"type": "tool_use", "id": part.id, "name": part.name, "input": value}
         return value if isinstance(value, dict) else {}
-
-
-def _is_blank(raw: msgspec.Raw) -> bool:
-    start = bytes(memoryview(raw)[:2]) if raw is not EMPTY else b""
-    if start[:1] == b'"' and start[1:] not in (b"", b'"', b"\\") and b" " < start[1:] < b"\x7f":
-        return False
-    text = decode_any(raw)
-    return not (isinstance(text, str) and text.strip())

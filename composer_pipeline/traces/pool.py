@@ -18,10 +18,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import IO, Any
 
-import msgspec
 import orjson
 
-from composer_pipeline.traces.reader import decode_any, decode_text
+from composer_pipeline.traces.reader import decode_any
 
 MEMORY = 4 << 20
 _CACHE_BYTES = 2 << 20
@@ -118,17 +117,6 @@ class Pool:
     def put(self, value: Any) -> int:
         """Keep a value; return its number."""
         return self.put_json(encode(value))
-
-    def put_raw(self, raw: msgspec.Raw) -> int:
-        """Keep an undecoded value; return its number. One that is no JSON becomes null."""
-        return self.put_json(encode(decode_any(raw)))
-
-    def put_text(self, raw: msgspec.Raw) -> int:
-        """Keep an undecoded string; return its number, or -1 for anything else."""
-        text = decode_text(raw)
-        if text is None:
-            text = decode_any(raw)
-        return self.put_json(encode(text)) if isinstance(text, str) else -1
 
     def put_json(self, data: bytes) -> int:
         """Keep a value given as JSON in the stored form; return its number."""

@@ -138,12 +138,16 @@ class Rows:
     def _flush(self) -> None:
         rows, self._rows = self._rows, []
         names = StateRow.__struct_fields__
-        values = zip(*map(msgspec.structs.astuple, rows), strict=True) if rows else [()] * len(names)
+        values = (
+            zip(*map(msgspec.structs.astuple, rows), strict=True) if rows else [()] * len(names)
+        )
         given = dict(zip(names, values, strict=True))
         self._tables.append(
             pa.Table.from_arrays(
                 [
-                    column(given[f.name], f.type) if f.name in given else pa.nulls(len(rows), f.type)
+                    column(given[f.name], f.type)
+                    if f.name in given
+                    else pa.nulls(len(rows), f.type)
                     for f in STATES.schema
                 ],
                 schema=STATES.schema,

@@ -494,7 +494,7 @@ def _empty(schema: pa.Schema) -> pa.Table:
     columns = []
     for field in schema:
         plain = pa.list_(pa.string()) if field.type == pa.list_(pa.json_()) else field.type
-        columns.append(pa.array([], plain).cast(field.type))
+        columns.append(column([], plain).cast(field.type))
     return pa.Table.from_arrays(columns, schema=schema)
 
 

@@ -31,6 +31,7 @@ from typing import Any
 import pyarrow as pa
 
 from composer_pipeline.errors import InputError
+from composer_pipeline.lake.columns import numbers
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.traces.counts import Facts, facts_of
 from composer_pipeline.traces.harvest import open_archived
@@ -268,7 +269,7 @@ def _distinct_states(files: list[Extracted], states: Rows) -> pa.Table:
         if best[message_id][0] == number
     ]
     table = states.table()
-    return table if kept == list(range(len(table))) else table.take(pa.array(kept, pa.int64()))
+    return table if kept == list(range(len(table))) else table.take(numbers(kept, pa.int64()))
 
 
 def _rank(file: Extracted, at: int) -> tuple[Any, ...]:

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import IO, Any
 
+import msgspec
 import orjson
 
 from composer_pipeline.traces.reader import decode_any
@@ -30,13 +31,23 @@ Redact = Callable[[bytes, frozenset[str]], tuple[bytes, Counter[str]]]
 Counts = tuple[tuple[str, int], ...]
 
 
+_encode_text = msgspec.json.Encoder().encode
+
+
 def encode(value: Any) -> bytes:
     """Return compact JSON with key order kept; lone surrogates become U+FFFD."""
     try:
-        return orjson.dumps(value)
-    except (TypeError, orjson.JSONEncodeError):
+        if type(value) is str:
+            return _encode_text(value)
+        return trimmed(orjson.dumps(value))
+    except (TypeError, ValueError):  # both libraries' errors are among them
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
+
+
+def trimmed(data: bytes) -> bytes:
+    """Return a copy without spare room: orjson leaves up to ten times what it wrote."""
+    return bytes(memoryview(data))
 
 
 class Redactor:
@@ -82,6 +93,7 @@ class Redactor:
             self._clean.add(key)
             self._held += 96
             return source, ()
+        data = trimmed(data)
         counts = tuple(sorted(counter.items()))
         counts = self._interned.setdefault(counts, counts)
         self._changed[key] = (data, counts)

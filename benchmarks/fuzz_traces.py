@@ -121,7 +121,7 @@ def check(data: bytes) -> None:
         clean = not any(0xD800 <= ord(char) <= 0xDFFF for char in node.key)
         if clean and "\\u" not in plain and "\ufffd" not in plain:
             assert any(form in plain for form in forms), node.key
-        for call in node.calls.values():
+        for call in node.calls:
             assert json.dumps(call.id)[1:-1] in plain or "\\u" in plain or "\ufffd" in plain
 
 

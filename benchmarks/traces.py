@@ -30,6 +30,8 @@ sys.path.insert(0, str(ROOT))  # this checkout, whatever is installed
 BUILD = ROOT / "build" / "bench-traces"
 SHARED = ROOT.parent / "shared" / "corpus"
 PEERS = {"teich": "0.3.6", "claude-code-log": "1.7.0", "cc-session-core": "0.2.0"}
+#: The Python that a peer needs, where it is newer than ours.
+NEEDS = {"cc-session-core": (3, 12)}
 
 _IDS = re.compile(
     rb"\b(?:[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
@@ -298,37 +300,74 @@ for file in files:
 }
 
 
-def measure_peer(name: str, corpus: Path) -> str | tuple[float, int]:
-    """Install a peer and read the corpus with it; return seconds and failures, or why not."""
-    target = BUILD / "peers" / name
-    if not target.is_dir():
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(target)]
-        done = subprocess.run(
-            [*command, f"{name}=={PEERS[name]}"], capture_output=True, text=True, check=False
-        )
+def python_for(name: str) -> str | None:
+    """Return the interpreter that a peer runs with, or ``None`` where there is none.
+
+    ``COMPOSER_PEER_PYTHON`` names one for the peers that need a newer Python than this one;
+    else ``python3.12`` and newer are looked for on the PATH.
+    """
+    needed = NEEDS.get(name, (3, 0))
+    if sys.version_info[:2] >= needed:
+        return sys.executable
+    given = os.environ.get("COMPOSER_PEER_PYTHON")
+    for candidate in [given] if given else [f"python3.{minor}" for minor in range(needed[1], 20)]:
+        path = shutil.which(candidate)
+        # A shim of a version manager is found but does not run.
+        if path and _version_of(path) >= needed:
+            return path
+    return None
+
+
+def _version_of(python: str) -> tuple[int, ...]:
+    code = "import sys; print(*sys.version_info[:2])"
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
+    return tuple(map(int, done.stdout.split())) if done.returncode == 0 else ()
+
+
+def installed_peer(name: str) -> str | Path:
+    """Return the interpreter of a peer's own environment, or why there is none."""
+    target = BUILD / "peers" / f"{name}-{PEERS[name]}"
+    python = target / "bin" / "python"
+    if python.exists():
+        return python
+    base = python_for(name)
+    if base is None:
+        return "not run: needs Python {}.{} or newer".format(*NEEDS[name])
+    steps = [
+        [base, "-m", "venv", str(target)],
+        [str(python), "-m", "pip", "install", "--quiet", f"{name}=={PEERS[name]}"],
+    ]
+    for step in steps:
+        done = subprocess.run(step, capture_output=True, text=True, check=False)
         if done.returncode:
             shutil.rmtree(target, ignore_errors=True)
-            if "Requires-Python" in done.stderr:
-                return "not run: needs another Python than " + platform.python_version()
             lines = [line for line in done.stderr.splitlines() if "ERROR" in line]
-            return f"not installable here: {lines[0][:110] if lines else 'pip failed'}"
+            return f"not installable here: {lines[0][:110] if lines else 'no environment'}"
+    return python
+
+
+def measure_peer(name: str, corpus: Path) -> str | tuple[float, int, str]:
+    """Read the corpus with a peer; return seconds, failures and its Python, or why not."""
+    python = installed_peer(name)
+    if isinstance(python, str):
+        return python
     code = (
-        "import sys, time, json, logging\nfrom pathlib import Path\nlogging.disable(50)\n"
-        "files = sorted(Path(sys.argv[1]).rglob('*.jsonl'))\nfailed = 0\n"
+        "import sys, time, json, logging, platform\nfrom pathlib import Path\n"
+        "logging.disable(50)\nfiles = sorted(Path(sys.argv[1]).rglob('*.jsonl'))\nfailed = 0\n"
         "begin = time.process_time()\n" + _PEER_CODE[name] + "\n"
-        "print()\nprint(json.dumps([time.process_time() - begin, failed]))\n"
+        "seconds = time.process_time() - begin\n"
+        "print()\nprint(json.dumps([seconds, failed, platform.python_version()]))\n"
     )
     done = subprocess.run(
-        [*_pinned(), sys.executable, "-c", code, str(corpus)],
+        [*_pinned(), str(python), "-c", code, str(corpus)],
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "PYTHONPATH": str(target)},
     )
     if done.returncode:
         return f"failed: {done.stderr.strip().splitlines()[-1][:110]}"
-    seconds, failed = json.loads(done.stdout.strip().splitlines()[-1])
-    return float(seconds), int(failed)
+    seconds, failed, version = json.loads(done.stdout.strip().splitlines()[-1])
+    return float(seconds), int(failed), str(version)
 
 
 # -- the table -------------------------------------------------------------------
@@ -402,8 +441,10 @@ def main() -> int:
         if isinstance(found, str):
             rows.append((f"{name} {PEERS[name]}", found, ""))
             continue
-        seconds, failed = found
-        rows.append((f"{name} {PEERS[name]}", seconds, f"{failed} files failed" if failed else ""))
+        seconds, failed, version = found
+        note = f"Python {version}" if version != platform.python_version() else ""
+        note += f"{', ' if note else ''}{failed} files failed" if failed else ""
+        rows.append((f"{name} {PEERS[name]}", seconds, note))
         bars.append((f"redacted ingest ahead of {name}", seconds / safe["parse"], 1.0, True))
     for label, taken, note in rows:
         if isinstance(taken, str):

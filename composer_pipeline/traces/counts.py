@@ -45,9 +45,9 @@ def facts_of(trajectory: Trajectory, stats: LineStats, *, subagent_responses: in
     nodes = [n for n in trajectory.nodes if n.origin is None]
     responses = [n for n in nodes if n.kind == "response"]
     states = [n for n in nodes if n.is_state]
-    calls = [call for node in responses for call in node.calls.values()]
-    errors = [str(error["content"]) for call in calls if (error := call.error) is not None]
-    answered = sum(call.answer is not None for call in calls)
+    calls = [call for node in responses for call in node.calls]
+    errors = [str(error["content"]) for call in calls if (error := call.error)]
+    answered = sum(call.answered for call in calls)
     active = trajectory.active_nodes()
     models: Counter[str] = Counter(model for node in responses for model in node.models)
     return {

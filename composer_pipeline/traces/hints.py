@@ -25,9 +25,11 @@ import re
 from dataclasses import dataclass
 
 from composer_pipeline.traces.counts import REJECTION
+from composer_pipeline.traces.lines import LineStart
 from composer_pipeline.traces.messages import result_text
+from composer_pipeline.traces.nodes import Call, Node
 from composer_pipeline.traces.records import text_of
-from composer_pipeline.traces.turns import Call, Node, Trajectory
+from composer_pipeline.traces.turns import Trajectory
 
 WHOLE_ACTION = -1
 EDITS = frozenset({"Edit", "MultiEdit", "Write", "NotebookEdit"})
@@ -42,13 +44,13 @@ _SAID = re.compile(r"the user said:\s*\n?(.*)$", re.DOTALL)
 _NOTE = re.compile(r"\n+Note: The user's next message may contain .*$", re.DOTALL)
 
 # What a failing program prints at the start of a line.
-_SOFT = re.compile(
-    r"(?m)^\s*(?:FAIL(?:ED|URE)?\b(?! *[:=]? *0\b)|--- FAIL|Traceback \(most recent call last\)"
+_SOFT = LineStart(
+    r"\s*(?:FAIL(?:ED|URE)?\b(?! *[:=]? *0\b)|--- FAIL|Traceback \(most recent call last\)"
     r"|(?:\w+)?[Ee]rror(?:\[[A-Z]?\d+\])?: \S|ERROR\b[: ]|fatal: |panic: |npm (?:ERR!|error)"
     r"|make(?:\[\d+\])?: \*\*\*|(?:\S+: )+(?:command not found|No such file or directory)"
     r"|Exit code [1-9])"
-    r"|(?m:^.*\b[1-9]\d* (?:failed|failing)\b)"
 )
+_COUNTED = re.compile(r"\b[1-9]\d* (?:failed|failing)\b")
 _SOFT_BYTES = re.compile(
     rb"FAIL|Traceback|rror|ERROR|fatal: |panic: |npm |: \*\*\*|not found|No such file|failed"
     rb"|failing|Exit code"
@@ -82,8 +84,8 @@ def corrections(trajectory: Trajectory) -> dict[int, str]:
     for node in trajectory.nodes:
         if node.kind != "human" or node.origin is not None or node.parent is None:
             continue
-        if any(trajectory.kinds.get(at) == "interrupt" for at in node.inserts):
-            text = text_of(trajectory.contents[node.first]).strip()
+        if trajectory.was_interrupted(node):
+            text = text_of(trajectory.content_of(node)).strip()
             if text:
                 found.setdefault(node.parent, text)
     return found
@@ -98,10 +100,10 @@ def failure_of(node: Node, correction: str | None, *, tests_failed: bool = False
         tests_failed: the action ran tests, and they did not pass.
     """
     ranked: list[tuple[int, int, Failure]] = []
-    for position, call in enumerate(node.calls.values()):
-        if call.error is None:
+    for position, call in enumerate(node.calls):
+        if (error := call.error) is None:
             continue
-        text = result_text(call.error).strip()
+        text = result_text(error).strip()
         if _CANCELLED.match(text):
             continue
         if text.startswith(REJECTION):
@@ -127,12 +129,12 @@ def failure_of(node: Node, correction: str | None, *, tests_failed: bool = False
 
 
 def _soft_failure(node: Node) -> Failure | None:
-    for position, call in enumerate(node.calls.values()):
-        if call.name != "Bash" or call.answer is None or call.failure is not None:
+    for position, call in enumerate(node.calls):
+        if call.name != "Bash" or not call.answered or call.failed:
             continue
-        if not _SOFT_BYTES.search(call.pool.get(call.answer.piece)) or call.result is None:
+        if not _SOFT_BYTES.search(call.pool.get(call.answer)) or (result := call.result) is None:
             continue
-        text = result_text(call.result).strip()
+        text = result_text(result).strip()
         if looks_failed(_command(call), text):
             return Failure("soft_failure", text, "soft_failure", position)
     return None
@@ -148,7 +150,9 @@ def looks_failed(command: str, output: str) -> bool:
     names = [match[0] for match in programs if match]
     if not names or all(_READER.fullmatch(name) for name in names):
         return False
-    return _SOFT.search(output) is not None
+    if " fail" in output and _COUNTED.search(output):
+        return True
+    return _SOFT.found(output)
 
 
 def _quoted_out(command: str) -> str:

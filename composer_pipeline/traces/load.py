@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.errors import InputError
+from composer_pipeline.lake.columns import column
 from composer_pipeline.lake.store import Lake
 
 Message = dict[str, Any]
@@ -85,7 +86,7 @@ def load_states(
     Raises:
         InputError: a day was only partly written (its parsing was killed).
     """
-    wanted = None if state_ids is None else pa.array(sorted(set(state_ids)), pa.string())
+    wanted = None if state_ids is None else column(sorted(set(state_ids)), pa.string())
     chosen = sorted(set(lake.days("states") if days is None else days))
     for day in chosen:
         states = lake.read("states", days=[day])
@@ -264,8 +265,8 @@ def _at(hashes: list[str], number: int) -> str | None:
     return hashes[number] if number < len(hashes) else None
 
 
-def _unique(column: pa.ChunkedArray) -> pa.Array:
-    return pa.array(column.unique().to_pylist(), pa.string())
+def _unique(values: pa.ChunkedArray) -> pa.Array:
+    return column(values.unique().to_pylist(), pa.string())
 
 
 def _decode(text: str) -> Message:

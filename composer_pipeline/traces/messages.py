@@ -13,24 +13,32 @@ joined from the JSON of their pieces, which is never decoded again.
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from composer_pipeline.lake.columns import column, numbers, utf8
 from composer_pipeline.lake.schemas import MESSAGES
+from composer_pipeline.traces.nodes import NONE, Call, Node, Part
 from composer_pipeline.traces.pool import Counts, Pool, encode
 from composer_pipeline.traces.records import blocks_of, text_of
 from composer_pipeline.traces.records import result_text as result_text
 from composer_pipeline.traces.redaction_rules import redaction_version
-from composer_pipeline.traces.turns import Call, Node, Part, Trajectory
+from composer_pipeline.traces.turns import Trajectory
 
 #: What the client sends for a call whose result was never recorded.
 MISSING_RESULT = "[Tool result missing due to internal error]"
 #: What the client sends for a result that microcompaction removed.
 CLEARED_RESULT = "[Old tool result content cleared]"
+
+_MISSING, _CLEARED = orjson.dumps(MISSING_RESULT), orjson.dumps(CLEARED_RESULT)
+_HEADS = {
+    role: b'{"role":"%s","content":' % role.encode()
+    for role in ("user", "assistant", "system", "tools")
+}
 
 #: Decoded bytes of messages that wait for one write.
 _BATCH_BYTES = 4 << 20
@@ -60,15 +68,15 @@ class MessageStore:
         self._rows: list[tuple[bytes, str, bytes, int]] = []
         self._waiting = 0
 
-    def add(self, role: str, content: bytes, counts: Iterable[Counts] = ()) -> int:
+    def add(self, role: str, content: Sequence[bytes], counts: Iterable[Counts] = ()) -> int:
         """Keep a message; return its number.
 
         Args:
             role: user, assistant, system or tools.
-            content: the JSON of its content.
+            content: the JSON of its content, in pieces.
             counts: what redaction replaced in its pieces.
         """
-        text = b'{"role":"%s","content":%s}' % (role.encode(), content)
+        text = b"".join((_HEADS[role], *content, b"}"))
         digest = hashlib.blake2b(text, digest_size=16).digest()
         number = self._number.get(digest)
         if number is not None:
@@ -92,17 +100,18 @@ class MessageStore:
         if self._write is None or not rows:
             return
         first = len(self.hashes) - len(rows)
-        text = pa.array([row[2] for row in rows], pa.string())
+        digests, roles, texts, replaced = zip(*rows, strict=True)
+        text = utf8(texts)
         self._write(
             pa.Table.from_arrays(
                 [
-                    pa.array([row[0].hex() for row in rows], pa.string()),
-                    pa.array([row[1] for row in rows], pa.string()),
+                    column([digest.hex() for digest in digests], pa.string()),
+                    column(roles, pa.string()),
                     text,
                     pc.utf8_length(text),
-                    pa.array([row[3] for row in rows], pa.int32()),
-                    pa.array([redaction_version()] * len(rows), pa.int32()),
-                    pa.array(range(first, len(self.hashes)), pa.int32()),
+                    numbers(replaced, pa.int32()),
+                    numbers([redaction_version()] * len(rows), pa.int32()),
+                    numbers(range(first, len(self.hashes)), pa.int32()),
                 ],
                 schema=MESSAGES.schema,
             )
@@ -117,6 +126,7 @@ class Composer:
         self.pool: Pool = trajectory.pool
         self.store = store
         self._names: dict[str, bytes] = {}
+        self._last: tuple[str | None, bytes] = (None, b"")
 
     def node(self, node: Node, cleared: frozenset[str] = frozenset()) -> tuple[int, ...]:
         """Add what a node contributes to later prefixes: no, one or two messages.
@@ -126,31 +136,32 @@ class Composer:
             cleared: tool ids whose results microcompaction had removed.
         """
         if node.kind != "response":
-            return self._message("user", self.graph.records[node.first].parts)
+            return self._message("user", node.parts)
         said = self._message("assistant", node.parts)
         if not node.calls:
             return said
-        blocks: list[bytes] = []
+        out: list[bytes] = []
         counts: list[Counts] = []
-        for call in node.calls.values():
-            blocks.append(self._result(call, cleared, counts))
-        blocks += self._blocks(node.beside_results, counts)
-        return (*said, self.store.add("user", b"[%s]" % b",".join(blocks), counts))
+        for call in node.calls:
+            self._result(call, cleared, out, counts)
+        if node.beside_results:
+            self._blocks(node.beside_results, out, counts)
+        return (*said, self._add("user", out, counts))
 
     def inserts(self, inserts: Iterable[int]) -> list[int]:
         """Add the model-visible records between two nodes, in file order."""
-        numbers: list[int] = []
+        found: list[int] = []
         for at in inserts:
-            entry = self.graph.records[at]
-            numbers += self._message(entry.renders_as, entry.parts)
-        return numbers
+            if (note := self.graph.notes.get(at)) is not None:
+                found += self._message(note.renders_as, note.parts)
+        return found
 
     def snapshot(self, role: str, piece: int | None) -> int | None:
         """Add a recorded system prompt or list of tools."""
         if piece is None:
             return None
         data = self.pool.get(piece)
-        return self.store.add(role, data, [self.pool.replaced.get(piece, ())])
+        return self.store.add(role, [data], [self.pool.replaced.get(piece, ())])
 
     def sent(self, role: str, content: Any, piece: int) -> int | None:
         """Add a message of a recorded request, in the shape of all other messages.
@@ -181,16 +192,16 @@ class Composer:
             return None
         if role == "system":
             system = "\n\n".join(text_of([block]) for block in blocks_of(content))
-            return self.store.add("system", encode(system), counts)
-        return self.store.add(role, b"[%s]" % b",".join(blocks), counts)
+            return self.store.add("system", [encode(system)], counts)
+        return self.store.add(role, [b"[", b",".join(blocks), b"]"], counts)
 
     def action(self, node: Node) -> str:
         """Return the JSON of a response's action, as :class:`composer_pipeline.actions.Action`."""
         pool = self.pool
         texts = [pool.load(part.piece) for part in node.parts if part.kind == "text"]
         calls = []
-        for call in node.calls.values():
-            data = pool.get(call.part.piece)
+        for call in node.calls:
+            data = pool.get(call.piece)
             if data[:1] != b"{":
                 data = b'{"input":%s}' % data
             name, identity = self._plain(call.name), self._plain(call.id)
@@ -199,45 +210,60 @@ class Composer:
         return (b'{"text":%s,"tool_calls":[%s]}' % (text, b",".join(calls))).decode()
 
     def _message(self, role: str, parts: Iterable[Part]) -> tuple[int, ...]:
+        out: list[bytes] = []
         counts: list[Counts] = []
-        blocks = self._blocks(parts, counts)
-        if not blocks:
-            return ()
-        return (self.store.add(role, b"[%s]" % b",".join(blocks), counts),)
+        self._blocks(parts, out, counts)
+        return (self._add(role, out, counts),) if out else ()
 
-    def _blocks(self, parts: Iterable[Part], counts: list[Counts]) -> list[bytes]:
-        blocks = []
+    def _add(self, role: str, blocks: list[bytes], counts: list[Counts]) -> int:
+        """Add a message of blocks, each of which begins with a comma."""
+        blocks[0] = b"[" + blocks[0][1:]
+        blocks.append(b"]")
+        return self.store.add(role, blocks, counts)
+
+    def _blocks(self, parts: Iterable[Part], out: list[bytes], counts: list[Counts]) -> None:
+        get, replaced = self.pool.get, self.pool.replaced
         for part in parts:
-            if part.kind == "tool_result":
+            kind, piece = part.kind, part.piece
+            if kind == "tool_result":
                 continue
-            data = self.pool.get(part.piece)
-            if replaced := self.pool.replaced.get(part.piece):
-                counts.append(replaced)
-            if part.kind == "text":
-                data = b'{"type":"text","text":%s}' % data
-            elif part.kind == "tool_use":
+            data = get(piece)
+            if piece in replaced:
+                counts.append(replaced[piece])
+            if kind == "text":
+                out += (b',{"type":"text","text":', data, b"}")
+            elif kind == "tool_use":
+                # The id last: that of the result comes next.
                 name, identity = self._plain(part.name), self._plain(part.id)
-                data = b'{"type":"tool_use","id":%s,"name":%s,"input":%s}' % (identity, name, data)
-            blocks.append(data)
-        return blocks
+                out.append(b',{"type":"tool_use","id":%s,"name":%s,"input":' % (identity, name))
+                out += (data, b"}")
+            else:
+                out += (b",", data)
 
-    def _result(self, call: Call, cleared: frozenset[str], counts: list[Counts]) -> bytes:
-        identity = self._plain(call.id)
-        block = b'{"type":"tool_result","tool_use_id":%s,"content":%s%s}'
-        if call.answer is None:
-            return block % (identity, orjson.dumps(MISSING_RESULT), b',"is_error":true')
+    def _result(
+        self, call: Call, cleared: frozenset[str], out: list[bytes], counts: list[Counts]
+    ) -> None:
+        piece = call.answer
+        out.append(b',{"type":"tool_result","tool_use_id":%s,"content":' % self._plain(call.id))
+        if piece == NONE:
+            out += (_MISSING, b',"is_error":true}')
+            return
         if call.id in cleared:
-            data = orjson.dumps(CLEARED_RESULT)
+            out.append(_CLEARED)
         else:
-            data = self.pool.get(call.answer.piece)
-            if replaced := self.pool.replaced.get(call.answer.piece):
-                counts.append(replaced)
-        return block % (identity, data, b',"is_error":true' if call.answer.flag else b"")
+            out.append(self.pool.get(piece))
+            if piece in self.pool.replaced:
+                counts.append(self.pool.replaced[piece])
+        out.append(b',"is_error":true}' if call.answer_failed else b"}")
 
     def _plain(self, text: str) -> bytes:
         """Return the JSON of a name or an id; those that tools make up are redacted too."""
-        if text[:6] == "toolu_" and text.isidentifier() and text.isascii():
-            return b'"%s"' % text.encode()
+        if text is self._last[0]:  # the id of a call, now of its result
+            return self._last[1]
+        if text[:6] == "toolu_" and text.isascii() and text.isidentifier():
+            found = b'"%s"' % text.encode()
+            self._last = (text, found)
+            return found
         if (known := self._names.get(text)) is None:
             known = self._names[text] = self.pool.redacted(encode(text))
         return known

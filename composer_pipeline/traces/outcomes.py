@@ -7,22 +7,21 @@ Does not belong here: classes of errors and their hints (``traces.hints``).
 import re
 from dataclasses import dataclass
 
-from composer_pipeline.traces.turns import Call, Node, Trajectory
+from composer_pipeline.traces.lines import LineStart
+from composer_pipeline.traces.nodes import Call, Node
+from composer_pipeline.traces.turns import Trajectory
 
 _TEST_COMMAND = re.compile(
     r"\b(?:pytest|(?:npm|pnpm|yarn|bun|cargo|go|make|mix|swift|dotnet|gradlew?|mvn|tox|nox)"
     r"\s+(?:run\s+)?test|jest|vitest|rspec|phpunit|ctest|unittest|mise run test)\b"
 )
 _TEST_HINT = re.compile(rb"test|jest|tox|nox|rspec|phpunit")
-_FAILED = re.compile(
-    r"(?m)^(?:FAIL(?:ED)?\b|--- FAIL|Exit code [1-9]"
-    r"|.*\b[1-9]\d* (?:failed|failing|failures?|errors?)\b"
-    r"|.*test result: FAILED|Traceback \(most recent|make(?:\[\d+\])?: \*\*\*)"
+_FAILED = LineStart(
+    r"FAIL(?:ED)?\b|--- FAIL|Exit code [1-9]|Traceback \(most recent|make(?:\[\d+\])?: \*\*\*"
 )
-_PASSED = re.compile(
-    r"(?m)^(?:ok\b|PASS\b|--- PASS|.*\b[1-9]\d* (?:passed|passing)\b|.*test result: ok|OK\b"
-    r"|.*BUILD SUCCESS)"
-)
+_FAILED_COUNT = re.compile(r"\b[1-9]\d* (?:failed|failing|failures?|errors?)\b|test result: FAILED")
+_PASSED = LineStart(r"ok\b|PASS\b|--- PASS|OK\b")
+_PASSED_COUNT = re.compile(r"\b[1-9]\d* (?:passed|passing)\b|test result: ok|BUILD SUCCESS")
 _UNDO = re.compile(
     r"\bgit\s+(?:checkout\s+(?:\S+\s+)?(?:--\s+)?(?P<a>[\w./-]+)|restore\s+(?:--\S+\s+)*(?P<b>[\w./-]+)"
     r"|reset\s+--hard|revert\b|stash\b(?!\s+(?:list|show|pop|apply)))"
@@ -44,16 +43,6 @@ class Outcome:
     reverted: bool = False
     tests_passed: bool | None = None
 
-    def columns(self) -> dict[str, bool | None]:
-        """Return the columns as a row's part."""
-        return {
-            "followed_by_error": self.followed_by_error,
-            "followed_by_correction": self.followed_by_correction,
-            "interrupted": self.interrupted,
-            "reverted": self.reverted,
-            "tests_passed": self.tests_passed,
-        }
-
 
 def outcomes(graph: Trajectory, active: set[int]) -> dict[int, Outcome]:
     """Return the outcome of each state.
@@ -72,7 +61,7 @@ def outcomes(graph: Trajectory, active: set[int]) -> dict[int, Outcome]:
     for number, node in enumerate(graph.nodes):
         parent = node.parent
         if node.inserts and node.origin is None and parent in found:
-            stopped = any(graph.kinds.get(at) == "interrupt" for at in node.inserts)
+            stopped = graph.was_interrupted(node)
             found[parent].interrupted |= stopped
             found[parent].followed_by_correction |= stopped and node.kind == "human"
         if number in found:
@@ -82,21 +71,22 @@ def outcomes(graph: Trajectory, active: set[int]) -> dict[int, Outcome]:
 
 def _own(node: Node) -> Outcome:
     outcome = Outcome()
-    for call in node.calls.values():
+    for call in node.calls:
         text = ""
-        if call.failure is not None and not _CANCELLED.match(text := _text(call, error=True)):
+        if call.failed and not _CANCELLED.match(text := _text(call, error=True)):
             outcome.followed_by_error = True
             outcome.followed_by_correction |= text.startswith(_REJECTED)
-        if call.name != "Bash" or call.answer is None:
+        if call.name != "Bash" or not call.answered:
             continue
-        if not _TEST_HINT.search(call.pool.get(call.part.piece)):
+        if not _TEST_HINT.search(call.pool.get(call.piece)):
             continue
         if _TEST_COMMAND.search(_command(call)):
             text = text or _text(call)
-            if call.failure is not None or _FAILED.search(text):
+            if call.failed or _FAILED.found(text) or _FAILED_COUNT.search(text):
                 outcome.tests_passed = False
-            elif outcome.tests_passed is None and _PASSED.search(text):
-                outcome.tests_passed = True
+            elif outcome.tests_passed is None:
+                passed = _PASSED.found(text) or _PASSED_COUNT.search(text)
+                outcome.tests_passed = True if passed else None
     return outcome
 
 
@@ -109,10 +99,10 @@ def _rewound(graph: Trajectory, number: int, active: set[int], inner: set[int | 
 
 
 def _mark_undone(graph: Trajectory, number: int, found: dict[int, Outcome]) -> None:
-    for call in graph.nodes[number].calls.values():
-        if call.name != "Bash" or call.failure is not None:
+    for call in graph.nodes[number].calls:
+        if call.name != "Bash" or call.failed:
             continue
-        if b"git " not in call.pool.get(call.part.piece):
+        if b"git " not in call.pool.get(call.piece):
             continue
         undo = _UNDO.search(_command(call))
         if undo is None:
@@ -123,13 +113,13 @@ def _mark_undone(graph: Trajectory, number: int, found: dict[int, Outcome]) -> N
             if at is None:
                 break
             node = graph.nodes[at]
-            if at in found and any(_touched(c, name) for c in node.calls.values()):
+            if at in found and any(_touched(c, name) for c in node.calls):
                 found[at].reverted = True
             at = node.parent
 
 
 def _touched(call: Call, name: str | None) -> bool:
-    if call.name not in _EDITS or call.answer is None or call.failure is not None:
+    if call.name not in _EDITS or not call.answered or call.failed:
         return False
     if name is None or name == ".":
         return True

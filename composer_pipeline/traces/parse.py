@@ -18,10 +18,12 @@ prompt; so does the same task given twice. The id depends on no other session an
 never changes when unrelated data arrive.
 """
 
+import gc
 import hashlib
 import io
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -29,6 +31,7 @@ from typing import Any
 import pyarrow as pa
 
 from composer_pipeline.errors import InputError
+from composer_pipeline.lake.columns import numbers
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.traces.counts import Facts, facts_of
 from composer_pipeline.traces.harvest import open_archived
@@ -47,6 +50,8 @@ Row = dict[str, Any]
 
 #: Beyond this many characters two first prompts are not told apart.
 _GROUP_PROMPT_CHARS = 2000
+#: Objects that the garbage collector tracks, before it looks for cycles among the new ones.
+_COLLECT_AFTER = 200_000
 _DAY_TABLES = ("messages", "chains", "states", "sessions")
 
 
@@ -93,33 +98,56 @@ def parse_days(
     """
     have = lake.days("raw_files")
     wanted = have if days is None else sorted({_checked(day) for day in days})
-    manifests = {day: lake.rows("raw_files", days=[day]) for day in wanted if day in have}
+    manifests: dict[str, list[Row]] = {day: [] for day in wanted if day in have}
+    for row in lake.rows("raw_files", days=manifests):
+        manifests[row["day"]].append(row)
     total = sum(map(len, manifests.values()))
     report = ParseReport()
     redactor = Redactor(redact_json)
     done = 0
-    for day, rows in manifests.items():
-        writer = lake.writer("messages", day=day)
-        try:
-            store = MessageStore(writer.write)
-            states = Rows()
-            files: list[Extracted] = []
-            for row in sorted(rows, key=lambda item: str(item["path"])):
-                found = _parse_file(lake, row, store, states, redactor, on_file)
-                files += [found] if found is not None else []
-                done += 1
-                if progress is not None:
-                    progress("parse", done, total)
-            store.flush()
-            # A state comes after its chain and its messages.
-            writer.commit()
-        finally:
-            writer.discard()
-        report.days.append(day)
-        report.by_day[day] = _write_day(lake, day, files, store, states)
-        report.redactions.update(store.counts)
-        report.redactions_by_day[day] = dict(store.counts)
+
+    def parsed(row: Row, store: MessageStore, states: Rows) -> list[Extracted]:
+        nonlocal done
+        found = _parse_file(lake, row, store, states, redactor, on_file)
+        done += 1
+        if progress is not None:
+            progress("parse", done, total)
+        return [] if found is None else [found]
+
+    with _rare_collections():
+        for day, rows in manifests.items():
+            writer = lake.writer("messages", day=day)
+            try:
+                store = MessageStore(writer.write)
+                states = Rows()
+                files: list[Extracted] = []
+                for row in sorted(rows, key=lambda item: str(item["path"])):
+                    files += parsed(row, store, states)
+                store.flush()
+                # A state comes after its chain and its messages.
+                writer.commit()
+            finally:
+                writer.discard()
+            report.days.append(day)
+            report.by_day[day] = _write_day(lake, day, files, store, states)
+            report.redactions.update(store.counts)
+            report.redactions_by_day[day] = dict(store.counts)
     return report
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Let the garbage collector run rarely.
+
+    A graph is freed by its reference counts. Looking for cycles among its objects again
+    and again, while a file is read, takes one twentieth of the time and finds none.
+    """
+    before = gc.get_threshold()
+    gc.set_threshold(_COLLECT_AFTER, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def analyse(
@@ -224,18 +252,12 @@ def _digest(store: MessageStore, numbers: list[int]) -> str:
 
 def _distinct_states(files: list[Extracted], states: Rows) -> pa.Table:
     """Keep each API response once, in the order of sessions, files and turns."""
-    best: dict[str, tuple[tuple[Any, ...], int]] = {}
+    best: dict[str, tuple[int, int]] = {}
     for number, file in enumerate(files):
-        for message_id, n_messages in zip(file.message_ids, file.n_messages, strict=True):
-            rank = (
-                bool(file.source.agent_id),
-                -n_messages,
-                message_id in file.copied,
-                file.source.session_id,
-                file.source.path,
-            )
-            if message_id not in best or rank < best[message_id][0]:
-                best[message_id] = (rank, number)
+        for at, message_id in enumerate(file.message_ids):
+            known = best.setdefault(message_id, (number, at))
+            if known[0] != number and _rank(file, at) < _rank(files[known[0]], known[1]):
+                best[message_id] = (number, at)
     order = sorted(
         range(len(files)),
         key=lambda n: (files[n].source.session_id, files[n].source.agent_id, files[n].source.path),
@@ -244,10 +266,21 @@ def _distinct_states(files: list[Extracted], states: Rows) -> pa.Table:
         files[number].first_row + at
         for number in order
         for at, message_id in enumerate(files[number].message_ids)
-        if best[message_id][1] == number
+        if best[message_id][0] == number
     ]
     table = states.table()
-    return table if kept == list(range(len(table))) else table.take(pa.array(kept, pa.int64()))
+    return table if kept == list(range(len(table))) else table.take(numbers(kept, pa.int64()))
+
+
+def _rank(file: Extracted, at: int) -> tuple[Any, ...]:
+    """Return what decides between two copies of a state; the smaller one is kept."""
+    return (
+        bool(file.source.agent_id),
+        -file.n_messages[at],
+        file.message_ids[at] in file.copied,
+        file.source.session_id,
+        file.source.path,
+    )
 
 
 def _sessions(files: list[Extracted]) -> list[Row]:

@@ -21,7 +21,7 @@ from typing import IO, Any
 import msgspec
 import orjson
 
-from composer_pipeline.traces.reader import decode_any, is_plain_string
+from composer_pipeline.traces.reader import decode_any
 
 MEMORY = 4 << 20
 _CACHE_BYTES = 2 << 20
@@ -31,13 +31,23 @@ Redact = Callable[[bytes, frozenset[str]], tuple[bytes, Counter[str]]]
 Counts = tuple[tuple[str, int], ...]
 
 
+_encode_text = msgspec.json.Encoder().encode
+
+
 def encode(value: Any) -> bytes:
     """Return compact JSON with key order kept; lone surrogates become U+FFFD."""
     try:
-        return orjson.dumps(value)
-    except (TypeError, orjson.JSONEncodeError):
+        if type(value) is str:
+            return _encode_text(value)
+        return trimmed(orjson.dumps(value))
+    except (TypeError, ValueError):  # both libraries' errors are among them
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
+
+
+def trimmed(data: bytes) -> bytes:
+    """Return a copy without spare room: orjson leaves up to ten times what it wrote."""
+    return bytes(memoryview(data))
 
 
 class Redactor:
@@ -83,6 +93,7 @@ class Redactor:
             self._clean.add(key)
             self._held += 96
             return source, ()
+        data = trimmed(data)
         counts = tuple(sorted(counter.items()))
         counts = self._interned.setdefault(counts, counts)
         self._changed[key] = (data, counts)
@@ -102,59 +113,46 @@ class Pool:
     def __init__(self, redactor: Redactor | None = None) -> None:
         self.redactor = redactor
         self.names: frozenset[str] = frozenset()
-        self._ends = array("Q")
-        self._buffer = bytearray()
-        self._spilled = 0
-        self._file: IO[bytes] | None = None
         self.replaced: dict[int, Counts] = {}
+        self._pieces: list[bytes] = []
+        self._held = 0
+        self._ends = array("Q")
+        self._file: IO[bytes] | None = None
         self._stale = 0
 
     def know(self, names: set[str]) -> None:
         """Remove these user names too, also from pieces that are in the pool already."""
         if not names <= self.names:
             self.names |= names
-            self._stale = len(self._ends)
+            self._stale = len(self._ends) + len(self._pieces)
 
     def put(self, value: Any) -> int:
         """Keep a value; return its number."""
         return self.put_json(encode(value))
 
-    def put_raw(self, raw: msgspec.Raw) -> int:
-        """Keep an undecoded value; return its number. One that is no JSON becomes null."""
-        data = bytes(raw)
-        return self.put_json(data if is_plain_string(data) else encode(decode_any(data)))
-
-    def put_text(self, raw: msgspec.Raw) -> int:
-        """Keep an undecoded string; return its number, or -1 for anything else."""
-        data = bytes(raw)
-        if is_plain_string(data):
-            return self.put_json(data)
-        text = decode_any(data)
-        return self.put(text) if isinstance(text, str) else -1
-
     def put_json(self, data: bytes) -> int:
         """Keep a value given as JSON in the stored form; return its number."""
-        ends = self._ends
-        number = len(ends)
+        pieces = self._pieces
+        number = len(self._ends) + len(pieces)
         if self.redactor is not None:
             data, counts = self.redactor(data, self.names)
             if counts:
                 self.replaced[number] = counts
-        self._buffer += data
-        ends.append(self._spilled + len(self._buffer))
-        if len(self._buffer) > MEMORY:
+        pieces.append(data)
+        self._held += len(data)
+        if self._held > MEMORY:
             self._spill()
         return number
 
     def get(self, number: int) -> bytes:
         """Return the JSON of a piece."""
-        start = self._ends[number - 1] if number else 0
-        end = self._ends[number]
-        if start >= self._spilled:
-            data = bytes(self._buffer[start - self._spilled : end - self._spilled])
+        at = number - len(self._ends)
+        if at >= 0:
+            data = self._pieces[at]
         else:
             assert self._file is not None
-            data = os.pread(self._file.fileno(), end - start, start)
+            start = self._ends[number - 1] if number else 0
+            data = os.pread(self._file.fileno(), self._ends[number] - start, start)
         if number < self._stale and self.redactor is not None:
             data, counts = self.redactor(data, self.names)
             if counts:
@@ -173,8 +171,12 @@ class Pool:
     def _spill(self) -> None:
         if self._file is None:
             self._file = tempfile.TemporaryFile(prefix="composer-pipeline-")  # noqa: SIM115
-        self._file.seek(self._spilled)
-        self._file.write(self._buffer)
+        end = self._ends[-1] if self._ends else 0
+        self._file.seek(end)
+        self._file.writelines(self._pieces)
         self._file.flush()
-        self._spilled += len(self._buffer)
-        self._buffer = bytearray()
+        for piece in self._pieces:
+            end += len(piece)
+            self._ends.append(end)
+        self._pieces = []
+        self._held = 0

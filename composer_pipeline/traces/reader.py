@@ -5,10 +5,11 @@ objects, truncated tails, comments, NULs, lone surrogates, fields of a wrong typ
 Does not belong here: what a record means (``traces.records``) or how records hang
 together (``traces.turns``).
 
-The fast path decodes each line into a typed envelope and leaves ``message`` and
-``attachment`` undecoded; 42 % of the bytes of real files are fields that nobody
-needs, and msgspec skips them without building objects. A line that fails is decoded
-object by object. Nothing in a file is fatal: text that cannot be decoded is counted.
+The fast path decodes each line into a typed envelope and, where its blocks are of common
+kinds, a typed message; 42 % of the bytes of real files are fields that nobody needs, and
+msgspec skips them without building objects. A message of another shape stays undecoded.
+A line that fails is decoded object by object. Nothing in a file is fatal: text that
+cannot be decoded is counted.
 """
 
 import json
@@ -49,7 +50,7 @@ KNOWN_TYPES = frozenset(
 EMPTY = msgspec.Raw()
 
 
-class Record(msgspec.Struct, rename="camel", kw_only=True):
+class Record(msgspec.Struct, rename="camel", kw_only=True, gc=False):
     """The envelope of one record.
 
     Fields that a line lacks or spoils are ``None``, undecoded ones :data:`EMPTY`.
@@ -81,7 +82,44 @@ class Record(msgspec.Struct, rename="camel", kw_only=True):
     request_ref: msgspec.Raw = EMPTY
 
 
-class RequestRecord(Record, kw_only=True):
+class Usage(msgspec.Struct, gc=False):
+    """The token counts of a response; each of its lines repeats them."""
+
+    input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+class Block(msgspec.Struct, gc=False):
+    """A content block of a common kind."""
+
+    type: str
+    id: str | None = None
+    name: str | None = None
+    tool_use_id: str | None = None
+    is_error: bool | None = None
+    text: Any = None
+    input: Any = None
+    content: Any = None
+
+
+class Message(msgspec.Struct, gc=False):
+    """The message of a user's or an assistant's record, with blocks of common kinds only."""
+
+    content: list[Block] | str | None = None
+    id: str | None = None
+    model: str | None = None
+    usage: Usage | None = None
+
+
+class MessageRecord(Record, kw_only=True, gc=False):
+    """An envelope whose message, if there is one, is decoded."""
+
+    message: Message | None = None  # type: ignore[assignment]
+
+
+class RequestRecord(Record, kw_only=True, gc=False):
     """The envelope of an ``api-request`` or an ``api-request-blob``."""
 
     id: msgspec.Raw = EMPTY
@@ -109,8 +147,15 @@ _FLAG_FIELDS = ("is_sidechain", "is_meta", "is_compact_summary", "is_api_error_m
 _REQUEST_FIELDS = ("id", "base", "keep", "tail", "hash")
 _WIRE_NAME = {f.name: f.encode_name for f in msgspec.structs.fields(RequestRecord)}
 
+_COMMON = frozenset({"text", "tool_use", "tool_result", "thinking", "redacted_thinking"})
+
+_decode_typed = msgspec.json.Decoder(MessageRecord).decode
+_decode_message = msgspec.json.Decoder(Message).decode
 _decode_record = msgspec.json.Decoder(Record).decode
 _decode_request = msgspec.json.Decoder(RequestRecord).decode
+_BROKEN = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+#: In place of a record: the line has to be decoded object by object.
+_UNREADABLE = Record()
 _raw_decode = json.JSONDecoder().raw_decode
 _SKIP = " \t\r\n\0"
 
@@ -136,14 +181,16 @@ def read_records(lines: Iterable[bytes], stats: LineStats) -> Iterator[Record]:
     """Yield the records of a file in file order and count into ``stats``.
 
     The undecoded parts of a record are views of its line: read them before the next
-    record, or copy them, so that no line is held longer than needed.
+    record, or copy them, so that no line is held longer than needed. :func:`message_of`
+    reads the message.
 
     Args:
         lines: the file split at newline bytes, newlines kept (a binary file is one).
         stats: receives the counts; complete when the iterator is exhausted.
     """
     size = count = records = complete = 0
-    decode, plain = _decode_record, _PLAIN
+    decode, plain = _decode_typed, _PLAIN
+    record: Record
     try:
         for line in lines:
             if not size and line.startswith(b"\xef\xbb\xbf"):
@@ -151,7 +198,11 @@ def read_records(lines: Iterable[bytes], stats: LineStats) -> Iterator[Record]:
             size += len(line)
             try:
                 record = decode(line)
-            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            except _BROKEN:
+                record = _UNREADABLE
+            if (message := record.message) is not None and not _is_common(message):
+                record = _undecoded(line)
+            if record is _UNREADABLE:
                 if not line or line.isspace():
                     continue
                 count += 1
@@ -182,6 +233,28 @@ def read_records(lines: Iterable[bytes], stats: LineStats) -> Iterator[Record]:
         stats.lines += count
         stats.records += records
         stats.complete_bytes = complete
+
+
+def _is_common(message: Any) -> bool:
+    """Say whether a message is decoded and has only blocks of common kinds."""
+    if type(message) is not Message:
+        return False
+    if type(content := message.content) is list:
+        for block in content:
+            if block.type not in _COMMON:
+                return False
+    return True
+
+
+def _undecoded(line: bytes) -> Record:
+    """Decode the envelope alone; :data:`_UNREADABLE` where the message is no JSON either."""
+    try:
+        record = _decode_record(line)
+    except _BROKEN:
+        return _UNREADABLE
+    if record.message is not EMPTY and decode_any(record.message) is None:
+        return _UNREADABLE
+    return record
 
 
 def _salvage(line: bytes) -> tuple[list[Record], bool]:
@@ -237,78 +310,27 @@ def _from_object(value: dict[str, Any]) -> Record:
     return RequestRecord(**fields)
 
 
-class Usage(msgspec.Struct):
-    """The token counts of a response; each of its lines repeats them."""
-
-    input_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
-    cache_read_input_tokens: int | None = None
-    output_tokens: int | None = None
-
-
-class Block(msgspec.Struct):
-    """A content block of a common kind, its content undecoded."""
-
-    type: str
-    id: str | None = None
-    name: str | None = None
-    tool_use_id: str | None = None
-    is_error: bool | None = None
-    text: msgspec.Raw = EMPTY
-    input: msgspec.Raw = EMPTY
-    content: msgspec.Raw = EMPTY
-
-
-class Message(msgspec.Struct):
-    """The message of an assistant's or a tool result's record."""
-
-    content: list[Block]
-    id: str | None = None
-    model: str | None = None
-    usage: Usage | None = None
-
-
-_COMMON = frozenset({"text", "tool_use", "tool_result", "thinking", "redacted_thinking"})
-_decode_message = msgspec.json.Decoder(Message).decode
-
-
-def decode_message(raw: msgspec.Raw) -> Message | None:
-    """Decode a message whose blocks are all of common kinds; ``None`` for any other."""
-    try:
-        message = _decode_message(raw)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+def message_of(record: Record) -> Message | None:
+    """Return the decoded message of a record; ``None`` where a block is of another kind."""
+    message: Any = record.message
+    if type(message) is Message:
+        return message
+    if message is None or message is EMPTY:
         return None
-    for block in message.content:
-        if block.type not in _COMMON:
-            return None
-    return message
-
-
-_decode_string = msgspec.json.Decoder(str).decode
-
-
-def is_plain_string(data: bytes) -> bool:
-    r"""Say whether data is a JSON string in the form in which it is stored.
-
-    Undecoded parts were skipped, not checked. Without ``\u`` no character has a second
-    form that is met in practice, and lone surrogates cannot occur.
-    """
-    if data[:1] != b'"' or b"\\u" in data:
-        return False
     try:
-        _decode_string(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        return False
-    return True
+        message = _decode_message(message)
+    except _BROKEN:
+        return None
+    return message if _is_common(message) else None
 
 
-def decode_any(raw: msgspec.Raw | bytes) -> Any:
+def decode_any(raw: msgspec.Raw | bytes | None) -> Any:
     """Decode an undecoded part of a record; ``None`` where it is absent or broken."""
-    if raw is EMPTY:
+    if raw is EMPTY or raw is None:
         return None
     try:
         return msgspec.json.decode(raw)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+    except _BROKEN:
         pass
     try:
         return json.loads(bytes(raw).decode("utf-8", "surrogatepass"))

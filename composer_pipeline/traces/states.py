@@ -14,24 +14,27 @@ their own.
 import hashlib
 from array import array
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
+from composer_pipeline.lake.columns import column
 from composer_pipeline.lake.schemas import STATES
-from composer_pipeline.lake.store import table_from_rows
 from composer_pipeline.traces.counts import Facts
-from composer_pipeline.traces.hints import Failure, corrections, failure_of
+from composer_pipeline.traces.hints import corrections, failure_of
 from composer_pipeline.traces.messages import Composer, MessageStore, dumps
-from composer_pipeline.traces.outcomes import outcomes
+from composer_pipeline.traces.nodes import Node
+from composer_pipeline.traces.outcomes import Outcome, outcomes
 from composer_pipeline.traces.reader import LineStats
 from composer_pipeline.traces.records import parse_time, text_of
 from composer_pipeline.traces.redaction import redact_text
-from composer_pipeline.traces.turns import Node, Trajectory
+from composer_pipeline.traces.turns import Trajectory
 
 PARSER_VERSION = "2"
 
-#: Rows that are kept as dictionaries until they become one Arrow table.
+#: Rows that are kept as objects until they become one Arrow table.
 _BATCH_ROWS = 4096
 
 Row = dict[str, Any]
@@ -77,15 +80,50 @@ class Extracted:
     first_prompt: str = ""
 
 
+class StateRow(msgspec.Struct, kw_only=True, gc=False):
+    """One row of ``states``; the fields are columns of the table."""
+
+    state_id: str
+    session_id: str
+    agent_id: str
+    message_id: str
+    chain_id: str
+    n_messages: int
+    system_hash: str | None
+    tools_hash: str | None
+    action: str | None = None
+    fidelity: str
+    on_active_path: bool
+    repaired: bool
+    error_kind: str | None = None
+    hint: str | None = None
+    hint_source: str | None = None
+    hint_call: int | None = None
+    project: str
+    cwd: str
+    model: str | None
+    version: str | None
+    ts: datetime | None
+    input_tokens: int | None
+    output_tokens: int | None
+    turn: int
+    parser_version: str
+    followed_by_error: bool
+    followed_by_correction: bool
+    interrupted: bool
+    reverted: bool
+    tests_passed: bool | None
+
+
 class Rows:
-    """The states of a day: dictionaries that become Arrow tables a batch at a time."""
+    """The states of a day: objects that become Arrow tables a batch at a time."""
 
     def __init__(self) -> None:
         self.count = 0
-        self._rows: list[Row] = []
+        self._rows: list[StateRow] = []
         self._tables: list[pa.Table] = []
 
-    def add(self, row: Row) -> None:
+    def add(self, row: StateRow) -> None:
         """Append a row."""
         self.count += 1
         self._rows.append(row)
@@ -98,8 +136,23 @@ class Rows:
         return pa.concat_tables(self._tables)
 
     def _flush(self) -> None:
-        self._tables.append(table_from_rows(STATES, self._rows))
-        self._rows = []
+        rows, self._rows = self._rows, []
+        names = StateRow.__struct_fields__
+        values = (
+            zip(*map(msgspec.structs.astuple, rows), strict=True) if rows else [()] * len(names)
+        )
+        given = dict(zip(names, values, strict=True))
+        self._tables.append(
+            pa.Table.from_arrays(
+                [
+                    column(given[f.name], f.type)
+                    if f.name in given
+                    else pa.nulls(len(rows), f.type)
+                    for f in STATES.schema
+                ],
+                schema=STATES.schema,
+            )
+        )
 
 
 def extract(
@@ -156,25 +209,19 @@ class _Extractor:
         project = self._text(self.graph.first_cwd or "")
         for number in self.graph.states():
             node = self.graph.nodes[number]
-            failed = after[number].tests_passed is False
-            row = self._state(
-                node, number, failure_of(node, corrected.get(number), tests_failed=failed)
-            )
-            row["chain_id"] = chain_of[number]
-            row["n_messages"] = before[number]
+            row = self._state(node, number, after[number], corrected.get(number))
+            row.chain_id, row.n_messages = chain_of[number], before[number]
+            row.on_active_path = number in active
+            row.project = project
             if number in requests:
-                row["chain_id"], row["n_messages"], system = requests[number]
-                row["system_hash"] = self._hash(system) or row["system_hash"]
-                row["action"] = self.compose.action(node)
-                row["fidelity"], row["repaired"] = "exact_request", False
-            row["on_active_path"] = number in active
-            row["project"] = project
-            row.update(after[number].columns())
+                row.chain_id, row.n_messages, system = requests[number]
+                row.system_hash = self._hash(system) or row.system_hash
+                row.action = self.compose.action(node)
+                row.fidelity, row.repaired = "exact_request", False
             states.add(row)
             self.out.message_ids.append(node.key)
-            self.out.n_messages.append(row["n_messages"])
-            entry = self.graph.records[node.first]
-            if entry.forked or entry.session_id not in (None, self.source.session_id):
+            self.out.n_messages.append(row.n_messages)
+            if node.forked or node.where[1] not in (None, self.source.session_id):
                 self.out.copied.add(node.key)
         self.out.first_prompt = self._first_prompt()
         self.out.session = self._session(stats, facts, project)
@@ -280,7 +327,7 @@ class _Extractor:
 
     def _said(self, number: int, cleared: frozenset[str]) -> tuple[int, ...]:
         node = self.graph.nodes[number]
-        if cleared and not cleared.isdisjoint(node.calls):
+        if cleared and any(call.id in cleared for call in node.calls):
             return self.compose.node(node, cleared)
         number = number if node.origin is None else node.origin
         if number not in self._cached:
@@ -293,45 +340,55 @@ class _Extractor:
     def _is_attached(self, node: Node) -> bool:
         if node.parent is not None and self._attached[node.parent]:
             return True
-        return any(self.graph.records[at].rendered for at in node.inserts)
+        notes = self.graph.notes
+        return any(at in notes and notes[at].rendered for at in node.inserts)
 
     # -- states ------------------------------------------------------------------
 
-    def _state(self, node: Node, number: int, failure: Failure | None) -> Row:
-        record = self.graph.records[node.first]
-        system_hash, tools_hash = self._snapshot_before(node.first)
+    def _state(self, node: Node, number: int, after: Outcome, correction: str | None) -> StateRow:
+        version, _, cwd = node.where
+        system_hash, tools_hash = (
+            self._snapshot_before(node.first) if self._snapshots else (None, None)
+        )
         fidelity = "reconstructed"
         if node.repaired:
             fidelity = "repaired"
         elif (self._attached[number] or system_hash) and not self._replaced:
             fidelity = "attachments_rendered"
-        row: Row = {
-            "state_id": state_id_of(self.source.session_id, node.key),
-            "session_id": self.source.session_id,
-            "agent_id": self.source.agent_id,
-            "message_id": node.key,
-            "system_hash": system_hash,
-            "tools_hash": tools_hash,
-            "fidelity": fidelity,
-            "repaired": node.repaired,
-            "error_kind": None,
-            "hint": None,
-            "hint_source": None,
-            "hint_call": None,
-            "cwd": self._text(record.cwd or ""),
-            "model": node.models[0] if node.models else None,
-            "version": record.version,
-            "ts": parse_time(record.timestamp),
-            "input_tokens": node.input_tokens,
-            "output_tokens": node.output_tokens,
-            "turn": node.depth,
-            "parser_version": PARSER_VERSION,
-        }
+        session_id = self.source.session_id
+        row = StateRow(
+            state_id=state_id_of(session_id, node.key),
+            session_id=session_id,
+            agent_id=self.source.agent_id,
+            message_id=node.key,
+            chain_id="",
+            n_messages=0,
+            system_hash=system_hash,
+            tools_hash=tools_hash,
+            fidelity=fidelity,
+            on_active_path=False,
+            repaired=node.repaired,
+            project="",
+            cwd=self._text(cwd or ""),
+            model=node.models[0] if node.models else None,
+            version=version,
+            ts=parse_time(node.timestamp),
+            input_tokens=node.input_tokens,
+            output_tokens=node.output_tokens,
+            turn=node.depth,
+            parser_version=PARSER_VERSION,
+            followed_by_error=after.followed_by_error,
+            followed_by_correction=after.followed_by_correction,
+            interrupted=after.interrupted,
+            reverted=after.reverted,
+            tests_passed=after.tests_passed,
+        )
+        failure = failure_of(node, correction, tests_failed=after.tests_passed is False)
         if failure is not None:
-            row["error_kind"] = failure.kind
-            row["hint_source"] = failure.source
-            row["hint_call"] = failure.call if failure.hint else None
-            row["hint"] = self._text(failure.hint) if failure.hint else None
+            row.error_kind = failure.kind
+            row.hint_source = failure.source
+            row.hint_call = failure.call if failure.hint else None
+            row.hint = self._text(failure.hint) if failure.hint else None
         return row
 
     def _snapshot_before(self, at: int) -> tuple[str | None, str | None]:
@@ -348,7 +405,7 @@ class _Extractor:
     def _first_prompt(self) -> str:
         for node in self.graph.nodes:
             if node.kind == "human" and node.origin is None:
-                return self._text(text_of(self.graph.contents[node.first]))
+                return self._text(text_of(self.graph.content_of(node)))
         return ""
 
     def _session(self, stats: LineStats, facts: Facts, project: str) -> Row:
@@ -376,7 +433,7 @@ class _Extractor:
             "project": project,
             "first_prompt": self.out.first_prompt[:500],
             "models": sorted(facts["models"]),
-            "tools": sorted({call.name for n in nodes for call in n.calls.values()}),
+            "tools": sorted({call.name for n in nodes for call in n.calls}),
             "first_ts": parse_time(self.graph.first_time),
             "last_ts": parse_time(self.graph.last_time),
             "repaired_states": facts["states_with_repaired_prefix"],

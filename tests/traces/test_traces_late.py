@@ -460,10 +460,10 @@ def test_analyse_takes_bytes_and_lines(script: Any) -> None:
 
 def test_parents_far_back_are_found(script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the last uuids of a long file are in a dictionary."""
-    import composer_pipeline.traces.turns as turns
+    from composer_pipeline.traces.uuids import UuidIndex
 
     data = "\n".join(line for group in many(script) for line in group).encode()
     expected = graph_facts(data)
-    monkeypatch.setattr(turns._Index, "RECENT", 3)
+    monkeypatch.setattr(UuidIndex, "RECENT", 3)
     assert graph_facts(data) == expected
     assert graph_facts(data + b"\n" + data) == expected

@@ -3,11 +3,18 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from composer_pipeline.traces.reader import LineStats, decode_any, read_records
+from composer_pipeline.traces.reader import (
+    LineStats,
+    Record,
+    decode_any,
+    message_of,
+    read_records,
+)
 
 
 def read(data: bytes) -> tuple[list[Any], LineStats]:
@@ -83,3 +90,24 @@ def test_any_cut_keeps_every_complete_record(cut: int) -> None:
 def test_arbitrary_bytes_never_raise(data: bytes) -> None:
     _, stats = read(data)
     assert stats.bytes == len(data)
+
+
+def test_a_message_that_is_no_json_makes_a_bad_line() -> None:
+    broken = line(1, message={"content": [{"type": "text", "text": "Z"}]}).replace("Z", "\\x")
+    odd = line(2, message={"content": [{"type": "novel", "text": 5}]})
+    records, stats = read((broken + "\n" + odd).encode())
+    assert [record.uuid for record in records] == ["u2"]
+    assert message_of(records[0]) is None
+    assert decode_any(records[0].message) == {"content": [{"type": "novel", "text": 5}]}
+    assert (stats.lines, stats.bad_lines) == (2, 1)
+
+
+def test_common_messages_come_decoded_and_so_do_those_of_other_sources() -> None:
+    content = [{"type": "tool_result", "tool_use_id": "t", "content": "ä\ud83d\ude00"}]
+    records, _ = read(line(1, message={"id": "m", "content": content}).encode())
+    message = message_of(records[0])
+    assert message is not None
+    assert isinstance(message.content, list)
+    assert message.content[0].content == "ä\U0001f600"
+    raw = msgspec.Raw(json.dumps({"id": "m", "content": content}).encode())
+    assert message_of(Record(message=raw)) == message

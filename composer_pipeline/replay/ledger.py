@@ -83,7 +83,7 @@ class Ledger:
     """
 
     def __init__(self, target: str | os.PathLike[str]) -> None:
-        self._store = _store(target)
+        self._store = _open_store(target)
         self.name = self._store.name
         self.path: Path | None = None if is_url(target) else Path(target)
         self.owner = new_owner()
@@ -104,6 +104,7 @@ class Ledger:
             if self._beat:
                 self._beat = time.monotonic()  # no further heartbeat
                 self.apply([rules.leave(self.owner)])
+            self._beat = 0.0
         self._store.close()
 
     def __enter__(self) -> "Ledger":
@@ -380,7 +381,7 @@ def ledger_path(lake: Lake, value: str | os.PathLike[str] | None = None) -> Any:
     return ledger_target(lake, value)
 
 
-def _store(target: str | os.PathLike[str]) -> Store:
+def _open_store(target: str | os.PathLike[str]) -> Store:
     if is_url(target):
         from composer_pipeline.replay.ledger_postgres import PostgresStore
 

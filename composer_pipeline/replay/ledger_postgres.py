@@ -29,6 +29,8 @@ BUSY_S = 60
 _CONNECT_S = 10
 #: One host of a URL: a name, an address, or a folder of a socket; with a port.
 _PLACE = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\[\]:@]*)(:\d*)?")
+#: Options of a URL that say which database it is; no other one is shown.
+_SHOWN = ("host", "hostaddr", "port", "dbname", "user")
 _NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 
 
@@ -174,7 +176,7 @@ def without_password(url: str) -> tuple[str, list[str]]:
     user, _, password = user.partition(":")
     options = parse_qsl(parts.query, keep_blank_values=True)
     hidden = [value for name, value in options if "password" in name.lower()]
-    kept = [(name, value) for name, value in options if "password" not in name.lower()]
+    kept = [(name, value) for name, value in options if name in _SHOWN]
     netloc = f"{user}@{places}" if user else places
     shown = urlunsplit((parts.scheme, netloc, parts.path, urlencode(kept, safe="/"), ""))
     secrets = {password, unquote(password), *hidden} - {""}

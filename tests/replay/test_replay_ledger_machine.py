@@ -26,12 +26,21 @@ from composer_pipeline.replay.ledger import (
 )
 from composer_pipeline.replay.owner import retire
 
-KEYS = ["a", "b", "c", "d", "e"]
-#: The worst case belongs to the bytes, and so to the key; so does the run, whose key pays.
-AMOUNT = {"a": 7, "b": 20, "c": 20, "d": 33, "e": 50}
-RUN = {"a": "run:1", "b": "run:1", "c": "run:1", "d": "run:2", "e": "run:2"}
+#: Kinds of keys: the worst case belongs to the bytes, and so to the key; so does the run,
+#: whose provider key pays.
+AMOUNT = {"a": 7, "b": 20, "c": 33}
+RUN = {"a": "run:1", "b": "run:1", "c": "run:2"}
 SCOPES = ["run:1", "run:2", "global", "teacher:x", "teacher:y", "day:2026-11-16"]
 OPEN = ("reserved", "sent")
+#: kind, whether to repeat an answered key, teacher, headroom, send, share of the worst case
+ASKED = st.tuples(
+    st.sampled_from("abc"),
+    st.sampled_from([False, False, False, True]),
+    st.sampled_from("xy"),
+    st.sampled_from([0, 0, 15]),
+    st.sampled_from([True, True, False]),
+    st.integers(0, 100),
+)
 
 
 class Machine(RuleBasedStateMachine):
@@ -47,6 +56,7 @@ class Machine(RuleBasedStateMachine):
         self.ceilings: dict[str, int | None] = dict.fromkeys(SCOPES)
         self.quarantined: set[str] = set()
         self.over: set[str] = set()
+        self.serial = dict.fromkeys("abc", 0)
 
     def teardown(self) -> None:
         for ledger in self.ledgers + self.dead:
@@ -92,12 +102,13 @@ class Machine(RuleBasedStateMachine):
 
     # -- what owners do --------------------------------------------------------------
 
-    @initialize(ceiling=st.integers(40, 200))
+    @initialize(ceiling=st.integers(100, 600))
     def start(self, ceiling: int) -> None:
         self.ledgers[0].set_ceiling("global", Decimal(ceiling) / 10**12)
         self.ceilings["global"] = ceiling
 
-    @rule(data=st.data(), scope=st.sampled_from(SCOPES), value=st.none() | st.integers(1, 150))
+    @precondition(lambda self: self.attempts)
+    @rule(data=st.data(), scope=st.sampled_from(SCOPES), value=st.none() | st.integers(60, 900))
     def set_ceiling(self, data: st.DataObject, scope: str, value: int | None) -> None:
         if value is not None:  # a ceiling below what is used would only be trivially passed
             value = max(value, sum(self.sums(scope)))
@@ -105,19 +116,31 @@ class Machine(RuleBasedStateMachine):
         self.any_ledger(data).set_ceiling(scope, usd)
         self.ceilings[scope] = value
 
-    @rule(
-        data=st.data(),
-        key=st.sampled_from(KEYS),
-        teacher=st.sampled_from(["x", "y"]),
-        headroom=st.sampled_from([0, 0, 15]),
-        send=st.booleans(),
-        share=st.integers(0, 100),
-    )
-    def reserve(
+    @rule(data=st.data(), asked=st.lists(ASKED, min_size=1, max_size=5))
+    def reserve(self, data: st.DataObject, asked: list[tuple[Any, ...]]) -> None:
+        for one in asked:
+            self.reserve_one(data, *one)
+
+    def reserve_one(
+        self,
+        data: st.DataObject,
+        kind: str,
+        repeat: bool,
+        teacher: str,
+        headroom: int,
+        send: bool,
+        share: int,
+    ) -> None:
+        if f"{kind}{self.serial[kind]}" in self.replies and not repeat:
+            self.serial[kind] += 1
+        self.reserve_key(data, f"{kind}{self.serial[kind]}", teacher, headroom, send, share)
+
+    def reserve_key(
         self, data: st.DataObject, key: str, teacher: str, headroom: int, send: bool, share: int
     ) -> None:
         ledger = self.any_ledger(data)
-        amount, scopes = AMOUNT[key], [RUN[key], f"teacher:{teacher}", "global", "day:2026-11-16"]
+        amount, run = AMOUNT[key[0]], RUN[key[0]]
+        scopes = [run, f"teacher:{teacher}", "global", "day:2026-11-16"]
         call = Call(key, teacher, "session", "2026-11-16", {})
         got = ledger.reserve(key, amount, scopes, call, headroom=headroom, send=send)
         holders = [a for a in self.attempts.values() if a["key"] == key and a["state"] in OPEN]
@@ -190,18 +213,30 @@ class Machine(RuleBasedStateMachine):
         assert self.any_ledger(data).lift_quarantine(teacher)
         self.quarantined.remove(teacher)
 
-    @precondition(lambda self: self.has("sent"))
+    def recoverable(self) -> list[str]:
+        """Unknown attempts whose key has no reply, as a recovery finds them."""
+        return [
+            i
+            for i, a in self.attempts.items()
+            if a["state"] == "unknown" and not a["generation"] and a["key"] not in self.replies
+        ]
+
+    @precondition(lambda self: self.recoverable())
     @rule(data=st.data(), told=st.booleans())
-    def hit(self, data: st.DataObject, told: bool) -> None:
-        """The provider's cache answers; the source is some unknown attempt of the key."""
-        number, attempt = self.pick(data, "sent")
+    def recover(self, data: st.DataObject, told: bool) -> None:
+        """Ask again; the provider's cache answers, and names what it billed."""
+        lost = self.attempts[data.draw(st.sampled_from(self.recoverable()))]
+        key, before = lost["key"], set(self.attempts)
+        self.reserve_key(data, key, "x", 0, True, 0)
+        if not set(self.attempts) - before:
+            return
+        (number,) = set(self.attempts) - before
+        attempt = self.attempts[number]
         sources = [
             a
             for a in self.attempts.values()
-            if a["key"] == attempt["key"] and a["state"] == "unknown" and not a["generation"]
+            if a["key"] == key and a["state"] == "unknown" and not a["generation"]
         ]
-        if not sources:
-            return
         source, price = f"source-of-{number}", sources[0]["truth"] if told else None
         reply = Reply("billed", 200, number.encode(), price, f"hit-{number}", 1.0, "recovered")
         assert self.any_ledger(data).settle(number, 0, reply, source=source)
@@ -222,16 +257,21 @@ class Machine(RuleBasedStateMachine):
             self.store(attempt["key"], "refused")
 
     @precondition(lambda self: self.has("sent"))
-    @rule(data=st.data())
-    def lose(self, data: st.DataObject) -> None:
-        number, attempt = self.pick(data, "sent")
-        self.any_ledger(data).mark_unknown(number, "reset", raw=b"{")
-        attempt["state"] = "unknown"
+    @rule(data=st.data(), everything=st.booleans())
+    def lose(self, data: st.DataObject, everything: bool) -> None:
+        sent = [i for i, a in self.attempts.items() if a["state"] == "sent"]
+        for number in sent if everything else [self.pick(data, "sent")[0]]:
+            self.any_ledger(data).mark_unknown(number, "reset", raw=b"{")
+            self.attempts[number]["state"] = "unknown"
+
+    def groups(self) -> list[tuple[str, ...]]:
+        groups = [("unknown",), ("done",), ("swept",), ("released",), OPEN]
+        return [group for group in groups if self.has(*group)]
 
     @precondition(lambda self: self.attempts)
     @rule(data=st.data())
     def reconcile(self, data: st.DataObject) -> None:
-        number, attempt = self.pick(data, "unknown", "done", "swept", "released", *OPEN)
+        number, attempt = self.pick(data, *data.draw(st.sampled_from(self.groups())))
         assert self.any_ledger(data).reconcile(number, attempt["truth"])
         if attempt["state"] == "unknown":
             attempt |= {"state": "done", "cost": attempt["truth"]}
@@ -261,11 +301,13 @@ class Machine(RuleBasedStateMachine):
             retire(ledger.owner)
             self.dead.append(ledger)
 
+    @precondition(lambda self: any(self.is_dead(a["owner"]) for a in self.attempts.values()))
     @rule(data=st.data())
     def adopt_dead(self, data: st.DataObject) -> None:
         expected = sum(self.adopt(ledger.owner) for ledger in self.dead)
         assert self.any_ledger(data).adopt_dead() == expected
 
+    @precondition(lambda self: self.has("unknown"))
     @rule(data=st.data(), run=st.sampled_from(["run:1", "run:2"]))
     def sweep(self, data: st.DataObject, run: str) -> None:
         ledger = self.any_ledger(data)
@@ -334,7 +376,7 @@ def test_any_order_of_operations(target: str | Path, tmp_path: Path) -> None:
             connection.execute("DROP SCHEMA IF EXISTS composer_ledger CASCADE")
         return target
 
-    examples, steps = (50, 50) if isinstance(target, Path) else (15, 40)
+    examples, steps = (60, 50) if isinstance(target, Path) else (15, 40)
     run_state_machine_as_test(
         lambda: Machine(fresh),
         settings=settings(

@@ -1,0 +1,276 @@
+"""Being exact again: late answers, sweeps, reconciliation, quarantine, other machines."""
+
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from composer_pipeline.replay import ledger_batch
+from composer_pipeline.replay.ledger import (
+    AttemptClosed,
+    Call,
+    Ledger,
+    NotQuiescent,
+    Reply,
+    SweepMismatch,
+)
+from composer_pipeline.replay.ledger_sweep import proportional
+from composer_pipeline.replay.money import billed_pico
+from composer_pipeline.replay.owner import lives, new_owner, process_identity, retire
+
+SCOPES = ["run:r", "teacher:t", "global"]
+CALL = Call("state", "t", "session", "2026-11-16", {})
+
+
+@pytest.fixture
+def ledger(target: str | Path) -> Iterator[Ledger]:
+    with Ledger(target) as ledger:
+        ledger.set_ceiling("run:r", Decimal(1000) / 10**12)
+        yield ledger
+
+
+def sums(ledger: Ledger, scope: str = "run:r") -> tuple[int, int, int]:
+    status = ledger.status()[scope]
+    return status.spent, status.reserved, status.unknown
+
+
+def send(ledger: Ledger, key: str, amount: int = 100, call: Call = CALL) -> str:
+    admission = ledger.reserve(key, amount, SCOPES, call, send=True)
+    assert admission.kind == "reserved", admission
+    return admission.attempt
+
+
+def billed(cost: int | None, generation: str = "") -> Reply:
+    return Reply("billed", 200, b"{}", cost, generation)
+
+
+# -- sweep ---------------------------------------------------------------------------
+
+
+def test_a_sweep_makes_the_ledger_equal_to_the_bill(ledger: Ledger) -> None:
+    ledger.settle(send(ledger, "a"), 40, billed(40))
+    for key in "bcd":
+        ledger.mark_unknown(send(ledger, key), "reset")
+    assert sums(ledger) == (40, 0, 300)
+    result = ledger.sweep("run:r", 1057, 1000)
+    assert (result.attempts, result.unknown_pico, result.swept_pico) == (3, 300, 17)
+    assert result.spent_pico == 57
+    assert sums(ledger) == sums(ledger, "teacher:t") == sums(ledger, "global") == (57, 0, 0)
+    # Swept again, it only says that both still agree.
+    assert ledger.sweep("run:r", 1057, 1000).attempts == 0
+    with pytest.raises(SweepMismatch):
+        ledger.sweep("run:r", 1058, 1000)
+    assert [event.kind for event in ledger.events("swept")] == ["swept"]
+
+
+@pytest.mark.parametrize("usage", [39, 141])
+def test_a_bill_that_cannot_be_is_refused(ledger: Ledger, usage: int) -> None:
+    ledger.settle(send(ledger, "a"), 40, billed(40))
+    ledger.mark_unknown(send(ledger, "b"), "reset")
+    with pytest.raises(SweepMismatch, match="run:r") as found:
+        ledger.sweep("run:r", usage, 0)
+    assert (found.value.value_pico, found.value.unknown_pico) == (usage - 40, 100)
+    assert sums(ledger) == (40, 0, 100)
+
+
+def test_no_sweep_while_calls_are_in_flight_or_the_meter_may_lag(ledger: Ledger) -> None:
+    flying = send(ledger, "a")
+    with pytest.raises(NotQuiescent, match="in flight"):
+        ledger.sweep("run:r", 0, 0)
+    ledger.mark_unknown(flying, "reset")
+    with pytest.raises(NotQuiescent) as found:
+        ledger.sweep("run:r", 5, 0, grace_s=60)
+    assert 50 < found.value.wait_s <= 60
+    assert ledger.sweep("run:r", 5, 0).swept_pico == 5
+
+
+def test_a_sweep_leaves_other_runs_alone(ledger: Ledger) -> None:
+    ledger.mark_unknown(send(ledger, "a"), "reset")
+    other = ledger.reserve("b", 100, ["run:other", "global"], CALL, send=True).attempt
+    assert ledger.sweep("run:r", 9, 0).attempts == 1
+    ledger.mark_unknown(other, "reset")
+    assert sums(ledger, "run:other") == (0, 0, 100)
+    assert sums(ledger, "global") == (9, 0, 100)
+
+
+def test_an_answer_after_the_sweep_is_kept_and_charged_once(ledger: Ledger) -> None:
+    late = send(ledger, "a")
+    ledger.mark_unknown(late, "timeout")
+    ledger.sweep("run:r", 30, 0)
+    again = send(ledger, "a")  # a recovery: the provider's cache answers
+    ledger.settle(again, 0, billed(30), source="gen-1")
+    assert sums(ledger) == (30, 0, 0)
+    assert ledger.rows("t", "2026-11-16")[0]["cost"] == 30
+    ledger.settle(late, 30, billed(30))
+    assert sums(ledger) == (30, 0, 0)
+
+
+def test_shares_are_whole_and_within_their_weights() -> None:
+    assert proportional(0, [5, 5]) == [0, 0]
+    assert proportional(10, [5, 5]) == [5, 5]
+    assert proportional(0, []) == []
+    for total in range(24):
+        parts = proportional(total, [1, 7, 0, 15])
+        assert sum(parts) == total
+        assert all(0 <= part <= most for part, most in zip(parts, [1, 7, 0, 15], strict=True))
+
+
+def test_keys_of_a_run_are_remembered_by_their_hash(ledger: Ledger) -> None:
+    ledger.set_run_key("run:r", "sha256:1", 1000)
+    ledger.set_run_key("run:r", "sha256:1", 2000)
+    ledger.set_run_key("run:other", "sha256:2", 5)
+    (key,) = ledger.run_keys("run:r")
+    assert (key.key_hash, key.baseline_pico) == ("sha256:1", 1000)
+
+
+# -- answers that come late, and generations -------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["settle", "release", "unknown"])
+def test_an_owner_that_was_not_dead_may_still_end_its_call(
+    ledger: Ledger, target: str | Path, end: str
+) -> None:
+    attempt = send(ledger, "a")
+    retire(ledger.owner)
+    with Ledger(target) as other:
+        assert other.adopt_dead() == 1
+        assert sums(other) == (0, 0, 100)
+        flying = send(other, "a")
+        if end == "settle":
+            ledger.settle(attempt, 7, billed(7))
+            assert sums(ledger) == (7, 100, 0)
+        elif end == "release":
+            ledger.release(attempt, "429")
+            assert sums(ledger) == (0, 100, 0)
+        else:
+            ledger.mark_unknown(attempt, "reset", generation="gen-1")
+            assert ledger.unsettled_generations() == [(attempt, "gen-1")]
+        # The other owner's claim is not touched by any of it.
+        assert ledger.reserve("a", 1, [], CALL).kind == ("cached" if end == "settle" else "busy")
+        other.release(flying, "")
+
+
+def test_what_was_never_sent_may_not_be_sent_after_adoption(
+    ledger: Ledger, target: str | Path
+) -> None:
+    attempt = ledger.reserve("a", 100, SCOPES, CALL).attempt
+    retire(ledger.owner)
+    with Ledger(target) as other:
+        other.adopt_dead()
+    with pytest.raises(AttemptClosed):
+        ledger.mark_sent(attempt)
+
+
+def test_a_generation_is_kept_through_adoption(ledger: Ledger, target: str | Path) -> None:
+    attempt = send(ledger, "a")
+    ledger.note_generation(attempt, "gen-9")
+    retire(ledger.owner)
+    with Ledger(target) as other:
+        other.adopt_dead()
+        assert other.unsettled_generations() == [(attempt, "gen-9")]
+        (unknown,) = other.unknown_attempts("run:r")
+        assert (unknown.id, unknown.teacher, unknown.answered) == (attempt, "t", False)
+        assert other.unknown_attempts("run:other") == []
+        assert other.reconcile(attempt, 12)
+        assert other.reconcile(attempt, 99)
+    assert sums(ledger) == (12, 0, 0)
+    # Its cached answer costs what the generation did, and nothing more.
+    ledger.settle(send(ledger, "a"), 0, billed(12), source="gen-9")
+    assert sums(ledger) == (12, 0, 0)
+
+
+def test_a_bill_replaces_a_refusal(ledger: Ledger) -> None:
+    first = send(ledger, "a")
+    ledger.mark_unknown(first, "reset")
+    ledger.release(send(ledger, "a"), "no", Reply("refused", 403, b"no", 0))
+    ledger.settle(first, 5, billed(5))
+    assert ledger.outcome("a", CALL) == "billed"
+
+
+def test_own_provider_keys_cost_both() -> None:
+    assert billed_pico(5, 100, is_byok=True) == 105
+    assert billed_pico(5, 100, is_byok=False) == 5
+
+
+# -- quarantine ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["settle", "reconcile", "source"])
+def test_a_bill_above_its_worst_case_quarantines_the_teacher(
+    ledger: Ledger, target: str | Path, how: str
+) -> None:
+    attempt = send(ledger, "a")
+    if how == "settle":
+        assert not ledger.settle(attempt, 101, billed(101))
+    else:
+        ledger.mark_unknown(attempt, "reset")
+    if how == "reconcile":
+        assert not ledger.reconcile(attempt, 101)
+    elif how == "source":
+        ledger.settle(send(ledger, "a"), 0, billed(101), source="gen-1")
+    assert sums(ledger) == (101, 0, 0)
+    with Ledger(target) as other:  # durably, for everyone
+        admission = other.reserve("b", 1, SCOPES, CALL)
+        assert (admission.kind, admission.scope) == ("quarantined", "teacher:t")
+        assert "worst case of 100" in admission.why
+        (event,) = other.events("bound_violation")
+        assert (event.teacher, event.attempt) == ("t", attempt)
+        assert other.reserve("b", 1, SCOPES, Call("s", "u", "x", "d", {})).kind == "reserved"
+        assert other.lift_quarantine("t")
+        assert not other.lift_quarantine("t")
+    assert ledger.quarantined() == {}
+    assert ledger.reserve("c", 1, SCOPES, CALL).kind == "reserved"
+
+
+# -- owners ----------------------------------------------------------------------------
+
+
+def elsewhere(owner: str) -> str:
+    """The same owner as another machine would have named it."""
+    return "00000000-other-boot@1:" + owner.partition(":")[2]
+
+
+def test_on_another_machine_the_heartbeat_decides(
+    ledger: Ledger, target: str | Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger.owner = elsewhere(ledger.owner)
+    ledger.beat()
+    attempt = send(ledger, "a")
+    with Ledger(target) as other:
+        assert other.reserve("a", 1, [], CALL).kind == "busy"
+        assert other.adopt_dead() == 0
+        monkeypatch.setattr(ledger_batch, "STALE_S", -1)
+        assert other.adopt_dead() == 1
+        assert sums(other) == (0, 0, 100)
+    ledger.settle(attempt, 1, billed(1))
+
+
+def test_an_owner_elsewhere_that_never_beat_is_dead(ledger: Ledger, target: str | Path) -> None:
+    ledger.owner = elsewhere(ledger.owner)
+    ledger.beat()
+    send(ledger, "a")
+    with Ledger(target) as other, other._store.transaction() as session:
+        session.write([("DELETE FROM owner WHERE id = ?", [(ledger.owner,)])])
+    with Ledger(target) as other:
+        assert other.adopt_dead() == 1
+
+
+def test_closing_gives_up_what_is_open(ledger: Ledger, target: str | Path) -> None:
+    with Ledger(target) as other:
+        send(other, "sent")
+        other.reserve("unsent", 50, SCOPES, CALL)
+    assert sums(ledger) == (0, 0, 100)
+    assert ledger.reserve("unsent", 50, SCOPES, CALL).kind == "reserved"
+    assert ledger.reserve("sent", 50, SCOPES, CALL).kind == "reserved"
+
+
+def test_identity_of_owners() -> None:
+    owner = new_owner()
+    assert owner.startswith(process_identity())
+    assert lives(owner)
+    assert lives(elsewhere(owner)) is None
+    retire(owner)
+    assert lives(owner) is False
+    # Before version 2 there was neither a namespace nor an instance.
+    assert lives(":".join([process_identity().partition("@")[0], *owner.split(":")[1:3]]))

@@ -8,6 +8,7 @@ export OMP_NUM_THREADS ?= 1
 
 .PHONY: demo test dev lint types bench bench-redaction bench-replay bench-traces ui-test clean
 .PHONY: demo test dev lint types bench bench-ledger bench-redaction bench-traces ui-test clean
+.PHONY: chaos demo test dev lint types bench bench-redaction bench-traces ui-test clean
 
 # SmolLM2-135M is installed without its dependencies: only its weights are used.
 $(STAMP): pyproject.toml constraints.txt
@@ -48,6 +49,8 @@ bench-replay: $(STAMP) ## CPU of a call beside litellm and the openai SDK (insta
 	$(BIN)/python benchmarks/replay.py $(BENCH_ARGS)
 bench-ledger: $(STAMP) ## the budget ledger: CPU for each call, on SQLite and PostgreSQL
 	$(BIN)/python benchmarks/ledger.py $(BENCH_ARGS)
+chaos: $(STAMP) ## kill replaying processes more than 100 times (about ten minutes)
+	$(BIN)/python tests/chaos/chaos_driver.py --record benchmarks/results/chaos.md $(CHAOS_ARGS)
 
 bench-redaction: $(STAMP) ## redaction: MB/s of decoded text, with its bar
 	$(BIN)/python benchmarks/redaction.py

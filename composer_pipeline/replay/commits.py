@@ -94,9 +94,13 @@ class Commits:
         *,
         headroom: int = 0,
         send: bool = False,
+        recover_after_s: float = 0.0,
     ) -> Admission:
         """Admit one call; with ``send`` it is marked sent in the same commit."""
-        operation = rules.reserve(key, amount, scopes, call, headroom=headroom, send=send)
+        operation = rules.reserve(
+            key, amount, scopes, call,
+            headroom=headroom, send=send, recover_after_s=recover_after_s,
+        )  # fmt: skip
         while self._pending >= self._places:
             await self._room.wait()
         future = self._submit(operation)

@@ -190,6 +190,8 @@ class Caller:
     ) -> tuple[str, Outcome | None]:
         """Ask until there is an answer; return why there is none, and the last outcome."""
         tries = sent_us = 0
+        # A call that another process lost may still be generated; of its own this one knows.
+        wait = self.limits.recover_after_s
         price = TokenPrice(teacher.max_price.prompt, teacher.max_price.completion)
         recovery = (question.call.state_id, question.call.teacher) in self.unknown
         while True:
@@ -203,7 +205,7 @@ class Caller:
             try:
                 if why := self._closed(lane, scopes):
                     return why, None
-                admission = await self._admit(question, scopes, recovery=recovery)
+                admission = await self._admit(question, scopes, recovery=recovery, wait=wait)
                 if admission.kind == "reserved":
                     tries += 1
                     sent_us = time.time_ns() // 1000
@@ -221,6 +223,8 @@ class Caller:
                 if outcome.kind in ("billed", "refused"):
                     return "", outcome
                 recovery = recovery or outcome.kind == "unknown"
+                if outcome.ended:
+                    wait = 0.0
                 if outcome.stop or not outcome.retryable or tries >= self.limits.attempts:
                     lane.unknown += outcome.kind == "unknown"
                     return outcome.detail, None
@@ -243,7 +247,9 @@ class Caller:
             else:  # busy or wait: a call in flight will change that
                 await self._wait()
 
-    async def _admit(self, question: Question, scopes: list[str], *, recovery: bool) -> Admission:
+    async def _admit(
+        self, question: Question, scopes: list[str], *, recovery: bool, wait: float
+    ) -> Admission:
         self._largest = max(self._largest, question.amount)
         generous = min(HEADROOM_CALLS * self._largest, self.ceiling // HEADROOM_SHARE)
         return await self.commits.reserve(
@@ -253,6 +259,7 @@ class Caller:
             question.call,
             headroom=0 if recovery else max(self._largest, generous),
             send=True,
+            recover_after_s=wait,
         )
 
     async def _chat(

@@ -177,6 +177,7 @@ class Ledger:
         *,
         headroom: int = 0,
         send: bool = False,
+        recover_after_s: float = 0.0,
     ) -> Admission:
         """Admit one call in one transaction, or say why not.
 
@@ -187,8 +188,16 @@ class Ledger:
             call: remembered for the lake, also where a reply is already there.
             headroom: picodollars to leave free, for recoveries.
             send: mark it sent in the same transaction.
+            recover_after_s: answer ``busy`` while an unknown attempt of the key is younger,
+                whoever lost it: until its generation has ended, the same bytes are bought
+                again, and after that they are a hit of the response cache.
         """
-        return self._do(rules.reserve(key, amount, scopes, call, headroom=headroom, send=send))
+        return self._do(
+            rules.reserve(
+                key, amount, scopes, call,
+                headroom=headroom, send=send, recover_after_s=recover_after_s,
+            )
+        )  # fmt: skip
 
     def mark_sent(self, attempt: str) -> None:
         """Say that the bytes are about to leave; from here on money may be owed.

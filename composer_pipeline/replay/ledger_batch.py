@@ -95,6 +95,8 @@ class Batch:
         self.scopes: dict[str, Scope] = {}
         self.claims: dict[str, tuple[str, str] | None] = {}
         self.replies: dict[str, str] = {}
+        #: Key -> when its latest unknown attempt was admitted.
+        self.lost: dict[str, int] = {}
         self._quarantine: dict[str, str] | None = None
         self._new_attempts: set[str] = set()
         self._changed_attempts: set[str] = set()
@@ -140,8 +142,13 @@ class Batch:
         names = sorted(name for name in names if name not in self.scopes)
         if not keys and not names:
             return
-        replies, claims, scopes = self.session.fetch(
+        replies, lost, claims, scopes = self.session.fetch(
             ("SELECT key, outcome FROM reply WHERE key IN :many", [keys]),
+            (
+                "SELECT key, max(created_us) FROM attempt"
+                " WHERE detail <> '' AND state = 'unknown' AND key IN :many GROUP BY key",
+                [keys],
+            ),
             ("SELECT key, owner, attempt FROM claim WHERE key IN :many", [keys]),
             # One order for everyone, so that locks on these rows can never cross.
             (
@@ -153,6 +160,7 @@ class Batch:
         self.claims |= dict.fromkeys(keys)
         self.replies |= dict.fromkeys(keys, "")
         self.replies |= dict(replies)
+        self.lost |= dict(lost)
         for key, owner, attempt in claims:
             self.claims[key] = (owner, attempt)
             self._stored_claims.add(key)

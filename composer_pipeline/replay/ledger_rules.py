@@ -35,6 +35,7 @@ def reserve(
     *,
     headroom: int = 0,
     send: bool = False,
+    recover_after_s: float = 0.0,
 ) -> Operation[Admission]:
     """Admit one call, or say why not; see :meth:`Ledger.reserve`."""
     if amount < 0 or headroom < 0:
@@ -52,6 +53,8 @@ def reserve(
             if not batch.is_dead(claim[0]):
                 return Admission("busy")
             _adopt(batch, claim[0])
+        if batch.now - batch.lost.get(key, 0) < recover_after_s * 1_000_000:
+            return Admission("busy")  # the provider may still be generating the lost one
         for name in names:
             scope = batch.scope(name)
             settled = scope.spent + scope.unknown + amount + headroom
@@ -330,6 +333,7 @@ def _end(
     }  # fmt: skip
     if state == "unknown":
         held["unknown"] = held.get("unknown", 0) + attempt.reserve
+        batch.lost[attempt.key] = max(attempt.created_us, batch.lost.get(attempt.key, 0))
     batch.move(attempt.scopes, **held, spent=cost or 0)
     claim = batch.claim(attempt.key)
     if claim and (claim[1] == attempt.id or (not claim[1] and claim[0] == attempt.owner)):

@@ -163,7 +163,8 @@ class Books:
         root = ApiKey(ROOT, api_key or "", "root") if api_key else ApiKey(ANONYMOUS, "", "anyone")
         self.root = root
         self.keys: dict[str, ApiKey] = {root.hash: root}
-        self._deleted: set[str] = set()
+        #: The secrets of keys that were deleted.
+        self.deleted: set[str] = set()
         self._shown: Counter[str] = Counter()
         self._unshown: deque[Bill] = deque()
 
@@ -175,7 +176,7 @@ class Books:
         for key in self.keys.values():
             if secret and secrets.compare_digest(key.secret.encode(), secret.encode()):
                 return None if key.disabled else key
-        if self.open and secret not in self._deleted and secret != self.management_key:
+        if self.open and secret not in self.deleted and secret != self.management_key:
             return self.root
         return None
 
@@ -197,7 +198,7 @@ class Books:
         key = self.keys.get(key_hash)
         if key is None or key is self.root:
             return False
-        self._deleted.add(key.secret)
+        self.deleted.add(key.secret)
         del self.keys[key_hash]
         return True
 

@@ -77,7 +77,7 @@ class Watch(threading.Thread):
     def __init__(self, ledger: Ledger, truth: Truth, *, every_s: float = 0.01) -> None:
         super().__init__(name="watch", daemon=True)
         self.ledger, self.truth, self.every_s = ledger, truth, every_s
-        self.samples = self.overspend = self.uncovered = 0
+        self.samples = self.overspend = self.uncovered = self.most_unknown = 0
         self.failure: Exception | None = None
         self._stop_asked = threading.Event()
 
@@ -93,7 +93,10 @@ class Watch(threading.Thread):
     def sample(self) -> None:
         """Compare once."""
         self.truth.read()
-        overspend, uncovered = worst(self.truth, self.ledger.status())
+        status = self.ledger.status()
+        overspend, uncovered = worst(self.truth, status)
+        if "global" in status:
+            self.most_unknown = max(self.most_unknown, status["global"].unknown)
         self.overspend = max(self.overspend, overspend)
         self.uncovered = max(self.uncovered, uncovered)
         self.samples += 1

@@ -4,6 +4,7 @@ Belongs here: process ids, signals, logs. Does not belong here: when somebody is
 (``chaos_driver``), and what a process does (``chaos_worker``).
 """
 
+import contextlib
 import json
 import os
 import queue
@@ -60,9 +61,7 @@ class Fleet:
 
     def __exit__(self, *exc: object) -> None:
         for worker in list(self.all.values()):
-            if worker.code is None:
-                os.kill(worker.pid, signal.SIGKILL)
-                self.wait(worker)
+            self.kill(worker)
         assert self._forker.stdin is not None
         self._forker.stdin.close()
         self._forker.wait(30)
@@ -82,7 +81,8 @@ class Fleet:
     def kill(self, worker: Worker) -> bool:
         """End a process as a power cut does; say whether it had not ended before."""
         if worker.code is None:
-            os.kill(worker.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has ended this moment
+                os.kill(worker.pid, signal.SIGKILL)
         return self.wait(worker) == -signal.SIGKILL
 
     def wait(self, worker: Worker, timeout_s: float = 240.0) -> int:
@@ -90,7 +90,8 @@ class Fleet:
         end = time.monotonic() + timeout_s
         while worker.code is None:
             if time.monotonic() > end:
-                os.kill(worker.pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(worker.pid, signal.SIGKILL)
                 end += 60
             time.sleep(0.005)
         return worker.code

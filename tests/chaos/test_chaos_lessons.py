@@ -1,5 +1,6 @@
 """What the chaos test taught, each as the smallest case."""
 
+import time
 from decimal import Decimal
 from pathlib import Path
 
@@ -64,3 +65,20 @@ def test_what_a_sweep_has_charged_is_not_charged_again_by_a_hit(tmp_path: Path) 
         assert (swept.swept_pico, swept.spent_pico) == (0, 40)
         (row,) = ledger.rows("a", "2026-11-16")
         assert row["cost"] == 40
+
+
+def test_a_call_that_died_is_not_bought_again_while_it_is_generated(tmp_path: Path) -> None:
+    """Another process may not send the same bytes at once, whoever lost the call."""
+    call = Call("s1", "a", "s", "2026-11-16", {})
+    ledger = Ledger(tmp_path / "ledger.db")
+    with Ledger(tmp_path / "ledger.db") as other:
+        lost = ledger.reserve("k", 100, ["global"], call, send=True).attempt
+        ledger.mark_unknown(lost, "reset")
+        assert other.reserve("k", 100, ["global"], call, recover_after_s=60).kind == "busy"
+        assert other.reserve("other", 100, ["global"], call, recover_after_s=60).attempt
+        ledger.reserve("dies", 100, ["global"], call, send=True)
+        ledger.close()
+        assert other.reserve("dies", 100, ["global"], call, recover_after_s=60).kind == "busy"
+        time.sleep(0.2)
+        assert other.reserve("dies", 100, ["global"], call, recover_after_s=0.1).attempt
+        assert other.reserve("k", 100, ["global"], call).attempt

@@ -240,8 +240,6 @@ def target_of(
         if reading.grammar.kind == "script" and operands:
             operands = operands[1:]
         operands = (*values, *operands)
-        if reading.tail and program != "git":
-            operands += tuple(w for w in reading.tail[1:] if w[:1] != "-" and w not in operands)
         if program == "git" and "-C" in reading.before:
             operands = (f"-C={reading.before[reading.before.index('-C') + 1]}", *operands)
     else:

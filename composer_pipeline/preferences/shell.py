@@ -98,7 +98,11 @@ def targets(command: str, place: Place) -> list[tuple[str, ...]]:
         if stage.compound:
             found.append((stage.compound, *stage.words))
         elif stage.words:
-            target = target_of(step.inner, step.reading, step.operands, step.place)
+            operands = step.operands
+            if step.reading is not None and step.reading.tail:
+                rest = _tail(step.reading, step.place)
+                operands += tuple(word for word in rest if not word.startswith("-"))
+            target = target_of(step.inner, step.reading, operands, step.place)
             if target[0] in ("cat", "echo", "printf"):
                 # What a printing command acts on is the file that it writes.
                 written = [r.lstrip("0123456789>") for r in stage.redirects if _WRITES.match(r)]

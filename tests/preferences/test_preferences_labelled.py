@@ -1,7 +1,8 @@
 """Hand-labelled pairs: precision and recall of "same", accuracy of the level.
 
 The labels in ``labelled/*.jsonl`` follow the conventions of the levels and were written before
-the code ran on them; ``held_out.jsonl`` was written after the code was finished. Rows marked
+the code ran on them; ``held_out.jsonl`` was written after the code was finished, and
+``held_out_second.jsonl`` after what the first had shown was mended. Rows marked
 ``stretch`` can be read in two ways and count in no rate.
 """
 
@@ -13,6 +14,7 @@ import pytest
 from composer_pipeline.preferences.agree import compare
 
 FOLDER = Path(__file__).parent / "labelled"
+SETS = ["development", "held_out", "held_out_second"]
 SAME = {"L0", "L1"}
 FIELDS = ("a", "b", "cwd", "home", "context")
 
@@ -28,7 +30,7 @@ def judged(name):
             yield row, compare({key: row[key] for key in FIELDS})
 
 
-@pytest.mark.parametrize("name", ["development", "held_out"])
+@pytest.mark.parametrize("name", SETS)
 def test_bars(name):
     found = list(judged(name))
     same = [row["level"] in SAME for row, _ in found]
@@ -44,7 +46,7 @@ def test_bars(name):
     assert sum(right) / len(right) >= 0.90
 
 
-@pytest.mark.parametrize("name", ["development", "held_out"])
+@pytest.mark.parametrize("name", SETS)
 def test_no_mutating_pair_is_falsely_the_same(name):
     false = [
         row["reason"]
@@ -56,7 +58,7 @@ def test_no_mutating_pair_is_falsely_the_same(name):
     assert not false
 
 
-@pytest.mark.parametrize("name", ["development", "held_out"])
+@pytest.mark.parametrize("name", SETS)
 def test_symmetric(name):
     for row in rows(name):
         there = compare({key: row[key] for key in FIELDS})
@@ -65,17 +67,13 @@ def test_symmetric(name):
 
 
 def test_mutating_is_told():
-    found = [
-        (row["mutating"], got["mutating"])
-        for name in ("development", "held_out")
-        for row, got in judged(name)
-    ]
+    found = [(row["mutating"], got["mutating"]) for name in SETS for row, got in judged(name)]
     assert sum(a == b for a, b in found) / len(found) >= 0.97
 
 
 def test_the_set_is_large_and_covers_the_tools():
-    every = rows("development") + rows("held_out")
-    assert len(every) >= 400
+    every = [row for name in SETS for row in rows(name)]
+    assert len(every) >= 600
     assert all(row["reason"] for row in every)
     tools = {call["name"] for row in every for side in "ab" for call in row[side]["tool_calls"]}
     assert tools >= {

@@ -53,7 +53,7 @@ class Judge(BaseHTTPRequestHandler):
 def server():
     handler = type("Handler", (Judge,), {"bodies": [], "answer": None})
     httpd = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=httpd.serve_forever, daemon=True)
+    thread = threading.Thread(target=httpd.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     yield handler, f"http://127.0.0.1:{httpd.server_port}/api/v1"
     httpd.shutdown()

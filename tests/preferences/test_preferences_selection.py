@@ -133,7 +133,7 @@ def test_evidence_in_the_folder_is_weak():
     assert found == "name psf/requests (SWE-bench)"
     assert not is_strong([found])
     assert list(KNOWN.in_place("/home/user/requests/src")) == []
-    (strong,) = KNOWN.in_place("/work/django__django-10097")
+    (strong,) = KNOWN.in_place("/srv/django__django-10097")
     assert is_strong([strong])
 
 

@@ -14,7 +14,7 @@ from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.agree import Reply, Vote, situation_of, vote
 from composer_pipeline.preferences.levels import Level, Situation, level
 from composer_pipeline.preferences.pairs import REPLY_COLUMNS, reply_age, usable_of
-from composer_pipeline.preferences.votes import REASONS, is_control, reason_of
+from composer_pipeline.preferences.votes import REASONS, reason_of
 from composer_pipeline.replay.money import to_usd
 from composer_pipeline.traces.load import TraceState, load_state
 
@@ -141,6 +141,8 @@ def _teachers(
         for teacher in cluster
     }
     winners = {reply.teacher for reply in outcome.members}
+    controls = {reply.teacher for reply in outcome.controls}
+    excluded = {reply.teacher: reply for reply in outcome.excluded}
     used = {reply.teacher: reply for reply in replies}
     newest = {
         row["teacher"]: row["request_hash"]
@@ -166,9 +168,13 @@ def _teachers(
             older = "a newer reply of this teacher counts"
             found.append({**entry, "usable": False, "status": "older", "detail": older})
             continue
+        if name in excluded:
+            kept_out = {"status": excluded[name].kind, "detail": excluded[name].detail}
+            found.append({**entry, "usable": False, **kept_out})
+            continue
         entry |= {
             "usable": True,
-            "control": is_control(reply),
+            "control": name in controls,
             "votes": name in cluster_of,
             "cluster": cluster_of.get(name),
             "wins": name in winners,

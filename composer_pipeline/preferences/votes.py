@@ -16,7 +16,7 @@ from typing import Any
 
 from composer_pipeline.actions import Action
 from composer_pipeline.preferences import canonical as canon
-from composer_pipeline.preferences.agree import STUDENT_FAMILIES, Reply, Vote, situation_of
+from composer_pipeline.preferences.agree import Reply, Vote, situation_of
 from composer_pipeline.preferences.levels import Level, Situation, level
 
 AGENT = "agent"
@@ -57,11 +57,6 @@ def reason_of(outcome: Vote, n_replies: int) -> str:
     return "agrees_with_student" if outcome.agrees_with_student else "too_close"
 
 
-def is_control(reply: Reply) -> bool:
-    """Say whether a reply is of the agent's own family: bought to measure noise, never a vote."""
-    return reply.family.lower() in STUDENT_FAMILIES
-
-
 def ballot_row(
     state: Any,
     replies: Sequence[Reply],
@@ -81,9 +76,15 @@ def ballot_row(
         unusable: ``teacher: status: why`` of the others.
         cost: billed cost of all replies, picodollars.
     """
+    out = {reply.teacher for reply in outcome.excluded}
+    controls = {reply.teacher for reply in outcome.controls}
     raters: list[tuple[str, str, Action]] = [
         (AGENT, "", state.action),
-        *((r.teacher, r.family, r.action) for r in sorted(replies, key=lambda r: r.teacher)),
+        *(
+            (r.teacher, r.family, r.action)
+            for r in sorted(replies, key=lambda r: r.teacher)
+            if r.teacher not in out
+        ),
     ]
     situation = situation_of(state) if replies else Situation()
     labels = cluster_labels(outcome, situation)
@@ -104,12 +105,12 @@ def ballot_row(
         "mutating": outcome.mutating,
         "raters": [name for name, _, _ in raters],
         "families": [family for _, family, _ in raters],
-        "controls": [False, *(is_control(r) for r in sorted(replies, key=lambda r: r.teacher))],
+        "controls": [name in controls for name, _, _ in raters],
         "mutates": [canon.mutates(action) for _, _, action in raters],
         "labels": [labels.get(name) for name, _, _ in raters],
         "levels": _levels([action for _, _, action in raters], situation),
         "winners": sorted(reply.teacher for reply in outcome.members),
-        "unusable": list(unusable),
+        "unusable": [*unusable, *(f"{e.teacher}: {e.kind}: {e.detail}" for e in outcome.excluded)],
         "cost_picodollars": cost,
         "simulated": any(reply.simulated for reply in replies),
     }

@@ -370,6 +370,11 @@ class Ledger:
         with self._lock:
             return queries.partition(self._store, teacher, day)
 
+    def answered(self, teacher: str, day: str) -> int:
+        """Return how many rows of :meth:`rows` have a reply; it only ever grows."""
+        with self._lock:
+            return queries.answered(self._store, teacher, day)
+
 
 def open_ledger(target: str | os.PathLike[str]) -> Ledger:
     """Open or create the ledger at a path or a ``postgresql://`` URL.

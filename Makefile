@@ -7,6 +7,7 @@ STAMP := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: chaos demo test dev lint types bench bench-redaction bench-traces ui-test clean
+.PHONY: demo test dev lint types bench bench-ledger bench-redaction bench-traces ui-test clean
 
 # SmolLM2-135M is installed without its dependencies: only its weights are used.
 $(STAMP): pyproject.toml constraints.txt
@@ -37,13 +38,15 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy
 
-bench: bench-redaction bench-traces ## every benchmark that exists
+bench: bench-ledger bench-redaction bench-traces ## every benchmark that exists
 
 bench-traces: $(STAMP) ## the traces room beside other readers (some minutes; writes below build/)
 	$(BIN)/python benchmarks/traces.py $(BENCH_ARGS)
 
 chaos: $(STAMP) ## kill replaying processes more than 100 times (about ten minutes)
 	$(BIN)/python tests/chaos/chaos_driver.py --record benchmarks/results/chaos.md $(CHAOS_ARGS)
+bench-ledger: $(STAMP) ## the budget ledger: CPU for each call, on SQLite and PostgreSQL
+	$(BIN)/python benchmarks/ledger.py $(BENCH_ARGS)
 
 bench-redaction: $(STAMP) ## redaction: MB/s of decoded text, with its bar
 	$(BIN)/python benchmarks/redaction.py

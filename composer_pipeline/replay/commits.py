@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 #: Operations in one transaction.
 BATCH = 512
-#: Admissions in the queue; more of them wait for a place.
+#: Operations in the queue; beyond, an admission waits for a place.
 QUEUE = 4096
 
 _Entry = tuple[Operation[Any], "asyncio.Future[Any]"]
@@ -46,7 +46,7 @@ class Commits:
     Args:
         ledger: stays open when the block is left.
         batch: operations in one transaction.
-        queue: admissions that may be queued.
+        queue: operations in the queue from which on a new admission waits.
     """
 
     def __init__(self, ledger: Ledger, *, batch: int = BATCH, queue: int = QUEUE) -> None:
@@ -54,14 +54,16 @@ class Commits:
         #: Transactions so far.
         self.commits = 0
         self._batch = batch
-        self._places = asyncio.Semaphore(queue)
+        self._places = queue
         self._queue: deque[_Entry] = deque()
         self._ready = threading.Condition()
         self._closing = False
         self._defect: BaseException | None = None
         self._pending = 0
         self._drained = asyncio.Event()
+        # Both wake those that wait now, and are cleared at once.
         self._pulse = asyncio.Event()
+        self._room = asyncio.Event()
         self._thread = threading.Thread(target=self._write, name="ledger", daemon=True)
 
     async def __aenter__(self) -> "Commits":
@@ -99,15 +101,16 @@ class Commits:
             key, amount, scopes, call,
             headroom=headroom, send=send, recover_after_s=recover_after_s,
         )  # fmt: skip
-        async with self._places:
-            future = self._submit(operation)
-            try:
-                return await future
-            except asyncio.CancelledError:
-                # Cancelled between the answer and this line: the answer is lost otherwise.
-                if future.done() and not future.cancelled() and not future.exception():
-                    self._give_back(future.result())
-                raise
+        while self._pending >= self._places:
+            await self._room.wait()
+        future = self._submit(operation)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            # Cancelled between the answer and this line: the answer is lost otherwise.
+            if future.done() and not future.cancelled() and not future.exception():
+                self._give_back(future.result())
+            raise
 
     async def mark_sent(self, attempt: str) -> None:
         """Say that the bytes are about to leave."""
@@ -179,8 +182,10 @@ class Commits:
                 future.set_result(result)
             if operation.ends:
                 self._pulse.set()
-        self._pulse.clear()  # those that waited were woken by ``set``
+        self._pulse.clear()
         self._pending -= len(entries)
+        self._room.set()
+        self._room.clear()
         if not self._pending:
             self._drained.set()
 

@@ -83,7 +83,7 @@ class Ledger:
     """
 
     def __init__(self, target: str | os.PathLike[str]) -> None:
-        self._store = _store(target)
+        self._store = _open_store(target)
         self.name = self._store.name
         self.path: Path | None = None if is_url(target) else Path(target)
         self.owner = new_owner()
@@ -390,7 +390,7 @@ def ledger_path(lake: Lake, value: str | os.PathLike[str] | None = None) -> Any:
     return ledger_target(lake, value)
 
 
-def _store(target: str | os.PathLike[str]) -> Store:
+def _open_store(target: str | os.PathLike[str]) -> Store:
     if is_url(target):
         from composer_pipeline.replay.ledger_postgres import PostgresStore
 

@@ -26,7 +26,13 @@ _BROKEN = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 
 class SqliteStore:
-    """One ledger file. ``synchronous``: FULL survives a power cut, NORMAL a killed process."""
+    """One ledger file.
+
+    Args:
+        path: the file; made where it does not exist.
+        synchronous: FULL keeps every commit through a power cut, NORMAL only through a
+            killed process. A ledger is always FULL; NORMAL is for measuring the difference.
+    """
 
     def __init__(
         self, path: str | os.PathLike[str], synchronous: Literal["FULL", "NORMAL"] = "FULL"

@@ -48,6 +48,8 @@ def plan_tables(plan: Plan) -> list[Table]:
     notes.add_row("agreement", f"p = {agreement.p:g}, q = {agreement.q:g} ({on})")
     if plan.batch:
         notes.add_row("batch", plan.batch)
+    if any(item.prices == "caps" for item in plan.by_teacher.values()):
+        notes.add_row("prices", "caps of the teacher file, no cached reads: no catalogue was read")
     for item in plan.by_teacher.values():
         for line in [item.stop] if item.stop else item.warnings:
             notes.add_row("note", line)

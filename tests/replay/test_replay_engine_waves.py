@@ -313,6 +313,22 @@ def test_a_refusal_does_not_hide_a_reply_that_was_paid_for(
     assert server.duplicate_bills() == 0
 
 
+@pytest.mark.parametrize(("wait", "duplicates"), [(0.6, 0), (0.0, 3)])
+def test_a_lost_call_is_not_asked_for_while_it_is_generated(
+    lake: Lake, teacher_set: TeacherSet, serve: Serve, wait: float, duplicates: int
+) -> None:
+    """The provider coalesces nothing: only what has been generated is free."""
+    server = serve(latency=0.4)
+    limits = {"read_timeout_s": 0.1, "recover_after_s": wait, "attempts": 20}
+    patient = changed(teacher_set, limits=limits)
+    report = run(lake, patient, teachers=["careful"], max_states=3)
+    assert report.replies == 3
+    if duplicates:  # what the wait is for
+        assert server.duplicate_bills() >= duplicates
+    else:
+        assert (server.duplicate_bills(), report.recovered) == (0, 3)
+
+
 # -- any other endpoint ------------------------------------------------------------
 
 

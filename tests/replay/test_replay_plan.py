@@ -286,6 +286,20 @@ def test_a_stopped_teacher_costs_nothing_and_the_others_go_on(
     assert found.by_teacher["careful"].canonical_slug == "loopback/careful-20261101"
 
 
+def test_an_openai_endpoint_is_planned_at_the_files_prices(
+    lake: Lake, teacher_set: TeacherSet, serve: Serve
+) -> None:
+    server = serve()
+    data = teacher_set.model_dump()
+    data["endpoint"] |= {"api": "openai", "api_key_env": "COMPOSER_LOOPBACK_KEY"}
+    data["teachers"] = [data["teachers"][0] | {"model": "served-by-vllm"}]
+    found = plan(lake, TeacherSet.model_validate(data))
+    careful = found.by_teacher["careful"]
+    assert (careful.prices, careful.caches_prompts, careful.stop) == ("file", False, "")
+    assert found.strategies["chain"].usd == found.strategies["naive"].usd > 0
+    assert server.requests == 0
+
+
 def test_planning_writes_nothing(lake: Lake, teacher_set: TeacherSet, serve: Serve) -> None:
     serve()
     before = sorted(path for path in Path(lake.root).rglob("*"))
@@ -297,6 +311,10 @@ def test_tables_fit_a_terminal(lake: Lake, teacher_set: TeacherSet, serve: Serve
     from rich.console import Console
 
     serve()
+    tables = plan_tables(plan(lake, teacher_set))
+    assert "no catalogue" not in str([list(column.cells) for column in tables[2].columns])
+    tables = plan_tables(plan(lake, teacher_set, prices={}))
+    assert "no catalogue" in str([list(column.cells) for column in tables[2].columns])
     console = Console(width=80, record=True, file=io.StringIO())
     for table in plan_tables(plan(lake, teacher_set)):
         console.print(table)

@@ -1,0 +1,54 @@
+"""Curtailed voting from Dagster: fewer calls, and what it may have missed in the metadata."""
+
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import yaml
+
+from assets.definitions import build_defs
+from assets.demo import QUIET
+from assets.jobs import range_tags
+from assets.profile import demo_settings, loopback
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.settings import recipes_dir
+from composer_pipeline.testing.states import DAY, write_sessions
+
+
+def test_a_teacher_files_selection_is_followed_and_reported(tmp_path: Path) -> None:
+    data = yaml.safe_load((recipes_dir() / "teachers" / "demo.yaml").read_text())
+    data["teachers"] = [t for t in data["teachers"] if t["name"] != "flaky"]
+    data["selection"] = {"curtail": "exact", "audit_share": 0.2}
+    file = tmp_path / "teachers.yaml"
+    file.write_text(yaml.safe_dump(data))
+    settings = demo_settings(lake=str(tmp_path / "lake"), teachers=str(file))
+    lake = Lake(settings.lake)
+    write_sessions(lake, sessions=6, turns=5)
+    with loopback():
+        result = (
+            build_defs(settings)
+            .resolve_job_def("replay_and_pair")
+            .execute_in_process(
+                instance=dg.DagsterInstance.ephemeral(),
+                tags=range_tags(DAY, DAY),
+                run_config=QUIET,
+                asset_selection=[
+                    dg.AssetKey(["teacher_replies", name])
+                    for name in ("careful", "steady", "contrarian")
+                ],
+            )
+        )
+    assert result.success
+    (figures,) = {
+        tuple(
+            (name, value.value)
+            for name, value in event.step_materialization_data.materialization.metadata.items()
+            if name.startswith("selection_")
+        )
+        for event in result.get_asset_materialization_events()
+    }
+    found: dict[str, Any] = dict(figures)
+    assert found["selection_full"] == 90
+    assert found["selection_asked"] == len(lake.rows("replies")) < 90
+    assert found["selection_audited"] > 0
+    assert found["selection_missed_pairs"] == 0

@@ -80,6 +80,7 @@ class Record(msgspec.Struct, rename="camel", kw_only=True, gc=False):
     attachment: msgspec.Raw = EMPTY
     message: msgspec.Raw = EMPTY
     request_ref: msgspec.Raw = EMPTY
+    parent_tool_use_id: str | None = msgspec.field(default=None, name="parentToolUseID")
 
 
 class Usage(msgspec.Struct, gc=False):
@@ -113,10 +114,19 @@ class Message(msgspec.Struct, gc=False):
     usage: Usage | None = None
 
 
+class Progress(msgspec.Struct, rename="camel", gc=False):
+    """What a progress record tells; that of a subagent holds one of its records."""
+
+    type: str | None = None
+    agent_id: str | None = None
+    message: msgspec.Raw = EMPTY
+
+
 class MessageRecord(Record, kw_only=True, gc=False):
     """An envelope whose message, if there is one, is decoded."""
 
     message: Message | None = None  # type: ignore[assignment]
+    data: Progress | None = None
 
 
 class RequestRecord(Record, kw_only=True, gc=False):
@@ -308,6 +318,31 @@ def _from_object(value: dict[str, Any]) -> Record:
         if (item := value.get(name)) is not None:
             fields[name] = msgspec.Raw(json.dumps(item).encode())
     return RequestRecord(**fields)
+
+
+def embedded_record(record: Record) -> Record | None:
+    """Return the record of a subagent that a progress record holds; ``None`` for any other.
+
+    It has the place of the record that holds it, and the subagent's id.
+    """
+    if type(record) is not MessageRecord or (data := record.data) is None:
+        return None
+    if data.type != "agent_progress" or not data.agent_id or data.message is EMPTY:
+        return None
+    raw: Any = data.message
+    try:
+        inner: Record = _decode_typed(raw)
+    except _BROKEN:
+        inner = _UNREADABLE
+    if (message := inner.message) is not None and not _is_common(message):
+        inner = _undecoded(raw)
+    if inner is _UNREADABLE:
+        return None
+    inner.agent_id, inner.is_sidechain = data.agent_id, True
+    inner.session_id, inner.version, inner.cwd = record.session_id, record.version, record.cwd
+    inner.timestamp = inner.timestamp or record.timestamp
+    inner.uuid = inner.uuid or record.uuid
+    return inner
 
 
 def message_of(record: Record) -> Message | None:

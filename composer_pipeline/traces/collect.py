@@ -33,6 +33,7 @@ from composer_pipeline.traces.reader import (
     RequestRecord,
     Usage,
     decode_any,
+    decode_text,
     message_of,
 )
 from composer_pipeline.traces.records import GRAPH_TYPES, text_of, user_kind
@@ -294,7 +295,8 @@ class Collector:
                 for block in content:
                     if block.type == "tool_result":
                         return self._take_results(self.parts.of_message(message))
-                content = [{"type": "text", "text": b.text} for b in content if b.type == "text"]
+                texts = [decode_text(b.text) for b in content if b.type == "text"]
+                content = [{"type": "text", "text": text} for text in texts]
             parts = self.parts.of_message(message)
         kind = user_kind(record, content)
         if kind == "tool_result":

@@ -93,16 +93,16 @@ class Usage(msgspec.Struct, gc=False):
 
 
 class Block(msgspec.Struct, gc=False):
-    """A content block of a common kind."""
+    """A content block of a common kind, its content undecoded."""
 
     type: str
     id: str | None = None
     name: str | None = None
     tool_use_id: str | None = None
     is_error: bool | None = None
-    text: Any = None
-    input: Any = None
-    content: Any = None
+    text: msgspec.Raw = EMPTY
+    input: msgspec.Raw = EMPTY
+    content: msgspec.Raw = EMPTY
 
 
 class Message(msgspec.Struct, gc=False):
@@ -199,8 +199,10 @@ def read_records(lines: Iterable[bytes], stats: LineStats) -> Iterator[Record]:
         stats: receives the counts; complete when the iterator is exhausted.
     """
     size = count = records = complete = 0
-    decode, plain = _decode_typed, _PLAIN
+    decode, plain, common = _decode_typed, _PLAIN, _COMMON
+    last_line_bad = stats.last_line_bad
     record: Record
+    message: Any
     try:
         for line in lines:
             if not size and line.startswith(b"\xef\xbb\xbf"):
@@ -208,9 +210,12 @@ def read_records(lines: Iterable[bytes], stats: LineStats) -> Iterator[Record]:
             size += len(line)
             try:
                 record = decode(line)
+                if (message := record.message) is not None and type(message.content) is list:
+                    for block in message.content:
+                        if block.type not in common:
+                            record = _undecoded(line)
+                            break
             except _BROKEN:
-                record = _UNREADABLE
-            if (message := record.message) is not None and not _is_common(message):
                 record = _undecoded(line)
             if record is _UNREADABLE:
                 if not line or line.isspace():
@@ -219,8 +224,8 @@ def read_records(lines: Iterable[bytes], stats: LineStats) -> Iterator[Record]:
                 found, clean = _salvage(line)
                 stats.glued_lines += clean and len(found) > 1
                 stats.bad_lines += not clean
-                stats.last_line_bad = not clean and not line.endswith(b"\n")
-                if found and not stats.last_line_bad:
+                last_line_bad = not clean and not line.endswith(b"\n")
+                if found and not last_line_bad:
                     complete = size
                 for record in found:
                     records += 1
@@ -231,7 +236,7 @@ def read_records(lines: Iterable[bytes], stats: LineStats) -> Iterator[Record]:
             count += 1
             records += 1
             complete = size
-            stats.last_line_bad = False
+            last_line_bad = False
             if record.type not in plain:
                 if record.type in _REQUESTS:
                     record = _decode_request(line)
@@ -239,6 +244,7 @@ def read_records(lines: Iterable[bytes], stats: LineStats) -> Iterator[Record]:
                     stats.unknown_types[record.type or ""] += 1
             yield record
     finally:
+        stats.last_line_bad = last_line_bad
         stats.bytes += size
         stats.lines += count
         stats.records += records
@@ -257,14 +263,11 @@ def _is_common(message: Any) -> bool:
 
 
 def _undecoded(line: bytes) -> Record:
-    """Decode the envelope alone; :data:`_UNREADABLE` where the message is no JSON either."""
+    """Decode the envelope alone; :data:`_UNREADABLE` where that fails too."""
     try:
-        record = _decode_record(line)
+        return _decode_record(line)
     except _BROKEN:
         return _UNREADABLE
-    if record.message is not EMPTY and decode_any(record.message) is None:
-        return _UNREADABLE
-    return record
 
 
 def _salvage(line: bytes) -> tuple[list[Record], bool]:
@@ -357,6 +360,18 @@ def message_of(record: Record) -> Message | None:
     except _BROKEN:
         return None
     return message if _is_common(message) else None
+
+
+_decode_string = msgspec.json.Decoder(str).decode
+
+
+def decode_text(raw: msgspec.Raw) -> str | None:
+    """Decode an undecoded string; ``None`` for anything else."""
+    try:
+        return _decode_string(raw)
+    except _BROKEN:
+        text = decode_any(raw)
+        return text if isinstance(text, str) else None
 
 
 def decode_any(raw: msgspec.Raw | bytes | None) -> Any:

@@ -509,6 +509,37 @@ def doctor(*, lake: LakeOption = "", as_json: JsonOption = False) -> None:
         raise ComposerError("doctor found a failing check")
 
 
+tools_app = App(name="tools", help="Tool schemas of a user's own Claude Code installation.")
+app.command(tools_app)
+
+
+@tools_app.command(name="import")
+def tools_import(
+    path: Path, /, *, version: str = "", lake: LakeOption = "", as_json: JsonOption = False
+) -> None:
+    """Keep the tool schemas of an installation in the lake, for states not yet asked.
+
+    Args:
+        path: the installed npm package's folder, or its sdk-tools.d.ts.
+        version: version of Claude Code, where no package.json tells it.
+    """
+    from composer_pipeline.replay.installed import keep, read_installation
+
+    tools = read_installation(path, version)
+    keep(_lake(lake), tools)
+    report = {"version": tools.version, "tools": sorted(tools.parameters)}
+    _print(report, as_json, "tools import")
+
+
+@tools_app.command(name="list")
+def tools_list(*, lake: LakeOption = "", as_json: JsonOption = False) -> None:
+    """List the versions whose tool schemas the lake keeps."""
+    from composer_pipeline.replay.installed import kept_sets
+
+    kept = {item.version: len(item.parameters) for item in kept_sets(_lake(lake))}
+    _print({"versions": kept}, as_json, "tools")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with the contract's code."""
     try:

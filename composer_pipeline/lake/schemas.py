@@ -241,6 +241,23 @@ REPLIES = TableSpec(
     ),
 )
 
+TOOLSETS = TableSpec(
+    "toolsets",
+    "The tools that states were offered; a state that was asked keeps its tools for good.",
+    ("session_id", "digest"),
+    ("day",),
+    _schema(
+        {
+            "session_id": (_S, "Claude Code session"),
+            "digest": (_S, "BLAKE2b-128 of the tools; replies in the ledger name it"),
+            "source": (_S, "where the schemas came from: recorded, registry, installed, inferred"),
+            "tools": (JSON_LIST, "tool schemas in OpenAI form, with recorded names"),
+            "state_ids": (_STRINGS, "states of the session that were asked with them"),
+        }
+    ),
+    compact=True,
+)
+
 HINTS = TableSpec(
     "hints",
     "What a trace says was wrong with an action, and the span it should teach.",
@@ -383,6 +400,7 @@ TABLES: dict[str, TableSpec] = {
         MESSAGES,
         CHAINS,
         STATES,
+        TOOLSETS,
         REPLIES,
         HINTS,
         PAIRS,

@@ -16,7 +16,8 @@ from composer_pipeline.preferences import canonical as canon
 from composer_pipeline.preferences.agree import Reply, Vote, home_of, vote
 from composer_pipeline.preferences.shell import Place
 from composer_pipeline.replay.convert import action_message, to_chat
-from composer_pipeline.replay.schemas import Toolset, session_tools
+from composer_pipeline.replay.schemas import Toolset
+from composer_pipeline.replay.toolsets import Toolsets
 from composer_pipeline.traces.load import TraceState, load_states
 
 SCHEMA_VERSION = 1
@@ -82,7 +83,7 @@ def build_pairs(
     states = list(load_states(lake, days=[day]))
     replies = usable_replies(lake, day)
     cost = cost_of_states(lake, day)
-    tools = session_tools(states)
+    tools = Toolsets(lake, states)
     rows: list[dict[str, Any]] = []
     counts: Counter[str] = Counter()
     for done, state in enumerate(states, start=1):
@@ -91,9 +92,7 @@ def build_pairs(
         counts["consensus"] += outcome.winner_action is not None
         counts["confirmed"] += outcome.agrees_with_student
         if outcome.is_pair:
-            rows.append(
-                pair_row(state, outcome, tools[state.session_id], cost.get(state.state_id, 0))
-            )
+            rows.append(pair_row(state, outcome, tools.of(state), cost.get(state.state_id, 0)))
         if progress:
             progress(f"pairs {day}", done, len(states))
     rows.sort(key=lambda row: str(row["pair_id"]))

@@ -29,7 +29,7 @@ from composer_pipeline.publishing.splits import (
     split_of,
 )
 from composer_pipeline.replay.convert import action_message, to_chat
-from composer_pipeline.replay.schemas import session_tools
+from composer_pipeline.replay.toolsets import Toolsets
 from composer_pipeline.traces.load import TraceState, load_states
 
 STAGE = "dataset"
@@ -186,16 +186,15 @@ def _from_states(lake: Lake) -> tuple[list[Row], list[Row]]:
         hint_of = {row["state_id"]: row for row in lake.rows("hints", days=[day])}
         if not replies and not hint_of:
             continue
-        # The tools of a session are chosen over all its states, as they were for teachers.
         states = sorted(load_states(lake, days=[day]), key=lambda state: state.state_id)
-        tools = session_tools(states)
+        tools = Toolsets(lake, states)
         for state in states:
             mine, hint = replies.get(state.state_id, []), hint_of.get(state.state_id)
             outcome = vote(state, mine) if mine else None
             consensus = outcome.winner_action if outcome else None
             if consensus is None and hint is None:
                 continue
-            talk = to_chat(state, tools=tools[state.session_id].tools)
+            talk = to_chat(state, tools=tools.of(state).tools)
             base = {
                 "state_id": state.state_id,
                 "session_id": state.session_id,

@@ -23,6 +23,7 @@ text would contaminate the vote.
 """
 
 import hashlib
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -147,7 +148,7 @@ def wire_messages(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]
                     "type": "function",
                     "function": {
                         "name": call["function"]["name"],
-                        "arguments": orjson.dumps(call["function"]["arguments"]).decode(),
+                        "arguments": _json_text(call["function"]["arguments"]),
                     },
                 }
                 for call in message["tool_calls"]
@@ -334,6 +335,13 @@ def _merge_roles(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def _call(wire_id: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     function = {"name": short_name(name), "arguments": arguments}
     return {"id": wire_id, "type": "function", "function": function}
+
+
+def _json_text(arguments: Any) -> str:
+    try:
+        return orjson.dumps(arguments).decode()
+    except TypeError:  # an integer beyond 64 bits, which JSON allows
+        return json.dumps(arguments, separators=(",", ":"), ensure_ascii=False)
 
 
 def _renamed(tool: Mapping[str, Any]) -> dict[str, Any]:

@@ -154,6 +154,7 @@ def replay(
         only_on_active_path=only_on_active_path,
     )
     lake.check_writable()
+    questions.pin_tools()
     opened = ledger if isinstance(ledger, Ledger) else Ledger(ledger_path(lake, ledger))
     try:
         name = run_id or uuid.uuid4().hex
@@ -477,7 +478,7 @@ class _Run:
             "status": "refused",
             "detail": question.refuse,
             "cost_picodollars": 0,
-            **{k: v for k, v in call.meta.items() if k != "tools"},
+            **{k: v for k, v in call.meta.items() if k != "toolset"},
         }
 
     # -- the report ----------------------------------------------------------------

@@ -16,8 +16,8 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.replay.convert import Conversion, to_chat
 from composer_pipeline.replay.ledger import Call
-from composer_pipeline.replay.schemas import Toolset, session_tools
 from composer_pipeline.replay.teachers import Teacher, TeacherSet
+from composer_pipeline.replay.toolsets import Toolsets
 from composer_pipeline.replay.wire import request_key, serialise, worst_case
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Questions:
             raise InputError(f"lake {lake.url} has no states; ingest sessions first")
         self.days = known_days if days is None else sorted(set(days) & set(known_days))
         loaded = list(load_states(lake, days=self.days)) if self.days else []
-        self._toolsets: dict[str, Toolset] = session_tools(loaded)
+        self._toolsets = Toolsets(lake, loaded)
         self.states = [
             state
             for state in loaded
@@ -103,18 +103,20 @@ class Questions:
             sessions.setdefault(state.session_id, []).append(state)
         return list(sessions.values())
 
+    def pin_tools(self) -> None:
+        """Keep the tools of the selected states for good; call it before anything is asked.
+
+        Raises:
+            InputError: the lake is not writable.
+        """
+        self._toolsets.pin(self.states)
+
     def build(self, state: "TraceState", teacher: Teacher) -> Question:
         """Build the body of a state for a teacher; nothing is sent."""
         conversion = self._convert(state)
         body = serialise(teacher, conversion, state.session_id)
         endpoint = self.teacher_set.endpoint
-        tools = {
-            tool["function"]["name"]: [
-                conversion.tool_names.get(tool["function"]["name"], tool["function"]["name"]),
-                *(tool["function"].get("parameters") or {}).get("required", []),
-            ]
-            for tool in conversion.tools
-        }
+        toolset = self._toolsets.of(state)
         call = Call(
             state.state_id,
             teacher.name,
@@ -124,9 +126,9 @@ class Questions:
                 "family": teacher.family,
                 "model": teacher.model,
                 "simulated": endpoint.simulated,
-                "schema_source": self._toolsets[state.session_id].source,
+                "schema_source": toolset.source,
                 "converter_version": conversion.version,
-                "tools": tools,
+                "toolset": toolset.digest,
             },
         )
         skip = refuse = ""
@@ -144,7 +146,7 @@ class Questions:
     def _convert(self, state: "TraceState") -> Conversion:
         known = self._conversions.get(state.state_id)
         if known is None:
-            known = to_chat(state, tools=self._toolsets[state.session_id].tools)
+            known = to_chat(state, tools=self._toolsets.of(state).tools)
             # Teachers walk a session at about the same pace; keep what they share.
             if len(self._conversions) > 512:
                 self._conversions.clear()

@@ -17,6 +17,7 @@ from composer_pipeline.actions import Action
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.replay.convert import parse_reply_message
 from composer_pipeline.replay.ledger import Ledger
+from composer_pipeline.replay.toolsets import ArgumentCheck, toolsets_of_day
 from composer_pipeline.replay.wire import read_json
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -43,9 +44,11 @@ def write_replies(
         day -> teacher -> counts by status, ``rows`` and ``cost_picodollars``.
     """
     figures: dict[str, dict[str, dict[str, int]]] = {}
-    for teacher in teachers:
-        for day in days:
-            rows = [reply_row(item) for item in ledger.rows(teacher, day)]
+    names = list(teachers)
+    for day in days:
+        checks = _Checks(lake, day)
+        for teacher in names:
+            rows = [reply_row(item, checks.of(item["meta"])) for item in ledger.rows(teacher, day)]
             rows += [
                 {k: v for k, v in row.items() if k not in ("teacher", "day")}
                 for row in extra
@@ -63,8 +66,8 @@ def write_replies(
     return figures
 
 
-def reply_row(item: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the lake's row for one of :meth:`Ledger.rows`."""
+def reply_row(item: Mapping[str, Any], check: ArgumentCheck | None) -> dict[str, Any]:
+    """Return the lake's row for one of :meth:`Ledger.rows`, judged by the tools it was offered."""
     meta = item["meta"]
     row: dict[str, Any] = {
         "state_id": item["state_id"],
@@ -89,7 +92,7 @@ def reply_row(item: Mapping[str, Any]) -> dict[str, Any]:
     if item["outcome"] == "refused":
         return row
     reply = read_json(item["body"])
-    status, detail, action = judge(reply, meta["tools"])
+    status, detail, action = judge(reply, check)
     usage = _mapping(reply, "usage")
     choice = _first_choice(reply)
     return row | {
@@ -108,12 +111,13 @@ def reply_row(item: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def judge(reply: Any, tools: Mapping[str, Sequence[str]]) -> tuple[str, str, Action | None]:
+def judge(reply: Any, check: ArgumentCheck | None) -> tuple[str, str, Action | None]:
     """Return ``(status, why not, action)`` of a billed reply; status is ok or unusable.
 
     Args:
         reply: the decoded reply.
-        tools: name on the wire -> (recorded name, required arguments…).
+        check: knows the tools that were offered and their arguments; ``None`` where the
+            lake does not have them, so that no call can be judged.
     """
     choice = _first_choice(reply)
     message = choice.get("message")
@@ -122,18 +126,46 @@ def judge(reply: Any, tools: Mapping[str, Sequence[str]]) -> tuple[str, str, Act
     reason = choice.get("finish_reason")
     if reason not in ("stop", "tool_calls"):
         return "unusable", f"finish_reason {reason}", None
+    if check is None:
+        return "unusable", "the lake does not have the tools that were offered", None
     for call in message.get("tool_calls") or []:
-        if _text(_mapping(call, "function"), "name") not in tools:
+        if _text(_mapping(call, "function"), "name") not in check.names:
             return "unusable", "a tool that was not offered", None
     try:
-        action = parse_reply_message(message, {wire: names[0] for wire, names in tools.items()})
+        action = parse_reply_message(message, check.names)
     except ValueError as error:
         return "unusable", str(error), None
-    required = {names[0]: names[1:] for names in tools.values()}
     for call in action.tool_calls:
-        if missing := [key for key in required[call.name] if key not in call.arguments]:
-            return "unusable", f"{call.name} without {missing[0]}", None
+        if problem := check.problem(call):
+            return "unusable", problem, None
     return "ok", "", action
+
+
+class _Checks:
+    """The argument checks of a day's toolsets, each made once."""
+
+    def __init__(self, lake: Lake, day: str) -> None:
+        self._toolsets = toolsets_of_day(lake, day)
+        self._made: dict[str, ArgumentCheck] = {}
+
+    def of(self, meta: Mapping[str, Any]) -> ArgumentCheck | None:
+        digest = meta.get("toolset")
+        if digest is None:
+            return _listed(meta["tools"])
+        if digest not in self._made:
+            toolset = self._toolsets.get(digest)
+            if toolset is None:  # bought through another lake that shares the ledger
+                return None
+            self._made[digest] = ArgumentCheck(toolset.tools)
+        return self._made[digest]
+
+
+def _listed(tools: Mapping[str, Sequence[str]]) -> ArgumentCheck:
+    """Read the list of a ledger's older rows: wire name -> (recorded name, required…)."""
+    return ArgumentCheck(
+        {"function": {"name": names[0], "parameters": {"required": list(names[1:])}}}
+        for names in tools.values()
+    )
 
 
 def _first_choice(reply: Any) -> dict[str, Any]:

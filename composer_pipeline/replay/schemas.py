@@ -10,12 +10,17 @@ is only possible on tools that the teacher has. Inference takes the *keys* and J
 observed inputs, never a value: a value may be private.
 """
 
+import hashlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Protocol
 
 import msgspec
+import orjson
 
 from composer_pipeline.actions import Action
+from composer_pipeline.replay.installed import InstalledTools, nearest
 
 REGISTRY_VERSION = "registry@1"
 
@@ -41,11 +46,16 @@ class SessionState(Protocol):
     def action(self) -> Action: ...  # noqa: D102
 
 
-class Toolset(msgspec.Struct, frozen=True):
-    """Tools in OpenAI form, and where their schemas came from, for provenance."""
+class Toolset(msgspec.Struct, frozen=True, dict=True):
+    """Tools in OpenAI form with recorded names, and where their schemas came from."""
 
     tools: list[dict[str, Any]]
     source: str
+
+    @cached_property
+    def digest(self) -> str:
+        """BLAKE2b-128 of the tools, in hexadecimal."""
+        return hashlib.blake2b(orjson.dumps(self.tools), digest_size=16).hexdigest()
 
 
 def _tool(description: str, /, required: str = "", **parameters: Any) -> dict[str, Any]:
@@ -242,6 +252,7 @@ def tool_schemas(
     *,
     observed: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
     recorded: Sequence[Any] | None = None,
+    installed: InstalledTools | None = None,
 ) -> Toolset:
     """Return the tools to offer, sorted by name, and the source of their schemas.
 
@@ -250,33 +261,54 @@ def tool_schemas(
         observed: inputs seen for each tool, for those that the registry lacks.
         recorded: tool dictionaries of the recorded request, Anthropic or OpenAI form.
             Where there are any, they are the whole answer.
+        installed: parameters from the user's installation; they go before the registry's,
+            whose descriptions stay.
     """
     if recorded:
         tools = [tool for tool in map(_openai_form, recorded) if tool]
         if tools:
             return Toolset(tools, "recorded")
-    tools, inferred = [], 0
+    tools = []
+    sources: Counter[str] = Counter()
     for name in sorted(set(names) | set(CORE)):
         entry = REGISTRY.get(name)
-        if entry is None:
+        if installed and name in installed.parameters:
+            description = entry["description"] if entry else f"The tool {name}."
+            entry = {"description": description, "parameters": installed.parameters[name]}
+            sources[installed.source] += 1
+        elif entry is None:
             entry = infer((observed or {}).get(name, ()))
-            inferred += 1
+            sources["inferred"] += 1
         tools.append({"type": "function", "function": {"name": name, **entry}})
-    return Toolset(tools, REGISTRY_VERSION + (f"+inferred:{inferred}" if inferred else ""))
+    parts = [] if installed and sources[installed.source] == len(tools) else [REGISTRY_VERSION]
+    if installed and sources[installed.source]:
+        parts.insert(0, f"{installed.source}:{sources[installed.source]}")
+    if sources["inferred"]:
+        parts.append(f"inferred:{sources['inferred']}")
+    return Toolset(tools, "+".join(parts))
 
 
-def session_tools(states: Sequence[SessionState]) -> dict[str, Toolset]:
+def session_tools(
+    states: Sequence[SessionState], installed: Sequence[InstalledTools] = ()
+) -> dict[str, Toolset]:
     """Choose the tools of each session, the same for all its states.
 
     One set for a session keeps the start of every request equal, which is what the
     provider's prompt cache needs. States must be all the states of their sessions.
+
+    Args:
+        states: of any number of sessions.
+        installed: sets to choose from by each session's first version.
     """
     names: dict[str, set[str]] = {}
     inputs: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
     recorded: dict[str, list[Any]] = {}
+    versions: dict[str, str] = {}
     seen: set[int] = set()
     for state in states:
         session = state.session_id
+        if version := getattr(state, "version", None):
+            versions.setdefault(session, version)
         used = names.setdefault(session, set())
         known = inputs.setdefault(session, {})
         if state.tools:
@@ -298,6 +330,7 @@ def session_tools(states: Sequence[SessionState]) -> dict[str, Toolset]:
             {name for name in used if name},
             observed=inputs[session],
             recorded=recorded.get(session),
+            installed=nearest(list(installed), versions.get(session)),
         )
         for session, used in names.items()
     }

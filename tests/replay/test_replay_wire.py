@@ -9,7 +9,9 @@ import pytest
 
 from composer_pipeline.replay.convert import Conversion
 from composer_pipeline.replay.replies import judge
+from composer_pipeline.replay.schemas import tool_schemas
 from composer_pipeline.replay.teachers import TeacherSet
+from composer_pipeline.replay.toolsets import ArgumentCheck
 from composer_pipeline.replay.wire import (
     billed_cost,
     classify,
@@ -138,9 +140,9 @@ def test_worst_case_is_bytes_and_tokens_at_the_caps() -> None:
 )  # fmt: skip
 def test_usable_replies(message: dict[str, Any], reason: str, status: str) -> None:
     reply = {"choices": [{"finish_reason": reason, "message": message}]}
-    assert judge(reply, {"Bash": ["Bash", "command"]})[0] == status
+    assert judge(reply, ArgumentCheck(tool_schemas(["Bash"]).tools))[0] == status
 
 
 @pytest.mark.parametrize("reply", [None, [], {"choices": []}, {"choices": [None]}, {"choices": 3}])
 def test_odd_replies_never_raise(reply: Any) -> None:
-    assert judge(reply, {})[0] == "unusable"
+    assert judge(reply, ArgumentCheck([]))[0] == "unusable"

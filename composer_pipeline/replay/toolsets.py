@@ -1,0 +1,188 @@
+"""Which tools each state is offered, for good.
+
+Belongs here: the table ``toolsets``, which pins the tools of a state once it was asked, and
+the check of a reply's arguments against them. Does not belong here: where schemas come from
+(``replay.schemas``, ``replay.installed``).
+
+The tools are part of a request's bytes, and the bytes are what a reply is known by. A
+session that goes on and uses a new tool, or a better schema from a user's installation,
+must not change what its earlier states were asked, or all their replies would be bought
+again. So the states that were asked keep their tools, and only new states get the new ones.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import jsonschema
+import msgspec
+import referencing
+import referencing.exceptions
+
+from composer_pipeline.actions import Action, ToolCall
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.replay.convert import short_name
+from composer_pipeline.replay.installed import kept_sets
+from composer_pipeline.replay.schemas import Toolset, session_tools
+
+
+class OfferedState(Protocol):
+    """The fields of a trace state that are read here."""
+
+    @property
+    def state_id(self) -> str: ...  # noqa: D102
+    @property
+    def session_id(self) -> str: ...  # noqa: D102
+    @property
+    def day(self) -> str: ...  # noqa: D102
+    @property
+    def messages(self) -> list[dict[str, Any]]: ...  # noqa: D102
+    @property
+    def tools(self) -> list[Any] | None: ...  # noqa: D102
+    @property
+    def action(self) -> Action: ...  # noqa: D102
+
+
+class _Pin(msgspec.Struct):
+    """Tools of a session, and the states that were asked with them."""
+
+    session_id: str
+    toolset: Toolset
+    state_ids: list[str]
+
+
+class Toolsets:
+    """The tools of the states of some days.
+
+    Args:
+        lake: has the table ``toolsets``, and schemas from an installation where there are.
+        states: all the states of their days.
+    """
+
+    def __init__(self, lake: Lake, states: Sequence[OfferedState]) -> None:
+        self._lake = lake
+        by_day: dict[str, list[OfferedState]] = {}
+        for state in states:
+            by_day.setdefault(state.day, []).append(state)
+        installed = kept_sets(lake)
+        self._pins: dict[str, list[_Pin]] = {}
+        self._of: dict[str, Toolset] = {}
+        for day, mine in by_day.items():
+            pins = self._pins[day] = _read(lake, day)
+            chosen = session_tools(mine, installed)
+            latest = {pin.session_id: pin.toolset for pin in pins}
+            # An equal set is the same object, so that its conversion can be shared.
+            chosen = {s: _same(latest.get(s), chosen[s]) for s in chosen}
+            self._of |= {state.state_id: chosen[state.session_id] for state in mine}
+            self._of |= {state: pin.toolset for pin in pins for state in pin.state_ids}
+
+    def of(self, state: OfferedState) -> Toolset:
+        """Return the tools that a state was offered, or will be."""
+        return self._of[state.state_id]
+
+    def pin(self, states: Iterable[OfferedState]) -> None:
+        """Keep the tools of these states as they are; call it before they are asked.
+
+        Days without anything new are not written again.
+
+        Raises:
+            InputError: the lake is not writable.
+        """
+        by_day: dict[str, list[OfferedState]] = {}
+        for state in states:
+            by_day.setdefault(state.day, []).append(state)
+        for day, mine in by_day.items():
+            self._pins[day] = _read(self._lake, day)  # another run may have added to it
+            if self._add(day, mine):
+                rows = [
+                    {
+                        "session_id": pin.session_id,
+                        "digest": pin.toolset.digest,
+                        "source": pin.toolset.source,
+                        "tools": pin.toolset.tools,
+                        "state_ids": pin.state_ids,
+                    }
+                    for pin in self._pins[day]
+                ]
+                self._lake.write("toolsets", rows, day=day)
+
+    def _add(self, day: str, states: Sequence[OfferedState]) -> bool:
+        pins = self._pins.setdefault(day, [])
+        pinned = {state for pin in pins for state in pin.state_ids}
+        known = {(pin.session_id, pin.toolset.digest): pin for pin in pins}
+        new = [state for state in states if state.state_id not in pinned]
+        for state in new:
+            toolset = self.of(state)
+            key = (state.session_id, toolset.digest)
+            if key not in known:
+                known[key] = _Pin(state.session_id, toolset, [])
+                pins.append(known[key])
+            known[key].state_ids.append(state.state_id)
+        return bool(new)
+
+
+def toolsets_of_day(lake: Lake, day: str) -> dict[str, Toolset]:
+    """Return digest -> tools of a day, for reading replies again."""
+    return {pin.toolset.digest: pin.toolset for pin in _read(lake, day)}
+
+
+class ArgumentCheck:
+    """Says what is wrong with a call's arguments, by the schema that was offered.
+
+    Args:
+        tools: tools in OpenAI form, with recorded names.
+    """
+
+    def __init__(self, tools: Iterable[Mapping[str, Any]]) -> None:
+        self.names: dict[str, str] = {}
+        self._validators: dict[str, Any] = {}
+        for tool in tools:
+            function = tool["function"]
+            name = str(function["name"])
+            self.names[short_name(name)] = name
+            schema = function.get("parameters")
+            if not isinstance(schema, Mapping):
+                continue
+            kind = jsonschema.validators.validator_for(
+                schema, default=jsonschema.Draft202012Validator
+            )
+            try:
+                kind.check_schema(schema)
+            except jsonschema.SchemaError:
+                continue  # a recorded schema that is none checks nothing
+            # An empty registry: a reference is never fetched from anywhere.
+            self._validators[name] = kind(schema, registry=referencing.Registry())
+
+    def problem(self, call: ToolCall) -> str:
+        """Return why a call would be refused, without any of its values, or nothing."""
+        validator = self._validators.get(call.name)
+        if validator is None:
+            return ""
+        try:
+            error = jsonschema.exceptions.best_match(validator.iter_errors(call.arguments))
+        except referencing.exceptions.Unresolvable:
+            return ""
+        return _said(call.name, error) if error else ""
+
+
+def _said(tool: str, error: jsonschema.ValidationError) -> str:
+    """Describe an error by the schema, never by the value: replies may hold private text."""
+    where = ".".join(str(part) for part in error.absolute_path)
+    of = f"{tool}: {where}" if where else tool
+    if error.validator == "required":
+        missing = [key for key in error.validator_value if key not in error.instance]
+        return f"{of} without {missing[0]}" if missing else f"{of} without an argument"
+    if error.validator == "type":
+        return f"{of} is not of type {error.validator_value}"
+    return f"{of} breaks the rule {error.validator}"
+
+
+def _same(before: Toolset | None, now: Toolset) -> Toolset:
+    return before if before is not None and before.digest == now.digest else now
+
+
+def _read(lake: Lake, day: str) -> list[_Pin]:
+    rows = lake.rows("toolsets", days=[day])
+    return [
+        _Pin(row["session_id"], Toolset(row["tools"], row["source"]), list(row["state_ids"]))
+        for row in rows
+    ]

@@ -34,8 +34,9 @@ from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.tally import VoteDecision
 from composer_pipeline.replay.catalogue_records import Prices, Pricing
 from composer_pipeline.replay.engine import replay
-from composer_pipeline.replay.plan import CACHE_MINIMUM_TOKENS, plan, selector_for
+from composer_pipeline.replay.plan import plan, selector_for
 from composer_pipeline.replay.plan_measure import EXPECTED_COMPLETION_TOKENS
+from composer_pipeline.replay.plan_work import CACHE_MINIMUM_TOKENS
 from composer_pipeline.replay.questions import BYTES_PER_TOKEN, Questions
 from composer_pipeline.replay.simulate import (
     DEFAULT_P,

@@ -79,7 +79,9 @@ class Questions:
         if not known_days and days is None:
             raise InputError(f"lake {lake.url} has no states; ingest sessions first")
         self.days = known_days if days is None else sorted(set(days) & set(known_days))
-        loaded = list(load_states(lake, days=self.days)) if self.days else []
+        found = load_states(lake, days=self.days) if self.days else ()
+        # A lake that holds a state twice must not have it asked or counted twice.
+        loaded = list({state.state_id: state for state in found}.values())
         self._toolsets = Toolsets(lake, loaded)
         self.states = [
             state

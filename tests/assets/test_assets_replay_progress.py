@@ -47,7 +47,7 @@ def test_observations_while_it_runs(
     assert careful
     assert {one.partition for one in careful} == {first}
     last = {name: value.value for name, value in careful[-1].metadata.items()}
-    assert last["done"] == last["total"] > 0
+    assert 0 < last["done"] <= last["total"]
     assert last["run_ceiling_usd"] == 5.0
     assert 0 < last["run_settled_usd"] < 5
     assert last["latency_p95_ms"] > 0

@@ -29,6 +29,7 @@ def write_replies(
     teachers: Iterable[str],
     days: Sequence[str],
     extra: Sequence[Mapping[str, Any]] = (),
+    controls: Mapping[str, bool] | None = None,
 ) -> dict[str, dict[str, dict[str, int]]]:
     """Write the partitions of teachers and days; return their figures.
 
@@ -39,6 +40,8 @@ def write_replies(
         days: partitions of the states.
         extra: rows of calls that were refused before they were sent; each has ``teacher``
             and ``day`` besides the columns of the table.
+        controls: teacher -> whether it is a control by the teacher file of now, which then
+            also holds for replies that were bought under another one.
 
     Returns:
         day -> teacher -> counts by status, ``rows`` and ``cost_picodollars``.
@@ -56,6 +59,8 @@ def write_replies(
             ]
             if not rows and {"teacher": teacher, "day": day} not in lake.partitions("replies"):
                 continue
+            if controls is not None and teacher in controls:
+                rows = [{**row, "control": controls[teacher]} for row in rows]
             rows.sort(key=lambda row: (row["state_id"], row["request_hash"]))
             lake.write("replies", rows, teacher=teacher, day=day)
             counts = {"rows": len(rows), "ok": 0, "unusable": 0, "refused": 0, "unknown": 0}
@@ -80,6 +85,7 @@ def reply_row(item: Mapping[str, Any], check: ArgumentCheck | None) -> dict[str,
         "converter_version": meta["converter_version"],
         "canonical_slug": meta.get("canonical_slug"),
         "training_terms": meta.get("training_terms"),
+        "control": bool(meta.get("control", False)),
         "status": item["outcome"],
         "detail": item["detail"] or "",
         "cost_picodollars": item["cost"],

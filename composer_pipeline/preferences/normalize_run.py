@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from composer_pipeline.errors import InputError
+from composer_pipeline.preferences.normalize_columns import PAIR_PARTS, pair_text
 from composer_pipeline.preferences.normalize_ops import MODEL_FILTERS, TEXT_FILTERS
 from composer_pipeline.preferences.normalize_stats import columnar, is_columnar
 
@@ -141,11 +142,13 @@ class _Columns:
     """Flat columns as lists."""
 
     def __init__(self, table: pa.Table) -> None:
-        self.names = table.column_names
+        self.names = list(table.column_names)
+        if set(PAIR_PARTS) <= set(self.names) and "pair_text" not in self.names:
+            self.names.append("pair_text")
         self._table = table
         self._values: dict[str, list[str]] = {}
         ids = table.column("pair_id")
-        for name in self.names:
+        for name in table.column_names:
             column = table.column(name)
             if column.null_count:
                 row = column.is_null().index(pa.scalar(True)).as_py()
@@ -155,6 +158,9 @@ class _Columns:
         """Return the values of some rows."""
         if name not in self.names:
             raise InputError(f"unknown column {name!r}; the recipe must name it in an argument")
+        if name == "pair_text" and name not in self._table.column_names:
+            parts = (self.plain(part, alive) for part in PAIR_PARTS)
+            return [pair_text(*row) for row in zip(*parts, strict=True)]
         if name not in self._values:
             self._values[name] = self._table.column(name).to_pylist()
         values = self._values[name]

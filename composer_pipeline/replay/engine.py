@@ -21,15 +21,16 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.replay.catalogue import preflight
 from composer_pipeline.replay.commits import Commits
+from composer_pipeline.replay.engine_answers import Answered
 from composer_pipeline.replay.engine_call import Caller
 from composer_pipeline.replay.engine_keys import RunKey
 from composer_pipeline.replay.engine_order import Queue, Unit, units
@@ -40,12 +41,13 @@ from composer_pipeline.replay.engine_report import (
     Snapshot,
     TeacherFigures,
     TeacherStopped,
+    replay_report,
     snapshot,
-    teacher_figures,
 )
+from composer_pipeline.replay.engine_tasks import Tasks
 from composer_pipeline.replay.lanes import Lane
 from composer_pipeline.replay.ledger import Ledger, ledger_target
-from composer_pipeline.replay.money import PICO, to_pico
+from composer_pipeline.replay.money import to_pico
 from composer_pipeline.replay.questions import Questions
 from composer_pipeline.replay.replies import ReplyChecks, write_replies
 from composer_pipeline.replay.selecting import Selector
@@ -137,7 +139,7 @@ def replay(
             progress=progress,
             on_progress=on_progress,
             selector=selector,
-            checks=partial(ReplyChecks, lake),
+            checks=partial(ReplyChecks, lake) if selector else None,
         )
         asyncio.run(run.main(api_key))
         controls = {teacher.name: teacher.control for teacher in questions.teachers}
@@ -190,7 +192,7 @@ class _Run:
         self.progress = progress
         self.selector = selector
         self.on_progress = on_progress
-        self.checks = checks
+        self.answered = Answered(ledger, checks) if checks else None
         self.lanes = {
             teacher.name: Lane(teacher.concurrency, breaker_pause_s=self.limits.backoff_cap_s)
             for teacher in questions.teachers
@@ -199,14 +201,13 @@ class _Run:
         self.phase = "starting"
         self.sweep = ""
         self._recovered: set[tuple[str, str]] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._error: BaseException | None = None
         self._began = time.monotonic()
 
     # -- the run -------------------------------------------------------------------
 
     async def main(self, api_key: str | None) -> None:
         self.stop = asyncio.Event()
+        self.tasks = Tasks(self.stop, self.limits.drain_s, self._close_lanes)
         loop = asyncio.get_running_loop()
         signals = [signal.SIGTERM, signal.SIGINT]
         if threading.current_thread() is not threading.main_thread():
@@ -218,14 +219,13 @@ class _Run:
             async with Commits(self.ledger) as commits:
                 self.caller = Caller(
                     self.questions,
-                    self.ledger,
                     commits,
                     run_id=self.run_id,
                     ceiling=self.ceiling,
                     lanes=self.lanes,
                     stop=self.stop,
                     progress=self.progress,
-                    checks=self.checks if self.selector else None,
+                    answered=self.answered,
                 )
                 await self._run(api_key, commits)
         finally:
@@ -274,6 +274,10 @@ class _Run:
         for number in signals:
             loop.remove_signal_handler(number)
 
+    def _close_lanes(self) -> None:
+        for lane in self.lanes.values():
+            lane.close()
+
     async def _recover(self, key: RunKey) -> None:
         """Settle and fetch what earlier runs may have paid for, before anything is bought."""
         self.phase = "recovering"
@@ -304,15 +308,15 @@ class _Run:
             if (state.state_id, teacher.name) in caller.unknown
         ]
         for state, teacher in pairs:
-            self._spawn(one(state, teacher))
-        await self._finish_tasks(set())
+            self.tasks.spawn(one(state, teacher))
+        await self.tasks.finish()
         for state, teacher in pairs:
             self.lanes[teacher.name].asked += (state.state_id, teacher.name) in self._recovered
 
     async def _waves(self) -> None:
         self.phase = "asking"
         states, teachers = self.questions.states, self.questions.teachers
-        if self.selector is None:
+        if self.selector is None or self.answered is None:
             everything = {
                 teacher.name: {s.state_id for s in states if teacher.asks(s.state_id)}
                 for teacher in teachers
@@ -326,7 +330,7 @@ class _Run:
         while not self.stop.is_set():
             wanted: dict[str, set[str]] = {teacher.name: set() for teacher in teachers}
             before = len(named)
-            for state, teacher in self.selector.next_wave(states, teachers, self.caller.answers):
+            for state, teacher in self.selector.next_wave(states, teachers, self.answered.of):
                 if not teacher.asks(state.state_id):
                     continue
                 pair = (state.state_id, teacher.name)
@@ -356,8 +360,8 @@ class _Run:
                 ],
                 teacher.prompt_cache,
             )
-            drivers.add(self._spawn(self._drive(teacher, Queue(cut))))
-        await self._finish_tasks(drivers)
+            drivers.add(self.tasks.spawn(self._drive(teacher, Queue(cut))))
+        await self.tasks.finish(drivers)
 
     async def _drive(self, teacher: Teacher, queue: Queue) -> None:
         """Start a teacher's calls, a bounded number of them at once."""
@@ -368,7 +372,7 @@ class _Run:
             item = await queue.next()
             if item is None:
                 return
-            self._spawn(self._one(teacher, queue, room, *item))
+            self.tasks.spawn(self._one(teacher, queue, room, *item))
             await asyncio.sleep(0)
 
     async def _one(
@@ -385,42 +389,6 @@ class _Run:
             queue.done(unit)
             room.release()
 
-    # -- tasks ---------------------------------------------------------------------
-
-    def _spawn(self, job: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        task = asyncio.ensure_future(job)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: "asyncio.Task[None]") -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()):
-            self._error = self._error or error
-            self.stop.set()
-
-    async def _finish_tasks(self, drivers: "set[asyncio.Task[None]]") -> None:
-        """Wait for all tasks; once stopped, give calls the drain time and cancel them."""
-        stopped = asyncio.ensure_future(self.stop.wait())
-        try:
-            # Drivers end after all of their calls began, so they are waited for first.
-            while (waited := (drivers & self._tasks) or self._tasks) and not stopped.done():
-                await asyncio.wait({*waited, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            if self._tasks:
-                for driver in drivers:
-                    driver.cancel()
-                for lane in self.lanes.values():
-                    lane.close()
-                await asyncio.wait(set(self._tasks), timeout=self.limits.drain_s)
-        finally:
-            stopped.cancel()
-            left = set(self._tasks)
-            for task in left:
-                task.cancel()
-            await asyncio.gather(*left, return_exceptions=True)
-        if self._error:
-            raise self._error
-
     # -- progress and the report -----------------------------------------------------
 
     async def _tick(self) -> None:
@@ -433,34 +401,17 @@ class _Run:
         return snapshot(self.phase, time.monotonic() - self._began, self.lanes, scope)
 
     def report(self, figures: dict[str, dict[str, dict[str, int]]]) -> ReplayReport:
-        scope = self.ledger.status()[f"run:{self.run_id}"]
-        endpoint = self.teacher_set.endpoint
-        states = len(self.questions.states)
-        by_teacher = {
-            name: teacher_figures(lane, endpoint.name, name, states - lane.asked)
-            for name, lane in self.lanes.items()
-        }
-        lanes = self.lanes.values()
-        caller = self.caller
-        return ReplayReport(
+        """Return the report; ``figures`` are of the partitions written."""
+        return replay_report(
             run_id=self.run_id,
-            simulated=endpoint.simulated,
-            states=states,
-            calls=sum(lane.calls for lane in lanes),
-            replies=sum(lane.bought + lane.cached for lane in lanes),
-            cached=sum(lane.cached for lane in lanes),
-            recovered=sum(lane.recovered for lane in lanes),
-            refused=sum(lane.refused for lane in lanes),
-            unknown=sum(lane.unknown for lane in lanes),
-            spent_usd=scope.spent / PICO,
-            reserved_usd=(scope.reserved + scope.unknown) / PICO,
-            ceiling_usd=(scope.ceiling or 0) / PICO,
-            exhausted_scope=caller.exhausted[0] if caller.exhausted else "",
-            by_teacher=by_teacher,
+            endpoint=self.teacher_set.endpoint,
+            states=len(self.questions.states),
+            lanes=self.lanes,
+            scope=self.ledger.status()[f"run:{self.run_id}"],
             by_day_teacher=figures,
-            skipped=caller.skipped,
-            not_bought=caller.not_bought,
-            not_asked=sum(part.not_asked for part in by_teacher.values()),
+            skipped=self.caller.skipped,
+            not_bought=self.caller.not_bought,
+            exhausted=self.caller.exhausted,
             sweep=self.sweep,
         )
 

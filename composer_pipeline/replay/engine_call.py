@@ -12,23 +12,22 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from composer_pipeline.actions import Action
 from composer_pipeline.replay.commits import Commits
+from composer_pipeline.replay.engine_answers import Answered
 from composer_pipeline.replay.engine_order import ByteGate, Unit
 from composer_pipeline.replay.engine_report import Progress
 from composer_pipeline.replay.lanes import Lane
-from composer_pipeline.replay.ledger import Admission, Ledger, Reply
+from composer_pipeline.replay.ledger import Admission, Reply
 from composer_pipeline.replay.questions import Question, Questions
-from composer_pipeline.replay.replies import ReplyChecks, judge
 from composer_pipeline.replay.teachers import Teacher
 from composer_pipeline.replay.wire import Wire, anchor, anchored_tokens, worst_case
-from composer_pipeline.replay.wire_outcome import BUSY_STATUSES, Outcome, TokenPrice, read_json
+from composer_pipeline.replay.wire_outcome import BUSY_STATUSES, Outcome, TokenPrice
 
 if TYPE_CHECKING:
     from composer_pipeline.traces.load import TraceState
@@ -48,21 +47,18 @@ class Caller:
 
     Args:
         questions: builds the bodies.
-        ledger: where calls are settled; ``commits`` writes to it.
         commits: group commits to the ledger.
         run_id: the run's scope.
         ceiling: the run's ceiling in picodollars.
         lanes: one for each teacher.
         stop: set when nothing more may be asked.
         progress: called after each answer.
-        checks: argument checks of a day. Where given, what was answered is remembered, for
-            a selector.
+        answered: told what came back, where a selector wants to know.
     """
 
     def __init__(
         self,
         questions: Questions,
-        ledger: Ledger,
         commits: Commits,
         *,
         run_id: str,
@@ -70,10 +66,9 @@ class Caller:
         lanes: Mapping[str, Lane],
         stop: asyncio.Event,
         progress: Progress | None = None,
-        checks: Callable[[str], ReplyChecks] | None = None,
+        answered: Answered | None = None,
     ) -> None:
         self.questions = questions
-        self.ledger = ledger
         self.commits = commits
         self.run_id = run_id
         self.ceiling = ceiling
@@ -91,10 +86,7 @@ class Caller:
         self.unknown: set[tuple[str, str]] = set()
         #: Key -> when its latest unknown attempt left, in microseconds since 1970.
         self.unknown_since: dict[str, int] = {}
-        self._checks = checks
-        self._checks_of: dict[str, ReplyChecks] = {}
-        self._actions: dict[str, dict[str, Action | None]] = {}
-        self._stored: dict[tuple[str, str], dict[str, Action | None]] = {}
+        self.answered = answered
         self._scope_lists: dict[tuple[int, str, str], list[str]] = {}
         self._largest = 0
         self._adopt_at = 0.0
@@ -133,8 +125,8 @@ class Caller:
             self.not_bought.append(
                 {"state_id": state.state_id, "teacher": teacher.name, "why": why}
             )
-        if self._checks:
-            self._actions.setdefault(state.state_id, {}).setdefault(teacher.name, None)
+        if self.answered:
+            self.answered.nothing(state.state_id, teacher.name)
         lane.done += 1
         if self.progress:
             done = sum(one.done for one in self.lanes.values())
@@ -341,10 +333,8 @@ class Caller:
         lane.cost += billed
         lane.prompt_tokens += outcome.prompt_tokens
         lane.cached_tokens += outcome.cached_tokens
-        if self._checks:
-            call = question.call
-            action = self._judge(outcome.body, call.day, call.meta)
-            self._actions.setdefault(call.state_id, {})[call.teacher] = action
+        if self.answered:
+            self.answered.bought(question.call, outcome.body)
         held = await self.commits.settle(attempt, billed, reply, source=outcome.source_id)
         if not held:
             lane.stop("bound_violation: a bill passed its worst case")
@@ -353,32 +343,12 @@ class Caller:
 
     # -- what is known and what is closed -----------------------------------------
 
-    def answers(self, state_id: str) -> Mapping[str, Action | None]:
-        """Return what came back for a state, as a selector sees it."""
-        return self._actions.get(state_id, {})
-
     def _known(self, question: Question, lane: Lane, outcome: str) -> None:
         """Count a reply that was there before."""
         lane.cached += outcome == "billed"
         lane.refused += outcome == "refused"
-        if not self._checks:
-            return
-        call = question.call
-        partition = (call.teacher, call.day)
-        if partition not in self._stored or call.state_id not in self._stored[partition]:
-            self._stored[partition] = {
-                row["state_id"]: self._judge(row["body"], call.day, row["meta"])
-                for row in self.ledger.rows(*partition)
-                if row["outcome"] == "billed"
-            }
-        action = self._stored[partition].get(call.state_id)
-        self._actions.setdefault(call.state_id, {})[call.teacher] = action
-
-    def _judge(self, body: bytes, day: str, meta: Mapping[str, Any]) -> Action | None:
-        assert self._checks
-        if day not in self._checks_of:
-            self._checks_of[day] = self._checks(day)
-        return judge(read_json(body), self._checks_of[day].of(meta))[2]
+        if self.answered and outcome == "billed":
+            self.answered.known(question.call)
 
     def _closed(self, lane: Lane, scopes: list[str]) -> str:
         """Return why nothing more may be asked here, or an empty string."""

@@ -4,7 +4,7 @@ Belongs here: the report, progress snapshots, and why teachers stopped. Does not
 how they are shown (the CLI and the assets).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -14,6 +14,7 @@ from composer_pipeline.errors import ComposerError
 from composer_pipeline.replay.lanes import Lane
 from composer_pipeline.replay.ledger import ScopeStatus
 from composer_pipeline.replay.money import PICO
+from composer_pipeline.replay.teachers import Endpoint
 
 #: (teacher, done, total) after each answer.
 Progress = Callable[[str, int, int], None]
@@ -202,7 +203,62 @@ def snapshot(
     )
 
 
-def teacher_figures(lane: Lane, endpoint: str, name: str, not_asked: int) -> TeacherFigures:
+def replay_report(
+    *,
+    run_id: str,
+    endpoint: Endpoint,
+    states: int,
+    lanes: Mapping[str, Lane],
+    scope: ScopeStatus,
+    by_day_teacher: dict[str, dict[str, dict[str, int]]],
+    skipped: list[dict[str, str]],
+    not_bought: list[dict[str, str]],
+    exhausted: Sequence[str],
+    sweep: str,
+) -> ReplayReport:
+    """Add up what the lanes counted; the arguments are as in :class:`ReplayReport`.
+
+    Args:
+        run_id: the run's scope.
+        endpoint: where the teachers are.
+        states: how many were selected.
+        lanes: by teacher.
+        scope: the run's sums.
+        by_day_teacher: figures of the partitions written.
+        skipped: questions that do not fit.
+        not_bought: questions without an answer, and why.
+        exhausted: scopes that refused, the first first.
+        sweep: what the key's usage showed.
+    """
+    by_teacher = {
+        name: _teacher_figures(lane, endpoint.name, name, states - lane.asked)
+        for name, lane in lanes.items()
+    }
+    all_lanes = lanes.values()
+    return ReplayReport(
+        run_id=run_id,
+        simulated=endpoint.simulated,
+        states=states,
+        calls=sum(lane.calls for lane in all_lanes),
+        replies=sum(lane.bought + lane.cached for lane in all_lanes),
+        cached=sum(lane.cached for lane in all_lanes),
+        recovered=sum(lane.recovered for lane in all_lanes),
+        refused=sum(lane.refused for lane in all_lanes),
+        unknown=sum(lane.unknown for lane in all_lanes),
+        spent_usd=scope.spent / PICO,
+        reserved_usd=(scope.reserved + scope.unknown) / PICO,
+        ceiling_usd=(scope.ceiling or 0) / PICO,
+        exhausted_scope=exhausted[0] if exhausted else "",
+        by_teacher=by_teacher,
+        by_day_teacher=by_day_teacher,
+        skipped=skipped,
+        not_bought=not_bought,
+        not_asked=sum(part.not_asked for part in by_teacher.values()),
+        sweep=sweep,
+    )
+
+
+def _teacher_figures(lane: Lane, endpoint: str, name: str, not_asked: int) -> TeacherFigures:
     """Return a lane's figures for the report."""
     scope = f"endpoint:{endpoint}" if lane.stopped_account else f"teacher:{name}"
     return TeacherFigures(

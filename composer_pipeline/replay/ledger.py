@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from composer_pipeline.errors import ComposerError, InputError
-from composer_pipeline.lake.store import Lake
 from composer_pipeline.replay import ledger_queries as queries
 from composer_pipeline.replay import ledger_rules as rules
 from composer_pipeline.replay import ledger_sweep
@@ -370,6 +369,11 @@ class Ledger:
         with self._lock:
             return queries.partition(self._store, teacher, day)
 
+    def answered(self, teacher: str, day: str) -> int:
+        """Return how many rows of :meth:`rows` have a reply; it only ever grows."""
+        with self._lock:
+            return queries.answered(self._store, teacher, day)
+
 
 def open_ledger(target: str | os.PathLike[str]) -> Ledger:
     """Open or create the ledger at a path or a ``postgresql://`` URL.
@@ -383,11 +387,6 @@ def open_ledger(target: str | os.PathLike[str]) -> Ledger:
 def existing_ledger(target: str | os.PathLike[str]) -> Ledger | None:
     """Open a ledger; ``None``, and nothing created, where its file does not exist."""
     return Ledger(target) if is_url(target) or Path(target).exists() else None
-
-
-def ledger_path(lake: Lake, value: str | os.PathLike[str] | None = None) -> Any:
-    """Return :func:`ledger_target`."""
-    return ledger_target(lake, value)
 
 
 def _open_store(target: str | os.PathLike[str]) -> Store:

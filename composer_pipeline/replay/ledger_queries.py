@@ -74,6 +74,15 @@ def partition(store: Store, teacher: str, day: str) -> list[dict[str, Any]]:
     return rows
 
 
+def answered(store: Store, teacher: str, day: str) -> int:
+    """Return how many calls of a partition have a reply."""
+    sql = (
+        "SELECT count(*) FROM call JOIN reply ON reply.key = call.key"
+        " WHERE call.teacher = ? AND call.day = ?"
+    )
+    return int(store.read(sql, (teacher, day))[1][0][0])
+
+
 def unknown_calls(store: Store) -> set[tuple[str, str]]:
     """Return (state_id, teacher) of calls that may have been paid for and have no reply.
 

@@ -9,6 +9,7 @@ count as two machines.
 """
 
 import os
+import platform
 import uuid
 from pathlib import Path
 
@@ -57,7 +58,9 @@ def _boot() -> str:
 
 def _boot_id() -> str:
     path = Path("/proc/sys/kernel/random/boot_id")
-    return path.read_text().strip() if path.exists() else "unknown-boot"
+    if path.exists():
+        return path.read_text().strip()
+    return f"unknown-boot-of-{platform.node()}".replace(":", "-")
 
 
 def _start_time(pid: int) -> str:

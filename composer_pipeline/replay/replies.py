@@ -51,24 +51,46 @@ def write_replies(
     for day in days:
         checks = ReplyChecks(lake, day)
         for teacher in names:
-            rows = [reply_row(item, checks.of(item["meta"])) for item in ledger.rows(teacher, day)]
-            rows += [
+            refused = [
                 {k: v for k, v in row.items() if k not in ("teacher", "day")}
                 for row in extra
                 if row["teacher"] == teacher and row["day"] == day
             ]
-            if not rows and {"teacher": teacher, "day": day} not in lake.partitions("replies"):
-                continue
-            if controls is not None and teacher in controls:
-                rows = [{**row, "control": controls[teacher]} for row in rows]
-            rows.sort(key=lambda row: (row["state_id"], row["request_hash"]))
-            lake.write("replies", rows, teacher=teacher, day=day)
-            counts = {"rows": len(rows), "ok": 0, "unusable": 0, "refused": 0, "unknown": 0}
-            for row in rows:
-                counts[row["status"]] += 1
-            counts["cost_picodollars"] = sum(row.get("cost_picodollars") or 0 for row in rows)
-            figures.setdefault(day, {})[teacher] = counts
+            of_now = {"control": controls[teacher]} if controls and teacher in controls else {}
+            counts = _write_partition(lake, ledger, teacher, day, checks, refused, of_now)
+            if counts:
+                figures.setdefault(day, {})[teacher] = counts
     return figures
+
+
+def _write_partition(
+    lake: Lake,
+    ledger: Ledger,
+    teacher: str,
+    day: str,
+    checks: "ReplyChecks",
+    refused: Sequence[Mapping[str, Any]],
+    of_now: Mapping[str, Any],
+) -> dict[str, int]:
+    """Write one partition; return its figures, nothing where there is nothing to write.
+
+    ``of_now`` are columns that the teacher file decides, whatever the ledger recorded.
+    """
+    while True:
+        items = ledger.rows(teacher, day)
+        rows = [*(reply_row(item, checks.of(item["meta"])) for item in items), *refused]
+        if not rows and {"teacher": teacher, "day": day} not in lake.partitions("replies"):
+            return {}
+        rows.sort(key=lambda row: (row["state_id"], row["request_hash"]))
+        lake.write("replies", [{**row, **of_now} for row in rows], teacher=teacher, day=day)
+        # Another run may have settled more, and written it before this older view was.
+        if ledger.answered(teacher, day) == sum(item["outcome"] != "unknown" for item in items):
+            break
+    counts = {"rows": len(rows), "ok": 0, "unusable": 0, "refused": 0, "unknown": 0}
+    for row in rows:
+        counts[row["status"]] += 1
+    counts["cost_picodollars"] = sum(row.get("cost_picodollars") or 0 for row in rows)
+    return counts
 
 
 def reply_row(item: Mapping[str, Any], check: ArgumentCheck | None) -> dict[str, Any]:

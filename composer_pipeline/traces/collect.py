@@ -26,24 +26,24 @@ from composer_pipeline.traces.nodes import (
     Where,
 )
 from composer_pipeline.traces.parts import PartMaker
-from composer_pipeline.traces.pool import Pool, Redactor
+from composer_pipeline.traces.pool import Pool
 from composer_pipeline.traces.reader import (
     EMPTY,
     Record,
     RequestRecord,
     Usage,
     decode_any,
+    decode_text,
     message_of,
 )
 from composer_pipeline.traces.records import GRAPH_TYPES, text_of, user_kind
 from composer_pipeline.traces.redaction import user_names
 from composer_pipeline.traces.requests import Requests, reference
+from composer_pipeline.traces.sidechains import Sidechains
 from composer_pipeline.traces.uuids import UuidIndex
 
 #: In ``parents``, in place of a position: a name that is not known yet, or never.
 UNRESOLVED = -2
-
-_MAX_TOKENS = 2**60
 
 
 class Collector:
@@ -55,12 +55,16 @@ class Collector:
 
     Args:
         subagent: as for :class:`composer_pipeline.traces.turns.Trajectory`.
-        redactor: as there.
+        pool: receives the contents.
+        sidechains: keep the sidechains that the file embeds, each in a collector.
     """
 
-    def __init__(self, *, subagent: bool, redactor: Redactor | None) -> None:
+    def __init__(self, pool: Pool, *, subagent: bool = False, sidechains: bool = False) -> None:
         self.subagent = subagent
-        self.pool = Pool(redactor)
+        self.pool = pool
+        self.sidechains: Sidechains[Collector] | None = None
+        if sidechains:
+            self.sidechains = Sidechains(lambda: Collector(pool, subagent=True))
         self.nodes: list[Node] = []
         self.notes: dict[int, Note] = {}
         self.parents = array("i")
@@ -85,6 +89,8 @@ class Collector:
         self.requests = Requests(self.pool.put, self.pool.load)
         self.request_of: dict[int, str] = {}
         self.last_turn = (0, TRANSPARENT)
+        self._last_main = TRANSPARENT
+        self._count = 0
         self._names: dict[str, str] = {}
         self._cwds: set[str] = set()
         self._where: Where = (None, None, None)
@@ -96,14 +102,15 @@ class Collector:
         self._late: list[tuple[int, int, list[Part]]] = []
 
     def read(self, records: Iterable[Record]) -> None:
-        """Take all records of the file, in file order."""
+        """Take records, in file order. Call :meth:`finish` behind the last one."""
         # One loop over local names: it runs for each of up to millions of lines.
         index, get, find = self.index, self.index.get, self.index.find
         old, recent = self.index.old, self.index.RECENT
         parents, node_of, types = self.parents, self.node_of, self.types
         version, session_id, cwd = self._where
-        first_time = last_time = None
-        subagent, last_main, count = self.subagent, TRANSPARENT, 0
+        first_time, last_time = self.first_time, self.last_time
+        subagent, last_main, count = self.subagent, self._last_main, self._count
+        sidechains = self.sidechains
         for record in records:
             kind, agent_id = record.type or "", record.agent_id
             if record.cwd != cwd or record.version != version or record.session_id != session_id:
@@ -133,6 +140,8 @@ class Collector:
                 if found is None and old:
                     found = find(hash(name))
                 parent = UNRESOLVED if found is None else found
+            if sidechains is not None and (kind == "progress" or not main):
+                sidechains.take(record, main, uuid)
             main = main and kind in GRAPH_TYPES
             if parent >= 0 and (kind == "progress" or not main):
                 index[identity] = parent
@@ -172,7 +181,7 @@ class Collector:
             elif record.subtype is not None and kind not in ("assistant", "user"):
                 self._take_boundary(at, kind, record)
         self.first_time, self.last_time = first_time, last_time
-        self._finish()
+        self._last_main, self._count = last_main, count
 
     def _placed(self, version: str | None, session_id: str | None, cwd: str | None) -> None:
         """Note a version, a session and a folder that differ from the record before."""
@@ -224,7 +233,7 @@ class Collector:
         if model is not None and model not in node.models:
             node.models += (self._names.setdefault(model, model),)
         if usage is not None:
-            _count_usage(node, usage)
+            node.count(usage)
         # Once a call's input is normalised, its true form is beside the message.
         wire = None
         if record.wire_tool_inputs is not EMPTY:
@@ -286,7 +295,8 @@ class Collector:
                 for block in content:
                     if block.type == "tool_result":
                         return self._take_results(self.parts.of_message(message))
-                content = [{"type": "text", "text": b.text} for b in content if b.type == "text"]
+                texts = [decode_text(b.text) for b in content if b.type == "text"]
+                content = [{"type": "text", "text": text} for text in texts]
             parts = self.parts.of_message(message)
         kind = user_kind(record, content)
         if kind == "tool_result":
@@ -350,8 +360,10 @@ class Collector:
 
     # -- the end of the file ---------------------------------------------------------
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
         """Sort blocks that carry their position, and attach results that came too early."""
+        if self.sidechains is not None:
+            self.sidechains.finish()
         for number, segments in self._order.items():
             node = self.nodes[number]
             if sum(len(parts) for _, parts in segments) < len(node.parts):
@@ -374,18 +386,6 @@ class Collector:
         self._told = set()
         self._order = {}
         self._late = []
-
-
-def _count_usage(node: Node, usage: Usage) -> None:
-    """Take the maximum over segments: each line repeats the usage of the response."""
-    read = usage.input_tokens or 0
-    read += (usage.cache_creation_input_tokens or 0) + (usage.cache_read_input_tokens or 0)
-    if read == node.input_tokens and usage.output_tokens == node.output_tokens:
-        return
-    if abs(read) < _MAX_TOKENS:
-        node.input_tokens = max(node.input_tokens or 0, read)
-    if abs(written := usage.output_tokens or 0) < _MAX_TOKENS:
-        node.output_tokens = max(node.output_tokens or 0, written)
 
 
 def _position(segment: tuple[int, list[Part]]) -> int:

@@ -13,11 +13,14 @@ from typing import Any, Literal
 import msgspec
 
 from composer_pipeline.traces.pool import Pool
+from composer_pipeline.traces.reader import Usage
 from composer_pipeline.traces.records import Block
 
 #: In place of a node: the record is transparent. In place of a record or a piece: none.
 TRANSPARENT = -1
 NONE = -1
+
+_MAX_TOKENS = 2**60
 
 NodeKind = Literal["response", "human", "compact_summary"]
 PartKind = Literal["text", "tool_use", "tool_result", "other"]
@@ -134,3 +137,14 @@ class Node(msgspec.Struct, gc=False):
     cleared: frozenset[str] = frozenset()
     origin: int | None = None
     is_state: bool = False
+
+    def count(self, usage: Usage) -> None:
+        """Take the maximum over segments: each line repeats the usage of the response."""
+        read = usage.input_tokens or 0
+        read += (usage.cache_creation_input_tokens or 0) + (usage.cache_read_input_tokens or 0)
+        if read == self.input_tokens and usage.output_tokens == self.output_tokens:
+            return
+        if abs(read) < _MAX_TOKENS:
+            self.input_tokens = max(self.input_tokens or 0, read)
+        if abs(written := usage.output_tokens or 0) < _MAX_TOKENS:
+            self.output_tokens = max(self.output_tokens or 0, written)

@@ -6,10 +6,11 @@ split groups, replacing partitions. Does not belong here: what one file yields
 
 A day's partitions are a function of the manifest's rows of that day and of the
 parser: parsing again writes the same bytes. Within a day a state (one API response,
-known by ``message.id``) is kept once: from a main file rather than a subagent file, then
-from the file with the longest history, then where the record is no fork's copy, then
-from the smallest session id and path. All files of a session, and the forks that repeat
-its first records, lie in one day, so state ids are unique in the whole lake.
+known by ``message.id``) is kept once: from a main trajectory rather than a subagent's, from
+a subagent's own file rather than one that embeds it, then from the longest history, then
+where the record is no fork's copy, then from the smallest session id and path. All files
+of a session, and the forks that repeat its first records, lie in one day, so state ids are
+unique in the whole lake.
 
 ``sessions.group_id`` keeps related sessions in one split: it is the hash of the first
 human prompt (casefolded, white space collapsed) of the session's earliest file. Files
@@ -24,7 +25,7 @@ import io
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -41,7 +42,8 @@ from composer_pipeline.traces.reader import LineStats
 from composer_pipeline.traces.redaction import redact_json
 from composer_pipeline.traces.redaction_rules import redaction_version
 from composer_pipeline.traces.sources import read_any
-from composer_pipeline.traces.states import PARSER_VERSION, Extracted, Rows, Source, blake, extract
+from composer_pipeline.traces.state_rows import Rows
+from composer_pipeline.traces.states import PARSER_VERSION, Extracted, Source, blake, extract
 from composer_pipeline.traces.turns import Trajectory
 
 Progress = Callable[[str, int, int], None]
@@ -52,6 +54,8 @@ Row = dict[str, Any]
 _GROUP_PROMPT_CHARS = 2000
 #: Objects that the garbage collector tracks, before it looks for cycles among the new ones.
 _COLLECT_AFTER = 200_000
+#: How ids of agents begin whose only call writes the summary of a compaction.
+_COMPACTS = "acompact"
 _DAY_TABLES = ("messages", "chains", "states", "sessions")
 
 
@@ -112,7 +116,7 @@ def parse_days(
         done += 1
         if progress is not None:
             progress("parse", done, total)
-        return [] if found is None else [found]
+        return found
 
     with _rare_collections():
         for day, rows in manifests.items():
@@ -168,7 +172,7 @@ def analyse(
 
 def is_trajectory(row: Row) -> bool:
     """Say whether a manifest row is parsed: ``agent-acompact-*`` is only a summary's call."""
-    return not row["agent_id"].startswith("acompact")
+    return not row["agent_id"].startswith(_COMPACTS)
 
 
 def is_current(lake: Lake, day: str) -> bool:
@@ -201,15 +205,21 @@ def _parse_file(
     states: Rows,
     redactor: Redactor,
     on_file: OnFile | None,
-) -> Extracted | None:
+) -> list[Extracted]:
     with open_archived(lake, row) as lines:
         trajectory, stats, facts = analyse(lines, subagent=bool(row["agent_id"]), redactor=redactor)
     if on_file is not None:
         on_file(row["sha256"], facts, trajectory.response_keys(), trajectory.state_keys())
     if not is_trajectory(row):
-        return None
+        return []
     source = Source(row["path"], row["session_id"], row["agent_id"], row["sha256"])
-    return extract(trajectory, stats, facts, source, store, states)
+    found = [extract(trajectory, stats, facts, source, store, states)]
+    for agent_id, side in trajectory.sidechains.items():
+        if not agent_id.startswith(_COMPACTS) and side.trajectory.nodes:
+            part = replace(source, agent_id=agent_id, embedded=True, parent_call=side.parent_call)
+            graph, none = side.trajectory, LineStats()
+            found.append(extract(graph, none, facts_of(graph, none), part, store, states))
+    return found
 
 
 def _write_day(
@@ -230,7 +240,7 @@ def _write_day(
     # Sessions come last: their hashes say that all of the day is written (`is_current`).
     lake.write("sessions", sessions, day=day)
     return {
-        "files": len(files),
+        "files": sum(not file.source.embedded for file in files),
         "sessions": len({row["session_id"] for row in sessions}),
         "states": len(states),
         "subagent_states": len(states) - states["agent_id"].to_pylist().count(""),
@@ -276,6 +286,7 @@ def _rank(file: Extracted, at: int) -> tuple[Any, ...]:
     """Return what decides between two copies of a state; the smaller one is kept."""
     return (
         bool(file.source.agent_id),
+        file.source.embedded,
         -file.n_messages[at],
         file.message_ids[at] in file.copied,
         file.source.session_id,

@@ -9,7 +9,7 @@ from typing import Any
 
 from composer_pipeline.traces.nodes import Call, Part
 from composer_pipeline.traces.pool import Pool
-from composer_pipeline.traces.reader import Message
+from composer_pipeline.traces.reader import Message, decode_any, decode_text
 from composer_pipeline.traces.records import Block, blocks_of, result_text
 
 _THINKING = ("thinking", "redacted_thinking")
@@ -39,21 +39,23 @@ class PartMaker:
         if isinstance(content, str):
             return [Part("text", put(content))] if content and not content.isspace() else []
         for block in content or ():
-            kind, text = block.type, block.text
+            kind = block.type
             if kind == "text":
-                if type(text) is str and text and not text.isspace():
+                text = decode_text(block.text)
+                if text and not text.isspace():
                     parts.append(Part("text", put(text)))
             elif kind == "tool_use":
                 if (call_id := block.id) is not None:
                     name = block.name or ""
                     name = self._names.setdefault(name, name)
                     known = wire is not None and call_id in wire
-                    piece = put(wire[call_id] if wire is not None and known else block.input)
+                    value = wire[call_id] if wire is not None and known else decode_any(block.input)
+                    piece = put(value)
                     parts.append(Call("tool_use", piece, call_id, name, known, pool=self.pool))
             elif kind == "tool_result":
-                text = block.content
-                if type(text) is not str:
-                    text = result_text({"content": text})
+                text = decode_text(block.content)
+                if text is None:
+                    text = result_text({"content": decode_any(block.content)})
                 error = block.is_error is True
                 parts.append(Part("tool_result", put(text), str(block.tool_use_id), "", error))
         return parts

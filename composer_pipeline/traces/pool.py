@@ -75,7 +75,7 @@ class Redactor:
         """
         if len(source) < 8:
             return source, ()
-        if names != self._names:
+        if names is not self._names and names != self._names:
             self._names = names
             tag = "\0".join(sorted(names)).encode("utf-8", "replace")
             self._key = hashlib.blake2b(tag, digest_size=16).digest()

@@ -80,6 +80,7 @@ class Record(msgspec.Struct, rename="camel", kw_only=True, gc=False):
     attachment: msgspec.Raw = EMPTY
     message: msgspec.Raw = EMPTY
     request_ref: msgspec.Raw = EMPTY
+    parent_tool_use_id: str | None = msgspec.field(default=None, name="parentToolUseID")
 
 
 class Usage(msgspec.Struct, gc=False):
@@ -92,16 +93,16 @@ class Usage(msgspec.Struct, gc=False):
 
 
 class Block(msgspec.Struct, gc=False):
-    """A content block of a common kind."""
+    """A content block of a common kind, its content undecoded."""
 
     type: str
     id: str | None = None
     name: str | None = None
     tool_use_id: str | None = None
     is_error: bool | None = None
-    text: Any = None
-    input: Any = None
-    content: Any = None
+    text: msgspec.Raw = EMPTY
+    input: msgspec.Raw = EMPTY
+    content: msgspec.Raw = EMPTY
 
 
 class Message(msgspec.Struct, gc=False):
@@ -113,10 +114,19 @@ class Message(msgspec.Struct, gc=False):
     usage: Usage | None = None
 
 
+class Progress(msgspec.Struct, rename="camel", gc=False):
+    """What a progress record tells; that of a subagent holds one of its records."""
+
+    type: str | None = None
+    agent_id: str | None = None
+    message: msgspec.Raw = EMPTY
+
+
 class MessageRecord(Record, kw_only=True, gc=False):
     """An envelope whose message, if there is one, is decoded."""
 
     message: Message | None = None  # type: ignore[assignment]
+    data: Progress | None = None
 
 
 class RequestRecord(Record, kw_only=True, gc=False):
@@ -189,8 +199,10 @@ def read_records(lines: Iterable[bytes], stats: LineStats) -> Iterator[Record]:
         stats: receives the counts; complete when the iterator is exhausted.
     """
     size = count = records = complete = 0
-    decode, plain = _decode_typed, _PLAIN
+    decode, plain, common = _decode_typed, _PLAIN, _COMMON
+    last_line_bad = stats.last_line_bad
     record: Record
+    message: Any
     try:
         for line in lines:
             if not size and line.startswith(b"\xef\xbb\xbf"):
@@ -198,9 +210,12 @@ def read_records(lines: Iterable[bytes], stats: LineStats) -> Iterator[Record]:
             size += len(line)
             try:
                 record = decode(line)
+                if (message := record.message) is not None and type(message.content) is list:
+                    for block in message.content:
+                        if block.type not in common:
+                            record = _undecoded(line)
+                            break
             except _BROKEN:
-                record = _UNREADABLE
-            if (message := record.message) is not None and not _is_common(message):
                 record = _undecoded(line)
             if record is _UNREADABLE:
                 if not line or line.isspace():
@@ -209,8 +224,8 @@ def read_records(lines: Iterable[bytes], stats: LineStats) -> Iterator[Record]:
                 found, clean = _salvage(line)
                 stats.glued_lines += clean and len(found) > 1
                 stats.bad_lines += not clean
-                stats.last_line_bad = not clean and not line.endswith(b"\n")
-                if found and not stats.last_line_bad:
+                last_line_bad = not clean and not line.endswith(b"\n")
+                if found and not last_line_bad:
                     complete = size
                 for record in found:
                     records += 1
@@ -221,7 +236,7 @@ def read_records(lines: Iterable[bytes], stats: LineStats) -> Iterator[Record]:
             count += 1
             records += 1
             complete = size
-            stats.last_line_bad = False
+            last_line_bad = False
             if record.type not in plain:
                 if record.type in _REQUESTS:
                     record = _decode_request(line)
@@ -229,6 +244,7 @@ def read_records(lines: Iterable[bytes], stats: LineStats) -> Iterator[Record]:
                     stats.unknown_types[record.type or ""] += 1
             yield record
     finally:
+        stats.last_line_bad = last_line_bad
         stats.bytes += size
         stats.lines += count
         stats.records += records
@@ -247,14 +263,11 @@ def _is_common(message: Any) -> bool:
 
 
 def _undecoded(line: bytes) -> Record:
-    """Decode the envelope alone; :data:`_UNREADABLE` where the message is no JSON either."""
+    """Decode the envelope alone; :data:`_UNREADABLE` where that fails too."""
     try:
-        record = _decode_record(line)
+        return _decode_record(line)
     except _BROKEN:
         return _UNREADABLE
-    if record.message is not EMPTY and decode_any(record.message) is None:
-        return _UNREADABLE
-    return record
 
 
 def _salvage(line: bytes) -> tuple[list[Record], bool]:
@@ -310,6 +323,31 @@ def _from_object(value: dict[str, Any]) -> Record:
     return RequestRecord(**fields)
 
 
+def embedded_record(record: Record) -> Record | None:
+    """Return the record of a subagent that a progress record holds; ``None`` for any other.
+
+    It has the place of the record that holds it, and the subagent's id.
+    """
+    if type(record) is not MessageRecord or (data := record.data) is None:
+        return None
+    if data.type != "agent_progress" or not data.agent_id or data.message is EMPTY:
+        return None
+    raw: Any = data.message
+    try:
+        inner: Record = _decode_typed(raw)
+    except _BROKEN:
+        inner = _UNREADABLE
+    if (message := inner.message) is not None and not _is_common(message):
+        inner = _undecoded(raw)
+    if inner is _UNREADABLE:
+        return None
+    inner.agent_id, inner.is_sidechain = data.agent_id, True
+    inner.session_id, inner.version, inner.cwd = record.session_id, record.version, record.cwd
+    inner.timestamp = inner.timestamp or record.timestamp
+    inner.uuid = inner.uuid or record.uuid
+    return inner
+
+
 def message_of(record: Record) -> Message | None:
     """Return the decoded message of a record; ``None`` where a block is of another kind."""
     message: Any = record.message
@@ -322,6 +360,18 @@ def message_of(record: Record) -> Message | None:
     except _BROKEN:
         return None
     return message if _is_common(message) else None
+
+
+_decode_string = msgspec.json.Decoder(str).decode
+
+
+def decode_text(raw: msgspec.Raw) -> str | None:
+    """Decode an undecoded string; ``None`` for anything else."""
+    try:
+        return _decode_string(raw)
+    except _BROKEN:
+        text = decode_any(raw)
+        return text if isinstance(text, str) else None
 
 
 def decode_any(raw: msgspec.Raw | bytes | None) -> Any:

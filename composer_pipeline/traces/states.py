@@ -14,14 +14,8 @@ their own.
 import hashlib
 from array import array
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
-import msgspec
-import pyarrow as pa
-
-from composer_pipeline.lake.columns import column
-from composer_pipeline.lake.schemas import STATES
 from composer_pipeline.traces.counts import Facts
 from composer_pipeline.traces.hints import corrections, failure_of
 from composer_pipeline.traces.messages import Composer, MessageStore, dumps
@@ -30,12 +24,10 @@ from composer_pipeline.traces.outcomes import Outcome, outcomes
 from composer_pipeline.traces.reader import LineStats
 from composer_pipeline.traces.records import parse_time, text_of
 from composer_pipeline.traces.redaction import redact_text
+from composer_pipeline.traces.state_rows import Rows, StateRow
 from composer_pipeline.traces.turns import Trajectory
 
-PARSER_VERSION = "2"
-
-#: Rows that are kept as objects until they become one Arrow table.
-_BATCH_ROWS = 4096
+PARSER_VERSION = "3"
 
 Row = dict[str, Any]
 
@@ -52,12 +44,17 @@ def state_id_of(session_id: str, message_id: str) -> str:
 
 @dataclass(slots=True)
 class Source:
-    """Where a trajectory comes from: the manifest's facts about one file."""
+    """Where a trajectory comes from: the manifest's facts about one file.
+
+    A subagent may be ``embedded`` in its parent's file; ``parent_call`` started it.
+    """
 
     path: str
     session_id: str
     agent_id: str = ""
     sha256: str = ""
+    embedded: bool = False
+    parent_call: str | None = None
 
 
 @dataclass(slots=True)
@@ -78,81 +75,6 @@ class Extracted:
     session: Row = field(default_factory=dict)
     copied: set[str] = field(default_factory=set)
     first_prompt: str = ""
-
-
-class StateRow(msgspec.Struct, kw_only=True, gc=False):
-    """One row of ``states``; the fields are columns of the table."""
-
-    state_id: str
-    session_id: str
-    agent_id: str
-    message_id: str
-    chain_id: str
-    n_messages: int
-    system_hash: str | None
-    tools_hash: str | None
-    action: str | None = None
-    fidelity: str
-    on_active_path: bool
-    repaired: bool
-    error_kind: str | None = None
-    hint: str | None = None
-    hint_source: str | None = None
-    hint_call: int | None = None
-    project: str
-    cwd: str
-    model: str | None
-    version: str | None
-    ts: datetime | None
-    input_tokens: int | None
-    output_tokens: int | None
-    turn: int
-    parser_version: str
-    followed_by_error: bool
-    followed_by_correction: bool
-    interrupted: bool
-    reverted: bool
-    tests_passed: bool | None
-
-
-class Rows:
-    """The states of a day: objects that become Arrow tables a batch at a time."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._rows: list[StateRow] = []
-        self._tables: list[pa.Table] = []
-
-    def add(self, row: StateRow) -> None:
-        """Append a row."""
-        self.count += 1
-        self._rows.append(row)
-        if len(self._rows) == _BATCH_ROWS:
-            self._flush()
-
-    def table(self) -> pa.Table:
-        """Return all rows."""
-        self._flush()
-        return pa.concat_tables(self._tables)
-
-    def _flush(self) -> None:
-        rows, self._rows = self._rows, []
-        names = StateRow.__struct_fields__
-        values = (
-            zip(*map(msgspec.structs.astuple, rows), strict=True) if rows else [()] * len(names)
-        )
-        given = dict(zip(names, values, strict=True))
-        self._tables.append(
-            pa.Table.from_arrays(
-                [
-                    column(given[f.name], f.type)
-                    if f.name in given
-                    else pa.nulls(len(rows), f.type)
-                    for f in STATES.schema
-                ],
-                schema=STATES.schema,
-            )
-        )
 
 
 def extract(
@@ -430,6 +352,7 @@ class _Extractor:
             "agent_id": self.source.agent_id,
             "path": self.source.path,
             "sha256": self.source.sha256,
+            "parent_call": self.source.parent_call,
             "project": project,
             "first_prompt": self.out.first_prompt[:500],
             "models": sorted(facts["models"]),

@@ -6,21 +6,34 @@ parents (``traces.links``), how a node is written as messages (``traces.messages
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from composer_pipeline.traces.collect import Collector
 from composer_pipeline.traces.links import Linker
 from composer_pipeline.traces.nodes import Node
-from composer_pipeline.traces.pool import Redactor
+from composer_pipeline.traces.pool import Pool, Redactor
 from composer_pipeline.traces.reader import Record
 from composer_pipeline.traces.records import Block, text_of
+
+#: Tools whose calls start a subagent.
+_STARTS_AGENTS = frozenset({"Task", "Agent"})
+
+
+@dataclass(slots=True)
+class Subagent:
+    """A subagent that the file embeds, and the call of the file that started it, if known."""
+
+    trajectory: "Trajectory"
+    parent_call: str | None
 
 
 class Trajectory:
     """The turn graph of one file.
 
     Reads the records once and keeps of each what the graph needs; texts go to ``pool``.
-    ``notes`` are the transparent records that the model saw, by position.
+    ``notes`` are the transparent records that the model saw, by position. ``sidechains``
+    are the subagents whose records the file embeds, by agent id; they share the pool.
 
     Args:
         records: the records of the file, in file order.
@@ -36,11 +49,15 @@ class Trajectory:
         subagent: bool = False,
         redactor: Redactor | None = None,
     ) -> None:
-        read = Collector(subagent=subagent, redactor=redactor)
+        read = Collector(Pool(redactor), subagent=subagent, sidechains=True)
         read.read(records)
+        read.finish()
+        self._link(read)
+
+    def _link(self, read: Collector) -> None:
         links = Linker(read)
         links.run()
-        self.subagent = subagent
+        self.subagent = read.subagent
         self.nodes = read.nodes
         self.notes = read.notes
         self.pool = read.pool
@@ -58,6 +75,23 @@ class Trajectory:
         self.dangling = links.dangling()
         self._parts = read.parts
         self._active = links.active()
+        self.sidechains: dict[str, Subagent] = {}
+        for name, side in read.sidechains.found.items() if read.sidechains else ():
+            embedded = Trajectory.__new__(Trajectory)
+            embedded._link(side.records)
+            call = side.parent_call or self._call_with(embedded)
+            self.sidechains[name] = Subagent(embedded, call)
+
+    def _call_with(self, embedded: "Trajectory") -> str | None:
+        """Return the call whose prompt a sidechain begins with, if there is one."""
+        first = next((node for node in embedded.nodes if node.kind == "human"), None)
+        prompt = text_of(embedded.content_of(first)) if first is not None else ""
+        for node in self.nodes if prompt else ():
+            for call in node.calls:
+                given = call.input if call.name in _STARTS_AGENTS else None
+                if isinstance(given, dict) and given.get("prompt") == prompt:
+                    return call.id
+        return None
 
     def content_of(self, node: Node) -> list[Block]:
         """Return the blocks of a node's own parts, redacted; decoded at each call."""

@@ -109,11 +109,14 @@ class Watch(threading.Thread):
             raise self.failure
 
 
-def difference(truth: Truth, status: Mapping[str, ScopeStatus]) -> tuple[int, int]:
+def difference(
+    truth: Truth, status: Mapping[str, ScopeStatus], *, shared_key: bool
+) -> tuple[int, int]:
     """Return (|ledger - truth|, money not covered) of the worst scope, nothing in flight.
 
-    A sweep knows the sum of what a key was billed, not its parts, so a teacher's scope is
-    only held to cover the truth; all the others are held to equal it.
+    A sweep knows the sum of what a key was billed, not its parts. A scope that holds only
+    some of the key's calls (a teacher's; a run's, where several runs share the key) is held
+    to cover the truth; all others are held to equal it.
     """
     truth.read()
     charged: Counter[str] = Counter()
@@ -121,7 +124,8 @@ def difference(truth: Truth, status: Mapping[str, ScopeStatus]) -> tuple[int, in
         group = next((prefix for prefix in GROUPS if name.startswith(prefix)), name)
         charged[group] += scope.spent + scope.reserved + scope.unknown
     gaps = {group: sums - truth.of(group) for group, sums in charged.items()}
-    exact = [abs(gap) for group, gap in gaps.items() if not group.startswith("teacher:")]
+    parts = ("teacher:", *(["run:"] if shared_key else []))
+    exact = [abs(gap) for group, gap in gaps.items() if not group.startswith(parts)]
     return max(exact), max(0, -min(gaps.values()))
 
 

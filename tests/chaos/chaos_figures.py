@@ -169,8 +169,9 @@ call costs about 1.3e8 p$ and takes 50 to 200 ms.
 
 "Truth not covered" is the provider's bill minus what the ledger charges (spent, reserved and
 unknown), where that is above 0, in the worst scope of the worst moment sampled. A sweep knows
-the sum of a key's bill, not its parts: a teacher's scope is held to cover the truth, every
-other scope to equal it. Without a response cache, or where each run makes its own keys (which
-die with the process that made them, and the cache with the key), a reply that was lost on its
-way is bought again: those duplicates are counted, not judged.
+the sum of a key's bill, not its parts: a teacher's scope, and a run's where several runs share
+the key, is held to cover the truth, every other scope to equal it. Without a response cache,
+or where each run makes its own keys (which die with the process that made them, and the cache
+with the key), a reply that was lost on its way is bought again: those duplicates are counted,
+not judged.
 """

@@ -4,12 +4,13 @@ The driver is a program of its own, so that both forms are the same code.
 """
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from composer_pipeline.testing.postgres import postgres_folder
 
 ROOT = Path(__file__).parents[2]
 DRIVER = Path(__file__).with_name("chaos_driver.py")
@@ -33,7 +34,7 @@ def test_kills_and_faults_on_sqlite() -> None:
 
 @pytest.mark.slow
 def test_kills_and_faults_on_postgresql() -> None:
-    if not shutil.which("initdb"):
+    if postgres_folder() is None:
         required = "postgres" in os.environ.get("COMPOSER_REQUIRE", "")
         assert not required, "PostgreSQL is required and not installed"
         pytest.skip("PostgreSQL is not installed")

@@ -152,11 +152,11 @@ def test_no_key_in_any_file_log_exception_or_process_list(tmp_path: Path) -> Non
 
 
 class Socket(threading.Thread):
-    """A listener that counts connections and bytes, and never answers."""
+    """A listener that keeps every byte, and has nothing at any address."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
-        self.connections = self.bytes = 0
+        self.received = b""
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}/api/v1"
 
@@ -166,16 +166,31 @@ class Socket(threading.Thread):
                 connection, _ = self.listener.accept()
             except OSError:
                 return
-            self.connections += 1
             threading.Thread(target=self._read, args=(connection,), daemon=True).start()
 
     def _read(self, connection: socket.socket) -> None:
         with connection:
             try:
                 while data := connection.recv(65536):
-                    self.bytes += len(data)
+                    self.received += data
+                    connection.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
             except OSError:
                 return
+
+    @property
+    def requests(self) -> list[bytes]:
+        """The first line of every request; a request with a body is a POST."""
+        lines = self.received.split(b"\r\n")
+        return [line for line in lines if line.endswith(b"HTTP/1.1")]
+
+    def nothing_of_a_session(self) -> bool:
+        """Whether nothing came but requests without a body, for what is no call.
+
+        The catalogue is public and asked for first; its request says nothing.
+        """
+        bodies = [part.partition(b"GET ")[0] for part in self.received.split(b"\r\n\r\n")]
+        lines = self.requests
+        return not any(bodies) and all(b"/chat/" not in line for line in lines)
 
 
 @pytest.fixture
@@ -200,21 +215,23 @@ def test_a_clean_prefix_does_reach_the_socket(tmp_path: Path, listener: Socket) 
     lake = Lake(tmp_path / "lake")
     write_sessions(lake, sessions=1, turns=1)
     ask(lake, listener, tmp_path)
-    assert listener.connections >= 1
-    assert listener.bytes > 1000
+    assert any(line.startswith(b"POST /api/v1/chat/") for line in listener.requests)
+    assert b"Task 0." in listener.received
+    assert not listener.nothing_of_a_session()
 
 
-def test_a_prefix_with_a_secret_opens_no_connection(tmp_path: Path, listener: Socket) -> None:
+def test_a_prefix_with_a_secret_sends_nothing(tmp_path: Path, listener: Socket) -> None:
     lake = Lake(tmp_path / "lake")
     steps = [(Action("", (ToolCall("Bash", {"command": "env"}),)), "done")] * 2
     leak = "ghp_" + "a1B2" * 9
     write_session(lake, "leaky", steps, prompt=f"My token is {leak}.")
     report = ask(lake, listener, tmp_path)
     assert report["refused"] == 2
-    assert (listener.connections, listener.bytes) == (0, 0)
+    assert listener.nothing_of_a_session()
+    assert len(listener.received) < 1000
 
 
-def test_a_scan_that_fails_opens_no_connection(
+def test_a_scan_that_fails_sends_nothing(
     tmp_path: Path, listener: Socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake = Lake(tmp_path / "lake")
@@ -226,10 +243,11 @@ def test_a_scan_that_fails_opens_no_connection(
     monkeypatch.setattr(redaction, "find_secrets", broken)
     with pytest.raises(RuntimeError, match="scanner is broken"):
         ask(lake, listener, tmp_path)
-    assert (listener.connections, listener.bytes) == (0, 0)
+    assert listener.nothing_of_a_session()
+    assert len(listener.received) < 1000
 
 
-def test_rules_that_cannot_be_read_open_no_connection(
+def test_rules_that_cannot_be_read_send_nothing(
     tmp_path: Path, listener: Socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake = Lake(tmp_path / "lake")
@@ -238,4 +256,5 @@ def test_rules_that_cannot_be_read_open_no_connection(
     monkeypatch.setenv("COMPOSER_REDACTION", str(tmp_path / "rules.yaml"))
     with pytest.raises(InputError, match=r"rules\.yaml"):
         ask(lake, listener, tmp_path)
-    assert (listener.connections, listener.bytes) == (0, 0)
+    assert listener.nothing_of_a_session()
+    assert len(listener.received) < 1000

@@ -77,7 +77,8 @@ def ours(request: dict) -> dict:
             }
         case "map":
             (op,) = normalize_ops.load_steps(
-                [(name, {"text_key": "chosen_text", **args}) for name, args in request["steps"]]
+                [(name, {"text_key": "chosen_text", **args}) for name, args in request["steps"]],
+                request.get("custom", []),
             )
             texts = request["columns"]["chosen_text"]
             return {"out": normalize_run.evaluate(op, {"chosen_text": texts}, len(texts))}

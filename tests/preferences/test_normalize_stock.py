@@ -461,18 +461,23 @@ class Splitting(Mapper):
 
 
 def test_own_operators_cannot_call_out_and_name_themselves(ours: Ask, tmp_path: Path) -> None:
-    path = tmp_path / "own_that_fail.py"
-    path.write_text(OWN)
-    ask = {"columns": columns(["a text"]), "custom": [str(path)]}
-    for name, words in {
-        "calling_filter": "[calling_filter] PermissionError: normalize opens no connection",
-        "failing_filter": "[failing_filter] KeyError: 'nothing here'",
-        "model_filter": "[model_filter] calls a language model",
-    }.items():
-        assert words in ours("process", steps=[(name, {})], **ask)["error"]
-        ask["custom"] = []  # data-juicer loads a file once; it stays registered
-    split = ours("map", steps=[("splitting_mapper", {})], columns=columns(["a text"]))
-    assert "[splitting_mapper] gave 2 values for 1 texts" in split["error"]
+    imports, *classes = OWN.split("\n@")
+    made = {name: f"{imports}\n@{code}" for name, code in zip(FAILING, classes, strict=True)}
+    for name, words in FAILING.items():
+        # data-juicer loads a file once in a process.
+        path = tmp_path / f"own_{name}.py"
+        path.write_text(made[name])
+        verb = "map" if name.endswith("mapper") else "process"
+        ask = {"columns": columns(["a text"]), "custom": [str(path)]}
+        assert words in ours(verb, steps=[(name, {})], **ask)["error"], name
+
+
+FAILING = {
+    "calling_filter": "[calling_filter] URLError: <urlopen error normalize opens no connection>",
+    "failing_filter": "[failing_filter] KeyError: 'nothing here'",
+    "model_filter": "[model_filter] calls a language model",
+    "splitting_mapper": "[splitting_mapper] gave 2 values for 1 texts",
+}
 
 
 # -- recipes are data-juicer's ----------------------------------------------------------

@@ -88,8 +88,9 @@ def test_no_sweep_while_calls_are_in_flight_or_the_meter_may_lag(ledger: Ledger)
 def test_a_sweep_leaves_other_runs_alone(ledger: Ledger) -> None:
     ledger.mark_unknown(send(ledger, "a"), "reset")
     other = ledger.reserve("b", 100, ["run:other", "global"], CALL, send=True).attempt
-    assert ledger.sweep("run:r", 9, 0).attempts == 1
+    assert ledger.sweep("run:r", 9, 0).attempts == 1  # the other run may be in flight
     ledger.mark_unknown(other, "reset")
+    assert ledger.sweep("run:r", 9, 0).attempts == 0
     assert sums(ledger, "run:other") == (0, 0, 100)
     assert sums(ledger, "global") == (9, 0, 100)
 
@@ -176,8 +177,16 @@ def test_a_generation_is_kept_through_adoption(ledger: Ledger, target: str | Pat
         assert other.reconcile(attempt, 99)
     assert sums(ledger) == (12, 0, 0)
     # Its cached answer costs what the generation did, and nothing more.
-    ledger.settle(send(ledger, "a"), 0, billed(12), source="gen-9")
+    ledger.settle(send(ledger, "a"), 0, billed(None), source="gen-9")
     assert sums(ledger) == (12, 0, 0)
+    assert ledger.rows("t", "2026-11-16")[0]["cost"] == 12
+
+
+def test_a_generation_is_kept_when_the_outcome_is_not(ledger: Ledger) -> None:
+    attempt = send(ledger, "a")
+    ledger.note_generation(attempt, "gen-9")
+    ledger.mark_unknown(attempt, "the stream broke")
+    assert ledger.unsettled_generations() == [(attempt, "gen-9")]
 
 
 def test_a_bill_replaces_a_refusal(ledger: Ledger) -> None:

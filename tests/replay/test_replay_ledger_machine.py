@@ -57,6 +57,8 @@ class Machine(RuleBasedStateMachine):
         self.quarantined: set[str] = set()
         self.over: set[str] = set()
         self.serial = dict.fromkeys("abc", 0)
+        #: What sweeps charged a scope beyond the cost of its attempts.
+        self.careful = dict.fromkeys(SCOPES, 0)
 
     def teardown(self) -> None:
         for ledger in self.ledgers + self.dead:
@@ -67,7 +69,8 @@ class Machine(RuleBasedStateMachine):
     def sums(self, scope: str) -> tuple[int, int, int]:
         there = [a for a in self.attempts.values() if scope in a["scopes"]]
         return (
-            sum(a["cost"] or 0 for a in there if a["state"] in ("done", "swept")),
+            sum(a["cost"] or 0 for a in there if a["state"] in ("done", "swept"))
+            + self.careful[scope],
             sum(a["reserve"] for a in there if a["state"] in OPEN),
             sum(a["reserve"] for a in there if a["state"] == "unknown"),
         )
@@ -325,6 +328,11 @@ class Machine(RuleBasedStateMachine):
             assert 0 <= costs[number] <= attempt["reserve"]
             attempt |= {"state": "swept", "cost": costs[number]}
         assert result.swept_pico == sum(a["cost"] for a in unknown.values())
+        # Nobody knows which scope of them the sum was for: each is charged the most it can be.
+        for scope in SCOPES:
+            part = [a for a in unknown.values() if scope in a["scopes"]]
+            most = min(result.swept_pico, sum(a["reserve"] for a in part))
+            self.careful[scope] += most - sum(a["cost"] for a in part)
         assert self.sums(run) == (usage, 0, 0)
 
     # -- what must always hold ---------------------------------------------------------
@@ -338,6 +346,9 @@ class Machine(RuleBasedStateMachine):
                 continue
             held = status[scope]
             assert (held.spent, held.reserved, held.unknown) == self.sums(scope), scope
+            there = [a for a in self.attempts.values() if scope in a["scopes"]]
+            billed = sum(a["truth"] for a in there if a["state"] not in OPEN)
+            assert billed <= held.spent + held.unknown, scope
             assert held.ceiling == self.ceilings[scope]
             if held.ceiling is not None and scope not in self.over:
                 assert held.spent + held.reserved + held.unknown <= held.ceiling

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import expect
 
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.replay.ledger import Ledger, ledger_path
+from composer_pipeline.replay.ledger import ledger_target, open_ledger
 from composer_pipeline.testing.openrouter import LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script
 from composer_pipeline.testing.sessions import answers, sample_sessions_dir
@@ -45,7 +45,7 @@ def _backfill(dagster: Any, page: Any, first: str, last: str) -> None:
 
 
 def _spent(lake: Lake) -> tuple[int, int, int]:
-    with Ledger(ledger_path(lake)) as ledger:
+    with open_ledger(ledger_target(lake)) as ledger:
         status = ledger.status()["global"]
     return status.spent, status.reserved, status.unknown
 
@@ -59,7 +59,7 @@ def test_two_backfills_stop_at_one_ceiling(
     ingest(lake, [sample_sessions_dir()])
     days = lake.days("states")
     ceiling = Decimal("0.06")
-    with Ledger(ledger_path(lake)) as ledger:
+    with open_ledger(ledger_target(lake)) as ledger:
         ledger.set_ceiling("global", ceiling)
     dagster = start_dagster()
 
@@ -77,7 +77,7 @@ def test_two_backfills_stop_at_one_ceiling(
     expect(page.get_by_text("Budget exhausted in scope global").first).to_be_visible()
     expect(page.get_by_text("not_bought").first).to_be_visible()
 
-    with Ledger(ledger_path(lake)) as ledger:
+    with open_ledger(ledger_target(lake)) as ledger:
         ledger.set_ceiling("global", Decimal(5))
     bought = len(server.bills)
     _backfill(dagster, page, days[0], days[3])

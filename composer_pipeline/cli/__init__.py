@@ -1,0 +1,45 @@
+"""The command line: parse options, call one stage function, print its report.
+
+Belongs here: options, exit codes, output. Does not belong here: any logic of a stage.
+With ``--json`` standard output holds one JSON object; progress goes to standard error.
+Exit codes: 0 done, 2 bad usage or input, 3 budget exhausted, 1 anything else.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+
+import cyclopts
+
+from composer_pipeline.cli import preferences, replay, traces, training
+from composer_pipeline.cli.common import app
+from composer_pipeline.errors import BudgetExhausted, ComposerError, InputError
+
+#: Importing a module registers its commands, in the order of the help page.
+COMMANDS = (traces, replay, preferences, training)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit with the contract's code."""
+    try:
+        app(
+            list(arguments) if arguments is not None else None,
+            exit_on_error=False,
+            print_error=False,
+        )
+    except cyclopts.CycloptsError as error:
+        _fail(str(error).strip().splitlines()[-1] or "bad usage", 2)
+    except InputError as error:
+        _fail(str(error), 2)
+    except BudgetExhausted as error:
+        _fail(str(error), 3)
+    except ComposerError as error:
+        _fail(str(error), 1)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+def _fail(message: str, code: int) -> None:
+    sys.stderr.write(f"composer-pipeline: {message}\n")
+    sys.exit(code)

@@ -1,0 +1,5 @@
+"""``python -m composer_pipeline.cli``."""
+
+from composer_pipeline.cli import main
+
+main()

@@ -1,0 +1,157 @@
+"""Commands of the preferences room: pairs, pair, statistics, compare, normalize."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from composer_pipeline.cli.common import (
+    Bar,
+    JsonOption,
+    LakeOption,
+    app,
+    open_lake,
+    show,
+)
+from composer_pipeline.errors import InputError
+from composer_pipeline.settings import Settings
+
+
+@app.command
+def pairs(*, rules: str = "", lake: LakeOption = "", as_json: JsonOption = False) -> None:
+    """Make hints from error turns, and pairs where teachers agree against the agent.
+
+    Args:
+        rules: preference recipe (COMPOSER_PREFERENCES).
+    """
+    from composer_pipeline.preferences.hints import build_hints
+    from composer_pipeline.preferences.pairs import build_pairs
+    from composer_pipeline.preferences.rules import PreferenceRules
+
+    store = open_lake(lake)
+    recipe = PreferenceRules.load(rules or Settings.from_env().preferences)
+    days = store.days("states")
+    if not days:
+        raise InputError(f"lake {store.url} has no states; run ingest first")
+    groups = ("by_tier", "by_tool", "by_reason", "drops")
+    total: dict[str, Any] = {"states": 0, "pairs": 0, "hints": 0, **{name: {} for name in groups}}
+    for day in days:
+        total["hints"] += build_hints(store, day).hints
+        report = build_pairs(store, day, rules=recipe)
+        total["states"] += report.states
+        total["pairs"] += report.pairs
+        for name in groups:
+            for key, count in getattr(report, name).items():
+                total[name][key] = total[name].get(key, 0) + count
+    show(total, as_json, "pairs")
+
+
+@app.command
+def pair(any_id: str, /, *, lake: LakeOption = "", as_json: JsonOption = False) -> None:
+    """Show a pair side by side with every teacher's reply, or why a state made none.
+
+    Args:
+        any_id: of a pair or a state; an unambiguous beginning is enough.
+    """
+    from composer_pipeline.preferences.explain import explain
+    from composer_pipeline.preferences.pair_view import show_pair
+
+    facts = explain(open_lake(lake), any_id)
+    if as_json:
+        show(facts, True, "")
+    else:
+        show_pair(Console(), facts)
+
+
+@app.command
+def statistics(*, rules: str = "", lake: LakeOption = "", as_json: JsonOption = False) -> None:
+    """Measure agreement, noise, separability and repeats over the whole lake.
+
+    Args:
+        rules: preference recipe (COMPOSER_PREFERENCES).
+    """
+    from composer_pipeline.preferences.rules import PreferenceRules
+    from composer_pipeline.preferences.statistics import write_statistics
+
+    store = open_lake(lake)
+    if not store.days("votes"):
+        raise InputError(f"lake {store.url} has no votes; run pairs first")
+    recipe = PreferenceRules.load(rules or Settings.from_env().preferences)
+    rows = write_statistics(store, rules=recipe).rows()
+    if as_json:
+        show({"statistics": rows}, True, "")
+        return
+    table = Table("statistic", "of", "value", "n", title="statistics", title_justify="left")
+    for row in rows:
+        of = " ".join(row[name] for name in ("a", "b", "tool") if row[name])
+        value = row["note"] if row["value"] is None else f"{row['value']:.4g}"
+        table.add_row(row["statistic"], of, value, str(row["n"]))
+    Console().print(table)
+
+
+@app.command
+def compare(file: Path, /) -> None:
+    """Print the level of agreement for each line {a, b, cwd, home, context} of a JSONL file.
+
+    Args:
+        file: JSONL file.
+    """
+    from composer_pipeline.preferences.agree import compare as run
+
+    if not file.is_file():
+        raise InputError(f"{file}: no such file")
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise InputError(f"{file}:{number}: not JSON: {error.msg}") from error
+        if not isinstance(record, dict):
+            raise InputError(f"{file}:{number}: not a JSON object")
+        sys.stdout.write(json.dumps(run(record), ensure_ascii=False) + "\n")
+
+
+@app.command
+def normalize(
+    *,
+    recipe: str = "",
+    executor: str = "",
+    columns: str = "",
+    lake: LakeOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Filter the pairs with a data-juicer recipe; every dropped row is recorded.
+
+    Args:
+        recipe: data-juicer recipe (COMPOSER_NORMALIZE).
+        executor: default or ray, in place of the recipe's executor_type.
+        columns: only write the flat columns that recipes judge, as JSON lines, to this file.
+    """
+    from composer_pipeline.preferences.normalize import normalize as run
+    from composer_pipeline.preferences.normalize import write_columns
+
+    store = open_lake(lake)
+    days = store.days("pairs")
+    if not days:
+        raise InputError(f"lake {store.url} has no pairs; run pairs first")
+    if columns:
+        rows = write_columns(store, days, columns)
+        show({"rows": rows, "file": columns}, as_json, "normalize")
+        return
+    path = recipe or Settings.from_env().normalize
+    with Bar() as progress:
+        report = run(store, days, path, progress=progress, executor=executor)
+    show(
+        {
+            "kept": report.kept,
+            "dropped": report.dropped,
+            "by_op": report.by_op,
+            "changed": report.changed,
+        },
+        as_json,
+        "normalize",
+    )

@@ -1,0 +1,157 @@
+"""Commands of the traces room: ingest, sessions, states, state."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.table import Table
+
+from composer_pipeline.cli.common import (
+    Bar,
+    JsonOption,
+    LakeOption,
+    app,
+    open_lake,
+    show,
+)
+from composer_pipeline.errors import InputError
+
+
+@app.command
+def ingest(
+    paths: Sequence[Path],
+    /,
+    *,
+    lake: LakeOption = "",
+    per_file: Annotated[bool, Parameter(negative="")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Archive and parse session files or folders.
+
+    Args:
+        paths: JSONL files, or folders of them.
+        per_file: report the counts of each file too.
+    """
+    from composer_pipeline.traces.ingest import ingest as run
+
+    if not paths:
+        raise InputError("ingest needs at least one PATH")
+    with Bar() as progress:
+        report = run(open_lake(lake), list(paths), progress=progress)
+    out: dict[str, Any] = dict(report.totals)
+    if per_file:
+        out["by_file"] = report.by_file
+    show(out, as_json, "ingest")
+
+
+@app.command
+def states(*, session: str = "", lake: LakeOption = "", as_json: JsonOption = False) -> None:
+    """List states; with --json, one object a line.
+
+    Args:
+        session: only this session; the beginning of its id is enough.
+    """
+    from composer_pipeline.show import SHORT_ID
+    from composer_pipeline.traces.load import load_states
+
+    store = open_lake(lake)
+    wanted = store.query(
+        "SELECT state_id FROM states WHERE starts_with(session_id, ?) ORDER BY ts, state_id",
+        [session],
+    )
+    order = {state_id: number for number, (state_id,) in enumerate(wanted)}
+    rows: list[dict[str, Any]] = [{}] * len(order)
+    for found in load_states(store, state_ids=order):
+        rows[order[found.state_id]] = {
+            "state_id": found.state_id,
+            "session_id": found.session_id,
+            "message_id": found.message_id,
+            "n_messages": found.n_messages,
+            "tools": [call.name for call in found.action.tool_calls],
+            "error_kind": found.error_kind,
+        }
+    if as_json:
+        _lines(rows)
+        return
+    table = Table("state", "session", "messages", "tools", "error")
+    for row in rows:
+        tools, error = ", ".join(row["tools"]), row["error_kind"] or ""
+        state_id, session_id = row["state_id"][:SHORT_ID], row["session_id"][:SHORT_ID]
+        table.add_row(state_id, session_id, str(row["n_messages"]), tools, error)
+    Console().print(table)
+
+
+def _iso(value: datetime) -> str:
+    return value.isoformat()
+
+
+def _lines(rows: Sequence[Mapping[str, Any]]) -> None:
+    for row in rows:
+        sys.stdout.write(json.dumps(row, ensure_ascii=False, default=_iso) + "\n")
+
+
+@app.command
+def sessions(*, lake: LakeOption = "", as_json: JsonOption = False) -> None:
+    """List sessions and subagents with their counts; with --json, one object a line."""
+    from composer_pipeline.show import session_table
+
+    store = open_lake(lake)
+    with store.duckdb() as con:
+        found = con.execute(
+            """
+            WITH hints AS (
+              SELECT day, session_id, agent_id, count(hint) AS hints,
+                     count(error_kind) AS error_turns FROM states GROUP BY ALL)
+            SELECT s.day, s.session_id, s.agent_id, s.path, s.project, s.first_prompt, s.first_ts,
+                   s.last_ts, s.models, s.versions, s.lines, s.bad_lines, s.responses, s.states,
+                   s.states_active_path, s.tool_calls, s.tool_errors, s.compactions,
+                   s.repaired_states,
+                   coalesce(h.error_turns, 0) AS error_turns, coalesce(h.hints, 0) AS hints
+            FROM sessions s LEFT JOIN hints h USING (day, session_id, agent_id)
+            ORDER BY s.day, s.first_ts, s.session_id, s.agent_id, s.path
+            """
+        )
+        names = [column[0] for column in found.description]
+        rows = [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+    if as_json:
+        _lines(rows)
+    else:
+        Console().print(session_table(rows))
+
+
+@app.command
+def state(state_id: str, /, *, lake: LakeOption = "", as_json: JsonOption = False) -> None:
+    """Show one state: what the agent saw, what it did, and what came of it.
+
+    Args:
+        state_id: as `states` lists it; an unambiguous beginning is enough.
+    """
+    from composer_pipeline.show import show_state
+    from composer_pipeline.traces.following import following
+    from composer_pipeline.traces.load import load_state
+
+    store = open_lake(lake)
+    found = load_state(store, state_id)
+    behind = following(store, found)
+    if not as_json:
+        show_state(Console(), found, behind)
+        return
+    out = {
+        "state_id": found.state_id,
+        "session_id": found.session_id,
+        "message_id": found.message_id,
+        "prefix": found.messages,
+        "action": json.loads(found.action_json),
+        "fidelity": found.fidelity,
+        "on_active_path": found.on_active_path,
+        "repaired": found.repaired,
+        "error_kind": found.error_kind,
+        "hint": found.hint,
+        "next": behind,
+    }
+    show(out, True, "")

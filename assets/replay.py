@@ -55,9 +55,13 @@ def build_replay(teachers: TeacherSet) -> dg.AssetsDefinition:
                 **table_metadata("replies"),
                 "model": teacher.model,
                 "family": teacher.family,
+                "control": teacher.control,
+                "ask_share": teacher.ask_share,
             },
             description=(
-                f"Replies of {teacher.model} ({teacher.family} family) to every state of the day"
+                f"Replies of {teacher.model} ({teacher.family} family"
+                + (", a control that never votes" if teacher.control else "")
+                + f") to {_which(teacher.ask_share)} of the day"
                 + (", simulated by the loopback server." if teachers.endpoint.simulated else ".")
             ),
         )
@@ -119,6 +123,10 @@ def build_replay(teachers: TeacherSet) -> dg.AssetsDefinition:
             )
 
     return replay
+
+
+def _which(share: float) -> str:
+    return "every state" if share == 1 else f"a fixed sample ({share:.2%}) of the states"
 
 
 def _why(report: "ReplayReport", missing: Counter[str]) -> str:

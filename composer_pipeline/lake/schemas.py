@@ -244,6 +244,7 @@ REPLIES = TableSpec(
                 "enforced (only models whose author allows training on outputs), declared"
                 " (not enforced, allowed by the catalogue), not enforced; null in old rows",
             ),
+            "control": (_B, "bought as a control: never votes; null in old rows, which are not"),
         }
     ),
 )
@@ -318,6 +319,11 @@ _PAIR_COLUMNS: dict[str, tuple[pa.DataType, str]] = {
     "weight_reason": (_S, "why the weight is not 1, or empty"),
     "contamination": (_STRINGS, "evidence that the session works on a benchmark's repository"),
     "student": (_S, "recorded, or the name of the model whose sampled action is rejected"),
+    "training_terms": (
+        _S,
+        "the loosest of the voters' (as in replies): enforced, declared, unknown, not enforced;"
+        " null in old rows",
+    ),
 }
 
 PAIRS = TableSpec(
@@ -377,7 +383,7 @@ VOTES = TableSpec(
             "mutating": (_B, "either side changes files or state"),
             "raters": (_STRINGS, "agent, then each teacher with a usable reply, by name"),
             "families": (_STRINGS, "family of each rater; empty for the agent"),
-            "controls": (pa.list_(_B), "rater is of the agent's own family and does not vote"),
+            "controls": (pa.list_(_B), "rater is a control: does not vote, by its own family or its entry"),
             "mutates": (pa.list_(_B), "rater's action changes something"),
             "labels": (_STRINGS, "name of each voter's cluster; null where a rater has no vote"),
             "levels": (pa.list_(_I), "level of each two raters: (0,1), (0,2) ... (1,2) ...; 5 none"),

@@ -19,7 +19,7 @@ from composer_pipeline.preferences.ballots import (
     STUDENT_FAMILIES,
     Excluded,
     Reply,
-    is_own,
+    is_control,
     screen,
 )
 from composer_pipeline.preferences.known import KnownFiles
@@ -64,9 +64,10 @@ class Vote:
     that of the cluster sizes in bits.
 
     Every reply is in exactly one of ``voters`` (one a family), ``doubles`` (further replies
-    of a family that has its vote), ``controls`` (the agent's own family) and ``excluded``
-    (with a reason); ``n_usable`` counts all but the excluded. ``levels`` holds each pair of
-    voters once, ``to_student`` the level of every voter and control with the agent.
+    of a family that has its vote), ``controls`` (bought as such, or of the agent's own
+    family) and ``excluded`` (with a reason); ``n_usable`` counts all but the excluded.
+    ``levels`` holds each pair of voters once, ``to_student`` the level of every voter and
+    control with the agent.
     """
 
     winner_action: Action | None = None
@@ -141,15 +142,16 @@ def vote(
 
     Args:
         state: a ``traces.load.TraceState`` or anything with its fields.
-        replies: usable replies. Those of the agent's own family are controls, and those
-            that are empty or in another language are excluded; neither votes.
+        replies: usable replies. Those that were bought as controls or are of the agent's own
+            family are controls, and those that are empty or in another language are excluded;
+            neither votes.
         quorum: fewest families that make a winner.
         semantic: judge of meaning for level L3 (``levels.level``); off by default.
     """
     situation = situation_of(state)
     kept, excluded = screen(state.messages, state.action, replies)
     own = getattr(state, "model", None)
-    mine = {id(reply) for reply in kept if is_own(reply, own)}
+    mine = {id(reply) for reply in kept if is_control(reply, own)}
     place = situation.place
     controls = [_ballot(reply, place) for reply in kept if id(reply) in mine]
     voters, doubles = _one_a_family(

@@ -107,7 +107,8 @@ class NoiseFloor:
 
     ``teacher`` is P(teacher's action differs from the agent's), ``resample`` P(an action
     sampled again from the agent's own family differs), ``excess`` their difference, all over
-    the audited states: those with a reply of a control. ``error`` is the standard error of
+    the audited states: those with a reply of a control. A control of another family is taken
+    at its word: then ``resample`` is that family's disagreement. ``error`` is the standard error of
     the excess.
     """
 

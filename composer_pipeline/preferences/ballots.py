@@ -1,9 +1,9 @@
 """Which replies may vote on a state, and why the others may not.
 
 Belongs here: one reply as a vote sees it, the reason of every reply that is kept out, the
-agent's own family. Does not belong here: reading raw bytes (``replay.replies``) and the vote
-(``preferences.agree``). Nothing is lost: a reply is a voter, a control, or excluded with a
-reason, and the three add up.
+agent's own family, controls, and the terms of a vote's replies. Does not belong here: reading
+raw bytes (``replay.replies``) and the vote (``preferences.agree``). Nothing is lost: a reply is
+a voter, a control, or excluded with a reason, and the three add up.
 """
 
 import re
@@ -17,6 +17,10 @@ from composer_pipeline.preferences.languages import language_of
 
 #: Families of the agent that wrote the traces, where a state does not name its model.
 STUDENT_FAMILIES = frozenset({"claude", "anthropic"})
+
+#: Training terms of replies, the strictest first; see the table ``replies``. Old rows name
+#: none, which may mean that nobody looked, and counts as looser than what was looked up.
+TERMS = ("enforced", "declared", "unknown", "not enforced")
 
 #: Words of model and family names that say whose model it is.
 LINEAGES: dict[str, frozenset[str]] = {
@@ -52,6 +56,8 @@ class Reply:
     tokens: int = 0
     cost_picodollars: int = 0
     simulated: bool = False
+    control: bool = False
+    training_terms: str | None = None
 
     @staticmethod
     def from_row(row: Mapping[str, Any]) -> "Reply":
@@ -64,6 +70,8 @@ class Reply:
             tokens=int(row.get("completion_tokens") or 0),
             cost_picodollars=int(row.get("cost_picodollars") or 0),
             simulated=bool(row.get("simulated")),
+            control=bool(row.get("control")),
+            training_terms=row.get("training_terms"),
         )
 
 
@@ -170,6 +178,16 @@ def own_families(model: str | None) -> frozenset[str]:
     return LINEAGES[lineage] | {lineage} if lineage else STUDENT_FAMILIES
 
 
+def is_control(reply: Reply, model: str | None) -> bool:
+    """Say whether a reply is a control: bought as one, or of the agent's own family.
+
+    Args:
+        reply: a usable reply.
+        model: the agent's model, where the state names it.
+    """
+    return reply.control or is_own(reply, model)
+
+
 def is_own(reply: Reply, model: str | None) -> bool:
     """Say whether a reply comes from the family of the agent that wrote the trace.
 
@@ -183,6 +201,13 @@ def is_own(reply: Reply, model: str | None) -> bool:
         or lineage_of(family) == lineage
         or lineage in lineages_of(reply.model)
     )
+
+
+def loosest_terms(replies: Iterable[Reply]) -> str:
+    """Return the loosest training terms of some replies; ``unknown`` where one names none."""
+    terms = {reply.training_terms or "unknown" for reply in replies} or {"unknown"}
+    ranked = [*(term for term in TERMS if term in terms), *sorted(terms - set(TERMS))]
+    return ranked[-1]
 
 
 def lineage_of(name: str) -> str:

@@ -157,6 +157,7 @@ def _teachers(
             "family": row["family"],
             "model": row["model"],
             "simulated": bool(row["simulated"]),
+            "control": name in controls or bool(row["control"]),
             "cost_usd": to_usd(row["cost_picodollars"] or 0),
         }
         reply = used.get(name)
@@ -174,7 +175,6 @@ def _teachers(
             continue
         entry |= {
             "usable": True,
-            "control": name in controls,
             "votes": name in cluster_of,
             "cluster": cluster_of.get(name),
             "wins": name in winners,

@@ -139,7 +139,8 @@ def _teachers(console: Console, teachers: Sequence[Mapping[str, Any]]) -> None:
     for entry in teachers:
         who = Text(entry["teacher"], style="bold" if entry.get("wins") else "")
         simulated = ", simulated" if entry["simulated"] else ""
-        who.append(f"\n{entry['family']}{simulated}\n${entry['cost_usd']}", style="dim")
+        control = ", control" if entry["control"] else ""
+        who.append(f"\n{entry['family']}{control}{simulated}\n${entry['cost_usd']}", style="dim")
         if not entry["usable"]:
             table.add_row(who, Text(f"{entry['status']}: {entry['detail']}", style="red"))
             continue

@@ -19,6 +19,7 @@ from composer_pipeline.actions import Action
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences import canonical as canon
 from composer_pipeline.preferences.agree import Reply, Vote, home_of, vote
+from composer_pipeline.preferences.ballots import loosest_terms
 from composer_pipeline.preferences.contamination import Benchmarks, contaminated_sessions
 from composer_pipeline.preferences.rules import Hindsight, PreferenceRules
 from composer_pipeline.preferences.selection import STAGE, hindsight, select
@@ -47,6 +48,8 @@ REPLY_COLUMNS = [
     "cost_picodollars",
     "simulated",
     "created_at",
+    "control",
+    "training_terms",
 ]
 
 
@@ -264,6 +267,7 @@ def pair_row(
         "weight_reason": why,
         "contamination": [],
         "student": RECORDED,
+        "training_terms": loosest_terms(outcome.voters),
     }
 
 

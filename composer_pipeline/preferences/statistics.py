@@ -44,7 +44,8 @@ class Quality:
     ``funnel`` rows from states to the dataset in order, ``reasons`` states by what came of
     their vote, ``outcomes`` and ``tiers`` pairs, ``per_session`` (mean, largest) pairs of the
     sessions that have any, ``length_ratio`` the deciles 1, 5 and 9 of chosen to rejected.
-    ``near`` are rows of the table ``near_duplicates``; ``contaminated`` counts flagged pairs.
+    ``near`` are rows of the table ``near_duplicates``; ``contaminated`` counts flagged pairs,
+    ``controls`` the states that each control answered: they are raters without a vote.
     """
 
     scope: str
@@ -62,6 +63,7 @@ class Quality:
     contaminated: int
     pairs: int
     near: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
+    controls: Mapping[str, int] = field(default_factory=dict)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows of ``preference_statistics``, in a fixed order."""
@@ -102,6 +104,7 @@ class Quality:
         for statistic, counts, of in (
             ("rows", self.funnel, states),
             ("states_by_reason", self.reasons, states),
+            ("control_replies", self.controls, states),
             ("pairs_by_outcome", self.outcomes, self.pairs),
             ("pairs_by_tier", self.tiers, self.pairs),
             ("pairs_dropped", self.drops, self.funnel.get("candidates", 0)),
@@ -170,6 +173,12 @@ def measure(lake: Lake, scope: str = ALL, *, rules: PreferenceRules | None = Non
         contaminated=sum(bool(row["contamination"]) for row in pairs),
         pairs=len(pairs),
         near=near_duplicates(prints, rules.near_duplicates),
+        controls=_count(
+            name
+            for row in votes
+            for name, control in zip(row["raters"], row["controls"], strict=True)
+            if control
+        ),
     )
 
 

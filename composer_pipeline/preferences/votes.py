@@ -25,7 +25,7 @@ AGENT = "agent"
 REASONS: dict[str, str] = {
     "no_reply": "no teacher was asked about it",
     "no_usable_reply": "no reply to it was usable",
-    "no_voter": "only the agent's own family answered, and it does not vote",
+    "no_voter": "only controls or the agent's own family answered, and they do not vote",
     "one_family": "only one family of teachers gave a usable reply",
     "no_quorum": "no two families agreed with each other",
     "tie": "two groups of families of the same size disagreed",

@@ -6,7 +6,7 @@ know before training on them. Does not belong here: which files there are
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -42,12 +42,29 @@ def file_path(config: str, split: str) -> str:
     return f"data/{config}/{split}.parquet"
 
 
-def card(repo: str, tables: Mapping[tuple[str, str], pa.Table]) -> str:
+#: Training terms under which the author of a model allows training on its outputs.
+_DISTILLABLE = frozenset({"enforced", "declared"})
+
+#: Headline statistics: (name in ``preference_statistics``, what it is).
+_HEADLINES = (
+    ("krippendorff_alpha", "Krippendorff's alpha of the teachers' votes, all tools"),
+    ("separability_auc", "separability: AUC of a classifier that sees only style"),
+    ("resample_disagreement", "noise floor: the agent's own family, asked again, differs"),
+    ("excess_disagreement", "teachers differ from the agent beyond the noise floor by"),
+)
+
+
+def card(
+    repo: str,
+    tables: Mapping[tuple[str, str], pa.Table],
+    statistics: Sequence[Mapping[str, Any]] = (),
+) -> str:
     """Return the card's text.
 
     Args:
         repo: ``owner/name``.
         tables: (config, split) to its rows; only those that have any.
+        statistics: rows of ``preference_statistics`` of the whole lake; no section without.
     """
     rows = {key: table.num_rows for key, table in tables.items()}
     pairs = [tables["pairs", split] for split in SPLITS if ("pairs", split) in tables]
@@ -111,6 +128,8 @@ states of agents are long, and the default cuts them.''',
             ],
         ),
         _counts(pairs),
+        _terms(pairs),
+        _headlines(statistics),
         "## How pairs were made",
         "1. Sessions are parsed into states: what the agent saw, and what it did next.\n"
         "2. Text is redacted before it is stored, and before a teacher sees it.\n"
@@ -174,6 +193,47 @@ def _simulated(tables: Mapping[tuple[str, str], pa.Table]) -> str:
         " answer over the real protocol, for demonstrations and tests. No model was asked."
         " Do not train a model for use on them."
     )
+
+
+def _terms(pairs: Sequence[pa.Table]) -> str:
+    """Return one line on pairs whose voters' terms are not known to allow training."""
+    terms = Counter(
+        value or "unknown"
+        for table in pairs
+        for value in (
+            table.column("training_terms").to_pylist()
+            if "training_terms" in table.column_names
+            else [None] * table.num_rows
+        )
+    )
+    bad = {name: count for name, count in sorted(terms.items()) if name not in _DISTILLABLE}
+    if not bad:
+        return ""
+    counts = ", ".join(f"{count} `{name}`" for name, count in bad.items())
+    return (
+        f"> **Training terms.** {sum(bad.values())} of {terms.total()} pairs have a voter whose"
+        f" author is not known to allow training on its outputs: {counts} (`training_terms`)."
+    )
+
+
+def _headlines(statistics: Sequence[Mapping[str, Any]]) -> str:
+    """Return the section on quality; a number that could not be measured says why."""
+    found = {(row["statistic"], row["a"], row["b"], row["tool"]): row for row in statistics}
+    if not found:
+        return ""
+
+    def said(row: Mapping[str, Any] | None) -> tuple[str, str]:
+        if row is None or row["value"] is None:
+            note = str(row["note"] or "") if row else ""
+            return note if note.startswith("not ") else f"not measured: {note or 'no data'}", "-"
+        return f"{row['value']:.3f}", str(row["n"])
+
+    counts = {name: found.get(("rows", name, "", "")) for name in ("voted", "consensus")}
+    voted, consensus = (int(row["value"] or 0) if row else 0 for row in counts.values())
+    agree = (f"{consensus / voted:.3f}", str(voted)) if voted else said(None)
+    lines = [["agreement: states whose teachers, of two families or more, have a winner", *agree]]
+    lines += [[what, *said(found.get((name, "", "", "")))] for name, what in _HEADLINES]
+    return "## How good it is\n\n" + _table(["statistic", "value", "measured on"], lines)
 
 
 def _counts(pairs: list[pa.Table]) -> str:

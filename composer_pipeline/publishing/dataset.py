@@ -189,8 +189,8 @@ def _from_states(lake: Lake) -> tuple[list[Row], list[Row]]:
         states = sorted(load_states(lake, days=[day]), key=lambda state: state.state_id)
         tools = Toolsets(lake, states)
         for state in states:
-            mine, hint = replies.get(state.state_id, []), hint_of.get(state.state_id)
-            outcome = vote(state, mine) if mine else None
+            every, hint = replies.get(state.state_id, []), hint_of.get(state.state_id)
+            outcome = vote(state, every) if every else None
             consensus = outcome.winner_action if outcome else None
             if consensus is None and hint is None:
                 continue
@@ -201,7 +201,9 @@ def _from_states(lake: Lake) -> tuple[list[Row], list[Row]]:
                 "prompt": talk.messages,
                 "tools": talk.tools,
             }
-            if consensus is not None:
+            if outcome is not None and consensus is not None:
+                # Controls are bought to measure, not to train on.
+                mine = [reply for reply in every if reply not in outcome.controls]
                 recorded.append(
                     {**base, **_answers(state, mine), "consensus": [action_message(consensus)]}
                 )

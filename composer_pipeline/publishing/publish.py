@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake.schemas import SCHEMA_VERSION, TABLES
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.preferences.statistics import ALL
 from composer_pipeline.publishing.card import CONFIGS, card, file_path, simulated_rows
 from composer_pipeline.publishing.splits import SPLITS, overlaps, prompt_hash
 from composer_pipeline.traces.redaction import find_secrets
@@ -68,7 +69,8 @@ def publish(
     """Bring a dataset repository to the state of the lake's ``dataset_*`` tables.
 
     Args:
-        lake: reads ``dataset_pairs``, ``dataset_groups`` and ``dataset_hints``.
+        lake: reads ``dataset_pairs``, ``dataset_groups`` and ``dataset_hints``, and
+            ``preference_statistics`` for the card.
         repo: ``owner/name`` of a dataset repository; created when it does not exist.
         private: create it private, and refuse one that is already public.
         dry_run: check and compare, change nothing. Without a token everything counts
@@ -96,7 +98,8 @@ def publish(
             " (--allow-simulated) publishes them, and the card says so"
         )
     files = {file_path(*key): data for key, data in payloads.items()}
-    files["README.md"] = card(repo, tables).encode()
+    statistics = lake.rows("preference_statistics", scope=ALL)
+    files["README.md"] = card(repo, tables, statistics).encode()
     files["manifest.json"] = _manifest(tables, files)
     rows = {f"{config}/{split}": table.num_rows for (config, split), table in tables.items()}
     token = os.environ.get(token_env, "")

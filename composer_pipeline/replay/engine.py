@@ -1,4 +1,4 @@
-"""Asking every teacher about every state, within the ceiling, and surviving anything.
+"""Asking each teacher about its states, within the ceiling, and surviving anything.
 
 Belongs here: the run as a whole: recovery first, waves of calls, progress, stopping. Does not
 belong here: one call's life (``replay.engine_call``), the order of calls
@@ -142,9 +142,11 @@ def replay(
             checks=partial(ReplyChecks, lake) if selector else None,
         )
         asyncio.run(run.main(api_key))
-        names = [teacher.name for teacher in questions.teachers]
+        controls = {teacher.name: teacher.control for teacher in questions.teachers}
         with _room_for(lake):
-            figures = write_replies(lake, opened, names, questions.days, run.caller.refusals)
+            figures = write_replies(
+                lake, opened, list(controls), questions.days, run.caller.refusals, controls
+            )
         report = run.report(figures)
     finally:
         if opened is not ledger:
@@ -315,28 +317,33 @@ class _Run:
         self.phase = "asking"
         states, teachers = self.questions.states, self.questions.teachers
         if self.selector is None or self.answered is None:
-            for lane in self.lanes.values():
-                lane.asked = len(states)
-            await self._wave({teacher.name: None for teacher in teachers})
+            everything = {
+                teacher.name: {s.state_id for s in states if teacher.asks(s.state_id)}
+                for teacher in teachers
+            }
+            for name, ids in everything.items():
+                recovered = {state_id for state_id, who in self._recovered if who == name}
+                self.lanes[name].asked = len(ids | recovered)
+            await self._wave(everything)
             return
         named: set[tuple[str, str]] = set()
         while not self.stop.is_set():
-            wanted: dict[str, set[str] | None] = {teacher.name: set() for teacher in teachers}
+            wanted: dict[str, set[str]] = {teacher.name: set() for teacher in teachers}
             before = len(named)
             for state, teacher in self.selector.next_wave(states, teachers, self.answered.of):
+                if not teacher.asks(state.state_id):
+                    continue
                 pair = (state.state_id, teacher.name)
                 if pair not in named and pair not in self._recovered:
                     self.lanes[teacher.name].asked += 1
-                    ids = wanted[teacher.name]
-                    assert ids is not None
-                    ids.add(state.state_id)
+                    wanted[teacher.name].add(state.state_id)
                 named.add(pair)
             if len(named) == before:
                 return
             await self._wave(wanted)
 
-    async def _wave(self, wanted: dict[str, set[str] | None]) -> None:
-        """Ask each teacher about its states (all where ``None``), in its own order."""
+    async def _wave(self, wanted: dict[str, set[str]]) -> None:
+        """Ask each teacher about its states, in its own order."""
         chains = self.questions.chains()
         drivers = set()
         for teacher in self.questions.teachers:
@@ -346,7 +353,7 @@ class _Run:
                     [
                         state
                         for state in chain
-                        if (ids is None or state.state_id in ids)
+                        if state.state_id in ids
                         and (state.state_id, teacher.name) not in self._recovered
                     ]
                     for chain in chains

@@ -16,6 +16,7 @@ WINDOW_DAYS = 31
 def pending_days(lake: Lake, today: date) -> list[str]:
     """Return the days, ascending, with a state that no teacher has answered yet.
 
+    A control's answer does not count: it makes no vote.
     A session that grew after its day was replayed makes its day pending again, and so does
     a state that a ceiling refused. What was answered is not bought again.
 
@@ -29,7 +30,7 @@ def pending_days(lake: Lake, today: date) -> list[str]:
         if not first <= day <= str(today):
             continue
         states = set(lake.read("states", days=[day], columns=["state_id"])["state_id"].to_pylist())
-        replies = lake.read("replies", days=[day], columns=["state_id"])["state_id"]
-        if states - set(replies.to_pylist()):
+        replies = lake.read("replies", days=[day], columns=["state_id", "control"]).to_pylist()
+        if states - {row["state_id"] for row in replies if not row["control"]}:
             pending.append(day)
     return pending

@@ -13,7 +13,7 @@ import msgspec
 from composer_pipeline.actions import Action
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.replay.questions import BYTES_PER_TOKEN
-from composer_pipeline.replay.selection import Decide, clusters_of, how_many, spokesmen
+from composer_pipeline.replay.selection import Decide, clusters_of, has_vote, how_many, spokesmen
 from composer_pipeline.replay.simulate import DEFAULT_P, DEFAULT_Q
 from composer_pipeline.replay.teachers import Teacher
 
@@ -127,7 +127,7 @@ def measure_agreement(
     known = _answers(lake, {state.state_id for state in states}, teachers)
     families: dict[str, str] = {}
     for teacher in teachers:
-        if decide.votes(teacher.family):
+        if has_vote(teacher, decide):
             families.setdefault(teacher.family, teacher.name)
     firsts = list(families.values())
     agreed = compared = disagreed = matched = complete = 0
@@ -174,8 +174,9 @@ def _asked_in(
 ) -> set[int]:
     """Return the positions of the families that curtailing would have asked."""
     shown: dict[str, Action | None] = {}
+    mine = [teacher for teacher in teachers if teacher.asks(state.state_id)]
     while True:
-        waiting = spokesmen(teachers, shown, decide)
+        waiting = spokesmen(mine, shown, decide)
         votes = clusters_of(state, teachers, shown, decide)
         more = waiting[: how_many(votes, len(waiting), decide.quorum, curtail)]
         if not more:

@@ -34,7 +34,8 @@ def plan_tables(plan: Plan) -> list[Table]:
     for name, item in sorted(plan.by_teacher.items(), key=lambda pair: (pair[1].rank, pair[0])):
         measured = "measured" if item.measured_replies else "assumed"
         rows.add_row(
-            str(item.rank or "-"), name, str(item.calls), f"{item.asked_share:.0%}",
+            str(item.rank or "-"), f"{name} (control)" if item.control else name,
+            str(item.calls), f"{item.asked_share:.0%}",
             _usd(float(Decimal(item.expected_picodollars).scaleb(-12))),
             _usd(float(Decimal(item.worst_picodollars).scaleb(-12))),
             "stopped" if item.stop else item.prices, measured,

@@ -16,7 +16,7 @@ from composer_pipeline.replay.ledger import Ledger
 from composer_pipeline.replay.money import PICO, to_pico
 from composer_pipeline.replay.plan_measure import Agreement, Measured
 from composer_pipeline.replay.questions import Questions
-from composer_pipeline.replay.selection import Decide, Price, audited, choose
+from composer_pipeline.replay.selection import Decide, Price, audited, choose, has_vote
 from composer_pipeline.replay.simulate import (
     BATCH_SHARE,
     Prompt,
@@ -49,14 +49,17 @@ class TeacherPlan(msgspec.Struct):
     """One teacher in a plan.
 
     ``calls`` are the most that may be made, ``expected_calls`` those that the vote is
-    expected to need. ``prices``: ``catalogue``, ``file`` (api openai), or
-    ``caps`` of the teacher file. ``stop`` says why the catalogue rules the teacher out.
+    expected to need. ``not_asked`` are the states outside the teacher's ``ask_share``.
+    ``prices``: ``catalogue``, ``file`` (api openai), or ``caps`` of the teacher file. ``stop``
+    says why the catalogue rules the teacher out.
     """
 
     calls: int = 0
     cached: int = 0
     skipped: int = 0
     refused: int = 0
+    not_asked: int = 0
+    control: bool = False
     expected_picodollars: int = 0
     worst_picodollars: int = 0
     prices: str = "caps"
@@ -91,7 +94,7 @@ class Work:
         self.questions = questions
         self.measured = measured
         self.simulated = questions.teacher_set.endpoint.simulated
-        self.by_teacher = {teacher.name: TeacherPlan() for teacher in questions.teachers}
+        self.by_teacher = {t.name: TeacherPlan(control=t.control) for t in questions.teachers}
         self.selected: dict[str, Any] = {}
         self._prompts: dict[str, Prompt] = {}
         self._open = {teacher.name: _Open({}, {}) for teacher in questions.teachers}
@@ -126,6 +129,9 @@ class Work:
         self, state: Any, teacher: Teacher, ledger: Ledger | None, seen: set[str]
     ) -> None:
         figures = self.by_teacher[teacher.name]
+        if not teacher.asks(state.state_id):
+            figures.not_asked += 1
+            return
         question = self.questions.build(state, teacher)
         if question.key in seen or (ledger and ledger.has_reply(question.key)):
             self.measured.bodies[question.key] = len(question.body)
@@ -180,7 +186,7 @@ class Work:
         curtail = self.questions.teacher_set.selection.curtail
         voting: dict[str, int] = {}
         for teacher in asked:
-            if decide is None or decide.votes(teacher.family):
+            if has_vote(teacher, decide):
                 voting.setdefault(teacher.family, len(voting))
         spoken: set[str] = set()
         quorum = decide.quorum if decide else _QUORUM
@@ -195,12 +201,15 @@ class Work:
         for rank, teacher in enumerate(asked, start=1):
             figures, tariff = self.by_teacher[teacher.name], self._tariffs[teacher.name]
             figures.rank = rank
-            first = teacher.family in voting and teacher.family not in spoken
-            spoken.add(teacher.family)
+            first = has_vote(teacher, decide) and teacher.family not in spoken
+            if first:
+                spoken.add(teacher.family)
             shares = {
-                way: 1.0 if way == "off" else found[voting[teacher.family]] if first else 0.0
-                for way, found in ways.items()
+                way: found[voting[teacher.family]] if first else 0.0 for way, found in ways.items()
             }
+            shares["off"] = 1.0
+            if teacher.control:  # asked on its whole share, however the vote goes
+                shares = dict.fromkeys(ways, 1.0)
             everything = self._reuse(teacher, tariff, chosen=False)
             states = len(self._open[teacher.name].bodies)
             sure = len(self._audited & self._open[teacher.name].bodies.keys())

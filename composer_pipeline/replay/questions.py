@@ -129,6 +129,7 @@ class Questions:
             state.day,
             {
                 "family": teacher.family,
+                "control": teacher.control,
                 "model": teacher.model,
                 "simulated": endpoint.simulated,
                 "schema_source": toolset.source,

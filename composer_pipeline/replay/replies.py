@@ -29,6 +29,7 @@ def write_replies(
     teachers: Iterable[str],
     days: Sequence[str],
     extra: Sequence[Mapping[str, Any]] = (),
+    controls: Mapping[str, bool] | None = None,
 ) -> dict[str, dict[str, dict[str, int]]]:
     """Write the partitions of teachers and days; return their figures.
 
@@ -39,6 +40,8 @@ def write_replies(
         days: partitions of the states.
         extra: rows of calls that were refused before they were sent; each has ``teacher``
             and ``day`` besides the columns of the table.
+        controls: teacher -> whether it is a control by the teacher file of now, which then
+            also holds for replies that were bought under another one.
 
     Returns:
         day -> teacher -> counts by status, ``rows`` and ``cost_picodollars``.
@@ -53,7 +56,8 @@ def write_replies(
                 for row in extra
                 if row["teacher"] == teacher and row["day"] == day
             ]
-            counts = _write_partition(lake, ledger, teacher, day, checks, refused)
+            of_now = {"control": controls[teacher]} if controls and teacher in controls else {}
+            counts = _write_partition(lake, ledger, teacher, day, checks, refused, of_now)
             if counts:
                 figures.setdefault(day, {})[teacher] = counts
     return figures
@@ -66,15 +70,19 @@ def _write_partition(
     day: str,
     checks: "ReplyChecks",
     refused: Sequence[Mapping[str, Any]],
+    of_now: Mapping[str, Any],
 ) -> dict[str, int]:
-    """Write one partition; return its figures, nothing where there is nothing to write."""
+    """Write one partition; return its figures, nothing where there is nothing to write.
+
+    ``of_now`` are columns that the teacher file decides, whatever the ledger recorded.
+    """
     while True:
         items = ledger.rows(teacher, day)
         rows = [*(reply_row(item, checks.of(item["meta"])) for item in items), *refused]
         if not rows and {"teacher": teacher, "day": day} not in lake.partitions("replies"):
             return {}
         rows.sort(key=lambda row: (row["state_id"], row["request_hash"]))
-        lake.write("replies", [dict(row) for row in rows], teacher=teacher, day=day)
+        lake.write("replies", [{**row, **of_now} for row in rows], teacher=teacher, day=day)
         # Another run may have settled more, and written it before this older view was.
         if ledger.answered(teacher, day) == sum(item["outcome"] != "unknown" for item in items):
             break
@@ -99,6 +107,7 @@ def reply_row(item: Mapping[str, Any], check: ArgumentCheck | None) -> dict[str,
         "converter_version": meta["converter_version"],
         "canonical_slug": meta.get("canonical_slug"),
         "training_terms": meta.get("training_terms"),
+        "control": bool(meta.get("control", False)),
         "status": item["outcome"],
         "detail": item["detail"] or "",
         "cost_picodollars": item["cost"],

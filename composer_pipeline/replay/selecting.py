@@ -40,7 +40,7 @@ class Selector(Protocol):
             answers: what has come back; see :data:`Answers`.
 
         A pair that was in an earlier wave is passed over; a wave of nothing else ends the
-        run, so a selector cannot keep it going for ever. The engine chooses the order of
-        calls within a wave.
+        run, so a selector cannot keep it going for ever. So is a state outside a teacher's
+        ``ask_share``. The engine chooses the order of calls within a wave.
         """
         ...

@@ -16,7 +16,6 @@ A share of the states, chosen by hash, is asked in full. Each stands for 1/share
 pairs that curtailing and skipping missed are estimated without bias (Horvitz and Thompson).
 """
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
@@ -27,7 +26,7 @@ import msgspec
 from composer_pipeline.actions import Action
 from composer_pipeline.replay.features import features, skips, value
 from composer_pipeline.replay.selecting import Answers
-from composer_pipeline.replay.teachers import Selection, SkipRule, Teacher
+from composer_pipeline.replay.teachers import Selection, SkipRule, Teacher, sampled
 
 if TYPE_CHECKING:
     from composer_pipeline.traces.load import TraceState
@@ -56,7 +55,7 @@ class Decide(Protocol):
         """Fewest families that make a winner."""
 
     def votes(self, family: str) -> bool:
-        """Say whether a family votes; the agent's own does not."""
+        """Say whether a family votes; the agent's own does not. A control never does."""
 
     def tally(self, state: "TraceState", answers: Mapping[str, Action]) -> Sequence[Cluster]:
         """Return the clusters of ``{family: its usable action}``."""
@@ -122,6 +121,11 @@ def pair_found(clusters: Sequence[Cluster], quorum: int) -> bool:
     return not ordered[0].agrees_with_student
 
 
+def has_vote(teacher: Teacher, decide: Decide | None) -> bool:
+    """Say whether a teacher's replies may vote: no control, and of a family that votes."""
+    return not teacher.control and (decide is None or decide.votes(teacher.family))
+
+
 def spokesmen(
     teachers: Sequence[Teacher], known: Mapping[str, Action | None], decide: Decide
 ) -> list[Teacher]:
@@ -134,11 +138,11 @@ def spokesmen(
         known: teacher -> its action, ``None`` where it gave nothing usable.
         decide: the vote.
     """
-    spoken = {t.family for t in teachers if known.get(t.name) is not None}
+    voters = [teacher for teacher in teachers if has_vote(teacher, decide)]
+    spoken = {t.family for t in voters if known.get(t.name) is not None}
     found: dict[str, Teacher] = {}
-    for teacher in teachers:
-        silent = teacher.family not in spoken and teacher.name not in known
-        if silent and decide.votes(teacher.family):
+    for teacher in voters:
+        if teacher.family not in spoken and teacher.name not in known:
             found.setdefault(teacher.family, teacher)
     return list(found.values())
 
@@ -153,7 +157,7 @@ def clusters_of(
     answers: dict[str, Action] = {}
     for teacher in teachers:
         action = known.get(teacher.name)
-        if action is not None and decide.votes(teacher.family):
+        if action is not None and has_vote(teacher, decide):
             answers.setdefault(teacher.family, action)
     return decide.tally(state, answers) if answers else []
 
@@ -193,8 +197,7 @@ def ask_order(teachers: Sequence[Teacher], prices: Mapping[str, Price] | None = 
 
 def audited(state_id: str, share: float) -> bool:
     """Say whether a state is in the audit sample: decided by its id alone."""
-    digest = hashlib.blake2b(state_id.encode(), digest_size=8, person=b"audit").digest()
-    return int.from_bytes(digest, "big") < share * 2**64
+    return sampled(state_id, share)
 
 
 def choose(
@@ -266,7 +269,7 @@ class CurtailedSelector:
         self._groups: list[list[TraceState]] | None = None
         self._teachers: list[Teacher] = []
         self._ruled_out: dict[str, SkipRule] = {}
-        self._states = 0
+        self._states = self._full = 0
         self._answers: Answers | None = None
         self._asked: set[tuple[str, str]] = set()
         self._closed: set[str] = set()
@@ -301,7 +304,7 @@ class CurtailedSelector:
             chosen=len(chosen),
             skipped=skipped,
             asked=len(self._asked),
-            full=self._states * len(self._teachers),
+            full=self._full,
             audit_share=self.selection.audit_share,
         )
         if self._answers is None:
@@ -311,7 +314,7 @@ class CurtailedSelector:
             known = self._answers(state.state_id)
             votes = clusters_of(state, self._teachers, known, self.decide)
             found.pairs += pair_found(votes, self.decide.quorum)
-            if audited(state.state_id, share) and self._was_asked_in_full(known):
+            if audited(state.state_id, share) and self._was_asked_in_full(state, known):
                 found.audited += 1
                 if pair_found(votes, self.decide.quorum) and not self._would_find(state, known):
                     found.missed_in_audit += 1
@@ -328,6 +331,7 @@ class CurtailedSelector:
         order = ask_order(teachers, self._prices)
         self._teachers = [known[name] for name in order]
         self._states = len(states)
+        self._full = sum(t.asks(state.state_id) for state in states for t in teachers)
         chosen, self._ruled_out = choose(states, self.selection)
         worth = {state.state_id: value(features(state)) for state in chosen}
         if not self.selection.prioritise:
@@ -350,10 +354,14 @@ class CurtailedSelector:
 
     # -- which teachers ----------------------------------------------------------
 
+    def _of(self, state: "TraceState") -> list[Teacher]:
+        """Return the teachers whose share of the states holds this one, the cheapest first."""
+        return [teacher for teacher in self._teachers if teacher.asks(state.state_id)]
+
     def _next(self, state: "TraceState", answers: Answers) -> list[Teacher]:
         if state.state_id in self._closed:
             return []
-        open_ = [t for t in self._teachers if (state.state_id, t.name) not in self._asked]
+        open_ = [t for t in self._of(state) if (state.state_id, t.name) not in self._asked]
         curtail = self.selection.curtail
         if curtail == "off" or audited(state.state_id, self.selection.audit_share):
             self._closed.add(state.state_id)
@@ -366,19 +374,20 @@ class CurtailedSelector:
         ]
         if not wanted:
             self._closed.add(state.state_id)
-        return wanted
+        # A control's answer decides nothing, so it need not wait for the vote.
+        return wanted + [teacher for teacher in open_ if teacher.control]
 
     def _wanted(self, state: "TraceState", known: Mapping[str, Action | None]) -> list[Teacher]:
         """Return the teachers to ask after ``known``; nobody when the vote is decided."""
-        waiting = spokesmen(self._teachers, known, self.decide)
+        waiting = spokesmen(self._of(state), known, self.decide)
         votes = clusters_of(state, self._teachers, known, self.decide)
         curtail = self.selection.curtail
         return waiting[: how_many(votes, len(waiting), self.decide.quorum, curtail)]
 
     # -- the audit ---------------------------------------------------------------
 
-    def _was_asked_in_full(self, known: Mapping[str, Action | None]) -> bool:
-        return all(teacher.name in known for teacher in self._teachers)
+    def _was_asked_in_full(self, state: "TraceState", known: Mapping[str, Action | None]) -> bool:
+        return all(teacher.name in known for teacher in self._of(state))
 
     def _would_find(self, state: "TraceState", known: Mapping[str, Action | None]) -> bool:
         """Say whether the pair would have been found without the audit."""

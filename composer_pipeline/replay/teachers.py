@@ -7,6 +7,7 @@ Money in a teacher file is USD per **million** tokens; quote it (``"0.30"``) so 
 is read as a decimal. The API key is named here (``api_key_env``), never written here.
 """
 
+import hashlib
 import os
 import re
 from collections.abc import Mapping
@@ -25,6 +26,9 @@ from composer_pipeline.yaml_file import read_mapping
 #: once its loopback server runs. A real endpoint never reads it: an environment
 #: variable must not be able to send sessions somewhere else.
 URL_VARIABLE = "COMPOSER_OPENROUTER_URL"
+
+#: Share of the states that a control is asked about where its entry does not say.
+CONTROL_SHARE = 0.03
 
 PromptCache = Literal["chain", "longest_first", "none"]
 Price = Annotated[Decimal, Field(ge=0, le=10_000, allow_inf_nan=False)]
@@ -59,6 +63,16 @@ class Provider(_Model):
     quantizations: list[str] | None = None
 
 
+def sampled(state_id: str, share: float) -> bool:
+    """Say whether a state is in the sample of a share of all states.
+
+    The same states every time, spread evenly over sessions; a smaller sample is part of every
+    larger one.
+    """
+    digest = hashlib.blake2b(state_id.encode(), digest_size=8, person=b"audit").digest()
+    return int.from_bytes(digest, "big") < share * 2**64
+
+
 class Teacher(_Model):
     """One model that answers states. One vote a ``family`` (``preferences``)."""
 
@@ -79,7 +93,22 @@ class Teacher(_Model):
     #: Ask for prompt caching where a provider needs to be asked (Anthropic, Qwen), for five
     #: minutes or an hour. Writing to the cache is dearer; the worst case counts it.
     cache_control: Literal["off", "5m", "1h"] = "off"
+    #: A control's replies never vote, whatever its family, and nothing is trained on them: they
+    #: measure how often the agent's own model would have done something else (the noise floor),
+    #: so it should be of the agent's family.
+    control: Annotated[bool, Field(strict=True)] = False
+    #: Share of the states that are asked, chosen by a hash of the state's id (:func:`sampled`),
+    #: so every run asks about the same ones. A control has 0.03 where it is not set: with the
+    #: same ``selection.audit_share`` these are states that every teacher is asked about.
+    ask_share: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 1.0
     provider: Provider = Provider()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _controls_are_few(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("control") is True and "ask_share" not in data:
+            return {**data, "ask_share": CONTROL_SHARE}
+        return data
 
     @field_validator("model")
     @classmethod
@@ -89,6 +118,10 @@ class Teacher(_Model):
         if value.startswith("openrouter/") or value.endswith(("latest", ":nitro", ":online")):
             raise ValueError(f"{value!r} does not name one fixed model at its own price")
         return value
+
+    def asks(self, state_id: str) -> bool:
+        """Say whether this teacher may be asked about a state: it is in ``ask_share``."""
+        return self.ask_share == 1 or sampled(state_id, self.ask_share)
 
 
 SkipRule = Literal["todo", "named_read", "confirmation", "near_duplicate"]

@@ -9,8 +9,9 @@ action is off-policy context distillation. GRPO sees recorded groups with import
 1, as if they were sampled from the current policy: a bias towards the recorded actions.
 """
 
+import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +38,13 @@ class Group(msgspec.Struct, frozen=True):
 
 
 class Pair(msgspec.Struct, frozen=True):
-    """A preference pair."""
+    """A preference pair; ``weight`` is that of the table, by what became of the agent's action."""
 
     id: str
     prompt_ids: list[int]
     chosen_ids: list[int]
     rejected_ids: list[int]
+    weight: float = 1.0
 
 
 class Hint(msgspec.Struct, frozen=True):
@@ -148,6 +150,28 @@ def require_rows(lake: Lake, recipe: TrainingRecipe, *, split: str = "train") ->
     return counts
 
 
+def loss_factors(pairs: Sequence[Pair]) -> dict[str, float]:
+    """Return pair id to the factor of its loss: its weight over the mean weight of all pairs.
+
+    The mean is over the whole channel and not over a batch: a batch of one pair would
+    otherwise never be weighted. The mean factor is 1, so a weight moves attention between pairs
+    and not the size of a step. Equal weights give exactly 1.0.
+
+    Raises:
+        InputError: a weight is not a number above 0 (weight 0 is dropped before the dataset).
+    """
+    for row in pairs:
+        if not 0 < row.weight < math.inf:
+            raise InputError(
+                f"table dataset_pairs: pair {row.id}: weight must be above 0, not {row.weight}"
+            )
+    weights = [row.weight for row in pairs]
+    if not weights or min(weights) == max(weights):
+        return {row.id: 1.0 for row in pairs}
+    mean = math.fsum(weights) / len(weights)
+    return {row.id: row.weight / mean for row in pairs}
+
+
 def pair(windows: Windows, row: Mapping[str, Any]) -> Pair:
     """Return a pair of ``dataset_pairs`` as token ids.
 
@@ -160,7 +184,11 @@ def pair(windows: Windows, row: Mapping[str, Any]) -> Pair:
     rejected_ids = windows.response_ids(window, tools, rejected)
     if chosen_ids == rejected_ids:
         raise Dropped("chosen equals rejected")
-    return Pair(row["pair_id"], windows.prompt_ids(window, tools), chosen_ids, rejected_ids)
+    prompt_ids = windows.prompt_ids(window, tools)
+    weight = row.get("weight")
+    return Pair(
+        row["pair_id"], prompt_ids, chosen_ids, rejected_ids, 1.0 if weight is None else weight
+    )
 
 
 def _group(windows: Windows, row: Mapping[str, Any], size: int) -> Group:

@@ -11,6 +11,7 @@ from assets.demo import QUIET
 from assets.jobs import range_tags
 from assets.profile import demo_settings, loopback
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.replay.teachers import sampled
 from composer_pipeline.settings import recipes_dir
 from composer_pipeline.testing.states import DAY, write_sessions
 
@@ -52,3 +53,33 @@ def test_a_teacher_files_selection_is_followed_and_reported(tmp_path: Path) -> N
     assert found["selection_asked"] == len(lake.rows("replies")) < 90
     assert found["selection_audited"] > 0
     assert found["selection_missed_pairs"] == 0
+
+
+def test_a_controls_unasked_states_are_no_failure(tmp_path: Path) -> None:
+    data = yaml.safe_load((recipes_dir() / "teachers" / "demo.yaml").read_text())
+    data["teachers"] = [t for t in data["teachers"] if t["name"] in ("careful", "contrarian")]
+    data["teachers"][1] |= {"control": True, "ask_share": 0.25}
+    file = tmp_path / "teachers.yaml"
+    file.write_text(yaml.safe_dump(data))
+    settings = demo_settings(lake=str(tmp_path / "lake"), teachers=str(file))
+    lake = Lake(settings.lake)
+    ids = write_sessions(lake, sessions=6, turns=5)
+    keys = [dg.AssetKey(["teacher_replies", name]) for name in ("careful", "contrarian")]
+    defs = build_defs(settings)
+    with loopback():
+        result = defs.resolve_job_def("replay_and_pair").execute_in_process(
+            instance=dg.DagsterInstance.ephemeral(),
+            tags=range_tags(DAY, DAY),
+            run_config=QUIET,
+            asset_selection=keys,
+        )
+    assert result.success
+    asked = {row["state_id"] for row in lake.rows("replies") if row["control"]}
+    assert asked == {state_id for state_id in ids if sampled(state_id, 0.25)}
+    assert 0 < len(asked) < len(lake.rows("replies")) - len(asked) == 30
+    made = [event.step_materialization_data.materialization for event in
+            result.get_asset_materialization_events()]  # fmt: skip
+    assert {one.asset_key for one in made} == set(keys)
+    said = defs.resolve_asset_graph().get(keys[1]).description
+    assert said is not None
+    assert "a control that never votes) to a fixed sample (25.00%) of the states" in said

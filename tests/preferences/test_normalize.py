@@ -47,6 +47,8 @@ def pair(pair_id: str, prompt: str, chosen: Any, rejected: Any) -> dict[str, Any
         "rejected": rejected,
         "tools": [],
         "tier": "gold",
+        "weight": 0.5,
+        "training_terms": "declared",
     }
 
 
@@ -86,6 +88,8 @@ def test_the_default_recipe_end_to_end(lake: Lake, tmp_path: Path) -> None:
     # Short actions, code, the same action in another state, and an argument that differs
     # by a trailing space are all kept; a day is judged on its own.
     assert kept == {"short", "same-action-other-state", "nearly", "code", "next-day"}
+    told = {(row["weight"], row["training_terms"]) for row in lake.rows("normalized_pairs")}
+    assert told == {(0.5, "declared")}
     drops = {row["pair_id"]: row for row in lake.rows("drops", stage="normalize")}
     assert {pair_id: row["step"] for pair_id, row in drops.items()} == {
         "empty": "2:text_length_filter",

@@ -16,6 +16,7 @@ from composer_pipeline.preferences.ballots import (
     is_own,
     lineage_of,
     lineages_of,
+    loosest_terms,
     screen,
 )
 from composer_pipeline.preferences.languages import language_of
@@ -318,3 +319,16 @@ def test_the_longest_never_wins_against_an_equally_near_shorter_one(seed):
     agent = do("Grep", pattern="x" * (length - len(do("Grep", pattern="").to_json())))
     families = [rep("a", long, cost_picodollars=0), rep("b", short, cost_picodollars=9)]
     assert vote(State(agent), families).winner_action == short
+
+
+def test_the_loosest_terms_of_a_votes_replies():
+    def said(*terms):
+        action = Action("x")
+        return loosest_terms(Reply("t", "f", "m", action, training_terms=t) for t in terms)
+
+    assert said("enforced", "enforced") == "enforced"
+    assert said("declared", "enforced") == "declared"
+    assert said("enforced", None, "declared") == "unknown"
+    assert said("not enforced", None, "enforced") == "not enforced"
+    assert said() == "unknown"
+    assert said("enforced", "a word of a later version") == "a word of a later version"

@@ -314,3 +314,51 @@ def test_datasets_loads_what_was_published(lake: Lake, hub: LoopbackHub, tmp_pat
         **dict.fromkeys(TABLES["dataset_pairs"].schema.names),
         **row(0, "train"),
     }
+
+
+def test_the_card_counts_pairs_whose_terms_forbid_training(lake: Lake, hub: LoopbackHub) -> None:
+    terms = ["enforced", "declared", "not enforced", None, "not enforced"]
+    fill(lake, [row(i, "train", training_terms=t) for i, t in enumerate(terms)], [])
+    send(lake, hub)
+    text = hub.repos[REPO].head.files["README.md"].decode()
+    (line,) = [line for line in text.splitlines() if "**Training terms.**" in line]
+    assert "3 of 5 pairs have a voter" in line
+    assert "2 `not enforced`, 1 `unknown`" in line
+    fill(lake, [row(i, "train", training_terms=t) for i, t in enumerate(terms[:2])], [])
+    send(lake, hub)
+    assert "**Training terms.**" not in hub.repos[REPO].head.files["README.md"].decode()
+
+
+def test_the_card_shows_the_headline_statistics(lake: Lake, hub: LoopbackHub) -> None:
+    send(lake, hub)
+    assert "## How good it is" not in hub.repos[REPO].head.files["README.md"].decode()
+
+    def number(name: str, value: float | None, n: int, note: str = "", a: str = "") -> dict:
+        return {
+            "statistic": name, "a": a, "b": "", "tool": "", "value": value, "n": n, "note": note,
+        }  # fmt: skip
+
+    rows = [
+        number("rows", 40.0, 50, a="voted"),
+        number("rows", 30.0, 50, a="consensus"),
+        number("krippendorff_alpha", 0.6125, 40),
+        number("krippendorff_alpha", 0.1, 9) | {"tool": "Bash"},
+        number("separability_auc", None, 6, "not measured: fewer than 50 pairs"),
+        number("resample_disagreement", None, 0, "not measured: no control replies"),
+    ]
+    lake.write("preference_statistics", rows, scope="all")
+    send(lake, hub)
+    text = hub.repos[REPO].head.files["README.md"].decode()
+    section = text.split("## How good it is")[1].split("\n## ")[0]
+    table = {
+        line.split(" | ")[0].strip("| ").split(":")[0]: line.strip("| ").split(" | ")[1:]
+        for line in section.splitlines()
+        if line.startswith("| ")
+    }
+    assert table["agreement"] == ["0.750", "40"]
+    assert table["Krippendorff's alpha of the teachers' votes, all tools"] == ["0.613", "40"]
+    assert table["separability"] == ["not measured: fewer than 50 pairs", "-"]
+    assert table["noise floor"] == ["not measured: no control replies", "-"]
+    assert table["teachers differ from the agent beyond the noise floor by"] == [
+        "not measured: no data", "-",
+    ]  # fmt: skip

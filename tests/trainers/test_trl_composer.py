@@ -191,6 +191,53 @@ def test_dpo_compares_with_the_untrained_model(make, data, tmp_path):
         assert known == pytest.approx(float(want), rel=1e-5)
 
 
+def weighted(data, *weights, rest=1.0):
+    """Return the data with weights of its first pairs, and of the others."""
+    given = [*weights, *[rest] * (len(data.pairs) - len(weights))]
+    pairs = [msgspec.structs.replace(p, weight=w) for p, w in zip(data.pairs, given, strict=True)]
+    return msgspec.structs.replace(data, pairs=pairs)
+
+
+@pytest.mark.parametrize(("weights", "rest"), [((0.5, 1.5), 1.0), ((1.0, 4.0), 2.0)])
+def test_a_pairs_weight_scales_its_loss_and_its_gradient(make, data, weights, rest):
+    def window(rows, *pairs):
+        trainer = make(rows=rows)
+        shake(trainer)
+        trainer._references = {data.pairs[0].id: (-9.0, -9.0), data.pairs[1].id: (-90.0, -9.0)}
+        trainer._window = _Window(list(pairs), [])
+        loss = sum(trainer._dpo(trainer.model, pair) for pair in pairs)
+        loss.backward()
+        seen = trainer._window
+        return float(loss.detach()), grads(trainer), seen.loss["dpo"], seen.extra
+
+    a, b = data.pairs[:2]
+    changed = weighted(data, *weights, rest=rest)
+    total = sum(weights) + rest * (len(data.pairs) - 2)
+    factors = [weight * len(data.pairs) / total for weight in weights]
+    loss, gradient, dpo, extra = window(changed, *changed.pairs[:2])
+    alone = [window(data, pair) for pair in (a, b)]
+    means = [sum(f * one[at] for f, one in zip(factors, alone, strict=True)) / 2 for at in (0, 2)]
+    assert [loss, dpo] == pytest.approx(means, rel=1e-5)
+    plain = window(data, a, b)
+    assert abs(loss - plain[0]) > 1e-3
+    assert extra["dpo_margin"] == pytest.approx(plain[3]["dpo_margin"], rel=1e-5)
+    for name, value in gradient.items():
+        want = sum(f * one[1][name] for f, one in zip(factors, alone, strict=True)) / 2
+        assert_close(value, want, rtol=1e-4, atol=1e-7)
+
+
+def test_equal_weights_change_nothing_bit_for_bit(make, data, tiny_model):
+    recipe = tiny_recipe(tiny_model, channels={c: {"weight": 0} for c in ("grpo", "sdpo")})
+    ends = []
+    for rows in (data, weighted(data, rest=0.7)):
+        trainer = make(recipe, rows)
+        loss = trainer.train().training_loss
+        ends.append((loss, {n: p.detach() for n, p in trainable(trainer.model).items()}))
+    (loss, plain), (other, after) = ends
+    assert loss == other
+    assert all(torch.equal(plain[name], after[name]) for name in plain)
+
+
 def test_a_weighted_channel_that_sees_nothing_fails_the_run(make, data, tiny_model):
     flat = [msgspec.structs.replace(g, rewards=[0.5] * 4) for g in data.groups]
     rows = msgspec.structs.replace(data, groups=flat)

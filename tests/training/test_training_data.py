@@ -14,7 +14,14 @@ from composer_pipeline.testing.training import (
     tiny_recipe,
     write_dataset,
 )
-from composer_pipeline.training.data import TrainingData, build, pair, require_rows
+from composer_pipeline.training.data import (
+    Pair,
+    TrainingData,
+    build,
+    loss_factors,
+    pair,
+    require_rows,
+)
 from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import Data
 from composer_pipeline.training.windows import CUT, Dropped, Windows
@@ -190,3 +197,25 @@ def test_too_many_dropped_rows_and_empty_channels_fail(tokenizer, tmp_path):
     lake.write("dataset_pairs", rows, split="train")
     with pytest.raises(InputError, match="none of 4 rows of dataset_pairs"):
         build(lake, tokenizer, tiny_recipe("m"))
+
+
+def test_loss_factors_have_mean_one_and_equal_weights_are_exactly_one(tokenizer):
+    def factors(*weights):
+        return list(
+            loss_factors([Pair(str(n), [], [], [], w) for n, w in enumerate(weights)]).values()
+        )
+
+    assert factors(0.5, 1.5) == [0.5, 1.5]
+    assert factors(1.0, 1.0, 4.0) == [0.5, 0.5, 2.0]
+    assert factors(0.7, 0.7, 0.7) == [1.0, 1.0, 1.0]
+    assert factors() == []
+    many = factors(*(0.1 + 0.37 * (n % 7) for n in range(50)))
+    assert sum(many) / 50 == pytest.approx(1.0)
+    for bad in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(InputError, match="pair 1: weight must be above 0"):
+            factors(1.0, bad)
+    row = {"pair_id": "p", "prompt": prompt(0), "tools": None}
+    sides = {"chosen": [call("Read", file_path="a.py")], "rejected": [call("Read", file_path="b")]}
+    w = windows(tokenizer)
+    assert pair(w, row | sides | {"weight": 1.5}).weight == 1.5
+    assert pair(w, row | sides | {"weight": None}).weight == pair(w, row | sides).weight == 1.0

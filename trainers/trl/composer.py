@@ -30,7 +30,7 @@ from trl import GRPOConfig, GRPOTrainer
 from composer_pipeline.errors import ComposerError
 from composer_pipeline.losses.fused import fused_divergence
 from composer_pipeline.losses.preference import dpo_sigmoid, token_logps
-from composer_pipeline.training.data import Group, Hint, Pair, TrainingData
+from composer_pipeline.training.data import Group, Hint, Pair, TrainingData, loss_factors
 from composer_pipeline.training.recipe import TrainingRecipe
 from trainers.trl.batches import Row, Stream, backbone_and_head, response_states
 
@@ -112,6 +112,8 @@ class ComposerTrainer(GRPOTrainer):
         self._sizes = sizes
         self._hints: list[Hint] = taken.get("sdpo", [])
         self._pairs: list[Pair] = taken.get("dpo", [])
+        # Over all rows, not a replica's share, so that every replica weights alike.
+        self._factors = loss_factors(data.pairs) if self._pairs else {}
         groups: list[Group] = taken.get("grpo", [])
         self._groups = {str(i): group for i, group in enumerate(groups)}
         # One prompt a group in training order; TRL repeats each for its generations.
@@ -204,7 +206,10 @@ class ComposerTrainer(GRPOTrainer):
         return self.weights["sdpo"] * loss
 
     def _dpo(self, model: Any, pair: Pair) -> Tensor:
-        """Weighted DPO against the stored reference plus the anchor, by window pairs."""
+        """Weighted DPO against the stored reference plus the anchor, by window pairs.
+
+        Each pair's term is multiplied by its factor (``training.data.loss_factors``).
+        """
         options, window = self.recipe.channels.dpo, self._window
         with self.accelerator.autocast():
             chosen, rejected = self._pair_logps(self.accelerator.unwrap_model(model), [pair])
@@ -214,7 +219,8 @@ class ComposerTrainer(GRPOTrainer):
         anchor = -chosen / len(pair.chosen_ids)
         margin = (chosen - ref_chosen) - (rejected - ref_rejected)
         share = 1.0 / len(window.pairs)
-        window.extra["dpo_margin"] += float(margin.detach()) * share
+        window.extra["dpo_margin"] += float(margin.detach()) * share  # of pairs, unweighted
+        share *= self._factors[pair.id]
         window.extra["dpo_anchor"] += float(anchor.detach()) * share
         # The channel's reported loss is DPO's own; the anchor is reported beside it.
         window.loss["dpo"] += float(loss.detach()) * share

@@ -38,13 +38,13 @@ ROW_GROUP_BYTES = 64 << 20
 
 #: Compact tables: small row groups, so that a reader of one prefix decodes little else.
 COMPACT_GROUP_BYTES = 4 << 20
-COMPACT_LEVEL = 6
+COMPACT_LEVEL = 7
 
 #: Lengths apart from texts and small steps of numbers: both compress better, and faster.
 _TEXT, _STEPS = "DELTA_LENGTH_BYTE_ARRAY", "DELTA_BINARY_PACKED"
 _ENCODED = {
     **dict.fromkeys(("hash", "json", "state_id", "message_id", "digest"), _TEXT),
-    **dict.fromkeys(("n", "ts"), _STEPS),
+    **dict.fromkeys(("n", "ts", "n_chars", "n_messages", "turn"), _STEPS),
 }
 
 

@@ -5,7 +5,9 @@ Does not belong here: classes of errors and their hints (``traces.hints``).
 """
 
 import re
-from dataclasses import dataclass
+from typing import Any
+
+import msgspec
 
 from composer_pipeline.traces.lines import LineStart
 from composer_pipeline.traces.nodes import Call, Node
@@ -33,8 +35,7 @@ _CANCELLED = re.compile(
 _REJECTED = "The user doesn't want to"
 
 
-@dataclass(slots=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True, gc=False):
     """The outcome columns of one state, under their names."""
 
     followed_by_error: bool = False
@@ -44,8 +45,12 @@ class Outcome:
     tests_passed: bool | None = None
 
 
-def outcomes(graph: Trajectory, active: set[int]) -> dict[int, Outcome]:
-    """Return the outcome of each state.
+#: The outcome of most states; one object for all of them.
+_NOTHING = Outcome()
+
+
+def outcomes(graph: Trajectory, active: set[int]) -> list[Outcome | None]:
+    """Return the outcome of each node that is a state.
 
     A state is *reverted* when its edits were undone with git further down its path, or
     when it stands on an abandoned branch. Tests *passed* only where the output says so.
@@ -54,28 +59,36 @@ def outcomes(graph: Trajectory, active: set[int]) -> dict[int, Outcome]:
         graph: the turn graph.
         active: the nodes of the active path.
     """
-    found = {number: _own(graph.nodes[number]) for number in graph.states()}
+    found = [_own(node) if node.is_state else None for node in graph.nodes]
     has_leaf_below = {graph.nodes[number].parent for number in active}
-    for number, outcome in found.items():
-        outcome.reverted = number not in active and _rewound(graph, number, active, has_leaf_below)
+    for number, outcome in enumerate(found):
+        if outcome is not None and number not in active:
+            _mark(found, number, reverted=_rewound(graph, number, active, has_leaf_below))
     for number, node in enumerate(graph.nodes):
         parent = node.parent
-        if node.inserts and node.origin is None and parent in found:
-            stopped = graph.was_interrupted(node)
-            found[parent].interrupted |= stopped
-            found[parent].followed_by_correction |= stopped and node.kind == "human"
-        if number in found:
+        stopped = node.origin is None and graph.was_interrupted(node)
+        if stopped and parent is not None:
+            _mark(found, parent, interrupted=True)
+            if node.kind == "human":
+                _mark(found, parent, followed_by_correction=True)
+        if found[number] is not None:
             _mark_undone(graph, number, found)
     return found
 
 
+def _mark(found: list[Outcome | None], number: int, **changes: Any) -> None:
+    if (outcome := found[number]) is not None:
+        found[number] = msgspec.structs.replace(outcome, **changes)
+
+
 def _own(node: Node) -> Outcome:
-    outcome = Outcome()
+    failed = corrected = False
+    passed: bool | None = None
     for call in node.calls:
         text = ""
         if call.failed and not _CANCELLED.match(text := _text(call, error=True)):
-            outcome.followed_by_error = True
-            outcome.followed_by_correction |= text.startswith(_REJECTED)
+            failed = True
+            corrected = corrected or text.startswith(_REJECTED)
         if call.name != "Bash" or not call.answered:
             continue
         if not _TEST_HINT.search(call.pool.get(call.piece)):
@@ -83,11 +96,12 @@ def _own(node: Node) -> Outcome:
         if _TEST_COMMAND.search(_command(call)):
             text = text or _text(call)
             if call.failed or _FAILED.found(text) or _FAILED_COUNT.search(text):
-                outcome.tests_passed = False
-            elif outcome.tests_passed is None:
-                passed = _PASSED.found(text) or _PASSED_COUNT.search(text)
-                outcome.tests_passed = True if passed else None
-    return outcome
+                passed = False
+            elif passed is None and (_PASSED.found(text) or _PASSED_COUNT.search(text)):
+                passed = True
+    if not failed and not corrected and passed is None:
+        return _NOTHING
+    return Outcome(followed_by_error=failed, followed_by_correction=corrected, tests_passed=passed)
 
 
 def _rewound(graph: Trajectory, number: int, active: set[int], inner: set[int | None]) -> bool:
@@ -98,7 +112,7 @@ def _rewound(graph: Trajectory, number: int, active: set[int], inner: set[int | 
     return at is not None and at in inner
 
 
-def _mark_undone(graph: Trajectory, number: int, found: dict[int, Outcome]) -> None:
+def _mark_undone(graph: Trajectory, number: int, found: list[Outcome | None]) -> None:
     for call in graph.nodes[number].calls:
         if call.name != "Bash" or call.failed:
             continue
@@ -113,8 +127,8 @@ def _mark_undone(graph: Trajectory, number: int, found: dict[int, Outcome]) -> N
             if at is None:
                 break
             node = graph.nodes[at]
-            if at in found and any(_touched(c, name) for c in node.calls):
-                found[at].reverted = True
+            if any(_touched(c, name) for c in node.calls):
+                _mark(found, at, reverted=True)
             at = node.parent
 
 

@@ -13,6 +13,7 @@ their own.
 
 import hashlib
 from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +31,8 @@ from composer_pipeline.traces.turns import Trajectory
 PARSER_VERSION = "3"
 
 Row = dict[str, Any]
+
+_UNSAID = 255
 
 
 def blake(*parts: str) -> str:
@@ -112,8 +115,9 @@ class _Extractor:
         self.names = trajectory.pool.names
         self._hashes = store.hashes
         self._texts: dict[str, str] = {}
-        self._cached: dict[int, tuple[int, ...]] = {}
-        self._shared = False
+        # The messages of each node, once composed: how many, and which.
+        self._counts = bytearray(b"\xff") * len(trajectory.nodes)
+        self._numbers = array("i", [0]) * (2 * len(trajectory.nodes))
         self._attached: list[bool] = []
         self._replaced = "content-replacement" in trajectory.types
         self._snapshots = [
@@ -131,7 +135,7 @@ class _Extractor:
         project = self._text(self.graph.first_cwd or "")
         for number in self.graph.states():
             node = self.graph.nodes[number]
-            row = self._state(node, number, after[number], corrected.get(number))
+            row = self._state(node, number, after[number] or Outcome(), corrected.get(number))
             row.chain_id, row.n_messages = chain_of[number], before[number]
             row.on_active_path = number in active
             row.project = project
@@ -190,7 +194,6 @@ class _Extractor:
                 stack.append((branch, branch))
             if child[number] >= 0:
                 stack.append((child[number], start))
-        self._shared = len(groups) > 1
         for (start, cleared), members in groups.items():
             if not any(nodes[number].is_state for number in members):
                 continue
@@ -247,17 +250,17 @@ class _Extractor:
             if name in where and where[name][1]
         }
 
-    def _said(self, number: int, cleared: frozenset[str]) -> tuple[int, ...]:
+    def _said(self, number: int, cleared: frozenset[str]) -> Iterable[int]:
         node = self.graph.nodes[number]
         if cleared and any(call.id in cleared for call in node.calls):
             return self.compose.node(node, cleared)
         number = number if node.origin is None else node.origin
-        if number not in self._cached:
+        count, at = self._counts[number], 2 * number
+        if count == _UNSAID:
             said = self.compose.node(node)
-            if not self._shared:
-                return said
-            self._cached[number] = said
-        return self._cached[number]
+            count = self._counts[number] = len(said)
+            self._numbers[at : at + count] = array("i", said)
+        return self._numbers[at : at + count]
 
     def _is_attached(self, node: Node) -> bool:
         if node.parent is not None and self._attached[node.parent]:

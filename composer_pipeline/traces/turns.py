@@ -76,7 +76,9 @@ class Trajectory:
         self._parts = read.parts
         self._active = links.active()
         self.sidechains: dict[str, Subagent] = {}
-        for name, side in read.sidechains.found.items() if read.sidechains else ():
+        found = read.sidechains.found if read.sidechains else {}
+        for name in sorted(found):
+            side = found.pop(name)  # what reading needed is freed, one after the other
             embedded = Trajectory.__new__(Trajectory)
             embedded._link(side.records)
             call = side.parent_call or self._call_with(embedded)

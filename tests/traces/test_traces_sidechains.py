@@ -39,10 +39,10 @@ def with_progress(script: Any) -> Any:
     s.call("m1", "t1", "Task", prompt="look")
     wrapped(s, "t1", "a7", "i1", "user", ask("look"))
     wrapped(s, "t1", "a7", "i2", "assistant", answer("sub1", USE))
-    wrapped(s, "t1", "a7", "i2", "assistant", answer("sub1", USE))  # told twice
     wrapped(s, "t1", "b8", "k1", "user", ask("other"))
     wrapped(s, "t1", "a7", "i3", "user", result("x1", "text of a"))
     wrapped(s, "t1", "b8", "k2", "assistant", answer("sub9", DONE))
+    wrapped(s, "t1", "a7", "i1", "user", ask("look"))  # told twice
     wrapped(s, "t1", "a7", "i4", "assistant", answer("sub2", DONE))
     s.result("t1", "found it")
     s.say("m2", "done")

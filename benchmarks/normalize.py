@@ -10,7 +10,6 @@ characters of ``chosen_text`` and of ``rejected_text``, then exact de-duplicatio
 Engines, each in a process of its own whose CPU seconds include its children and its start:
 
 - ours: the runner alone, from the flat columns to the kept ids;
-- ours, np 2: the same with two processes, for its wall time;
 - ours, whole stage: from the lake's ``pairs`` to ``normalized_pairs`` and ``drops``;
 - stock: one recipe a field, because stock data-juicer is wrong on two fields in one recipe,
   with ``NestedDataset.process`` in one process (np 1), without the monitor, on a table of
@@ -199,13 +198,13 @@ def two_fields() -> list[Any]:
     return [*field_filters(SIDES[0]), *field_filters(SIDES[1]), DEDUP]
 
 
-def ours(folder: Path, processes: int = 1) -> None:
+def ours(folder: Path) -> None:
     """Run our runner on the flat columns."""
     from composer_pipeline.preferences.normalize_ops import Settings
     from composer_pipeline.preferences.normalize_process import Worker
 
     steps = [(name, dict(args)) for entry in two_fields() for name, args in entry.items()]
-    with Worker(Settings(steps=steps, np=processes), "bench") as worker:
+    with Worker(Settings(steps=steps), "bench") as worker:
         table = pq.read_table(folder / "narrow.parquet", columns=["pair_id", "state_key", *SIDES])
         drops = worker.judge(range(len(steps)), table)
     gone = {drop.row for drop in drops}
@@ -326,7 +325,6 @@ def duck(folder: Path) -> None:
 ENGINES: dict[str, Callable[[Path], None]] = {
     "make": lambda folder: make(folder, int(os.environ["BENCH_ROWS"])),
     "ours": ours,
-    "ours, np 2": lambda folder: ours(folder, 2),
     "ours, whole stage": stage,
     "stock, np 1": stock,
     "dj-process": dj_process,

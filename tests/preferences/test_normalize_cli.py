@@ -68,15 +68,14 @@ class Run(Protocol):
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
     """The command's entry in this process; the worker is a process of its own in any case."""
 
     def command(lake: Lake, recipe: Path, *more: str) -> Done:
         arguments = ["normalize", "--lake", lake.root, "--recipe", str(recipe), "--json", *more]
-        monkeypatch.setattr(sys, "argv", ["composer-pipeline", *arguments])
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
-            main()
+            main(arguments)
         out, err = capsys.readouterr()
         return Done(int(ended.value.code or 0), out, " ".join(err.split()))
 
@@ -275,8 +274,10 @@ def _plain(lake: Lake, day: str) -> list[dict[str, Any]]:
 def test_a_local_ray_cluster_keeps_the_same_rows(tmp_path: Path) -> None:
     lake = Lake(tmp_path / "lake")
     rows = [
-        pair(f"p{i}", say(f"a  {'x' * (i % 50)} {i % 900:03}"), say("ls " * (i % 7)), f"at {i % 9}")
-        for i in range(1100)
+        pair(
+            f"p{i}", say(f"a  {'x' * (i % 50)} {i % 1050:04}"), say("ls " * (i % 7)), f"at {i % 9}"
+        )
+        for i in range(1200)
     ]
     lake.write("pairs", rows, day=DAY)
     process = [
@@ -291,7 +292,7 @@ def test_a_local_ray_cluster_keeps_the_same_rows(tmp_path: Path) -> None:
     ray = {"executor_type": "ray", "ray_address": "local", "np": 2}
     assert normalize(lake, None, write(tmp_path, *process, **ray)) == local
     assert files(lake) == before
-    assert 0 < local.kept < 1100
+    assert 0 < local.kept < 1200
     assert set(local.by_op) == {
         "1:text_length_filter",
         "2:word_repetition_filter",
@@ -389,4 +390,4 @@ def test_real_agent_actions_survive_the_default_recipe(tmp_path: Path) -> None:
     kept = lake.read("normalized_pairs").column("pair_id").to_pylist()
     web = sum(pair_id.endswith("-c") for pair_id in kept) / (rows / 2)
     print(f"bounds made for web pages keep {web:.4f}")
-    assert web < 0.9
+    assert web < 0.95

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from composer_pipeline.preferences.normalize_columns import COLUMNS
@@ -124,6 +124,8 @@ ODD = [
     "\x00\x01",
     "- - # !",
     "-a- .b. c",
+    "over and over again " * 40,
+    "One plain sentence that says nothing twice,\nand a second line of some length.",
 ]
 TEXT = st.one_of(
     st.sampled_from(ODD),
@@ -146,6 +148,7 @@ def test_kept_ids_equal_stock_on_generated_texts(stock: Ask, ours: Ask, name: st
         texts=st.lists(TEXT, min_size=1, max_size=25),
         args=st.fixed_dictionaries({}, optional={**PARAMETERS[name], **CLOSED}),
     )
+    @example(texts=[], args={})
     def check(texts: list[str], args: dict[str, Any]) -> None:
         texts = [*texts, *ODD]
         kept = same(stock, ours, [(name, args)], columns(texts))

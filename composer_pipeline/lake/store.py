@@ -66,9 +66,12 @@ def encode_parquet(table: pa.Table, *, compact: bool = False) -> bytes:
 
 
 def _group_rows(table: pa.Table, *, compact: bool) -> int:
-    limit = COMPACT_GROUP_BYTES if compact else ROW_GROUP_BYTES
+    if compact:
+        # Groups of equal size: a small rest would compress badly.
+        groups = max(1, round(table.nbytes / COMPACT_GROUP_BYTES))
+        return max(1, -(-table.num_rows // groups))
     per_row: int = table.nbytes // max(1, table.num_rows)
-    return max(1, limit // max(1, per_row))
+    return max(1, ROW_GROUP_BYTES // max(1, per_row))
 
 
 def _parquet_writer(sink: Any, schema: pa.Schema, *, compact: bool) -> pq.ParquetWriter:

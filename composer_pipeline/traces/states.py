@@ -313,7 +313,7 @@ class _Extractor:
             row.error_kind = failure.kind
             row.hint_source = failure.source
             row.hint_call = failure.call if failure.hint else None
-            row.hint = self._text(failure.hint) if failure.hint else None
+            row.hint = failure.hint or None  # from the pool, hence redacted
         return row
 
     def _snapshot_before(self, at: int) -> tuple[str | None, str | None]:

@@ -233,3 +233,18 @@ def test_every_column_is_described_and_partition_keys_are_not_columns_of_the_fil
         assert not set(spec.partition_keys) & set(spec.schema.names), spec.name
         for name in spec.schema.names:
             assert spec.description_of(name), f"{spec.name}.{name}"
+
+
+def test_row_groups_of_compact_tables_have_no_small_rest(tmp_path: Path) -> None:
+    """A rest of a few rows compresses badly, and a batch is always a little too large."""
+    lake = Lake(tmp_path)
+    text = "x" * 1000
+    for rows, groups in ((4300, 1), (8400, 2), (10, 1)):
+        messages = [
+            {"hash": f"{n:032}", "role": "user", "json": text, "n": n} for n in range(rows)
+        ]
+        lake.write("messages", messages, day="2026-11-16")
+        file = pq.ParquetFile(lake.path("messages", day="2026-11-16"))
+        found = [file.metadata.row_group(n).num_rows for n in range(file.metadata.num_row_groups)]
+        assert len(found) == groups
+        assert max(found) - min(found) <= groups

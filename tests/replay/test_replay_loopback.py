@@ -191,11 +191,11 @@ def test_explicit_caches_read_only_what_ended_at_a_breakpoint() -> None:
 
 
 def test_prompt_caches_expire_and_have_a_smallest_size() -> None:
-    with LoopbackOpenRouter(models=[model(cache_ttl=0.2, cache_minimum=1500)]) as server:
+    with LoopbackOpenRouter(models=[model(cache_ttl=2.0, cache_minimum=1500)]) as server:
         assert details(ask(server, messages=turns(2), session_id="s"))[1] == 0
         assert details(ask(server, messages=turns(3), session_id="s"))[1] > 1500
         assert details(ask(server, messages=turns(1), session_id="s"))[1] == 0
-        time.sleep(0.3)
+        time.sleep(2.2)
         assert details(ask(server, messages=turns(4), session_id="s"))[1] == 0
 
 

@@ -14,7 +14,7 @@ from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.agree import Reply, Vote, situation_of, vote
 from composer_pipeline.preferences.levels import Level, Situation, level
 from composer_pipeline.preferences.pairs import REPLY_COLUMNS, reply_age, usable_of
-from composer_pipeline.preferences.votes import REASONS, reason_of
+from composer_pipeline.preferences.votes import REASONS, reason_of, vote_figures
 from composer_pipeline.replay.money import to_usd
 from composer_pipeline.traces.load import TraceState, load_state
 
@@ -67,14 +67,7 @@ def explain(lake: Lake, any_id: str) -> dict[str, Any]:
         "tier": outcome.tier,
         "rule": _TIERS[outcome.tier],
         "n_replies": len(rows),
-        "n_usable": outcome.n_usable,
-        "n_families": outcome.n_families,
-        "n_agree": outcome.n_agree,
-        "winner_level": outcome.winner_level.label,
-        "student_level": outcome.student_level.label,
-        "margin": outcome.margin,
-        "entropy": outcome.entropy,
-        "mutating": outcome.mutating,
+        **vote_figures(outcome),
         "cost_usd": to_usd(sum(row["cost_picodollars"] or 0 for row in rows)),
         "agent": {"model": state.model, **_action(state.action)},
         "chosen": _action(outcome.winner_action) if outcome.winner_action else None,

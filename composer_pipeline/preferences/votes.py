@@ -57,6 +57,20 @@ def reason_of(outcome: Vote, n_replies: int) -> str:
     return "agrees_with_student" if outcome.agrees_with_student else "too_close"
 
 
+def vote_figures(outcome: Vote) -> dict[str, Any]:
+    """Return what a vote counted, as the table ``votes`` and ``explain`` name it."""
+    return {
+        "n_usable": outcome.n_usable,
+        "n_families": outcome.n_families,
+        "n_agree": outcome.n_agree,
+        "winner_level": outcome.winner_level.label,
+        "student_level": outcome.student_level.label,
+        "margin": outcome.margin,
+        "entropy": outcome.entropy,
+        "mutating": outcome.mutating,
+    }
+
+
 def ballot_row(
     state: Any,
     replies: Sequence[Reply],
@@ -95,14 +109,7 @@ def ballot_row(
         "tier": outcome.tier,
         "tool": state.action.tool_calls[0].name if state.action.tool_calls else "text",
         "n_replies": n_replies,
-        "n_usable": outcome.n_usable,
-        "n_families": outcome.n_families,
-        "n_agree": outcome.n_agree,
-        "winner_level": outcome.winner_level.label,
-        "student_level": outcome.student_level.label,
-        "margin": outcome.margin,
-        "entropy": outcome.entropy,
-        "mutating": outcome.mutating,
+        **vote_figures(outcome),
         "raters": [name for name, _, _ in raters],
         "families": [family for _, family, _ in raters],
         "controls": [name in controls for name, _, _ in raters],

@@ -69,7 +69,8 @@ def _group_rows(table: pa.Table, *, compact: bool) -> int:
     if compact:
         # Groups of equal size: a small rest would compress badly.
         groups = max(1, round(table.nbytes / COMPACT_GROUP_BYTES))
-        return max(1, -(-table.num_rows // groups))
+        rows: int = -(-table.num_rows // groups)
+        return max(1, rows)
     per_row: int = table.nbytes // max(1, table.num_rows)
     return max(1, ROW_GROUP_BYTES // max(1, per_row))
 

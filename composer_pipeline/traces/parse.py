@@ -262,7 +262,7 @@ def _digest(store: MessageStore, numbers: list[int]) -> str:
 
 def _row_order(row: Row) -> tuple[str, str, str]:
     """Return the order of a day's files, which is also that of its states."""
-    return row["session_id"], row["agent_id"], row["path"]
+    return str(row["session_id"]), str(row["agent_id"]), str(row["path"])
 
 
 def _distinct_states(files: list[Extracted], states: Rows) -> pa.Table:

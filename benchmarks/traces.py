@@ -455,7 +455,8 @@ def main() -> int:
         note = f"Python {version}" if version != platform.python_version() else ""
         note += f"{', ' if note else ''}{failed} files failed" if failed else ""
         rows.append((f"{name} {PEERS[name]}", seconds, note))
-        bars.append((f"redacted ingest ahead of {name}", seconds / safe["parse"], 1.0, True))
+        bars.append((f"ingest, not redacted, ahead of {name}", seconds / plain["parse"], 1, True))
+        bars.append((f"ingest, redacted, ahead of {name}", seconds / safe["parse"], 1, True))
     for label, taken, note in rows:
         if isinstance(taken, str):
             print(f"{label:42} {taken}")

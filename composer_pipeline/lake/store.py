@@ -66,13 +66,13 @@ def encode_parquet(table: pa.Table, *, compact: bool = False) -> bytes:
 
 
 def _group_rows(table: pa.Table, *, compact: bool) -> int:
+    size: int = table.nbytes
+    rows: int = table.num_rows
     if compact:
         # Groups of equal size: a small rest would compress badly.
-        groups = max(1, round(table.nbytes / COMPACT_GROUP_BYTES))
-        rows: int = -(-table.num_rows // groups)
-        return max(1, rows)
-    per_row: int = table.nbytes // max(1, table.num_rows)
-    return max(1, ROW_GROUP_BYTES // max(1, per_row))
+        groups = max(1, round(size / COMPACT_GROUP_BYTES))
+        return max(1, -(-rows // groups))
+    return max(1, ROW_GROUP_BYTES // max(1, size // max(1, rows)))
 
 
 def _parquet_writer(sink: Any, schema: pa.Schema, *, compact: bool) -> pq.ParquetWriter:

@@ -125,7 +125,7 @@ def parse_days(
                 store = MessageStore(writer.write)
                 states = Rows()
                 files: list[Extracted] = []
-                for row in sorted(rows, key=lambda item: str(item["path"])):
+                for row in sorted(rows, key=_row_order):
                     files += parsed(row, store, states)
                 store.flush()
                 # A state comes after its chain and its messages.
@@ -258,6 +258,11 @@ def _write_day(
 def _digest(store: MessageStore, numbers: list[int]) -> str:
     hashes = b"".join(store.hashes[number] for number in numbers)
     return hashlib.blake2b(hashes, digest_size=16).hexdigest()
+
+
+def _row_order(row: Row) -> tuple[str, str, str]:
+    """Return the order of a day's files, which is also that of its states."""
+    return str(row["session_id"]), str(row["agent_id"]), str(row["path"])
 
 
 def _distinct_states(files: list[Extracted], states: Rows) -> pa.Table:

@@ -113,7 +113,7 @@ SESSIONS = TableSpec(
             "repaired_states": (_I, "states whose prefix crossed a repaired edge"),
             "unknown_types": (_S, "JSON object: unknown record type to count"),
             "sha256": (_S, "key of the archived bytes that were parsed"),
-            "parent_call": (_S, "call of the parent that started an embedded subagent, or null"),
+            "parent_call": (_S, "call of the parent that started the subagent, told by its prompt; null if not found"),
         }
     ),
     compact=True,

@@ -108,11 +108,12 @@ def parse_days(
     total = sum(map(len, manifests.values()))
     report = ParseReport()
     redactor = Redactor(redact_json)
+    agent_calls: dict[str, dict[str, str]] = {}
     done = 0
 
     def parsed(row: Row, store: MessageStore, states: Rows) -> list[Extracted]:
         nonlocal done
-        found = _parse_file(lake, row, store, states, redactor, on_file)
+        found = _parse_file(lake, row, store, states, redactor, on_file, agent_calls)
         done += 1
         if progress is not None:
             progress("parse", done, total)
@@ -120,6 +121,7 @@ def parse_days(
 
     with _rare_collections():
         for day, rows in manifests.items():
+            agent_calls.clear()
             writer = lake.writer("messages", day=day)
             try:
                 store = MessageStore(writer.write)
@@ -205,6 +207,7 @@ def _parse_file(
     states: Rows,
     redactor: Redactor,
     on_file: OnFile | None,
+    agent_calls: dict[str, dict[str, str]],
 ) -> list[Extracted]:
     with open_archived(lake, row) as lines:
         trajectory, stats, facts = analyse(lines, subagent=bool(row["agent_id"]), redactor=redactor)
@@ -213,6 +216,11 @@ def _parse_file(
     if not is_trajectory(row):
         return []
     source = Source(row["path"], row["session_id"], row["agent_id"], row["sha256"])
+    if source.agent_id:  # main files are parsed before the subagents of their session
+        call = agent_calls.get(source.session_id, {}).get(trajectory.first_prompt())
+        source = replace(source, parent_call=call)
+    elif calls := trajectory.agent_calls():
+        agent_calls[source.session_id] = calls
     found = [extract(trajectory, stats, facts, source, store, states)]
     for agent_id, side in trajectory.sidechains.items():
         if not agent_id.startswith(_COMPACTS) and side.trajectory.nodes:

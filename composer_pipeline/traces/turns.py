@@ -77,23 +77,29 @@ class Trajectory:
         self._active = links.active()
         self.sidechains: dict[str, Subagent] = {}
         found = read.sidechains.found if read.sidechains else {}
+        calls = self.agent_calls() if found else {}
         for name in sorted(found):
             side = found.pop(name)  # what reading needed is freed, one after the other
             embedded = Trajectory.__new__(Trajectory)
             embedded._link(side.records)
-            call = side.parent_call or self._call_with(embedded)
+            call = side.parent_call or calls.get(embedded.first_prompt())
             self.sidechains[name] = Subagent(embedded, call)
 
-    def _call_with(self, embedded: "Trajectory") -> str | None:
-        """Return the call whose prompt a sidechain begins with, if there is one."""
-        first = next((node for node in embedded.nodes if node.kind == "human"), None)
-        prompt = text_of(embedded.content_of(first)) if first is not None else ""
-        for node in self.nodes if prompt else ():
+    def first_prompt(self) -> str:
+        """Return the text of the first human turn; empty where there is none."""
+        first = next((node for node in self.nodes if node.kind == "human"), None)
+        return text_of(self.content_of(first)) if first is not None else ""
+
+    def agent_calls(self) -> dict[str, str]:
+        """Return prompt -> id of the calls that start subagents; the first of equal prompts."""
+        found: dict[str, str] = {}
+        for node in self.nodes:
             for call in node.calls:
                 given = call.input if call.name in _STARTS_AGENTS else None
-                if isinstance(given, dict) and given.get("prompt") == prompt:
-                    return call.id
-        return None
+                prompt = given.get("prompt") if isinstance(given, dict) else None
+                if isinstance(prompt, str) and prompt:
+                    found.setdefault(prompt, call.id)
+        return found
 
     def content_of(self, node: Node) -> list[Block]:
         """Return the blocks of a node's own parts, redacted; decoded at each call."""

@@ -168,3 +168,24 @@ def test_wrapped_texts_are_redacted(lake: Lake, projects: Path, script: Any) -> 
     wrapped(s, "t1", "a7", "i2", "assistant", answer("sub1", DONE))
     _, states = ingested(lake, s.write(projects))
     assert "alice" not in json.dumps(states["sub1"].messages)
+
+
+def test_a_subagent_with_a_file_of_its_own_is_linked_by_its_prompt(
+    lake: Lake, projects: Path, script: Any
+) -> None:
+    s = script()
+    s.user("go")
+    s.call("m1", "t1", "Task", prompt="look")
+    s.result("t1", "found it")
+    s.call("m2", "t2", "Agent", prompt="look again")
+    s.result("t2", "found more")
+    s.write(projects)
+    for agent, prompt in (("a1", "look again"), ("a2", "look"), ("a3", "not asked for")):
+        own = script()
+        fields = {"isSidechain": True, "agentId": agent}
+        own.user(prompt, **fields)
+        own.block(f"sub-{agent}", DONE, **fields)
+        own.write(projects / "s1" / "subagents", f"agent-{agent}.jsonl")
+    ingested(lake, projects)
+    calls = {row["agent_id"]: row["parent_call"] for row in lake.rows("sessions")}
+    assert calls == {"": None, "a1": "t2", "a2": "t1", "a3": None}

@@ -45,8 +45,8 @@ FULL = (
     Round("postgres no cache", "postgres", False, True, 10, 12, 8, seed=7),
 )
 SHORT = {
-    "sqlite": (Round("sqlite", "sqlite", True, True, kills=12, sessions=14, turns=6, seed=8),),
-    "postgres": (Round("postgres", "postgres", True, True, 6, 8, 6, seed=9),),
+    "sqlite": (Round("sqlite", "sqlite", True, True, kills=12, sessions=22, turns=6, seed=8),),
+    "postgres": (Round("postgres", "postgres", True, True, 6, 12, 6, seed=9),),
 }
 
 

@@ -17,6 +17,7 @@ from composer_pipeline.cli.common import (
     show,
 )
 from composer_pipeline.errors import InputError
+from composer_pipeline.json_lines import json_objects
 from composer_pipeline.settings import Settings
 
 
@@ -103,15 +104,7 @@ def compare(file: Path, /) -> None:
 
     if not file.is_file():
         raise InputError(f"{file}: no such file")
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise InputError(f"{file}:{number}: not JSON: {error.msg}") from error
-        if not isinstance(record, dict):
-            raise InputError(f"{file}:{number}: not a JSON object")
+    for _, record in json_objects(file, file.read_text(encoding="utf-8")):
         sys.stdout.write(json.dumps(run(record), ensure_ascii=False) + "\n")
 
 

@@ -214,11 +214,6 @@ def read_action(action: Action, place: Place) -> CanonicalAction:
     return CanonicalAction(action, calls, _dump(sorted(call.form for call in calls)))
 
 
-def canonical_call(call: ToolCall, place: Place) -> str:
-    """Return the canonical form as JSON with sorted keys."""
-    return read_call(call, place).form
-
-
 def canonical(action: Action, place: Place) -> str:
     """Return the canonical form of an action: its calls as a multiset, or its text."""
     return read_action(action, place).form

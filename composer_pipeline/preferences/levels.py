@@ -16,7 +16,7 @@ from enum import IntEnum
 from typing import Any
 from urllib.parse import urlsplit
 
-from composer_pipeline.actions import Action, ToolCall
+from composer_pipeline.actions import Action
 from composer_pipeline.preferences import canonical as canon
 from composer_pipeline.preferences import shell
 from composer_pipeline.preferences.known import apply_edits
@@ -132,12 +132,6 @@ def _verdict(a: canon.CanonicalAction, b: canon.CanonicalAction, situation: Situ
     if any(cell.level < Level.NONE for row in grid for cell in row):
         return Verdict(Level.L4, "some calls have no partner")
     return Verdict(Level.NONE, "no call shares a class")
-
-
-def call_level(a: ToolCall, b: ToolCall, situation: Situation) -> Verdict:
-    """Return the level of agreement of two tool calls."""
-    place = situation.place
-    return _calls(canon.read_call(a, place), canon.read_call(b, place), situation)
 
 
 def _calls(a: canon.CanonicalCall, b: canon.CanonicalCall, situation: Situation) -> Verdict:

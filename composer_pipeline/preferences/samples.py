@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.errors import InputError
+from composer_pipeline.json_lines import json_objects
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.agree import vote
 from composer_pipeline.preferences.pairs import RECORDED, cost_of_states, pair_row, usable_replies
@@ -159,16 +160,7 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError, pa.ArrowInvalid) as error:
         raise InputError(f"samples {path} cannot be read: {_first_line(error)}") from error
-    for number, line in enumerate(text.splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise InputError(f"{path}:{number}: not JSON: {error.msg}") from error
-        if not isinstance(row, dict):
-            raise InputError(f"{path}:{number}: not a JSON object")
-        yield number, row
+    yield from json_objects(path, text)
 
 
 def _first_line(error: Exception) -> str:

@@ -59,11 +59,6 @@ def resolve_model(name: str) -> str:
     return name
 
 
-def is_local(resolved: str) -> bool:
-    """Say whether a resolved model needs no network."""
-    return Path(resolved).is_dir()
-
-
 def load_tokenizer(resolved: str) -> Any:
     """Load the tokenizer of a resolved model and check that it can render tool calls.
 

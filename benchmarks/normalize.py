@@ -80,8 +80,8 @@ def fixture_lines() -> list[str]:
     """Return the distinct lines of the actions in the bundled sample sessions."""
     from composer_pipeline.lake.store import Lake
     from composer_pipeline.testing.sessions import sample_sessions_dir
+    from composer_pipeline.trace_states import load_states
     from composer_pipeline.traces.ingest import ingest
-    from composer_pipeline.traces.load import load_states
 
     lines: dict[str, None] = {}
     with tempfile.TemporaryDirectory() as folder:

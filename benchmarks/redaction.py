@@ -22,8 +22,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from composer_pipeline.redaction import text as redaction
 from composer_pipeline.testing.sessions import sample_sessions_dir
-from composer_pipeline.traces import redaction
 from composer_pipeline.traces.parse import analyse
 from composer_pipeline.traces.pool import Redactor
 from composer_pipeline.traces.reader import decode_any

@@ -74,7 +74,7 @@ class Conversations:
 
     def __init__(self, teacher_set: Any, calls: int) -> None:
         from composer_pipeline.actions import Action
-        from composer_pipeline.traces.load import TraceState
+        from composer_pipeline.trace_states import TraceState
 
         self.teacher_set = teacher_set
         self.teachers = list(teacher_set.teachers)
@@ -97,7 +97,7 @@ class Conversations:
 
     def build(self, state: Any, teacher: Any) -> Any:
         """Build the body as ``Questions.build`` does."""
-        from composer_pipeline.replay.convert import Conversion
+        from composer_pipeline.chat.messages import Conversion
         from composer_pipeline.replay.ledger import Call
         from composer_pipeline.replay.questions import Question
         from composer_pipeline.replay.wire import request_key, serialise, worst_case

@@ -54,8 +54,8 @@ from composer_pipeline.settings import recipes_dir
 from composer_pipeline.testing.openrouter import LoopbackOpenRouter, SimulatedModel
 from composer_pipeline.testing.personas import Script
 from composer_pipeline.testing.sessions import sample_sessions_dir
+from composer_pipeline.trace_states import load_states
 from composer_pipeline.traces.ingest import ingest
-from composer_pipeline.traces.load import load_states
 
 BAR_SHARE, BAR_ERROR = 0.30, 0.05
 CORPUS = Path(__file__).resolve().parents[2] / "shared" / "corpus"

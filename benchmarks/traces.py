@@ -224,8 +224,8 @@ def bytes_per_state(path: Path) -> tuple[float, int]:
 def latencies(path: Path, count: int = 200) -> list[float]:
     """Return the milliseconds of reading single states, warm, in order of size."""
     from composer_pipeline.lake.store import Lake
+    from composer_pipeline.trace_states import StateReader
     from composer_pipeline.traces.ingest import ingest
-    from composer_pipeline.traces.load import StateReader
 
     with tempfile.TemporaryDirectory(dir=BUILD) as folder:
         lake = Lake(folder)

@@ -101,7 +101,7 @@ def _teachers(settings: Settings) -> dict[str, str]:
 
 
 def _redaction(settings: Settings) -> dict[str, str]:
-    from composer_pipeline.traces.redaction_rules import RedactionRules
+    from composer_pipeline.redaction.user_rules import RedactionRules
 
     if not settings.redaction:
         return _check("redaction", "ok", "built-in rules")

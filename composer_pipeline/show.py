@@ -1,7 +1,7 @@
 """States and sessions as a person reads them, on a terminal.
 
 Belongs here: folding, cutting and colouring. Does not belong here: finding states
-(``traces.load``), options and exit codes (``cli``).
+(``trace_states``), options and exit codes (``cli``).
 """
 
 import json
@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from composer_pipeline.traces.load import TraceState
+from composer_pipeline.trace_states import TraceState
 
 #: Messages of a prefix: the first and the last few in one line each, the very last in full.
 HEAD, TAIL, OPEN = 3, 12, 2

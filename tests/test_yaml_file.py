@@ -8,8 +8,8 @@ import pytest
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.preferences.normalize_recipe import NormalizeRecipe
+from composer_pipeline.redaction.user_rules import RedactionRules
 from composer_pipeline.replay.teachers import TeacherSet
-from composer_pipeline.traces.redaction_rules import RedactionRules
 from composer_pipeline.training.recipe import TrainingRecipe
 
 LOADERS = [NormalizeRecipe.load, RedactionRules.load, TeacherSet.load, TrainingRecipe.load]

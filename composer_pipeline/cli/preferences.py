@@ -17,7 +17,7 @@ from composer_pipeline.cli.common import (
     show,
 )
 from composer_pipeline.errors import InputError
-from composer_pipeline.json_lines import json_objects
+from composer_pipeline.json_values import json_objects
 from composer_pipeline.settings import Settings
 
 

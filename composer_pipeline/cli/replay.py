@@ -206,7 +206,7 @@ def tools_import(
         path: the installed npm package's folder, or its sdk-tools.d.ts.
         version: version of Claude Code, where no package.json tells it.
     """
-    from composer_pipeline.replay.installed import keep, read_installation
+    from composer_pipeline.chat.installed_tools import keep, read_installation
 
     tools = read_installation(path, version)
     keep(open_lake(lake), tools)
@@ -217,7 +217,7 @@ def tools_import(
 @tools_app.command(name="list")
 def tools_list(*, lake: LakeOption = "", as_json: JsonOption = False) -> None:
     """List the versions whose tool schemas the lake keeps."""
-    from composer_pipeline.replay.installed import kept_sets
+    from composer_pipeline.chat.installed_tools import kept_sets
 
     kept = {item.version: len(item.parameters) for item in kept_sets(open_lake(lake))}
     show({"versions": kept}, as_json, "tools")

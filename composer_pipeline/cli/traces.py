@@ -57,7 +57,7 @@ def states(*, session: str = "", lake: LakeOption = "", as_json: JsonOption = Fa
         session: only this session; the beginning of its id is enough.
     """
     from composer_pipeline.show import SHORT_ID
-    from composer_pipeline.traces.load import load_states
+    from composer_pipeline.trace_states import load_states
 
     store = open_lake(lake)
     wanted = store.query(
@@ -132,8 +132,8 @@ def state(state_id: str, /, *, lake: LakeOption = "", as_json: JsonOption = Fals
         state_id: as `states` lists it; an unambiguous beginning is enough.
     """
     from composer_pipeline.show import show_state
+    from composer_pipeline.trace_states import load_state
     from composer_pipeline.traces.following import following
-    from composer_pipeline.traces.load import load_state
 
     store = open_lake(lake)
     found = load_state(store, state_id)

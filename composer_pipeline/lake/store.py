@@ -1,7 +1,7 @@
 """Reading and writing the lake: one Parquet file a partition, replaced atomically.
 
 Belongs here: paths, atomic writes, reads, DuckDB views, blobs of the archive. Does
-not belong here: what the columns mean (``lake.schemas``) and which rows to write.
+not belong here: what the columns mean (``lake.tables``) and which rows to write.
 
 A partition becomes visible in one step: a temporary file in the same folder and
 ``os.replace`` on a local disk, one PUT in a bucket. A reader sees the old file or
@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.columns import column, constant
-from composer_pipeline.lake.schemas import TABLES, TableSpec
+from composer_pipeline.lake.tables import TABLES, TableSpec
 
 if TYPE_CHECKING:
     import duckdb

@@ -141,7 +141,7 @@ def vote(
     order of the replies.
 
     Args:
-        state: a ``traces.load.TraceState`` or anything with its fields.
+        state: a ``trace_states.TraceState`` or anything with its fields.
         replies: usable replies. Those that were bought as controls or are of the agent's own
             family are controls, and those that are empty or in another language are excluded;
             neither votes.

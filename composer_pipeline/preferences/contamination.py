@@ -16,10 +16,10 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from composer_pipeline.config_file import read_mapping
 from composer_pipeline.errors import InputError
 from composer_pipeline.preferences.rules import PreferenceRules, bundled_benchmarks
 from composer_pipeline.replay.teachers import first_problem
-from composer_pipeline.yaml_file import read_mapping
 
 #: Evidence that the folder's name alone cannot give.
 STRONG = frozenset({"instance", "remote"})

@@ -11,12 +11,12 @@ from typing import Any
 from composer_pipeline.actions import Action
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.money import to_usd
 from composer_pipeline.preferences.agree import Reply, Vote, situation_of, vote
 from composer_pipeline.preferences.levels import Level, Situation, level
 from composer_pipeline.preferences.pairs import REPLY_COLUMNS, reply_age, usable_of
 from composer_pipeline.preferences.votes import REASONS, reason_of, vote_figures
-from composer_pipeline.replay.money import to_usd
-from composer_pipeline.traces.load import TraceState, load_state
+from composer_pipeline.trace_states import TraceState, load_state
 
 _TIERS = {
     "gold": "gold: they agree on the effect (L1 or finer), the agent is not within L2",

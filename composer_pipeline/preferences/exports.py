@@ -29,8 +29,8 @@ from typing import Any
 import pyarrow as pa
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake.schemas import JSON_LIST, TableSpec
 from composer_pipeline.lake.store import Lake, encode_parquet, table_from_rows
+from composer_pipeline.lake.tables import JSON_LIST, TableSpec
 from composer_pipeline.preferences.consensus_hints import SOURCE, consensus_hint
 from composer_pipeline.preferences.contamination import is_strong
 from composer_pipeline.preferences.pairs import RECORDED

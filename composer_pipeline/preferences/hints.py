@@ -15,7 +15,7 @@ from typing import Any
 
 from composer_pipeline.actions import Action
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.traces.load import load_states
+from composer_pipeline.trace_states import load_states
 
 #: Not the agent's fault: a parallel call failed, and this one was cancelled.
 EXCLUDED_KINDS = frozenset({"cancelled", "sibling_cancelled", "sibling"})

@@ -21,8 +21,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from composer_pipeline.errors import ComposerError, InputError
-from composer_pipeline.lake.schemas import NORMALIZED_PAIRS, PAIRS
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake.tables import NORMALIZED_PAIRS, PAIRS
 from composer_pipeline.preferences.normalize_columns import (
     COLUMNS,
     MAPPED,

@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from composer_pipeline.config_file import read_mapping
 from composer_pipeline.errors import InputError
 from composer_pipeline.preferences.normalize_columns import COLUMNS
-from composer_pipeline.yaml_file import read_mapping
 
 __all__ = ["COLUMNS", "NormalizeRecipe", "nearest"]
 

@@ -2,7 +2,7 @@
 
 Belongs here: the stage :func:`build_pairs`, its report, and how a vote becomes a row. Does
 not belong here: the vote (``preferences.agree``), which pairs are kept
-(``preferences.selection``) and chat messages (``replay.convert``).
+(``preferences.selection``) and chat messages (``chat.messages``).
 
 Every state has one row in ``votes``. Each of them whose reason is ``pair`` is in ``pairs`` or,
 with the rule that dropped it, in ``drops``.
@@ -16,6 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from composer_pipeline.actions import Action
+from composer_pipeline.chat.day_tools import Toolsets
+from composer_pipeline.chat.messages import action_message, to_chat
+from composer_pipeline.chat.tools import Toolset
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences import canonical as canon
 from composer_pipeline.preferences.agree import Reply, Vote, home_of, vote
@@ -25,10 +28,7 @@ from composer_pipeline.preferences.rules import Hindsight, PreferenceRules
 from composer_pipeline.preferences.selection import STAGE, hindsight, select
 from composer_pipeline.preferences.shell import Place
 from composer_pipeline.preferences.votes import ballot_row
-from composer_pipeline.replay.convert import action_message, to_chat
-from composer_pipeline.replay.schemas import Toolset
-from composer_pipeline.replay.toolsets import Toolsets
-from composer_pipeline.traces.load import TraceState, load_states
+from composer_pipeline.trace_states import TraceState, load_states
 
 SCHEMA_VERSION = 2
 

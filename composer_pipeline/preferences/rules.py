@@ -9,10 +9,10 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from composer_pipeline.config_file import read_mapping
 from composer_pipeline.errors import InputError
 from composer_pipeline.replay.teachers import first_problem
 from composer_pipeline.settings import recipes_dir
-from composer_pipeline.yaml_file import read_mapping
 
 Weight = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]

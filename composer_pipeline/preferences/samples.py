@@ -21,14 +21,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from composer_pipeline.actions import Action, ToolCall
+from composer_pipeline.chat.day_tools import Toolsets
 from composer_pipeline.errors import InputError
-from composer_pipeline.json_lines import json_objects
+from composer_pipeline.json_values import json_objects
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.agree import vote
 from composer_pipeline.preferences.pairs import RECORDED, cost_of_states, pair_row, usable_replies
 from composer_pipeline.preferences.votes import reason_of
-from composer_pipeline.replay.toolsets import Toolsets
-from composer_pipeline.traces.load import load_states
+from composer_pipeline.trace_states import load_states
 
 
 class Sample(msgspec.Struct, frozen=True):

@@ -87,7 +87,7 @@ class SemanticJudge:
         Raises:
             BudgetExhausted: the ledger has no room for the worst case of this question.
         """
-        from composer_pipeline.traces.redaction import find_secrets
+        from composer_pipeline.redaction.text import find_secrets
 
         body = self._body(a, b)
         if any(find_secrets(action.to_json()) for action in (a, b)):

@@ -83,7 +83,7 @@ def ballot_row(
     """Return the row of the table ``votes`` for a state.
 
     Args:
-        state: a ``traces.load.TraceState``.
+        state: a ``trace_states.TraceState``.
         replies: its usable replies.
         outcome: their vote.
         n_replies: replies, usable or not.

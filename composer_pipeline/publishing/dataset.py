@@ -2,7 +2,7 @@
 
 Belongs here: which rows enter the three ``dataset_*`` tables, and the checks on them.
 Does not belong here: what a group is (``publishing.splits``), the vote
-(``preferences.agree``) and how a prefix becomes chat messages (``replay.convert``).
+(``preferences.agree``) and how a prefix becomes chat messages (``chat.messages``).
 
 Both splits of every table are always written, empty or not, so a rebuild leaves nothing
 stale. The same lake gives the same bytes.
@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from composer_pipeline.chat.day_tools import Toolsets
+from composer_pipeline.chat.messages import action_message, to_chat
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.agree import Reply, vote
@@ -28,9 +30,7 @@ from composer_pipeline.publishing.splits import (
     prompt_hash,
     split_of,
 )
-from composer_pipeline.replay.convert import action_message, to_chat
-from composer_pipeline.replay.toolsets import Toolsets
-from composer_pipeline.traces.load import TraceState, load_states
+from composer_pipeline.trace_states import TraceState, load_states
 
 STAGE = "dataset"
 #: From this many groups on, an empty validation split is worth a warning.

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING
 
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.money import to_pico
 from composer_pipeline.replay.catalogue import preflight
 from composer_pipeline.replay.commits import Commits
 from composer_pipeline.replay.engine_answers import Answered
@@ -47,7 +48,6 @@ from composer_pipeline.replay.engine_report import (
 from composer_pipeline.replay.engine_tasks import Tasks
 from composer_pipeline.replay.lanes import Lane
 from composer_pipeline.replay.ledger import Ledger, ledger_target
-from composer_pipeline.replay.money import to_pico
 from composer_pipeline.replay.questions import Questions
 from composer_pipeline.replay.replies import ReplyChecks, write_replies
 from composer_pipeline.replay.selecting import Selector
@@ -55,7 +55,7 @@ from composer_pipeline.replay.teachers import Teacher, TeacherSet
 from composer_pipeline.replay.wire import Wire
 
 if TYPE_CHECKING:
-    from composer_pipeline.traces.load import TraceState
+    from composer_pipeline.trace_states import TraceState
 
 __all__ = [
     "OnProgress", "Progress", "ReplayReport", "Selector", "Snapshot", "TeacherFigures",

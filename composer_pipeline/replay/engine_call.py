@@ -30,7 +30,7 @@ from composer_pipeline.replay.wire import Wire, anchor, anchored_tokens, worst_c
 from composer_pipeline.replay.wire_outcome import BUSY_STATUSES, Outcome, TokenPrice
 
 if TYPE_CHECKING:
-    from composer_pipeline.traces.load import TraceState
+    from composer_pipeline.trace_states import TraceState
 
 #: Worst cases left free for recoveries: always one, which is enough to recover one after
 #: the other; so many where that is at most this share of the ceiling.

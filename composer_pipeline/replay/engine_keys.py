@@ -17,8 +17,8 @@ import hashlib
 from collections.abc import Callable
 
 from composer_pipeline.errors import ComposerError
+from composer_pipeline.money import to_usd
 from composer_pipeline.replay.ledger import Ledger, NotQuiescent, SweepMismatch
-from composer_pipeline.replay.money import to_usd
 from composer_pipeline.replay.teachers import TeacherSet
 from composer_pipeline.replay.wire_keys import KeyService, KeyUnread, MintedKey, own_usage
 

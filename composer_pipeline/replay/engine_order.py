@@ -19,7 +19,7 @@ from composer_pipeline.replay.teachers import PromptCache
 from composer_pipeline.replay.wire import Anchor
 
 if TYPE_CHECKING:
-    from composer_pipeline.traces.load import TraceState
+    from composer_pipeline.trace_states import TraceState
 
 
 class Unit:

@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 
 from composer_pipeline.errors import ComposerError
+from composer_pipeline.money import PICO
 from composer_pipeline.replay.lanes import Lane
 from composer_pipeline.replay.ledger import ScopeStatus
-from composer_pipeline.replay.money import PICO
 from composer_pipeline.replay.teachers import Endpoint
 
 #: (teacher, done, total) after each answer.

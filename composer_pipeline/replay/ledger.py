@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from composer_pipeline.errors import ComposerError, InputError
+from composer_pipeline.money import to_pico
 from composer_pipeline.replay import ledger_queries as queries
 from composer_pipeline.replay import ledger_rules as rules
 from composer_pipeline.replay import ledger_sweep
@@ -44,7 +45,6 @@ from composer_pipeline.replay.ledger_types import (
     SweepResult,
     UnknownAttempt,
 )
-from composer_pipeline.replay.money import to_pico
 from composer_pipeline.replay.owner import new_owner, retire
 
 __all__ = [
@@ -235,7 +235,7 @@ class Ledger:
 
         Args:
             attempt: nothing happens where it is not unknown any more.
-            cost: all that it cost the user, see :func:`composer_pipeline.replay.money.billed_pico`.
+            cost: all that it cost the user, see :func:`composer_pipeline.money.billed_pico`.
 
         Returns:
             False when the cost passed the reservation; the teacher is then quarantined.

@@ -7,8 +7,8 @@ Belongs here: the report of a ledger's scopes. Does not belong here: printing it
 import os
 from typing import Any
 
+from composer_pipeline.money import to_usd
 from composer_pipeline.replay.ledger import existing_ledger
-from composer_pipeline.replay.money import to_usd
 
 
 def budget_report(target: str | os.PathLike[str]) -> dict[str, Any]:

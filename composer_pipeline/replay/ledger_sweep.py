@@ -12,9 +12,9 @@ charged the most that those can have cost, so that its ceiling holds too.
 from collections import Counter
 from collections.abc import Sequence
 
+from composer_pipeline.money import to_usd
 from composer_pipeline.replay.ledger_batch import Batch, Operation
 from composer_pipeline.replay.ledger_types import NotQuiescent, SweepMismatch, SweepResult
-from composer_pipeline.replay.money import to_usd
 
 
 def sweep(

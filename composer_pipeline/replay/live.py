@@ -22,12 +22,12 @@ import aiohttp
 import msgspec
 import orjson
 
+from composer_pipeline.chat.messages import Conversion
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.money import PICO, to_pico
 from composer_pipeline.replay.catalogue import Catalogue, fetch
-from composer_pipeline.replay.convert import Conversion
 from composer_pipeline.replay.ledger import Call, Ledger, Reply, ledger_target
-from composer_pipeline.replay.money import PICO, to_pico
 from composer_pipeline.replay.selection import ask_order
 from composer_pipeline.replay.teachers import Teacher, TeacherSet
 from composer_pipeline.replay.wire import Wire, request_key, serialise, worst_case

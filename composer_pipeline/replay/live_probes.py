@@ -14,10 +14,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from decimal import Decimal
 from typing import Any
 
+from composer_pipeline.money import to_pico
 from composer_pipeline.replay.catalogue_check import MILLION, per_million
 from composer_pipeline.replay.catalogue_records import ModelRecord
 from composer_pipeline.replay.live import Finding, Prober
-from composer_pipeline.replay.money import to_pico
 from composer_pipeline.replay.teachers import Teacher
 from composer_pipeline.replay.wire_outcome import read_json
 

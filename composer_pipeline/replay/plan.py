@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.money import PICO
 from composer_pipeline.replay.catalogue import Catalogue, fetch
 from composer_pipeline.replay.ledger import existing_ledger, ledger_target
-from composer_pipeline.replay.money import PICO
 from composer_pipeline.replay.plan_measure import (
     Agreement,
     measure_agreement,

@@ -18,7 +18,7 @@ from composer_pipeline.replay.simulate import DEFAULT_P, DEFAULT_Q
 from composer_pipeline.replay.teachers import Teacher
 
 if TYPE_CHECKING:
-    from composer_pipeline.traces.load import TraceState
+    from composer_pipeline.trace_states import TraceState
 
 #: Completion tokens that a reply is expected to take where none was measured.
 EXPECTED_COMPLETION_TOKENS = 400

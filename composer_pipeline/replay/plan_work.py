@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
+from composer_pipeline.money import PICO, to_pico
 from composer_pipeline.replay.catalogue import Verdict
 from composer_pipeline.replay.catalogue_records import Prices, Pricing
 from composer_pipeline.replay.ledger import Ledger
-from composer_pipeline.replay.money import PICO, to_pico
 from composer_pipeline.replay.plan_measure import Agreement, Measured
 from composer_pipeline.replay.questions import Questions
 from composer_pipeline.replay.selection import Decide, Price, audited, choose, has_vote

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import orjson
 
+from composer_pipeline.chat.day_tools import Toolsets
+from composer_pipeline.chat.messages import Conversion, to_chat
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.replay.catalogue import Verdict, terms_of
-from composer_pipeline.replay.convert import Conversion, to_chat
 from composer_pipeline.replay.ledger import Call
 from composer_pipeline.replay.teachers import Teacher, TeacherSet
-from composer_pipeline.replay.toolsets import Toolsets
 from composer_pipeline.replay.wire import request_key, serialise, worst_case
 
 if TYPE_CHECKING:
-    from composer_pipeline.traces.load import TraceState
+    from composer_pipeline.trace_states import TraceState
 
 #: Bytes of a body that make one token, for estimates and for the context limit only.
 BYTES_PER_TOKEN = 4
@@ -68,7 +68,7 @@ class Questions:
         max_states: int | None = None,
         only_on_active_path: bool = False,
     ) -> None:
-        from composer_pipeline.traces.load import load_states
+        from composer_pipeline.trace_states import load_states
 
         self.teacher_set = teacher_set
         self.teachers = teacher_set.select(None if teachers is None else list(teachers))
@@ -162,7 +162,7 @@ class Questions:
 
     def _has_secret(self, conversion: Conversion) -> bool:
         """Scan every part of the body once; parts are shared along a session."""
-        from composer_pipeline.traces.redaction import find_secrets
+        from composer_pipeline.redaction.text import find_secrets
 
         for part in [*conversion.messages, *conversion.tools]:
             digest = hashlib.blake2b(orjson.dumps(part), digest_size=16).digest()

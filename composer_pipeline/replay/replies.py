@@ -14,10 +14,10 @@ from typing import Any
 import zstandard
 
 from composer_pipeline.actions import Action
+from composer_pipeline.chat.day_tools import ArgumentCheck, toolsets_of_day
+from composer_pipeline.chat.messages import parse_reply_message
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.replay.convert import parse_reply_message
 from composer_pipeline.replay.ledger import Ledger
-from composer_pipeline.replay.toolsets import ArgumentCheck, toolsets_of_day
 from composer_pipeline.replay.wire import read_json
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

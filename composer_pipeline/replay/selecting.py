@@ -16,7 +16,7 @@ from composer_pipeline.actions import Action
 from composer_pipeline.replay.teachers import Teacher
 
 if TYPE_CHECKING:
-    from composer_pipeline.traces.load import TraceState
+    from composer_pipeline.trace_states import TraceState
 
 #: ``state_id`` -> what the teachers that were asked about this state so far did:
 #: ``{teacher name: its action}``. A teacher that was asked and gave nothing usable (an

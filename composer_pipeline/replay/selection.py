@@ -29,7 +29,7 @@ from composer_pipeline.replay.selecting import Answers
 from composer_pipeline.replay.teachers import Selection, SkipRule, Teacher, sampled
 
 if TYPE_CHECKING:
-    from composer_pipeline.traces.load import TraceState
+    from composer_pipeline.trace_states import TraceState
 
 #: A typical question, in tokens, to order teachers by price: (prompt, completion).
 TYPICAL_TOKENS = (20_000, 400)

@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from composer_pipeline.config_file import read_mapping
 from composer_pipeline.errors import InputError
-from composer_pipeline.yaml_file import read_mapping
 
 #: Replaces ``endpoint.base_url`` of a *simulated* endpoint, whose port is only known
 #: once its loopback server runs. A real endpoint never reads it: an environment

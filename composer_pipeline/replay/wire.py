@@ -20,8 +20,8 @@ import msgspec
 import orjson
 from yarl import URL
 
-from composer_pipeline.replay.convert import Conversion, wire_messages
-from composer_pipeline.replay.money import billed_pico, to_pico
+from composer_pipeline.chat.messages import Conversion, wire_messages
+from composer_pipeline.money import billed_pico, to_pico
 from composer_pipeline.replay.teachers import Endpoint, Teacher
 from composer_pipeline.replay.wire_outcome import (
     BUSY_STATUSES,

@@ -15,7 +15,7 @@ import aiohttp
 import msgspec
 
 from composer_pipeline.errors import ComposerError
-from composer_pipeline.replay.money import PICO
+from composer_pipeline.money import PICO
 from composer_pipeline.replay.teachers import Endpoint
 from composer_pipeline.replay.wire_outcome import pico_or_none, read_json
 

@@ -25,7 +25,7 @@ import aiohttp
 import msgspec
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.replay.money import to_pico
+from composer_pipeline.money import to_pico
 
 RETRY_STATUSES = {408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529}
 #: The teacher is told to slow down.

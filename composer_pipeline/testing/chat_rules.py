@@ -1,7 +1,7 @@
 """What must hold of every converted prefix, written a second time from the rules alone.
 
 Belongs here: a checker of the conversion invariants I1 to I12 that reads a prefix and its
-chat form and knows nothing of how ``replay.convert`` works. Does not belong here:
+chat form and knows nothing of how ``chat.messages`` works. Does not belong here:
 converting. Tests run it over made-up transcripts, the bundled sessions and real ones.
 
 The rules, in short: I1 every call is answered exactly once and at once, no call is
@@ -18,7 +18,7 @@ from typing import Any
 
 import orjson
 
-from composer_pipeline.replay.convert import (
+from composer_pipeline.chat.messages import (
     ERROR_PREFIX,
     INTERRUPTED,
     ORPHAN_PREFIX,

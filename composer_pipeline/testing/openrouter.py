@@ -37,7 +37,7 @@ import msgspec
 import orjson
 from aiohttp import web
 
-from composer_pipeline.replay.money import to_pico
+from composer_pipeline.money import to_pico
 from composer_pipeline.testing.openrouter_account import AccountRoutes
 from composer_pipeline.testing.openrouter_billing import (
     ApiKey,

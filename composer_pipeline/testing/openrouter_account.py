@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import msgspec
 from aiohttp import web
 
-from composer_pipeline.replay.money import to_pico
+from composer_pipeline.money import to_pico
 from composer_pipeline.testing.openrouter_billing import ApiKey, Books, usd
 from composer_pipeline.testing.openrouter_delivery import exact_json
 from composer_pipeline.testing.openrouter_faults import error_reply

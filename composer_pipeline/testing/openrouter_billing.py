@@ -29,7 +29,7 @@ from typing import Any
 import msgspec
 import orjson
 
-from composer_pipeline.replay.money import to_pico
+from composer_pipeline.money import to_pico
 from composer_pipeline.testing.openrouter_models import SimulatedModel
 
 BYTES_PER_TOKEN = 4

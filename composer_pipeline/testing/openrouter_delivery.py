@@ -16,7 +16,7 @@ import orjson
 from aiohttp import web
 
 from composer_pipeline.actions import Action
-from composer_pipeline.replay.convert import short_name
+from composer_pipeline.chat.messages import short_name
 from composer_pipeline.testing.openrouter_billing import Bill, usd
 from composer_pipeline.testing.openrouter_faults import Fault
 

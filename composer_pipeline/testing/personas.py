@@ -27,8 +27,8 @@ from typing import Any, Literal, Protocol
 import orjson
 
 from composer_pipeline.actions import Action, ToolCall
+from composer_pipeline.chat.messages import StateLike, to_chat, wire_messages
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.replay.convert import StateLike, to_chat, wire_messages
 
 PersonaName = Literal["careful", "steady", "contrarian", "flaky"]
 
@@ -72,7 +72,7 @@ class Script:
             answers: API message id -> better action, as a model would write it. It is
                 redacted like everything that a teacher sees.
         """
-        from composer_pipeline.traces.redaction import redact_text, redact_value
+        from composer_pipeline.redaction.text import redact_text, redact_value
 
         entries: dict[str, Entry] = {}
         for state in states:
@@ -95,8 +95,8 @@ class Script:
         Raises:
             InputError: the folder has no readable sessions.
         """
+        from composer_pipeline.trace_states import load_states
         from composer_pipeline.traces.ingest import ingest
-        from composer_pipeline.traces.load import load_states
 
         with tempfile.TemporaryDirectory() as scratch:
             lake = Lake(scratch)

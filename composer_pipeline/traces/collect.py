@@ -15,6 +15,7 @@ from array import array
 from collections.abc import Iterable
 from typing import Any
 
+from composer_pipeline.redaction.text import user_names
 from composer_pipeline.traces.nodes import (
     NONE,
     TRANSPARENT,
@@ -37,7 +38,6 @@ from composer_pipeline.traces.reader import (
     message_of,
 )
 from composer_pipeline.traces.records import GRAPH_TYPES, text_of, user_kind
-from composer_pipeline.traces.redaction import user_names
 from composer_pipeline.traces.requests import Requests, reference
 from composer_pipeline.traces.sidechains import Sidechains
 from composer_pipeline.traces.uuids import UuidIndex

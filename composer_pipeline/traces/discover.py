@@ -25,9 +25,9 @@ from typing import IO
 import zstandard
 
 from composer_pipeline.errors import InputError
+from composer_pipeline.redaction.text import redact_text
 from composer_pipeline.traces.reader import KNOWN_TYPES, LineStats
 from composer_pipeline.traces.records import parse_time
-from composer_pipeline.traces.redaction import redact_text
 from composer_pipeline.traces.sources import read_any
 
 #: Files of Claude Code that are no sessions.

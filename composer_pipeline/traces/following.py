@@ -1,7 +1,7 @@
 """What the trace shows right behind a state's action.
 
 Belongs here: reading the next message of a state's chain. Does not belong here: the
-prefix and the action (``traces.load``), judging the outcome (``traces.hints``).
+prefix and the action (``trace_states``), judging the outcome (``traces.hints``).
 """
 
 import json
@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.compute as pc
 
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.traces.load import TraceState
+from composer_pipeline.trace_states import TraceState
 
 
 def following(lake: Lake, state: TraceState) -> list[dict[str, Any]]:

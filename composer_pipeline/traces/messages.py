@@ -21,12 +21,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from composer_pipeline.lake.columns import column, numbers, utf8
-from composer_pipeline.lake.schemas import MESSAGES
+from composer_pipeline.lake.tables import MESSAGES
+from composer_pipeline.redaction.user_rules import redaction_version
 from composer_pipeline.traces.nodes import NONE, Call, Node, Part
 from composer_pipeline.traces.pool import Counts, Pool, encode
 from composer_pipeline.traces.records import blocks_of, text_of
 from composer_pipeline.traces.records import result_text as result_text
-from composer_pipeline.traces.redaction_rules import redaction_version
 from composer_pipeline.traces.turns import Trajectory
 
 #: What the client sends for a call whose result was never recorded.

@@ -34,13 +34,13 @@ import pyarrow as pa
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.columns import numbers
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.redaction.text import redact_json
+from composer_pipeline.redaction.user_rules import redaction_version
 from composer_pipeline.traces.counts import Facts, facts_of
 from composer_pipeline.traces.harvest import open_archived
 from composer_pipeline.traces.messages import MessageStore
 from composer_pipeline.traces.pool import Redactor
 from composer_pipeline.traces.reader import LineStats
-from composer_pipeline.traces.redaction import redact_json
-from composer_pipeline.traces.redaction_rules import redaction_version
 from composer_pipeline.traces.sources import read_any
 from composer_pipeline.traces.state_rows import Rows
 from composer_pipeline.traces.states import PARSER_VERSION, Extracted, Source, blake, extract

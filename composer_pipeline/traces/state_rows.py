@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 
 from composer_pipeline.lake.columns import column
-from composer_pipeline.lake.schemas import STATES
+from composer_pipeline.lake.tables import STATES
 
 #: Rows that are kept as objects until they become one Arrow table.
 _BATCH_ROWS = 4096

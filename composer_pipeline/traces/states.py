@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from composer_pipeline.redaction.text import redact_text
 from composer_pipeline.traces.counts import Facts
 from composer_pipeline.traces.hints import corrections, failure_of
 from composer_pipeline.traces.messages import Composer, MessageStore, dumps
@@ -24,7 +25,6 @@ from composer_pipeline.traces.nodes import Node
 from composer_pipeline.traces.outcomes import Outcome, outcomes
 from composer_pipeline.traces.reader import LineStats
 from composer_pipeline.traces.records import parse_time, text_of
-from composer_pipeline.traces.redaction import redact_text
 from composer_pipeline.traces.state_rows import Rows, StateRow
 from composer_pipeline.traces.turns import Trajectory
 

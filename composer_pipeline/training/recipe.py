@@ -9,8 +9,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from composer_pipeline.config_file import read_mapping
 from composer_pipeline.errors import InputError
-from composer_pipeline.yaml_file import read_mapping
 
 
 class _Model(BaseModel):

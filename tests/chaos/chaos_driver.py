@@ -43,8 +43,8 @@ from chaos_figures import FULL, RECORD, SHORT, Figures, Round, table
 from chaos_fleet import Fleet, Worker
 
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.money import to_pico, to_usd
 from composer_pipeline.replay.ledger import Ledger, SweepMismatch, open_ledger
-from composer_pipeline.replay.money import to_pico, to_usd
 from composer_pipeline.replay.questions import Questions
 from composer_pipeline.replay.teachers import TeacherSet
 from composer_pipeline.testing.openrouter import (
@@ -56,7 +56,7 @@ from composer_pipeline.testing.openrouter import (
 from composer_pipeline.testing.openrouter_faults import MIX
 from composer_pipeline.testing.personas import Script
 from composer_pipeline.testing.states import write_sessions
-from composer_pipeline.traces.load import load_states
+from composer_pipeline.trace_states import load_states
 
 ROOT = Path(__file__).parents[2]
 #: A call that nobody answers is given up after this.

@@ -14,12 +14,12 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from composer_pipeline import trace_states as load  # noqa: F401  not while the clock runs
 from composer_pipeline.errors import ComposerError
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.redaction.text import find_secrets
 from composer_pipeline.replay.engine import replay
 from composer_pipeline.replay.teachers import TeacherSet
-from composer_pipeline.traces import load  # noqa: F401  not while the clock runs
-from composer_pipeline.traces.redaction import find_secrets
 
 _LOOK_EVERY_S = 0.01
 

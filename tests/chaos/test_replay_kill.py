@@ -17,7 +17,7 @@ from composer_pipeline.replay.teachers import TeacherSet
 from composer_pipeline.testing.openrouter import Asked, Fault, LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script
 from composer_pipeline.testing.states import write_sessions
-from composer_pipeline.traces.load import load_states
+from composer_pipeline.trace_states import load_states
 
 DEMO = Path(__file__).parents[2] / "recipes" / "teachers" / "demo.yaml"
 

@@ -17,11 +17,11 @@ import yaml
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.redaction import text as redaction
 from composer_pipeline.replay.engine import replay
 from composer_pipeline.replay.teachers import TeacherSet
 from composer_pipeline.testing.openrouter import FaultMix, LoopbackOpenRouter
 from composer_pipeline.testing.states import DAY, write_session, write_sessions
-from composer_pipeline.traces import redaction
 
 ROOT = Path(__file__).parents[2]
 API_KEY = "sk-or-v1-5d41402abc4b2a76b9719d911017c592recognisable"

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from composer_pipeline.lake.columns import column, constant, numbers, utf8
-from composer_pipeline.lake.schemas import TIMESTAMP
+from composer_pipeline.lake.tables import TIMESTAMP
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=9)
 _MOMENT = st.datetimes(datetime(1902, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC))

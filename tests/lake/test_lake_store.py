@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake.schemas import TABLES
+from composer_pipeline.lake.tables import TABLES
 from composer_pipeline.lake.store import Lake, encode_parquet, table_from_rows
 
 DAY = "2026-11-16"

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from composer_pipeline.errors import ComposerError, InputError
-from composer_pipeline.lake.schemas import TABLES
 from composer_pipeline.lake.store import Lake, table_from_rows
+from composer_pipeline.lake.tables import TABLES
 from composer_pipeline.preferences import normalize_process as process
 from composer_pipeline.preferences.normalize import narrow_row, normalize, write_columns
 from composer_pipeline.preferences.normalize_columns import COLUMNS, SOURCE, PairColumns

@@ -337,8 +337,8 @@ def message(action: Action) -> list[dict[str, Any]]:
 
 
 def actions_lake(root: Path, sessions: list[Path]) -> Iterator[tuple[Lake, int]]:
+    from composer_pipeline.trace_states import load_states
     from composer_pipeline.traces.ingest import ingest
-    from composer_pipeline.traces.load import load_states
 
     source, target = Lake(root / "source"), Lake(root / "target")
     ingest(source, sessions)

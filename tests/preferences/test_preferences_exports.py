@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from composer_pipeline.chat.messages import to_chat, wire_messages
 from composer_pipeline.cli import main
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
@@ -20,11 +21,10 @@ from composer_pipeline.preferences.hints import build_hints
 from composer_pipeline.preferences.pairs import build_pairs
 from composer_pipeline.preferences.samples import read_samples
 from composer_pipeline.publishing.dataset import build_dataset
-from composer_pipeline.replay.convert import to_chat, wire_messages
 from composer_pipeline.testing.personas import Script
 from composer_pipeline.testing.sessions import answers, sample_sessions_dir
+from composer_pipeline.trace_states import load_states
 from composer_pipeline.traces.ingest import ingest
-from composer_pipeline.traces.load import load_states
 
 PERSONAS = {"careful": "alpha", "steady": "beta", "contrarian": "gamma"}
 

@@ -18,18 +18,18 @@ import krippendorff
 import pytest
 
 from composer_pipeline.actions import Action, ToolCall
+from composer_pipeline.chat.messages import to_chat, wire_messages
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.accounting import leaks
 from composer_pipeline.preferences.pairs import build_pairs
 from composer_pipeline.preferences.statistics import measure
-from composer_pipeline.replay.convert import to_chat, wire_messages
 from composer_pipeline.replay.engine import replay
 from composer_pipeline.replay.teachers import TeacherSet
 from composer_pipeline.testing.openrouter import LoopbackOpenRouter, SimulatedModel
 from composer_pipeline.testing.personas import Script, prefix_key, restyled
 from composer_pipeline.testing.sessions import sample_sessions_dir
+from composer_pipeline.trace_states import load_states
 from composer_pipeline.traces.ingest import ingest
-from composer_pipeline.traces.load import load_states
 
 ROLES = ("careful", "contrarian", "flaky", "steady")
 FAMILIES = {"careful": "alpha", "steady": "beta", "contrarian": "gamma", "flaky": "delta"}

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from composer_pipeline.errors import ComposerError, InputError
-from composer_pipeline.lake.schemas import TABLES
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake.tables import TABLES
 from composer_pipeline.publishing import publish as room
 from composer_pipeline.publishing.publish import PublishRefused, publish
 from composer_pipeline.testing.hub import LoopbackHub, Repo

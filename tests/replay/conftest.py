@@ -44,7 +44,7 @@ def serve(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., LoopbackOpenRouter]]:
     """Start servers that know the lake's states; the last one is the endpoint."""
-    from composer_pipeline.traces.load import load_states
+    from composer_pipeline.trace_states import load_states
 
     servers = []
 

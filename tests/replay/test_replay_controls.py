@@ -9,13 +9,13 @@ import pytest
 from pydantic import ValidationError
 
 from composer_pipeline.actions import Action
+from composer_pipeline.chat.messages import to_chat, wire_messages
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.explain import explain
 from composer_pipeline.preferences.pairs import build_pairs
 from composer_pipeline.preferences.statistics import measure
 from composer_pipeline.preferences.tally import VoteDecision
 from composer_pipeline.publishing.dataset import build_dataset
-from composer_pipeline.replay.convert import to_chat, wire_messages
 from composer_pipeline.replay.engine import replay
 from composer_pipeline.replay.pending import pending_days
 from composer_pipeline.replay.plan import plan, selector_for
@@ -24,7 +24,7 @@ from composer_pipeline.replay.teachers import Teacher, TeacherSet
 from composer_pipeline.testing.openrouter import LoopbackOpenRouter, SimulatedModel
 from composer_pipeline.testing.personas import PersonaName, Script, prefix_key
 from composer_pipeline.testing.states import DAY, write_sessions
-from composer_pipeline.traces.load import TraceState, load_states
+from composer_pipeline.trace_states import TraceState, load_states
 
 Serve = Callable[..., LoopbackOpenRouter]
 SHARE = 0.25

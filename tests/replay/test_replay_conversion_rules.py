@@ -20,13 +20,13 @@ from hypothesis import strategies as st
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from composer_pipeline.actions import Action
+from composer_pipeline.chat.messages import Conversion, to_chat, wire_messages
+from composer_pipeline.chat.tools import session_tools
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.replay.convert import Conversion, to_chat, wire_messages
-from composer_pipeline.replay.schemas import session_tools
 from composer_pipeline.testing.chat_rules import broken_rules, leaks
 from composer_pipeline.testing.sessions import sample_sessions_dir
+from composer_pipeline.trace_states import TraceState, load_states
 from composer_pipeline.traces.ingest import ingest
-from composer_pipeline.traces.load import TraceState, load_states
 
 CORPUS = Path(__file__).resolve().parents[3] / "shared" / "corpus"
 

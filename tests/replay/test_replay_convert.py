@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.replay import convert
-from composer_pipeline.replay.convert import (
+from composer_pipeline.chat import messages as convert
+from composer_pipeline.chat.messages import (
     action_message,
     parse_reply_message,
     short_name,

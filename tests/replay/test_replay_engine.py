@@ -26,7 +26,7 @@ from composer_pipeline.replay.teachers import TeacherSet
 from composer_pipeline.testing.openrouter import Asked, Fault, LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script
 from composer_pipeline.testing.states import DAY, write_session
-from composer_pipeline.traces.load import load_states
+from composer_pipeline.trace_states import load_states
 
 Serve = Callable[..., LoopbackOpenRouter]
 USD = Decimal(1)

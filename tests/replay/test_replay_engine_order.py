@@ -9,7 +9,7 @@ from composer_pipeline.actions import Action
 from composer_pipeline.replay.engine_order import ByteGate, Queue, Unit, units
 from composer_pipeline.replay.lanes import BREAKER_CALLS, MAX_PROBES, Lane
 from composer_pipeline.replay.teachers import PromptCache
-from composer_pipeline.traces.load import TraceState
+from composer_pipeline.trace_states import TraceState
 
 
 def state(name: str, chain: str = "c", n: int = 1) -> TraceState:

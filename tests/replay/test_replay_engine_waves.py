@@ -22,7 +22,7 @@ from composer_pipeline.replay.selecting import Answers
 from composer_pipeline.replay.teachers import Teacher, TeacherSet
 from composer_pipeline.testing.openrouter import Asked, Fault, LoopbackOpenRouter
 from composer_pipeline.testing.states import write_sessions
-from composer_pipeline.traces.load import TraceState
+from composer_pipeline.trace_states import TraceState
 
 Serve = Callable[..., LoopbackOpenRouter]
 

@@ -13,8 +13,8 @@ import pytest
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.money import to_pico, to_usd
 from composer_pipeline.replay.ledger import Call, Ledger, Reply, ledger_target
-from composer_pipeline.replay.money import to_pico, to_usd
 from composer_pipeline.replay.owner import is_alive, process_identity
 
 CALL = Call("state", "teacher", "session", "2026-11-16", {"family": "f"})

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from composer_pipeline.money import billed_pico
 from composer_pipeline.replay import ledger_batch
 from composer_pipeline.replay.ledger import (
     AttemptClosed,
@@ -16,7 +17,6 @@ from composer_pipeline.replay.ledger import (
     SweepMismatch,
 )
 from composer_pipeline.replay.ledger_sweep import proportional
-from composer_pipeline.replay.money import billed_pico
 from composer_pipeline.replay.owner import lives, new_owner, process_identity, retire
 
 SCOPES = ["run:r", "teacher:t", "global"]

@@ -38,7 +38,7 @@ from composer_pipeline.testing.openrouter import (
 )
 from composer_pipeline.testing.personas import Script
 from composer_pipeline.testing.states import write_session
-from composer_pipeline.traces.load import load_states
+from composer_pipeline.trace_states import load_states
 
 Serve = Callable[..., LoopbackOpenRouter]
 PRICES = Prices(Decimal(1), Decimal(10), input_cache_read=Decimal("0.25"))

@@ -13,8 +13,8 @@ from composer_pipeline.replay.teachers import TeacherSet
 from composer_pipeline.testing.openrouter import LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script
 from composer_pipeline.testing.sessions import answers, sample_sessions_dir
+from composer_pipeline.trace_states import load_states
 from composer_pipeline.traces.ingest import ingest
-from composer_pipeline.traces.load import load_states
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.replay.schemas import CORE, REGISTRY, infer, session_tools, tool_schemas
+from composer_pipeline.chat.tools import CORE, REGISTRY, infer, session_tools, tool_schemas
 
 
 @dataclass

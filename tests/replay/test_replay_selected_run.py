@@ -16,7 +16,7 @@ from composer_pipeline.replay.teachers import TeacherSet
 from composer_pipeline.testing.openrouter import LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script
 from composer_pipeline.testing.states import write_session
-from composer_pipeline.traces.load import load_states
+from composer_pipeline.trace_states import load_states
 
 Serve = Callable[..., LoopbackOpenRouter]
 #: Cheapest first: contrarian (the agent's action), careful, steady (both the better one).

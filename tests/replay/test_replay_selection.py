@@ -26,7 +26,7 @@ from composer_pipeline.replay.selection import (
 from composer_pipeline.replay.simulate import asked_shares
 from composer_pipeline.replay.teachers import Selection, Teacher
 from composer_pipeline.testing.states import write_session
-from composer_pipeline.traces.load import TraceState, load_states
+from composer_pipeline.trace_states import TraceState, load_states
 
 STUDENT = "s"
 

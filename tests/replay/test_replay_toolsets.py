@@ -10,24 +10,24 @@ import pytest
 
 from composer_pipeline import cli
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.errors import InputError
-from composer_pipeline.lake.store import Lake
-from composer_pipeline.replay.engine import replay
-from composer_pipeline.replay.installed import (
+from composer_pipeline.chat.day_tools import ArgumentCheck, Toolsets
+from composer_pipeline.chat.installed_tools import (
     InstalledTools,
     keep,
     kept_sets,
     nearest,
     read_installation,
 )
+from composer_pipeline.chat.tools import tool_schemas
+from composer_pipeline.chat.typescript import TypeScriptError, read_declarations
+from composer_pipeline.errors import InputError
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.replay.engine import replay
 from composer_pipeline.replay.replies import judge
-from composer_pipeline.replay.schemas import tool_schemas
 from composer_pipeline.replay.teachers import TeacherSet
-from composer_pipeline.replay.toolsets import ArgumentCheck, Toolsets
-from composer_pipeline.replay.typescript import TypeScriptError, read_declarations
 from composer_pipeline.testing.openrouter import LoopbackOpenRouter
 from composer_pipeline.testing.states import DAY, write_session
-from composer_pipeline.traces.load import load_states
+from composer_pipeline.trace_states import load_states
 
 #: In the style of json-schema-to-typescript, with tools and texts of our own.
 DECLARATIONS = """

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from composer_pipeline.replay.convert import Conversion
+from composer_pipeline.chat.day_tools import ArgumentCheck
+from composer_pipeline.chat.messages import Conversion
+from composer_pipeline.chat.tools import tool_schemas
 from composer_pipeline.replay.replies import judge
-from composer_pipeline.replay.schemas import tool_schemas
 from composer_pipeline.replay.teachers import TeacherSet
-from composer_pipeline.replay.toolsets import ArgumentCheck
 from composer_pipeline.replay.wire import (
     TokenPrice,
     anchor,

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.redaction.text import find_secrets
+from composer_pipeline.trace_states import load_states
 from composer_pipeline.traces.ingest import IngestReport, ingest
-from composer_pipeline.traces.load import load_states
-from composer_pipeline.traces.redaction import find_secrets
 
 SETS = ("claude-code-sessions", "claude-code-subagents")
 

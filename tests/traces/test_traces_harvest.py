@@ -8,6 +8,7 @@ import pytest
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.trace_states import load_state, load_states
 from composer_pipeline.traces import parse
 from composer_pipeline.traces.harvest import (
     blob_name,
@@ -17,7 +18,6 @@ from composer_pipeline.traces.harvest import (
     session_days,
 )
 from composer_pipeline.traces.ingest import ingest
-from composer_pipeline.traces.load import load_state, load_states
 from composer_pipeline.traces.parse import is_current, parse_days
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.hints import build_hints
+from composer_pipeline.trace_states import load_states
 from composer_pipeline.traces.ingest import ingest
-from composer_pipeline.traces.load import load_states
 
 REJECTED = (
     "The user doesn't want to proceed with this tool use. The tool use was rejected (eg. if it"

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.trace_states import StateReader, load_states
 from composer_pipeline.traces.harvest import harvest, open_archived
 from composer_pipeline.traces.ingest import ingest
-from composer_pipeline.traces.load import StateReader, load_states
 from composer_pipeline.traces.parse import analyse
 from composer_pipeline.traces.reader import LineStats, read_records
 from composer_pipeline.traces.turns import Trajectory

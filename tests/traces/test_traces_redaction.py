@@ -11,20 +11,20 @@ from hypothesis import strategies as st
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.traces.ingest import ingest
-from composer_pipeline.traces.load import load_states
-from composer_pipeline.traces.redaction import (
+from composer_pipeline.redaction.text import (
     find_secrets,
     redact_json,
     redact_text,
     redact_value,
     user_names,
 )
-from composer_pipeline.traces.redaction_rules import (
+from composer_pipeline.redaction.user_rules import (
     REDACTION_VERSION,
     RedactionRules,
     redaction_version,
 )
+from composer_pipeline.trace_states import load_states
+from composer_pipeline.traces.ingest import ingest
 
 # Joined at run time so that no scanner takes this file for a leak.
 PLANTED = {

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.trace_states import load_states
 from composer_pipeline.traces.ingest import IngestReport, ingest
-from composer_pipeline.traces.load import load_states
 
 
 def wrapped(s: Any, call: str, agent: str, uuid: str, kind: str, message: Any) -> str:

@@ -1,8 +1,8 @@
 r"""Redaction: secrets, e-mail addresses, home folders, user names, hosts, account ids.
 
 Belongs here: what replaces private text, in which order, the residual scan. Does not
-belong here: what private things look like (``traces.redaction_kinds``), a user's own
-rules (``traces.redaction_rules``), when redaction runs (``traces.messages`` before
+belong here: what private things look like (``redaction.patterns``), a user's own
+rules (``redaction.user_rules``), when redaction runs (``traces.messages`` before
 anything is stored; replay and publishing scan again and refuse on a hit).
 
 Rules work on decoded strings. The same value always becomes the same placeholder, so
@@ -31,9 +31,9 @@ from typing import Any
 
 import orjson
 
-from composer_pipeline.traces.redaction_apply import Ledger, Rule, Rules
-from composer_pipeline.traces.redaction_people import user_names
-from composer_pipeline.traces.redaction_rules import REDACTION_VERSION, RedactionRules
+from composer_pipeline.redaction.engine import Ledger, Rule, Rules
+from composer_pipeline.redaction.people import user_names
+from composer_pipeline.redaction.user_rules import REDACTION_VERSION, RedactionRules
 
 __all__ = [
     "REDACTION_VERSION",

@@ -2,7 +2,7 @@
 
 Belongs here: finding ``sdk-tools.d.ts``, its version, which tool an interface is, keeping
 what was read in the lake, and choosing the set for a session. Does not belong here: reading
-TypeScript (``replay.typescript``) and which tools are offered (``replay.schemas``).
+TypeScript (``chat.typescript``) and which tools are offered (``chat.tools``).
 
 Only names, types, enums and which arguments are required are taken. The file's comments
 are its author's text: they are neither stored nor sent.
@@ -17,9 +17,9 @@ from typing import Any
 
 import msgspec
 
+from composer_pipeline.chat.typescript import TypeScriptError, read_declarations
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.replay.typescript import TypeScriptError, read_declarations
 
 DECLARATIONS = "sdk-tools.d.ts"
 _INDEX = "tool_schemas/index.json"

@@ -2,7 +2,7 @@ r"""What private things look like: one table a way of knowing them.
 
 Belongs here: the patterns of secrets, hosts and account ids, with the literals that
 must occur before a pattern is tried. Does not belong here: when and on what they run
-(``traces.redaction``), names and rules that a user adds (``traces.redaction_rules``).
+(``redaction.text``), names and rules that a user adds (``redaction.user_rules``).
 
 Literals are written in lower case and looked for in lower-cased text; patterns are
 exact. A pattern begins with a literal and looks behind it, which lets ``re`` skip ahead.

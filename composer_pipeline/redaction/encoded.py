@@ -2,7 +2,7 @@
 
 Belongs here: the beginnings that known secrets have in base64, finding and decoding the
 runs around them. Does not belong here: judging the decoded text
-(``traces.redaction_apply``).
+(``redaction.engine``).
 
 Three letters of base64 are six bits each and three bytes fill four of them, so a
 beginning has three spellings, one for each position in the group of three bytes. The

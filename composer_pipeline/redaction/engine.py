@@ -1,8 +1,8 @@
 r"""The rules of redaction as functions of a text.
 
 Belongs here: one function for each way of finding private text, and which of them a
-text needs. Does not belong here: the tables (``traces.redaction_kinds``) and the walk
-over values (``traces.redaction``).
+text needs. Does not belong here: the tables (``redaction.patterns``) and the walk
+over values (``redaction.text``).
 """
 
 import hashlib
@@ -11,24 +11,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from composer_pipeline.traces import redaction_kinds as kinds
-from composer_pipeline.traces.redaction_base64 import ENCODED_LITERALS, decoded_runs
-from composer_pipeline.traces.redaction_breaks import (
-    BREAK,
-    BROKEN,
-    EXAMPLE,
-    MANY_LINES,
-    joined_end,
-)
-from composer_pipeline.traces.redaction_gate import Gate, searcher
-from composer_pipeline.traces.redaction_names import (
+from composer_pipeline.redaction import patterns as kinds
+from composer_pipeline.redaction.assignments import (
     ASSIGNMENT_GATE,
     ASSIGNMENT_LITERALS,
     find_assignments,
     is_literal_secret,
     is_secret_name,
 )
-from composer_pipeline.traces.redaction_people import (
+from composer_pipeline.redaction.encoded import ENCODED_LITERALS, decoded_runs
+from composer_pipeline.redaction.line_breaks import BREAK, BROKEN, EXAMPLE, MANY_LINES, joined_end
+from composer_pipeline.redaction.people import (
     DOMAIN,
     EMAIL_KEPT,
     HOMES,
@@ -38,7 +31,8 @@ from composer_pipeline.traces.redaction_people import (
     local_start,
     names_a_user,
 )
-from composer_pipeline.traces.redaction_rules import RedactionRules, second_net
+from composer_pipeline.redaction.prefilter import Gate, searcher
+from composer_pipeline.redaction.user_rules import RedactionRules, second_net
 
 Rule = Callable[[str, "Ledger"], str]
 

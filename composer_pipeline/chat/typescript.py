@@ -1,7 +1,7 @@
 """The subset of TypeScript that json-schema-to-typescript writes, back as JSON Schema.
 
 Belongs here: tokens, types and interfaces of a generated ``.d.ts`` file. Does not belong
-here: which tools there are and where the file comes from (``replay.installed``).
+here: which tools there are and where the file comes from (``chat.installed_tools``).
 
 Read: primitives, literals, unions, arrays, tuples, object types with optional members and
 index signatures, parentheses, and names of other declarations of the file. Comments are

@@ -2,7 +2,7 @@
 
 Belongs here: the invariants that make a converted prefix valid for every provider, the
 neutral system prompt, names and ids on the wire. Does not belong here: which tools are
-offered (``replay.schemas``) and how a body is sent (``replay.wire``).
+offered (``chat.tools``) and how a body is sent (``replay.wire``).
 
 Two forms. *Chat form* keeps tool arguments as objects; the lake and TRL use it. *Wire form*
 (:func:`wire_messages`) has them as JSON text, as the API wants them. Both keep the recorded
@@ -83,7 +83,7 @@ def to_chat(state: StateLike, *, tools: Sequence[Mapping[str, Any]] = ()) -> Con
     """Convert a state's prefix to chat messages, system prompt first.
 
     Args:
-        state: a ``traces.load.TraceState`` or anything with its fields.
+        state: a ``trace_states.TraceState`` or anything with its fields.
         tools: tool schemas in OpenAI form, with recorded names.
     """
     builder = _Builder()

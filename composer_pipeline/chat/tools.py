@@ -2,7 +2,7 @@
 
 Belongs here: a registry of hand-written schemas of Claude Code's tools, with descriptions
 of our own; schemas inferred from use for MCP and unknown tools; the choice of tools for a
-session. Does not belong here: names on the wire (``replay.convert.short_name``).
+session. Does not belong here: names on the wire (``chat.messages.short_name``).
 
 Session files rarely record the tools. A recorded set (``prompt_snapshot``) always wins.
 Otherwise a session is offered the tools it used and :data:`CORE`; agreement with an agent
@@ -20,7 +20,7 @@ import msgspec
 import orjson
 
 from composer_pipeline.actions import Action
-from composer_pipeline.replay.installed import InstalledTools, nearest
+from composer_pipeline.chat.installed_tools import InstalledTools, nearest
 
 REGISTRY_VERSION = "registry@1"
 

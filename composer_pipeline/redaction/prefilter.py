@@ -1,7 +1,7 @@
 """Which rules can find anything in a text: one pass over its bytes for all of them.
 
 Belongs here: the multi-pattern engine and what stands in for it. Does not belong here:
-what a rule finds (``traces.redaction_apply``).
+what a rule finds (``redaction.engine``).
 
 With Hyperscan all gates cost one pass (several hundred MB/s). Without it each literal is
 searched for by itself, and a gate's expression is not used: more rules run, and find the

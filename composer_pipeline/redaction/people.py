@@ -1,12 +1,12 @@
 """E-mail addresses, home folders and user names: telling persons from everything else.
 
 Belongs here: what an address is, which names are those of persons, where a known name
-stands for a user. Does not belong here: replacing them (``traces.redaction_apply``).
+stands for a user. Does not belong here: replacing them (``redaction.engine``).
 """
 
 import re
 
-from composer_pipeline.traces.redaction_kinds import compile_kind
+from composer_pipeline.redaction.patterns import compile_kind
 
 #: Accounts that name no person.
 GENERIC_USERS = frozenset(

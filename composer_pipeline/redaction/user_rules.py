@@ -1,8 +1,8 @@
 """Rules that a user adds to redaction: an allow-list, names, hosts, patterns.
 
 Belongs here: the file that ``COMPOSER_REDACTION`` names, its checks, its version. Does
-not belong here: the built-in rules (``traces.redaction_kinds``) and applying them
-(``traces.redaction``).
+not belong here: the built-in rules (``redaction.patterns``) and applying them
+(``redaction.text``).
 
 The file is YAML; every field may be left out::
 
@@ -26,8 +26,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from composer_pipeline.config_file import read_mapping
 from composer_pipeline.errors import InputError
-from composer_pipeline.yaml_file import read_mapping
 
 #: Version of the built-in rules. It is part of the lake: messages that another version
 #: redacted are redacted again from the archive.

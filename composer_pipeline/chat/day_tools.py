@@ -2,7 +2,7 @@
 
 Belongs here: the table ``toolsets``, which pins the tools of a state once it was asked, and
 the check of a reply's arguments against them. Does not belong here: where schemas come from
-(``replay.schemas``, ``replay.installed``).
+(``chat.tools``, ``chat.installed_tools``).
 
 The tools are part of a request's bytes, and the bytes are what a reply is known by. A
 session that goes on and uses a new tool, or a better schema from a user's installation,
@@ -19,10 +19,10 @@ import referencing
 import referencing.exceptions
 
 from composer_pipeline.actions import Action, ToolCall
+from composer_pipeline.chat.installed_tools import kept_sets
+from composer_pipeline.chat.messages import short_name
+from composer_pipeline.chat.tools import Toolset, session_tools
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.replay.convert import short_name
-from composer_pipeline.replay.installed import kept_sets
-from composer_pipeline.replay.schemas import Toolset, session_tools
 
 
 class OfferedState(Protocol):

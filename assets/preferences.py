@@ -134,7 +134,7 @@ def build_preferences(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetsDefini
         context: dg.AssetExecutionContext, lake: LakeResource, recipes: RecipesResource
     ) -> None:
         """Pairs after a data-juicer recipe, with a ledger of every dropped row."""
-        from composer_pipeline.preferences.normalize import normalize
+        from composer_pipeline.normalize.stage import normalize
 
         report = normalize(lake.open(), context.partition_keys, recipes.normalize)
         for day in context.partition_keys:

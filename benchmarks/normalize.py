@@ -125,8 +125,8 @@ def text(rng: random.Random, lines: list[str]) -> str:
 def make(folder: Path, rows: int) -> None:
     """Write ``narrow.parquet``, ``pairs.jsonl`` and a lake with ``pairs``."""
     from composer_pipeline.lake.store import Lake
-    from composer_pipeline.preferences.normalize import write_columns
-    from composer_pipeline.preferences.normalize_ops import import_data_juicer
+    from composer_pipeline.normalize.operators import import_data_juicer
+    from composer_pipeline.normalize.stage import write_columns
 
     rng = random.Random(7)
     lines = fixture_lines()
@@ -200,8 +200,8 @@ def two_fields() -> list[Any]:
 
 def ours(folder: Path) -> None:
     """Run our runner on the flat columns."""
-    from composer_pipeline.preferences.normalize_ops import Settings
-    from composer_pipeline.preferences.normalize_process import Worker
+    from composer_pipeline.normalize.operators import Settings
+    from composer_pipeline.normalize.worker_client import Worker
 
     steps = [(name, dict(args)) for entry in two_fields() for name, args in entry.items()]
     with Worker(Settings(steps=steps), "bench") as worker:
@@ -215,7 +215,7 @@ def ours(folder: Path) -> None:
 def stage(folder: Path) -> None:
     """Run the whole stage on the lake."""
     from composer_pipeline.lake.store import Lake
-    from composer_pipeline.preferences.normalize import normalize
+    from composer_pipeline.normalize.stage import normalize
 
     lake = Lake(folder / "lake")
     normalize(lake, None, recipe(folder, two_fields()))

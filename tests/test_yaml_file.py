@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.preferences.normalize_recipe import NormalizeRecipe
+from composer_pipeline.normalize.recipe import NormalizeRecipe
 from composer_pipeline.redaction.user_rules import RedactionRules
 from composer_pipeline.replay.teachers import TeacherSet
 from composer_pipeline.training.recipe import TrainingRecipe

@@ -124,8 +124,8 @@ def normalize(
         executor: default or ray, in place of the recipe's executor_type.
         columns: only write the flat columns that recipes judge, as JSON lines, to this file.
     """
-    from composer_pipeline.preferences.normalize import normalize as run
-    from composer_pipeline.preferences.normalize import write_columns
+    from composer_pipeline.normalize.stage import normalize as run
+    from composer_pipeline.normalize.stage import write_columns
 
     store = open_lake(lake)
     days = store.days("pairs")

@@ -1,5 +1,5 @@
 """Canonical actions, agreement of teachers, preference pairs, hints, normalisation.
 
 Import from the modules: ``preferences.agree`` (compare, vote), ``preferences.pairs``,
-``preferences.hints`` and ``preferences.normalize`` (the stages).
+``preferences.hints`` and ``normalize.stage`` (the stages).
 """

@@ -61,14 +61,15 @@ def stock(request: dict) -> dict:
 def ours(request: dict) -> dict:
     import pyarrow as pa
 
-    from composer_pipeline.preferences import normalize_ops, normalize_run
+    from composer_pipeline.normalize import judge
+    from composer_pipeline.normalize import operators
 
     match request["verb"]:
         case "process":
             table = pa.table({k: pa.array(v, pa.string()) for k, v in request["columns"].items()})
             steps = [(name, {"text_key": "chosen_text", **args}) for name, args in request["steps"]]
-            ops = normalize_ops.load_steps(steps, request.get("custom", []))
-            drops = normalize_run.judge(table, list(enumerate(ops)))
+            ops = operators.load_steps(steps, request.get("custom", []))
+            drops = judge.judge(table, list(enumerate(ops)))
             gone = {drop.row for drop in drops}
             ids = request["columns"]["pair_id"]
             return {
@@ -76,16 +77,16 @@ def ours(request: dict) -> dict:
                 "drops": [[d.row, d.step, d.op, d.field, d.stat, d.value, d.bound] for d in drops],
             }
         case "map":
-            (op,) = normalize_ops.load_steps(
+            (op,) = operators.load_steps(
                 [(name, {"text_key": "chosen_text", **args}) for name, args in request["steps"]],
                 request.get("custom", []),
             )
             texts = request["columns"]["chosen_text"]
-            return {"out": normalize_run.evaluate(op, {"chosen_text": texts}, len(texts))}
+            return {"out": judge.evaluate(op, {"chosen_text": texts}, len(texts))}
         case "statistics":
-            from composer_pipeline.preferences.normalize_stats import columnar
+            from composer_pipeline.normalize.fast_stats import columnar
 
-            (op,) = normalize_ops.load_steps(
+            (op,) = operators.load_steps(
                 [(name, {"text_key": "chosen_text", **args}) for name, args in request["steps"]]
             )
             texts = request["columns"]["chosen_text"]
@@ -94,24 +95,24 @@ def ours(request: dict) -> dict:
             own = op.compute_stats_batched(stats)["__dj__stats__"]
             return {"columnar": [{name: number} for number in numbers], "own": own}
         case "forked":
-            (op,) = normalize_ops.load_steps(
+            (op,) = operators.load_steps(
                 [(name, {"text_key": "chosen_text", **args}) for name, args in request["steps"]]
             )
-            normalize_run.POOL_CHARS = 0
+            judge.POOL_CHARS = 0
             texts = request["columns"]["chosen_text"]
             batch = {"chosen_text": texts}
-            pooled = normalize_run.Local(2).run(0, op, batch, len(texts))
+            pooled = judge.Local(2).run(0, op, batch, len(texts))
             return {
-                "out": pooled == normalize_run.evaluate(op, batch, len(texts)),
+                "out": pooled == judge.evaluate(op, batch, len(texts)),
                 "n": len(pooled),
             }
         case "refusals":
-            ops = normalize_ops.import_data_juicer()
+            ops = operators.import_data_juicer()
             return {
                 "out": {
                     name: [
                         next(k.__name__ for k in cls.__mro__ if k.__module__.endswith("base_op")),
-                        normalize_ops.refusal(name, cls, ops),
+                        operators.refusal(name, cls, ops),
                     ]
                     for name, cls in ops.OPERATORS.modules.items()
                 }
@@ -150,10 +151,10 @@ def main() -> None:
         sys.addaudithook(watch)
         # The wheel lacks nothing here, and an install that is tried is recorded above.
     else:
-        from composer_pipeline.preferences import normalize_ops
+        from composer_pipeline.normalize import operators
 
-        normalize_ops.import_data_juicer()
-        normalize_ops.guard()
+        operators.import_data_juicer()
+        operators.guard()
     for line in sys.stdin:
         tried.clear()
         try:

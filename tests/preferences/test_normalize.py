@@ -11,10 +11,10 @@ import yaml
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake.store import Lake, table_from_rows
 from composer_pipeline.lake.tables import TABLES
-from composer_pipeline.preferences import normalize_process as process
-from composer_pipeline.preferences.normalize import narrow_row, normalize, write_columns
-from composer_pipeline.preferences.normalize_columns import COLUMNS, SOURCE, PairColumns
-from composer_pipeline.preferences.normalize_recipe import NormalizeRecipe
+from composer_pipeline.normalize import worker_client as process
+from composer_pipeline.normalize.recipe import NormalizeRecipe
+from composer_pipeline.normalize.stage import narrow_row, normalize, write_columns
+from composer_pipeline.normalize.text_columns import COLUMNS, SOURCE, PairColumns
 from composer_pipeline.settings import recipes_dir
 
 DAY, NEXT = "2026-11-16", "2026-11-17"

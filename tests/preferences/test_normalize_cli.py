@@ -16,7 +16,7 @@ import yaml
 from composer_pipeline.actions import Action
 from composer_pipeline.cli import main
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.preferences.normalize import normalize
+from composer_pipeline.normalize.stage import normalize
 from composer_pipeline.settings import recipes_dir
 
 ROOT = Path(__file__).parents[2]
@@ -242,7 +242,7 @@ def test_a_kill_leaves_no_partial_partition_and_a_rerun_gives_the_same_bytes(
     # Killed after the first of the four partitions.
     code = (
         "import os, sys; from composer_pipeline.lake.store import Lake;"
-        " from composer_pipeline.preferences.normalize import normalize; write = Lake.write\n"
+        " from composer_pipeline.normalize.stage import normalize; write = Lake.write\n"
         "def killed(self, table, *a, **k):\n"
         "    write(self, table, *a, **k)\n"
         "    os.kill(os.getpid(), 9)\n"

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from composer_pipeline.preferences.normalize_columns import COLUMNS
-from composer_pipeline.preferences.normalize_ops import (
+from composer_pipeline.normalize.fast_stats import COLUMNAR, VERSION
+from composer_pipeline.normalize.operators import (
     DEDUPLICATORS,
     MAPPERS,
     MODEL_FILTERS,
@@ -24,7 +24,7 @@ from composer_pipeline.preferences.normalize_ops import (
     SELECTORS,
     TEXT_FILTERS,
 )
-from composer_pipeline.preferences.normalize_stats import COLUMNAR, VERSION
+from composer_pipeline.normalize.text_columns import COLUMNS
 from composer_pipeline.settings import recipes_dir
 
 PEERS = Path(__file__).with_name("normalize_peers.py")

@@ -1,7 +1,7 @@
 """The stage's end of the worker process: start it, ask it, end it.
 
 Belongs here: the child process, its environment and its folder. Does not belong here: what
-is asked (``preferences.normalize``).
+is asked (``normalize.stage``).
 """
 
 import os
@@ -17,11 +17,11 @@ import msgspec
 import pyarrow as pa
 
 from composer_pipeline.errors import ComposerError, InputError
-from composer_pipeline.preferences.normalize_ops import Settings, Step
-from composer_pipeline.preferences.normalize_run import Drop
-from composer_pipeline.preferences.normalize_worker import Reply, Request
+from composer_pipeline.normalize.judge import Drop
+from composer_pipeline.normalize.operators import Settings, Step
+from composer_pipeline.normalize.worker import Reply, Request
 
-WORKER = "composer_pipeline.preferences.normalize_worker"
+WORKER = "composer_pipeline.normalize.worker"
 
 
 class Worker:
@@ -86,7 +86,7 @@ class Worker:
         return self._steps
 
     def judge(self, steps: Sequence[int], table: pa.Table) -> list[Drop]:
-        """Return every row that some steps drop; see ``normalize_run.judge``."""
+        """Return every row that some steps drop; see ``normalize.judge.judge``."""
         return msgspec.json.decode(self._ask("judge", steps, table), type=list[Drop])
 
     def map(self, step: int, texts: Sequence[str]) -> list[str]:

@@ -1,7 +1,7 @@
 """Running operators on a Ray cluster.
 
 Belongs here: the start and end of the connection, and the tasks. Does not belong here: what
-a task does with its values, which is the same as on one machine (``normalize_run``).
+a task does with its values, which is the same as on one machine (``normalize.judge``).
 
 Stock data-juicer's Ray executor shares statistics between fields as its local one does, and
 refuses deduplicators. Here only the work on values goes to the cluster, in chunks; which
@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.preferences.normalize_ops import Settings, guard, load_steps
-from composer_pipeline.preferences.normalize_run import Batch, Results, evaluate
+from composer_pipeline.normalize.judge import Batch, Results, evaluate
+from composer_pipeline.normalize.operators import Settings, guard, load_steps
 
 #: Chunks a CPU of the cluster: enough that one slow chunk does not hold up the rest.
 CHUNKS_PER_CPU = 4
@@ -38,7 +38,7 @@ class OnRay:
         self.cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
 
     def run(self, index: int, op: Any, batch: Batch, count: int) -> Results:
-        """See :class:`composer_pipeline.preferences.normalize_run.Executor`."""
+        """See :class:`composer_pipeline.normalize.judge.Executor`."""
         chunks = max(1, min(self.cpus * CHUNKS_PER_CPU, count // CHUNK_VALUES))
         edges = np.linspace(0, count, chunks + 1).astype(int).tolist()
         tasks = [

@@ -2,7 +2,7 @@
 
 Belongs here: the stage: which rows and texts go to the worker in which order, and the
 writing of what was kept and of what was dropped. Does not belong here: the flat columns
-(``preferences.normalize_columns``), running an operator (``preferences.normalize_run``, in
+(``normalize.text_columns``), running an operator (``normalize.judge``, in
 a process of its own, because importing data-juicer has global effects) and making pairs
 (``preferences.agree``).
 
@@ -23,7 +23,10 @@ import pyarrow as pa
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.lake.tables import NORMALIZED_PAIRS, PAIRS
-from composer_pipeline.preferences.normalize_columns import (
+from composer_pipeline.normalize.judge import Drop
+from composer_pipeline.normalize.operators import Settings
+from composer_pipeline.normalize.recipe import NormalizeRecipe, nearest
+from composer_pipeline.normalize.text_columns import (
     COLUMNS,
     MAPPED,
     SOURCE,
@@ -33,10 +36,7 @@ from composer_pipeline.preferences.normalize_columns import (
     narrow_row,
     rewritten,
 )
-from composer_pipeline.preferences.normalize_ops import Settings
-from composer_pipeline.preferences.normalize_process import Worker
-from composer_pipeline.preferences.normalize_recipe import NormalizeRecipe, nearest
-from composer_pipeline.preferences.normalize_run import Drop
+from composer_pipeline.normalize.worker_client import Worker
 
 __all__ = ["NormalizeReport", "action_text", "narrow_row", "normalize", "write_columns"]
 

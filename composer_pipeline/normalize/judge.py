@@ -2,8 +2,8 @@
 
 Belongs here: statistics, verdicts, hashes and mapped texts, once for each distinct value,
 and the ledger entry of each dropped row. Does not belong here: which operators are run
-(``preferences.normalize_ops``), and how a batch reaches another machine
-(``preferences.normalize_ray``).
+(``normalize.operators``), and how a batch reaches another machine
+(``normalize.on_ray``).
 
 The operators' own batch methods are called, never ``op.run()``:
 
@@ -24,9 +24,9 @@ import numpy as np
 import pyarrow as pa
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.preferences.normalize_columns import PAIR_PARTS, pair_text
-from composer_pipeline.preferences.normalize_ops import MODEL_FILTERS, TEXT_FILTERS
-from composer_pipeline.preferences.normalize_stats import columnar, is_columnar
+from composer_pipeline.normalize.fast_stats import columnar, is_columnar
+from composer_pipeline.normalize.operators import MODEL_FILTERS, TEXT_FILTERS
+from composer_pipeline.normalize.text_columns import PAIR_PARTS, pair_text
 
 Batch = dict[str, list[str]]
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from composer_pipeline.config_file import read_mapping
 from composer_pipeline.errors import InputError
-from composer_pipeline.preferences.normalize_columns import COLUMNS
+from composer_pipeline.normalize.text_columns import COLUMNS
 
 __all__ = ["COLUMNS", "NormalizeRecipe", "nearest"]
 

@@ -1,7 +1,7 @@
-"""The process that runs data-juicer: ``python -m ...normalize_worker FOLDER``.
+"""The process that runs data-juicer: ``python -m composer_pipeline.normalize.worker FOLDER``.
 
 Belongs here: the protocol with the stage. Does not belong here: the lake, and what is done
-with a request (``preferences.normalize_ops`` and ``preferences.normalize_run``).
+with a request (``normalize.operators`` and ``normalize.judge``).
 
 ``FOLDER/settings.json`` holds :class:`Settings`. The first line of standard output says what
 the steps are, or what is wrong with them. Then each line of standard input is a
@@ -24,8 +24,8 @@ import msgspec
 import pyarrow as pa
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.preferences.normalize_ops import Settings, Step, describe, guard, load_steps
-from composer_pipeline.preferences.normalize_run import Drop, Executor, Local, judge
+from composer_pipeline.normalize.judge import Drop, Executor, Local, judge
+from composer_pipeline.normalize.operators import Settings, Step, describe, guard, load_steps
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -93,7 +93,7 @@ def main(folder: str) -> None:
             executor: Executor = Local(settings.np)
             if settings.executor == "ray":
                 # Before the guard: connecting is what Ray is for. Tasks have a guard each.
-                on_ray = importlib.import_module("composer_pipeline.preferences.normalize_ray")
+                on_ray = importlib.import_module("composer_pipeline.normalize.on_ray")
                 executor = stack.enter_context(on_ray.cluster(settings))
             guard()
             ops = load_steps(settings.steps, settings.custom_operator_paths)

@@ -2,7 +2,7 @@
 
 Belongs here: the import of data-juicer without installing, torch and connections; its
 preflight; which operators run, and one sentence for each that does not. Does not belong
-here: running an operator (``preferences.normalize_run``).
+here: running an operator (``normalize.judge``).
 
 Call these functions only in a process that exists for it: importing data-juicer changes
 the environment, the root logger and more, and :func:`guard` cannot be undone.
@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.preferences.normalize_columns import COLUMNS, MAPPED
+from composer_pipeline.normalize.text_columns import COLUMNS, MAPPED
 
 #: Filters of one text column: no model, no word list, no network.
 TEXT_FILTERS = frozenset(

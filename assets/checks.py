@@ -170,7 +170,7 @@ def build_budget_checks(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetCheck
         @dg.asset_check(asset=key, name="within_budget", blocking=True)
         def within_budget(lake: LakeResource, teachers: TeachersResource) -> dg.AssetCheckResult:
             """No scope is over its ceiling: spent, reserved and unknown together."""
-            from composer_pipeline.replay.ledger import existing_ledger, ledger_target
+            from composer_pipeline.replay.ledger.ledger import existing_ledger, ledger_target
 
             ledger = existing_ledger(ledger_target(lake.open(), teachers.ledger or None))
             if ledger is None:

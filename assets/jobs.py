@@ -82,7 +82,7 @@ def nightly_replay(
     context: dg.ScheduleEvaluationContext, lake: LakeResource
 ) -> Iterator[dg.RunRequest | dg.SkipReason]:
     """Request one run for each contiguous range of days with unanswered states."""
-    from composer_pipeline.replay.pending import pending_days
+    from composer_pipeline.replay.pending_days import pending_days
 
     days = pending_days(lake.open(), context.scheduled_execution_time.astimezone(UTC).date())
     if not days:

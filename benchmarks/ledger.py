@@ -22,8 +22,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # this checkout, whatever is installed
 
-from composer_pipeline.replay.commits import Commits  # noqa: E402
-from composer_pipeline.replay.ledger import Call, Ledger, Reply  # noqa: E402
+from composer_pipeline.replay.ledger.group_commit import Commits  # noqa: E402
+from composer_pipeline.replay.ledger.ledger import Call, Ledger, Reply  # noqa: E402
 from composer_pipeline.testing.postgres import PostgresServer, postgres_folder  # noqa: E402
 
 BUILD = ROOT / "build" / "bench-ledger"
@@ -96,7 +96,7 @@ def three_processes(label: str, target: str, calls: int) -> None:
     """Print the rates of three processes that share one ledger."""
     code = (
         "import asyncio, sys, time; sys.path[:0] = sys.argv[1:3];"
-        "import ledger as b; from composer_pipeline.replay.ledger import Ledger;"
+        "import ledger as b; from composer_pipeline.replay.ledger.ledger import Ledger;"
         "l = Ledger(sys.argv[3]); n = int(sys.argv[4]);"
         "w, c = time.perf_counter(), time.process_time();"
         "asyncio.run(b.grouped(l, n, sys.argv[5]));"

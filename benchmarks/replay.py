@@ -98,9 +98,9 @@ class Conversations:
     def build(self, state: Any, teacher: Any) -> Any:
         """Build the body as ``Questions.build`` does."""
         from composer_pipeline.chat.messages import Conversion
-        from composer_pipeline.replay.ledger import Call
+        from composer_pipeline.replay.ledger.ledger import Call
+        from composer_pipeline.replay.provider.client import request_key, serialise, worst_case
         from composer_pipeline.replay.questions import Question
-        from composer_pipeline.replay.wire import request_key, serialise, worst_case
 
         conversion = Conversion(messages(int(state.state_id, 16)), [], {}, {}, "bench")
         body = serialise(teacher, conversion, state.session_id)
@@ -114,8 +114,8 @@ class Conversations:
 
 def ours(url: str, calls: int, in_flight: int) -> dict[str, Any]:
     """Run the engine over ``calls`` bodies and return its figures."""
-    from composer_pipeline.replay.engine import _Run
-    from composer_pipeline.replay.ledger import Ledger
+    from composer_pipeline.replay.engine.run import _Run
+    from composer_pipeline.replay.ledger.ledger import Ledger
     from composer_pipeline.replay.teachers import TeacherSet
 
     teacher_set = TeacherSet.model_validate(

@@ -1,6 +1,6 @@
 """Exact money: int64 picodollars (1e-12 USD) and decimal USD, never a float.
 
-Belongs here: conversions. Does not belong here: prices and budgets (``replay.ledger``).
+Belongs here: conversions. Does not belong here: prices and budgets (``replay.ledger.ledger``).
 """
 
 from decimal import ROUND_CEILING, Decimal, InvalidOperation

@@ -2,7 +2,7 @@
 
 Belongs here: the invariants that make a converted prefix valid for every provider, the
 neutral system prompt, names and ids on the wire. Does not belong here: which tools are
-offered (``chat.tools``) and how a body is sent (``replay.wire``).
+offered (``chat.tools``) and how a body is sent (``replay.provider.client``).
 
 Two forms. *Chat form* keeps tool arguments as objects; the lake and TRL use it. *Wire form*
 (:func:`wire_messages`) has them as JSON text, as the API wants them. Both keep the recorded

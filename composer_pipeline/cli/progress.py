@@ -1,7 +1,7 @@
 """A replay's progress on a terminal: one live table.
 
 Belongs here: how a snapshot looks. Does not belong here: what is in it
-(``replay.engine_report``) and when it is taken (``replay.engine``).
+(``replay.engine.report``) and when it is taken (``replay.engine.run``).
 """
 
 from types import TracebackType
@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from composer_pipeline.replay.engine_report import Snapshot
+    from composer_pipeline.replay.engine.report import Snapshot
 
 
 class LiveReplay:

@@ -39,7 +39,7 @@ def plan(
         max_states: at most this many states; 0 is all.
     """
     from composer_pipeline.preferences.tally import VoteDecision
-    from composer_pipeline.replay.plan import plan as run
+    from composer_pipeline.replay.plan.plan import plan as run
     from composer_pipeline.replay.plan_show import plan_tables
     from composer_pipeline.replay.teachers import TeacherSet
 
@@ -80,8 +80,8 @@ def replay(
     """
     from composer_pipeline.cli.progress import LiveReplay
     from composer_pipeline.preferences.tally import VoteDecision
-    from composer_pipeline.replay.engine import replay as run
-    from composer_pipeline.replay.plan import selector_for
+    from composer_pipeline.replay.engine.run import replay as run
+    from composer_pipeline.replay.plan.plan import selector_for
     from composer_pipeline.replay.teachers import TeacherSet
 
     settings = Settings.from_env()
@@ -123,8 +123,8 @@ def budget_show(
     *, ledger: LedgerOption = "", lake: LakeOption = "", as_json: JsonOption = False
 ) -> None:
     """List the ledger's scopes: ceiling, spent, reserved and unknown, in exact USD."""
-    from composer_pipeline.replay.ledger import ledger_target
-    from composer_pipeline.replay.ledger_budget import budget_report
+    from composer_pipeline.replay.ledger.budget import budget_report
+    from composer_pipeline.replay.ledger.ledger import ledger_target
 
     report = budget_report(ledger_target(open_lake(lake), ledger))
     if as_json:
@@ -155,7 +155,7 @@ def budget_set(
             partition:YYYY-MM-DD (day of the states).
         amount: the ceiling in USD, or none.
     """
-    from composer_pipeline.replay.ledger import check_scope, ledger_target, open_ledger
+    from composer_pipeline.replay.ledger.ledger import check_scope, ledger_target, open_ledger
 
     name = check_scope(scope)
     ceiling = None if amount == "none" else usd(amount, f"the ceiling of {name}")
@@ -178,7 +178,7 @@ def budget_lift(
     Args:
         teacher: its name in the teacher file.
     """
-    from composer_pipeline.replay.ledger import existing_ledger, ledger_target
+    from composer_pipeline.replay.ledger.ledger import existing_ledger, ledger_target
 
     opened = existing_ledger(ledger_target(open_lake(lake), ledger))
     lifted = False

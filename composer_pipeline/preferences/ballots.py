@@ -2,8 +2,8 @@
 
 Belongs here: one reply as a vote sees it, the reason of every reply that is kept out, the
 agent's own family, controls, and the terms of a vote's replies. Does not belong here: reading
-raw bytes (``replay.replies``) and the vote (``preferences.agree``). Nothing is lost: a reply is
-a voter, a control, or excluded with a reason, and the three add up.
+raw bytes (``replay.engine.replies``) and the vote (``preferences.agree``). Nothing is lost: a reply
+is a voter, a control, or excluded with a reason, and the three add up.
 """
 
 import re
@@ -110,7 +110,7 @@ def ballots(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Reply], list[Exclud
 
 
 def kind_of(status: str, detail: str) -> str:
-    """Return the kind of a reply that ``replay.replies`` found not to be usable."""
+    """Return the kind of a reply that ``replay.engine.replies`` found not to be usable."""
     if status in ("refused", "unknown"):
         return "refused" if status == "refused" else "no_outcome"
     for kind, pattern in _KINDS.items():

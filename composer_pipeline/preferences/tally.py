@@ -1,8 +1,8 @@
 """The vote as the selection of questions needs it: clusters, and who is with the agent.
 
 Belongs here: the bridge from the vote (``preferences.agree``) to
-``replay.selection.Decide``. Does not belong here: the rules of the vote, and when to stop
-asking (``replay.selection``).
+``replay.selection.curtailed.Decide``. Does not belong here: the rules of the vote, and when to stop
+asking (``replay.selection.curtailed``).
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from composer_pipeline.preferences.agree import (
     vote,
 )
 from composer_pipeline.preferences.levels import Level, Situation, level
-from composer_pipeline.replay.selection import Cluster
+from composer_pipeline.replay.selection.curtailed import Cluster
 
 
 class VoteDecision:

@@ -26,12 +26,12 @@ from composer_pipeline.chat.messages import Conversion
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.money import PICO, to_pico
-from composer_pipeline.replay.catalogue import Catalogue, fetch
-from composer_pipeline.replay.ledger import Call, Ledger, Reply, ledger_target
-from composer_pipeline.replay.selection import ask_order
+from composer_pipeline.replay.catalogue.fetch import Catalogue, fetch
+from composer_pipeline.replay.ledger.ledger import Call, Ledger, Reply, ledger_target
+from composer_pipeline.replay.provider.client import Wire, request_key, serialise, worst_case
+from composer_pipeline.replay.provider.outcome import Outcome, read_json
+from composer_pipeline.replay.selection.curtailed import ask_order
 from composer_pipeline.replay.teachers import Teacher, TeacherSet
-from composer_pipeline.replay.wire import Wire, request_key, serialise, worst_case
-from composer_pipeline.replay.wire_outcome import Outcome, read_json
 
 Status = Literal["ok", "warn", "fail", "skipped"]
 

@@ -15,11 +15,11 @@ from decimal import Decimal
 from typing import Any
 
 from composer_pipeline.money import to_pico
-from composer_pipeline.replay.catalogue_check import MILLION, per_million
-from composer_pipeline.replay.catalogue_records import ModelRecord
+from composer_pipeline.replay.catalogue.model_records import ModelRecord
+from composer_pipeline.replay.catalogue.price_bounds import MILLION, per_million
 from composer_pipeline.replay.live import Finding, Prober
+from composer_pipeline.replay.provider.outcome import read_json
 from composer_pipeline.replay.teachers import Teacher
-from composer_pipeline.replay.wire_outcome import read_json
 
 
 async def account(prober: Prober) -> Finding:

@@ -1,14 +1,14 @@
 """A plan as tables for a terminal.
 
 Belongs here: which figures a person sees, and in which words. Does not belong here: the
-figures (``replay.plan``).
+figures (``replay.plan.plan``).
 """
 
 from decimal import Decimal
 
 from rich.table import Table
 
-from composer_pipeline.replay.plan import Plan
+from composer_pipeline.replay.plan.plan import Plan
 
 _WORDS = {
     "naive": "every prompt in full",

@@ -1,8 +1,8 @@
 """What would be asked: states, their order, and the exact body for each teacher.
 
 Belongs here: the selection of states, chains, bodies with their keys and worst cases, and
-the last scan for secrets. Does not belong here: asking (``replay.engine``) or estimating
-(``replay.plan``), which both start from the same questions.
+the last scan for secrets. Does not belong here: asking (``replay.engine.run``) or estimating
+(``replay.plan.plan``), which both start from the same questions.
 """
 
 import hashlib
@@ -16,10 +16,10 @@ from composer_pipeline.chat.day_tools import Toolsets
 from composer_pipeline.chat.messages import Conversion, to_chat
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.replay.catalogue import Verdict, terms_of
-from composer_pipeline.replay.ledger import Call
+from composer_pipeline.replay.catalogue.fetch import Verdict, terms_of
+from composer_pipeline.replay.ledger.ledger import Call
+from composer_pipeline.replay.provider.client import request_key, serialise, worst_case
 from composer_pipeline.replay.teachers import Teacher, TeacherSet
-from composer_pipeline.replay.wire import request_key, serialise, worst_case
 
 if TYPE_CHECKING:
     from composer_pipeline.trace_states import TraceState

@@ -1,7 +1,8 @@
 """Who is asked, where, and under which price and privacy terms.
 
 Belongs here: the typed form of ``recipes/teachers/*.yaml`` and its checks. Does not
-belong here: sending (``replay.wire``), or money already spent (``replay.ledger``).
+belong here: sending (``replay.provider.client``), or money already spent
+(``replay.ledger.ledger``).
 
 Money in a teacher file is USD per **million** tokens; quote it (``"0.30"``) so that it
 is read as a decimal. The API key is named here (``api_key_env``), never written here.
@@ -128,7 +129,7 @@ SkipRule = Literal["todo", "named_read", "confirmation", "near_duplicate"]
 
 
 class Selection(_Model):
-    """Which questions are worth their price; see ``replay.selection``.
+    """Which questions are worth their price; see ``replay.selection.curtailed``.
 
     The default asks every teacher about every state.
     """

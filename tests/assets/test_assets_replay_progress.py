@@ -12,7 +12,7 @@ from assets.demo import QUIET
 from assets.jobs import range_tags
 from assets.partitions import day_ranges
 from assets.profile import demo_settings, loopback
-from composer_pipeline.replay import engine
+from composer_pipeline.replay.engine import run as engine
 from composer_pipeline.testing.sessions import sample_sessions_dir
 from composer_pipeline.traces.harvest import session_days
 

@@ -19,7 +19,7 @@ import msgspec
 import zstandard
 
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.replay.ledger import Ledger, ScopeStatus
+from composer_pipeline.replay.ledger.ledger import Ledger, ScopeStatus
 from composer_pipeline.testing.openrouter import LoopbackOpenRouter
 
 #: Scopes of which a call is in one of several: together they are charged everything.

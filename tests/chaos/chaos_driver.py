@@ -44,7 +44,7 @@ from chaos_fleet import Fleet, Worker
 
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.money import to_pico, to_usd
-from composer_pipeline.replay.ledger import Ledger, SweepMismatch, open_ledger
+from composer_pipeline.replay.ledger.ledger import Ledger, SweepMismatch, open_ledger
 from composer_pipeline.replay.questions import Questions
 from composer_pipeline.replay.teachers import TeacherSet
 from composer_pipeline.testing.openrouter import (

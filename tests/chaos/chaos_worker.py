@@ -18,7 +18,7 @@ from composer_pipeline import trace_states as load  # noqa: F401  not while the 
 from composer_pipeline.errors import ComposerError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.redaction.text import find_secrets
-from composer_pipeline.replay.engine import replay
+from composer_pipeline.replay.engine.run import replay
 from composer_pipeline.replay.teachers import TeacherSet
 
 _LOOK_EVERY_S = 0.01

@@ -4,8 +4,8 @@ import time
 from decimal import Decimal
 from pathlib import Path
 
-from composer_pipeline.replay.ledger import Call, Ledger, Reply
-from composer_pipeline.replay.wire_outcome import classify
+from composer_pipeline.replay.ledger.ledger import Call, Ledger, Reply
+from composer_pipeline.replay.provider.outcome import classify
 
 
 def test_a_sweep_never_frees_money_of_a_teacher_that_was_billed(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.replay.ledger import Ledger
+from composer_pipeline.replay.ledger.ledger import Ledger
 from composer_pipeline.replay.teachers import TeacherSet
 from composer_pipeline.testing.openrouter import Asked, Fault, LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script
@@ -27,7 +27,7 @@ from decimal import Decimal
 from pathlib import Path
 from composer_pipeline.errors import ComposerError
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.replay.engine import replay
+from composer_pipeline.replay.engine.run import replay
 from composer_pipeline.replay.teachers import TeacherSet
 lake, teachers, usd, run_id = sys.argv[1:]
 try:

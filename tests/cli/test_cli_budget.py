@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from composer_pipeline.cli import main
-from composer_pipeline.replay.ledger import Call, Ledger, Reply
+from composer_pipeline.replay.ledger.ledger import Call, Ledger, Reply
 
 
 @pytest.fixture

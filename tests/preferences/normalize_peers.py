@@ -61,8 +61,7 @@ def stock(request: dict) -> dict:
 def ours(request: dict) -> dict:
     import pyarrow as pa
 
-    from composer_pipeline.normalize import judge
-    from composer_pipeline.normalize import operators
+    from composer_pipeline.normalize import judge, operators
 
     match request["verb"]:
         case "process":

@@ -23,7 +23,7 @@ from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.accounting import leaks
 from composer_pipeline.preferences.pairs import build_pairs
 from composer_pipeline.preferences.statistics import measure
-from composer_pipeline.replay.engine import replay
+from composer_pipeline.replay.engine.run import replay
 from composer_pipeline.replay.teachers import TeacherSet
 from composer_pipeline.testing.openrouter import LoopbackOpenRouter, SimulatedModel
 from composer_pipeline.testing.personas import Script, prefix_key, restyled

@@ -12,7 +12,7 @@ from composer_pipeline.errors import BudgetExhausted, InputError
 from composer_pipeline.preferences.agree import Reply, vote
 from composer_pipeline.preferences.levels import Level, Situation, level
 from composer_pipeline.preferences.semantic import SemanticJudge, verdict_of
-from composer_pipeline.replay.ledger import Ledger
+from composer_pipeline.replay.ledger.ledger import Ledger
 from composer_pipeline.replay.teachers import Endpoint, Teacher
 
 COST = "0.000012"

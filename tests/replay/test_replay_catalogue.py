@@ -12,9 +12,9 @@ import pytest
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.replay.catalogue import Catalogue, fetch, load, parse
-from composer_pipeline.replay.catalogue_check import CatalogueError
-from composer_pipeline.replay.engine import replay
+from composer_pipeline.replay.catalogue.fetch import Catalogue, fetch, load, parse
+from composer_pipeline.replay.catalogue.price_bounds import CatalogueError
+from composer_pipeline.replay.engine.run import replay
 from composer_pipeline.replay.teachers import Teacher, TeacherSet
 from composer_pipeline.testing.openrouter import MODELS, LoopbackOpenRouter
 

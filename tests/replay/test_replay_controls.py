@@ -16,9 +16,9 @@ from composer_pipeline.preferences.pairs import build_pairs
 from composer_pipeline.preferences.statistics import measure
 from composer_pipeline.preferences.tally import VoteDecision
 from composer_pipeline.publishing.dataset import build_dataset
-from composer_pipeline.replay.engine import replay
-from composer_pipeline.replay.pending import pending_days
-from composer_pipeline.replay.plan import plan, selector_for
+from composer_pipeline.replay.engine.run import replay
+from composer_pipeline.replay.pending_days import pending_days
+from composer_pipeline.replay.plan.plan import plan, selector_for
 from composer_pipeline.replay.plan_show import plan_tables
 from composer_pipeline.replay.teachers import Teacher, TeacherSet
 from composer_pipeline.testing.openrouter import LoopbackOpenRouter, SimulatedModel

@@ -18,10 +18,10 @@ import pytest
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.replay.engine import ReplayReport, replay
-from composer_pipeline.replay.lanes import Lane
-from composer_pipeline.replay.ledger import Ledger
-from composer_pipeline.replay.plan import plan
+from composer_pipeline.replay.engine.rate_limit import Lane
+from composer_pipeline.replay.engine.run import ReplayReport, replay
+from composer_pipeline.replay.ledger.ledger import Ledger
+from composer_pipeline.replay.plan.plan import plan
 from composer_pipeline.replay.teachers import TeacherSet
 from composer_pipeline.testing.openrouter import Asked, Fault, LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script
@@ -451,7 +451,7 @@ import sys, time
 from decimal import Decimal
 from pathlib import Path
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.replay.engine import replay
+from composer_pipeline.replay.engine.run import replay
 from composer_pipeline.replay.teachers import TeacherSet
 from composer_pipeline.traces import load, redaction
 folder = Path(sys.argv[2])

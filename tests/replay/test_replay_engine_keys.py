@@ -15,8 +15,8 @@ import pytest
 
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.replay.engine import ReplayReport, replay
-from composer_pipeline.replay.ledger import Ledger
+from composer_pipeline.replay.engine.run import ReplayReport, replay
+from composer_pipeline.replay.ledger.ledger import Ledger
 from composer_pipeline.replay.teachers import TeacherSet
 from composer_pipeline.testing.openrouter import Asked, Fault, LoopbackOpenRouter
 
@@ -141,7 +141,7 @@ import sys
 from decimal import Decimal
 from pathlib import Path
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.replay.engine import replay
+from composer_pipeline.replay.engine.run import replay
 from composer_pipeline.replay.teachers import TeacherSet
 teachers = TeacherSet.model_validate_json(Path(sys.argv[2]).read_text())
 replay(Lake(sys.argv[1]), teachers, max_usd=Decimal(1), run_id="dead")

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from composer_pipeline.cli.progress import LiveReplay
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.replay.engine_report import Snapshot, TeacherProgress
+from composer_pipeline.replay.engine.report import Snapshot, TeacherProgress
 from composer_pipeline.replay.teachers import TeacherSet
 from composer_pipeline.testing.openrouter import Fault, LoopbackOpenRouter
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from composer_pipeline.actions import Action
-from composer_pipeline.replay.engine_order import ByteGate, Queue, Unit, units
-from composer_pipeline.replay.lanes import BREAKER_CALLS, MAX_PROBES, Lane
+from composer_pipeline.replay.engine.order import ByteGate, Queue, Unit, units
+from composer_pipeline.replay.engine.rate_limit import BREAKER_CALLS, MAX_PROBES, Lane
 from composer_pipeline.replay.teachers import PromptCache
 from composer_pipeline.trace_states import TraceState
 

@@ -14,11 +14,11 @@ import pytest
 from composer_pipeline.actions import Action
 from composer_pipeline.errors import ComposerError
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.replay import engine
-from composer_pipeline.replay.engine import ReplayReport, Snapshot, replay
-from composer_pipeline.replay.engine_call import Caller
-from composer_pipeline.replay.ledger import Ledger, LedgerFull
-from composer_pipeline.replay.selecting import Answers
+from composer_pipeline.replay.engine import run as engine
+from composer_pipeline.replay.engine.caller import Caller
+from composer_pipeline.replay.engine.run import ReplayReport, Snapshot, replay
+from composer_pipeline.replay.ledger.ledger import Ledger, LedgerFull
+from composer_pipeline.replay.selection.selector import Answers
 from composer_pipeline.replay.teachers import Teacher, TeacherSet
 from composer_pipeline.testing.openrouter import Asked, Fault, LoopbackOpenRouter
 from composer_pipeline.testing.states import write_sessions
@@ -105,7 +105,7 @@ def test_few_tasks_and_bodies_for_many_states(
         return await build(self, *args, **options)
 
     monkeypatch.setattr(Caller, "answer", counting)
-    monkeypatch.setattr("composer_pipeline.replay.engine_call.ByteGate", _small_gate)
+    monkeypatch.setattr("composer_pipeline.replay.engine.caller.ByteGate", _small_gate)
     few = changed(teacher_set, concurrency=4)
     report = run(lake, few)
     assert report.replies == report.states * 4 > 700
@@ -114,7 +114,7 @@ def test_few_tasks_and_bodies_for_many_states(
 
 
 def _small_gate(most: int) -> Any:
-    from composer_pipeline.replay.engine_order import ByteGate
+    from composer_pipeline.replay.engine.order import ByteGate
 
     assert most == 256 << 20
     return ByteGate(40_000)

@@ -14,8 +14,8 @@ import pytest
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.money import to_pico, to_usd
-from composer_pipeline.replay.ledger import Call, Ledger, Reply, ledger_target
-from composer_pipeline.replay.owner import is_alive, process_identity
+from composer_pipeline.replay.ledger.ledger import Call, Ledger, Reply, ledger_target
+from composer_pipeline.replay.ledger.process_identity import is_alive, process_identity
 
 CALL = Call("state", "teacher", "session", "2026-11-16", {"family": "f"})
 
@@ -163,7 +163,7 @@ def test_identity_of_processes() -> None:
 
 CRASH = """
 import os, sys, signal
-from composer_pipeline.replay.ledger import Call, Ledger
+from composer_pipeline.replay.ledger.ledger import Call, Ledger
 ledger = Ledger(sys.argv[1])
 call = Call("state", "teacher", "session", "2026-11-16", {})
 for key in ("sent", "unsent"):
@@ -192,7 +192,7 @@ def test_claim_of_a_dead_owner_is_taken_over(ledger: Ledger, target: str | Path)
 
 WORKER = """
 import random, sys
-from composer_pipeline.replay.ledger import Call, Ledger, Reply
+from composer_pipeline.replay.ledger.ledger import Call, Ledger, Reply
 path, seed = sys.argv[1], int(sys.argv[2])
 rng = random.Random(seed)
 ledger = Ledger(path)

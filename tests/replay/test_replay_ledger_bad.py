@@ -12,9 +12,9 @@ import pytest
 import zstandard
 
 from composer_pipeline.errors import ComposerError, InputError
-from composer_pipeline.replay.commits import Commits
-from composer_pipeline.replay.ledger import Call, Ledger, LedgerFull, Reply, existing_ledger
-from composer_pipeline.replay.owner import process_identity
+from composer_pipeline.replay.ledger.group_commit import Commits
+from composer_pipeline.replay.ledger.ledger import Call, Ledger, LedgerFull, Reply, existing_ledger
+from composer_pipeline.replay.ledger.process_identity import process_identity
 
 CALL = Call("state", "t", "session", "2026-11-16", {})
 SCOPES = ["run:r", "global"]
@@ -103,7 +103,7 @@ def test_a_ledger_of_version_1_is_migrated_in_place(tmp_path: Path) -> None:
 def test_a_migration_that_fails_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from composer_pipeline.replay import ledger_sqlite
+    from composer_pipeline.replay.ledger import sqlite as ledger_sqlite
 
     version_1(tmp_path / "ledger.db")
     real = ledger_sqlite.statements

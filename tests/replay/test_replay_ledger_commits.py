@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from composer_pipeline.errors import ComposerError
-from composer_pipeline.replay.commits import Commits
-from composer_pipeline.replay.ledger import AttemptClosed, Call, Ledger, Reply
+from composer_pipeline.replay.ledger.group_commit import Commits
+from composer_pipeline.replay.ledger.ledger import AttemptClosed, Call, Ledger, Reply
 
 CALL = Call("state", "teacher", "session", "2026-11-16", {})
 SCOPES = ["run:r", "global"]
@@ -207,8 +207,8 @@ def test_a_defect_reaches_everyone_who_waits(
 
 KILLED = """
 import asyncio, os, signal, sys
-from composer_pipeline.replay.commits import Commits
-from composer_pipeline.replay.ledger import Call, Ledger, Reply
+from composer_pipeline.replay.ledger.group_commit import Commits
+from composer_pipeline.replay.ledger.ledger import Call, Ledger, Reply
 call = Call("state", "teacher", "session", "2026-11-16", {})
 async def main():
     async with Commits(Ledger(sys.argv[1])) as commits:

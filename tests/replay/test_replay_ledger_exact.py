@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from composer_pipeline.money import billed_pico
-from composer_pipeline.replay import ledger_batch
-from composer_pipeline.replay.ledger import (
+from composer_pipeline.replay.ledger import batch as ledger_batch
+from composer_pipeline.replay.ledger.ledger import (
     AttemptClosed,
     Call,
     Ledger,
@@ -16,8 +16,13 @@ from composer_pipeline.replay.ledger import (
     Reply,
     SweepMismatch,
 )
-from composer_pipeline.replay.ledger_sweep import proportional
-from composer_pipeline.replay.owner import lives, new_owner, process_identity, retire
+from composer_pipeline.replay.ledger.process_identity import (
+    lives,
+    new_owner,
+    process_identity,
+    retire,
+)
+from composer_pipeline.replay.ledger.sweep import proportional
 
 SCOPES = ["run:r", "teacher:t", "global"]
 CALL = Call("state", "t", "session", "2026-11-16", {})

@@ -17,14 +17,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from composer_pipeline.replay.ledger import (
-    AttemptClosed,
-    Call,
-    Ledger,
-    NotQuiescent,
-    Reply,
-)
-from composer_pipeline.replay.owner import retire
+from composer_pipeline.replay.ledger.ledger import AttemptClosed, Call, Ledger, NotQuiescent, Reply
+from composer_pipeline.replay.ledger.process_identity import retire
 
 #: Kinds of keys: the worst case belongs to the bytes, and so to the key; so does the run,
 #: whose provider key pays.

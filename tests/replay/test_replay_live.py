@@ -13,7 +13,7 @@ from composer_pipeline import cli
 from composer_pipeline.actions import Action
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.replay.ledger import Ledger
+from composer_pipeline.replay.ledger.ledger import Ledger
 from composer_pipeline.replay.live import Finding, LiveReport, Patience, probe_live
 from composer_pipeline.replay.teachers import TeacherSet
 from composer_pipeline.testing.openrouter import (

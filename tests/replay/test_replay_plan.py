@@ -15,12 +15,11 @@ import pytest
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.tally import VoteDecision
-from composer_pipeline.replay.catalogue import parse
-from composer_pipeline.replay.catalogue_records import Override, Prices, Pricing
-from composer_pipeline.replay.engine import replay
-from composer_pipeline.replay.plan import plan
-from composer_pipeline.replay.plan_show import plan_tables
-from composer_pipeline.replay.simulate import (
+from composer_pipeline.replay.catalogue.fetch import parse
+from composer_pipeline.replay.catalogue.model_records import Override, Prices, Pricing
+from composer_pipeline.replay.engine.run import replay
+from composer_pipeline.replay.plan.plan import plan
+from composer_pipeline.replay.plan.prompt_cache import (
     Prompt,
     Reuse,
     Tariff,
@@ -29,6 +28,7 @@ from composer_pipeline.replay.simulate import (
     expected_cost,
     reuse,
 )
+from composer_pipeline.replay.plan_show import plan_tables
 from composer_pipeline.replay.teachers import TeacherSet
 from composer_pipeline.testing.openrouter import (
     MODELS,
@@ -132,7 +132,7 @@ def test_shares_of_the_vote() -> None:
 
 @pytest.mark.parametrize("mode", ["exact", "student"])
 def test_shares_agree_with_drawing_votes(mode: str) -> None:
-    from composer_pipeline.replay.selection import Cluster, how_many
+    from composer_pipeline.replay.selection.curtailed import Cluster, how_many
 
     p, q, families, draws = 0.5, 0.4, 4, 20_000
     rng = random.Random(7)

@@ -12,8 +12,8 @@ from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.agree import Reply, vote
 from composer_pipeline.preferences.tally import VoteDecision
-from composer_pipeline.replay.features import TROUBLE, features, skips, value
-from composer_pipeline.replay.selection import (
+from composer_pipeline.replay.plan.prompt_cache import asked_shares
+from composer_pipeline.replay.selection.curtailed import (
     Cluster,
     CurtailedSelector,
     ask_order,
@@ -23,7 +23,7 @@ from composer_pipeline.replay.selection import (
     least_needed,
     pair_found,
 )
-from composer_pipeline.replay.simulate import asked_shares
+from composer_pipeline.replay.selection.features import TROUBLE, features, skips, value
 from composer_pipeline.replay.teachers import Selection, Teacher
 from composer_pipeline.testing.states import write_session
 from composer_pipeline.trace_states import TraceState, load_states

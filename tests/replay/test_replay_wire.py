@@ -10,9 +10,8 @@ import pytest
 from composer_pipeline.chat.day_tools import ArgumentCheck
 from composer_pipeline.chat.messages import Conversion
 from composer_pipeline.chat.tools import tool_schemas
-from composer_pipeline.replay.replies import judge
-from composer_pipeline.replay.teachers import TeacherSet
-from composer_pipeline.replay.wire import (
+from composer_pipeline.replay.engine.replies import judge
+from composer_pipeline.replay.provider.client import (
     TokenPrice,
     anchor,
     anchored_tokens,
@@ -22,6 +21,7 @@ from composer_pipeline.replay.wire import (
     serialise,
     worst_case,
 )
+from composer_pipeline.replay.teachers import TeacherSet
 
 DEMO = Path(__file__).parents[2] / "recipes" / "teachers" / "demo.yaml"
 GOOD = {

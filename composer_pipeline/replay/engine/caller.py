@@ -1,0 +1,408 @@
+"""One call's life: built, admitted, sent, settled, and what to do when it fails.
+
+Belongs here: the way of one (state, teacher) from its body to an answer in the ledger, or to
+the reason why there is none. Does not belong here: which is asked next
+(``replay.engine.order``), the run as a whole (``replay.engine.run``), and what an outcome is
+(``replay.provider.outcome``).
+
+A call makes two durable commits: reserved and sent, then settled with the raw bytes.
+"""
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from composer_pipeline.replay.engine.answers import Answered
+from composer_pipeline.replay.engine.order import ByteGate, Unit
+from composer_pipeline.replay.engine.rate_limit import Lane
+from composer_pipeline.replay.engine.report import Progress
+from composer_pipeline.replay.ledger.group_commit import Commits
+from composer_pipeline.replay.ledger.ledger import Admission, Reply
+from composer_pipeline.replay.provider.client import Wire, anchor, anchored_tokens, worst_case
+from composer_pipeline.replay.provider.outcome import BUSY_STATUSES, Outcome, TokenPrice
+from composer_pipeline.replay.questions import Question, Questions
+from composer_pipeline.replay.teachers import Teacher
+
+if TYPE_CHECKING:
+    from composer_pipeline.trace_states import TraceState
+
+#: Worst cases left free for recoveries: always one, which is enough to recover one after
+#: the other; so many where that is at most this share of the ceiling.
+HEADROOM_CALLS, HEADROOM_SHARE = 4, 8
+_LATER = "later"
+#: A wait for money or for somebody else's call: at least, at most, in seconds.
+_POLL_S, _LONGEST_POLL_S = 0.05, 0.5
+#: How often a waiting call looks whether the process it waits for has died.
+_ADOPT_EVERY_S = 1.0
+
+
+class Caller:
+    """Gets answers, and keeps what came of each (state, teacher) of a run.
+
+    Args:
+        questions: builds the bodies.
+        commits: group commits to the ledger.
+        run_id: the run's scope.
+        ceiling: the run's ceiling in picodollars.
+        lanes: one for each teacher.
+        stop: set when nothing more may be asked.
+        progress: called after each answer.
+        answered: told what came back, where a selector wants to know.
+    """
+
+    def __init__(
+        self,
+        questions: Questions,
+        commits: Commits,
+        *,
+        run_id: str,
+        ceiling: int,
+        lanes: Mapping[str, Lane],
+        stop: asyncio.Event,
+        progress: Progress | None = None,
+        answered: Answered | None = None,
+    ) -> None:
+        self.questions = questions
+        self.commits = commits
+        self.run_id = run_id
+        self.ceiling = ceiling
+        self.lanes = lanes
+        self.stop = stop
+        self.progress = progress
+        self.limits = questions.teacher_set.limits
+        self.gate = ByteGate(self.limits.inflight_mib << 20)
+        self.wire: Wire
+        self.refusals: list[dict[str, Any]] = []
+        self.skipped: list[dict[str, str]] = []
+        self.not_bought: list[dict[str, str]] = []
+        self.exhausted: list[str] = []
+        self.account = ""
+        self.unknown: set[tuple[str, str]] = set()
+        #: Key -> when its latest unknown attempt left, in microseconds since 1970.
+        self.unknown_since: dict[str, int] = {}
+        self.answered = answered
+        self._scope_lists: dict[tuple[int, str, str], list[str]] = {}
+        self._largest = 0
+        self._adopt_at = 0.0
+
+    # -- one state, one teacher ----------------------------------------------------
+
+    async def answer(
+        self,
+        state: "TraceState",
+        teacher: Teacher,
+        unit: Unit | None = None,
+        *,
+        first_pass: bool = False,
+    ) -> bool:
+        """Get one answer, or record why there is none. Never raises for a bad answer.
+
+        Args:
+            state: what is asked about.
+            teacher: who is asked.
+            unit: the unit of the state, for the prefix-anchored bound.
+            first_pass: put it off where the budget refuses it.
+
+        Returns:
+            False where it was put off and has to be asked again.
+        """
+        lane = self.lanes[teacher.name]
+        question = self.questions.build(state, teacher)
+        await self.gate.acquire(size := len(question.body))
+        try:
+            why = await self._answer(question, state, teacher, lane, unit, first_pass=first_pass)
+        finally:
+            self.gate.release(size)
+        if why == _LATER:
+            return False
+        if why:
+            self.not_bought.append(
+                {"state_id": state.state_id, "teacher": teacher.name, "why": why}
+            )
+        if self.answered:
+            self.answered.nothing(state.state_id, teacher.name)
+        lane.done += 1
+        if self.progress:
+            done = sum(one.done for one in self.lanes.values())
+            self.progress(teacher.name, done, sum(one.asked for one in self.lanes.values()))
+        return True
+
+    async def _answer(
+        self,
+        question: Question,
+        state: "TraceState",
+        teacher: Teacher,
+        lane: Lane,
+        unit: Unit | None,
+        *,
+        first_pass: bool,
+    ) -> str:
+        scopes = self._scopes(question)
+        closed = self._closed(lane, scopes)
+        if closed or question.refuse or question.skip:
+            if known := await self.commits.outcome(question.key, question.call):
+                self._known(question, lane, known)
+            elif question.refuse:
+                lane.refused += 1
+                self.refusals.append(_refusal_row(question))
+            elif question.skip:
+                self.skipped.append(
+                    {"state_id": state.state_id, "teacher": teacher.name, "why": question.skip}
+                )
+            else:
+                return closed
+            return ""
+        chained = unit if unit is not None and unit.order == "chain" else None
+        if chained:
+            bound = anchored_tokens(question.body, chained.anchors.get(state.chain_id))
+            if bound is not None:
+                amount = worst_case(teacher, question.body, prompt_tokens=bound)
+                question = msgspec.structs.replace(question, amount=min(question.amount, amount))
+        why, outcome = await self._buy(question, teacher, lane, scopes, first_pass=first_pass)
+        if chained and outcome and outcome.prompt_tokens:
+            measured = anchor(question.body, outcome.prompt_tokens)
+            if measured:
+                chained.anchors[state.chain_id] = measured
+        return why
+
+    async def _buy(
+        self,
+        question: Question,
+        teacher: Teacher,
+        lane: Lane,
+        scopes: list[str],
+        *,
+        first_pass: bool,
+    ) -> tuple[str, Outcome | None]:
+        """Ask until there is an answer; return why there is none, and the last outcome."""
+        tries = sent_us = 0
+        # A call that another process lost may still be generated; of its own this one knows.
+        wait = self.limits.recover_after_s
+        price = TokenPrice(teacher.max_price.prompt, teacher.max_price.completion)
+        recovery = (question.call.state_id, question.call.teacher) in self.unknown
+        while True:
+            outcome: Outcome | None = None
+            if question.key in self.unknown_since:
+                # While the lost call is still being generated, the same bytes are a second
+                # purchase; once it has ended, they are a hit of the response cache.
+                since = self.unknown_since[question.key] / 1_000_000
+                await self._pause(since + self.limits.recover_after_s - time.time())
+            await lane.acquire()
+            try:
+                if why := self._closed(lane, scopes):
+                    return why, None
+                admission = await self._admit(question, scopes, recovery=recovery, wait=wait)
+                if admission.kind == "reserved":
+                    tries += 1
+                    sent_us = time.time_ns() // 1000
+                    outcome = await self._chat(question, lane, admission.attempt, price)
+            finally:
+                lane.release()
+            # The slot is for what is in flight; the bill is written without it.
+            if outcome is not None:
+                if outcome.kind == "refused" and recovery and tries < self.limits.attempts:
+                    # A reply may have been paid for already; one refusal must not hide it.
+                    outcome = msgspec.structs.replace(outcome, kind="unbilled", retryable=True)
+                await self._settle(question, lane, admission.attempt, outcome)
+                if outcome.kind == "unknown" and not outcome.ended:
+                    self.unknown_since[question.key] = sent_us
+                if outcome.kind in ("billed", "refused"):
+                    return "", outcome
+                recovery = recovery or outcome.kind == "unknown"
+                if outcome.ended:
+                    wait = 0.0
+                if outcome.stop or not outcome.retryable or tries >= self.limits.attempts:
+                    lane.unknown += outcome.kind == "unknown"
+                    return outcome.detail, None
+                if outcome.retry_after is None:
+                    longest = self.limits.backoff_s * 2 ** (tries - 1)
+                    longest = min(self.limits.backoff_cap_s, longest)
+                    await self._pause(random.uniform(0, longest))  # noqa: S311
+            elif admission.kind == "cached":
+                self._known(question, lane, admission.outcome)
+                return "", None
+            elif admission.kind == "quarantined":
+                lane.stop(f"bound_violation: {admission.why}")
+                return f"teacher stopped: {lane.stopped}", None
+            elif admission.kind == "refused":
+                if first_pass:
+                    return _LATER, None  # other recoveries make room
+                if admission.scope not in self.exhausted:
+                    self.exhausted.append(admission.scope)
+                return f"budget exhausted: {admission.scope}", None
+            else:  # busy or wait: a call in flight will change that
+                await self._wait()
+
+    async def _admit(
+        self, question: Question, scopes: list[str], *, recovery: bool, wait: float
+    ) -> Admission:
+        self._largest = max(self._largest, question.amount)
+        generous = min(HEADROOM_CALLS * self._largest, self.ceiling // HEADROOM_SHARE)
+        return await self.commits.reserve(
+            question.key,
+            question.amount,
+            scopes,
+            question.call,
+            headroom=0 if recovery else max(self._largest, generous),
+            send=True,
+            recover_after_s=wait,
+        )
+
+    async def _chat(
+        self, question: Question, lane: Lane, attempt: str, price: TokenPrice
+    ) -> Outcome:
+        """Send once; what the teacher's window learns from it is told here."""
+        lane.calls += 1
+        sent = lane.now()
+        try:
+            outcome = await self.wire.chat(question.body, price)
+        except asyncio.CancelledError:
+            lane.unknown += 1
+            await self.commits.mark_unknown(attempt, "cancelled")
+            raise
+        if outcome.kind == "billed":
+            lane.succeeded(outcome.latency_ms)
+        elif outcome.kind == "refused":
+            lane.unreachable = False
+        else:
+            lane.failed(
+                outcome.detail,
+                busy=outcome.status in BUSY_STATUSES,
+                retry_after=outcome.retry_after,
+                sent=sent,
+            )
+            lane.unreachable = outcome.unreachable
+        return outcome
+
+    async def _settle(self, question: Question, lane: Lane, attempt: str, outcome: Outcome) -> None:
+        """Write the outcome to the ledger; durable on return."""
+        if outcome.kind == "billed":
+            await self._settle_bill(question, lane, attempt, outcome)
+        elif outcome.kind == "refused":
+            refusal = Reply(
+                "refused", outcome.status, outcome.body, 0, outcome.generation_id,
+                outcome.latency_ms, "bought", outcome.detail,
+            )  # fmt: skip
+            lane.refused += 1
+            await self.commits.release(attempt, outcome.detail, refusal)
+        elif outcome.kind == "unbilled":
+            await self.commits.release(attempt, outcome.detail)
+        else:
+            await self.commits.mark_unknown(
+                attempt,
+                outcome.detail,
+                raw=outcome.body or None,
+                generation=outcome.generation_id if outcome.status == 200 else "",
+            )
+        if outcome.stop == "account":
+            self.account = outcome.detail
+            for one in self.lanes.values():
+                one.stopped_account = not one.stopped or one.stopped_account
+                one.stop(outcome.detail)
+        elif outcome.stop == "teacher":
+            lane.stop(outcome.detail)
+
+    async def _settle_bill(
+        self, question: Question, lane: Lane, attempt: str, outcome: Outcome
+    ) -> None:
+        cost = outcome.cost
+        cancelled: asyncio.CancelledError | None = None
+        if outcome.source_id:
+            try:
+                cost = await self.wire.generation_cost(outcome.source_id)
+            except asyncio.CancelledError as error:  # the reply is here: keep it
+                cost, cancelled = None, error
+        billed = outcome.cost or 0
+        reply = Reply(
+            "billed",
+            outcome.status,
+            outcome.body,
+            cost,
+            outcome.generation_id,
+            outcome.latency_ms,
+            "recovered" if outcome.source_id else "bought",
+        )
+        lane.bought += 1
+        lane.recovered += bool(outcome.source_id)
+        lane.cost += billed
+        lane.prompt_tokens += outcome.prompt_tokens
+        lane.cached_tokens += outcome.cached_tokens
+        if self.answered:
+            self.answered.bought(question.call, outcome.body)
+        held = await self.commits.settle(attempt, billed, reply, source=outcome.source_id)
+        if not held:
+            lane.stop("bound_violation: a bill passed its worst case")
+        if cancelled:
+            raise cancelled
+
+    # -- what is known and what is closed -----------------------------------------
+
+    def _known(self, question: Question, lane: Lane, outcome: str) -> None:
+        """Count a reply that was there before."""
+        lane.cached += outcome == "billed"
+        lane.refused += outcome == "refused"
+        if self.answered and outcome == "billed":
+            self.answered.known(question.call)
+
+    def _closed(self, lane: Lane, scopes: list[str]) -> str:
+        """Return why nothing more may be asked here, or an empty string."""
+        if self.stop.is_set():
+            return "interrupted"
+        if self.account:
+            return f"the endpoint refuses the account: {self.account}"
+        if lane.stopped:
+            return f"teacher stopped: {lane.stopped}"
+        refused = [scope for scope in self.exhausted if scope in scopes]
+        return f"budget exhausted: {refused[0]}" if refused else ""
+
+    def _scopes(self, question: Question) -> list[str]:
+        today = int(time.time() // 86_400)
+        known = (today, question.call.teacher, question.call.day)
+        if known not in self._scope_lists:
+            date = datetime.fromtimestamp(today * 86_400, UTC).strftime("%Y-%m-%d")
+            self._scope_lists[known] = [
+                f"run:{self.run_id}",
+                f"day:{date}",
+                f"month:{date[:7]}",
+                f"teacher:{question.call.teacher}",
+                f"partition:{question.call.day}",
+                "global",
+            ]
+        return self._scope_lists[known]
+
+    async def _wait(self) -> None:
+        """Wait until some money or a claim may be free."""
+        await self._pause(_POLL_S)
+        now = asyncio.get_running_loop().time()
+        if now >= self._adopt_at:  # whoever is waited for may have died
+            self._adopt_at = now + _ADOPT_EVERY_S
+            await self.commits.adopt_dead()
+        await self.commits.changed(_LONGEST_POLL_S)
+
+    async def _pause(self, seconds: float) -> None:
+        """Sleep, or wake when the run is stopped."""
+        if seconds <= 0:
+            return
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.stop.wait(), seconds)
+
+
+def _refusal_row(question: Question) -> dict[str, Any]:
+    call = question.call
+    return {
+        "teacher": call.teacher,
+        "day": call.day,
+        "state_id": call.state_id,
+        "session_id": call.session_id,
+        "request_hash": question.key,
+        "status": "refused",
+        "detail": question.refuse,
+        "cost_picodollars": 0,
+        **{k: v for k, v in call.meta.items() if k != "toolset"},
+    }

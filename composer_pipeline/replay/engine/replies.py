@@ -1,0 +1,225 @@
+"""The lake's ``replies`` partitions, rebuilt from the ledger for nothing.
+
+Belongs here: reading a raw reply leniently, judging whether it is usable, and the row that
+the lake keeps. Does not belong here: asking for replies (``replay.engine.run``).
+
+The ledger is the journal; a partition can always be written again from it, also after this
+module learns to read a shape that it did not know when the reply was bought.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import zstandard
+
+from composer_pipeline.actions import Action
+from composer_pipeline.chat.day_tools import ArgumentCheck, toolsets_of_day
+from composer_pipeline.chat.messages import parse_reply_message
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.replay.ledger.ledger import Ledger
+from composer_pipeline.replay.provider.client import read_json
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def write_replies(
+    lake: Lake,
+    ledger: Ledger,
+    teachers: Iterable[str],
+    days: Sequence[str],
+    extra: Sequence[Mapping[str, Any]] = (),
+    controls: Mapping[str, bool] | None = None,
+) -> dict[str, dict[str, dict[str, int]]]:
+    """Write the partitions of teachers and days; return their figures.
+
+    Args:
+        lake: the lake to write.
+        ledger: where the replies are.
+        teachers: names; each with every day is one partition.
+        days: partitions of the states.
+        extra: rows of calls that were refused before they were sent; each has ``teacher``
+            and ``day`` besides the columns of the table.
+        controls: teacher -> whether it is a control by the teacher file of now, which then
+            also holds for replies that were bought under another one.
+
+    Returns:
+        day -> teacher -> counts by status, ``rows`` and ``cost_picodollars``.
+    """
+    figures: dict[str, dict[str, dict[str, int]]] = {}
+    names = list(teachers)
+    for day in days:
+        checks = ReplyChecks(lake, day)
+        for teacher in names:
+            refused = [
+                {k: v for k, v in row.items() if k not in ("teacher", "day")}
+                for row in extra
+                if row["teacher"] == teacher and row["day"] == day
+            ]
+            of_now = {"control": controls[teacher]} if controls and teacher in controls else {}
+            counts = _write_partition(lake, ledger, teacher, day, checks, refused, of_now)
+            if counts:
+                figures.setdefault(day, {})[teacher] = counts
+    return figures
+
+
+def _write_partition(
+    lake: Lake,
+    ledger: Ledger,
+    teacher: str,
+    day: str,
+    checks: "ReplyChecks",
+    refused: Sequence[Mapping[str, Any]],
+    of_now: Mapping[str, Any],
+) -> dict[str, int]:
+    """Write one partition; return its figures, nothing where there is nothing to write.
+
+    ``of_now`` are columns that the teacher file decides, whatever the ledger recorded.
+    """
+    while True:
+        items = ledger.rows(teacher, day)
+        rows = [*(reply_row(item, checks.of(item["meta"])) for item in items), *refused]
+        if not rows and {"teacher": teacher, "day": day} not in lake.partitions("replies"):
+            return {}
+        rows.sort(key=lambda row: (row["state_id"], row["request_hash"]))
+        lake.write("replies", [{**row, **of_now} for row in rows], teacher=teacher, day=day)
+        # Another run may have settled more, and written it before this older view was.
+        if ledger.answered(teacher, day) == sum(item["outcome"] != "unknown" for item in items):
+            break
+    counts = {"rows": len(rows), "ok": 0, "unusable": 0, "refused": 0, "unknown": 0}
+    for row in rows:
+        counts[row["status"]] += 1
+    counts["cost_picodollars"] = sum(row.get("cost_picodollars") or 0 for row in rows)
+    return counts
+
+
+def reply_row(item: Mapping[str, Any], check: ArgumentCheck | None) -> dict[str, Any]:
+    """Return the lake's row for one of :meth:`Ledger.rows`, judged by the tools it was offered."""
+    meta = item["meta"]
+    row: dict[str, Any] = {
+        "state_id": item["state_id"],
+        "session_id": item["session_id"],
+        "family": meta["family"],
+        "request_hash": item["key"],
+        "model": meta["model"],
+        "simulated": meta["simulated"],
+        "schema_source": meta["schema_source"],
+        "converter_version": meta["converter_version"],
+        "canonical_slug": meta.get("canonical_slug"),
+        "training_terms": meta.get("training_terms"),
+        "control": bool(meta.get("control", False)),
+        "status": item["outcome"],
+        "detail": item["detail"] or "",
+        "cost_picodollars": item["cost"],
+        "latency_ms": item["latency_ms"],
+        "generation_id": item["generation_id"],
+        "obtained": item["obtained"],
+    }
+    if item["outcome"] == "unknown":
+        return row | {"detail": "nobody knows whether it was answered; charged at its worst case"}
+    row["raw"] = zstandard.ZstdCompressor(level=3).compress(item["body"])
+    row["created_at"] = _EPOCH + timedelta(microseconds=item["created_us"])
+    if item["outcome"] == "refused":
+        return row
+    reply = read_json(item["body"])
+    status, detail, action = judge(reply, check)
+    usage = _mapping(reply, "usage")
+    choice = _first_choice(reply)
+    return row | {
+        "status": status,
+        "detail": detail,
+        "action": action.to_json() if action else None,
+        "model_served": _text(reply, "model"),
+        "provider": _text(reply, "provider"),
+        "finish_reason": _text(choice, "finish_reason"),
+        "prompt_tokens": _count(usage, "prompt_tokens"),
+        "completion_tokens": _count(usage, "completion_tokens"),
+        "cached_tokens": _count(_mapping(usage, "prompt_tokens_details"), "cached_tokens"),
+        "reasoning_tokens": _count(
+            _mapping(usage, "completion_tokens_details"), "reasoning_tokens"
+        ),
+    }
+
+
+def judge(reply: Any, check: ArgumentCheck | None) -> tuple[str, str, Action | None]:
+    """Return ``(status, why not, action)`` of a billed reply; status is ok or unusable.
+
+    Args:
+        reply: the decoded reply.
+        check: knows the tools that were offered and their arguments; ``None`` where the
+            lake does not have them, so that no call can be judged.
+    """
+    choice = _first_choice(reply)
+    message = choice.get("message")
+    if not isinstance(message, dict):
+        return "unusable", "no choices", None
+    reason = choice.get("finish_reason")
+    if reason not in ("stop", "tool_calls"):
+        return "unusable", f"finish_reason {reason}", None
+    if check is None:
+        return "unusable", "the lake does not have the tools that were offered", None
+    for call in message.get("tool_calls") or []:
+        if _text(_mapping(call, "function"), "name") not in check.names:
+            return "unusable", "a tool that was not offered", None
+    try:
+        action = parse_reply_message(message, check.names)
+    except ValueError as error:
+        return "unusable", str(error), None
+    for call in action.tool_calls:
+        if problem := check.problem(call):
+            return "unusable", problem, None
+    return "ok", "", action
+
+
+class ReplyChecks:
+    """The argument checks of a day's toolsets, each made once.
+
+    Args:
+        lake: has the toolsets.
+        day: the day of the states.
+    """
+
+    def __init__(self, lake: Lake, day: str) -> None:
+        self._toolsets = toolsets_of_day(lake, day)
+        self._made: dict[str, ArgumentCheck] = {}
+
+    def of(self, meta: Mapping[str, Any]) -> ArgumentCheck | None:
+        """Return the check of a call's ``meta``; ``None`` where the lake has no such tools."""
+        digest = meta.get("toolset")
+        if digest is None:
+            return _listed(meta["tools"])
+        if digest not in self._made:
+            toolset = self._toolsets.get(digest)
+            if toolset is None:  # bought through another lake that shares the ledger
+                return None
+            self._made[digest] = ArgumentCheck(toolset.tools)
+        return self._made[digest]
+
+
+def _listed(tools: Mapping[str, Sequence[str]]) -> ArgumentCheck:
+    """Read the list of a ledger's older rows: wire name -> (recorded name, required…)."""
+    return ArgumentCheck(
+        {"function": {"name": names[0], "parameters": {"required": list(names[1:])}}}
+        for names in tools.values()
+    )
+
+
+def _first_choice(reply: Any) -> dict[str, Any]:
+    choices = reply.get("choices") if isinstance(reply, dict) else None
+    first = choices[0] if isinstance(choices, list) and choices else None
+    return first if isinstance(first, dict) else {}
+
+
+def _mapping(value: Any, key: str) -> dict[str, Any]:
+    inner = value.get(key) if isinstance(value, dict) else None
+    return inner if isinstance(inner, dict) else {}
+
+
+def _text(value: Any, key: str) -> str | None:
+    inner = value.get(key) if isinstance(value, dict) else None
+    return inner if isinstance(inner, str) else None
+
+
+def _count(value: Mapping[str, Any], key: str) -> int | None:
+    inner = value.get(key)
+    return inner if isinstance(inner, int) and not isinstance(inner, bool) else None

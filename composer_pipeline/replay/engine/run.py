@@ -1,0 +1,438 @@
+"""Asking each teacher about its states, within the ceiling, and surviving anything.
+
+Belongs here: the run as a whole: recovery first, waves of calls, progress, stopping. Does not
+belong here: one call's life (``replay.engine.caller``), the order of calls
+(``replay.engine.order``), the key and its sweep (``replay.engine.run_key``), the report
+(``replay.engine.report``), what an outcome is (``replay.provider.outcome``), and the arithmetic
+of the ceiling (``replay.ledger.ledger``).
+
+A run goes: adopt what dead processes left; settle generations whose cost can be asked; send
+again, byte for byte, what may have been paid for (the provider's response cache gives the
+reply for nothing); then wave after wave, each teacher in the order that its provider's prompt
+cache likes; then sweep what is still unknown against the key's usage; then write the
+``replies`` partitions from the ledger. Running it again asks nothing twice.
+"""
+
+import asyncio
+import contextlib
+import errno
+import os
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
+from functools import partial
+from typing import TYPE_CHECKING
+
+from composer_pipeline.errors import ComposerError, InputError
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.money import to_pico
+from composer_pipeline.replay.catalogue.fetch import preflight
+from composer_pipeline.replay.engine.answers import Answered
+from composer_pipeline.replay.engine.caller import Caller
+from composer_pipeline.replay.engine.order import Queue, Unit, units
+from composer_pipeline.replay.engine.rate_limit import Lane
+from composer_pipeline.replay.engine.replies import ReplyChecks, write_replies
+from composer_pipeline.replay.engine.report import (
+    OnProgress,
+    Progress,
+    ReplayReport,
+    Snapshot,
+    TeacherFigures,
+    TeacherStopped,
+    replay_report,
+    snapshot,
+)
+from composer_pipeline.replay.engine.run_key import RunKey
+from composer_pipeline.replay.engine.task_group import Tasks
+from composer_pipeline.replay.ledger.group_commit import Commits
+from composer_pipeline.replay.ledger.ledger import Ledger, ledger_target
+from composer_pipeline.replay.provider.client import Wire
+from composer_pipeline.replay.questions import Questions
+from composer_pipeline.replay.selection.selector import Selector
+from composer_pipeline.replay.teachers import Teacher, TeacherSet
+
+if TYPE_CHECKING:
+    from composer_pipeline.trace_states import TraceState
+
+__all__ = [
+    "OnProgress", "Progress", "ReplayReport", "Selector", "Snapshot", "TeacherFigures",
+    "TeacherStopped", "replay",
+]  # fmt: skip
+
+#: Recoveries at a time, before anything new is asked.
+RECOVERIES = 4
+#: Seconds between two progress snapshots.
+TICK_S = 1.0
+
+
+def replay(
+    lake: Lake,
+    teacher_set: TeacherSet,
+    *,
+    max_usd: Decimal,
+    days: Sequence[str] | None = None,
+    teachers: Sequence[str] | None = None,
+    run_id: str | None = None,
+    ledger: Ledger | str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+    max_states: int | None = None,
+    only_on_active_path: bool = False,
+    selector: Selector | None = None,
+    on_progress: OnProgress | None = None,
+) -> ReplayReport:
+    """Buy the teachers' replies that are not there yet, and write the lake's partitions.
+
+    Args:
+        lake: has the states; gets the ``replies``.
+        teacher_set: who is asked, and where.
+        max_usd: ceiling of this run in USD. With a ``run_id`` that was used before, it is
+            the ceiling of all runs of that name together.
+        days: days of the states; all when ``None``.
+        teachers: names of teachers; all when ``None``.
+        run_id: name of the run's scope; a new one when ``None``.
+        ledger: an open ledger, its path or its PostgreSQL URL; in the lake when ``None``.
+        progress: called with (teacher, done, total) after each answer.
+        max_states: only so many states, failed actions first, then by time.
+        only_on_active_path: leave out abandoned branches.
+        selector: chooses what to ask, wave by wave; everything at once when ``None``.
+        on_progress: called with a :class:`Snapshot` about once a second and at the end.
+
+    Returns:
+        The report. A ceiling that refused calls is in ``exhausted_scope``; teachers that
+        could not go on are in ``stopped()``.
+
+    Raises:
+        InputError: a ceiling that is not above 0, a missing API key, an unknown teacher, a
+            lake without states, a bucket lake without a ledger path.
+        ComposerError: the endpoint cannot be reached, refuses the account or makes no key,
+            a disk is full, or a signal ended the run. Replies that were paid for are in the
+            ledger all the same, and in the lake unless its disk is full.
+    """
+    if not Decimal(max_usd).is_finite() or to_pico(max_usd) <= 0:
+        raise InputError(f"--max-usd must be above 0 USD, not {max_usd}")
+    api_key = teacher_set.api_key()
+    teacher_set.provisioning_key()
+    questions = Questions(
+        lake,
+        teacher_set,
+        days=days,
+        teachers=teachers,
+        max_states=max_states,
+        only_on_active_path=only_on_active_path,
+    )
+    lake.check_writable()
+    with _room_for(lake):
+        questions.pin_tools()
+    opened = ledger if isinstance(ledger, Ledger) else Ledger(ledger_target(lake, ledger))
+    try:
+        name = run_id or uuid.uuid4().hex
+        questions.verdicts = preflight(lake, teacher_set, questions.teachers)
+        opened.set_ceiling(f"run:{name}", Decimal(max_usd))
+        run = _Run(
+            questions,
+            opened,
+            name,
+            to_pico(max_usd),
+            progress=progress,
+            on_progress=on_progress,
+            selector=selector,
+            checks=partial(ReplyChecks, lake) if selector else None,
+        )
+        asyncio.run(run.main(api_key))
+        controls = {teacher.name: teacher.control for teacher in questions.teachers}
+        with _room_for(lake):
+            figures = write_replies(
+                lake, opened, list(controls), questions.days, run.caller.refusals, controls
+            )
+        report = run.report(figures)
+    finally:
+        if opened is not ledger:
+            opened.close()
+    run.raise_for_failure(report)
+    return report
+
+
+@contextlib.contextmanager
+def _room_for(lake: Lake) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise ComposerError(
+            f"lake {lake.url}: the disk is full; what was paid for is in the ledger,"
+            " run again when there is room"
+        ) from error
+
+
+class _Run:
+    """The state of one run in one event loop."""
+
+    def __init__(
+        self,
+        questions: Questions,
+        ledger: Ledger,
+        run_id: str,
+        ceiling: int,
+        *,
+        progress: Progress | None = None,
+        on_progress: OnProgress | None = None,
+        selector: Selector | None = None,
+        checks: Callable[[str], ReplyChecks] | None = None,
+    ) -> None:
+        self.questions = questions
+        self.teacher_set = questions.teacher_set
+        self.limits = self.teacher_set.limits
+        self.ledger = ledger
+        self.run_id = run_id
+        self.ceiling = ceiling
+        self.progress = progress
+        self.selector = selector
+        self.on_progress = on_progress
+        self.answered = Answered(ledger, checks) if checks else None
+        self.lanes = {
+            teacher.name: Lane(teacher.concurrency, breaker_pause_s=self.limits.backoff_cap_s)
+            for teacher in questions.teachers
+        }
+        self.interrupted = False
+        self.phase = "starting"
+        self.sweep = ""
+        self._recovered: set[tuple[str, str]] = set()
+        self._began = time.monotonic()
+
+    # -- the run -------------------------------------------------------------------
+
+    async def main(self, api_key: str | None) -> None:
+        self.stop = asyncio.Event()
+        self.tasks = Tasks(self.stop, self.limits.drain_s, self._close_lanes)
+        loop = asyncio.get_running_loop()
+        signals = [signal.SIGTERM, signal.SIGINT]
+        if threading.current_thread() is not threading.main_thread():
+            signals = []
+        for number in signals:
+            loop.add_signal_handler(number, self._interrupt, loop, signals)
+        ticker = asyncio.ensure_future(self._tick())
+        try:
+            async with Commits(self.ledger) as commits:
+                self.caller = Caller(
+                    self.questions,
+                    commits,
+                    run_id=self.run_id,
+                    ceiling=self.ceiling,
+                    lanes=self.lanes,
+                    stop=self.stop,
+                    progress=self.progress,
+                    answered=self.answered,
+                )
+                await self._run(api_key, commits)
+        finally:
+            for number in signals:
+                loop.remove_signal_handler(number)
+            ticker.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await ticker
+        if self.on_progress:
+            self.on_progress(self._snapshot())
+
+    async def _run(self, api_key: str | None, commits: Commits) -> None:
+        await commits.adopt_dead()
+        key = RunKey(
+            self.teacher_set,
+            self.ledger,
+            run_id=self.run_id,
+            ceiling=self.ceiling,
+            api_key=api_key,
+            stop=self.stop,
+        )
+        secret = await key.begin()
+        connections = sum(teacher.concurrency for teacher in self.questions.teachers)
+        try:
+            async with Wire(
+                self.teacher_set.endpoint,
+                secret,
+                read_timeout_s=self.limits.read_timeout_s,
+                connections=connections,
+            ) as self.caller.wire:
+                await self._recover(key)
+                for name, verdict in self.questions.verdicts.items():
+                    if verdict.stop:
+                        self.lanes[name].stop(verdict.stop)
+                await self._waves()
+        except BaseException:
+            await key.abandon()
+            raise
+        self.phase = "reading the bill"
+        self.sweep = await key.finish()
+
+    def _interrupt(self, loop: asyncio.AbstractEventLoop, signals: list[signal.Signals]) -> None:
+        """Admit nothing more; what is in flight may finish. A second signal ends at once."""
+        self.interrupted = True
+        self.stop.set()
+        for number in signals:
+            loop.remove_signal_handler(number)
+
+    def _close_lanes(self) -> None:
+        for lane in self.lanes.values():
+            lane.close()
+
+    async def _recover(self, key: RunKey) -> None:
+        """Settle and fetch what earlier runs may have paid for, before anything is bought."""
+        self.phase = "recovering"
+        caller = self.caller
+        for attempt, generation in self.ledger.unsettled_generations():
+            cost = await caller.wire.generation_cost(generation)
+            if cost is not None:
+                await caller.commits.reconcile(attempt, cost)
+        # Noted before the sweep: what it settles has still to be fetched.
+        caller.unknown = self.ledger.unknown_calls()
+        for attempt_unknown in self.ledger.unknown_attempts():
+            since = caller.unknown_since.get(attempt_unknown.key, 0)
+            caller.unknown_since[attempt_unknown.key] = max(since, attempt_unknown.created_us)
+        await key.sweep_old()
+        if not caller.unknown:
+            return
+        gate = asyncio.Semaphore(RECOVERIES)
+
+        async def one(state: "TraceState", teacher: Teacher) -> None:
+            async with gate:
+                if await caller.answer(state, teacher, first_pass=True):
+                    self._recovered.add((state.state_id, teacher.name))
+
+        pairs = [
+            (state, teacher)
+            for state in self.questions.states
+            for teacher in self.questions.teachers
+            if (state.state_id, teacher.name) in caller.unknown
+        ]
+        for state, teacher in pairs:
+            self.tasks.spawn(one(state, teacher))
+        await self.tasks.finish()
+        for state, teacher in pairs:
+            self.lanes[teacher.name].asked += (state.state_id, teacher.name) in self._recovered
+
+    async def _waves(self) -> None:
+        self.phase = "asking"
+        states, teachers = self.questions.states, self.questions.teachers
+        if self.selector is None or self.answered is None:
+            everything = {
+                teacher.name: {s.state_id for s in states if teacher.asks(s.state_id)}
+                for teacher in teachers
+            }
+            for name, ids in everything.items():
+                recovered = {state_id for state_id, who in self._recovered if who == name}
+                self.lanes[name].asked = len(ids | recovered)
+            await self._wave(everything)
+            return
+        named: set[tuple[str, str]] = set()
+        while not self.stop.is_set():
+            wanted: dict[str, set[str]] = {teacher.name: set() for teacher in teachers}
+            before = len(named)
+            for state, teacher in self.selector.next_wave(states, teachers, self.answered.of):
+                if not teacher.asks(state.state_id):
+                    continue
+                pair = (state.state_id, teacher.name)
+                if pair not in named and pair not in self._recovered:
+                    self.lanes[teacher.name].asked += 1
+                    wanted[teacher.name].add(state.state_id)
+                named.add(pair)
+            if len(named) == before:
+                return
+            await self._wave(wanted)
+
+    async def _wave(self, wanted: dict[str, set[str]]) -> None:
+        """Ask each teacher about its states, in its own order."""
+        chains = self.questions.chains()
+        drivers = set()
+        for teacher in self.questions.teachers:
+            ids = wanted[teacher.name]
+            cut = units(
+                [
+                    [
+                        state
+                        for state in chain
+                        if state.state_id in ids
+                        and (state.state_id, teacher.name) not in self._recovered
+                    ]
+                    for chain in chains
+                ],
+                teacher.prompt_cache,
+            )
+            drivers.add(self.tasks.spawn(self._drive(teacher, Queue(cut))))
+        await self.tasks.finish(drivers)
+
+    async def _drive(self, teacher: Teacher, queue: Queue) -> None:
+        """Start a teacher's calls, a bounded number of them at once."""
+        # Twice the window's cap: calls that wait for a retry must not hold up the others.
+        room = asyncio.Semaphore(2 * teacher.concurrency)
+        while not self.stop.is_set():
+            await room.acquire()
+            item = await queue.next()
+            if item is None:
+                return
+            self.tasks.spawn(self._one(teacher, queue, room, *item))
+            await asyncio.sleep(0)
+
+    async def _one(
+        self,
+        teacher: Teacher,
+        queue: Queue,
+        room: asyncio.Semaphore,
+        state: "TraceState",
+        unit: Unit,
+    ) -> None:
+        try:
+            await self.caller.answer(state, teacher, unit)
+        finally:
+            queue.done(unit)
+            room.release()
+
+    # -- progress and the report -----------------------------------------------------
+
+    async def _tick(self) -> None:
+        while self.on_progress:
+            await asyncio.sleep(TICK_S)
+            self.on_progress(self._snapshot())
+
+    def _snapshot(self) -> Snapshot:
+        scope = self.ledger.status()[f"run:{self.run_id}"]
+        return snapshot(self.phase, time.monotonic() - self._began, self.lanes, scope)
+
+    def report(self, figures: dict[str, dict[str, dict[str, int]]]) -> ReplayReport:
+        """Return the report; ``figures`` are of the partitions written."""
+        return replay_report(
+            run_id=self.run_id,
+            endpoint=self.teacher_set.endpoint,
+            states=len(self.questions.states),
+            lanes=self.lanes,
+            scope=self.ledger.status()[f"run:{self.run_id}"],
+            by_day_teacher=figures,
+            skipped=self.caller.skipped,
+            not_bought=self.caller.not_bought,
+            exhausted=self.caller.exhausted,
+            sweep=self.sweep,
+        )
+
+    def raise_for_failure(self, report: ReplayReport) -> None:
+        """Raise where the run did not end by itself, or never began.
+
+        Raises:
+            ComposerError: see :func:`replay`.
+        """
+        endpoint = self.teacher_set.endpoint
+        if self.caller.account:
+            raise ComposerError(
+                f"endpoint {endpoint.name} refuses the account"
+                f" ({self.caller.account}); check {endpoint.api_key_env} and its credit"
+            )
+        if self.interrupted:
+            total = sum(lane.asked for lane in self.lanes.values())
+            raise ComposerError(
+                f"replay was interrupted after {report.replies} of {total} replies;"
+                " run it again to go on"
+            )
+        down = all(lane.unreachable for lane in self.lanes.values())
+        if report.not_bought and not report.replies and down:
+            raise ComposerError(f"endpoint {endpoint.url()} cannot be reached")

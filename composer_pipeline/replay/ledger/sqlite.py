@@ -1,0 +1,158 @@
+"""The ledger in one SQLite file (WAL), shared by the processes of one machine.
+
+Belongs here: SQLite. Does not belong here: rules (``replay.ledger.rules``).
+"""
+
+import contextlib
+import os
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from composer_pipeline.errors import ComposerError, InputError
+from composer_pipeline.replay.ledger.schema import VERSION, statements
+from composer_pipeline.replay.ledger.store import Query, Session, Write, found_version
+from composer_pipeline.replay.ledger.values import LedgerFull
+
+#: How long a transaction waits for those of other processes.
+BUSY_S = 60
+_BROKEN = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+
+
+class SqliteStore:
+    """One ledger file.
+
+    Args:
+        path: the file; made where it does not exist.
+        synchronous: FULL keeps every commit through a power cut, NORMAL only through a
+            killed process. A ledger is always FULL; NORMAL is for measuring the difference.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], synchronous: Literal["FULL", "NORMAL"] = "FULL"
+    ) -> None:
+        self.path = Path(path)
+        self.name = str(self.path)
+        with self._errors():
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            # One thread at a time uses it, but not always the same one.
+            self._db = sqlite3.connect(
+                self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False
+            )
+        try:
+            with self._errors():
+                self._db.execute("PRAGMA journal_mode=WAL")
+                self._db.execute(f"PRAGMA synchronous={synchronous}")
+                # Keys are hashes, so each call touches other pages: keep 64 MB of them here,
+                # and copy them back to the file only every 32 MB of journal.
+                self._db.execute("PRAGMA cache_size=-65536")
+                self._db.execute("PRAGMA wal_autocheckpoint=8000")
+                if self._version() != VERSION:
+                    self._prepare()
+        except ComposerError:
+            self._db.close()
+            raise
+
+    def _version(self) -> int | None:
+        tables = {
+            n for (n,) in self._db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        }
+        stamp = None
+        if "meta" in tables:
+            row = self._db.execute("SELECT value FROM meta WHERE name = 'version'").fetchone()
+            stamp = str(row[0]) if row else ""
+        return found_version(self.name, tables, stamp)
+
+    def _prepare(self) -> None:
+        """Create or migrate the tables; whoever comes second finds it done."""
+        with self._begin():
+            version = self._version()
+            if version != VERSION:
+                for statement in statements(version):
+                    self._db.execute(statement)
+
+    @contextmanager
+    def _begin(self) -> Iterator[None]:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:  # a full disk may have rolled back by itself
+                with contextlib.suppress(sqlite3.Error):
+                    self._db.execute("ROLLBACK")
+            raise
+
+    @contextmanager
+    def transaction(self) -> Iterator[Session]:
+        """Open the write transaction; see :class:`Store`."""
+        with self._errors(), self._begin():
+            ((stamp,),) = self._db.execute("SELECT value FROM meta WHERE name = 'version'")
+            if stamp != str(VERSION):
+                found_version(self.name, set(), stamp)
+            yield _SqliteSession(self._db)
+
+    def read(self, sql: str, params: Sequence[Any] = ()) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """Run one query; see :class:`Store`."""
+        with self._errors():
+            cursor = self._db.execute(_adapted(sql), _values(params))
+            return [column[0] for column in cursor.description], cursor.fetchall()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise InputError(f"ledger {self.name}: {error.strerror or error}") from error
+        except sqlite3.Error as error:
+            # The low byte is the primary result code.
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+            if code == sqlite3.SQLITE_FULL:
+                raise LedgerFull(
+                    f"ledger {self.name}: no space left on its disk; everything in it is kept and"
+                    " calls in flight stay charged, so free some space and run again to go on"
+                ) from error
+            if code in _BROKEN:
+                raise InputError(f"ledger {self.name}: {error}") from error
+            if code == sqlite3.SQLITE_BUSY:
+                raise ComposerError(
+                    f"ledger {self.name}: another process has kept it locked for {BUSY_S} s"
+                ) from error
+            if isinstance(error, sqlite3.OperationalError):
+                raise InputError(f"ledger {self.name}: {error}") from error
+            raise
+
+
+class _SqliteSession:
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+        self.now = time.time_ns() // 1000
+
+    def fetch(self, *queries: Query) -> list[list[tuple[Any, ...]]]:
+        return [
+            self._db.execute(_adapted(sql), _values(params)).fetchall() for sql, params in queries
+        ]
+
+    def write(self, writes: Sequence[Write]) -> None:
+        for sql, rows in writes:
+            self._db.executemany(sql, rows)
+
+
+@cache
+def _adapted(sql: str) -> str:
+    many = "IN (SELECT value FROM json_each(?))"
+    return sql.replace("IN :many", many).replace(" FOR UPDATE", "")  # the file is locked
+
+
+def _values(params: Sequence[Any]) -> list[Any]:
+    return [msgspec.json.encode(p).decode() if isinstance(p, list) else p for p in params]

@@ -1,0 +1,245 @@
+"""What prompts cost when a provider caches their beginnings: expected tokens, no money spent.
+
+Belongs here: how much of each prompt an earlier one of its session already paid for, what
+that makes of a teacher's bill, and how many teachers a curtailed vote asks. Does not belong
+here: reading the lake (``replay.plan.plan``) and bounds (``replay.provider.client.worst_case``).
+
+A prompt is a row of pieces: the tools, then each message. A piece is read from the cache
+when an earlier prompt of the session had the same pieces up to and including it; whether the
+chain is asked in order or longest first, each distinct piece is then paid in full once. When
+every question is asked with probability pi, independently, a piece that n earlier prompts share
+is in the cache with probability 1 - (1 - pi)^n; so the expectation is exact, without sampling.
+
+The vote of n families follows a model of two parameters. p = P(A = agent) and
+q = P(A = B | A != agent) fix it: with probability w the agent's action is the one that
+teachers tend to, each gives the tended-to action with probability a, and anything else is
+unique. p = w a and q (1 - p) = (1 - w) a^2 give a = (p + sqrt(p^2 + 4 q (1 - p))) / 2.
+"""
+
+import math
+from array import array
+from collections.abc import Collection, Iterable, Sequence
+from decimal import Decimal
+
+import msgspec
+import orjson
+
+from composer_pipeline.replay.catalogue.model_records import Prices, Pricing
+from composer_pipeline.replay.selection.curtailed import Cluster, how_many
+
+#: Agreement that is assumed where no replies were measured; a worked example, not a finding.
+DEFAULT_P, DEFAULT_Q = 0.6, 0.5
+#: Share of the naive price that a batch costs.
+BATCH_SHARE = Decimal("0.5")
+
+
+class Prompt(msgspec.Struct, frozen=True):
+    """One question's prompt: hashes of its growing prefixes, and the bytes of each piece."""
+
+    state_id: str
+    session_id: str
+    prefixes: "array[int]"
+    sizes: "array[int]"
+
+
+class Band(msgspec.Struct):
+    """Prompts of about one length. Each pair is (asked with probability pi, asked surely).
+
+    ``held`` maps (earlier prompts that share a piece and are asked with pi, surely) to the
+    bytes of such pieces.
+    """
+
+    states: list[int]
+    bytes: list[int]
+    held: dict[tuple[int, int], list[int]]
+
+
+class Reuse(msgspec.Struct):
+    """How prompts share their beginnings.
+
+    ``bands`` are split at ``edges`` (bytes of a prompt; a longer one is in the next band).
+    ``sessions`` maps a session to its (bytes, bytes that an earlier prompt had).
+    """
+
+    edges: tuple[int, ...]
+    bands: list[Band]
+    sessions: dict[str, tuple[int, int]]
+
+
+def pieces(body: bytes) -> tuple["array[int]", "array[int]"]:
+    """Return the prefix hashes and sizes of a request's pieces: tools, then each message."""
+    request = orjson.loads(body)
+    parts = [request.get("tools") or [], *request["messages"]]
+    prefixes, sizes, known = array("q"), array("i"), 0
+    for part in parts:
+        data = orjson.dumps(part)
+        known = hash((known, data))
+        prefixes.append(known)
+        sizes.append(len(data))
+    return prefixes, sizes
+
+
+def reuse(
+    prompts: Iterable[Prompt],
+    *,
+    surely: Collection[str] = (),
+    edges: Sequence[int] = (),
+    minimum_bytes: int = 0,
+) -> Reuse:
+    """Count what earlier prompts of the same session share.
+
+    Args:
+        prompts: in the order in which they are asked.
+        surely: states that are asked whatever the vote says.
+        edges: prompt lengths in bytes at which prices change.
+        minimum_bytes: a shorter prefix is not cached.
+    """
+    bands = [Band([0, 0], [0, 0], {}) for _ in range(len(edges) + 1)]
+    counts: dict[tuple[str, int], list[int]] = {}
+    sessions: dict[str, tuple[int, int]] = {}
+    for prompt in prompts:
+        kind = int(prompt.state_id in surely)
+        size = sum(prompt.sizes)
+        band = bands[sum(size > edge for edge in edges)]
+        band.states[kind] += 1
+        band.bytes[kind] += size
+        waiting = so_far = shared = 0
+        for prefix, part in zip(prompt.prefixes, prompt.sizes, strict=True):
+            so_far += part
+            waiting += part
+            if so_far < minimum_bytes:
+                continue
+            earlier = counts.setdefault((prompt.session_id, prefix), [0, 0])
+            if earlier[0] or earlier[1]:
+                band.held.setdefault((earlier[0], earlier[1]), [0, 0])[kind] += waiting
+                shared += waiting
+            earlier[kind] += 1
+            waiting = 0
+        total, held = sessions.get(prompt.session_id, (0, 0))
+        sessions[prompt.session_id] = (total + size, held + shared)
+    return Reuse(tuple(edges), bands, sessions)
+
+
+class Tariff(msgspec.Struct, frozen=True):
+    """What a teacher's tokens cost, and how many a question has.
+
+    ``caches``: the provider reads repeated beginnings at ``input_cache_read``.
+    ``envelope_bytes``: bytes of a body that are neither tools nor messages.
+    """
+
+    pricing: Pricing
+    bytes_per_token: float
+    completion_tokens: float
+    caches: bool
+    envelope_bytes: float = 0.0
+
+    def edges(self) -> tuple[int, ...]:
+        """Return the prompt lengths in bytes at which this tariff changes."""
+        tokens = {o.min_prompt_tokens for o in self.pricing.overrides if not o.windowed}
+        return tuple(
+            int(n * self.bytes_per_token - self.envelope_bytes) for n in sorted(tokens) if n > 0
+        )
+
+
+def expected_cost(
+    found: Reuse, tariff: Tariff, *, share: float = 1.0, cached: bool = True
+) -> float:
+    """Return the expected cost in USD of asking every prompt with probability ``share``.
+
+    Args:
+        found: of the teacher's open questions.
+        tariff: its prices; ``found.edges`` must be its edges.
+        share: probability of a question that is not asked surely.
+        cached: whether prompts are chained, so that the cache is used.
+
+    An estimate, so it is a float; bounds and bills never come from here.
+    """
+    total = 0.0
+    for number, band in enumerate(found.bands):
+        low = found.edges[number - 1] + tariff.envelope_bytes if number else 0
+        # An override holds for strictly more tokens, and the edge was rounded down.
+        prices = tariff.pricing.at(int(low / tariff.bytes_per_token) + 2 if number else 0)
+        prompt, read, write, completion, request = _usd(prices)
+        uses_cache = cached and tariff.caches
+        for kind, asked in ((0, share), (1, 1.0)):
+            states = band.states[kind]
+            if not states:
+                continue
+            size = band.bytes[kind] + states * tariff.envelope_bytes
+            hit = 0.0
+            if uses_cache:
+                for (maybe, surely), amounts in band.held.items():
+                    chance = 1.0 if surely else 1.0 - (1.0 - share) ** maybe
+                    hit += amounts[kind] * chance
+            tokens, hit = size / tariff.bytes_per_token, hit / tariff.bytes_per_token
+            fresh = (tokens - hit) * (write if uses_cache else prompt)
+            each = tariff.completion_tokens * completion + request
+            total += asked * (fresh + hit * read + states * each)
+    return total
+
+
+def _usd(prices: Prices) -> tuple[float, float, float, float, float]:
+    keys = ("prompt", "input_cache_read", "input_cache_write", "completion", "request")
+    found = [float(prices.of(key)) for key in keys]
+    return found[0], found[1], found[2], found[3], found[4]
+
+
+def chain_beats_batch(total: int, shared: int, prices: Prices) -> bool:
+    """Say whether a session costs less as a chain than as a batch.
+
+    It does when (new tokens / prefix tokens) < (0.5 - r) / (w - r), with r and w the prices of
+    a cached read and of a write relative to the prompt price.
+
+    Args:
+        total: bytes of all prompts of the session.
+        shared: bytes of them that an earlier prompt had.
+        prices: of the teacher.
+    """
+    prompt = prices.of("prompt")
+    if not total or not prompt:
+        return True
+    read = prices.of("input_cache_read") / prompt
+    write = prices.of("input_cache_write") / prompt
+    if read >= BATCH_SHARE:
+        return False
+    return Decimal(total - shared) / total < (BATCH_SHARE - read) / (write - read)
+
+
+def asked_shares(
+    families: int, curtail: str, *, p: float, q: float, quorum: int = 2
+) -> list[float]:
+    """Return the share of states for which the first, second, … family is asked.
+
+    Args:
+        families: families that vote, the cheapest first.
+        curtail: ``off``, ``exact`` or ``student``.
+        p: P(a teacher agrees with the agent).
+        q: P(two teachers agree | the first does not agree with the agent).
+        quorum: fewest families of a winner.
+
+    Returns:
+        One share a family; see the module for the model of agreement.
+    """
+    if curtail == "off":
+        return [1.0] * families
+    tends = min(1.0, (p + math.sqrt(p * p + 4 * q * (1 - p))) / 2)
+    right = min(1.0, p / tends) if tends else 0.0
+    shares = [0.0] * families
+
+    def walk(chance: float, agent: bool, tended: int, unique: int) -> None:
+        asked = tended + unique
+        votes = [Cluster(tended, agent)] if tended else []
+        votes += [Cluster(1)] * unique
+        more = how_many(votes, families - asked, quorum, curtail)
+        for at in range(asked, min(asked + more, families)):
+            shares[at] += chance
+        more = min(more, families - asked)
+        for joins in range(more + 1) if more else ():
+            weight = math.comb(more, joins) * tends**joins * (1 - tends) ** (more - joins)
+            if weight:
+                walk(chance * weight, agent, tended + joins, unique + more - joins)
+
+    for chance, agent in ((right, True), (1 - right, False)):
+        if chance:
+            walk(chance, agent, 0, 0)
+    return shares

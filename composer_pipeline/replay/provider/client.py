@@ -1,0 +1,275 @@
+"""One request to a chat-completions endpoint: its exact body, its key, its worst case.
+
+Belongs here: the exact body, what it may cost at most, and the HTTP client. Does not belong
+here: what a response means (``replay.provider.outcome``), retries, budgets and order
+(``replay.engine.run``).
+
+A body is serialised once; its bytes are hashed and those bytes are sent. Nothing here
+retries, and aiohttp repeats no POST. aiohttp is used without the httpx API on top of it,
+which costs 2.5 times as much CPU a call (``benchmarks/replay.py``); plain httpx collapses
+above 64 connections (its pool is quadratic).
+"""
+
+import hashlib
+import time
+from decimal import Decimal
+from typing import Any
+
+import aiohttp
+import msgspec
+import orjson
+from yarl import URL
+
+from composer_pipeline.chat.messages import Conversion, wire_messages
+from composer_pipeline.money import billed_pico, to_pico
+from composer_pipeline.replay.provider.outcome import (
+    BUSY_STATUSES,
+    Outcome,
+    TokenPrice,
+    billed_cost,
+    classify,
+    no_response,
+    pico_or_none,
+    read_json,
+)
+from composer_pipeline.replay.teachers import Endpoint, Teacher
+
+__all__ = [
+    "BUSY_STATUSES", "Anchor", "Outcome", "TokenPrice", "Wire", "anchor", "anchored_tokens",
+    "billed_cost", "classify", "read_json", "request_key", "serialise", "worst_case",
+]  # fmt: skip
+
+WIRE = "chat/completions@1"
+#: What a cached prompt token may cost to write, as a share of the prompt price.
+CACHE_WRITE = {"off": Decimal(1), "5m": Decimal("1.25"), "1h": Decimal(2)}
+#: Tokens that a chat template may add to a message, for the prefix-anchored bound.
+TEMPLATE_TOKENS = 64
+#: A measured prompt of fewer tokens than a sixteenth of its bytes is not believed.
+MOST_BYTES_PER_TOKEN = 16
+_AFTER_MESSAGES = b'],"tools":'
+
+
+def serialise(
+    teacher: Teacher, conversion: Conversion, session_id: str, *, api: str = "openrouter"
+) -> bytes:
+    """Return the exact body to send.
+
+    The session is named by a hash, for sticky routing: the provider's prompt cache holds
+    the session's prefix. Key order is frozen, because the response cache depends on it.
+
+    Args:
+        teacher: who is asked.
+        conversion: the messages and tools.
+        session_id: the session of the state.
+        api: ``openrouter``, or ``openai`` for a body with OpenAI's fields alone.
+    """
+    body: dict[str, Any] = {
+        "model": teacher.model,
+        "messages": wire_messages(conversion.messages),
+        "tools": conversion.tools,
+        "tool_choice": "auto",
+        "max_completion_tokens": teacher.max_tokens,
+        "temperature": teacher.temperature,
+    }
+    if api == "openai":
+        if not conversion.tools:  # an empty list is refused there
+            del body["tools"], body["tool_choice"]
+        return orjson.dumps(body)
+    session = hashlib.sha256(session_id.encode()).hexdigest()[:32]
+    body["provider"] = orjson.Fragment(_preferences(teacher))
+    body["plugins"] = [{"id": "context-compression", "enabled": False}]
+    body["session_id"] = f"{session}-{teacher.name}"
+    if teacher.cache_control != "off":
+        body["cache_control"] = {"type": "ephemeral", "ttl": teacher.cache_control}
+    return orjson.dumps(body)
+
+
+#: The provider object of the teachers that were asked last, which is the same in each call.
+_PREFERENCES: dict[int, tuple[Teacher, bytes]] = {}
+
+
+def _preferences(teacher: Teacher) -> bytes:
+    known = _PREFERENCES.get(id(teacher))
+    if known is not None and known[0] is teacher:
+        return known[1]
+    preferences = teacher.provider.model_dump(exclude_none=True)
+    price = teacher.max_price
+    preferences["max_price"] = {
+        "prompt": _number(price.prompt),
+        "completion": _number(price.completion),
+        "request": 0,
+        "image": 0,
+    }
+    if len(_PREFERENCES) > 256:
+        _PREFERENCES.clear()
+    _PREFERENCES[id(teacher)] = (teacher, orjson.dumps(preferences))
+    return _PREFERENCES[id(teacher)][1]
+
+
+def request_key(endpoint: str, body: bytes) -> str:
+    """Return the SHA-256 that a call is known by: endpoint *name*, wire and exact body.
+
+    The URL is left out: a demo server gets another port every time.
+    """
+    digest = hashlib.sha256(f"{endpoint}\n{WIRE}\n".encode())
+    digest.update(body)
+    return digest.hexdigest()
+
+
+def worst_case(teacher: Teacher, body: bytes, *, prompt_tokens: int | None = None) -> int:
+    """Return the most that sending ``body`` can cost, in picodollars, rounded up.
+
+    A byte-level tokenizer makes at most one token of a byte, so the prompt has at most
+    ``min(len(body), context_length)`` tokens. Both prices are the caps that the router
+    enforces; reasoning is inside ``max_tokens``.
+
+    Args:
+        teacher: who is asked.
+        body: the exact body.
+        prompt_tokens: a tighter bound on the prompt's tokens (:func:`anchored_tokens`).
+    """
+    tokens = min(len(body), teacher.context_length)
+    if prompt_tokens is not None:
+        tokens = min(tokens, prompt_tokens)
+    per_million = (
+        teacher.max_price.prompt * CACHE_WRITE[teacher.cache_control] * tokens
+        + teacher.max_price.completion * teacher.max_tokens
+    )
+    return to_pico(per_million / 1_000_000)
+
+
+class Anchor(msgspec.Struct, frozen=True):
+    """A prompt whose tokens its teacher has counted: what a longer one may be bounded by.
+
+    ``end`` is where the body's messages end; the digests are of the bytes before and after.
+    """
+
+    end: int
+    head: bytes
+    tail: bytes
+    prompt_tokens: int
+
+
+def anchor(body: bytes, prompt_tokens: int) -> Anchor | None:
+    """Return the anchor of an answered body; ``None`` where its count is not believed."""
+    end = body.find(_AFTER_MESSAGES)
+    if end < 0 or prompt_tokens * MOST_BYTES_PER_TOKEN < len(body):
+        return None
+    return Anchor(end, _digest(body[:end]), _digest(body[end:]), prompt_tokens)
+
+
+def anchored_tokens(body: bytes, before: Anchor | None) -> int | None:
+    """Bound the prompt tokens of a body that extends an answered one; ``None`` if it does not.
+
+    Where the bodies differ only by messages added at the end, the longer prompt has at most
+    the tokens of the shorter one, one for each byte that was added, and what a chat template
+    may add to each message: P(k) <= P(k-1) + bytes + 64 messages (facts, option 2).
+    """
+    if before is None or len(body) < before.end:
+        return None
+    end = body.find(_AFTER_MESSAGES, before.end)
+    if end < 0 or _digest(body[end:]) != before.tail or _digest(body[: before.end]) != before.head:
+        return None
+    added = body[before.end : end]
+    messages = added.count(b'{"role":') + 1  # and the prompt of the answer itself
+    return before.prompt_tokens + len(added) + TEMPLATE_TOKENS * messages
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
+def _number(price: Decimal) -> float | int:
+    """A price as the JSON number that the router compares; exact for any sane price."""
+    return int(price) if price == price.to_integral_value() else float(price)
+
+
+class Wire:
+    """The HTTP side of one endpoint. Use as an async context manager.
+
+    Args:
+        endpoint: where.
+        api_key: sent as a bearer token; kept out of every message and log.
+        read_timeout_s: silence after which the outcome counts as unknown.
+        connections: most connections at once.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        api_key: str | None,
+        *,
+        read_timeout_s: float = 600.0,
+        connections: int = 256,
+    ) -> None:
+        self.url = endpoint.url()
+        self._chat_url = URL(f"{self.url}/chat/completions")
+        self._generation_url = URL(f"{self.url}/generation")
+        self._priced = endpoint.api == "openai"
+        self._asks_generations = endpoint.api == "openrouter"
+        self._headers = {"Content-Type": "application/json"}
+        if endpoint.api == "openrouter":
+            self._headers["X-OpenRouter-Title"] = "composer-pipeline"
+            if endpoint.recovery_cache_s:
+                self._headers["X-OpenRouter-Cache"] = "true"
+                self._headers["X-OpenRouter-Cache-TTL"] = str(endpoint.recovery_cache_s)
+        self._authorization = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=read_timeout_s)
+        self._connections = connections
+
+    async def __aenter__(self) -> "Wire":
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=self._connections, keepalive_timeout=15),
+            headers=self._authorization,
+            timeout=self._timeout,
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._session.close()
+
+    async def chat(self, body: bytes, price: TokenPrice | None = None) -> Outcome:
+        """Send one body once.
+
+        Args:
+            body: the exact bytes.
+            price: price of tokens where the endpoint's replies name no cost.
+        """
+        started = time.perf_counter()
+        status, generation = 0, ""
+        try:
+            async with self._session.post(
+                self._chat_url, data=body, headers=self._headers, allow_redirects=False
+            ) as response:
+                status = response.status
+                generation = response.headers.get("x-generation-id", "")
+                content = await response.read()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            return no_response(error, generation=generation, status=status)
+        latency = (time.perf_counter() - started) * 1000
+        return classify(status, response.headers, content, latency, price if self._priced else None)
+
+    async def generation_cost(self, generation_id: str) -> int | None:
+        """Return what a generation cost in picodollars; ``None`` where it is not told."""
+        if not self._asks_generations:
+            return None
+        try:
+            async with self._session.get(
+                self._generation_url,
+                params={"id": generation_id},
+                timeout=aiohttp.ClientTimeout(total=30),
+                allow_redirects=False,
+            ) as response:
+                content = await response.read()
+        except (aiohttp.ClientError, TimeoutError):
+            return None
+        reply = read_json(content)
+        data = reply.get("data") if isinstance(reply, dict) else None
+        if response.status != 200 or not isinstance(data, dict):
+            return None
+        cost = pico_or_none(data.get("total_cost"))
+        if cost is None:
+            return None
+        upstream = pico_or_none(data.get("upstream_inference_cost")) or 0
+        return billed_pico(cost, upstream, data.get("is_byok") is True)

@@ -75,7 +75,7 @@ def run_demo(settings: Settings, instance: dg.DagsterInstance | None = None) -> 
         InputError: the sessions folder holds no session.
         ComposerError: a stage failed; the failing step is named.
     """
-    from composer_pipeline.traces.harvest import session_days
+    from composer_pipeline.traces.archive.harvest import session_days
 
     started = time.monotonic()
     teachers = TeacherSet.load(settings.teachers)

@@ -13,9 +13,9 @@ import time
 from collections import Counter
 from typing import Any
 
-from composer_pipeline.traces.messages import Composer, MessageStore
+from composer_pipeline.traces.graph.pool import Redactor
 from composer_pipeline.traces.parse import analyse
-from composer_pipeline.traces.pool import Redactor
+from composer_pipeline.traces.states.messages import Composer, MessageStore
 
 _ODD: list[Any] = [
     None, True, -1, 2**70, 1.5, "", "\ud800", "x" * 300, [], {}, [[]], {"a": 1}, [None],

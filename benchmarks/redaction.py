@@ -24,9 +24,9 @@ from rich.table import Table
 
 from composer_pipeline.redaction import text as redaction
 from composer_pipeline.testing.sessions import sample_sessions_dir
+from composer_pipeline.traces.graph.pool import Redactor
 from composer_pipeline.traces.parse import analyse
-from composer_pipeline.traces.pool import Redactor
-from composer_pipeline.traces.reader import decode_any
+from composer_pipeline.traces.reading.records import decode_any
 
 BAR_MB_S = 50.0
 ROUNDS = 3

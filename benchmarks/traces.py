@@ -159,7 +159,7 @@ def floor(folder: Path) -> None:
 
 def typed(folder: Path) -> None:
     """Decode every line into our envelope and forget it."""
-    from composer_pipeline.traces.reader import LineStats, read_records
+    from composer_pipeline.traces.reading.records import LineStats, read_records
 
     for file in sorted(folder.rglob("*.jsonl")):
         with file.open("rb") as lines:
@@ -180,9 +180,9 @@ class Unredacted:
 def measure_ours(corpus: Path, real: Path, redacted: bool) -> dict[str, float]:
     """Harvest and parse in this process; return CPU seconds and sizes."""
     import composer_pipeline.traces.parse as parse
-    import composer_pipeline.traces.states as states
+    import composer_pipeline.traces.states.extract as states
     from composer_pipeline.lake.store import Lake
-    from composer_pipeline.traces.harvest import harvest
+    from composer_pipeline.traces.archive.harvest import harvest
 
     if not redacted:
         vars(parse)["Redactor"] = Unredacted

@@ -1,7 +1,7 @@
 """Reading JSON Lines that a user names.
 
 Belongs here: one object a line, with the file and line of what is wrong. Does not belong
-here: session files, which are read tolerantly (``traces.reader``).
+here: session files, which are read tolerantly (``traces.reading.records``).
 """
 
 import json

@@ -2,7 +2,7 @@ r"""Redaction: secrets, e-mail addresses, home folders, user names, hosts, accou
 
 Belongs here: what replaces private text, in which order, the residual scan. Does not
 belong here: what private things look like (``redaction.patterns``), a user's own
-rules (``redaction.user_rules``), when redaction runs (``traces.messages`` before
+rules (``redaction.user_rules``), when redaction runs (``traces.states.messages`` before
 anything is stored; replay and publishing scan again and refuse on a hit).
 
 Rules work on decoded strings. The same value always becomes the same placeholder, so

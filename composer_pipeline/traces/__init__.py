@@ -1,5 +1,5 @@
-"""Claude Code session files to TraceStates: harvest, parse, redact, load.
+"""Stage 1: session files to TraceStates.
 
-Import from the modules: ``traces.harvest``, ``traces.parse``, ``traces.ingest`` and
-``trace_states`` are the stages; ``redaction.text`` is used by every later room.
+Wings, in the order of the work: ``archive`` (raw bytes), ``reading`` (records), ``graph`` (turns),
+``states`` (rows). ``ingest`` runs them all. Later rooms read ``composer_pipeline.trace_states``.
 """

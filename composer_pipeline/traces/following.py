@@ -1,7 +1,7 @@
 """What the trace shows right behind a state's action.
 
 Belongs here: reading the next message of a state's chain. Does not belong here: the
-prefix and the action (``trace_states``), judging the outcome (``traces.hints``).
+prefix and the action (``trace_states``), judging the outcome (``traces.states.failures``).
 """
 
 import json

@@ -10,9 +10,14 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.traces.counts import Facts, total_of
-from composer_pipeline.traces.harvest import Harvested, HarvestReport, harvest, open_archived
+from composer_pipeline.traces.archive.harvest import (
+    Harvested,
+    HarvestReport,
+    harvest,
+    open_archived,
+)
 from composer_pipeline.traces.parse import ParseReport, analyse, is_current, parse_days
+from composer_pipeline.traces.states.counts import Facts, total_of
 
 Progress = Callable[[str, int, int], None]
 
@@ -53,7 +58,7 @@ def ingest(
     Days whose archived files this parser has already written are not written again.
 
     Raises:
-        InputError: as :func:`composer_pipeline.traces.harvest.harvest`.
+        InputError: as :func:`composer_pipeline.traces.archive.harvest.harvest`.
     """
     harvested = harvest(lake, paths, progress=progress)
     seen = _Seen()

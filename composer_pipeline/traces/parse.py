@@ -2,7 +2,7 @@
 
 Belongs here: reading archived files one after the other, dropping copies of states,
 split groups, replacing partitions. Does not belong here: what one file yields
-(``traces.states``).
+(``traces.states.extract``).
 
 A day's partitions are a function of the manifest's rows of that day and of the
 parser: parsing again writes the same bytes. Within a day a state (one API response,
@@ -36,15 +36,21 @@ from composer_pipeline.lake.columns import numbers
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.redaction.text import redact_json
 from composer_pipeline.redaction.user_rules import redaction_version
-from composer_pipeline.traces.counts import Facts, facts_of
-from composer_pipeline.traces.harvest import open_archived
-from composer_pipeline.traces.messages import MessageStore
-from composer_pipeline.traces.pool import Redactor
-from composer_pipeline.traces.reader import LineStats
-from composer_pipeline.traces.sources import read_any
-from composer_pipeline.traces.state_rows import Rows
-from composer_pipeline.traces.states import PARSER_VERSION, Extracted, Source, blake, extract
-from composer_pipeline.traces.turns import Trajectory
+from composer_pipeline.traces.archive.harvest import open_archived
+from composer_pipeline.traces.graph.pool import Redactor
+from composer_pipeline.traces.graph.turns import Trajectory
+from composer_pipeline.traces.reading.records import LineStats
+from composer_pipeline.traces.reading.sources import read_any
+from composer_pipeline.traces.states.counts import Facts, facts_of
+from composer_pipeline.traces.states.extract import (
+    PARSER_VERSION,
+    Extracted,
+    Source,
+    blake,
+    extract,
+)
+from composer_pipeline.traces.states.messages import MessageStore
+from composer_pipeline.traces.states.state_rows import Rows
 
 Progress = Callable[[str, int, int], None]
 OnFile = Callable[[str, Facts, set[str], set[str]], None]
@@ -163,7 +169,7 @@ def analyse(
 
     Args:
         data: its bytes, or the file split at newline bytes, newlines kept.
-        subagent: as :class:`composer_pipeline.traces.turns.Trajectory`.
+        subagent: as :class:`composer_pipeline.traces.graph.turns.Trajectory`.
         redactor: as there; required for a graph that is stored.
     """
     stats = LineStats()

@@ -14,7 +14,7 @@ from assets.partitions import day_ranges
 from assets.profile import demo_settings, loopback
 from composer_pipeline.replay.engine import run as engine
 from composer_pipeline.testing.sessions import sample_sessions_dir
-from composer_pipeline.traces.harvest import session_days
+from composer_pipeline.traces.archive.harvest import session_days
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from assets.resources import LakeResource, SessionsResource
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.settings import Settings
 from composer_pipeline.testing.sessions import sample_sessions_dir
-from composer_pipeline.traces.harvest import session_days
+from composer_pipeline.traces.archive.harvest import session_days
 
 
 @pytest.fixture(scope="module")

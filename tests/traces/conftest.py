@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.traces.reader import LineStats, read_records
-from composer_pipeline.traces.turns import Trajectory
+from composer_pipeline.traces.graph.turns import Trajectory
+from composer_pipeline.traces.reading.records import LineStats, read_records
 
 CORPUS = Path(__file__).resolve().parents[3] / "shared" / "corpus"
 

@@ -10,7 +10,7 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.trace_states import load_state, load_states
 from composer_pipeline.traces import parse
-from composer_pipeline.traces.harvest import (
+from composer_pipeline.traces.archive.harvest import (
     blob_name,
     days_changed,
     harvest,

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.trace_states import StateReader, load_states
-from composer_pipeline.traces.harvest import harvest, open_archived
+from composer_pipeline.traces.archive.harvest import harvest, open_archived
+from composer_pipeline.traces.graph.turns import Trajectory
 from composer_pipeline.traces.ingest import ingest
 from composer_pipeline.traces.parse import analyse
-from composer_pipeline.traces.reader import LineStats, read_records
-from composer_pipeline.traces.turns import Trajectory
+from composer_pipeline.traces.reading.records import LineStats, read_records
 
 
 def states_of(lake: Lake, path: Path | str) -> dict[str, Any]:
@@ -219,7 +219,7 @@ def test_a_file_that_changes_while_it_is_read_is_whole_afterwards(
     s.user("more")
     s.say("m2", "two")
 
-    import composer_pipeline.traces.harvest as module
+    import composer_pipeline.traces.archive.harvest as module
 
     plan = module._plan
 
@@ -460,7 +460,7 @@ def test_analyse_takes_bytes_and_lines(script: Any) -> None:
 
 def test_parents_far_back_are_found(script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the last uuids of a long file are in a dictionary."""
-    from composer_pipeline.traces.uuids import UuidIndex
+    from composer_pipeline.traces.graph.uuid_index import UuidIndex
 
     data = "\n".join(line for group in many(script) for line in group).encode()
     expected = graph_facts(data)

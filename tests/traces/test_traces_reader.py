@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from composer_pipeline.traces.reader import (
+from composer_pipeline.traces.reading.records import (
     LineStats,
     Record,
     decode_any,

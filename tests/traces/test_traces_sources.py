@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.trace_states import TraceState, load_states
-from composer_pipeline.traces import codex, sources
 from composer_pipeline.traces.ingest import ingest
 from composer_pipeline.traces.parse import analyse
-from composer_pipeline.traces.reader import LineStats, Record
+from composer_pipeline.traces.reading import codex, sources
+from composer_pipeline.traces.reading.records import LineStats, Record
 
 SESSION = "0199aaaa-0000-7000-8000-000000000001"
 
@@ -356,8 +356,8 @@ def test_a_broken_plug_in_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_built_in_sources_are_declared(root: Path) -> None:
     text = (root / "pyproject.toml").read_text()
     for name, value in (
-        ("claude_code", "composer_pipeline.traces.sources:ClaudeCode"),
-        ("codex", "composer_pipeline.traces.codex:Codex"),
+        ("claude_code", "composer_pipeline.traces.reading.sources:ClaudeCode"),
+        ("codex", "composer_pipeline.traces.reading.codex:Codex"),
     ):
         assert f'{name} = "{value}"' in text
         assert isinstance(EntryPoint(name, value, sources.GROUP).load()(), sources.TraceSource)

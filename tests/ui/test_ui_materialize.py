@@ -13,7 +13,7 @@ from composer_pipeline.preferences.pairs import build_pairs
 from composer_pipeline.testing.personas import PersonaName, Script
 from composer_pipeline.testing.sessions import answers, sample_sessions_dir
 from composer_pipeline.trace_states import load_states
-from composer_pipeline.traces.harvest import session_days
+from composer_pipeline.traces.archive.harvest import session_days
 from composer_pipeline.traces.ingest import ingest
 
 pytestmark = pytest.mark.ui

@@ -1,7 +1,7 @@
 """What the turn graph is made of: parts of messages, calls, nodes, notes.
 
 Belongs here: the data of the graph, without the rules that build it. Does not belong
-here: reading records into nodes (``traces.collect``) and parents (``traces.links``).
+here: reading records into nodes (``traces.graph.collect``) and parents (``traces.graph.links``).
 
 The structs are not tracked by the garbage collector: none of them refers to what
 refers to it, and a long session has hundreds of thousands of them.
@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from composer_pipeline.traces.pool import Pool
-from composer_pipeline.traces.reader import Usage
-from composer_pipeline.traces.records import Block
+from composer_pipeline.traces.graph.pool import Pool
+from composer_pipeline.traces.reading.contents import Block
+from composer_pipeline.traces.reading.records import Usage
 
 #: In place of a node: the record is transparent. In place of a record or a piece: none.
 TRANSPARENT = -1

@@ -2,8 +2,8 @@
 
 Belongs here: everything that can be wrong with the bytes of a session file (glued
 objects, truncated tails, comments, NULs, lone surrogates, fields of a wrong type).
-Does not belong here: what a record means (``traces.records``) or how records hang
-together (``traces.turns``).
+Does not belong here: what a record means (``traces.reading.contents``) or how records hang
+together (``traces.graph.turns``).
 
 The fast path decodes each line into a typed envelope and, where its blocks are of common
 kinds, a typed message; 42 % of the bytes of real files are fields that nobody needs, and

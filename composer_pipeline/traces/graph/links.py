@@ -1,7 +1,7 @@
 """Parents of turn nodes: the contraction that makes the conversation graph correct.
 
 Belongs here: the walk along ``parentUuid``, repairs, what a compaction keeps, the active
-path. Does not belong here: which record belongs to which node (``traces.collect``).
+path. Does not belong here: which record belongs to which node (``traces.graph.collect``).
 
 The parent of a node is the first different node on the walk along ``parentUuid`` from
 the node's first record. What the model saw besides (meta records, interrupts, rendered
@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from composer_pipeline.traces.collect import UNRESOLVED, Collector
-from composer_pipeline.traces.nodes import NONE, TRANSPARENT, Node
+from composer_pipeline.traces.graph.collect import UNRESOLVED, Collector
+from composer_pipeline.traces.graph.nodes import NONE, TRANSPARENT, Node
 
 
 @dataclass(slots=True)

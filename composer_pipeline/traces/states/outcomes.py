@@ -1,7 +1,7 @@
 """What became of an action: facts about the turns behind a state.
 
 Belongs here: rules over the turn graph that need no judgement of the action itself.
-Does not belong here: classes of errors and their hints (``traces.hints``).
+Does not belong here: classes of errors and their hints (``traces.states.failures``).
 """
 
 import re
@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from composer_pipeline.traces.lines import LineStart
-from composer_pipeline.traces.nodes import Call, Node
-from composer_pipeline.traces.turns import Trajectory
+from composer_pipeline.traces.graph.nodes import Call, Node
+from composer_pipeline.traces.graph.turns import Trajectory
+from composer_pipeline.traces.states.lines import LineStart
 
 _TEST_COMMAND = re.compile(
     r"\b(?:pytest|(?:npm|pnpm|yarn|bun|cargo|go|make|mix|swift|dotnet|gradlew?|mvn|tox|nox)"

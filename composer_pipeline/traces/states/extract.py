@@ -18,15 +18,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from composer_pipeline.redaction.text import redact_text
-from composer_pipeline.traces.counts import Facts
-from composer_pipeline.traces.hints import corrections, failure_of
-from composer_pipeline.traces.messages import Composer, MessageStore, dumps
-from composer_pipeline.traces.nodes import Node
-from composer_pipeline.traces.outcomes import Outcome, outcomes
-from composer_pipeline.traces.reader import LineStats
-from composer_pipeline.traces.records import parse_time, text_of
-from composer_pipeline.traces.state_rows import Rows, StateRow
-from composer_pipeline.traces.turns import Trajectory
+from composer_pipeline.traces.graph.nodes import Node
+from composer_pipeline.traces.graph.turns import Trajectory
+from composer_pipeline.traces.reading.contents import parse_time, text_of
+from composer_pipeline.traces.reading.records import LineStats
+from composer_pipeline.traces.states.counts import Facts
+from composer_pipeline.traces.states.failures import corrections, failure_of
+from composer_pipeline.traces.states.messages import Composer, MessageStore, dumps
+from composer_pipeline.traces.states.outcomes import Outcome, outcomes
+from composer_pipeline.traces.states.state_rows import Rows, StateRow
 
 PARSER_VERSION = "3"
 
@@ -93,7 +93,7 @@ def extract(
     Args:
         trajectory: its turn graph, read with a redactor.
         stats: its line counts.
-        facts: its counts (:func:`composer_pipeline.traces.counts.facts_of`).
+        facts: its counts (:func:`composer_pipeline.traces.states.counts.facts_of`).
         source: the manifest's row.
         store: receives the distinct messages.
         states: receives the rows of the states.

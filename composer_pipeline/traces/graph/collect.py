@@ -1,7 +1,7 @@
 """Records to turn nodes: which records form one response, one prompt, one summary.
 
 Belongs here: what is kept of a record, and which node it maps to. Does not belong here:
-which node is the parent of which (``traces.links``).
+which node is the parent of which (``traces.graph.links``).
 
 A response owns all its segments and the records of its tool results, wherever they are
 in the file; human prompts and compact summaries are their own nodes; everything else is
@@ -16,7 +16,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from composer_pipeline.redaction.text import user_names
-from composer_pipeline.traces.nodes import (
+from composer_pipeline.traces.graph.content_blocks import PartMaker
+from composer_pipeline.traces.graph.nodes import (
     NONE,
     TRANSPARENT,
     Call,
@@ -26,9 +27,12 @@ from composer_pipeline.traces.nodes import (
     Part,
     Where,
 )
-from composer_pipeline.traces.parts import PartMaker
-from composer_pipeline.traces.pool import Pool
-from composer_pipeline.traces.reader import (
+from composer_pipeline.traces.graph.pool import Pool
+from composer_pipeline.traces.graph.sent_requests import Requests, reference
+from composer_pipeline.traces.graph.subagents import Sidechains
+from composer_pipeline.traces.graph.uuid_index import UuidIndex
+from composer_pipeline.traces.reading.contents import GRAPH_TYPES, text_of, user_kind
+from composer_pipeline.traces.reading.records import (
     EMPTY,
     Record,
     RequestRecord,
@@ -37,10 +41,6 @@ from composer_pipeline.traces.reader import (
     decode_text,
     message_of,
 )
-from composer_pipeline.traces.records import GRAPH_TYPES, text_of, user_kind
-from composer_pipeline.traces.requests import Requests, reference
-from composer_pipeline.traces.sidechains import Sidechains
-from composer_pipeline.traces.uuids import UuidIndex
 
 #: In ``parents``, in place of a position: a name that is not known yet, or never.
 UNRESOLVED = -2
@@ -54,7 +54,7 @@ class Collector:
     record before it; ``node_of`` its node; ``identities`` the hash of its uuid.
 
     Args:
-        subagent: as for :class:`composer_pipeline.traces.turns.Trajectory`.
+        subagent: as for :class:`composer_pipeline.traces.graph.turns.Trajectory`.
         pool: receives the contents.
         sidechains: keep the sidechains that the file embeds, each in a collector.
     """

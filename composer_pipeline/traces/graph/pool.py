@@ -1,7 +1,7 @@
 """Redacted pieces of messages, outside the graph: in memory while small, then on disk.
 
 Belongs here: where the content of a file waits between reading and writing, and its
-redaction on the way in. Does not belong here: what a piece means (``traces.turns``).
+redaction on the way in. Does not belong here: what a piece means (``traces.graph.turns``).
 
 A piece is the JSON of one value: a text, a tool's input, a block. Each is redacted when
 it arrives, with the user names known so far; a name that shows up later is removed when
@@ -21,7 +21,7 @@ from typing import IO, Any
 import msgspec
 import orjson
 
-from composer_pipeline.traces.reader import decode_any
+from composer_pipeline.traces.reading.records import decode_any
 
 MEMORY = 4 << 20
 _CACHE_BYTES = 2 << 20

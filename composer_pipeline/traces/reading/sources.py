@@ -1,8 +1,8 @@
 """Trace sources: whose logs a file holds, and how they become records.
 
 Belongs here: the seam for agents other than Claude Code, and choosing a source by the
-content of a file. Does not belong here: reading Claude Code's lines (``traces.reader``)
-or another agent's (a module of its own, such as ``traces.codex``).
+content of a file. Does not belong here: reading Claude Code's lines (``traces.reading.records``)
+or another agent's (a module of its own, such as ``traces.reading.codex``).
 
 A source turns lines into the records of Claude Code (:class:`Record`): user and assistant
 messages with ``tool_use`` and ``tool_result`` blocks, linked by ``parent_uuid``. All that
@@ -17,8 +17,8 @@ from itertools import chain, islice
 from typing import Protocol, runtime_checkable
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.traces.codex import Codex
-from composer_pipeline.traces.reader import LineStats, Record, read_records
+from composer_pipeline.traces.reading.codex import Codex
+from composer_pipeline.traces.reading.records import LineStats, Record, read_records
 
 GROUP = "composer_pipeline.trace_sources"
 #: Lines that a source sees to recognise a file.
@@ -59,7 +59,7 @@ class ClaudeCode:
         return True
 
     def records(self, lines: Iterable[bytes], stats: LineStats) -> Iterator[Record]:
-        """Yield the records, as :func:`composer_pipeline.traces.reader.read_records`."""
+        """Yield the records, as :func:`composer_pipeline.traces.reading.records.read_records`."""
         return read_records(lines, stats)
 
 

@@ -1,7 +1,7 @@
 """The API requests that late versions record: the prefix exactly as it was sent.
 
 Belongs here: the records ``api-request`` and ``api-request-blob``, and putting a request
-together. Does not belong here: which state a request belongs to (``traces.turns``).
+together. Does not belong here: which state a request belongs to (``traces.graph.turns``).
 
 A request is the first ``keep`` messages of request ``base``, then the messages whose
 hashes ``tail`` lists; without ``base`` it is ``tail`` alone. That reading is an inference
@@ -13,7 +13,7 @@ back to the prefix that the turn graph gives.
 from collections.abc import Callable
 from typing import Any
 
-from composer_pipeline.traces.reader import EMPTY, Record, RequestRecord, decode_any
+from composer_pipeline.traces.reading.records import EMPTY, Record, RequestRecord, decode_any
 
 _ROLES = ("user", "assistant", "system")
 

@@ -1,20 +1,20 @@
 """One file as a graph of turns.
 
 Belongs here: what the graph is asked for: paths, states, branch points, the active path.
-Does not belong here: how records become nodes (``traces.collect``), how nodes find their
-parents (``traces.links``), how a node is written as messages (``traces.messages``).
+Does not belong here: how records become nodes (``traces.graph.collect``), how nodes find their
+parents (``traces.graph.links``), how a node is written as messages (``traces.states.messages``).
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from composer_pipeline.traces.collect import Collector
-from composer_pipeline.traces.links import Linker
-from composer_pipeline.traces.nodes import Node
-from composer_pipeline.traces.pool import Pool, Redactor
-from composer_pipeline.traces.reader import Record
-from composer_pipeline.traces.records import Block, text_of
+from composer_pipeline.traces.graph.collect import Collector
+from composer_pipeline.traces.graph.links import Linker
+from composer_pipeline.traces.graph.nodes import Node
+from composer_pipeline.traces.graph.pool import Pool, Redactor
+from composer_pipeline.traces.reading.contents import Block, text_of
+from composer_pipeline.traces.reading.records import Record
 
 #: Tools whose calls start a subagent.
 _STARTS_AGENTS = frozenset({"Task", "Agent"})

@@ -1,8 +1,8 @@
 """Turn nodes to stored messages: Anthropic-shaped, thinking removed, redacted, hashed.
 
 Belongs here: the JSON shape of a message, its hash, the lake's ``messages`` rows. Does
-not belong here: which messages form a prefix (``traces.states``), and redaction, which
-has happened when a piece comes out of the pool (``traces.pool``).
+not belong here: which messages form a prefix (``traces.states.extract``), and redaction, which
+has happened when a piece comes out of the pool (``traces.graph.pool``).
 
 A message is ``{"role", "content"}`` with blocks ``text``, ``tool_use``,
 ``tool_result``, ``image``; unknown blocks pass. The results of a response are one user
@@ -23,11 +23,10 @@ import pyarrow.compute as pc
 from composer_pipeline.lake.columns import column, numbers, utf8
 from composer_pipeline.lake.tables import MESSAGES
 from composer_pipeline.redaction.user_rules import redaction_version
-from composer_pipeline.traces.nodes import NONE, Call, Node, Part
-from composer_pipeline.traces.pool import Counts, Pool, encode
-from composer_pipeline.traces.records import blocks_of, text_of
-from composer_pipeline.traces.records import result_text as result_text
-from composer_pipeline.traces.turns import Trajectory
+from composer_pipeline.traces.graph.nodes import NONE, Call, Node, Part
+from composer_pipeline.traces.graph.pool import Counts, Pool, encode
+from composer_pipeline.traces.graph.turns import Trajectory
+from composer_pipeline.traces.reading.contents import blocks_of, result_text, text_of
 
 #: What the client sends for a call whose result was never recorded.
 MISSING_RESULT = "[Tool result missing due to internal error]"

@@ -1,14 +1,14 @@
 """What one record says: the kind of a user record, texts, tool results, timestamps.
 
 Belongs here: rules that look at a single record (facts: "User kinds", "Response").
-Does not belong here: the graph between records (``traces.turns``) and the shape of
-stored messages (``traces.messages``).
+Does not belong here: the graph between records (``traces.graph.turns``) and the shape of
+stored messages (``traces.states.messages``).
 """
 
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from composer_pipeline.traces.reader import Record
+from composer_pipeline.traces.reading.records import Record
 
 UserKind = Literal[
     "tool_result",

@@ -1,7 +1,7 @@
 """Which session files lie below the given paths, and to which session and day they belong.
 
 Belongs here: walking folders, telling main files from subagent files, reading the head
-of a file, the rule for days. Does not belong here: copying bytes (``traces.harvest``).
+of a file, the rule for days. Does not belong here: copying bytes (``traces.archive.harvest``).
 
 The day of a session is the UTC date of its first timestamped record. Files of one
 session (also its subagents, which carry the parent's session id) share the earliest
@@ -26,9 +26,9 @@ import zstandard
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.redaction.text import redact_text
-from composer_pipeline.traces.reader import KNOWN_TYPES, LineStats
-from composer_pipeline.traces.records import parse_time
-from composer_pipeline.traces.sources import read_any
+from composer_pipeline.traces.reading.contents import parse_time
+from composer_pipeline.traces.reading.records import KNOWN_TYPES, LineStats
+from composer_pipeline.traces.reading.sources import read_any
 
 #: Files of Claude Code that are no sessions.
 _OTHER = frozenset({"history.jsonl", "journal.jsonl"})

@@ -1,7 +1,7 @@
 """Positions of records by uuid, in little memory.
 
 Belongs here: the index that finds the parent of a record. Does not belong here: what a
-parent means (``traces.links``).
+parent means (``traces.graph.links``).
 """
 
 from array import array

@@ -1,7 +1,7 @@
 """Codex CLI: ``~/.codex/sessions/**/rollout-*.jsonl`` as records.
 
 Belongs here: what the lines of a rollout mean. Does not belong here: choosing a source
-(``traces.sources``) and everything behind the records.
+(``traces.reading.sources``) and everything behind the records.
 
 A line is ``{timestamp, type, payload}``. ``session_meta`` names the session, its folder
 and the version, ``turn_context`` the model, ``response_item`` is one item of the
@@ -23,8 +23,8 @@ from typing import Any
 
 import msgspec
 
-from composer_pipeline.traces.pool import encode
-from composer_pipeline.traces.reader import LineStats, Record, decode_any
+from composer_pipeline.traces.graph.pool import encode
+from composer_pipeline.traces.reading.records import LineStats, Record, decode_any
 
 _TYPES = frozenset({"session_meta", "turn_context", "response_item", "event_msg", "compacted"})
 # Items that the interface or the provider makes, and that say nothing to train on.

@@ -1,7 +1,7 @@
 """Subagents whose records lie in their parent's file.
 
 Belongs here: which records belong to which subagent. Does not belong here: their turn
-graphs, which are built as any other (``traces.collect``).
+graphs, which are built as any other (``traces.graph.collect``).
 
 Some versions write the records of a subagent into the main file, with an agent's id or,
 older ones, only linked to each other (``isSidechain``); others wrap them in progress
@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
-from composer_pipeline.traces.reader import Record, embedded_record
-from composer_pipeline.traces.records import GRAPH_TYPES
+from composer_pipeline.traces.reading.contents import GRAPH_TYPES
+from composer_pipeline.traces.reading.records import Record, embedded_record
 
 
 class Reads(Protocol):

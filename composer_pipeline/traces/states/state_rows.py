@@ -1,7 +1,7 @@
 """Rows of ``states`` on their way to Arrow.
 
 Belongs here: the columns of a row, and batches of rows as tables. Does not belong here:
-what their values are (``traces.states``).
+what their values are (``traces.states.extract``).
 """
 
 from datetime import datetime

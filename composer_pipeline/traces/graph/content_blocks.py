@@ -1,16 +1,16 @@
 """Content blocks to parts of messages, and back.
 
 Belongs here: which blocks the model saw, and their way into the pool. Does not belong
-here: which node a part belongs to (``traces.collect``), and the JSON of messages
-(``traces.messages``).
+here: which node a part belongs to (``traces.graph.collect``), and the JSON of messages
+(``traces.states.messages``).
 """
 
 from typing import Any
 
-from composer_pipeline.traces.nodes import Call, Part
-from composer_pipeline.traces.pool import Pool
-from composer_pipeline.traces.reader import Message, decode_any, decode_text
-from composer_pipeline.traces.records import Block, blocks_of, result_text
+from composer_pipeline.traces.graph.nodes import Call, Part
+from composer_pipeline.traces.graph.pool import Pool
+from composer_pipeline.traces.reading.contents import Block, blocks_of, result_text
+from composer_pipeline.traces.reading.records import Message, decode_any, decode_text
 
 _THINKING = ("thinking", "redacted_thinking")
 

@@ -1,15 +1,15 @@
 """The facts of one file, under the names and definitions of the ground truth.
 
-Belongs here: counting what ``traces.reader`` and ``traces.turns`` found, and adding up
-files. Does not belong here: deciding what a state or a root is.
+Belongs here: counting what ``traces.reading.records`` and ``traces.graph.turns`` found, and adding
+up files. Does not belong here: deciding what a state or a root is.
 """
 
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from composer_pipeline.traces.reader import LineStats
-from composer_pipeline.traces.turns import Trajectory
+from composer_pipeline.traces.graph.turns import Trajectory
+from composer_pipeline.traces.reading.records import LineStats
 
 Facts = dict[str, Any]
 

@@ -1,7 +1,7 @@
 """Patterns at the starts of lines, found quickly.
 
 Belongs here: searching what programs print. Does not belong here: the patterns
-(``traces.hints``, ``traces.outcomes``).
+(``traces.states.failures``, ``traces.states.outcomes``).
 """
 
 import re

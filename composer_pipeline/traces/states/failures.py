@@ -24,12 +24,12 @@ no hint. An action with several failed calls takes the class that is first in th
 import re
 from dataclasses import dataclass
 
-from composer_pipeline.traces.counts import REJECTION
-from composer_pipeline.traces.lines import LineStart
-from composer_pipeline.traces.messages import result_text
-from composer_pipeline.traces.nodes import Call, Node
-from composer_pipeline.traces.records import text_of
-from composer_pipeline.traces.turns import Trajectory
+from composer_pipeline.traces.graph.nodes import Call, Node
+from composer_pipeline.traces.graph.turns import Trajectory
+from composer_pipeline.traces.reading.contents import text_of
+from composer_pipeline.traces.states.counts import REJECTION
+from composer_pipeline.traces.states.lines import LineStart
+from composer_pipeline.traces.states.messages import result_text
 
 WHOLE_ACTION = -1
 EDITS = frozenset({"Edit", "MultiEdit", "Write", "NotebookEdit"})

@@ -25,7 +25,7 @@ import zstandard
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.traces.discover import (
+from composer_pipeline.traces.archive.discover import (
     Head,
     SourceFile,
     assign_days,

@@ -87,7 +87,7 @@ def chosen_differs_from_rejected(lake: LakeResource) -> dg.AssetCheckResult:
 
 
 def _accounted(store: Lake, stages: Sequence[str], tags: Mapping[str, str]) -> dg.AssetCheckResult:
-    from composer_pipeline.preferences.accounting import leaks
+    from composer_pipeline.preferences.quality.row_accounting import leaks
 
     # Other days may wait for their stage: only those of this run have to add up.
     days = partition_days(tags)
@@ -125,8 +125,8 @@ def chosen_not_told_by_style(lake: LakeResource, recipes: RecipesResource) -> dg
 
     Not blocking: whether to train on such pairs is a person's decision.
     """
-    from composer_pipeline.preferences.plots import separability_figure
-    from composer_pipeline.preferences.statistics import measured_on_dataset
+    from composer_pipeline.preferences.quality.figures import separability_figure
+    from composer_pipeline.preferences.quality.statistics import measured_on_dataset
 
     rules = recipes.rules()
     found = measured_on_dataset(lake.open(), rules)

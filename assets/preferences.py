@@ -15,8 +15,8 @@ from assets.partitions import DAYS, FREE, PAID
 from assets.resources import LakeResource, RecipesResource
 
 if TYPE_CHECKING:
+    from composer_pipeline.preferences.quality.statistics import Quality
     from composer_pipeline.preferences.rules import PreferenceRules
-    from composer_pipeline.preferences.statistics import Quality
 
 
 class PublishConfig(dg.Config):
@@ -42,7 +42,7 @@ class PublishConfig(dg.Config):
 )
 def error_hints(context: dg.AssetExecutionContext, lake: LakeResource) -> None:
     """What the trace says was wrong at each error turn, and the call it is about."""
-    from composer_pipeline.preferences.hints import build_hints
+    from composer_pipeline.preferences.hints.from_errors import build_hints
 
     store = lake.open()
     for day in context.partition_keys:
@@ -55,7 +55,7 @@ def error_hints(context: dg.AssetExecutionContext, lake: LakeResource) -> None:
 
 def quality_metadata(quality: "Quality", rules: "PreferenceRules") -> dict[str, Any]:
     """Return the statistics as metadata: numbers become plots by partition, pictures show."""
-    from composer_pipeline.preferences import plots
+    from composer_pipeline.preferences.quality import figures as plots
 
     alpha, noise = quality.alpha.get("", None), quality.noise
     measured = {
@@ -103,8 +103,8 @@ def build_preferences(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetsDefini
         context: dg.AssetExecutionContext, lake: LakeResource, recipes: RecipesResource
     ) -> None:
         """Pairs where at least two teacher families agree with each other against the agent."""
-        from composer_pipeline.preferences.pairs import build_pairs
-        from composer_pipeline.preferences.statistics import write_statistics
+        from composer_pipeline.preferences.pairs.build import build_pairs
+        from composer_pipeline.preferences.quality.statistics import write_statistics
 
         store, rules = lake.open(), recipes.rules()
         for day in context.partition_keys:
@@ -164,7 +164,7 @@ def build_preferences(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetsDefini
         lake: LakeResource, recipes: RecipesResource
     ) -> dg.MaterializeResult[None]:
         """Pairs, recorded groups and hints, split by group of sessions."""
-        from composer_pipeline.preferences.statistics import write_statistics
+        from composer_pipeline.preferences.quality.statistics import write_statistics
         from composer_pipeline.publishing.dataset import build_dataset
 
         store, rules = lake.open(), recipes.rules()

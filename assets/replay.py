@@ -81,7 +81,7 @@ def build_replay(teachers: TeacherSet) -> dg.AssetsDefinition:
         lake: LakeResource,
         teachers: TeachersResource,
     ) -> Iterator[dg.MaterializeResult[None]]:
-        from composer_pipeline.preferences.tally import VoteDecision
+        from composer_pipeline.preferences.agreement.replay_vote import VoteDecision
         from composer_pipeline.replay.engine.run import replay as buy
         from composer_pipeline.replay.plan.plan import selector_for
 

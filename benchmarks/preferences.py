@@ -145,7 +145,7 @@ def labelled(name: str) -> list[dict[str, Any]]:
 
 def score(rows: list[dict[str, Any]], judge: Judge | None) -> Score:
     """Score a comparison; ours (levels too) where ``judge`` is ``None``."""
-    from composer_pipeline.preferences.agree import compare
+    from composer_pipeline.preferences.agreement.vote import compare
 
     total = Score()
     for row in rows:
@@ -242,7 +242,8 @@ def recorded_calls(folder: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 def forget() -> None:
     """Empty every cache of the room that holds something about an input."""
-    from composer_pipeline.preferences import shell, syntax
+    from composer_pipeline.preferences.actions.shell import lines as shell
+    from composer_pipeline.preferences.actions.shell import parse as syntax
 
     for function in (shell.effective, shell.canonical_line, syntax.parse):
         function.cache_clear()
@@ -254,9 +255,9 @@ def canonical_speed(calls: list[tuple[str, str, dict[str, Any]]]) -> tuple[float
     Calls with equal arguments count once, wherever they ran.
     """
     from composer_pipeline.actions import Action, ToolCall
-    from composer_pipeline.preferences.agree import home_of
-    from composer_pipeline.preferences.canonical import canonical
-    from composer_pipeline.preferences.shell import Place
+    from composer_pipeline.preferences.actions.canonical import canonical
+    from composer_pipeline.preferences.actions.shell.lines import Place
+    from composer_pipeline.preferences.agreement.vote import home_of
 
     distinct = {
         json.dumps([name, args], sort_keys=True): (
@@ -285,7 +286,8 @@ def seconds_each(function: Callable[[str], object], commands: list[str]) -> floa
 
 def speed(calls: list[tuple[str, str, dict[str, Any]]], what: str) -> list[Bar]:
     """Print the speeds and return their bars."""
-    from composer_pipeline.preferences import shell, syntax
+    from composer_pipeline.preferences.actions.shell import lines as shell
+    from composer_pipeline.preferences.actions.shell import parse as syntax
 
     pairs = [row for name in SETS for row in labelled(name)]
     of_pairs = [
@@ -363,7 +365,7 @@ def synthetic_states(count: int) -> Iterator[tuple[State, list[Any]]]:
     working directory of its own.
     """
     from composer_pipeline.actions import Action, ToolCall
-    from composer_pipeline.preferences.agree import Reply
+    from composer_pipeline.preferences.agreement.vote import Reply
 
     def made(side: dict[str, Any], name: str) -> Any:
         text = json.dumps(side).replace("/home/ana/shop", name)
@@ -389,7 +391,7 @@ def synthetic_states(count: int) -> Iterator[tuple[State, list[Any]]]:
 
 def vote_run(count: int) -> dict[str, Any]:
     """Vote on ``count`` states with cold caches for each; return seconds, memory, tiers."""
-    from composer_pipeline.preferences.agree import vote
+    from composer_pipeline.preferences.agreement.vote import vote
 
     tiers: Counter[str] = Counter()
     winners = 0

@@ -31,7 +31,7 @@ from rich.table import Table
 
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.preferences.tally import VoteDecision
+from composer_pipeline.preferences.agreement.replay_vote import VoteDecision
 from composer_pipeline.replay.catalogue.model_records import Prices, Pricing
 from composer_pipeline.replay.engine.run import replay
 from composer_pipeline.replay.plan.history import EXPECTED_COMPLETION_TOKENS

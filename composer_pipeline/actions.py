@@ -2,7 +2,7 @@
 
 Belongs here: the one representation of an action that every room shares, and its
 JSON form as the lake stores it. Does not belong here: comparing actions
-(``preferences.canonical``) or turning them into chat messages (``chat.messages``).
+(``preferences.actions.canonical``) or turning them into chat messages (``chat.messages``).
 """
 
 from typing import Any

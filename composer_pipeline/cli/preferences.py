@@ -28,8 +28,8 @@ def pairs(*, rules: str = "", lake: LakeOption = "", as_json: JsonOption = False
     Args:
         rules: preference recipe (COMPOSER_PREFERENCES).
     """
-    from composer_pipeline.preferences.hints import build_hints
-    from composer_pipeline.preferences.pairs import build_pairs
+    from composer_pipeline.preferences.hints.from_errors import build_hints
+    from composer_pipeline.preferences.pairs.build import build_pairs
     from composer_pipeline.preferences.rules import PreferenceRules
 
     store = open_lake(lake)
@@ -57,8 +57,8 @@ def pair(any_id: str, /, *, lake: LakeOption = "", as_json: JsonOption = False) 
     Args:
         any_id: of a pair or a state; an unambiguous beginning is enough.
     """
-    from composer_pipeline.preferences.explain import explain
     from composer_pipeline.preferences.pair_view import show_pair
+    from composer_pipeline.preferences.pairs.explain import explain
 
     facts = explain(open_lake(lake), any_id)
     if as_json:
@@ -74,8 +74,8 @@ def statistics(*, rules: str = "", lake: LakeOption = "", as_json: JsonOption = 
     Args:
         rules: preference recipe (COMPOSER_PREFERENCES).
     """
+    from composer_pipeline.preferences.quality.statistics import write_statistics
     from composer_pipeline.preferences.rules import PreferenceRules
-    from composer_pipeline.preferences.statistics import write_statistics
 
     store = open_lake(lake)
     if not store.days("votes"):
@@ -100,7 +100,7 @@ def compare(file: Path, /) -> None:
     Args:
         file: JSONL file.
     """
-    from composer_pipeline.preferences.agree import compare as run
+    from composer_pipeline.preferences.agreement.vote import compare as run
 
     if not file.is_file():
         raise InputError(f"{file}: no such file")

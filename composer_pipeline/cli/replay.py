@@ -38,7 +38,7 @@ def plan(
         day: only these days (YYYY-MM-DD).
         max_states: at most this many states; 0 is all.
     """
-    from composer_pipeline.preferences.tally import VoteDecision
+    from composer_pipeline.preferences.agreement.replay_vote import VoteDecision
     from composer_pipeline.replay.plan.plan import plan as run
     from composer_pipeline.replay.plan_show import plan_tables
     from composer_pipeline.replay.teachers import TeacherSet
@@ -79,7 +79,7 @@ def replay(
         max_states: at most this many states; 0 is all.
     """
     from composer_pipeline.cli.progress import LiveReplay
-    from composer_pipeline.preferences.tally import VoteDecision
+    from composer_pipeline.preferences.agreement.replay_vote import VoteDecision
     from composer_pipeline.replay.engine.run import replay as run
     from composer_pipeline.replay.plan.plan import selector_for
     from composer_pipeline.replay.teachers import TeacherSet

@@ -57,7 +57,7 @@ def export(
         rules: preference recipe (COMPOSER_PREFERENCES).
         full_arguments: allow hints that hold the teachers' whole action.
     """
-    from composer_pipeline.preferences.exports import export as run
+    from composer_pipeline.preferences.export.write import export as run
     from composer_pipeline.preferences.rules import PreferenceRules
 
     report = run(

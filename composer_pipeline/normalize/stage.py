@@ -4,7 +4,7 @@ Belongs here: the stage: which rows and texts go to the worker in which order, a
 writing of what was kept and of what was dropped. Does not belong here: the flat columns
 (``normalize.text_columns``), running an operator (``normalize.judge``, in
 a process of its own, because importing data-juicer has global effects) and making pairs
-(``preferences.agree``).
+(``preferences.agreement.vote``).
 
 Every row of ``pairs`` comes out exactly once, in ``normalized_pairs`` or in ``drops``
 with the step, the statistic, its value and the bound that it broke. A day is judged

@@ -1,5 +1,5 @@
-"""Canonical actions, agreement of teachers, preference pairs, hints, normalisation.
+"""Stage 3: replies to preference pairs and hints.
 
-Import from the modules: ``preferences.agree`` (compare, vote), ``preferences.pairs``,
-``preferences.hints`` and ``normalize.stage`` (the stages).
+Wings: ``actions`` (when are two the same), ``agreement`` (votes), ``pairs``, ``hints``, ``export``,
+``quality``. Importing one loads no other.
 """

@@ -1,7 +1,7 @@
 """An explanation as a person reads it: two columns, every teacher, the reason.
 
 Belongs here: layout on a terminal of 80 columns or more. Does not belong here: facts
-(``preferences.explain``).
+(``preferences.pairs.explain``).
 """
 
 import json
@@ -21,7 +21,7 @@ _LONG = 160
 
 
 def show_pair(console: Console, facts: Mapping[str, Any]) -> None:
-    """Print :func:`composer_pipeline.preferences.explain.explain`'s facts."""
+    """Print :func:`composer_pipeline.preferences.pairs.explain.explain`'s facts."""
     title = f"pair {facts['pair_id']}" if facts["pair_id"] else f"state {facts['state_id']}"
     console.rule(Text(title))
     grid = Table.grid(padding=(0, 2))

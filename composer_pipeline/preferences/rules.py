@@ -1,7 +1,7 @@
 """The typed form of ``recipes/preferences/*.yaml``: which pairs are kept, and their bounds.
 
 Belongs here: fields, defaults and their checks. Does not belong here: applying them
-(``preferences.selection``, ``preferences.statistics``).
+(``preferences.pairs.filters``, ``preferences.quality.statistics``).
 """
 
 from pathlib import Path

@@ -2,7 +2,7 @@
 
 Belongs here: which rows enter the three ``dataset_*`` tables, and the checks on them.
 Does not belong here: what a group is (``publishing.splits``), the vote
-(``preferences.agree``) and how a prefix becomes chat messages (``chat.messages``).
+(``preferences.agreement.vote``) and how a prefix becomes chat messages (``chat.messages``).
 
 Both splits of every table are always written, empty or not, so a rebuild leaves nothing
 stale. The same lake gives the same bytes.
@@ -19,8 +19,8 @@ from composer_pipeline.chat.day_tools import Toolsets
 from composer_pipeline.chat.messages import action_message, to_chat
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.preferences.agree import Reply, vote
-from composer_pipeline.preferences.pairs import usable_replies
+from composer_pipeline.preferences.agreement.vote import Reply, vote
+from composer_pipeline.preferences.pairs.build import usable_replies
 from composer_pipeline.publishing.splits import (
     SPLITS,
     VALIDATION,

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.lake.tables import SCHEMA_VERSION, TABLES
-from composer_pipeline.preferences.statistics import ALL
+from composer_pipeline.preferences.quality.statistics import ALL
 from composer_pipeline.publishing.card import CONFIGS, card, file_path, simulated_rows
 from composer_pipeline.publishing.splits import SPLITS, overlaps, prompt_hash
 from composer_pipeline.redaction.text import find_secrets

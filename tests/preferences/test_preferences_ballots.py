@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.preferences.agree import Reply, tier_of, vote
-from composer_pipeline.preferences.ballots import (
+from composer_pipeline.preferences.actions.levels import Level, Situation, level
+from composer_pipeline.preferences.agreement.eligibility import (
     ballots,
     count_kinds,
     is_own,
@@ -19,8 +19,8 @@ from composer_pipeline.preferences.ballots import (
     loosest_terms,
     screen,
 )
-from composer_pipeline.preferences.languages import language_of
-from composer_pipeline.preferences.levels import Level, Situation, level
+from composer_pipeline.preferences.agreement.languages import language_of
+from composer_pipeline.preferences.agreement.vote import Reply, tier_of, vote
 
 
 @dataclass
@@ -257,7 +257,7 @@ def test_winners_agree_among_themselves(own, replies):
     assert got.n_agree >= 2
     assert got.winner in got.members
     pairs = {frozenset(names): far for *names, far in got.levels}
-    from composer_pipeline.preferences.canonical import mutates
+    from composer_pipeline.preferences.actions.canonical import mutates
 
     for x, y in itertools.combinations(got.members, 2):
         far = pairs[frozenset((x.teacher, y.teacher))]

@@ -11,15 +11,15 @@ from composer_pipeline.chat.messages import to_chat, wire_messages
 from composer_pipeline.cli import main
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.preferences.consensus_hints import (
+from composer_pipeline.preferences.export.student_samples import read_samples
+from composer_pipeline.preferences.export.write import export
+from composer_pipeline.preferences.hints.from_disagreement import (
     MAX_TOKENS,
     consensus_hint,
     token_bound,
 )
-from composer_pipeline.preferences.exports import export
-from composer_pipeline.preferences.hints import build_hints
-from composer_pipeline.preferences.pairs import build_pairs
-from composer_pipeline.preferences.samples import read_samples
+from composer_pipeline.preferences.hints.from_errors import build_hints
+from composer_pipeline.preferences.pairs.build import build_pairs
 from composer_pipeline.publishing.dataset import build_dataset
 from composer_pipeline.testing.personas import Script
 from composer_pipeline.testing.sessions import answers, sample_sessions_dir

@@ -20,9 +20,9 @@ import pytest
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.chat.messages import to_chat, wire_messages
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.preferences.accounting import leaks
-from composer_pipeline.preferences.pairs import build_pairs
-from composer_pipeline.preferences.statistics import measure
+from composer_pipeline.preferences.pairs.build import build_pairs
+from composer_pipeline.preferences.quality.row_accounting import leaks
+from composer_pipeline.preferences.quality.statistics import measure
 from composer_pipeline.replay.engine.run import replay
 from composer_pipeline.replay.teachers import TeacherSet
 from composer_pipeline.testing.openrouter import LoopbackOpenRouter, SimulatedModel

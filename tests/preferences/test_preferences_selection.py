@@ -9,15 +9,15 @@ import pytest
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.preferences.accounting import leaks
-from composer_pipeline.preferences.contamination import (
+from composer_pipeline.preferences.pairs.build import build_pairs
+from composer_pipeline.preferences.pairs.contamination import (
     Benchmarks,
     contaminated_sessions,
     is_strong,
 )
-from composer_pipeline.preferences.pairs import build_pairs
+from composer_pipeline.preferences.pairs.filters import hindsight, select
+from composer_pipeline.preferences.quality.row_accounting import leaks
 from composer_pipeline.preferences.rules import Hindsight, PreferenceRules, bundled_benchmarks
-from composer_pipeline.preferences.selection import hindsight, select
 from composer_pipeline.testing.states import DAY, write_session
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)

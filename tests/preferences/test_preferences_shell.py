@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from composer_pipeline.preferences import shell
-from composer_pipeline.preferences.known import known_content
-from composer_pipeline.preferences.options import grammar_of, read
-from composer_pipeline.preferences.options_table import ALIASES, GRAMMARS
-from composer_pipeline.preferences.plain import read_plain
-from composer_pipeline.preferences.shell import Place
-from composer_pipeline.preferences.syntax import read_tree
+from composer_pipeline.preferences.actions.file_knowledge import known_content
+from composer_pipeline.preferences.actions.shell import lines as shell
+from composer_pipeline.preferences.actions.shell.lines import Place
+from composer_pipeline.preferences.actions.shell.options import grammar_of, read
+from composer_pipeline.preferences.actions.shell.options_table import ALIASES, GRAMMARS
+from composer_pipeline.preferences.actions.shell.parse import read_tree
+from composer_pipeline.preferences.actions.shell.plain_lines import read_plain
 
 PLACE = Place("/home/ana/shop", "/home/ana")
 

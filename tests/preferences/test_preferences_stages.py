@@ -7,8 +7,13 @@ import pytest
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.chat.messages import to_chat, wire_messages
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.preferences.hints import build_hints, hint_row, leakage, span_text
-from composer_pipeline.preferences.pairs import build_pairs, usable_replies
+from composer_pipeline.preferences.hints.from_errors import (
+    build_hints,
+    hint_row,
+    leakage,
+    span_text,
+)
+from composer_pipeline.preferences.pairs.build import build_pairs, usable_replies
 from composer_pipeline.testing.personas import Script
 from composer_pipeline.testing.sessions import answers, sample_sessions_dir
 from composer_pipeline.trace_states import load_states

@@ -9,13 +9,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.preferences.agreement import agreement_matrix, noise_floor, nominal_alpha
-from composer_pipeline.preferences.duplicates import near_duplicates, prompt_tail, shingles_of
-from composer_pipeline.preferences.levels import Level
-from composer_pipeline.preferences.plots import agreement_figure, separability_figure
+from composer_pipeline.preferences.actions.levels import Level
+from composer_pipeline.preferences.quality.figures import agreement_figure, separability_figure
+from composer_pipeline.preferences.quality.near_duplicates import (
+    near_duplicates,
+    prompt_tail,
+    shingles_of,
+)
+from composer_pipeline.preferences.quality.rater_agreement import (
+    agreement_matrix,
+    noise_floor,
+    nominal_alpha,
+)
+from composer_pipeline.preferences.quality.separability import FEATURES, separability
+from composer_pipeline.preferences.quality.statistics import measure, write_statistics
 from composer_pipeline.preferences.rules import NearDuplicates, Separability
-from composer_pipeline.preferences.separability import FEATURES, separability
-from composer_pipeline.preferences.statistics import measure, write_statistics
 
 
 @settings(max_examples=150, deadline=None)

@@ -6,9 +6,15 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.preferences.agree import Reply, _complete_linkage, home_of, tier_of, vote
-from composer_pipeline.preferences.known import apply_edits, known_content
-from composer_pipeline.preferences.levels import Level
+from composer_pipeline.preferences.actions.file_knowledge import apply_edits, known_content
+from composer_pipeline.preferences.actions.levels import Level
+from composer_pipeline.preferences.agreement.vote import (
+    Reply,
+    _complete_linkage,
+    home_of,
+    tier_of,
+    vote,
+)
 
 
 @dataclass

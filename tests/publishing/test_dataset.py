@@ -9,7 +9,7 @@ import pytest
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.preferences.pairs import build_pairs
+from composer_pipeline.preferences.pairs.build import build_pairs
 from composer_pipeline.publishing import dataset as room
 from composer_pipeline.publishing.dataset import build_dataset
 from composer_pipeline.testing.states import write_session

@@ -11,10 +11,10 @@ from pydantic import ValidationError
 from composer_pipeline.actions import Action
 from composer_pipeline.chat.messages import to_chat, wire_messages
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.preferences.explain import explain
-from composer_pipeline.preferences.pairs import build_pairs
-from composer_pipeline.preferences.statistics import measure
-from composer_pipeline.preferences.tally import VoteDecision
+from composer_pipeline.preferences.agreement.replay_vote import VoteDecision
+from composer_pipeline.preferences.pairs.build import build_pairs
+from composer_pipeline.preferences.pairs.explain import explain
+from composer_pipeline.preferences.quality.statistics import measure
 from composer_pipeline.publishing.dataset import build_dataset
 from composer_pipeline.replay.engine.run import replay
 from composer_pipeline.replay.pending_days import pending_days

@@ -14,7 +14,7 @@ import pytest
 
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.preferences.tally import VoteDecision
+from composer_pipeline.preferences.agreement.replay_vote import VoteDecision
 from composer_pipeline.replay.catalogue.fetch import parse
 from composer_pipeline.replay.catalogue.model_records import Override, Prices, Pricing
 from composer_pipeline.replay.engine.run import replay

@@ -8,8 +8,8 @@ import pytest
 
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.preferences.pairs import build_pairs
-from composer_pipeline.preferences.tally import VoteDecision
+from composer_pipeline.preferences.agreement.replay_vote import VoteDecision
+from composer_pipeline.preferences.pairs.build import build_pairs
 from composer_pipeline.replay.engine.run import ReplayReport, replay
 from composer_pipeline.replay.plan.plan import plan, selector_for
 from composer_pipeline.replay.teachers import TeacherSet

@@ -10,8 +10,8 @@ import pytest
 
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.preferences.agree import Reply, vote
-from composer_pipeline.preferences.tally import VoteDecision
+from composer_pipeline.preferences.agreement.replay_vote import VoteDecision
+from composer_pipeline.preferences.agreement.vote import Reply, vote
 from composer_pipeline.replay.plan.prompt_cache import asked_shares
 from composer_pipeline.replay.selection.curtailed import (
     Cluster,

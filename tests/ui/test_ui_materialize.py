@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 from composer_pipeline.chat.messages import to_chat, wire_messages
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.preferences.pairs import build_pairs
+from composer_pipeline.preferences.pairs.build import build_pairs
 from composer_pipeline.testing.personas import PersonaName, Script
 from composer_pipeline.testing.sessions import answers, sample_sessions_dir
 from composer_pipeline.trace_states import load_states

@@ -1,7 +1,7 @@
 """Error turns: how an action failed, and what the trace says about it.
 
 Belongs here: classes of failed results and corrections, and the text of the hint.
-Does not belong here: aligning a hint with a span of the action (``preferences.hints``).
+Does not belong here: aligning a hint with a span of the action (``preferences.hints.from_errors``).
 
 | class | hint |
 |---|---|
@@ -26,10 +26,9 @@ from dataclasses import dataclass
 
 from composer_pipeline.traces.graph.nodes import Call, Node
 from composer_pipeline.traces.graph.turns import Trajectory
-from composer_pipeline.traces.reading.contents import text_of
+from composer_pipeline.traces.reading.contents import result_text, text_of
 from composer_pipeline.traces.states.counts import REJECTION
 from composer_pipeline.traces.states.lines import LineStart
-from composer_pipeline.traces.states.messages import result_text
 
 WHOLE_ACTION = -1
 EDITS = frozenset({"Edit", "MultiEdit", "Write", "NotebookEdit"})

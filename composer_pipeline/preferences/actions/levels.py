@@ -1,0 +1,322 @@
+"""How close two actions are: L0, L1, L2, L4 or none.
+
+Belongs here: the levels and the rules of each tool. Does not belong here: what is
+cosmetic (``preferences.actions.canonical``) and who wins a vote (``preferences.agreement.vote``).
+
+L0 is a byte-equal canonical form; L1 an equal effect; L2 the same tool on the same target;
+L4 the same class of tool. L3, a paid judge of meaning, is never given here. The relation is
+symmetric but not transitive.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+from urllib.parse import urlsplit
+
+from composer_pipeline.actions import Action
+from composer_pipeline.preferences.actions import canonical as canon
+from composer_pipeline.preferences.actions.file_knowledge import apply_edits
+from composer_pipeline.preferences.actions.shell import lines as shell
+from composer_pipeline.preferences.actions.shell.lines import Place
+
+#: Says whether two actions mean the same.
+Semantic = Callable[[Action, Action], bool]
+
+
+class Level(IntEnum):
+    """Levels of agreement; a smaller one is finer."""
+
+    L0 = 0
+    L1 = 1
+    L2 = 2
+    L3 = 3
+    L4 = 4
+    NONE = 5
+
+    @property
+    def label(self) -> str:
+        """``L0`` … ``L4`` or ``none``."""
+        return "none" if self is Level.NONE else self.name
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What both actions had before them: place, and contents by absolute path."""
+
+    place: Place = field(default_factory=Place)
+    known: Mapping[str, str] = field(default_factory=dict)
+
+    def content(self, path: object) -> str | None:
+        """Return the known content of a file, however its path is spelled."""
+        if not isinstance(path, str):
+            return None
+        if path in self.known:
+            return self.known[path]
+        wanted = self.place.path(canon.whole_text(path))
+        return next(
+            (t for p, t in self.known.items() if self.place.path(canon.whole_text(p)) == wanted),
+            None,
+        )
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A level, and one phrase that says why."""
+
+    level: Level
+    why: str
+
+
+def level(
+    a: Action, b: Action, situation: Situation, *, semantic: Semantic | None = None
+) -> Verdict:
+    """Return the level of agreement of two actions: the one function that decides it.
+
+    Parallel calls are matched without order; the level is the loosest of the best
+    complete matching. Calls without a partner leave L4, or none when no call of one side
+    shares a class with a call of the other. Texts before calls do not count.
+
+    Args:
+        a: one action.
+        b: the other; the result does not depend on which is which.
+        situation: what both had before them.
+        semantic: asked about two different actions of one class; where it says that they
+            mean the same the level is L3. It may cost money, and is off by default.
+    """
+    place = situation.place
+    return level_of(
+        canon.read_action(a, place), canon.read_action(b, place), situation, semantic=semantic
+    )
+
+
+def level_of(
+    a: canon.CanonicalAction,
+    b: canon.CanonicalAction,
+    situation: Situation,
+    *,
+    semantic: Semantic | None = None,
+) -> Verdict:
+    """Return the level of two actions that were read before (see :func:`level`)."""
+    if a.form == b.form:
+        return Verdict(Level.L0, "equal canonical form" if a.calls else "equal text")
+    verdict = _verdict(a, b, situation)
+    if semantic is not None and verdict.level is Level.L4:
+        first, second = sorted((a, b), key=lambda side: side.form)
+        if semantic(first.action, second.action):
+            return Verdict(Level.L3, "one meaning, as the semantic judge says")
+    return verdict
+
+
+def _verdict(a: canon.CanonicalAction, b: canon.CanonicalAction, situation: Situation) -> Verdict:
+    if not a.calls and not b.calls:
+        return _texts(a.action.text, b.action.text)
+    if not a.calls or not b.calls:
+        text = a.action.text if not a.calls else b.action.text
+        kind = canon.text_kind(text)
+        if any(call.kind == kind for call in a.calls or b.calls):
+            return Verdict(Level.L4, "both ask the user")
+        return Verdict(Level.NONE, "one side calls a tool, the other answers in text")
+    if len(a.calls) == len(b.calls) == 1:
+        return _calls(a.calls[0], b.calls[0], situation)
+    grid = [[_calls(x, y, situation) for y in b.calls] for x in a.calls]
+    if len(a.calls) == len(b.calls):
+        for bound in (Level.L0, Level.L1, Level.L2, Level.L4):
+            match = _perfect_matching([[cell.level <= bound for cell in row] for row in grid])
+            if match is not None:
+                cells = [grid[i][j] for i, j in enumerate(match)]
+                loosest = max(cells, key=lambda cell: cell.level)
+                return Verdict(loosest.level, f"{len(cells)} calls matched; {loosest.why}")
+    if any(cell.level < Level.NONE for row in grid for cell in row):
+        return Verdict(Level.L4, "some calls have no partner")
+    return Verdict(Level.NONE, "no call shares a class")
+
+
+def _calls(a: canon.CanonicalCall, b: canon.CanonicalCall, situation: Situation) -> Verdict:
+    if a.form == b.form:
+        return Verdict(Level.L0, "equal canonical form")
+    if a.kind != b.kind:
+        return Verdict(Level.NONE, f"{a.name} and {b.name} are of different classes")
+    if a.kind == "edit":
+        return _edits(a, b, situation)
+    if a.name != b.name:
+        return Verdict(Level.L4, f"{a.name} and {b.name} are both of class {a.kind}")
+    if a.name == "Bash":
+        return _bash(a, b, situation.place)
+    return _RULES.get(a.name, _other)(a.args, b.args)
+
+
+def _texts(a: str, b: str) -> Verdict:
+    if canon.whole_text(a).strip() == canon.whole_text(b).strip():
+        return Verdict(Level.L0, "equal text")
+    kinds = canon.text_kind(a), canon.text_kind(b)
+    if kinds[0] == kinds[1]:
+        return Verdict(Level.L4, f"both texts {kinds[0]}")
+    return Verdict(Level.NONE, "one text asks, the other does not")
+
+
+def _bash(a: canon.CanonicalCall, b: canon.CanonicalCall, place: Place) -> Verdict:
+    left, right = (canon.whole_text(str(c.call.arguments.get("command", ""))) for c in (a, b))
+    if shell.targets(left, place) != shell.targets(right, place):
+        return Verdict(Level.L4, "different commands")
+    plain = [{k: v for k, v in c.args.items() if k != "command"} for c in (a, b)]
+    if plain[0] == plain[1] and _loose(a.args) == _loose(b.args):
+        return Verdict(Level.L1, "equal commands but for the display")
+    return Verdict(Level.L2, "same programs on the same targets")
+
+
+def _loose(args: Mapping[str, Any]) -> list[Any]:
+    """The stages of a line, trimmers inside it without their length."""
+    stages = args.get("command")
+    return [
+        [stage[0], ["head/tail"], *stage[2:]] if shell.trimmer(stage) else stage
+        for stage in (stages if isinstance(stages, list) else [])
+    ]
+
+
+def _edits(a: canon.CanonicalCall, b: canon.CanonicalCall, situation: Situation) -> Verdict:
+    x, y = a.args, b.args
+    path = "notebook_path" if "notebook_path" in x else "file_path"
+    if x.get(path) != y.get(path) or x.get(path) is None:
+        return Verdict(Level.L4, "edits of different files")
+    if a.name == b.name == "NotebookEdit":
+        return Verdict(Level.L2, "other edits of one notebook")
+    if a.name == b.name == "Write":
+        return Verdict(Level.L2, "the same file written with different content")
+    family = {a.name, b.name} <= {"Edit", "MultiEdit"}
+    content = situation.content(a.call.arguments.get("file_path"))
+    if content is not None:
+        after = [apply_edits(content, c.name, c.call.arguments) for c in (a, b)]
+        if None not in after and _same_text(after[0], after[1], whole=not family):
+            return Verdict(Level.L1, "edits that give the same text")
+        why = "a call that fails" if None in after else "different texts"
+        return Verdict(Level.L2 if family else Level.L4, f"edits of one file: {why}")
+    if family and _trailing(x) == _trailing(y):
+        return Verdict(Level.L1, "edits that differ only in whitespace at line ends")
+    return Verdict(Level.L2 if family else Level.L4, "edits of the same file")
+
+
+def _same_text(a: str | None, b: str | None, *, whole: bool) -> bool:
+    """Compare results: byte for byte, but a whole written file without its final newline."""
+    if whole:
+        return canon.whole_text(a or "") == canon.whole_text(b or "")
+    return a == b
+
+
+def _trailing(args: Mapping[str, Any]) -> str:
+    """An Edit or MultiEdit as its list of edits, whitespace at line ends removed."""
+    edits = args.get("edits", [args])
+    plain = [
+        [
+            *(
+                re.sub(r"[ \t]+(?=\r?\n|$)", "", str(e.get(k)))
+                for k in ("old_string", "new_string")
+            ),
+            bool(e.get("replace_all")),
+        ]
+        for e in edits
+        if isinstance(e, Mapping)
+    ]
+    return json.dumps(plain)
+
+
+def _read(x: Mapping[str, Any], y: Mapping[str, Any]) -> Verdict:
+    if x.get("file_path") != y.get("file_path"):
+        return Verdict(Level.L4, "reads of different files")
+    if "pages" in x or "pages" in y:
+        a, b, c, d = *_pages(x), *_pages(y)
+    else:
+        a, b, c, d = *_window(x), *_window(y)
+    if max(a, c) <= min(b, d):
+        return Verdict(Level.L1, "reads of the same file, lines overlap")
+    return Verdict(Level.L2, "reads of the same file, other lines")
+
+
+def _window(args: Mapping[str, Any]) -> tuple[int, int]:
+    """First and last line, both inclusive and counted from 1."""
+    first, limit = args.get("offset", 1), args.get("limit", canon.READ_LIMIT)
+    if not isinstance(first, int) or not isinstance(limit, int):
+        return 1, canon.READ_LIMIT
+    return first, first + limit - 1
+
+
+def _pages(args: Mapping[str, Any]) -> tuple[int, int]:
+    """First and last page of ``"3"`` or ``"3-5"``; a whole document without one."""
+    match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", str(args.get("pages", "1-999999")))
+    if match is None:
+        return 0, -1
+    return int(match[1]), int(match[2] or match[1])
+
+
+def _grep(x: Mapping[str, Any], y: Mapping[str, Any]) -> Verdict:
+    target = ("pattern", "path")
+    if any(x.get(key) != y.get(key) for key in target):
+        return Verdict(Level.L4, "searches for other text or in other places")
+    scope = ("glob", "type", "-i", "multiline")
+    if all(x.get(key) == y.get(key) for key in scope):
+        return Verdict(Level.L1, "one search, shown differently")
+    return Verdict(Level.L2, "same pattern and place, other scope")
+
+
+def _todo(x: Mapping[str, Any], y: Mapping[str, Any]) -> Verdict:
+    return Verdict(Level.L2, "to-do lists of other statuses")
+
+
+def _search(x: Mapping[str, Any], y: Mapping[str, Any]) -> Verdict:
+    if x.get("query") == y.get("query"):
+        return Verdict(Level.L2, "one query, other sites")
+    return Verdict(Level.L4, "other queries")
+
+
+def _fetch(x: Mapping[str, Any], y: Mapping[str, Any]) -> Verdict:
+    if _host(x.get("url")) == _host(y.get("url")):
+        return Verdict(Level.L2, "pages of the same host")
+    return Verdict(Level.L4, "pages of other hosts")
+
+
+def _host(url: object) -> str:
+    return urlsplit(str(url)).netloc.lower()
+
+
+_TARGET_KEY = re.compile(r"(^|_)(id|path|file|url|uri|key|skill|name)$|(Id|Path|Uri|Url|Key|Name)$")
+
+
+def _other(x: Mapping[str, Any], y: Mapping[str, Any]) -> Verdict:
+    """Tools without rules of their own: their identifying arguments are the target."""
+    keys = {key for key in {*x, *y} if _TARGET_KEY.search(key)}
+    if keys and all(x.get(key) == y.get(key) for key in keys):
+        return Verdict(Level.L2, f"same {', '.join(sorted(keys))}")
+    return Verdict(Level.L4, "same tool, other target")
+
+
+_RULES: dict[str, Callable[[Mapping[str, Any], Mapping[str, Any]], Verdict]] = {
+    "Read": _read,
+    "Grep": _grep,
+    "TodoWrite": _todo,
+    "WebFetch": _fetch,
+    "WebSearch": _search,
+}
+
+
+def _perfect_matching(allowed: Sequence[Sequence[bool]]) -> list[int] | None:
+    """Match every row to a column of its own (Kuhn); ``None`` if that is impossible."""
+    size = len(allowed)
+    owner = [-1] * size
+
+    def place(row: int, seen: set[int]) -> bool:
+        for column in range(size):
+            if allowed[row][column] and column not in seen:
+                seen.add(column)
+                if owner[column] < 0 or place(owner[column], seen):
+                    owner[column] = row
+                    return True
+        return False
+
+    if not all(place(row, set()) for row in range(size)):
+        return None
+    match = [0] * size
+    for column, row in enumerate(owner):
+        match[row] = column
+    return match

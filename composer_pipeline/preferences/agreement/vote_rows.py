@@ -1,0 +1,151 @@
+"""One row for each state: who answered, how far apart the answers are, and what came of it.
+
+Belongs here: the row of the table ``votes``, and the one reason for which a state became a
+pair or not. Does not belong here: the vote itself (``preferences.agreement.vote``) and statistics
+over rows (``preferences.quality.statistics``).
+
+A row has *raters*: the agent first, then each teacher with a usable reply, by name. The
+columns that speak of raters are aligned with them; ``levels`` has the level of each two,
+(0, 1), (0, 2) … (1, 2) …, as numbers of
+:class:`~composer_pipeline.preferences.actions.levels.Level`.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+from composer_pipeline.actions import Action
+from composer_pipeline.preferences.actions import canonical as canon
+from composer_pipeline.preferences.actions.levels import Level, Situation, level
+from composer_pipeline.preferences.agreement.vote import Reply, Vote, situation_of
+
+AGENT = "agent"
+
+#: Why a state did or did not become a pair, in the order in which they are decided.
+REASONS: dict[str, str] = {
+    "no_reply": "no teacher was asked about it",
+    "no_usable_reply": "no reply to it was usable",
+    "no_voter": "only controls or the agent's own family answered, and they do not vote",
+    "one_family": "only one family of teachers gave a usable reply",
+    "no_quorum": "no two families agreed with each other",
+    "tie": "two groups of families of the same size disagreed",
+    "style": "the teachers did the agent's action on the same target in another way",
+    "agrees_with_student": "the teachers agreed with the agent",
+    "too_close": "the teachers agreed only loosely, and the agent's action is of the same class",
+    "pair": "the teachers agreed with each other against the agent",
+}
+
+
+def reason_of(outcome: Vote, n_replies: int) -> str:
+    """Return the key of :data:`REASONS` that says what came of a vote.
+
+    Args:
+        outcome: the vote.
+        n_replies: replies to the state, usable or not.
+    """
+    if outcome.is_pair:
+        return "pair"
+    if not outcome.n_usable:
+        return "no_usable_reply" if n_replies else "no_reply"
+    if outcome.n_families < 2:
+        return "one_family" if outcome.n_families else "no_voter"
+    if outcome.winner_action is None:
+        sizes = sorted((len(cluster) for cluster in outcome.clusters), reverse=True)
+        return "tie" if sizes[0] > 1 else "no_quorum"
+    if outcome.tier == "style":
+        return "style"
+    return "agrees_with_student" if outcome.agrees_with_student else "too_close"
+
+
+def vote_figures(outcome: Vote) -> dict[str, Any]:
+    """Return what a vote counted, as the table ``votes`` and ``explain`` name it."""
+    return {
+        "n_usable": outcome.n_usable,
+        "n_families": outcome.n_families,
+        "n_agree": outcome.n_agree,
+        "winner_level": outcome.winner_level.label,
+        "student_level": outcome.student_level.label,
+        "margin": outcome.margin,
+        "entropy": outcome.entropy,
+        "mutating": outcome.mutating,
+    }
+
+
+def ballot_row(
+    state: Any,
+    replies: Sequence[Reply],
+    outcome: Vote,
+    *,
+    n_replies: int,
+    unusable: Sequence[str] = (),
+    cost: int = 0,
+) -> dict[str, Any]:
+    """Return the row of the table ``votes`` for a state.
+
+    Args:
+        state: a ``trace_states.TraceState``.
+        replies: its usable replies.
+        outcome: their vote.
+        n_replies: replies, usable or not.
+        unusable: ``teacher: status: why`` of the others.
+        cost: billed cost of all replies, picodollars.
+    """
+    out = {reply.teacher for reply in outcome.excluded}
+    controls = {reply.teacher for reply in outcome.controls}
+    raters: list[tuple[str, str, Action]] = [
+        (AGENT, "", state.action),
+        *(
+            (r.teacher, r.family, r.action)
+            for r in sorted(replies, key=lambda r: r.teacher)
+            if r.teacher not in out
+        ),
+    ]
+    situation = situation_of(state) if replies else Situation()
+    labels = cluster_labels(outcome, situation)
+    return {
+        "state_id": state.state_id,
+        "session_id": state.session_id,
+        "reason": reason_of(outcome, n_replies),
+        "tier": outcome.tier,
+        "tool": state.action.tool_calls[0].name if state.action.tool_calls else "text",
+        "n_replies": n_replies,
+        **vote_figures(outcome),
+        "raters": [name for name, _, _ in raters],
+        "families": [family for _, family, _ in raters],
+        "controls": [name in controls for name, _, _ in raters],
+        "mutates": [canon.mutates(action) for _, _, action in raters],
+        "labels": [labels.get(name) for name, _, _ in raters],
+        "levels": _levels([action for _, _, action in raters], situation),
+        "winners": sorted(reply.teacher for reply in outcome.members),
+        "unusable": [*unusable, *(f"{e.teacher}: {e.kind}: {e.detail}" for e in outcome.excluded)],
+        "cost_picodollars": cost,
+        "simulated": any(reply.simulated for reply in replies),
+    }
+
+
+def cluster_labels(outcome: Vote, situation: Situation) -> dict[str, str]:
+    """Return teacher to a name of its cluster's action, for the teachers that voted.
+
+    The name is a hash of the cluster's smallest canonical form, so that the same action has
+    the same name at every state: agreement on what everybody always does is then visible as
+    agreement by chance.
+    """
+    action_of = {reply.teacher: reply.action for reply in outcome.voters}
+    labels: dict[str, str] = {}
+    for cluster in outcome.clusters:
+        form = min(canon.canonical(action_of[teacher], situation.place) for teacher in cluster)
+        name = hashlib.blake2b(form.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+        labels |= dict.fromkeys(cluster, name)
+    return labels
+
+
+def level_of(row: Mapping[str, Any], first: int, second: int) -> Level:
+    """Return the level of two raters of a row, by their positions."""
+    size = len(row["raters"])
+    low, high = sorted((first, second))
+    return Level(row["levels"][low * size - low * (low + 1) // 2 + high - low - 1])
+
+
+def _levels(actions: Sequence[Action], situation: Situation) -> list[int]:
+    return [int(level(a, b, situation).level) for a, b in combinations(actions, 2)]

@@ -1,0 +1,1 @@
+"""What would have helped: hints from errors in the trace, and from what teachers did."""

@@ -1,0 +1,133 @@
+"""Error turns of a day in, the ``hints`` partition out.
+
+Belongs here: which span a hint is about, and how much of that span the hint gives away.
+Does not belong here: finding error turns and their hints (``traces``), hints from the
+teachers' consensus (``preferences.hints.from_disagreement``), and turning a hint into tokens
+(``training``).
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from composer_pipeline.actions import Action
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.trace_states import load_states
+
+#: Not the agent's fault: a parallel call failed, and this one was cancelled.
+EXCLUDED_KINDS = frozenset({"cancelled", "sibling_cancelled", "sibling"})
+
+#: Columns of ``states`` that a hint needs besides its action.
+_COLUMNS = [
+    "state_id",
+    "session_id",
+    "error_kind",
+    "hint",
+    "hint_source",
+    "hint_call",
+]
+_WORDS = re.compile(r"\w+", re.UNICODE)
+_NGRAM = 3
+
+
+@dataclass(frozen=True)
+class HintsReport:
+    """What a day gave. ``mean_leakage`` is 0.0 without hints."""
+
+    day: str
+    hints: int = 0
+    by_source: dict[str, int] = field(default_factory=dict)
+    by_kind: dict[str, int] = field(default_factory=dict)
+    mean_leakage: float = 0.0
+
+
+def build_hints(
+    lake: Lake, day: str, *, progress: Callable[[str, int, int], None] | None = None
+) -> HintsReport:
+    """Write the partition of ``hints`` from the error turns of a day's states.
+
+    Args:
+        lake: the lake.
+        day: ``YYYY-MM-DD``.
+        progress: called as (label, done, total).
+
+    Raises:
+        InputError: the lake is not writable.
+    """
+    states = lake.rows("states", days=[day], columns=_COLUMNS)
+    usable = {state["state_id"]: state for state in states if (state["hint"] or "").strip()}
+    rows = []
+    for done, found in enumerate(load_states(lake, days=[day], state_ids=usable), start=1):
+        row = hint_row({**usable[found.state_id], "action": found.action_json})
+        if row is not None:
+            rows.append(row)
+        if progress:
+            progress(f"hints {day}", done, len(usable))
+    rows.sort(key=lambda row: str(row["state_id"]))
+    lake.write("hints", rows, day=day)
+    leakage = [row["leakage"] for row in rows]
+    return HintsReport(
+        day=day,
+        hints=len(rows),
+        by_source=dict(sorted(Counter(row["source"] for row in rows).items())),
+        by_kind=dict(sorted(Counter(row["error_kind"] for row in rows).items())),
+        mean_leakage=sum(leakage) / len(leakage) if leakage else 0.0,
+    )
+
+
+def hint_row(state: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the row of the table ``hints`` for a state, or ``None`` without a usable hint."""
+    text = (state["hint"] or "").strip()
+    if not text or state["error_kind"] in EXCLUDED_KINDS:
+        return None
+    call = -1 if state["hint_call"] is None else int(state["hint_call"])
+    span = span_text(Action.from_json(state["action"]), call)
+    return {
+        "state_id": state["state_id"],
+        "session_id": state["session_id"],
+        "source": state["hint_source"],
+        "error_kind": state["error_kind"],
+        "text": text,
+        "span_call": call,
+        "span_text": span,
+        "leakage": leakage(text, span),
+    }
+
+
+def span_text(action: Action, call: int) -> str:
+    """Return what a hint is about.
+
+    The JSON arguments of one call; for -1 (the whole action) those of every call, one a
+    line, or the text of an action without calls.
+    """
+    calls = action.tool_calls
+    if 0 <= call < len(calls):
+        calls = calls[call : call + 1]
+    if not calls:
+        return action.text
+    return "\n".join(
+        json.dumps(c.arguments, ensure_ascii=False, separators=(",", ":")) for c in calls
+    )
+
+
+def leakage(hint: str, span: str) -> float:
+    """Return the share of the span's word 3-grams that the hint contains, in [0, 1].
+
+    A span shorter than three words counts as one n-gram; an empty span leaks nothing.
+    """
+    wanted = _ngrams(span)
+    if not wanted:
+        return 0.0
+    size = len(next(iter(wanted)))
+    return len(wanted & _ngrams(hint, size)) / len(wanted)
+
+
+def _ngrams(text: str, size: int = _NGRAM) -> set[tuple[str, ...]]:
+    words = _WORDS.findall(text.lower())
+    size = min(size, len(words))
+    if not size:
+        return set()
+    return {tuple(words[i : i + size]) for i in range(len(words) - size + 1)}

@@ -20,7 +20,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(STAMP) ## the whole graph on the bundled sessions, without a key
-	$(BIN)/python -m assets.demo
+	$(BIN)/python -m examples.demo.run
 
 test: $(STAMP) ## all tests, with coverage
 	$(BIN)/python -m pytest -n 2 --dist loadscope --cov --cov-report=term $(PYTEST_ARGS)
@@ -29,7 +29,7 @@ ui-test: $(STAMP) ## the browser tests alone
 	$(BIN)/python -m pytest -m ui tests/ui $(PYTEST_ARGS)
 
 dev: $(STAMP) ## the Dagster UI on http://127.0.0.1:3000
-	$(BIN)/python -m assets.dev
+	$(BIN)/python -m examples.demo.web
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -79,7 +79,7 @@ DEDUP: dict[str, dict[str, Any]] = {
 def fixture_lines() -> list[str]:
     """Return the distinct lines of the actions in the bundled sample sessions."""
     from composer_pipeline.lake.store import Lake
-    from composer_pipeline.testing.sessions import sample_sessions_dir
+    from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
     from composer_pipeline.trace_states import load_states
     from composer_pipeline.traces.ingest import ingest
 

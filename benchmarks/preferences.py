@@ -214,7 +214,7 @@ def session_files(folder: Path | None, scratch: Path) -> tuple[Path, str]:
             with tarfile.open(SHARED / f"{name}.tar.xz", "r:xz") as archive:
                 archive.extractall(scratch, filter="data")
         return scratch, "the shared corpus"
-    from composer_pipeline.testing.sessions import sample_sessions_dir
+    from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
 
     return sample_sessions_dir(), "the bundled sample sessions (the shared corpus is absent)"
 

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from composer_pipeline.redaction import text as redaction
-from composer_pipeline.testing.sessions import sample_sessions_dir
+from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
 from composer_pipeline.traces.graph.pool import Redactor
 from composer_pipeline.traces.parse import analyse
 from composer_pipeline.traces.reading.records import decode_any

@@ -51,9 +51,9 @@ from composer_pipeline.replay.plan.strategies import CACHE_MINIMUM_TOKENS
 from composer_pipeline.replay.questions import BYTES_PER_TOKEN, Questions
 from composer_pipeline.replay.teachers import URL_VARIABLE, Teacher, TeacherSet
 from composer_pipeline.settings import recipes_dir
-from composer_pipeline.testing.openrouter import LoopbackOpenRouter, SimulatedModel
+from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter, SimulatedModel
 from composer_pipeline.testing.personas import Script
-from composer_pipeline.testing.sessions import sample_sessions_dir
+from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
 from composer_pipeline.trace_states import load_states
 from composer_pipeline.traces.ingest import ingest
 

@@ -57,7 +57,7 @@ def pair(any_id: str, /, *, lake: LakeOption = "", as_json: JsonOption = False) 
     Args:
         any_id: of a pair or a state; an unambiguous beginning is enough.
     """
-    from composer_pipeline.preferences.pair_view import show_pair
+    from composer_pipeline.cli.views.pair import show_pair
     from composer_pipeline.preferences.pairs.explain import explain
 
     facts = explain(open_lake(lake), any_id)

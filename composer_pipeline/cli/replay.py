@@ -38,9 +38,9 @@ def plan(
         day: only these days (YYYY-MM-DD).
         max_states: at most this many states; 0 is all.
     """
+    from composer_pipeline.cli.views.plan import plan_tables
     from composer_pipeline.preferences.agreement.replay_vote import VoteDecision
     from composer_pipeline.replay.plan.plan import plan as run
-    from composer_pipeline.replay.plan_show import plan_tables
     from composer_pipeline.replay.teachers import TeacherSet
 
     settings = Settings.from_env()
@@ -78,7 +78,7 @@ def replay(
         day: only these days (YYYY-MM-DD).
         max_states: at most this many states; 0 is all.
     """
-    from composer_pipeline.cli.progress import LiveReplay
+    from composer_pipeline.cli.views.progress import LiveReplay
     from composer_pipeline.preferences.agreement.replay_vote import VoteDecision
     from composer_pipeline.replay.engine.run import replay as run
     from composer_pipeline.replay.plan.plan import selector_for
@@ -239,7 +239,7 @@ def doctor(
         max_usd: ceiling of --live in USD.
         teachers: teacher file of --live (COMPOSER_TEACHERS); the cheapest teacher is asked.
     """
-    from composer_pipeline.doctor import run_checks, run_live
+    from composer_pipeline.doctor.environment import run_checks, run_live
 
     settings = Settings.from_env()
     probes: list[dict[str, str]] = []

@@ -56,7 +56,7 @@ def states(*, session: str = "", lake: LakeOption = "", as_json: JsonOption = Fa
     Args:
         session: only this session; the beginning of its id is enough.
     """
-    from composer_pipeline.show import SHORT_ID
+    from composer_pipeline.cli.views.states import SHORT_ID
     from composer_pipeline.trace_states import load_states
 
     store = open_lake(lake)
@@ -98,7 +98,7 @@ def _lines(rows: Sequence[Mapping[str, Any]]) -> None:
 @app.command
 def sessions(*, lake: LakeOption = "", as_json: JsonOption = False) -> None:
     """List sessions and subagents with their counts; with --json, one object a line."""
-    from composer_pipeline.show import session_table
+    from composer_pipeline.cli.views.states import session_table
 
     store = open_lake(lake)
     with store.duckdb() as con:
@@ -131,7 +131,7 @@ def state(state_id: str, /, *, lake: LakeOption = "", as_json: JsonOption = Fals
     Args:
         state_id: as `states` lists it; an unambiguous beginning is enough.
     """
-    from composer_pipeline.show import show_state
+    from composer_pipeline.cli.views.states import show_state
     from composer_pipeline.trace_states import load_state
     from composer_pipeline.traces.following import following
 

@@ -1,7 +1,7 @@
 """Lakes with made-up states, for tests of what comes after parsing.
 
 Belongs here: writing ``messages``, ``chains`` and ``states`` without session files. Does not
-belong here: sessions (``testing.sessions``).
+belong here: sessions (``testing.sample_sessions.bundled``).
 """
 
 import hashlib

@@ -11,10 +11,10 @@ import dagster as dg
 import pytest
 import yaml
 
-from assets.demo import run_demo
-from assets.profile import demo_settings
 from composer_pipeline.settings import recipes_dir
 from composer_pipeline.testing.training import write_tiny_model
+from examples.demo.profile import demo_settings
+from examples.demo.run import run_demo
 
 
 @pytest.fixture(scope="module")

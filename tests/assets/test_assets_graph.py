@@ -7,9 +7,9 @@ import pytest
 
 from assets.definitions import build_defs
 from assets.partitions import DAYS, FREE, PAID, day_ranges
-from assets.profile import demo_settings
 from composer_pipeline.errors import InputError
 from composer_pipeline.settings import Settings
+from examples.demo.profile import demo_settings
 
 
 @pytest.fixture(scope="module")

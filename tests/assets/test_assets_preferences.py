@@ -11,14 +11,14 @@ import dagster as dg
 import pytest
 
 from assets.definitions import build_defs
-from assets.demo import QUIET
 from assets.jobs import range_tags
 from assets.partitions import partition_days
-from assets.profile import demo_settings
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.settings import Settings
 from composer_pipeline.testing.states import DAY, write_session
+from examples.demo.profile import demo_settings
+from examples.demo.run import QUIET
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 

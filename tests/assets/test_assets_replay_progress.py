@@ -8,13 +8,13 @@ import pytest
 
 import assets.replay
 from assets.definitions import build_defs
-from assets.demo import QUIET
 from assets.jobs import range_tags
 from assets.partitions import day_ranges
-from assets.profile import demo_settings, loopback
 from composer_pipeline.replay.engine import run as engine
-from composer_pipeline.testing.sessions import sample_sessions_dir
+from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
 from composer_pipeline.traces.archive.harvest import session_days
+from examples.demo.profile import demo_settings, loopback
+from examples.demo.run import QUIET
 
 
 @pytest.fixture

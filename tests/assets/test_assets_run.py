@@ -10,15 +10,15 @@ import dagster as dg
 import pytest
 
 from assets.definitions import build_defs
-from assets.demo import QUIET
 from assets.jobs import nightly_harvest, nightly_replay, range_tags
 from assets.partitions import day_ranges
-from assets.profile import demo_settings, loopback
 from assets.resources import LakeResource, SessionsResource
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.settings import Settings
-from composer_pipeline.testing.sessions import sample_sessions_dir
+from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
 from composer_pipeline.traces.archive.harvest import session_days
+from examples.demo.profile import demo_settings, loopback
+from examples.demo.run import QUIET
 
 
 @pytest.fixture(scope="module")

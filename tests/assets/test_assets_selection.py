@@ -7,13 +7,13 @@ import dagster as dg
 import yaml
 
 from assets.definitions import build_defs
-from assets.demo import QUIET
 from assets.jobs import range_tags
-from assets.profile import demo_settings, loopback
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.replay.teachers import sampled
 from composer_pipeline.settings import recipes_dir
 from composer_pipeline.testing.states import DAY, write_sessions
+from examples.demo.profile import demo_settings, loopback
+from examples.demo.run import QUIET
 
 
 def test_a_teacher_files_selection_is_followed_and_reported(tmp_path: Path) -> None:

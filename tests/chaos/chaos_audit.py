@@ -20,7 +20,7 @@ import zstandard
 
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.replay.ledger.ledger import Ledger, ScopeStatus
-from composer_pipeline.testing.openrouter import LoopbackOpenRouter
+from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 
 #: Scopes of which a call is in one of several: together they are charged everything.
 GROUPS = ("run:", "day:", "month:")

@@ -47,13 +47,13 @@ from composer_pipeline.money import to_pico, to_usd
 from composer_pipeline.replay.ledger.ledger import Ledger, SweepMismatch, open_ledger
 from composer_pipeline.replay.questions import Questions
 from composer_pipeline.replay.teachers import TeacherSet
-from composer_pipeline.testing.openrouter import (
+from composer_pipeline.testing.openrouter.faults import MIX
+from composer_pipeline.testing.openrouter.server import (
     MODELS,
     FaultMix,
     LoopbackOpenRouter,
     SimulatedModel,
 )
-from composer_pipeline.testing.openrouter_faults import MIX
 from composer_pipeline.testing.personas import Script
 from composer_pipeline.testing.states import write_sessions
 from composer_pipeline.trace_states import load_states

@@ -14,7 +14,7 @@ import pytest
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.replay.ledger.ledger import Ledger
 from composer_pipeline.replay.teachers import TeacherSet
-from composer_pipeline.testing.openrouter import Asked, Fault, LoopbackOpenRouter
+from composer_pipeline.testing.openrouter.server import Asked, Fault, LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script
 from composer_pipeline.testing.states import write_sessions
 from composer_pipeline.trace_states import load_states

@@ -20,7 +20,7 @@ from composer_pipeline.lake.store import Lake
 from composer_pipeline.redaction import text as redaction
 from composer_pipeline.replay.engine.run import replay
 from composer_pipeline.replay.teachers import TeacherSet
-from composer_pipeline.testing.openrouter import FaultMix, LoopbackOpenRouter
+from composer_pipeline.testing.openrouter.server import FaultMix, LoopbackOpenRouter
 from composer_pipeline.testing.states import DAY, write_session, write_sessions
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ import pytest
 
 from composer_pipeline.cli import main
 from composer_pipeline.settings import recipes_dir
-from composer_pipeline.testing.sessions import sample_sessions_dir
+from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -163,7 +163,7 @@ def test_bad_usage(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> 
 def test_budget_exhausted_is_exit_3(sample_lake: Path, tmp_path: Path) -> None:
     import shutil
 
-    from assets.profile import loopback
+    from examples.demo.profile import loopback
 
     lake = tmp_path / "lake"
     shutil.copytree(sample_lake, lake)

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from assets.profile import loopback
 from composer_pipeline.settings import recipes_dir
-from composer_pipeline.testing.sessions import sample_sessions_dir
+from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
+from examples.demo.profile import loopback
 
 
 def call(*arguments: str, env: dict[str, str] | None = None) -> dict[str, Any]:

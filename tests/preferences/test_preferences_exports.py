@@ -22,7 +22,7 @@ from composer_pipeline.preferences.hints.from_errors import build_hints
 from composer_pipeline.preferences.pairs.build import build_pairs
 from composer_pipeline.publishing.dataset import build_dataset
 from composer_pipeline.testing.personas import Script
-from composer_pipeline.testing.sessions import answers, sample_sessions_dir
+from composer_pipeline.testing.sample_sessions.bundled import answers, sample_sessions_dir
 from composer_pipeline.trace_states import load_states
 from composer_pipeline.traces.ingest import ingest
 

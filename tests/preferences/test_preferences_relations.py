@@ -25,9 +25,9 @@ from composer_pipeline.preferences.quality.row_accounting import leaks
 from composer_pipeline.preferences.quality.statistics import measure
 from composer_pipeline.replay.engine.run import replay
 from composer_pipeline.replay.teachers import TeacherSet
-from composer_pipeline.testing.openrouter import LoopbackOpenRouter, SimulatedModel
+from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter, SimulatedModel
 from composer_pipeline.testing.personas import Script, prefix_key, restyled
-from composer_pipeline.testing.sessions import sample_sessions_dir
+from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
 from composer_pipeline.trace_states import load_states
 from composer_pipeline.traces.ingest import ingest
 

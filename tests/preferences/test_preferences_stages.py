@@ -15,7 +15,7 @@ from composer_pipeline.preferences.hints.from_errors import (
 )
 from composer_pipeline.preferences.pairs.build import build_pairs, usable_replies
 from composer_pipeline.testing.personas import Script
-from composer_pipeline.testing.sessions import answers, sample_sessions_dir
+from composer_pipeline.testing.sample_sessions.bundled import answers, sample_sessions_dir
 from composer_pipeline.trace_states import load_states
 from composer_pipeline.traces.ingest import ingest
 

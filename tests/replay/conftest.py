@@ -8,7 +8,7 @@ import pytest
 
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.replay.teachers import TeacherSet
-from composer_pipeline.testing.openrouter import LoopbackOpenRouter
+from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script
 from composer_pipeline.testing.states import write_sessions
 

@@ -16,7 +16,7 @@ from composer_pipeline.replay.catalogue.fetch import Catalogue, fetch, load, par
 from composer_pipeline.replay.catalogue.price_bounds import CatalogueError
 from composer_pipeline.replay.engine.run import replay
 from composer_pipeline.replay.teachers import Teacher, TeacherSet
-from composer_pipeline.testing.openrouter import MODELS, LoopbackOpenRouter
+from composer_pipeline.testing.openrouter.server import MODELS, LoopbackOpenRouter
 
 PRICING = {"prompt": "0.0000003", "completion": "0.0000012", "request": "0"}
 ROW: dict[str, Any] = {

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from composer_pipeline.actions import Action
 from composer_pipeline.chat.messages import to_chat, wire_messages
+from composer_pipeline.cli.views.plan import plan_tables
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.agreement.replay_vote import VoteDecision
 from composer_pipeline.preferences.pairs.build import build_pairs
@@ -19,9 +20,8 @@ from composer_pipeline.publishing.dataset import build_dataset
 from composer_pipeline.replay.engine.run import replay
 from composer_pipeline.replay.pending_days import pending_days
 from composer_pipeline.replay.plan.plan import plan, selector_for
-from composer_pipeline.replay.plan_show import plan_tables
 from composer_pipeline.replay.teachers import Teacher, TeacherSet
-from composer_pipeline.testing.openrouter import LoopbackOpenRouter, SimulatedModel
+from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter, SimulatedModel
 from composer_pipeline.testing.personas import PersonaName, Script, prefix_key
 from composer_pipeline.testing.states import DAY, write_sessions
 from composer_pipeline.trace_states import TraceState, load_states

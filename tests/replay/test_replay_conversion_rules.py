@@ -24,7 +24,7 @@ from composer_pipeline.chat.messages import Conversion, to_chat, wire_messages
 from composer_pipeline.chat.tools import session_tools
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.testing.chat_rules import broken_rules, leaks
-from composer_pipeline.testing.sessions import sample_sessions_dir
+from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
 from composer_pipeline.trace_states import TraceState, load_states
 from composer_pipeline.traces.ingest import ingest
 

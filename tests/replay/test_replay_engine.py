@@ -23,7 +23,7 @@ from composer_pipeline.replay.engine.run import ReplayReport, replay
 from composer_pipeline.replay.ledger.ledger import Ledger
 from composer_pipeline.replay.plan.plan import plan
 from composer_pipeline.replay.teachers import TeacherSet
-from composer_pipeline.testing.openrouter import Asked, Fault, LoopbackOpenRouter
+from composer_pipeline.testing.openrouter.server import Asked, Fault, LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script
 from composer_pipeline.testing.states import DAY, write_session
 from composer_pipeline.trace_states import load_states

@@ -18,7 +18,7 @@ from composer_pipeline.lake.store import Lake
 from composer_pipeline.replay.engine.run import ReplayReport, replay
 from composer_pipeline.replay.ledger.ledger import Ledger
 from composer_pipeline.replay.teachers import TeacherSet
-from composer_pipeline.testing.openrouter import Asked, Fault, LoopbackOpenRouter
+from composer_pipeline.testing.openrouter.server import Asked, Fault, LoopbackOpenRouter
 
 Serve = Callable[..., LoopbackOpenRouter]
 MASTER = "sk-or-master-0d107d09f5bbe40cade3de5c71e9e9b7"

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from composer_pipeline.cli.progress import LiveReplay
+from composer_pipeline.cli.views.progress import LiveReplay
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.replay.engine.report import Snapshot, TeacherProgress
 from composer_pipeline.replay.teachers import TeacherSet
-from composer_pipeline.testing.openrouter import Fault, LoopbackOpenRouter
+from composer_pipeline.testing.openrouter.server import Fault, LoopbackOpenRouter
 
 Serve = Callable[..., LoopbackOpenRouter]
 SNAPSHOT = Snapshot(

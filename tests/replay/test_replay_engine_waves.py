@@ -20,7 +20,7 @@ from composer_pipeline.replay.engine.run import ReplayReport, Snapshot, replay
 from composer_pipeline.replay.ledger.ledger import Ledger, LedgerFull
 from composer_pipeline.replay.selection.selector import Answers
 from composer_pipeline.replay.teachers import Teacher, TeacherSet
-from composer_pipeline.testing.openrouter import Asked, Fault, LoopbackOpenRouter
+from composer_pipeline.testing.openrouter.server import Asked, Fault, LoopbackOpenRouter
 from composer_pipeline.testing.states import write_sessions
 from composer_pipeline.trace_states import TraceState
 

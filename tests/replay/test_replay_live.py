@@ -11,12 +11,12 @@ import pytest
 
 from composer_pipeline import cli
 from composer_pipeline.actions import Action
+from composer_pipeline.doctor.live import Finding, LiveReport, Patience, probe_live
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.replay.ledger.ledger import Ledger
-from composer_pipeline.replay.live import Finding, LiveReport, Patience, probe_live
 from composer_pipeline.replay.teachers import TeacherSet
-from composer_pipeline.testing.openrouter import (
+from composer_pipeline.testing.openrouter.server import (
     MODELS,
     Fault,
     LoopbackOpenRouter,
@@ -180,7 +180,7 @@ def test_from_the_command_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     serve(models=reasoning(), latency=0.3)
-    monkeypatch.setattr("composer_pipeline.replay.live.Patience", lambda: QUICK)
+    monkeypatch.setattr("composer_pipeline.doctor.live.Patience", lambda: QUICK)
     demo = str(root / "recipes" / "teachers" / "demo.yaml")
     arguments = ["doctor", "--live", "--teachers", demo, "--lake", lake.url, "--json"]
     with pytest.raises(SystemExit) as caught:

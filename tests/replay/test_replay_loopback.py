@@ -15,7 +15,8 @@ import pytest
 
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.errors import InputError
-from composer_pipeline.testing.openrouter import (
+from composer_pipeline.testing.openrouter.faults import MIX, parse_mix
+from composer_pipeline.testing.openrouter.server import (
     MODELS,
     Asked,
     Fault,
@@ -25,7 +26,6 @@ from composer_pipeline.testing.openrouter import (
     SimulatedModel,
     flaky_fault,
 )
-from composer_pipeline.testing.openrouter_faults import MIX, parse_mix
 from composer_pipeline.testing.personas import Script, prefix_key, restyled
 
 CACHE = {"X-OpenRouter-Cache": "true", "X-OpenRouter-Cache-TTL": "60"}
@@ -476,7 +476,13 @@ def test_taken_port_and_lifetime() -> None:
 
 @pytest.mark.slow
 def test_command_serves_the_bundled_sessions() -> None:
-    command = [sys.executable, "-m", "composer_pipeline.testing.openrouter", "--lifetime", "20"]
+    command = [
+        sys.executable,
+        "-m",
+        "composer_pipeline.testing.openrouter",
+        "--lifetime",
+        "20",
+    ]
     wrong = [*command, "--faults", "1", "--fault-mix", "nope=1"]
     told = subprocess.run(wrong, capture_output=True, text=True, check=False)
     assert (told.returncode, "no fault 'nope'" in told.stderr) == (2, True)

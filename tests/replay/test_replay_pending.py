@@ -13,7 +13,7 @@ from composer_pipeline.lake.store import Lake
 from composer_pipeline.replay.engine.run import replay
 from composer_pipeline.replay.pending_days import WINDOW_DAYS, pending_days
 from composer_pipeline.replay.teachers import TeacherSet
-from composer_pipeline.testing.openrouter import LoopbackOpenRouter
+from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.states import DAY, write_session
 
 TODAY = date.fromisoformat(DAY)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from composer_pipeline.actions import Action, ToolCall
+from composer_pipeline.cli.views.plan import plan_tables
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.agreement.replay_vote import VoteDecision
 from composer_pipeline.replay.catalogue.fetch import parse
@@ -28,9 +29,8 @@ from composer_pipeline.replay.plan.prompt_cache import (
     expected_cost,
     reuse,
 )
-from composer_pipeline.replay.plan_show import plan_tables
 from composer_pipeline.replay.teachers import TeacherSet
-from composer_pipeline.testing.openrouter import (
+from composer_pipeline.testing.openrouter.server import (
     MODELS,
     LoopbackOpenRouter,
     PriceOverride,

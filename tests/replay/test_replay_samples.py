@@ -10,9 +10,9 @@ from composer_pipeline.actions import Action
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.replay.engine.run import replay
 from composer_pipeline.replay.teachers import TeacherSet
-from composer_pipeline.testing.openrouter import LoopbackOpenRouter
+from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script
-from composer_pipeline.testing.sessions import answers, sample_sessions_dir
+from composer_pipeline.testing.sample_sessions.bundled import answers, sample_sessions_dir
 from composer_pipeline.trace_states import load_states
 from composer_pipeline.traces.ingest import ingest
 

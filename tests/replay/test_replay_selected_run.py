@@ -13,7 +13,7 @@ from composer_pipeline.preferences.pairs.build import build_pairs
 from composer_pipeline.replay.engine.run import ReplayReport, replay
 from composer_pipeline.replay.plan.plan import plan, selector_for
 from composer_pipeline.replay.teachers import TeacherSet
-from composer_pipeline.testing.openrouter import LoopbackOpenRouter
+from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script
 from composer_pipeline.testing.states import write_session
 from composer_pipeline.trace_states import load_states

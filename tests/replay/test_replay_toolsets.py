@@ -25,7 +25,7 @@ from composer_pipeline.lake.store import Lake
 from composer_pipeline.replay.engine.replies import judge
 from composer_pipeline.replay.engine.run import replay
 from composer_pipeline.replay.teachers import TeacherSet
-from composer_pipeline.testing.openrouter import LoopbackOpenRouter
+from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.states import DAY, write_session
 from composer_pipeline.trace_states import load_states
 

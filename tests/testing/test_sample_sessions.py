@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from composer_pipeline.testing import sessions
-from composer_pipeline.testing.authoring import REJECTED
+from composer_pipeline.testing.sample_sessions import bundled as sessions
+from composer_pipeline.testing.sample_sessions.authoring import REJECTED
 
 
 @pytest.fixture(scope="module")

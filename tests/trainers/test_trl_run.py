@@ -17,7 +17,7 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.testing.training import tiny_recipe, write_dataset
 from composer_pipeline.training.data import pair
-from composer_pipeline.training.evaluate import evaluate
+from composer_pipeline.training.evaluation.evaluate import evaluate
 from composer_pipeline.training.models import load_tokenizer
 from composer_pipeline.training.run import prepare, read_steps, report, train
 from composer_pipeline.training.windows import Windows

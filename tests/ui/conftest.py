@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from assets.profile import demo_settings, to_env
 from composer_pipeline.lake.store import Lake
+from examples.demo.profile import demo_settings, to_env
 
 #: Without these Chromium asks for hosts of its own, which a closed network refuses.
 FLAGS = [

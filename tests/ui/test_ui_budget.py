@@ -9,9 +9,9 @@ from playwright.sync_api import expect
 
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.replay.ledger.ledger import ledger_target, open_ledger
-from composer_pipeline.testing.openrouter import LoopbackOpenRouter
+from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script
-from composer_pipeline.testing.sessions import answers, sample_sessions_dir
+from composer_pipeline.testing.sample_sessions.bundled import answers, sample_sessions_dir
 from composer_pipeline.traces.ingest import ingest
 
 pytestmark = pytest.mark.ui

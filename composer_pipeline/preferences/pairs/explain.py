@@ -1,7 +1,7 @@
 """Why a state became a pair, or why it did not: every reply, its level, its cost.
 
 Belongs here: collecting an explanation from the lake (:func:`explain`). Does not belong here:
-how it looks on a terminal (``preferences.pair_view``). The vote is taken again from the
+how it looks on a terminal (``cli.views.pair``). The vote is taken again from the
 replies, so that an explanation is of what the code decides now.
 """
 

@@ -48,7 +48,7 @@ class Cluster(msgspec.Struct, frozen=True):
 
 
 class Decide(Protocol):
-    """The vote as the selection needs it; ``preferences.agreement.replay_vote`` has the real one."""
+    """The vote as the selection needs it; ``agreement.replay_vote`` has the real one."""
 
     @property
     def quorum(self) -> int:

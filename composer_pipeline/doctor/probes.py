@@ -1,7 +1,7 @@
 """The probes of ``doctor --live``, one function each.
 
 Belongs here: what is asked and what an answer means. Does not belong here: reserving, sending
-and keeping the answers (``replay.live``).
+and keeping the answers (``doctor.live``).
 
 Each probe returns what was *observed*; ``ok`` means that the behaviour is the one the engine
 relies on, ``warn`` that it is another one that costs money or care, ``fail`` that something
@@ -14,10 +14,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from decimal import Decimal
 from typing import Any
 
+from composer_pipeline.doctor.live import Finding, Prober
 from composer_pipeline.money import to_pico
 from composer_pipeline.replay.catalogue.model_records import ModelRecord
 from composer_pipeline.replay.catalogue.price_bounds import MILLION, per_million
-from composer_pipeline.replay.live import Finding, Prober
 from composer_pipeline.replay.provider.outcome import read_json
 from composer_pipeline.replay.teachers import Teacher
 

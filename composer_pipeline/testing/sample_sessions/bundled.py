@@ -1,10 +1,10 @@
 """The bundled sample sessions: where they lie, and what careful teachers would do.
 
 Belongs here: the folder of committed files, the command that writes it again, and the
-better actions. Does not belong here: the texts (``testing.scenarios_*``) and the shape
-of records (``testing.authoring``).
+better actions. Does not belong here: the texts (``billfold``, ``birdlog``, ``ladle``, ``tidepage``)
+and the shape of records (``testing.sample_sessions.authoring``).
 
-    python -m composer_pipeline.testing.sessions --write
+    python -m composer_pipeline.testing.sample_sessions.bundled --write
 
 writes the files; without the option the command says whether they are up to date.
 Actions are given as a model would write them, with the fictional home folders of the
@@ -17,13 +17,11 @@ from functools import cache
 from pathlib import Path
 
 from composer_pipeline.actions import Action
-from composer_pipeline.testing import (
-    scenarios_billfold,
-    scenarios_birdlog,
-    scenarios_ladle,
-    scenarios_tidepage,
-)
-from composer_pipeline.testing.authoring import Session
+from composer_pipeline.testing.sample_sessions import billfold as scenarios_billfold
+from composer_pipeline.testing.sample_sessions import birdlog as scenarios_birdlog
+from composer_pipeline.testing.sample_sessions import ladle as scenarios_ladle
+from composer_pipeline.testing.sample_sessions import tidepage as scenarios_tidepage
+from composer_pipeline.testing.sample_sessions.authoring import Session
 
 _MODULES = (scenarios_billfold, scenarios_tidepage, scenarios_ladle, scenarios_birdlog)
 
@@ -90,7 +88,9 @@ def write(folder: Path | None = None) -> int:
 
 def main() -> int:
     """Run the command; exit 1 when the committed files are out of date."""
-    parser = argparse.ArgumentParser(prog="python -m composer_pipeline.testing.sessions")
+    parser = argparse.ArgumentParser(
+        prog="python -m composer_pipeline.testing.sample_sessions.bundled"
+    )
     parser.add_argument("--write", action="store_true", help="write the committed files")
     if parser.parse_args().write:
         print(f"wrote {write()} files below {sample_sessions_dir()}")

@@ -1,10 +1,10 @@
 """Sample sessions on ``ladle``, a fictional recipe converter in Go.
 
 Belongs here: the texts of five sessions, one of them a fork. Does not belong here: the
-shape of records (``testing.authoring``). Every key, address and name is invented.
+shape of records (``testing.sample_sessions.authoring``). Every key, address and name is invented.
 """
 
-from composer_pipeline.testing.authoring import (
+from composer_pipeline.testing.sample_sessions.authoring import (
     REJECTED,
     Project,
     Session,

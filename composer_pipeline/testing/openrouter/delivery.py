@@ -1,7 +1,7 @@
 """The loopback provider's replies as bytes, and how they reach the client, or do not.
 
 Belongs here: the JSON of a reply, its form as a cache hit and as an event stream, and
-delivery under a fault. Does not belong here: what is billed (``testing.openrouter_billing``).
+delivery under a fault. Does not belong here: what is billed (``testing.openrouter.billing``).
 """
 
 import asyncio
@@ -17,8 +17,8 @@ from aiohttp import web
 
 from composer_pipeline.actions import Action
 from composer_pipeline.chat.messages import short_name
-from composer_pipeline.testing.openrouter_billing import Bill, usd
-from composer_pipeline.testing.openrouter_faults import Fault
+from composer_pipeline.testing.openrouter.billing import Bill, usd
+from composer_pipeline.testing.openrouter.faults import Fault
 
 _exact = msgspec.json.Encoder(decimal_format="number")
 _HANG_S = 3600.0

@@ -1,7 +1,7 @@
 """Held-out evaluation of a run: before (base model) and after (trained).
 
 Belongs here: what is measured, the cache, and starting the worker. Does not belong here:
-loading models (``training.evaluate_worker``, a process of its own, so that torch stays out
+loading models (``training.evaluation.worker``, a process of its own, so that torch stays out
 of the caller).
 
 Preference accuracy alone proves nothing: DPO raises it while behaviour falls. It is
@@ -76,7 +76,7 @@ def evaluate(
         if known["identity"] == identity:
             return EvaluationReport(run_dir, split, known["metrics"], reused=True)
     recipe = TrainingRecipe.load(run_dir / RECIPE)
-    command = [sys.executable, "-m", "composer_pipeline.training.evaluate_worker"]
+    command = [sys.executable, "-m", "composer_pipeline.training.evaluation.worker"]
     done = subprocess.run(
         [*command, "--lake", lake.url, "--run-dir", str(run_dir), "--split", split],
         cwd=repo_root(),

@@ -3,8 +3,8 @@
 Belongs here: the shape of the records (one content block a line, ``parentUuid``
 chains, progress records, compaction, rewinds, subagents, damaged lines) and a virtual
 working folder, so that what the agent reads, edits and writes is consistent. Does not
-belong here: the texts of the sessions (``testing.scenarios_*``) and where they are
-stored (``testing.sessions``).
+belong here: the texts of the sessions (``billfold``, ``birdlog``, ``ladle``, ``tidepage``) and
+where they are stored (``testing.sample_sessions.bundled``).
 
 Everything is a function of the session's slug: the same script gives the same bytes.
 In every string ``§`` stands for the session's working directory and ``¤`` for the

@@ -1,8 +1,8 @@
 """Asking the provider what its documentation leaves open, for cents and under a ceiling.
 
 Belongs here: one session of probes, the ledger around each paid question, and the report
-that is kept. Does not belong here: what each probe does (``replay.live_probes``), and checks
-of the environment (``composer_pipeline.doctor``).
+that is kept. Does not belong here: what each probe does (``doctor.probes``), and checks
+of the environment (``composer_pipeline.doctor.environment``).
 
 These probes have been run against the loopback provider only, never against the real
 service; what they say about it is known once somebody with a key runs them.
@@ -232,7 +232,7 @@ def probe_live(
         InputError: a ceiling that is not above 0, a missing key, an endpoint of another API,
             or a lake that cannot be written.
     """
-    from composer_pipeline.replay.live_probes import PROBES
+    from composer_pipeline.doctor.probes import PROBES
 
     if not Decimal(max_usd).is_finite() or to_pico(max_usd) <= 0:
         raise InputError(f"--max-usd must be above 0 USD, not {max_usd}")

@@ -1,8 +1,8 @@
 """A loopback server that speaks OpenRouter's API over real HTTP, and knows the true bill.
 
 Belongs here: the server's life, chat completions, the response cache. Does not belong here:
-prices (``testing.openrouter_models``), money (``testing.openrouter_billing``), the other
-endpoints (``testing.openrouter_account``), faults (``testing.openrouter_faults``), what a
+prices (``testing.openrouter.models``), money (``testing.openrouter.billing``), the other
+endpoints (``testing.openrouter.account``), faults (``testing.openrouter.faults``), what a
 simulated teacher decides (``testing.personas``).
 
     python -m composer_pipeline.testing.openrouter --port 8399 --faults 0.2 --lifetime 600
@@ -38,8 +38,8 @@ import orjson
 from aiohttp import web
 
 from composer_pipeline.money import to_pico
-from composer_pipeline.testing.openrouter_account import AccountRoutes
-from composer_pipeline.testing.openrouter_billing import (
+from composer_pipeline.testing.openrouter.account import AccountRoutes
+from composer_pipeline.testing.openrouter.billing import (  # fmt: skip
     ApiKey,
     Bill,
     Books,
@@ -47,14 +47,14 @@ from composer_pipeline.testing.openrouter_billing import (
     cost_of,
     count_tokens,
     generation_id,
-)  # fmt: skip
-from composer_pipeline.testing.openrouter_delivery import (
+)
+from composer_pipeline.testing.openrouter.delivery import (  # fmt: skip
     as_hit,
     deliver,
     reply_json,
     reply_message,
-)  # fmt: skip
-from composer_pipeline.testing.openrouter_faults import (
+)
+from composer_pipeline.testing.openrouter.faults import (  # fmt: skip
     Asked,
     Fault,
     FaultHook,
@@ -63,13 +63,13 @@ from composer_pipeline.testing.openrouter_faults import (
     flaky_fault,
     parse_mix,
     refusal,
-)  # fmt: skip
-from composer_pipeline.testing.openrouter_models import (
+)
+from composer_pipeline.testing.openrouter.models import (  # fmt: skip
     MODELS,
     PriceOverride,
     SimulatedModel,
     aliases,
-)  # fmt: skip
+)
 from composer_pipeline.testing.personas import Script
 
 __all__ = [
@@ -395,7 +395,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--usage-lag", type=float, default=0.0, help="seconds")
     options = parser.parse_args(arguments)
     from composer_pipeline.errors import InputError
-    from composer_pipeline.testing.sessions import answers, sample_sessions_dir
+    from composer_pipeline.testing.sample_sessions.bundled import answers, sample_sessions_dir
 
     mix = None
     try:

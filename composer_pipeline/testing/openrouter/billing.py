@@ -2,7 +2,7 @@
 
 Belongs here: how many tokens a body has, which of them a prompt cache held, what a
 generation costs, whose key pays, and what a key's usage shows. Does not belong here: HTTP
-(``testing.openrouter``) or what a model answers.
+(``testing.openrouter.server``) or what a model answers.
 
 Tokens are counted without a tokenizer, so that anyone can check a bill with ``wc -c``:
 
@@ -30,7 +30,7 @@ import msgspec
 import orjson
 
 from composer_pipeline.money import to_pico
-from composer_pipeline.testing.openrouter_models import SimulatedModel
+from composer_pipeline.testing.openrouter.models import SimulatedModel
 
 BYTES_PER_TOKEN = 4
 ROOT = "root"

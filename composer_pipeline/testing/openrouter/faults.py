@@ -1,7 +1,7 @@
 """What goes wrong at the loopback provider, by hand or by a seeded mix.
 
 Belongs here: the kinds of fault, which request gets which, and the replies of refusals.
-Does not belong here: how a damaged reply is delivered (``testing.openrouter_delivery``).
+Does not belong here: how a damaged reply is delivered (``testing.openrouter.delivery``).
 """
 
 import hashlib

@@ -1,10 +1,10 @@
 """Sample sessions on ``birdlog``, a fictional bird-watching log in Rust.
 
 Belongs here: the texts of three sessions. Does not belong here: the shape of records
-(``testing.authoring``). Every key, address and name is invented.
+(``testing.sample_sessions.authoring``). Every key, address and name is invented.
 """
 
-from composer_pipeline.testing.authoring import (
+from composer_pipeline.testing.sample_sessions.authoring import (
     REJECTED,
     Project,
     Session,

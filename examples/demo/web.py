@@ -15,9 +15,9 @@ from pathlib import Path
 
 from dotenv import dotenv_values
 
-from assets.profile import demo_settings, loopback, to_env
+from examples.demo.profile import demo_settings, loopback, to_env
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def main() -> None:

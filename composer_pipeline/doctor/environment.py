@@ -2,7 +2,7 @@
 
 Belongs here: what ``composer-pipeline doctor`` looks at. It prints no value of a key.
 :func:`run_checks` makes no request; :func:`run_live` shows the replay room's probes
-(``replay.live``) in the same form.
+(``doctor.live``) in the same form.
 """
 
 import importlib.util
@@ -47,9 +47,9 @@ def run_live(
         max_usd: ceiling of all probes together.
 
     Raises:
-        InputError: see :func:`composer_pipeline.replay.live.probe_live`.
+        InputError: see :func:`composer_pipeline.doctor.live.probe_live`.
     """
-    from composer_pipeline.replay.live import probe_live
+    from composer_pipeline.doctor.live import probe_live
     from composer_pipeline.replay.teachers import TeacherSet
 
     report = probe_live(

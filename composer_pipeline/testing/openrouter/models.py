@@ -1,7 +1,7 @@
 """The loopback provider's catalogue: models, their prices, and how each caches prompts.
 
 Belongs here: what a simulated model is and how ``GET /models`` shows it. Does not belong
-here: what a call costs (``testing.openrouter_billing``).
+here: what a call costs (``testing.openrouter.billing``).
 
 Prices are USD per token, decimal text in the catalogue, as on OpenRouter.
 """

@@ -23,13 +23,13 @@ from rich.table import Table
 from assets.definitions import build_defs
 from assets.jobs import range_tags
 from assets.partitions import day_ranges
-from assets.profile import demo_settings, loopback
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.replay.teachers import TeacherSet
 from composer_pipeline.settings import Settings
+from examples.demo.profile import demo_settings, loopback
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 QUIET = {"loggers": {"console": {"config": {"log_level": "WARNING"}}}}
 
 console = Console(soft_wrap=False)

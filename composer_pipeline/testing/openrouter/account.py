@@ -1,7 +1,7 @@
 """The loopback provider's other endpoints: catalogue, keys, credit, generations.
 
 Belongs here: everything but ``POST /chat/completions``. Does not belong here: the numbers
-(``testing.openrouter_billing``), which are told here as exact decimals.
+(``testing.openrouter.billing``), which are told here as exact decimals.
 """
 
 import time
@@ -13,10 +13,10 @@ import msgspec
 from aiohttp import web
 
 from composer_pipeline.money import to_pico
-from composer_pipeline.testing.openrouter_billing import ApiKey, Books, usd
-from composer_pipeline.testing.openrouter_delivery import exact_json
-from composer_pipeline.testing.openrouter_faults import error_reply
-from composer_pipeline.testing.openrouter_models import SimulatedModel
+from composer_pipeline.testing.openrouter.billing import ApiKey, Books, usd
+from composer_pipeline.testing.openrouter.delivery import exact_json
+from composer_pipeline.testing.openrouter.faults import error_reply
+from composer_pipeline.testing.openrouter.models import SimulatedModel
 
 #: What ``/credits`` tells of an account whose credit is not limited: 1000 USD.
 _PLENTY = 10**15

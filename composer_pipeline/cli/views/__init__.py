@@ -1,0 +1,1 @@
+"""Everything the command line draws: one state, one pair, a plan, progress. rich lives here."""

@@ -1,0 +1,1 @@
+"""What is wrong, before it costs something: the environment, and the provider for cents."""

@@ -1,0 +1,5 @@
+"""``python -m composer_pipeline.testing.openrouter``."""
+
+from composer_pipeline.testing.openrouter.server import main
+
+main()

@@ -1,0 +1,1 @@
+"""Bundled sample sessions, the scripts that write them, and what careful teachers would do."""

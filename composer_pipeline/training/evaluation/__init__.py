@@ -1,0 +1,1 @@
+"""Held-out evaluation: the stage, and the process that loads the model."""

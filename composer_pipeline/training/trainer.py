@@ -5,7 +5,6 @@ recipe asks for nothing a trainer cannot carry. Does not belong here: training. 
 this module loads no torch.
 """
 
-import importlib.metadata
 import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,9 +12,8 @@ from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 from composer_pipeline.errors import InputError
+from composer_pipeline.plugins import Registry
 from composer_pipeline.training.recipe import TrainingRecipe
-
-GROUP = "composer_pipeline.trainers"
 
 #: ``exact``: the formula itself. ``sampled``: an unbiased estimate from sampled tokens.
 Fidelity = Literal["exact", "sampled"]
@@ -71,27 +69,12 @@ class TRL:
         return [python, "-m", "trainers.trl", *options]
 
 
-def trainer_names() -> list[str]:
-    """Return the registered trainers' names, sorted."""
-    return sorted({"trl", *(point.name for point in importlib.metadata.entry_points(group=GROUP))})
-
-
-def get_trainer(name: str) -> Trainer:
-    """Return the trainer that a recipe names.
-
-    Raises:
-        InputError: no trainer has this name, or what is registered is not a trainer.
-    """
-    if name == TRL.name:  # works from a checkout that is not installed
-        return TRL()
-    points = list(importlib.metadata.entry_points(group=GROUP, name=name))
-    if not points:
-        known = ", ".join(trainer_names())
-        raise InputError(f"recipe field trainer: no trainer {name!r}; known: {known}")
-    trainer = points[0].load()()
-    if not isinstance(trainer, Trainer):
-        raise InputError(f"trainer {name!r} ({points[0].value}) does not keep the Trainer protocol")
-    return trainer
+TRAINERS: Registry[Trainer] = Registry(
+    "composer_pipeline.trainers",
+    "trainer",
+    Trainer,  # type: ignore[type-abstract]  # a protocol to check against
+    {TRL.name: TRL},
+)
 
 
 def validate(recipe: TrainingRecipe) -> Trainer:
@@ -101,7 +84,7 @@ def validate(recipe: TrainingRecipe) -> Trainer:
         InputError: a channel has a weight that the trainer cannot carry, replicas that it
             cannot run, or a module it needs is missing.
     """
-    trainer = get_trainer(recipe.trainer)
+    trainer = TRAINERS.get(recipe.trainer, "recipe field trainer")
     able = trainer.capabilities()
     for channel in recipe.channels.weights():
         if channel not in able.channels:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from composer_pipeline import plugins
 from composer_pipeline.errors import InputError
 from composer_pipeline.training import trainer as contract
 from composer_pipeline.training.recipe import TrainingRecipe
@@ -30,14 +31,14 @@ class NotATrainer:
 
 @pytest.fixture
 def registered(monkeypatch):
-    def entry_points(*, group, name=None):
-        points = [
+    def entry_points(*, group):
+        return [
             importlib.metadata.EntryPoint("sampled", f"{__name__}:Sampled", group),
             importlib.metadata.EntryPoint("odd", f"{__name__}:NotATrainer", group),
+            importlib.metadata.EntryPoint("trl", "a.stale.installation:TRL", group),
         ]
-        return [p for p in points if name in (None, p.name)]
 
-    monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
+    monkeypatch.setattr(plugins, "entry_points", entry_points)
     monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
 
 
@@ -59,9 +60,9 @@ def test_trl_carries_every_channel_exactly():
     ]
 
 
-def test_the_package_registers_trl():
-    points = importlib.metadata.entry_points(group=contract.GROUP, name="trl")
-    assert [p.load() for p in points] in ([contract.TRL], [])  # [] where it is not installed
+@pytest.mark.usefixtures("registered")
+def test_the_built_in_trainer_needs_no_entry_point_and_yields_to_none():
+    assert isinstance(contract.TRAINERS.get("trl"), contract.TRL)
 
 
 @pytest.mark.usefixtures("registered")
@@ -77,11 +78,13 @@ def test_a_channel_that_cannot_be_carried_is_an_error():
 
 @pytest.mark.usefixtures("registered")
 def test_unknown_and_broken_trainers_are_named():
-    assert contract.trainer_names() == ["odd", "sampled", "trl"]
-    with pytest.raises(InputError, match="known: odd, sampled, trl"):
-        contract.get_trainer("nope")
+    assert contract.TRAINERS.names() == ["trl", "odd", "sampled"]
+    with pytest.raises(
+        InputError, match=r"recipe field trainer: no trainer 'nope'; known: odd, sampled, trl"
+    ):
+        contract.validate(TrainingRecipe(name="x", trainer="nope"))
     with pytest.raises(InputError, match="protocol"):
-        contract.get_trainer("odd")
+        contract.TRAINERS.get("odd")
 
 
 def test_a_missing_module_names_the_install_line(monkeypatch):
@@ -92,8 +95,10 @@ def test_a_missing_module_names_the_install_line(monkeypatch):
 
 def test_the_room_imports_no_heavy_module():
     code = (
-        "import sys; from composer_pipeline.training import data, evaluate, models, recipe,"
-        " rewards, run, trainer; import trainers.trl.__main__\n"
+        "import sys; from composer_pipeline.training import data, models, recipe, rewards, run\n"
+        "from composer_pipeline.training import trainer\n"
+        "from composer_pipeline.training.evaluation import evaluate\n"
+        "import trainers.trl.__main__\n"
         "bad = {'torch', 'trl', 'transformers', 'datasets', 'peft', 'dagster'} & set(sys.modules)\n"
         "assert not bad, bad"
     )

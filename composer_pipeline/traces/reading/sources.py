@@ -12,15 +12,13 @@ package adds a source as an entry point of the group ``composer_pipeline.trace_s
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from importlib.metadata import entry_points
 from itertools import chain, islice
 from typing import Protocol, runtime_checkable
 
-from composer_pipeline.errors import InputError
+from composer_pipeline.plugins import Registry
 from composer_pipeline.traces.reading.codex import Codex
 from composer_pipeline.traces.reading.records import LineStats, Record, read_records
 
-GROUP = "composer_pipeline.trace_sources"
 #: Lines that a source sees to recognise a file.
 HEAD_LINES = 5
 
@@ -63,6 +61,14 @@ class ClaudeCode:
         return read_records(lines, stats)
 
 
+SOURCES: Registry[TraceSource] = Registry(
+    "composer_pipeline.trace_sources",
+    "trace source",
+    TraceSource,  # type: ignore[type-abstract]  # a protocol to check against
+    {Codex.name: Codex, ClaudeCode.name: ClaudeCode},
+)
+
+
 @cache
 def sources() -> tuple[TraceSource, ...]:
     """Return the sources in the order they are asked; Claude Code is the last.
@@ -70,17 +76,8 @@ def sources() -> tuple[TraceSource, ...]:
     Raises:
         InputError: an entry point cannot be loaded or is no :class:`TraceSource`.
     """
-    found: dict[str, TraceSource] = {Codex.name: Codex()}
-    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
-        try:
-            source = point.load()()
-        except (ImportError, AttributeError, TypeError) as error:
-            raise InputError(f"trace source {point.name} cannot be loaded: {error}") from error
-        if not isinstance(source, TraceSource):
-            raise InputError(f"trace source {point.name} ({point.value}) is no TraceSource")
-        if not isinstance(source, ClaudeCode):
-            found[point.name] = source
-    return (*found.values(), ClaudeCode())
+    names = [name for name in SOURCES.names() if name != ClaudeCode.name]
+    return tuple(SOURCES.get(name) for name in (*names, ClaudeCode.name))
 
 
 def source_of(head: Sequence[bytes]) -> TraceSource:

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from composer_pipeline.testing.postgres import INSTALL, PostgresServer, postgres_folder
+from tests.places import ROOT
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 def require(part: str, present: bool, how: str) -> None:

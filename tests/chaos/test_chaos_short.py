@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from composer_pipeline.testing.postgres import postgres_folder
+from tests.places import ROOT
 
-ROOT = Path(__file__).parents[2]
 DRIVER = Path(__file__).with_name("chaos_driver.py")
 
 

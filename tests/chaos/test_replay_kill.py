@@ -18,8 +18,9 @@ from composer_pipeline.testing.openrouter.server import Asked, Fault, LoopbackOp
 from composer_pipeline.testing.personas import Script
 from composer_pipeline.testing.states import write_sessions
 from composer_pipeline.trace_states import load_states
+from tests.places import ROOT
 
-DEMO = Path(__file__).parents[2] / "recipes" / "teachers" / "demo.yaml"
+DEMO = ROOT / "recipes" / "teachers" / "demo.yaml"
 
 REPLAY = """
 import sys

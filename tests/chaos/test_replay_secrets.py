@@ -22,8 +22,8 @@ from composer_pipeline.replay.engine.run import replay
 from composer_pipeline.replay.teachers import TeacherSet
 from composer_pipeline.testing.openrouter.server import FaultMix, LoopbackOpenRouter
 from composer_pipeline.testing.states import DAY, write_session, write_sessions
+from tests.places import ROOT
 
-ROOT = Path(__file__).parents[2]
 API_KEY = "sk-or-v1-5d41402abc4b2a76b9719d911017c592recognisable"
 MANAGEMENT_KEY = "sk-or-v1-7d793037a0760186574b0282f2f435e7provisioning"
 

@@ -12,7 +12,6 @@ import os
 import tarfile
 from collections import Counter
 from decimal import Decimal
-from pathlib import Path
 
 import krippendorff
 import pytest
@@ -30,6 +29,7 @@ from composer_pipeline.testing.personas import Script, prefix_key, restyled
 from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
 from composer_pipeline.trace_states import load_states
 from composer_pipeline.traces.ingest import ingest
+from tests.places import CORPUS
 
 ROLES = ("careful", "contrarian", "flaky", "steady")
 FAMILIES = {"careful": "alpha", "steady": "beta", "contrarian": "gamma", "flaky": "delta"}
@@ -117,7 +117,7 @@ class Relations(Script):
 
 def corpus_sessions(folder):
     """Unpack the first small real sessions of the corpus."""
-    path = Path(__file__).resolve().parents[3] / "shared" / "corpus"
+    path = CORPUS
     archive = path / "claude-code-sessions.tar.xz"
     if not archive.exists():
         if "corpus" in os.environ.get("COMPOSER_REQUIRE", "").split(","):

@@ -1,13 +1,10 @@
 """Recipes: defaults, and errors that name the file and the field."""
 
-from pathlib import Path
-
 import pytest
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.training.recipe import TrainingRecipe
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.places import ROOT
 
 
 @pytest.mark.parametrize("name", ["demo", "default"])

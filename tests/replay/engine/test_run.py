@@ -27,6 +27,7 @@ from composer_pipeline.testing.openrouter.server import Asked, Fault, LoopbackOp
 from composer_pipeline.testing.personas import Script
 from composer_pipeline.testing.states import DAY, write_session
 from composer_pipeline.trace_states import load_states
+from tests.places import ROOT
 
 Serve = Callable[..., LoopbackOpenRouter]
 USD = Decimal(1)
@@ -154,7 +155,7 @@ def test_missing_key_names_the_variable(
     lake: Lake, teacher_set: TeacherSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OPENROUTER_API_KEY", raising=False)
-    real = TeacherSet.load(Path(__file__).parents[2] / "recipes" / "teachers" / "default.yaml")
+    real = TeacherSet.load(ROOT / "recipes" / "teachers" / "default.yaml")
     with pytest.raises(InputError, match="OPENROUTER_API_KEY"):
         run(lake, real)
     assert not (Path(lake.root) / "ledger.db").exists()

@@ -7,8 +7,9 @@ import pytest
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.replay.teachers import TeacherSet
+from tests.places import ROOT
 
-RECIPES = Path(__file__).parents[2] / "recipes" / "teachers"
+RECIPES = ROOT / "recipes" / "teachers"
 
 GOOD = """
 endpoint: {name: loopback, base_url: "http://127.0.0.1:1/api/v1", simulated: true}

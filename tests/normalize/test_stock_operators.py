@@ -26,9 +26,9 @@ from composer_pipeline.normalize.operators import (
 )
 from composer_pipeline.normalize.text_columns import COLUMNS
 from composer_pipeline.settings import recipes_dir
+from tests.places import ROOT
 
 PEERS = Path(__file__).with_name("normalize_peers.py")
-ROOT = Path(__file__).parents[2]
 
 Ask = Callable[..., dict[str, Any]]
 Steps = list[tuple[str, dict[str, Any]]]

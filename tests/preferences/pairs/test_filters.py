@@ -1,7 +1,6 @@
 """The recipe's rules: caps, weights, benchmarks; and the sums that must come out."""
 
 from datetime import UTC, datetime
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -19,6 +18,7 @@ from composer_pipeline.preferences.pairs.filters import hindsight, select
 from composer_pipeline.preferences.quality.row_accounting import leaks
 from composer_pipeline.preferences.rules import Hindsight, PreferenceRules, bundled_benchmarks
 from composer_pipeline.testing.states import DAY, write_session
+from tests.places import ROOT
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 KNOWN = Benchmarks({"django/django": "SWE-bench", "psf/requests": "SWE-bench"})
@@ -190,7 +190,7 @@ def test_a_bad_list_of_benchmarks_names_itself(tmp_path):
 
 
 def test_the_shipped_recipe_is_the_default():
-    path = Path(__file__).parents[2] / "recipes" / "preferences" / "default.yaml"
+    path = ROOT / "recipes" / "preferences" / "default.yaml"
     assert PreferenceRules.load(path) == PreferenceRules()
 
 

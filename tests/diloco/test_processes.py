@@ -13,8 +13,8 @@ from composer_pipeline.diloco.outer import decode_state, state_sha
 from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.diloco.supervisor import ReplicaCommand, ReplicasFailed, Supervisor
 from composer_pipeline.errors import InputError
+from tests.places import ROOT
 
-ROOT = Path(__file__).parents[2]
 TOY = Path(__file__).with_name("toy_replica.py")
 SPEC = DiLoCoSpec(
     rounds=4,

@@ -2,7 +2,6 @@
 
 import json
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,8 +21,9 @@ from composer_pipeline.replay.provider.client import (
     worst_case,
 )
 from composer_pipeline.replay.teachers import TeacherSet
+from tests.places import ROOT
 
-DEMO = Path(__file__).parents[2] / "recipes" / "teachers" / "demo.yaml"
+DEMO = ROOT / "recipes" / "teachers" / "demo.yaml"
 GOOD = {
     "id": "gen-1",
     "choices": [{"finish_reason": "stop", "message": {"content": "hi"}}],

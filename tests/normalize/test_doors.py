@@ -18,8 +18,8 @@ from composer_pipeline.cli import main
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.normalize.stage import normalize
 from composer_pipeline.settings import recipes_dir
+from tests.places import ROOT
 
-ROOT = Path(__file__).parents[2]
 DEFAULT = recipes_dir() / "normalize" / "default.yaml"
 DAY, NEXT = "2026-11-16", "2026-11-17"
 BASE: dict[str, Any] = {

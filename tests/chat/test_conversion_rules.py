@@ -27,8 +27,7 @@ from composer_pipeline.testing.chat_rules import broken_rules, leaks
 from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
 from composer_pipeline.trace_states import TraceState, load_states
 from composer_pipeline.traces.ingest import ingest
-
-CORPUS = Path(__file__).resolve().parents[3] / "shared" / "corpus"
+from tests.places import CORPUS
 
 #: Templates with tools and parallel calls, of three vendors. With ``COMPOSER_FULL=1`` all
 #: states are rendered; else every seventh, and the last of each chain.

@@ -11,6 +11,7 @@ from composer_pipeline import plugins
 from composer_pipeline.errors import InputError
 from composer_pipeline.training import trainer as contract
 from composer_pipeline.training.recipe import TrainingRecipe
+from tests.places import ROOT
 
 
 class Sampled:
@@ -102,5 +103,4 @@ def test_the_room_imports_no_heavy_module():
         "bad = {'torch', 'trl', 'transformers', 'datasets', 'peft', 'dagster'} & set(sys.modules)\n"
         "assert not bad, bad"
     )
-    root = Path(__file__).resolve().parents[2]
-    subprocess.run([sys.executable, "-c", code], cwd=root, check=True)
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

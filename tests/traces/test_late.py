@@ -18,6 +18,7 @@ from composer_pipeline.traces.graph.turns import Trajectory
 from composer_pipeline.traces.ingest import ingest
 from composer_pipeline.traces.parse import analyse
 from composer_pipeline.traces.reading.records import LineStats, read_records
+from tests.places import ROOT
 
 
 def states_of(lake: Lake, path: Path | str) -> dict[str, Any]:
@@ -442,7 +443,7 @@ def test_fuzzing_invents_no_state(script: Any) -> None:
     """The short form of `python benchmarks/fuzz_traces.py`."""
     import importlib.util
 
-    path = Path(__file__).resolve().parents[2] / "benchmarks" / "fuzz_traces.py"
+    path = ROOT / "benchmarks" / "fuzz_traces.py"
     spec = importlib.util.spec_from_file_location("fuzz_traces", path)
     assert spec is not None
     assert spec.loader is not None

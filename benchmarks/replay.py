@@ -99,7 +99,8 @@ class Conversations:
         """Build the body as ``Questions.build`` does."""
         from composer_pipeline.chat.messages import Conversion
         from composer_pipeline.replay.ledger.ledger import Call
-        from composer_pipeline.replay.provider.client import request_key, serialise, worst_case
+        from composer_pipeline.replay.provider.bounds import worst_case
+        from composer_pipeline.replay.provider.client import request_key, serialise
         from composer_pipeline.replay.questions import Question
 
         conversion = Conversion(messages(int(state.state_id, 16)), [], {}, {}, "bench")

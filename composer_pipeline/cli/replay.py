@@ -123,8 +123,7 @@ def budget_show(
     *, ledger: LedgerOption = "", lake: LakeOption = "", as_json: JsonOption = False
 ) -> None:
     """List the ledger's scopes: ceiling, spent, reserved and unknown, in exact USD."""
-    from composer_pipeline.replay.ledger.budget import budget_report
-    from composer_pipeline.replay.ledger.ledger import ledger_target
+    from composer_pipeline.replay.ledger.ledger import budget_report, ledger_target
 
     report = budget_report(ledger_target(open_lake(lake), ledger))
     if as_json:
@@ -239,7 +238,8 @@ def doctor(
         max_usd: ceiling of --live in USD.
         teachers: teacher file of --live (COMPOSER_TEACHERS); the cheapest teacher is asked.
     """
-    from composer_pipeline.doctor.environment import run_checks, run_live
+    from composer_pipeline.doctor.environment import run_checks
+    from composer_pipeline.doctor.live import run_live
 
     settings = Settings.from_env()
     probes: list[dict[str, str]] = []

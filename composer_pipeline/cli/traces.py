@@ -132,8 +132,7 @@ def state(state_id: str, /, *, lake: LakeOption = "", as_json: JsonOption = Fals
         state_id: as `states` lists it; an unambiguous beginning is enough.
     """
     from composer_pipeline.cli.views.states import show_state
-    from composer_pipeline.trace_states import load_state
-    from composer_pipeline.traces.following import following
+    from composer_pipeline.trace_states import following, load_state
 
     store = open_lake(lake)
     found = load_state(store, state_id)

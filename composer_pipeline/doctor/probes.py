@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from decimal import Decimal
 from typing import Any
 
-from composer_pipeline.doctor.live import Finding, Prober
+from composer_pipeline.doctor.prober import Finding, Prober
 from composer_pipeline.money import to_pico
 from composer_pipeline.replay.catalogue.model_records import ModelRecord
 from composer_pipeline.replay.catalogue.price_bounds import MILLION, per_million

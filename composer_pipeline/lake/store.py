@@ -9,7 +9,6 @@ the new one. Files are byte-deterministic: the same table gives the same bytes.
 """
 
 import io
-import json
 import os
 import shutil
 import tempfile
@@ -24,123 +23,37 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake.columns import column, constant
+from composer_pipeline.lake.columns import constant
+from composer_pipeline.lake.parquet import (
+    empty_table,
+    group_rows,
+    parquet_writer,
+    plain_table,
+    encode_parquet,
+    rows_from_table,
+    table_from_rows,
+)
 from composer_pipeline.lake.tables import TABLES, TableSpec
 
 if TYPE_CHECKING:
     import duckdb
 
-#: Content-defined chunking, equal to ``datasets.config.DEFAULT_CDC_OPTIONS``.
-CDC = {"min_chunk_size": 256 * 1024, "max_chunk_size": 1024 * 1024, "norm_level": 0}
 
-#: Decoded bytes of a row group stay below the Hub viewer's limit.
-ROW_GROUP_BYTES = 64 << 20
 
-#: Compact tables: small row groups, so that a reader of one prefix decodes little else.
-COMPACT_GROUP_BYTES = 4 << 20
-COMPACT_LEVEL = 7
 
 #: Lengths apart from texts and small steps of numbers: both compress better, and faster.
-_TEXT, _STEPS = "DELTA_LENGTH_BYTE_ARRAY", "DELTA_BINARY_PACKED"
-_ENCODED = {
-    **dict.fromkeys(("hash", "json", "state_id", "message_id", "digest"), _TEXT),
-    **dict.fromkeys(("n", "ts", "n_chars", "n_messages", "turn"), _STEPS),
-}
 
 
-def encode_parquet(table: pa.Table, *, compact: bool = False) -> bytes:
-    """Return ``table`` as Parquet bytes with the writer settings of the lake.
-
-    zstd-3, a 64 MiB dictionary limit, content-defined chunking and a page index: 38
-    times smaller than the default push on prefix-expanded states, and deterministic.
-    ``compact`` is :attr:`TableSpec.compact`.
-    """
-    sink = io.BytesIO()
-    with _parquet_writer(sink, table.schema, compact=compact) as writer:
-        # An empty row group makes `datasets` fail on the file; none at all loads as no rows.
-        if table.num_rows:
-            writer.write_table(table, row_group_size=_group_rows(table, compact=compact))
-        if not compact:
-            writer.add_key_value_metadata({"content_defined_chunking": json.dumps(CDC)})
-    return sink.getvalue()
 
 
-def _group_rows(table: pa.Table, *, compact: bool) -> int:
-    size: int = table.nbytes
-    rows: int = table.num_rows
-    if compact:
-        # Groups of equal size: a small rest would compress badly.
-        groups = max(1, round(size / COMPACT_GROUP_BYTES))
-        return max(1, -(-rows // groups))
-    return max(1, ROW_GROUP_BYTES // max(1, size // max(1, rows)))
 
 
-def _parquet_writer(sink: Any, schema: pa.Schema, *, compact: bool) -> pq.ParquetWriter:
-    if not compact:
-        return pq.ParquetWriter(
-            sink,
-            schema,
-            compression="zstd",
-            compression_level=3,
-            use_dictionary=True,
-            dictionary_pagesize_limit=64 << 20,
-            write_page_index=True,
-            use_content_defined_chunking=CDC,
-        )
-    # Ids and long texts are nearly all distinct: a dictionary of them costs space.
-    plain = {*_ENCODED, "messages"}
-    return pq.ParquetWriter(
-        sink,
-        schema.remove_metadata(),
-        compression="zstd",
-        compression_level=COMPACT_LEVEL,
-        use_dictionary=[name for name in schema.names if name not in plain],
-        column_encoding={n: how for n, how in _ENCODED.items() if n in schema.names} or None,
-        write_statistics=[name for name in schema.names if name in ("n", "state_id")],
-        store_schema=False,
-        data_page_size=COMPACT_GROUP_BYTES,
-    )
 
 
-def table_from_rows(spec: TableSpec, rows: Sequence[dict[str, Any]]) -> pa.Table:
-    """Build a table with ``spec``'s schema from dictionaries.
-
-    Values of ``list<arrow.json>`` columns are lists of Python objects or of JSON text;
-    objects are written as compact JSON with their key order kept.
-
-    Raises:
-        InputError: a row has a column that the schema does not know.
-    """
-    known = set(spec.schema.names)
-    for row in rows:
-        if not known.issuperset(row) and (unknown := set(row) - known):
-            raise InputError(f"table {spec.name} has no column {sorted(unknown)[0]!r}")
-    columns = []
-    for field in spec.schema:
-        values = [row.get(field.name) for row in rows]
-        if field.type == pa.list_(pa.json_()):
-            text = [None if v is None else [_json_text(item) for item in v] for v in values]
-            columns.append(column(text, pa.list_(pa.string())).cast(field.type))
-        else:
-            columns.append(column(values, field.type))
-    return pa.Table.from_arrays(columns, schema=spec.schema)
 
 
-def rows_from_table(table: pa.Table) -> list[dict[str, Any]]:
-    """Return the rows as dictionaries, JSON message columns decoded to objects."""
-    rows: list[dict[str, Any]] = table.to_pylist()
-    names = [f.name for f in table.schema if f.type == pa.list_(pa.json_())]
-    for row in rows:
-        for name in names:
-            if row[name] is not None:
-                row[name] = [json.loads(item) for item in row[name]]
-    return rows
 
 
-def _json_text(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 class Lake:
@@ -361,7 +274,7 @@ class Lake:
         if pieces:
             return pa.concat_tables(pieces)
         extra = [pa.field(key, pa.string()) for key in spec.partition_keys]
-        return _empty(pa.schema([*schema, *extra]))
+        return empty_table(pa.schema([*schema, *extra]))
 
     def rows(self, table: str, **kwargs: Any) -> list[dict[str, Any]]:
         """Read like :meth:`read`, as dictionaries with JSON message columns decoded."""
@@ -415,7 +328,7 @@ class Lake:
                 )
             else:
                 empty = self.read(name)
-                con.register(f"_empty_{name}", _plain(empty))
+                con.register(f"_empty_{name}", plain_table(empty))
                 con.execute(f"CREATE VIEW {name} AS SELECT * FROM _empty_{name}")
         return con
 
@@ -441,7 +354,7 @@ class PartitionWriter:
             )
         except OSError as error:
             raise InputError(f"lake {lake.url} is not writable: {_reason(error)}") from error
-        self._parquet = _parquet_writer(self._file, spec.schema, compact=spec.compact)
+        self._parquet = parquet_writer(self._file, spec.schema, compact=spec.compact)
 
     def write(self, table: pa.Table) -> None:
         """Append rows; the table has the partition's schema."""
@@ -450,7 +363,7 @@ class PartitionWriter:
             if self.spec.compact:
                 table = table.replace_schema_metadata()
                 table = table.cast(self._parquet.schema)
-            rows = _group_rows(table, compact=self.spec.compact)
+            rows = group_rows(table, compact=self.spec.compact)
             self._parquet.write_table(table, row_group_size=rows)
 
     def commit(self) -> None:
@@ -493,22 +406,8 @@ def spec_of(table: str) -> TableSpec:
     return TABLES[table]
 
 
-def _empty(schema: pa.Schema) -> pa.Table:
-    """``Schema.empty_table`` for schemas with ``list<arrow.json>``, which pyarrow refuses."""
-    columns = []
-    for field in schema:
-        plain = pa.list_(pa.string()) if field.type == pa.list_(pa.json_()) else field.type
-        columns.append(column([], plain).cast(field.type))
-    return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _plain(table: pa.Table) -> pa.Table:
-    """Storage types in place of extension types, which DuckDB cannot register empty."""
-    fields = [
-        pa.field(f.name, pa.list_(pa.string()) if f.type == pa.list_(pa.json_()) else f.type)
-        for f in table.schema
-    ]
-    return pa.schema(fields).empty_table()
 
 
 def _reason(error: OSError) -> str:

@@ -14,28 +14,22 @@ import io
 import json
 import os
 import re
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from composer_pipeline.errors import ComposerError, InputError
+from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.lake.tables import SCHEMA_VERSION, TABLES
+from composer_pipeline.lake.tables import SCHEMA_VERSION
 from composer_pipeline.preferences.quality.statistics import ALL
 from composer_pipeline.publishing.card import CONFIGS, card, file_path, simulated_rows
-from composer_pipeline.publishing.splits import SPLITS, overlaps, prompt_hash
-from composer_pipeline.redaction.text import find_secrets
+from composer_pipeline.publishing.gates import check_gates
+from composer_pipeline.publishing.hub import Hub
+from composer_pipeline.publishing.splits import SPLITS
 
-ATTEMPTS = 5
 _REPO = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
-
-
-class PublishRefused(ComposerError):
-    """A gate found something in the data that must not be published. Exit code 1."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +102,7 @@ def publish(
         return PublishReport("", sorted(files), len(changes), rows, private, True, changes)
     if not token:
         raise InputError(f"environment variable {token_env} holds no token")
-    hub = _Hub(repo, token, endpoint)
+    hub = Hub(repo, token, endpoint)
     try:
         head, changes = hub.bring(files, private=private, dry_run=dry_run)
     except hub.hub.errors.OfflineModeIsEnabled as error:
@@ -159,209 +153,4 @@ def _manifest(tables: Mapping[tuple[str, str], pa.Table], files: Mapping[str, by
 # -- gates ---------------------------------------------------------------------
 
 
-def check_gates(tables: Mapping[tuple[str, str], pa.Table]) -> None:
-    """Refuse data that must not be published; look at what the final files decode to.
-
-    Raises:
-        PublishRefused: a secret, a group, session or prompt in two splits, or a pair
-            whose two sides are equal.
-    """
-    sides: list[tuple[str, dict[str, str]]] = []
-    for (config, split), table in tables.items():
-        spec = TABLES[CONFIGS[config]]
-        if table.column_names != spec.schema.names:
-            raise PublishRefused(f"{config}/{split}: its columns are not those of {spec.name}")
-        for row, column, kinds in _secrets(table):
-            raise PublishRefused(
-                f"{config}/{split}: row {row}, column {column} holds {', '.join(kinds)}"
-            )
-        prompts = table.column("prompt").to_pylist()
-        for group, session, prompt in zip(
-            table.column("group_id").to_pylist(),
-            table.column("session_id").to_pylist(),
-            prompts,
-            strict=True,
-        ):
-            digest = prompt_hash([json.loads(message) for message in prompt])
-            sides.append((split, {"group": group, "session": session, "prompt": digest}))
-        if config == "pairs":
-            _check_pairs(table, split)
-    for kind, count in overlaps(sides).items():
-        if count:
-            raise PublishRefused(f"{count} {kind}(s) are in both splits")
-
-
-def _check_pairs(table: pa.Table, split: str) -> None:
-    ids = table.column("pair_id").to_pylist()
-    if len(set(ids)) != len(ids):
-        raise PublishRefused(f"pairs/{split}: a pair_id occurs twice")
-    for pair_id, chosen, rejected in zip(
-        ids,
-        table.column("chosen").to_pylist(),
-        table.column("rejected").to_pylist(),
-        strict=True,
-    ):
-        if not chosen or not rejected or chosen == rejected:
-            raise PublishRefused(
-                f"pairs/{split}: pair {pair_id} has an empty side or chosen equal to rejected"
-            )
-
-
-def _secrets(table: pa.Table) -> Iterator[tuple[int, str, list[str]]]:
-    """Scan every string of a table, inside JSON too; each distinct string once."""
-    clean: set[str] = set()
-    for name in table.column_names:
-        for row, value in enumerate(table.column(name).to_pylist()):
-            is_json = "arrow.json" in str(table.schema.field(name).type)
-            items = value if isinstance(value, list) else [value]
-            for item in items:
-                if item in clean or not isinstance(item, str):
-                    continue
-                for text in _strings(json.loads(item)) if is_json else (item,):
-                    if kinds := find_secrets(text):
-                        yield row, name, kinds
-                clean.add(item)
-
-
-def _strings(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _strings(key)
-            yield from _strings(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _strings(inner)
-
-
 # -- commit --------------------------------------------------------------------
-
-
-class _Hub:
-    """The real client, with our retries. Holds the token; has no repr of it."""
-
-    def __init__(self, repo: str, token: str, endpoint: str | None) -> None:
-        try:
-            import huggingface_hub as hub
-        except ImportError as error:
-            raise InputError(
-                "publishing needs: pip install 'composer-pipeline[publish]'"
-            ) from error
-        self.repo = repo
-        self.hub = hub
-        self.api = hub.HfApi(endpoint=endpoint, token=token)
-
-    def bring(
-        self, files: Mapping[str, bytes], *, private: bool, dry_run: bool
-    ) -> tuple[str, dict[str, str]]:
-        """Make the repository hold ``files``; return its head and what changed."""
-        if not dry_run:
-            self._call(
-                lambda: self.api.create_repo(
-                    self.repo, repo_type="dataset", private=private, exist_ok=True
-                )
-            )
-        for attempt in range(ATTEMPTS):
-            head, remote = self._remote(private=private, missing_ok=dry_run)
-            changes = plan_changes(files, remote)
-            if dry_run or not changes:
-                return head, changes
-            try:
-                return self._commit(files, changes, head), changes
-            except (self.hub.errors.HfHubHTTPError, RuntimeError) as error:
-                # The client wraps the failure of an upload in a RuntimeError.
-                cause = error.__cause__ if isinstance(error, RuntimeError) else error
-                if not isinstance(cause, self.hub.errors.HfHubHTTPError):
-                    raise
-                status = cause.response.status_code if cause.response is not None else 0
-                # 412: someone committed since; look again. 409: someone is committing.
-                if status not in (409, 412):
-                    raise ComposerError(_sentence(self.repo, status)) from None
-                if status == 409:
-                    time.sleep(0.5 * 2**attempt)
-        raise ComposerError(f"dataset {self.repo}: others kept committing; {ATTEMPTS} attempts")
-
-    def _remote(self, *, private: bool, missing_ok: bool) -> tuple[str, dict[str, str]]:
-        try:
-            info = self.api.repo_info(self.repo, repo_type="dataset")
-        except self.hub.errors.RepositoryNotFoundError:
-            if missing_ok:
-                return "", {}
-            raise ComposerError(_sentence(self.repo, 404)) from None
-        except self.hub.errors.HfHubHTTPError as error:
-            status = error.response.status_code if error.response is not None else 0
-            raise ComposerError(_sentence(self.repo, status)) from None
-        if private and not info.private:
-            raise InputError(
-                f"dataset {self.repo} is public; private=False (--public) publishes there"
-            )
-        tree = self._call(
-            lambda: list(
-                self.api.list_repo_tree(
-                    self.repo, repo_type="dataset", recursive=True, revision=info.sha
-                )
-            )
-        )
-        remote = {
-            entry.path: entry.lfs.sha256 if entry.lfs else entry.blob_id
-            for entry in tree
-            if isinstance(entry, self.hub.hf_api.RepoFile)
-        }
-        return str(info.sha), remote
-
-    def _commit(self, files: Mapping[str, bytes], changes: Mapping[str, str], head: str) -> str:
-        operations: list[Any] = [
-            self.hub.CommitOperationDelete(path_in_repo=path)
-            if how == "delete"
-            else self.hub.CommitOperationAdd(path_in_repo=path, path_or_fileobj=files[path])
-            for path, how in changes.items()
-        ]
-        info = self.api.create_commit(
-            self.repo,
-            operations,
-            repo_type="dataset",
-            commit_message=f"Publish {sum(how != 'delete' for how in changes.values())} files",
-            parent_commit=head,
-        )
-        return str(info.oid)
-
-    def _call(self, action: Callable[[], Any]) -> Any:
-        try:
-            return action()
-        except self.hub.errors.HfHubHTTPError as error:
-            status = error.response.status_code if error.response is not None else 0
-            raise ComposerError(_sentence(self.repo, status)) from None
-
-
-def plan_changes(files: Mapping[str, bytes], remote: Mapping[str, str]) -> dict[str, str]:
-    """Return path to ``add``, ``replace`` or ``delete``, sorted by path.
-
-    Args:
-        files: what the repository shall hold.
-        remote: path to SHA-256 (LFS) or git blob id of what it holds. Files that are not
-            ours (outside ``data/``) are left alone.
-    """
-    changes = {}
-    for path, data in files.items():
-        if path not in remote:
-            changes[path] = "add"
-        elif remote[path] not in (hashlib.sha256(data).hexdigest(), _git_blob(data)):
-            changes[path] = "replace"
-    for path in remote:
-        if path not in files and path.startswith("data/") and path.endswith(".parquet"):
-            changes[path] = "delete"
-    return dict(sorted(changes.items()))
-
-
-def _git_blob(data: bytes) -> str:
-    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()  # noqa: S324
-
-
-def _sentence(repo: str, status: int) -> str:
-    reasons = {
-        401: "the token is not accepted",
-        403: "the token may not write there",
-        404: "it does not exist, or the token may not see it",
-    }
-    return f"dataset {repo}: {reasons.get(status, f'the Hub answered {status}')}"

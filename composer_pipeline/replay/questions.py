@@ -18,7 +18,8 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.replay.catalogue.fetch import Verdict, terms_of
 from composer_pipeline.replay.ledger.ledger import Call
-from composer_pipeline.replay.provider.client import request_key, serialise, worst_case
+from composer_pipeline.replay.provider.bounds import worst_case
+from composer_pipeline.replay.provider.client import request_key, serialise
 from composer_pipeline.replay.teachers import Teacher, TeacherSet
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ The same three give the same folder; when that is complete it is used again, and
 interrupted it goes on from its last committed round.
 """
 
-import hashlib
 import json
 import os
 import shutil
@@ -25,10 +24,11 @@ import yaml
 
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.training.data import TABLE_OF, require_rows
+from composer_pipeline.training.data import require_rows
+from composer_pipeline.training.identity import fingerprint, repo_root
 from composer_pipeline.training.models import SMOLLM2
 from composer_pipeline.training.recipe import TrainingRecipe
-from composer_pipeline.training.trainer import validate
+from composer_pipeline.training.registry import validate
 
 Progress = Callable[[str, int, int], None]
 RECIPE, DATA, METRICS, RESULT = "recipe.yaml", "data.msgpack", "metrics.jsonl", "composer.json"
@@ -133,30 +133,6 @@ def report(run_dir: str | Path, *, reused: bool = False) -> TrainReport:
     return TrainReport(run_dir, run_dir / "checkpoint", result["metrics"], reused)
 
 
-def fingerprint(lake: Lake, recipe: TrainingRecipe) -> str:
-    """Return the identity of a run: recipe, training rows and code, 12 hexadecimal digits."""
-    digest = hashlib.blake2b(digest_size=6)
-    digest.update(recipe.model_dump_json().encode())
-    digest.update(dataset_digest(lake, recipe).encode())
-    root = repo_root()
-    for folder in ("composer_pipeline/losses", "composer_pipeline/diloco", "trainers/trl"):
-        for path in sorted((root / folder).glob("*.py")):
-            digest.update(path.read_bytes())
-    for name in ("data.py", "windows.py", "rewards.py", "models.py"):
-        digest.update((Path(__file__).parent / name).read_bytes())
-    return digest.hexdigest()
-
-
-def dataset_digest(lake: Lake, recipe: TrainingRecipe, *, split: str = "train") -> str:
-    """Return a hash of the Parquet bytes of a split of the weighted channels' tables."""
-    digest = hashlib.blake2b(digest_size=16)
-    for channel in sorted(recipe.channels.weights()):
-        path = lake.path(TABLE_OF[channel], split=split).removeprefix(lake.root + "/")
-        digest.update(channel.encode())
-        digest.update(lake.get_bytes(path) if lake.exists(path) else b"")
-    return digest.hexdigest()
-
-
 def environment(recipe: TrainingRecipe) -> dict[str, str]:
     """Return the variables that a trainer process needs besides the caller's own."""
     paths = [str(repo_root()), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -173,11 +149,6 @@ def environment(recipe: TrainingRecipe) -> dict[str, str]:
     if recipe.threads:
         env["OMP_NUM_THREADS"] = str(recipe.threads)
     return env
-
-
-def repo_root() -> Path:
-    """Return the folder that ``composer_pipeline`` lies in."""
-    return Path(__file__).resolve().parents[2]
 
 
 def write_recipe(recipe: TrainingRecipe, run_dir: Path) -> None:

@@ -1,19 +1,13 @@
-"""The trainer contract: what a training backend says about itself, and finding one.
+"""The trainer contract: what a training backend says about itself.
 
-Belongs here: the protocol, capabilities, the registry (entry points), and the check that a
-recipe asks for nothing a trainer cannot carry. Does not belong here: training. Importing
-this module loads no torch.
+Belongs here: the protocol and capabilities. Does not belong here: which trainers there are
+(``training.registry``), and training. Importing this module loads no torch.
 """
 
-import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
-
-from composer_pipeline.errors import InputError
-from composer_pipeline.plugins import Registry
-from composer_pipeline.training.recipe import TrainingRecipe
 
 #: ``exact``: the formula itself. ``sampled``: an unbiased estimate from sampled tokens.
 Fidelity = Literal["exact", "sampled"]
@@ -47,57 +41,3 @@ class Trainer(Protocol):
     def command(self, python: str, recipe: Path, lake: str, run_dir: Path) -> Sequence[str]:
         """Return the command that trains; it must write the run folder's contract."""
         ...
-
-
-class TRL:
-    """``python -m trainers.trl``: all three channels exactly, on CPU or one GPU a replica."""
-
-    name = "trl"
-
-    def capabilities(self) -> Capabilities:
-        """All three channels exactly, with DiLoCo."""
-        install = "pip install 'composer-pipeline[train]'"
-        return Capabilities(
-            channels={"grpo": "exact", "sdpo": "exact", "dpo": "exact"},
-            diloco=True,
-            modules=dict.fromkeys(("torch", "trl", "peft", "transformers"), install),
-        )
-
-    def command(self, python: str, recipe: Path, lake: str, run_dir: Path) -> Sequence[str]:
-        """Return ``python -m trainers.trl --recipe … --lake … --run-dir …``."""
-        options = ["--recipe", str(recipe), "--lake", lake, "--run-dir", str(run_dir)]
-        return [python, "-m", "trainers.trl", *options]
-
-
-TRAINERS: Registry[Trainer] = Registry(
-    "composer_pipeline.trainers",
-    "trainer",
-    Trainer,  # type: ignore[type-abstract]  # a protocol to check against
-    {TRL.name: TRL},
-)
-
-
-def validate(recipe: TrainingRecipe) -> Trainer:
-    """Return the recipe's trainer after checking that it can carry the recipe.
-
-    Raises:
-        InputError: a channel has a weight that the trainer cannot carry, replicas that it
-            cannot run, or a module it needs is missing.
-    """
-    trainer = TRAINERS.get(recipe.trainer, "recipe field trainer")
-    able = trainer.capabilities()
-    for channel in recipe.channels.weights():
-        if channel not in able.channels:
-            carried = ", ".join(able.channels) or "none"
-            raise InputError(
-                f"recipe field channels.{channel}.weight: trainer {trainer.name!r} cannot carry"
-                f" this channel (it carries: {carried}); set the weight to 0"
-            )
-    if recipe.diloco.replicas > 1 and not able.diloco:
-        raise InputError(
-            f"recipe field diloco.replicas: trainer {trainer.name!r} runs only one replica"
-        )
-    for module, install in able.modules.items():
-        if importlib.util.find_spec(module) is None:
-            raise InputError(f"trainer {trainer.name!r} needs {module}: {install}")
-    return trainer

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.chat.tools import CORE, REGISTRY, infer, session_tools, tool_schemas
+from composer_pipeline.chat.tool_registry import CORE, REGISTRY
+from composer_pipeline.chat.tools import infer, session_tools, tool_schemas
 
 
 @dataclass

@@ -8,9 +8,8 @@ import pytest
 
 from composer_pipeline.cli import main
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.trace_states import load_states
+from composer_pipeline.trace_states import following, load_states
 from composer_pipeline.traces.audit import day_audit
-from composer_pipeline.traces.following import following
 from composer_pipeline.traces.ingest import ingest
 
 DAY = "2026-11-16"

@@ -3,7 +3,6 @@ import sys
 
 import pytest
 
-from composer_pipeline.diloco.data import shard
 from composer_pipeline.diloco.log import (
     Commit,
     Contribution,
@@ -11,7 +10,7 @@ from composer_pipeline.diloco.log import (
     OuterLog,
     OuterLogError,
 )
-from composer_pipeline.diloco.spec import DiLoCoSpec
+from composer_pipeline.diloco.spec import DiLoCoSpec, shard
 from composer_pipeline.errors import InputError
 
 

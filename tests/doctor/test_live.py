@@ -11,7 +11,8 @@ import pytest
 
 from composer_pipeline import cli
 from composer_pipeline.actions import Action
-from composer_pipeline.doctor.live import Finding, LiveReport, Patience, probe_live
+from composer_pipeline.doctor.live import LiveReport, probe_live
+from composer_pipeline.doctor.prober import Finding, Patience
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.replay.ledger.ledger import Ledger

@@ -15,7 +15,8 @@ from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.lake.tables import TABLES
 from composer_pipeline.publishing import publish as room
-from composer_pipeline.publishing.publish import PublishRefused, publish
+from composer_pipeline.publishing.gates import PublishRefused
+from composer_pipeline.publishing.publish import publish
 from composer_pipeline.testing.hub import LoopbackHub, Repo
 
 REPO = "someone/agent-pairs"

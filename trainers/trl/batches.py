@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from composer_pipeline.diloco.data import shard
+from composer_pipeline.diloco.spec import shard
 from composer_pipeline.errors import InputError
 
 T = TypeVar("T")

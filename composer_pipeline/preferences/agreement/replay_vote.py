@@ -18,7 +18,7 @@ from composer_pipeline.preferences.agreement.vote import (
     situation_of,
     vote,
 )
-from composer_pipeline.replay.selection.curtailed import Cluster
+from composer_pipeline.replay.selection.stopping import Cluster
 
 
 class VoteDecision:

@@ -29,7 +29,8 @@ from typing import Any
 import pyarrow as pa
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake.store import Lake, encode_parquet, table_from_rows
+from composer_pipeline.lake.parquet import encode_parquet, table_from_rows
+from composer_pipeline.lake.store import Lake
 from composer_pipeline.lake.tables import JSON_LIST, TableSpec
 from composer_pipeline.preferences.export.student_samples import read_samples, sampled_pairs
 from composer_pipeline.preferences.hints.from_disagreement import SOURCE, consensus_hint

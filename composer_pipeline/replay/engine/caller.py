@@ -24,7 +24,8 @@ from composer_pipeline.replay.engine.rate_limit import Lane
 from composer_pipeline.replay.engine.report import Progress
 from composer_pipeline.replay.ledger.group_commit import Commits
 from composer_pipeline.replay.ledger.ledger import Admission, Reply
-from composer_pipeline.replay.provider.client import Wire, anchor, anchored_tokens, worst_case
+from composer_pipeline.replay.provider.bounds import anchor, anchored_tokens, worst_case
+from composer_pipeline.replay.provider.client import Wire
 from composer_pipeline.replay.provider.outcome import BUSY_STATUSES, Outcome, TokenPrice
 from composer_pipeline.replay.questions import Question, Questions
 from composer_pipeline.replay.teachers import Teacher

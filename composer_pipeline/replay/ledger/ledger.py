@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from composer_pipeline.errors import ComposerError, InputError
-from composer_pipeline.money import to_pico
+from composer_pipeline.money import to_pico, to_usd
 from composer_pipeline.replay.ledger import queries, rules
 from composer_pipeline.replay.ledger import sweep as ledger_sweep
 from composer_pipeline.replay.ledger.batch import BEAT_S, Batch, Operation
@@ -396,3 +396,30 @@ def _open_store(target: str | os.PathLike[str]) -> Store:
     from composer_pipeline.replay.ledger.sqlite import SqliteStore
 
     return SqliteStore(target)
+
+
+def budget_report(target: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return every scope of a ledger with exact amounts in USD, as decimal text.
+
+    Args:
+        target: path or URL; a ledger that does not exist has no scopes and is not created.
+
+    Returns:
+        ``ledger`` (its name), ``scopes`` ({scope, ceiling_usd, spent_usd, reserved_usd,
+        unknown_usd}; a ceiling of ``None`` is none) and ``quarantined`` (teacher -> why).
+    """
+    ledger = existing_ledger(target)
+    if ledger is None:
+        return {"ledger": str(target), "scopes": [], "quarantined": {}}
+    with ledger:
+        scopes = [
+            {
+                "scope": name,
+                "ceiling_usd": None if held.ceiling is None else to_usd(held.ceiling),
+                "spent_usd": to_usd(held.spent),
+                "reserved_usd": to_usd(held.reserved),
+                "unknown_usd": to_usd(held.unknown),
+            }
+            for name, held in ledger.status().items()
+        ]
+        return {"ledger": ledger.name, "scopes": scopes, "quarantined": ledger.quarantined()}

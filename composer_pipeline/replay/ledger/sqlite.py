@@ -16,8 +16,14 @@ from typing import Any, Literal
 import msgspec
 
 from composer_pipeline.errors import ComposerError, InputError
-from composer_pipeline.replay.ledger.schema import VERSION, statements
-from composer_pipeline.replay.ledger.store import Query, Session, Write, found_version
+from composer_pipeline.replay.ledger.store import (
+    VERSION,
+    Query,
+    Session,
+    Write,
+    found_version,
+    statements,
+)
 from composer_pipeline.replay.ledger.values import LedgerFull
 
 #: How long a transaction waits for those of other processes.

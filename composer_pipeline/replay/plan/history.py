@@ -14,7 +14,7 @@ from composer_pipeline.actions import Action
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.replay.plan.prompt_cache import DEFAULT_P, DEFAULT_Q
 from composer_pipeline.replay.questions import BYTES_PER_TOKEN
-from composer_pipeline.replay.selection.curtailed import (
+from composer_pipeline.replay.selection.stopping import (
     Decide,
     clusters_of,
     has_vote,

@@ -20,7 +20,8 @@ from composer_pipeline.replay.ledger.ledger import existing_ledger, ledger_targe
 from composer_pipeline.replay.plan.history import Agreement, measure_agreement, measure_replies
 from composer_pipeline.replay.plan.strategies import Strategy, TeacherPlan, Work, pricing_of
 from composer_pipeline.replay.questions import Questions
-from composer_pipeline.replay.selection.curtailed import CurtailedSelector, Decide, Price, ask_order
+from composer_pipeline.replay.selection.curtailed import CurtailedSelector
+from composer_pipeline.replay.selection.stopping import Decide, Price, ask_order
 from composer_pipeline.replay.teachers import Teacher, TeacherSet
 
 __all__ = ["Plan", "Strategy", "TeacherPlan", "catalogue_prices", "plan", "selector_for"]

@@ -25,7 +25,7 @@ import msgspec
 import orjson
 
 from composer_pipeline.replay.catalogue.model_records import Prices, Pricing
-from composer_pipeline.replay.selection.curtailed import Cluster, how_many
+from composer_pipeline.replay.selection.stopping import Cluster, how_many
 
 #: Agreement that is assumed where no replies were measured; a worked example, not a finding.
 DEFAULT_P, DEFAULT_Q = 0.6, 0.5

@@ -27,7 +27,7 @@ from composer_pipeline.replay.plan.prompt_cache import (
     reuse,
 )
 from composer_pipeline.replay.questions import Questions
-from composer_pipeline.replay.selection.curtailed import Decide, Price, audited, choose, has_vote
+from composer_pipeline.replay.selection.stopping import Decide, Price, audited, choose, has_vote
 from composer_pipeline.replay.teachers import Teacher
 
 #: The smallest prefix that most providers cache, in tokens; the loopback server has none.

@@ -10,7 +10,6 @@ temporary file, so that the graph of a file of any size fits into memory.
 """
 
 import hashlib
-import json
 import os
 import tempfile
 from array import array
@@ -18,10 +17,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import IO, Any
 
-import msgspec
-import orjson
-
-from composer_pipeline.traces.reading.records import decode_any
+from composer_pipeline.traces.reading.records import decode_any, encode, trimmed
 
 MEMORY = 4 << 20
 _CACHE_BYTES = 2 << 20
@@ -29,25 +25,6 @@ _CACHE_BYTES = 2 << 20
 #: Returns redacted JSON and what it replaced; `None` in its place keeps values as they are.
 Redact = Callable[[bytes, frozenset[str]], tuple[bytes, Counter[str]]]
 Counts = tuple[tuple[str, int], ...]
-
-
-_encode_text = msgspec.json.Encoder().encode
-
-
-def encode(value: Any) -> bytes:
-    """Return compact JSON with key order kept; lone surrogates become U+FFFD."""
-    try:
-        if type(value) is str:
-            return _encode_text(value)
-        return trimmed(orjson.dumps(value))
-    except (TypeError, ValueError):  # both libraries' errors are among them
-        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
-
-
-def trimmed(data: bytes) -> bytes:
-    """Return a copy without spare room: orjson leaves up to ten times what it wrote."""
-    return bytes(memoryview(data))
 
 
 class Redactor:

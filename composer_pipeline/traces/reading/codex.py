@@ -23,8 +23,7 @@ from typing import Any
 
 import msgspec
 
-from composer_pipeline.traces.graph.pool import encode
-from composer_pipeline.traces.reading.records import LineStats, Record, decode_any
+from composer_pipeline.traces.reading.records import LineStats, Record, decode_any, encode
 
 _TYPES = frozenset({"session_meta", "turn_context", "response_item", "event_msg", "compacted"})
 # Items that the interface or the provider makes, and that say nothing to train on.

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
+import orjson
 
 #: Record types of Claude Code 2.0 to 2.1.3xx that are met in practice.
 KNOWN_TYPES = frozenset(
@@ -386,3 +387,22 @@ def decode_any(raw: msgspec.Raw | bytes | None) -> Any:
         return json.loads(bytes(raw).decode("utf-8", "surrogatepass"))
     except (ValueError, RecursionError):
         return None
+
+
+_encode_text = msgspec.json.Encoder().encode
+
+
+def encode(value: Any) -> bytes:
+    """Return compact JSON with key order kept; lone surrogates become U+FFFD."""
+    try:
+        if type(value) is str:
+            return _encode_text(value)
+        return trimmed(orjson.dumps(value))
+    except (TypeError, ValueError):  # both libraries' errors are among them
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
+
+
+def trimmed(data: bytes) -> bytes:
+    """Return a copy without spare room: orjson leaves up to ten times what it wrote."""
+    return bytes(memoryview(data))

@@ -28,7 +28,23 @@ from composer_pipeline.traces.graph.nodes import Call, Node
 from composer_pipeline.traces.graph.turns import Trajectory
 from composer_pipeline.traces.reading.contents import result_text, text_of
 from composer_pipeline.traces.states.counts import REJECTION
-from composer_pipeline.traces.states.lines import LineStart
+
+
+class LineStart:
+    """A pattern at the start of any line of a text, as ``(?m)^pattern``.
+
+    The engine of ``re`` tries such a pattern at every character. Behind a newline, which
+    it looks for with ``memchr``, the same pattern is found several times faster.
+    """
+
+    def __init__(self, pattern: str) -> None:
+        self._first = re.compile(pattern)
+        self._later = re.compile(rf"\n(?:{pattern})")
+
+    def found(self, text: str) -> bool:
+        """Say whether any line of ``text`` begins with the pattern."""
+        return self._first.match(text) is not None or self._later.search(text) is not None
+
 
 WHOLE_ACTION = -1
 EDITS = frozenset({"Edit", "MultiEdit", "Write", "NotebookEdit"})

@@ -24,9 +24,10 @@ from composer_pipeline.lake.columns import column, numbers, utf8
 from composer_pipeline.lake.tables import MESSAGES
 from composer_pipeline.redaction.user_rules import redaction_version
 from composer_pipeline.traces.graph.nodes import NONE, Call, Node, Part
-from composer_pipeline.traces.graph.pool import Counts, Pool, encode
+from composer_pipeline.traces.graph.pool import Counts, Pool
 from composer_pipeline.traces.graph.turns import Trajectory
 from composer_pipeline.traces.reading.contents import blocks_of, result_text, text_of
+from composer_pipeline.traces.reading.records import encode
 
 #: What the client sends for a call whose result was never recorded.
 MISSING_RESULT = "[Tool result missing due to internal error]"

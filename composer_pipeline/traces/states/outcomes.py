@@ -11,7 +11,7 @@ import msgspec
 
 from composer_pipeline.traces.graph.nodes import Call, Node
 from composer_pipeline.traces.graph.turns import Trajectory
-from composer_pipeline.traces.states.lines import LineStart
+from composer_pipeline.traces.states.failures import LineStart
 
 _TEST_COMMAND = re.compile(
     r"\b(?:pytest|(?:npm|pnpm|yarn|bun|cargo|go|make|mix|swift|dotnet|gradlew?|mvn|tox|nox)"

@@ -18,15 +18,9 @@ from pathlib import Path
 
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.training.identity import repo_root
 from composer_pipeline.training.recipe import TrainingRecipe
-from composer_pipeline.training.run import (
-    RECIPE,
-    RESULT,
-    environment,
-    repo_root,
-    report,
-    write_json,
-)
+from composer_pipeline.training.run import RECIPE, RESULT, environment, report, write_json
 
 EVALUATION = "evaluation.json"
 #: Changes when the measures change.

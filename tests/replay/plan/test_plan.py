@@ -132,7 +132,7 @@ def test_shares_of_the_vote() -> None:
 
 @pytest.mark.parametrize("mode", ["exact", "student"])
 def test_shares_agree_with_drawing_votes(mode: str) -> None:
-    from composer_pipeline.replay.selection.curtailed import Cluster, how_many
+    from composer_pipeline.replay.selection.stopping import Cluster, how_many
 
     p, q, families, draws = 0.5, 0.4, 4, 20_000
     rng = random.Random(7)

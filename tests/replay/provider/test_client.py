@@ -10,15 +10,13 @@ from composer_pipeline.chat.day_tools import ArgumentCheck
 from composer_pipeline.chat.messages import Conversion
 from composer_pipeline.chat.tools import tool_schemas
 from composer_pipeline.replay.engine.replies import judge
+from composer_pipeline.replay.provider.bounds import anchor, anchored_tokens, worst_case
 from composer_pipeline.replay.provider.client import (
     TokenPrice,
-    anchor,
-    anchored_tokens,
     billed_cost,
     classify,
     request_key,
     serialise,
-    worst_case,
 )
 from composer_pipeline.replay.teachers import TeacherSet
 from tests.places import ROOT

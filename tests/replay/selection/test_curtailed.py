@@ -13,9 +13,10 @@ from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.agreement.replay_vote import VoteDecision
 from composer_pipeline.preferences.agreement.vote import Reply, vote
 from composer_pipeline.replay.plan.prompt_cache import asked_shares
-from composer_pipeline.replay.selection.curtailed import (
+from composer_pipeline.replay.selection.curtailed import CurtailedSelector
+from composer_pipeline.replay.selection.features import TROUBLE, features, skips, value
+from composer_pipeline.replay.selection.stopping import (
     Cluster,
-    CurtailedSelector,
     ask_order,
     audited,
     decided,
@@ -23,7 +24,6 @@ from composer_pipeline.replay.selection.curtailed import (
     least_needed,
     pair_found,
 )
-from composer_pipeline.replay.selection.features import TROUBLE, features, skips, value
 from composer_pipeline.replay.teachers import Selection, Teacher
 from composer_pipeline.testing.states import write_session
 from composer_pipeline.trace_states import TraceState, load_states

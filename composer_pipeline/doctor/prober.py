@@ -1,0 +1,194 @@
+"""One question to the provider, reserved in the ledger, and what it found.
+
+Belongs here: what a probe may do. Does not belong here: the probes (``doctor.probes``) and
+their report (``doctor.live``).
+"""
+
+import asyncio
+import secrets
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any, Literal
+
+import aiohttp
+import msgspec
+import orjson
+
+from composer_pipeline.chat.messages import Conversion
+from composer_pipeline.money import PICO, to_pico
+from composer_pipeline.replay.catalogue.fetch import Catalogue
+from composer_pipeline.replay.ledger.ledger import Call, Ledger, Reply
+from composer_pipeline.replay.provider.bounds import worst_case
+from composer_pipeline.replay.provider.client import Wire, request_key, serialise
+from composer_pipeline.replay.provider.outcome import Outcome, read_json
+from composer_pipeline.replay.teachers import Teacher, TeacherSet
+
+Status = Literal["ok", "warn", "fail", "skipped"]
+
+
+class Finding(msgspec.Struct):
+    """One probe's answer. ``skipped`` says why it was not asked; money is picodollars."""
+
+    name: str
+    status: Status
+    answer: str
+    facts: dict[str, Any] = msgspec.field(default_factory=dict)
+    cost_picodollars: int = 0
+
+
+class Patience(msgspec.Struct, frozen=True):
+    """Seconds: until a slow answer counts as open, between looks, until a cut call is over."""
+
+    lag_s: float = 60.0
+    look_s: float = 1.0
+    cut_s: float = 0.25
+    settle_s: float = 20.0
+    read_timeout_s: float = 120.0
+
+
+class NotAsked(Exception):
+    """A question that was not asked, and why; ends one probe only."""
+
+
+class Prober:
+    """What the probes have in common: the wire, the ledger and the account's endpoints.
+
+    Args:
+        teacher_set: names the endpoint.
+        teacher: the cheapest teacher; it is asked.
+        ledger: every question is reserved in it before it is sent.
+        run_id: the session's scope.
+        api_key: sent as a bearer token; ``None`` only for a simulated endpoint.
+        catalogue: the endpoint's models, where it has a catalogue.
+        patience: how long to wait.
+    """
+
+    def __init__(
+        self,
+        teacher_set: TeacherSet,
+        teacher: Teacher,
+        ledger: Ledger,
+        run_id: str,
+        api_key: str | None,
+        catalogue: Catalogue | None,
+        patience: Patience,
+    ) -> None:
+        self.teacher_set = teacher_set
+        self.teacher = teacher
+        self.catalogue = catalogue
+        self.patience = patience
+        self.spent = 0
+        self._ledger = ledger
+        self._run_id = run_id
+        self._key = api_key
+
+    def body(self, text: str, *, max_tokens: int = 16, **more: Any) -> bytes:
+        """Return a short request that nobody has sent before; nothing of a session is in it."""
+        nonce = secrets.token_hex(8)
+        teacher = self.teacher.model_copy(update={"max_tokens": max_tokens})
+        message = {"role": "user", "content": f"{text} [{nonce}]"}
+        plain = serialise(teacher, Conversion([message], [], {}, {}, "none"), nonce)
+        body: dict[str, Any] = orjson.loads(plain)
+        for name in ("tools", "tool_choice"):
+            body.pop(name, None)
+        for name, value in more.items():
+            known = body.get(name)
+            merge = isinstance(known, dict) and isinstance(value, dict)
+            body[name] = {**known, **value} if merge else value  # type: ignore[dict-item]
+        return orjson.dumps(body)
+
+    async def ask(
+        self, body: bytes, *, again: bool = False, cut_s: float | None = None,
+        amount: int | None = None,
+    ) -> Outcome:  # fmt: skip
+        """Send a body once, with its worst case reserved first.
+
+        Args:
+            body: the exact bytes.
+            again: the bytes were answered before; send them all the same.
+            cut_s: disconnect after so many seconds of silence.
+            amount: worst case in picodollars, where the teacher's is not it.
+
+        Raises:
+            NotAsked: the worst case does not fit in what is left.
+        """
+        endpoint = self.teacher_set.endpoint
+        name = endpoint.name + ("#again" if again else "")
+        key = request_key(name, body)
+        today = datetime.now(UTC).strftime("%Y-%m-%d")
+        teacher = self.teacher.name
+        scopes = [
+            f"run:{self._run_id}", f"day:{today}", f"month:{today[:7]}", f"teacher:{teacher}",
+            "global",
+        ]  # fmt: skip
+        # Not a day: no partition of replies ever shows these calls.
+        call = Call("doctor", teacher, "doctor", "doctor", {"model": self.teacher.model})
+        bounded = self.teacher.model_copy(update={"max_tokens": _max_tokens(body)})
+        worst = worst_case(bounded, body) if amount is None else amount
+        admission = self._ledger.reserve(key, worst, scopes, call, send=True)
+        if admission.kind != "reserved":
+            where = f" in scope {admission.scope}" if admission.scope else ""
+            raise NotAsked(f"{admission.kind}{where}: {Decimal(worst) / PICO:f} USD do not fit")
+        timeout = cut_s or self.patience.read_timeout_s
+        async with Wire(endpoint, self._key, read_timeout_s=timeout, connections=1) as wire:
+            try:
+                outcome = await wire.chat(body)
+            except asyncio.CancelledError:
+                self._ledger.mark_unknown(admission.attempt, "cancelled")
+                raise
+        await self._settle(admission.attempt, outcome)
+        return outcome
+
+    async def _settle(self, attempt: str, outcome: Outcome) -> None:
+        if outcome.kind == "billed":
+            cost, source = outcome.cost or 0, outcome.source_id
+            told = await self.generation_cost(source) if source else cost
+            reply = Reply(
+                "billed", outcome.status, outcome.body, told, outcome.generation_id,
+                outcome.latency_ms, "recovered" if source else "bought",
+            )  # fmt: skip
+            self.spent += cost
+            self._ledger.settle(attempt, cost, reply, source=source)
+        elif outcome.kind == "unknown":
+            self._ledger.mark_unknown(attempt, outcome.detail, raw=outcome.body or None)
+        else:
+            self._ledger.release(attempt, outcome.detail)
+
+    async def get(self, path: str, **query: str) -> tuple[int, Any]:
+        """Return status and decoded JSON of an account endpoint; (0, None) if unreachable."""
+        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        timeout = aiohttp.ClientTimeout(total=30)
+        url = f"{self.teacher_set.endpoint.url()}/{path}"
+        try:
+            async with (
+                aiohttp.ClientSession(headers=headers, timeout=timeout) as session,
+                session.get(url, params=query, allow_redirects=False) as response,
+            ):
+                return response.status, read_json(await response.read())
+        except (aiohttp.ClientError, TimeoutError):
+            return 0, None
+
+    async def generation_cost(self, generation: str) -> int | None:
+        """Return what ``/generation`` says that a generation cost, in picodollars."""
+        status, told = await self.get("generation", id=generation)
+        return _pico(_data(told).get("total_cost")) if status == 200 else None
+
+    async def key_usage(self) -> int | None:
+        """Return what ``/key`` says that the key has used, in picodollars."""
+        status, told = await self.get("key")
+        return _pico(_data(told).get("usage")) if status == 200 else None
+
+
+def _max_tokens(body: bytes) -> int:
+    return int(orjson.loads(body)["max_completion_tokens"])
+
+
+def _data(told: Any) -> dict[str, Any]:
+    data = told.get("data") if isinstance(told, dict) else None
+    return data if isinstance(data, dict) else {}
+
+
+def _pico(value: Any) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, Decimal | int | str):
+        return None
+    return to_pico(value)

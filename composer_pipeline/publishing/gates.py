@@ -1,0 +1,96 @@
+"""What must hold before anything leaves this machine.
+
+Belongs here: refusals. Does not belong here: talking to the Hub (``publishing.hub``).
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from composer_pipeline.errors import ComposerError
+from composer_pipeline.lake.tables import TABLES
+from composer_pipeline.publishing.card import CONFIGS
+from composer_pipeline.publishing.splits import overlaps, prompt_hash
+from composer_pipeline.redaction.text import find_secrets
+
+
+class PublishRefused(ComposerError):
+    """A gate found something in the data that must not be published. Exit code 1."""
+
+
+def check_gates(tables: Mapping[tuple[str, str], pa.Table]) -> None:
+    """Refuse data that must not be published; look at what the final files decode to.
+
+    Raises:
+        PublishRefused: a secret, a group, session or prompt in two splits, or a pair
+            whose two sides are equal.
+    """
+    sides: list[tuple[str, dict[str, str]]] = []
+    for (config, split), table in tables.items():
+        spec = TABLES[CONFIGS[config]]
+        if table.column_names != spec.schema.names:
+            raise PublishRefused(f"{config}/{split}: its columns are not those of {spec.name}")
+        for row, column, kinds in _secrets(table):
+            raise PublishRefused(
+                f"{config}/{split}: row {row}, column {column} holds {', '.join(kinds)}"
+            )
+        prompts = table.column("prompt").to_pylist()
+        for group, session, prompt in zip(
+            table.column("group_id").to_pylist(),
+            table.column("session_id").to_pylist(),
+            prompts,
+            strict=True,
+        ):
+            digest = prompt_hash([json.loads(message) for message in prompt])
+            sides.append((split, {"group": group, "session": session, "prompt": digest}))
+        if config == "pairs":
+            _check_pairs(table, split)
+    for kind, count in overlaps(sides).items():
+        if count:
+            raise PublishRefused(f"{count} {kind}(s) are in both splits")
+
+
+def _check_pairs(table: pa.Table, split: str) -> None:
+    ids = table.column("pair_id").to_pylist()
+    if len(set(ids)) != len(ids):
+        raise PublishRefused(f"pairs/{split}: a pair_id occurs twice")
+    for pair_id, chosen, rejected in zip(
+        ids,
+        table.column("chosen").to_pylist(),
+        table.column("rejected").to_pylist(),
+        strict=True,
+    ):
+        if not chosen or not rejected or chosen == rejected:
+            raise PublishRefused(
+                f"pairs/{split}: pair {pair_id} has an empty side or chosen equal to rejected"
+            )
+
+
+def _secrets(table: pa.Table) -> Iterator[tuple[int, str, list[str]]]:
+    """Scan every string of a table, inside JSON too; each distinct string once."""
+    clean: set[str] = set()
+    for name in table.column_names:
+        for row, value in enumerate(table.column(name).to_pylist()):
+            is_json = "arrow.json" in str(table.schema.field(name).type)
+            items = value if isinstance(value, list) else [value]
+            for item in items:
+                if item in clean or not isinstance(item, str):
+                    continue
+                for text in _strings(json.loads(item)) if is_json else (item,):
+                    if kinds := find_secrets(text):
+                        yield row, name, kinds
+                clean.add(item)
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _strings(key)
+            yield from _strings(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _strings(inner)

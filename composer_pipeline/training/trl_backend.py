@@ -1,0 +1,29 @@
+"""The built-in backend: what it can do, and its command.
+
+Belongs here: facts about ``trainers.trl`` that need no torch. Does not belong here: training.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from composer_pipeline.training.trainer import Capabilities
+
+
+class TRL:
+    """``python -m trainers.trl``: all three channels exactly, on CPU or one GPU a replica."""
+
+    name = "trl"
+
+    def capabilities(self) -> Capabilities:
+        """All three channels exactly, with DiLoCo."""
+        install = "pip install 'composer-pipeline[train]'"
+        return Capabilities(
+            channels={"grpo": "exact", "sdpo": "exact", "dpo": "exact"},
+            diloco=True,
+            modules=dict.fromkeys(("torch", "trl", "peft", "transformers"), install),
+        )
+
+    def command(self, python: str, recipe: Path, lake: str, run_dir: Path) -> Sequence[str]:
+        """Return ``python -m trainers.trl --recipe … --lake … --run-dir …``."""
+        options = ["--recipe", str(recipe), "--lake", lake, "--run-dir", str(run_dir)]
+        return [python, "-m", "trainers.trl", *options]

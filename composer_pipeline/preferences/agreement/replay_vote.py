@@ -1,7 +1,7 @@
 """The vote as the selection of questions needs it: clusters, and who is with the agent.
 
 Belongs here: the bridge from the vote (``preferences.agreement.vote``) to
-``replay.selection.curtailed.Decide``. Does not belong here: the rules of the vote, and when to stop
+``replay.selection.stopping.Decide``. Does not belong here: the rules of the vote, and when to stop
 asking (``replay.selection.curtailed``).
 """
 

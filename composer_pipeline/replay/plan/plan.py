@@ -2,7 +2,7 @@
 
 Belongs here: estimates of the questions that are still open, and what other ways of asking
 them would cost. Does not belong here: the model of prompt caches and votes
-(``replay.plan.prompt_cache``), bounds (``replay.provider.client.worst_case``) and spending.
+(``replay.plan.prompt_cache``), bounds (``replay.provider.bounds.worst_case``) and spending.
 Planning sends no session, needs no key and writes nothing.
 """
 

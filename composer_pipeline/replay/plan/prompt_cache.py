@@ -2,7 +2,7 @@
 
 Belongs here: how much of each prompt an earlier one of its session already paid for, what
 that makes of a teacher's bill, and how many teachers a curtailed vote asks. Does not belong
-here: reading the lake (``replay.plan.plan``) and bounds (``replay.provider.client.worst_case``).
+here: reading the lake (``replay.plan.plan``) and bounds (``replay.provider.bounds.worst_case``).
 
 A prompt is a row of pieces: the tools, then each message. A piece is read from the cache
 when an earlier prompt of the session had the same pieces up to and including it; whether the

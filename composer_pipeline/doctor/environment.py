@@ -34,6 +34,7 @@ def run_checks(lake: Lake, settings: Settings) -> list[dict[str, str]]:
 
 
 def check(name: str, status: str, detail: str) -> dict[str, str]:
+    """Return one row of the report; ``status`` is ok, warn, fail or skipped."""
     return {"name": name, "status": status, "detail": detail}
 
 

@@ -17,6 +17,7 @@ from composer_pipeline.actions import Action
 from composer_pipeline.chat.day_tools import ArgumentCheck, toolsets_of_day
 from composer_pipeline.chat.messages import parse_reply_message
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.redaction.text import redact_json, redact_text
 from composer_pipeline.replay.ledger.ledger import Ledger
 from composer_pipeline.replay.provider.client import read_json
 
@@ -109,7 +110,7 @@ def reply_row(item: Mapping[str, Any], check: ArgumentCheck | None) -> dict[str,
         "training_terms": meta.get("training_terms"),
         "control": bool(meta.get("control", False)),
         "status": item["outcome"],
-        "detail": item["detail"] or "",
+        "detail": redact_text(item["detail"] or "")[0],
         "cost_picodollars": item["cost"],
         "latency_ms": item["latency_ms"],
         "generation_id": item["generation_id"],
@@ -117,18 +118,21 @@ def reply_row(item: Mapping[str, Any], check: ArgumentCheck | None) -> dict[str,
     }
     if item["outcome"] == "unknown":
         return row | {"detail": "nobody knows whether it was answered; charged at its worst case"}
-    row["raw"] = zstandard.ZstdCompressor(level=3).compress(item["body"])
+    # What a teacher says is private until it was redacted, as all text: no table gets it as it
+    # came. The bytes themselves stay in the ledger's blobs, which are never published.
+    body = redacted_body(item["body"])
+    row["raw"] = zstandard.ZstdCompressor(level=3).compress(body)
     row["created_at"] = _EPOCH + timedelta(microseconds=item["created_us"])
     if item["outcome"] == "refused":
         return row
-    reply = read_json(item["body"])
+    reply = read_json(body)
     status, detail, action = judge(reply, check)
     usage = _mapping(reply, "usage")
     choice = _first_choice(reply)
     return row | {
         "status": status,
         "detail": detail,
-        "action": action.to_json() if action else None,
+        "action": redact_json(action.to_json().encode())[0].decode() if action else None,
         "model_served": _text(reply, "model"),
         "provider": _text(reply, "provider"),
         "finish_reason": _text(choice, "finish_reason"),
@@ -139,6 +143,14 @@ def reply_row(item: Mapping[str, Any], check: ArgumentCheck | None) -> dict[str,
             _mapping(usage, "completion_tokens_details"), "reasoning_tokens"
         ),
     }
+
+
+def redacted_body(body: bytes) -> bytes:
+    """Return a reply with what is private replaced, inside the JSON of arguments too."""
+    try:
+        return redact_json(body)[0]
+    except ValueError:  # not JSON: an error page, or a reply that was cut off
+        return redact_text(body.decode("utf-8", "replace"))[0].encode()
 
 
 def judge(reply: Any, check: ArgumentCheck | None) -> tuple[str, str, Action | None]:

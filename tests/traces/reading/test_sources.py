@@ -17,7 +17,8 @@ from composer_pipeline.trace_states import TraceState, load_states
 from composer_pipeline.traces.ingest import ingest
 from composer_pipeline.traces.parse import analyse
 from composer_pipeline.traces.reading import codex, sources
-from composer_pipeline.traces.reading.records import LineStats, Record
+from composer_pipeline.traces.reading.envelopes import Record
+from composer_pipeline.traces.reading.records import LineStats
 
 SESSION = "0199aaaa-0000-7000-8000-000000000001"
 

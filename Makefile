@@ -31,11 +31,12 @@ ui-test: $(STAMP) ## the browser tests alone
 dev: $(STAMP) ## the Dagster UI on http://127.0.0.1:3000
 	$(BIN)/python -m examples.demo.web
 
-lint: $(STAMP)
+lint: $(STAMP) ## style, formatting, and the walls between rooms
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 
-types: $(STAMP)
+types: $(STAMP) ## mypy, strict
 	$(BIN)/mypy
 
 chaos: $(STAMP) ## kill replaying processes more than 100 times (about ten minutes)
@@ -65,5 +66,5 @@ bench-preferences: $(STAMP) ## canonical actions and the vote: labelled pairs, s
 bench-normalize: $(STAMP) ## normalisation beside stock data-juicer and DuckDB (ten minutes)
 	$(BIN)/python benchmarks/normalize.py $(BENCH_ARGS)
 
-clean:
+clean: ## what the demo and the benchmarks wrote
 	rm -rf lake-demo .dagster build dist

@@ -10,7 +10,7 @@ Prints one line a figure and what misses its bar; exits 1 on a miss. What is cou
 - *functions too complex*: what ruff's ``C901`` finds above ten in the product, less those whose
   ``# noqa: C901`` is followed by a reason on the same line;
 - *product lines*: lines of the ``*.py`` files of ``composer_pipeline`` without its ``testing``, of
-  ``assets``, ``trainers`` and ``examples/demo`` (which stood in ``assets`` before), of tracked and new
+  ``assets``, ``trainers`` and ``examples/demo`` (which stood in ``assets`` before), tracked and new
   files alike; beside them the lines that hold code: no blank line, comment or docstring. They are
   compared with revision ``BEFORE``; ``--at REVISION`` counts another one. A figure without a bar,
   since new features add lines too;
@@ -135,7 +135,9 @@ def main() -> int:
 
     misses: list[str] = []
 
-    def figure(name: str, value: float | str, bar: str = "", missed: list[str] | None = None) -> None:
+    def figure(
+        name: str, value: float | str, bar: str = "", missed: list[str] | None = None
+    ) -> None:
         print(f"{name:36} {value!s:>16}   {bar}")
         misses.extend(f"{name}: {what}" for what in missed or ())
 

@@ -82,6 +82,7 @@ class Collector:
         self.last_time: str | None = None
         self.first_cwd: str | None = None
         self.compactions = 0
+        self.synthetic = 0
         self.boundaries: dict[int, int] = {}
         self.metadata: dict[int, Any] = {}
         self.clears: dict[int, frozenset[str]] = {}
@@ -218,6 +219,7 @@ class Collector:
             key, model = _text(message.get("id")), _text(message.get("model"))
             usage = _usage(message.get("usage"))
         if model == "<synthetic>" or record.is_api_error_message is True:
+            self.synthetic += 1
             return TRANSPARENT
         key = key or uuid
         number = self._responses.get(key)

@@ -69,6 +69,7 @@ class Trajectory:
         self.last_time = read.last_time
         self.first_cwd = read.first_cwd
         self.compactions = read.compactions
+        self.synthetic = read.synthetic
         self.snapshots = read.snapshots
         self.requests = read.requests
         self.request_of = read.request_of

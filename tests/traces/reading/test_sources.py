@@ -259,7 +259,7 @@ _JSON = st.recursive(
             st.binary(max_size=30),
             st.builds(
                 lambda kind, payload: json.dumps({"type": kind, "payload": payload}).encode(),
-                st.sampled_from([*codex._TYPES, None, 3, ["x"]]),
+                st.sampled_from([*codex.TYPES, None, 3, ["x"]]),
                 _JSON,
             ),
         ),

@@ -36,6 +36,7 @@ from composer_pipeline.lake.columns import numbers
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.redaction.text import redact_json
 from composer_pipeline.redaction.user_rules import redaction_version
+from composer_pipeline.reports import Progress, Report
 from composer_pipeline.traces.archive.harvest import open_archived
 from composer_pipeline.traces.graph.pool import Redactor
 from composer_pipeline.traces.graph.turns import Trajectory
@@ -52,7 +53,6 @@ from composer_pipeline.traces.states.extract import (
 from composer_pipeline.traces.states.messages import MessageStore
 from composer_pipeline.traces.states.state_rows import Rows
 
-Progress = Callable[[str, int, int], None]
 OnFile = Callable[[str, Facts, set[str], set[str]], None]
 Row = dict[str, Any]
 
@@ -66,7 +66,7 @@ _DAY_TABLES = ("messages", "chains", "states", "sessions")
 
 
 @dataclass(slots=True)
-class ParseReport:
+class ParseReport(Report):
     """What parsing wrote: numbers for each day, and redactions by kind."""
 
     days: list[str] = field(default_factory=list)

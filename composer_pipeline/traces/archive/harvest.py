@@ -15,7 +15,7 @@ import hashlib
 import io
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +25,7 @@ import zstandard
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.reports import Progress
 from composer_pipeline.traces.archive.discover import (
     Head,
     SourceFile,
@@ -34,7 +35,6 @@ from composer_pipeline.traces.archive.discover import (
     read_head,
 )
 
-Progress = Callable[[str, int, int], None]
 Row = dict[str, Any]
 
 _BUFFER = 1 << 20

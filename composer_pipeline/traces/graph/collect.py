@@ -32,15 +32,9 @@ from composer_pipeline.traces.graph.sent_requests import Requests, reference
 from composer_pipeline.traces.graph.subagents import Sidechains
 from composer_pipeline.traces.graph.uuid_index import UuidIndex
 from composer_pipeline.traces.reading.contents import GRAPH_TYPES, text_of, user_kind
-from composer_pipeline.traces.reading.records import (
-    EMPTY,
-    Record,
-    RequestRecord,
-    Usage,
-    decode_any,
-    decode_text,
-    message_of,
-)
+from composer_pipeline.traces.reading.decoding import message_of
+from composer_pipeline.traces.reading.envelopes import EMPTY, Record, RequestRecord, Usage
+from composer_pipeline.traces.reading.raw_json import decode_any, decode_text
 
 #: In ``parents``, in place of a position: a name that is not known yet, or never.
 UNRESOLVED = -2

@@ -23,8 +23,9 @@ import yaml
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.reports import Progress, Report
+from composer_pipeline.training.checkout import repo_root
 from composer_pipeline.training.data import require_rows
-from composer_pipeline.training.identity import fingerprint, repo_root
+from composer_pipeline.training.identity import fingerprint
 from composer_pipeline.training.models import SMOLLM2
 from composer_pipeline.training.process import run_process
 from composer_pipeline.training.recipe import TrainingRecipe
@@ -80,7 +81,7 @@ def prepare(lake: Lake, recipe: TrainingRecipe | str | Path, run_root: str | Pat
     root = repo_root()
     if trainer.name == "trl" and not (root / "trainers" / "trl").is_dir():
         raise InputError(f"trainer 'trl' runs from a checkout: {root} has no folder trainers/trl")
-    run_dir = Path(run_root).absolute() / f"{recipe.name}-{fingerprint(lake, recipe)}"
+    run_dir = Path(run_root).absolute() / f"{recipe.name}-{fingerprint(lake, recipe, trainer)}"
     complete = (run_dir / RESULT).is_file()
     if not complete:
         run_dir.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,7 @@ from typing import Any
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.reports import Progress, Report
-from composer_pipeline.training.identity import repo_root
+from composer_pipeline.training.checkout import repo_root
 from composer_pipeline.training.process import run_process
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.run import RECIPE, RESULT, environment, report, write_json

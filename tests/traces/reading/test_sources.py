@@ -6,6 +6,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -313,7 +314,7 @@ class Plain:
                     parent_uuid=f"p{number - 1}" if number > 1 else None,
                     session_id="plain-1",
                     timestamp="2026-11-16T00:00:00Z",
-                    message=json.dumps(body).encode(),
+                    message=msgspec.Raw(json.dumps(body).encode()),
                 )
 
 

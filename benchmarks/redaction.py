@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from composer_pipeline.redaction import text as redaction
 from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
 from composer_pipeline.traces.graph.pool import Redactor
 from composer_pipeline.traces.parse import analyse
-from composer_pipeline.traces.reading.records import decode_any
+from composer_pipeline.traces.reading.raw_json import decode_any
 
 BAR_MB_S = 50.0
 ROUNDS = 3
@@ -85,10 +86,8 @@ def main() -> int:
         best = min(best, time.process_time() - start)
     speed = size / 1e6 / best
     try:
-        import hyperscan
-
-        engine = f"hyperscan {hyperscan.__version__}"
-    except ImportError:
+        engine = f"hyperscan {version('hyperscan')}"
+    except PackageNotFoundError:
         engine = "literals one by one (hyperscan is not installed)"
     table = Table(title="redaction", show_header=False, title_justify="left")
     table.add_row("distinct pieces of messages", f"{len(found):,}")

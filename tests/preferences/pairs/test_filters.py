@@ -18,6 +18,7 @@ from composer_pipeline.preferences.pairs.filters import hindsight, select
 from composer_pipeline.preferences.quality.row_accounting import leaks
 from composer_pipeline.preferences.rules import Hindsight, PreferenceRules, bundled_benchmarks
 from composer_pipeline.testing.states import DAY, write_session
+from tests.fixtures.states import made_state
 from tests.places import ROOT
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
@@ -138,13 +139,13 @@ def test_evidence_in_the_folder_is_weak():
 
 
 def test_a_session_is_contaminated_as_a_whole():
-    early = SimpleNamespace(session_id="a", project="/x", cwd="/x", messages=[])
-    late = SimpleNamespace(
+    early = made_state(session_id="a", project="/x", cwd="/x", messages=[])
+    late = made_state(
         session_id="a", project="/x", cwd="/x",
         messages=[{"role": "user", "content": [{"type": "tool_result", "content":
                    [{"type": "text", "text": "fix django__django-1"}]}]}],
     )  # fmt: skip
-    other = SimpleNamespace(session_id="b", project="/x", cwd="/x", messages=[])
+    other = made_state(session_id="b", project="/x", cwd="/x", messages=[])
     found = contaminated_sessions([early, late, other], KNOWN)
     assert found == {"a": ["instance django/django (SWE-bench)"]}
 
@@ -224,7 +225,7 @@ def lake(tmp_path):
 
 
 def test_every_candidate_is_a_pair_or_a_drop(lake):
-    report = build_pairs(lake, DAY, rules=PreferenceRules(max_pairs_per_session=3))
+    report = build_pairs(lake, days=[DAY], rules=PreferenceRules(max_pairs_per_session=3))
     assert report.by_reason == {"pair": 6}
     assert report.drops == {"contamination": 2, "session_cap": 1}
     assert report.pairs == 3
@@ -234,7 +235,7 @@ def test_every_candidate_is_a_pair_or_a_drop(lake):
     assert votes == {"plain": [], "bench": ["instance django/django (SWE-bench)"]}
     # Looser rules leave nothing stale in the ledger.
     flag = {"contamination": {"evidence": "flag"}}
-    report = build_pairs(lake, DAY, rules=PreferenceRules.model_validate(flag))
+    report = build_pairs(lake, days=[DAY], rules=PreferenceRules.model_validate(flag))
     assert (report.pairs, report.drops) == (6, {})
     assert lake.rows("drops", stage="pairs") == []
     assert leaks(lake, "pairs") == []
@@ -245,7 +246,7 @@ def strip(rows):
 
 
 def test_leaks_are_found(lake):
-    build_pairs(lake, DAY, rules=PreferenceRules(max_pairs_per_session=3))
+    build_pairs(lake, days=[DAY], rules=PreferenceRules(max_pairs_per_session=3))
     votes = strip(lake.rows("votes"))
     lake.write("votes", votes[1:], day=DAY)
     (lost,) = leaks(lake, "votes", [DAY])
@@ -272,7 +273,7 @@ def test_leaks_are_found(lake):
 
 
 def test_leaks_of_the_later_stages_are_found(lake):
-    build_pairs(lake, DAY)
+    build_pairs(lake, days=[DAY])
     pairs = strip(lake.rows("pairs"))
     lost = leaks(lake, "normalize")
     assert {leak.row_id for leak in lost} == {row["pair_id"] for row in pairs}

@@ -121,7 +121,11 @@ IN_CONTEXT: list[tuple[str, str, str]] = [
     ("ASSIGNED", "const clientSecret = '{}';", some(20)),
     ("ASSIGNED", '{{\\"api_key\\": \\"{}\\"}}', some(32, HEX)),
     ("ASSIGNED", "spring:\n  datasource:\n    password: {}\n    user: bob\n", "hunter22"),
-    ("KUBERNETES", "kind: Secret\ndata:\n  password: {}\n", base64.b64encode(b"hunter22x").decode()),
+    (
+        "KUBERNETES",
+        "kind: Secret\ndata:\n  password: {}\n",
+        base64.b64encode(b"hunter22x").decode(),
+    ),
 ]
 
 

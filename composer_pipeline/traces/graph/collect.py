@@ -32,15 +32,9 @@ from composer_pipeline.traces.graph.sent_requests import Requests, reference
 from composer_pipeline.traces.graph.subagents import Sidechains
 from composer_pipeline.traces.graph.uuid_index import UuidIndex
 from composer_pipeline.traces.reading.contents import GRAPH_TYPES, text_of, user_kind
-from composer_pipeline.traces.reading.records import (
-    EMPTY,
-    Record,
-    RequestRecord,
-    Usage,
-    decode_any,
-    decode_text,
-    message_of,
-)
+from composer_pipeline.traces.reading.decoding import message_of
+from composer_pipeline.traces.reading.envelopes import EMPTY, Record, RequestRecord, Usage
+from composer_pipeline.traces.reading.raw_json import decode_any, decode_text
 
 #: In ``parents``, in place of a position: a name that is not known yet, or never.
 UNRESOLVED = -2
@@ -82,6 +76,7 @@ class Collector:
         self.last_time: str | None = None
         self.first_cwd: str | None = None
         self.compactions = 0
+        self.synthetic = 0
         self.boundaries: dict[int, int] = {}
         self.metadata: dict[int, Any] = {}
         self.clears: dict[int, frozenset[str]] = {}
@@ -218,6 +213,7 @@ class Collector:
             key, model = _text(message.get("id")), _text(message.get("model"))
             usage = _usage(message.get("usage"))
         if model == "<synthetic>" or record.is_api_error_message is True:
+            self.synthetic += 1
             return TRANSPARENT
         key = key or uuid
         number = self._responses.get(key)

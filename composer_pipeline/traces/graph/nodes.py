@@ -14,7 +14,7 @@ import msgspec
 
 from composer_pipeline.traces.graph.pool import Pool
 from composer_pipeline.traces.reading.contents import Block
-from composer_pipeline.traces.reading.records import Usage
+from composer_pipeline.traces.reading.envelopes import Usage
 
 #: In place of a node: the record is transparent. In place of a record or a piece: none.
 TRANSPARENT = -1

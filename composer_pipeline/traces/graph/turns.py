@@ -14,7 +14,7 @@ from composer_pipeline.traces.graph.links import Linker
 from composer_pipeline.traces.graph.nodes import Node
 from composer_pipeline.traces.graph.pool import Pool, Redactor
 from composer_pipeline.traces.reading.contents import Block, text_of
-from composer_pipeline.traces.reading.records import Record
+from composer_pipeline.traces.reading.envelopes import Record
 
 #: Tools whose calls start a subagent.
 _STARTS_AGENTS = frozenset({"Task", "Agent"})
@@ -69,6 +69,7 @@ class Trajectory:
         self.last_time = read.last_time
         self.first_cwd = read.first_cwd
         self.compactions = read.compactions
+        self.synthetic = read.synthetic
         self.snapshots = read.snapshots
         self.requests = read.requests
         self.request_of = read.request_of

@@ -24,7 +24,8 @@ from composer_pipeline.traces.reading.contents import parse_time, text_of
 from composer_pipeline.traces.reading.records import LineStats
 from composer_pipeline.traces.states.counts import Facts
 from composer_pipeline.traces.states.failures import corrections, failure_of
-from composer_pipeline.traces.states.messages import Composer, MessageStore, dumps
+from composer_pipeline.traces.states.message_store import MessageStore
+from composer_pipeline.traces.states.messages import Composer, dumps
 from composer_pipeline.traces.states.outcomes import Outcome, outcomes
 from composer_pipeline.traces.states.state_rows import Rows, StateRow
 

@@ -454,7 +454,6 @@ from pathlib import Path
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.replay.engine.run import replay
 from composer_pipeline.replay.teachers import TeacherSet
-from composer_pipeline.traces import load, redaction
 folder = Path(sys.argv[2])
 teachers = TeacherSet.model_validate_json((folder / "teachers.json").read_text())
 (folder / f"ready-{sys.argv[3]}").touch()

@@ -274,6 +274,20 @@ def no_response(error: Exception, *, generation: str = "", status: int = 0) -> O
     )
 
 
+def too_large(status: int, start: bytes, generation: str, latency: float, most: int) -> Outcome:
+    """Return the outcome of a body beyond ``most`` bytes; its ``start`` is kept."""
+    return Outcome(
+        "unpriced", status, start, generation_id=label(generation), latency_ms=latency,
+        detail=f"a reply of more than {most} bytes", ended=True,
+    )  # fmt: skip
+
+
+def is_page(headers: Mapping[str, str], body: bytes) -> bool:
+    """Say whether a response is a web page."""
+    kind = headers.get("content-type", "").lower()
+    return kind.startswith("text/html") and body.lstrip()[:1] == b"<"
+
+
 def billed_cost(usage: Any) -> int | None:
     """Return the billed cost in picodollars from a reply's ``usage``, or ``None``.
 

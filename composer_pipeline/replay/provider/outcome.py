@@ -265,7 +265,12 @@ def no_response(error: Exception, *, generation: str = "", status: int = 0) -> O
     name = type(error).__name__
     if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
         return Outcome("unbilled", detail="certificate refused", stop="teacher", unreachable=True)
-    if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
+    never_sent = (
+        aiohttp.ClientConnectorError,
+        aiohttp.ConnectionTimeoutError,
+        aiohttp.ClientHttpProxyError,
+    )
+    if isinstance(error, never_sent):
         return Outcome("unbilled", detail=name, retryable=True, unreachable=True)
     if isinstance(error, aiohttp.InvalidURL):
         raise InputError("the endpoint's base_url is not a usable URL") from error

@@ -50,7 +50,9 @@ def show(report: Mapping[str, Any], as_json: bool, title: str) -> None:
         if key.startswith("by_day"):
             continue
         text = (
-            json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else str(value)
+            json.dumps(value, ensure_ascii=False, default=str)
+            if isinstance(value, dict | list | tuple)
+            else str(value)
         )
         table.add_row(key, text)
     Console().print(table)

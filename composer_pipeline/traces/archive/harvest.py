@@ -9,16 +9,15 @@ its source stays in the manifest.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.reports import Progress
 from composer_pipeline.traces.archive.blobs import Row
 from composer_pipeline.traces.archive.plan import make_plan, manifest_of, unchanged
 from composer_pipeline.traces.archive.report import Harvested, HarvestReport
 from composer_pipeline.traces.archive.versions import harvest_file
-
-Progress = Callable[[str, int, int], None]
 
 
 def session_days(paths: Iterable[Path | str]) -> set[str]:

@@ -9,7 +9,7 @@ parsing again writes the same bytes.
 
 import gc
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.redaction.text import redact_json
+from composer_pipeline.reports import Progress, Report
 from composer_pipeline.traces.graph.pool import Redactor
 from composer_pipeline.traces.parse.files import OnFile, Row, parse_file
 from composer_pipeline.traces.parse.tables import row_order, write_day
@@ -24,14 +25,12 @@ from composer_pipeline.traces.states.extract import Extracted
 from composer_pipeline.traces.states.message_store import MessageStore
 from composer_pipeline.traces.states.state_rows import Rows
 
-Progress = Callable[[str, int, int], None]
-
 #: Objects that the garbage collector tracks, before it looks for cycles among the new ones.
 _COLLECT_AFTER = 200_000
 
 
 @dataclass(slots=True)
-class ParseReport:
+class ParseReport(Report):
     """What parsing wrote: numbers for each day, and redactions by kind."""
 
     days: list[str] = field(default_factory=list)

@@ -25,6 +25,7 @@ from composer_pipeline.replay.provider.bounds import Anchor, anchor, anchored_to
 from composer_pipeline.replay.provider.http import (
     MOST_BYTES,
     ask_json,
+    bearer,
     new_session,
     proxy_of,
     read_body,
@@ -149,13 +150,13 @@ class Wire:
         self._generation_url = URL(f"{self.url}/generation")
         self._priced = endpoint.api == "openai"
         self._asks_generations = endpoint.api == "openrouter"
-        self._headers = {"Content-Type": "application/json"}
+        self._authorization = bearer(api_key)
+        self._headers = {"Content-Type": "application/json"} | self._authorization
         if endpoint.api == "openrouter":
             self._headers["X-OpenRouter-Title"] = "composer-pipeline"
             if endpoint.recovery_cache_s:
                 self._headers["X-OpenRouter-Cache"] = "true"
                 self._headers["X-OpenRouter-Cache-TTL"] = str(endpoint.recovery_cache_s)
-        self._key = api_key
         self._read_timeout_s = read_timeout_s
         self._connections = connections
         self._most = most_bytes
@@ -165,7 +166,6 @@ class Wire:
 
     async def __aenter__(self) -> "Wire":
         self._session = new_session(
-            authorization=self._key,
             read_s=self._read_timeout_s,
             total_s=self._read_timeout_s,
             connections=self._connections,
@@ -219,6 +219,7 @@ class Wire:
             "GET",
             self._generation_url,
             params={"id": generation_id},
+            headers=self._authorization,
             timeout=aiohttp.ClientTimeout(total=30),
         )
         data = reply.get("data") if isinstance(reply, dict) else None

@@ -45,23 +45,21 @@ class Body(msgspec.Struct, frozen=True):
 
 
 def new_session(
-    *,
-    authorization: str | None = None,
-    read_s: float = 30.0,
-    total_s: float = 30.0,
-    connections: int = 8,
+    *, read_s: float = 30.0, total_s: float = 30.0, connections: int = 8
 ) -> aiohttp.ClientSession:
-    """Return a session; ``authorization`` is a key, kept out of every message and log."""
-    headers = {"Accept-Encoding": "gzip, deflate"}
-    if authorization:
-        headers["Authorization"] = f"Bearer {authorization}"
+    """Return a session; its headers are told to a proxy too, so no key is among them."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=connections, keepalive_timeout=15),
-        headers=headers,
+        headers={"Accept-Encoding": "gzip, deflate"},
         timeout=aiohttp.ClientTimeout(total=total_s, sock_connect=10, sock_read=read_s),
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,
     )
+
+
+def bearer(key: str | None) -> dict[str, str]:
+    """Return the header of one request that carries a key to the endpoint's host alone."""
+    return {"Authorization": f"Bearer {key}"} if key else {}
 
 
 def proxy_of(url: str | URL) -> dict[str, Any]:

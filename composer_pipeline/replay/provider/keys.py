@@ -15,7 +15,7 @@ import msgspec
 
 from composer_pipeline.errors import ComposerError
 from composer_pipeline.money import PICO
-from composer_pipeline.replay.provider.http import ask_json, new_session
+from composer_pipeline.replay.provider.http import ask_json, bearer, new_session
 from composer_pipeline.replay.provider.outcome import pico_or_none
 from composer_pipeline.replay.teachers import Endpoint
 
@@ -114,8 +114,8 @@ async def own_usage(endpoint: Endpoint, api_key: str) -> int:
 
 async def _ask(method: str, url: str, key: str, body: bytes | None = None) -> tuple[int, Any]:
     """Ask once; ``(0, None)`` where nobody answers."""
-    headers = {"Content-Type": "application/json"}
-    async with new_session(authorization=key) as session:
+    headers = {"Content-Type": "application/json"} | bearer(key)
+    async with new_session() as session:
         return await ask_json(session, method, url, data=body, headers=headers)
 
 

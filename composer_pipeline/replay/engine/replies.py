@@ -158,5 +158,6 @@ def _text(value: Any, key: str) -> str | None:
 def _count(value: Mapping[str, Any], key: str) -> int | None:
     """Return a count that fits in the table's 64 bits; ``None`` for what is no count."""
     inner = value.get(key)
-    whole = isinstance(inner, int) and not isinstance(inner, bool)
-    return inner if whole and 0 <= inner < 2**63 else None
+    if isinstance(inner, bool) or not isinstance(inner, int):
+        return None
+    return inner if 0 <= inner < 2**63 else None

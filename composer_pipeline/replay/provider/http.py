@@ -15,7 +15,7 @@ import asyncio
 import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
-from urllib.request import getproxies_environment, proxy_bypass_environment
+from urllib.request import getproxies_environment, proxy_bypass
 
 import aiohttp
 import msgspec
@@ -70,7 +70,7 @@ def proxy_of(url: str | URL) -> dict[str, Any]:
     """
     target = URL(url)
     host = target.host or ""
-    if host in _LOOPBACK or proxy_bypass_environment(f"{host}:{target.port}"):
+    if host in _LOOPBACK or proxy_bypass(f"{host}:{target.port}"):
         return {}
     known = getproxies_environment()
     named = known.get(target.scheme) or known.get("all")

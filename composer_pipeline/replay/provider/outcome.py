@@ -334,7 +334,7 @@ def _evidence(reply: Mapping[str, Any], cost: int | None) -> _Evidence:
     return _Evidence(
         cost=cost,
         answer=any(_answers(choice) for choice in choices),
-        tokens=int(tokens) if _is_count(tokens) else None,
+        tokens=_told(tokens),
         failed=bool(choices) and all(reason == "error" for reason in reasons),
         unfinished=not any(reasons),
     )
@@ -354,12 +354,11 @@ def _source(headers: Mapping[str, str]) -> str:
     return label(headers.get("x-openrouter-cache-source-id", "")) if status == "HIT" else ""
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_TOKENS
-
-
-def _count(value: Any) -> int:
-    return int(value) if _is_count(value) else 0
+def _told(value: Any) -> int | None:
+    """Return a count of tokens; ``None`` for what is none."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return value if 0 <= value <= MOST_TOKENS else None
 
 
 def _tokens(usage: Any) -> tuple[int, int]:
@@ -367,7 +366,7 @@ def _tokens(usage: Any) -> tuple[int, int]:
         return 0, 0
     details = usage.get("prompt_tokens_details")
     cached = details.get("cached_tokens") if isinstance(details, dict) else 0
-    return _count(usage.get("prompt_tokens")), _count(cached)
+    return _told(usage.get("prompt_tokens")) or 0, _told(cached) or 0
 
 
 def _priced(usage: Any, price: TokenPrice) -> int | None:
@@ -378,8 +377,9 @@ def _priced(usage: Any, price: TokenPrice) -> int | None:
     if not price.prompt and not price.completion:
         return 0
     counts = usage if isinstance(usage, dict) else {}
-    prompt, completion = counts.get("prompt_tokens"), counts.get("completion_tokens")
-    if not _is_count(prompt) or not _is_count(completion):
+    prompt = _told(counts.get("prompt_tokens"))
+    completion = _told(counts.get("completion_tokens"))
+    if prompt is None or completion is None:
         return None
     return to_pico((price.prompt * prompt + price.completion * completion) / 1_000_000)
 

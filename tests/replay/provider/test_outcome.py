@@ -13,23 +13,25 @@ from composer_pipeline.replay.provider.reading import is_cut, read_json, read_re
 
 STATUSES = st.sampled_from([200, 200, 200, 201, 202, 206, 301, 400, 402, 403, 404, 408, 413, 429,
                             451, 500, 502, 503, 504, 524, 529])  # fmt: skip
-ERRORS = st.sampled_from(
+ERRORS: st.SearchStrategy[Any] = st.sampled_from(
     [None, {}, "", "broken", 7, {"code": 502, "message": "m"}, {"code": "429"},
      {"code": 10**30, "metadata": {"error_type": ["list"]}},
      {"code": 403, "metadata": {"reasons": []}},
      {"code": 503, "availability": {"code": "capacity_exhausted", "retryable": True}}]
 )  # fmt: skip
-COSTS = st.sampled_from(
+COSTS: st.SearchStrategy[Any] = st.sampled_from(
     ["absent", None, 0, 0.25, "0.25", -1, True, "free", [1], 1e40, "NaN", "Infinity", "1e-30"]
 )
-TOKENS = st.sampled_from(["absent", None, 0, 7, -1, 2**70, "7", True, 1.5])
-MESSAGES = st.sampled_from(
+TOKENS: st.SearchStrategy[Any] = st.sampled_from(["absent", None, 0, 7, -1, 2**70, "7", True, 1.5])
+MESSAGES: st.SearchStrategy[Any] = st.sampled_from(
     ["absent", None, 5, {}, {"content": ""}, {"content": None}, {"content": "hi"},
      {"tool_calls": []}, {"tool_calls": [{"function": {"name": "Bash", "arguments": "{}"}}]},
      {"tool_calls": {"not": "a list"}}, {"refusal": "no"}, {"reasoning": "hm"},
      {"content": "cut \ud83d"}]
 )  # fmt: skip
-REASONS = st.sampled_from(["absent", None, "", "stop", "tool_calls", "length", "error", 5])
+REASONS: st.SearchStrategy[Any] = st.sampled_from(
+    ["absent", None, "", "stop", "tool_calls", "length", "error", 5]
+)
 SOURCES = st.sampled_from([{}, {"x-openrouter-cache-source-id": "gen-0"},
                            {"x-openrouter-cache-source-id": "gen-0",
                             "x-openrouter-cache-status": "HIT"},

@@ -30,6 +30,7 @@ def pairs(*, rules: str = "", lake: LakeOption = "", as_json: JsonOption = False
     """
     from composer_pipeline.preferences.hints.from_errors import build_hints
     from composer_pipeline.preferences.pairs.build import build_pairs
+    from composer_pipeline.preferences.pairs.contamination import Benchmarks
     from composer_pipeline.preferences.rules import PreferenceRules
 
     store = open_lake(lake)
@@ -37,6 +38,7 @@ def pairs(*, rules: str = "", lake: LakeOption = "", as_json: JsonOption = False
     days = store.days("states")
     if not days:
         raise InputError(f"lake {store.url} has no states; run ingest first")
+    Benchmarks.of_rules(recipe)  # a bad list stops before anything is written
     groups = ("by_tier", "by_tool", "by_reason", "drops")
     total: dict[str, Any] = {"states": 0, "pairs": 0, "hints": 0, **{name: {} for name in groups}}
     for day in days:

@@ -19,6 +19,7 @@ from composer_pipeline.actions import Action
 from composer_pipeline.preferences.actions import canonical as canon
 from composer_pipeline.preferences.actions.levels import Level, Situation, level
 from composer_pipeline.preferences.agreement.vote import Reply, Vote, situation_of
+from composer_pipeline.trace_states import TraceState
 
 AGENT = "agent"
 
@@ -73,7 +74,7 @@ def vote_figures(outcome: Vote) -> dict[str, Any]:
 
 
 def ballot_row(
-    state: Any,
+    state: TraceState,
     replies: Sequence[Reply],
     outcome: Vote,
     *,
@@ -84,7 +85,7 @@ def ballot_row(
     """Return the row of the table ``votes`` for a state.
 
     Args:
-        state: a ``trace_states.TraceState``.
+        state: the state.
         replies: its usable replies.
         outcome: their vote.
         n_replies: replies, usable or not.

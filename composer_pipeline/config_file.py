@@ -116,7 +116,7 @@ class _Loader(yaml.SafeLoader):
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise _RefusedError(f"nested deeper than {MAX_DEPTH} levels")
-        node: Any = super().compose_node(parent, index)  # type: ignore[no-untyped-call]
+        node: Any = super().compose_node(parent, index)
         self._depth -= 1
         if not alias:
             self._nodes += 1
@@ -130,7 +130,7 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def compose_mapping_node(self, anchor: Any) -> Any:
-        node: Any = super().compose_mapping_node(anchor)  # type: ignore[no-untyped-call]
+        node: Any = super().compose_mapping_node(anchor)
         seen = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
@@ -143,7 +143,7 @@ class _Loader(yaml.SafeLoader):
 
     def construct_object(self, node: Any, deep: bool = False) -> Any:
         try:
-            return super().construct_object(node, deep)  # type: ignore[no-untyped-call]
+            return super().construct_object(node, deep)
         except (ValueError, LookupError, AttributeError) as error:
             # PyYAML's own constructors: a date of month 13, ``!!bool maybe``, ``!!int ''``.
             line = node.start_mark.line + 1

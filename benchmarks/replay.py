@@ -116,6 +116,7 @@ class Conversations:
 def ours(url: str, calls: int, in_flight: int) -> dict[str, Any]:
     """Run the engine over ``calls`` bodies and return its figures."""
     from composer_pipeline.replay.engine.run import _Run
+    from composer_pipeline.replay.ledger import rules
     from composer_pipeline.replay.ledger.ledger import Ledger
     from composer_pipeline.replay.teachers import TeacherSet
 
@@ -135,8 +136,8 @@ def ours(url: str, calls: int, in_flight: int) -> dict[str, Any]:
         tempfile.TemporaryDirectory(dir=BUILD) as folder,
         Ledger(Path(folder) / "ledger.db") as ledger,
     ):
-        ledger.set_ceiling("run:warm", Decimal(1_000_000))
-        ledger.set_ceiling("run:bench", Decimal(1_000_000))
+        ledger.do(rules.set_ceiling("run:warm", Decimal(1_000_000)))
+        ledger.do(rules.set_ceiling("run:bench", Decimal(1_000_000)))
         # Imports, connections of the kernel, the ledger's pages.
         warm = _Run(_questions(teacher_set, 200), ledger, "warm", 10**18)
         asyncio.run(warm.main(None))

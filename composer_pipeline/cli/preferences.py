@@ -12,9 +12,11 @@ from composer_pipeline.cli.common import (
     Bar,
     JsonOption,
     LakeOption,
+    LedgerOption,
     app,
     open_lake,
     show,
+    usd,
 )
 from composer_pipeline.errors import InputError
 from composer_pipeline.json_values import json_objects
@@ -22,31 +24,49 @@ from composer_pipeline.settings import Settings
 
 
 @app.command
-def pairs(*, rules: str = "", lake: LakeOption = "", as_json: JsonOption = False) -> None:
+def pairs(
+    *,
+    rules: str = "",
+    judge_max_usd: str = "",
+    teachers: str = "",
+    ledger: LedgerOption = "",
+    lake: LakeOption = "",
+    as_json: JsonOption = False,
+) -> None:
     """Make hints from error turns, and pairs where teachers agree against the agent.
 
     Args:
         rules: preference recipe (COMPOSER_PREFERENCES).
+        judge_max_usd: ceiling in USD of the recipe's semantic_judge, in place of the recipe's.
+        teachers: teacher file that has the semantic_judge (COMPOSER_TEACHERS).
     """
+    from composer_pipeline.preferences.agreement.semantic_judge import open_judge
     from composer_pipeline.preferences.hints.from_errors import build_hints
     from composer_pipeline.preferences.pairs.build import build_pairs
     from composer_pipeline.preferences.rules import PreferenceRules
 
     store = open_lake(lake)
-    recipe = PreferenceRules.load(rules or Settings.from_env().preferences)
+    settings = Settings.from_env()
+    recipe = PreferenceRules.load(rules or settings.preferences)
+    most = usd(judge_max_usd, "--judge-max-usd") if judge_max_usd else None
     days = store.days("states")
     if not days:
         raise InputError(f"lake {store.url} has no states; run ingest first")
     groups = ("by_tier", "by_tool", "by_reason", "drops")
     total: dict[str, Any] = {"states": 0, "pairs": 0, "hints": 0, **{name: {} for name in groups}}
-    for day in days:
-        total["hints"] += build_hints(store, day).hints
-        report = build_pairs(store, day, rules=recipe)
-        total["states"] += report.states
-        total["pairs"] += report.pairs
-        for name in groups:
-            for key, count in getattr(report, name).items():
-                total[name][key] = total[name].get(key, 0) + count
+    file = teachers or settings.teachers
+    judge_of_meaning = open_judge(store, recipe.semantic_judge, file, max_usd=most, ledger=ledger)
+    with judge_of_meaning as judge:
+        for day in days:
+            total["hints"] += build_hints(store, day).hints
+            report = build_pairs(store, day, rules=recipe, judge=judge)
+            total["states"] += report.states
+            total["pairs"] += report.pairs
+            for name in groups:
+                for key, count in getattr(report, name).items():
+                    total[name][key] = total[name].get(key, 0) + count
+        if judge:
+            total["judge"] = judge.figures()
     show(total, as_json, "pairs")
 
 

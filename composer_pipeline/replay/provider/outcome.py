@@ -26,7 +26,7 @@ import aiohttp
 import msgspec
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.money import to_pico
+from composer_pipeline.money import NOTHING, Pico, to_pico
 
 RETRY_STATUSES = {408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529}
 #: The teacher is told to slow down.
@@ -42,12 +42,12 @@ _DECIMALS = msgspec.json.Decoder(float_hook=Decimal)
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What came of one request; see the module's table. Money is picodollars."""
+    """What came of one request; see the module's table."""
 
     kind: Literal["billed", "unbilled", "refused", "unknown"]
     status: int = 0
     body: bytes = b""
-    cost: int | None = None
+    cost: Pico | None = None
     generation_id: str = ""
     #: Generation that was billed, where this reply came from the response cache.
     source_id: str = ""
@@ -100,7 +100,7 @@ def classify(
         if cost is None and price is not None:
             cost = _priced(usage, price)
         if source and reply:
-            cost = 0
+            cost = NOTHING
         elif source:  # a hit costs nothing, and half of one is no reply
             kind, detail = "unbilled", "truncated reply"
         elif not reply:
@@ -172,7 +172,7 @@ def no_response(error: Exception, *, generation: str = "", status: int = 0) -> O
     return Outcome("unknown", detail=name, retryable=True, generation_id=generation, status=status)
 
 
-def billed_cost(usage: Any) -> int | None:
+def billed_cost(usage: Any) -> Pico | None:
     """Return the billed cost in picodollars from a reply's ``usage``, or ``None``.
 
     With an own provider key (BYOK) the upstream cost is paid besides; otherwise it is part
@@ -184,7 +184,7 @@ def billed_cost(usage: Any) -> int | None:
     details = usage.get("cost_details")
     if cost is None or usage.get("is_byok") is not True or not isinstance(details, dict):
         return cost
-    return cost + (pico_or_none(details.get("upstream_inference_cost")) or 0)
+    return Pico(cost + (pico_or_none(details.get("upstream_inference_cost")) or 0))
 
 
 def read_json(body: bytes) -> Any:
@@ -195,7 +195,7 @@ def read_json(body: bytes) -> Any:
         return None
 
 
-def pico_or_none(value: Any) -> int | None:
+def pico_or_none(value: Any) -> Pico | None:
     """Return an amount in USD from decoded JSON as picodollars; ``None`` where it is none."""
     if isinstance(value, bool) or not isinstance(value, Decimal | int | str):
         return None
@@ -224,7 +224,7 @@ def _tokens(usage: Any) -> tuple[int, int]:
     return _count(usage.get("prompt_tokens")), _count(cached)
 
 
-def _priced(usage: Any, price: TokenPrice) -> int | None:
+def _priced(usage: Any, price: TokenPrice) -> Pico | None:
     """Tokens at the recipe's prices, rounded up; ``None`` without token counts."""
     if not isinstance(usage, dict) or "prompt_tokens" not in usage:
         return None

@@ -11,35 +11,19 @@ again. So the states that were asked keep their tools, and only new states get t
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import jsonschema
 import msgspec
 import referencing
 import referencing.exceptions
 
-from composer_pipeline.actions import Action, ToolCall
+from composer_pipeline.actions import ToolCall
 from composer_pipeline.chat.installed_tools import kept_sets
 from composer_pipeline.chat.messages import short_name
 from composer_pipeline.chat.tools import Toolset, session_tools
 from composer_pipeline.lake.store import Lake
-
-
-class OfferedState(Protocol):
-    """The fields of a trace state that are read here."""
-
-    @property
-    def state_id(self) -> str: ...  # noqa: D102
-    @property
-    def session_id(self) -> str: ...  # noqa: D102
-    @property
-    def day(self) -> str: ...  # noqa: D102
-    @property
-    def messages(self) -> list[dict[str, Any]]: ...  # noqa: D102
-    @property
-    def tools(self) -> list[Any] | None: ...  # noqa: D102
-    @property
-    def action(self) -> Action: ...  # noqa: D102
+from composer_pipeline.trace_states import TraceState
 
 
 class _Pin(msgspec.Struct):
@@ -58,9 +42,9 @@ class Toolsets:
         states: all the states of their days.
     """
 
-    def __init__(self, lake: Lake, states: Sequence[OfferedState]) -> None:
+    def __init__(self, lake: Lake, states: Sequence[TraceState]) -> None:
         self._lake = lake
-        by_day: dict[str, list[OfferedState]] = {}
+        by_day: dict[str, list[TraceState]] = {}
         for state in states:
             by_day.setdefault(state.day, []).append(state)
         installed = kept_sets(lake)
@@ -75,11 +59,11 @@ class Toolsets:
             self._of |= {state.state_id: chosen[state.session_id] for state in mine}
             self._of |= {state: pin.toolset for pin in pins for state in pin.state_ids}
 
-    def of(self, state: OfferedState) -> Toolset:
+    def of(self, state: TraceState) -> Toolset:
         """Return the tools that a state was offered, or will be."""
         return self._of[state.state_id]
 
-    def pin(self, states: Iterable[OfferedState]) -> None:
+    def pin(self, states: Iterable[TraceState]) -> None:
         """Keep the tools of these states as they are; call it before they are asked.
 
         Days without anything new are not written again.
@@ -87,7 +71,7 @@ class Toolsets:
         Raises:
             InputError: the lake is not writable.
         """
-        by_day: dict[str, list[OfferedState]] = {}
+        by_day: dict[str, list[TraceState]] = {}
         for state in states:
             by_day.setdefault(state.day, []).append(state)
         for day, mine in by_day.items():
@@ -105,7 +89,7 @@ class Toolsets:
                 ]
                 self._lake.write("toolsets", rows, day=day)
 
-    def _add(self, day: str, states: Sequence[OfferedState]) -> bool:
+    def _add(self, day: str, states: Sequence[TraceState]) -> bool:
         pins = self._pins.setdefault(day, [])
         pinned = {state for pin in pins for state in pin.state_ids}
         known = {(pin.session_id, pin.toolset.digest): pin for pin in pins}

@@ -27,12 +27,13 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import orjson
 
 from composer_pipeline.actions import Action, ToolCall
+from composer_pipeline.trace_states import TraceState
 
 #: Part of every reply's provenance; raise it when the converted bytes change.
 CONVERTER_VERSION = "1"
@@ -51,19 +52,6 @@ SYSTEM_TEMPLATE = (
 )
 
 
-class StateLike(Protocol):
-    """The fields of a trace state that a conversion reads."""
-
-    @property
-    def messages(self) -> list[dict[str, Any]]: ...  # noqa: D102
-    @property
-    def system(self) -> str | None: ...  # noqa: D102
-    @property
-    def project(self) -> str: ...  # noqa: D102
-    @property
-    def cwd(self) -> str: ...  # noqa: D102
-
-
 class Conversion(msgspec.Struct, frozen=True):
     """A prefix in chat form.
 
@@ -79,11 +67,11 @@ class Conversion(msgspec.Struct, frozen=True):
     version: str = CONVERTER_VERSION
 
 
-def to_chat(state: StateLike, *, tools: Sequence[Mapping[str, Any]] = ()) -> Conversion:
+def to_chat(state: TraceState, *, tools: Sequence[Mapping[str, Any]] = ()) -> Conversion:
     """Convert a state's prefix to chat messages, system prompt first.
 
     Args:
-        state: a ``trace_states.TraceState`` or anything with its fields.
+        state: the state.
         tools: tool schemas in OpenAI form, with recorded names.
     """
     builder = _Builder()
@@ -93,8 +81,7 @@ def to_chat(state: StateLike, *, tools: Sequence[Mapping[str, Any]] = ()) -> Con
         else:
             builder.user(message["content"])
     builder.close_calls({})
-    action: Action | None = getattr(state, "action", None)
-    if action and any(call.id and call.id in builder.seen for call in action.tool_calls):
+    if any(call.id and call.id in builder.seen for call in state.action.tool_calls):
         builder.flags["action_in_prefix"] += 1
     if builder.messages and builder.messages[-1]["role"] == "assistant":
         builder.flags["ends_with_assistant"] += 1

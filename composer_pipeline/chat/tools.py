@@ -14,30 +14,17 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import orjson
 
-from composer_pipeline.actions import Action
 from composer_pipeline.chat.installed_tools import InstalledTools, nearest
 from composer_pipeline.chat.tool_registry import CORE, REGISTRY, REGISTRY_VERSION
+from composer_pipeline.trace_states import TraceState
 
 #: Uses from which a key that was always there counts as required.
 MIN_USES_FOR_REQUIRED = 5
-
-
-class SessionState(Protocol):
-    """The fields of a trace state that the choice of tools reads."""
-
-    @property
-    def session_id(self) -> str: ...  # noqa: D102
-    @property
-    def messages(self) -> list[dict[str, Any]]: ...  # noqa: D102
-    @property
-    def tools(self) -> list[Any] | None: ...  # noqa: D102
-    @property
-    def action(self) -> Action: ...  # noqa: D102
 
 
 class Toolset(msgspec.Struct, frozen=True, dict=True):
@@ -94,7 +81,7 @@ def tool_schemas(
 
 
 def session_tools(
-    states: Sequence[SessionState], installed: Sequence[InstalledTools] = ()
+    states: Sequence[TraceState], installed: Sequence[InstalledTools] = ()
 ) -> dict[str, Toolset]:
     """Choose the tools of each session, the same for all its states.
 
@@ -112,7 +99,7 @@ def session_tools(
     seen: set[int] = set()
     for state in states:
         session = state.session_id
-        if version := getattr(state, "version", None):
+        if version := state.version:
             versions.setdefault(session, version)
         used = names.setdefault(session, set())
         known = inputs.setdefault(session, {})

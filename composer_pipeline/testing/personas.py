@@ -22,13 +22,14 @@ import hashlib
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import orjson
 
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.chat.messages import StateLike, to_chat, wire_messages
+from composer_pipeline.chat.messages import to_chat, wire_messages
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.trace_states import TraceState
 
 PersonaName = Literal["careful", "steady", "contrarian", "flaky"]
 
@@ -42,15 +43,6 @@ _FLAKY = (
 )
 
 
-class ScriptState(StateLike, Protocol):
-    """The fields of a trace state that a script reads."""
-
-    @property
-    def message_id(self) -> str: ...  # noqa: D102
-    @property
-    def action(self) -> Action: ...  # noqa: D102
-
-
 class Script:
     """Maps a prefix, as it arrives on the wire without its system message, to actions.
 
@@ -62,7 +54,7 @@ class Script:
         self.entries = dict(entries or {})
 
     @staticmethod
-    def from_states(states: Iterable[ScriptState], answers: Mapping[str, Action]) -> "Script":
+    def from_states(states: Iterable[TraceState], answers: Mapping[str, Action]) -> "Script":
         """Build a script from trace states.
 
         Where states share a prefix (a rewind), the first one with an answer counts.

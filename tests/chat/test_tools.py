@@ -15,6 +15,7 @@ class State:
     action: Action
     messages: list[dict[str, Any]] = field(default_factory=list)
     tools: list[Any] | None = None
+    version: str | None = None
 
 
 def names(tools: list[dict[str, Any]]) -> list[str]:

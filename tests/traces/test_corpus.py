@@ -10,6 +10,7 @@ from composer_pipeline.lake.store import Lake
 from composer_pipeline.redaction.text import find_secrets
 from composer_pipeline.trace_states import load_states
 from composer_pipeline.traces.ingest import IngestReport, ingest
+from composer_pipeline.traces.parse import analyse
 
 SETS = ("claude-code-sessions", "claude-code-subagents")
 
@@ -34,6 +35,26 @@ def test_every_file_equals_the_truth_on_every_key(
     }
     assert wrong == {}
     assert len(expected) == {"claude-code-sessions": 59, "claude-code-subagents": 8}[name]
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_synthetic_responses_are_those_of_a_plain_count(
+    ingested: tuple[Lake, IngestReport], unpacked: Path, name: str
+) -> None:
+    found, expected = {}, {}
+    for path in sorted((unpacked / name).glob("*.jsonl")):
+        uuids = set()
+        for line in path.read_bytes().split(b"\n"):
+            if b'"<synthetic>"' in line or b'"isApiErrorMessage"' in line:
+                record = json.loads(line)
+                made_up = record.get("isApiErrorMessage") is True
+                made_up |= record.get("message", {}).get("model") == "<synthetic>"
+                if record["type"] == "assistant" and made_up and not record["isSidechain"]:
+                    uuids.add(record["uuid"])
+        expected[path.name] = len(uuids)
+        found[path.name] = ingested[1].by_file[path.name]["synthetic_assistant"]
+    assert found == expected
+    assert sum(expected.values()) > 0 or name != SETS[0]
 
 
 def test_states_are_distinct_complete_and_rebuilt(ingested: tuple[Lake, IngestReport]) -> None:
@@ -105,10 +126,13 @@ def _edge(corpus: Path, lake: Lake, name: str) -> list[Any]:
 )
 def test_edge_case_counts(corpus: Path, lake: Lake, name: str) -> None:
     expected = json.loads((corpus / "edge-cases" / "expected.json").read_text())[name]
-    facts = ingest(lake, [corpus / "edge-cases" / f"{name}.jsonl"]).by_file[f"{name}.jsonl"]
-    known = {key: value for key, value in expected.items() if key in facts}
-    assert {key: facts[key] for key in known} == known
-    assert "states" in known
+    file = corpus / "edge-cases" / f"{name}.jsonl"
+    report = ingest(lake, [file])
+    facts = dict(report.by_file[file.name])
+    facts["last_line_bad"] = analyse(file.read_bytes())[1].last_line_bad
+    told = {key: value for key, value in expected.items() if key not in ("note", "prefix_of_last")}
+    assert {key: facts[key] for key in told} == told
+    assert report.totals["synthetic_assistant"] == expected.get("synthetic_assistant", 0)
 
 
 def test_edge_parallel_prefix_has_both_results(corpus: Path, lake: Lake) -> None:

@@ -14,11 +14,11 @@ from composer_pipeline.preferences.agreement.vote import (
     QUORUM,
     STUDENT_FAMILIES,
     Reply,
-    StateLike,
     situation_of,
     vote,
 )
 from composer_pipeline.replay.selection.stopping import Cluster
+from composer_pipeline.trace_states import TraceState
 
 
 class VoteDecision:
@@ -30,7 +30,7 @@ class VoteDecision:
         """Say whether a family votes; the agent's own does not."""
         return family.lower() not in STUDENT_FAMILIES
 
-    def tally(self, state: StateLike, answers: Mapping[str, Action]) -> Sequence[Cluster]:
+    def tally(self, state: TraceState, answers: Mapping[str, Action]) -> Sequence[Cluster]:
         """Return the clusters of ``{family: its usable action}``, the largest first."""
         replies = [Reply(family, family, family, action) for family, action in answers.items()]
         situation = situation_of(state)

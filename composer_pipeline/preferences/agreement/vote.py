@@ -8,7 +8,7 @@ teachers' replies to one state (:func:`vote`). Does not belong here: the levels
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -25,13 +25,13 @@ from composer_pipeline.preferences.agreement.eligibility import (
     is_control,
     screen,
 )
+from composer_pipeline.trace_states import TraceState
 
 __all__ = [
     "QUORUM",
     "STUDENT_FAMILIES",
     "Excluded",
     "Reply",
-    "StateLike",
     "Vote",
     "compare",
     "home_of",
@@ -42,17 +42,6 @@ __all__ = [
 
 #: Fewest families that make a winner.
 QUORUM = 2
-
-
-class StateLike(Protocol):
-    """The fields of a trace state that a vote reads; ``model`` is optional."""
-
-    @property
-    def action(self) -> Action: ...  # noqa: D102
-    @property
-    def messages(self) -> list[dict[str, Any]]: ...  # noqa: D102
-    @property
-    def cwd(self) -> str: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -107,7 +96,7 @@ class _Ballot:
     length: int
 
 
-def situation_of(state: StateLike) -> Situation:
+def situation_of(state: TraceState) -> Situation:
     """Return the place and the known files of a state.
 
     The home folder is taken from the working directory, which redaction keeps in shape.
@@ -126,7 +115,7 @@ def home_of(cwd: str) -> str:
 
 
 def vote(
-    state: StateLike,
+    state: TraceState,
     replies: Sequence[Reply],
     *,
     quorum: int = QUORUM,
@@ -141,7 +130,7 @@ def vote(
     order of the replies.
 
     Args:
-        state: a ``trace_states.TraceState`` or anything with its fields.
+        state: the state.
         replies: usable replies. Those that were bought as controls or are of the agent's own
             family are controls, and those that are empty or in another language are excluded;
             neither votes.
@@ -151,7 +140,7 @@ def vote(
     """
     situation = situation_of(state)
     kept, excluded = screen(state.messages, state.action, replies)
-    own = getattr(state, "model", None)
+    own = state.model
     mine = {id(reply) for reply in kept if is_control(reply, own)}
     place = situation.place
     controls = [_ballot(reply, place) for reply in kept if id(reply) in mine]

@@ -19,6 +19,7 @@ from composer_pipeline.actions import Action
 from composer_pipeline.preferences.actions import canonical as canon
 from composer_pipeline.preferences.actions.levels import Level, Situation, level
 from composer_pipeline.preferences.agreement.vote import Reply, Vote, situation_of
+from composer_pipeline.trace_states import TraceState
 
 AGENT = "agent"
 
@@ -30,7 +31,7 @@ REASONS: dict[str, str] = {
     "one_family": "only one family of teachers gave a usable reply",
     "no_quorum": "no two families agreed with each other",
     "tie": "two groups of families of the same size disagreed",
-    "same_meaning": "the teachers agreed, and the paid judge found the agent's action to mean the same",
+    "same_meaning": "the teachers agreed, and to the paid judge the agent's action means the same",
     "style": "the teachers did the agent's action on the same target in another way",
     "agrees_with_student": "the teachers agreed with the agent",
     "too_close": "the teachers agreed only loosely, and the agent's action is of the same class",
@@ -79,7 +80,7 @@ def vote_figures(outcome: Vote) -> dict[str, Any]:
 
 
 def ballot_row(
-    state: Any,
+    state: TraceState,
     replies: Sequence[Reply],
     outcome: Vote,
     *,
@@ -90,7 +91,7 @@ def ballot_row(
     """Return the row of the table ``votes`` for a state.
 
     Args:
-        state: a ``trace_states.TraceState``.
+        state: the state.
         replies: its usable replies.
         outcome: their vote.
         n_replies: replies, usable or not.

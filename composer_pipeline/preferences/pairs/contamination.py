@@ -20,6 +20,7 @@ from composer_pipeline.config_file import read_mapping
 from composer_pipeline.errors import InputError
 from composer_pipeline.preferences.rules import PreferenceRules, bundled_benchmarks
 from composer_pipeline.replay.teachers import first_problem
+from composer_pipeline.trace_states import TraceState
 
 #: Evidence that the folder's name alone cannot give.
 STRONG = frozenset({"instance", "remote"})
@@ -105,7 +106,9 @@ class Benchmarks:
             yield f"{kind} {known[0]} ({known[1]})"
 
 
-def contaminated_sessions(states: Iterable[Any], benchmarks: Benchmarks) -> dict[str, list[str]]:
+def contaminated_sessions(
+    states: Iterable[TraceState], benchmarks: Benchmarks
+) -> dict[str, list[str]]:
     """Return session id to its evidence, sorted; sessions without any are left out.
 
     Looks at each message object once: the states of a chain share them.

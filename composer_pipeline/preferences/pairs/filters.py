@@ -7,10 +7,11 @@ here: the vote (``preferences.agreement.vote``) and the table (``preferences.pai
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from composer_pipeline.preferences.pairs.contamination import is_strong
 from composer_pipeline.preferences.rules import Hindsight, PreferenceRules
+from composer_pipeline.trace_states import TraceState
 
 #: The stage of these drops in the lake's ledger.
 STAGE = "pairs"
@@ -18,20 +19,7 @@ STAGE = "pairs"
 Row = dict[str, Any]
 
 
-class Outcomes(Protocol):
-    """The outcome columns of a state."""
-
-    @property
-    def followed_by_error(self) -> bool | None: ...  # noqa: D102
-    @property
-    def followed_by_correction(self) -> bool | None: ...  # noqa: D102
-    @property
-    def reverted(self) -> bool | None: ...  # noqa: D102
-    @property
-    def tests_passed(self) -> bool | None: ...  # noqa: D102
-
-
-def hindsight(state: Outcomes, weights: Hindsight) -> tuple[str, float, str]:
+def hindsight(state: TraceState, weights: Hindsight) -> tuple[str, float, str]:
     """Return (outcome, weight, reason) of the agent's action at a state.
 
     The outcome is ``student_bad`` when a call failed, the user corrected it or it was

@@ -19,7 +19,6 @@ from composer_pipeline.money import NOTHING, Pico
 from composer_pipeline.replay.engine.answers import Answered
 from composer_pipeline.replay.engine.order import ByteGate, Unit
 from composer_pipeline.replay.engine.rate_limit import Lane
-from composer_pipeline.replay.engine.report import Progress
 from composer_pipeline.replay.ledger import rules
 from composer_pipeline.replay.ledger.values import Admission
 from composer_pipeline.replay.paid_call import PaidCalls
@@ -28,6 +27,7 @@ from composer_pipeline.replay.provider.client import Wire
 from composer_pipeline.replay.provider.outcome import BUSY_STATUSES, Outcome, TokenPrice
 from composer_pipeline.replay.questions import Question, Questions
 from composer_pipeline.replay.teachers import Teacher
+from composer_pipeline.reports import Progress
 
 if TYPE_CHECKING:
     from composer_pipeline.trace_states import TraceState

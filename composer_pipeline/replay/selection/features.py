@@ -11,12 +11,13 @@ and nobody fitted them.
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
-from composer_pipeline.actions import Action, ToolCall
+from composer_pipeline.actions import ToolCall
 from composer_pipeline.replay.teachers import SkipRule
+from composer_pipeline.trace_states import TraceState
 
 #: What each feature adds to a state's value.
 WEIGHTS: Mapping[str, float] = {
@@ -39,32 +40,7 @@ _CONFIRMATION_CHARS = 200
 _REPEAT_WINDOW = 40
 
 
-class StateLike(Protocol):
-    """The fields of a trace state that the features read."""
-
-    @property
-    def state_id(self) -> str: ...  # noqa: D102
-    @property
-    def session_id(self) -> str: ...  # noqa: D102
-    @property
-    def messages(self) -> list[dict[str, Any]]: ...  # noqa: D102
-    @property
-    def action(self) -> Action: ...  # noqa: D102
-    @property
-    def error_kind(self) -> str | None: ...  # noqa: D102
-    @property
-    def followed_by_error(self) -> bool | None: ...  # noqa: D102
-    @property
-    def followed_by_correction(self) -> bool | None: ...  # noqa: D102
-    @property
-    def interrupted(self) -> bool | None: ...  # noqa: D102
-    @property
-    def reverted(self) -> bool | None: ...  # noqa: D102
-    @property
-    def tests_passed(self) -> bool | None: ...  # noqa: D102
-
-
-def features(state: StateLike) -> frozenset[str]:
+def features(state: TraceState) -> frozenset[str]:
     """Return the names of a state's features; see :data:`WEIGHTS`."""
     kind = state.error_kind or ""
     found = {
@@ -85,7 +61,7 @@ def value(found: Iterable[str]) -> float:
     return sum(WEIGHTS[name] for name in found)
 
 
-def skips(states: Sequence[StateLike], rules: Iterable[SkipRule]) -> dict[str, SkipRule]:
+def skips(states: Sequence[TraceState], rules: Iterable[SkipRule]) -> dict[str, SkipRule]:
     """Return the states that the rules leave out, with the rule.
 
     Args:
@@ -111,7 +87,7 @@ def skips(states: Sequence[StateLike], rules: Iterable[SkipRule]) -> dict[str, S
     return found
 
 
-def _rule(state: StateLike, wanted: frozenset[SkipRule]) -> SkipRule | None:
+def _rule(state: TraceState, wanted: frozenset[SkipRule]) -> SkipRule | None:
     calls = state.action.tool_calls
     if not calls:
         text = state.action.text
@@ -124,7 +100,7 @@ def _rule(state: StateLike, wanted: frozenset[SkipRule]) -> SkipRule | None:
     return None
 
 
-def _reads_a_named_file(state: StateLike, call: ToolCall) -> bool:
+def _reads_a_named_file(state: TraceState, call: ToolCall) -> bool:
     path = call.arguments.get("file_path")
     if call.name != "Read" or not isinstance(path, str) or not path:
         return False
@@ -140,7 +116,7 @@ def _reads_a_named_file(state: StateLike, call: ToolCall) -> bool:
     return False
 
 
-def _repeats(state: StateLike) -> bool:
+def _repeats(state: TraceState) -> bool:
     """Say whether a call was made before, with equal arguments."""
     mine = {(call.name, orjson.dumps(call.arguments)) for call in state.action.tool_calls}
     if not mine:
@@ -155,7 +131,7 @@ def _repeats(state: StateLike) -> bool:
     return False
 
 
-def _tail(state: StateLike) -> bytes:
+def _tail(state: TraceState) -> bytes:
     """Hash the action and the last message, so that equal situations collide."""
     calls = [(call.name, call.arguments) for call in state.action.tool_calls]
     last = [

@@ -36,12 +36,17 @@ _SUMMED = [
     "roots",
     "dangling_parents",
     "states_with_repaired_prefix",
+    "synthetic_assistant",
     "subagent_responses",
 ]
 
 
 def facts_of(trajectory: Trajectory, stats: LineStats, *, subagent_responses: int = 0) -> Facts:
-    """Count one file; the keys are those of the corpus' ``expected.json``."""
+    """Count one file; the keys are those of the corpus' ``expected.json``.
+
+    ``synthetic_assistant`` counts the main records that the client made up itself, such as
+    "No response requested." or an API error: no model answered, so none is a response.
+    """
     nodes = [n for n in trajectory.nodes if n.origin is None]
     responses = [n for n in nodes if n.kind == "response"]
     states = [n for n in nodes if n.is_state]
@@ -73,6 +78,7 @@ def facts_of(trajectory: Trajectory, stats: LineStats, *, subagent_responses: in
         "dangling_parents": trajectory.dangling,
         "states_with_repaired_prefix": sum(n.repaired for n in states),
         "max_prefix_turns": max((n.depth for n in states), default=0),
+        "synthetic_assistant": trajectory.synthetic,
         "subagent_responses": subagent_responses,
     }
 

@@ -14,12 +14,12 @@ from composer_pipeline.preferences.agreement.eligibility import (
     ballots,
     count_kinds,
     is_own,
-    language_of,
     lineage_of,
     lineages_of,
     loosest_terms,
     screen,
 )
+from composer_pipeline.preferences.agreement.languages import language_of
 from composer_pipeline.preferences.agreement.vote import Reply, tier_of, vote
 
 

@@ -152,7 +152,7 @@ def test_verdict_of():
 
 def test_an_agent_that_means_the_same_makes_no_pair():
     class State:
-        action, messages, cwd = A, [], "/srv/app"
+        action, messages, cwd, model = A, [], "/srv/app", None
 
     replies = [Reply(f"t{f}", f, f, B) for f in "ab"]
     assert vote(State, replies).tier == "gold"

@@ -22,6 +22,7 @@ class State:
     action: Action
     messages: list = field(default_factory=list)
     cwd: str = "/home/user/shop"
+    model: str | None = None
 
 
 def do(name, **args):

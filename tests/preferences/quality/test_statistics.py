@@ -22,7 +22,7 @@ from composer_pipeline.preferences.quality.rater_agreement import (
     nominal_alpha,
 )
 from composer_pipeline.preferences.quality.separability import FEATURES, separability
-from composer_pipeline.preferences.quality.statistics import measure, write_statistics
+from composer_pipeline.preferences.quality.statistics import ALL, measure, write_statistics
 from composer_pipeline.preferences.rules import NearDuplicates, Separability
 
 
@@ -260,7 +260,7 @@ def test_tail_is_the_end_of_what_was_said():
 
 def test_an_empty_lake_is_measured_as_nothing(tmp_path):
     lake = Lake(tmp_path)
-    quality = write_statistics(lake)
+    quality = write_statistics(lake).by_scope[ALL]
     rows = lake.rows("preference_statistics")
     assert rows
     assert {r["scope"] for r in rows} == {"all"}

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from composer_pipeline.errors import ComposerError
 from composer_pipeline.replay.ledger import rules
@@ -61,7 +61,7 @@ class Commits:
         self._room = asyncio.Event()
         self._thread = threading.Thread(target=self._write, name="ledger", daemon=True)
 
-    async def __aenter__(self) -> "Commits":
+    async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
         self._thread.start()
         return self

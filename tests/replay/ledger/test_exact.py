@@ -206,8 +206,8 @@ def test_a_bill_replaces_a_refusal(ledger: Ledger) -> None:
 
 
 def test_own_provider_keys_cost_both() -> None:
-    assert billed_pico(5, 100, is_byok=True) == 105
-    assert billed_pico(5, 100, is_byok=False) == 5
+    assert billed_pico(Pico(5), Pico(100), is_byok=True) == 105
+    assert billed_pico(Pico(5), Pico(100), is_byok=False) == 5
 
 
 # -- quarantine ------------------------------------------------------------------------

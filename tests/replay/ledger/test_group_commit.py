@@ -67,7 +67,7 @@ def test_sending_is_part_of_the_same_commit(ledger: Ledger, target: str | Path) 
 
 
 def test_one_failure_fails_alone(ledger: Ledger) -> None:
-    async def main() -> list[Any]:
+    async def main() -> tuple[Any, ...]:
         async with Commits(ledger) as commits:
             first = await commits.do(rules.reserve("a", Pico(4), SCOPES, CALL, send=True))
             return await asyncio.gather(

@@ -109,3 +109,14 @@ def test_the_room_imports_no_heavy_module():
         "assert not bad, bad"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+def test_a_running_program_may_register_a_trainer_but_take_no_name():
+    trainers = plugins.Registry("none.installed", "trainer", contract.Trainer, {"trl": TRL})
+    trainers.register("sampled", Sampled)
+    assert isinstance(trainers.get("sampled"), Sampled)
+    assert trainers.names() == ["trl", "sampled"]
+    with pytest.raises(InputError, match="trainer 'trl' is known already"):
+        trainers.register("trl", Sampled)
+    with pytest.raises(InputError, match=r"'odd'.*does not keep the protocol Trainer"):
+        trainers.register("odd", NotATrainer)

@@ -39,11 +39,14 @@ lint: $(STAMP) ## style, formatting, and the walls between rooms
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 
-types: $(STAMP) ## mypy, strict
+types: $(STAMP) ## mypy, strict; it reads the tests and benchmarks too
 	$(BIN)/mypy
 
 house: $(STAMP) ## folders, files, complexity, lines and tests beside their bars
 	$(BIN)/python benchmarks/house.py $(HOUSE_ARGS)
+
+mutants: $(STAMP) ## small wrong changes: does a fast test notice? (ROOM=lake; long)
+	$(BIN)/python tests/mutants/run_mutants.py $(ROOM)
 
 chaos: $(STAMP) ## kill replaying processes more than 100 times (about ten minutes)
 	$(BIN)/python tests/chaos/chaos_driver.py --record benchmarks/results/chaos.md $(CHAOS_ARGS)

@@ -2,6 +2,7 @@
 
 import math
 import random
+from typing import Any
 
 import krippendorff
 import pytest
@@ -154,6 +155,7 @@ def test_planted_style_is_found(side):
 def test_what_does_not_differ_is_not_found():
     found = separability(planted(300, plain, plain), Separability())
     assert found.auc is not None
+    assert found.error is not None
     assert abs(found.auc - 0.5) < 4 * found.error
     assert found.auc < 0.7
 
@@ -228,9 +230,9 @@ def test_reported_similarities_are_exact(texts):
         assert found["similarity"] == pytest.approx(len(a & b) / len(a | b))
         assert found["similarity"] >= 0.5
         assert found["near"] not in {r["pair_id"] for r in rows}
-    same = {}
-    for pair_id, _, found in pairs:  # an exact repeat is never missed
-        first = same.setdefault(found, pair_id)
+    same: dict[Any, Any] = {}
+    for pair_id, _, shingles in pairs:  # an exact repeat is never missed
+        first = same.setdefault(shingles, pair_id)
         if first != pair_id:
             assert pair_id in {r["pair_id"] for r in rows}
 

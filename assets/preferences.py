@@ -44,11 +44,9 @@ def error_hints(context: dg.AssetExecutionContext, lake: LakeResource) -> None:
     """What the trace says was wrong at each error turn, and the call it is about."""
     from composer_pipeline.preferences.hints.from_errors import build_hints
 
-    store = lake.open()
-    for day in context.partition_keys:
-        report = build_hints(store, day)
+    for day, found in build_hints(lake.open(), days=context.partition_keys).by_day.items():
         context.add_asset_metadata(
-            {"dagster/partition_row_count": report.hints, **numbers(report.by_source)},
+            {"dagster/partition_row_count": found.hints, **numbers(found.by_source)},
             partition_key=day,
         )
 
@@ -107,15 +105,16 @@ def build_preferences(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetsDefini
         from composer_pipeline.preferences.quality.statistics import write_statistics
 
         store, rules = lake.open(), recipes.rules()
-        for day in context.partition_keys:
-            report = build_pairs(store, day, rules=rules)
-            quality = write_statistics(store, day, rules=rules)
+        days = context.partition_keys
+        report = build_pairs(store, days=days, rules=rules)
+        statistics = write_statistics(store, days=days, rules=rules)
+        for day, made in report.by_day.items():
             context.add_asset_metadata(
                 {
-                    "dagster/partition_row_count": report.pairs,
-                    "states": report.states,
-                    **{f"tier_{tier}": count for tier, count in report.by_tier.items()},
-                    **quality_metadata(quality, rules),
+                    "dagster/partition_row_count": made.pairs,
+                    "states": made.states,
+                    **{f"tier_{tier}": count for tier, count in made.by_tier.items()},
+                    **quality_metadata(statistics.by_scope[day], rules),
                 },
                 partition_key=day,
             )
@@ -136,7 +135,7 @@ def build_preferences(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetsDefini
         """Pairs after a data-juicer recipe, with a ledger of every dropped row."""
         from composer_pipeline.normalize.stage import normalize
 
-        report = normalize(lake.open(), context.partition_keys, recipes.normalize)
+        report = normalize(lake.open(), recipes.normalize, days=context.partition_keys)
         for day in context.partition_keys:
             counts = report.by_day.get(day, {"rows": 0, "kept": 0, "dropped": 0})
             context.add_asset_metadata(
@@ -164,12 +163,12 @@ def build_preferences(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetsDefini
         lake: LakeResource, recipes: RecipesResource
     ) -> dg.MaterializeResult[None]:
         """Pairs, recorded groups and hints, split by group of sessions."""
-        from composer_pipeline.preferences.quality.statistics import write_statistics
+        from composer_pipeline.preferences.quality.statistics import ALL, write_statistics
         from composer_pipeline.publishing.dataset import build_dataset
 
         store, rules = lake.open(), recipes.rules()
         report = build_dataset(store)
-        quality = write_statistics(store, rules=rules)
+        quality = write_statistics(store, rules=rules).by_scope[ALL]
         return dg.MaterializeResult(
             metadata={
                 "dagster/row_count": report.rows,

@@ -15,7 +15,8 @@ from typing import Any
 
 from composer_pipeline.traces.graph.pool import Redactor
 from composer_pipeline.traces.parse import analyse
-from composer_pipeline.traces.states.messages import Composer, MessageStore
+from composer_pipeline.traces.states.message_store import MessageStore
+from composer_pipeline.traces.states.messages import Composer
 
 _ODD: list[Any] = [
     None, True, -1, 2**70, 1.5, "", "\ud800", "x" * 300, [], {}, [[]], {"a": 1}, [None],

@@ -157,7 +157,7 @@ def make(folder: Path, rows: int) -> None:
         )
     lake = Lake(folder / "lake")
     lake.write("pairs", made, day="2026-11-16")
-    write_columns(lake, None, folder / "pairs.jsonl")
+    write_columns(lake, folder / "pairs.jsonl")
     from pyarrow import json as pj
 
     table = pj.read_json(folder / "pairs.jsonl", pj.ReadOptions(block_size=64 << 20))
@@ -218,7 +218,7 @@ def stage(folder: Path) -> None:
     from composer_pipeline.normalize.stage import normalize
 
     lake = Lake(folder / "lake")
-    normalize(lake, None, recipe(folder, two_fields()))
+    normalize(lake, recipe(folder, two_fields()))
     keep(folder, lake.read("normalized_pairs").column("pair_id").to_pylist())
 
 

@@ -179,7 +179,7 @@ class Unredacted:
 
 def measure_ours(corpus: Path, real: Path, redacted: bool) -> dict[str, float]:
     """Harvest and parse in this process; return CPU seconds and sizes."""
-    import composer_pipeline.traces.parse as parse
+    import composer_pipeline.traces.parse.days as parse
     import composer_pipeline.traces.states.extract as states
     from composer_pipeline.lake.store import Lake
     from composer_pipeline.traces.archive.harvest import harvest

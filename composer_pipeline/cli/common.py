@@ -5,19 +5,20 @@ Does not belong here: a command.
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
-from pathlib import Path
 from typing import Annotated, Any
 
+import rich.progress
 from cyclopts import App, Parameter
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from composer_pipeline import __version__
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.reports import Progress
 from composer_pipeline.settings import Settings
 
 app = App(
@@ -31,7 +32,6 @@ LedgerOption = Annotated[
     str, Parameter(name="--ledger", help="Path or postgresql:// URL (COMPOSER_LEDGER).")
 ]
 JsonOption = Annotated[bool, Parameter(name="--json", negative="", help="One JSON object.")]
-Report = Callable[[str, int, int], None]
 err = Console(stderr=True)
 
 
@@ -40,29 +40,19 @@ def open_lake(url: str) -> Lake:
     return Lake(url or Settings.from_env().lake)
 
 
-def plain(value: Any) -> Any:
-    """Return a value as JSON has it: amounts and paths as text."""
-    if isinstance(value, Decimal):
-        return str(value)
-    if isinstance(value, Path):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {str(k): plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [plain(v) for v in value]
-    return value
-
-
 def show(report: Mapping[str, Any], as_json: bool, title: str) -> None:
-    """Print a report as one JSON object, or as a table of two columns."""
-    shown = plain(report)
+    """Print a report as one JSON object, or as a table of two columns without the days."""
     if as_json:
-        sys.stdout.write(json.dumps(shown, ensure_ascii=False) + "\n")
+        sys.stdout.write(json.dumps(report, ensure_ascii=False, default=str) + "\n")
         return
     table = Table(title=title, show_header=False, title_justify="left")
-    for key, value in shown.items():
+    for key, value in report.items():
+        if key.startswith("by_day"):
+            continue
         text = (
-            json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else str(value)
+            json.dumps(value, ensure_ascii=False, default=str)
+            if isinstance(value, dict | list | tuple)
+            else str(value)
         )
         table.add_row(key, text)
     Console().print(table)
@@ -71,8 +61,8 @@ def show(report: Mapping[str, Any], as_json: bool, title: str) -> None:
 class Bar:
     """A rich progress bar on a terminal; silent elsewhere."""
 
-    def __enter__(self) -> Report:
-        self.bar = Progress(
+    def __enter__(self) -> Progress:
+        self.bar = rich.progress.Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),

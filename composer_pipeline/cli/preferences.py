@@ -3,7 +3,6 @@
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -34,20 +33,12 @@ def pairs(*, rules: str = "", lake: LakeOption = "", as_json: JsonOption = False
 
     store = open_lake(lake)
     recipe = PreferenceRules.load(rules or Settings.from_env().preferences)
-    days = store.days("states")
-    if not days:
+    if not store.days("states"):
         raise InputError(f"lake {store.url} has no states; run ingest first")
-    groups = ("by_tier", "by_tool", "by_reason", "drops")
-    total: dict[str, Any] = {"states": 0, "pairs": 0, "hints": 0, **{name: {} for name in groups}}
-    for day in days:
-        total["hints"] += build_hints(store, day).hints
-        report = build_pairs(store, day, rules=recipe)
-        total["states"] += report.states
-        total["pairs"] += report.pairs
-        for name in groups:
-            for key, count in getattr(report, name).items():
-                total[name][key] = total[name].get(key, 0) + count
-    show(total, as_json, "pairs")
+    with Bar() as progress:
+        hints = build_hints(store, progress=progress).hints
+        report = build_pairs(store, rules=recipe, progress=progress)
+    show({**report.to_dict(), "hints": hints}, as_json, "pairs")
 
 
 @app.command
@@ -74,14 +65,16 @@ def statistics(*, rules: str = "", lake: LakeOption = "", as_json: JsonOption = 
     Args:
         rules: preference recipe (COMPOSER_PREFERENCES).
     """
-    from composer_pipeline.preferences.quality.statistics import write_statistics
+    from composer_pipeline.preferences.quality.statistics import ALL, write_statistics
     from composer_pipeline.preferences.rules import PreferenceRules
 
     store = open_lake(lake)
     if not store.days("votes"):
         raise InputError(f"lake {store.url} has no votes; run pairs first")
     recipe = PreferenceRules.load(rules or Settings.from_env().preferences)
-    rows = write_statistics(store, rules=recipe).rows()
+    with Bar() as progress:
+        report = write_statistics(store, rules=recipe, progress=progress)
+    rows = report.by_scope[ALL].rows()
     if as_json:
         show({"statistics": rows}, True, "")
         return
@@ -128,23 +121,13 @@ def normalize(
     from composer_pipeline.normalize.stage import write_columns
 
     store = open_lake(lake)
-    days = store.days("pairs")
-    if not days:
+    if not store.days("pairs"):
         raise InputError(f"lake {store.url} has no pairs; run pairs first")
     if columns:
-        rows = write_columns(store, days, columns)
+        rows = write_columns(store, columns)
         show({"rows": rows, "file": columns}, as_json, "normalize")
         return
     path = recipe or Settings.from_env().normalize
     with Bar() as progress:
-        report = run(store, days, path, progress=progress, executor=executor)
-    show(
-        {
-            "kept": report.kept,
-            "dropped": report.dropped,
-            "by_op": report.by_op,
-            "changed": report.changed,
-        },
-        as_json,
-        "normalize",
-    )
+        report = run(store, path, executor=executor, progress=progress)
+    show(report.to_dict(), as_json, "normalize")

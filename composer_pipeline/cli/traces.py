@@ -43,10 +43,7 @@ def ingest(
         raise InputError("ingest needs at least one PATH")
     with Bar() as progress:
         report = run(open_lake(lake), list(paths), progress=progress)
-    out: dict[str, Any] = dict(report.totals)
-    if per_file:
-        out["by_file"] = report.by_file
-    show(out, as_json, "ingest")
+    show(report.to_dict() if per_file else report.totals, as_json, "ingest")
 
 
 @app.command

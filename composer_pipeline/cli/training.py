@@ -23,17 +23,9 @@ def dataset(*, lake: LakeOption = "", as_json: JsonOption = False) -> None:
     """Split by group of sessions and write the training columns."""
     from composer_pipeline.publishing.dataset import build_dataset
 
-    report = build_dataset(open_lake(lake))
-    out = {
-        "rows": report.rows,
-        "splits": report.splits,
-        "groups": report.groups,
-        "grpo_groups": report.grpo_groups,
-        "hints": report.hints,
-        "drops": report.drops,
-        "warning": report.warning,
-    }
-    show(out, as_json, "dataset")
+    with Bar() as progress:
+        report = build_dataset(open_lake(lake), progress=progress)
+    show(report.to_dict(), as_json, "dataset")
 
 
 @app.command
@@ -68,8 +60,7 @@ def export(
         rules=PreferenceRules.load(rules or Settings.from_env().preferences),
         full_arguments=full_arguments,
     )
-    out_json = {"format": report.format, "rows": report.rows, "files": report.files}
-    show({**out_json, "left_out": report.left_out}, as_json, "export")
+    show(report.to_dict(), as_json, "export")
 
 
 @app.command
@@ -95,11 +86,7 @@ def publish(
     report = run(
         open_lake(lake), repo, private=not public, dry_run=dry_run, allow_simulated=allow_simulated
     )
-    show(
-        {"commit": report.commit, "files": report.files, "changed": report.changed},
-        as_json,
-        "publish",
-    )
+    show(report.to_dict(), as_json, "publish")
 
 
 @app.command
@@ -128,8 +115,7 @@ def train(
             progress=progress,
             force=force,
         )
-    out = {"run_dir": report.run_dir, "checkpoint": report.checkpoint, "metrics": report.metrics}
-    show({**out, "reused": report.reused}, as_json, "train")
+    show(report.to_dict(), as_json, "train")
 
 
 def _run_root(settings: Settings, lake: Lake) -> Path:
@@ -152,4 +138,6 @@ def evaluate(*, recipe: str = "", lake: LakeOption = "", as_json: JsonOption = F
     prepared = prepare(store, recipe or settings.train, _run_root(settings, store))
     if not prepared.complete:
         raise InputError(f"{prepared.run_dir} holds no finished training run; run train first")
-    show({"metrics": run(store, prepared.run_dir).metrics}, as_json, "evaluate")
+    with Bar() as progress:
+        report = run(store, prepared.run_dir, progress=progress)
+    show(report.to_dict(), as_json, "evaluate")

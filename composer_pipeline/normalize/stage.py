@@ -13,7 +13,7 @@ on its own, so the result does not depend on which days are run together.
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -37,17 +37,16 @@ from composer_pipeline.normalize.text_columns import (
     rewritten,
 )
 from composer_pipeline.normalize.worker_client import Worker
+from composer_pipeline.reports import Progress, Report
 
 __all__ = ["NormalizeReport", "action_text", "narrow_row", "normalize", "write_columns"]
-
-Progress = Callable[[str, int, int], None]
 
 STAGE = "normalize"
 EXECUTORS = ("default", "ray")
 
 
 @dataclass(frozen=True)
-class NormalizeReport:
+class NormalizeReport(Report):
     """What a normalisation did.
 
     ``by_op`` maps ``index:operator`` to dropped rows; ``changed`` maps the same to rows whose
@@ -75,21 +74,21 @@ class _Day:
 
 def normalize(
     lake: Lake,
-    days: Iterable[str] | None,
     recipe_path: str | Path,
     *,
-    progress: Progress | None = None,
+    days: Iterable[str] | None = None,
     executor: str = "",
+    progress: Progress | None = None,
 ) -> NormalizeReport:
     """Run a recipe over the pairs of some days and replace those days' results.
 
     Args:
         lake: the lake; reads ``pairs``, writes ``normalized_pairs`` and ``drops``
             (stage ``normalize``). A day that never had a pair is left without files.
-        days: UTC days; all days of ``pairs`` when ``None``.
         recipe_path: data-juicer YAML.
-        progress: called with (step, days done, days).
+        days: UTC days; all days of ``pairs`` when ``None``.
         executor: ``default`` or ``ray``, in place of the recipe's ``executor_type``.
+        progress: called with (step, days done, days).
 
     Raises:
         InputError: a bad recipe (unknown operator, parameter or column, an operator that
@@ -139,13 +138,13 @@ def normalize(
     )
 
 
-def write_columns(lake: Lake, days: Iterable[str] | None, path: str | Path) -> int:
+def write_columns(lake: Lake, path: str | Path, *, days: Iterable[str] | None = None) -> int:
     """Write the flat columns as JSON lines, for ``dj-process`` and other tools.
 
     Args:
         lake: reads ``pairs``.
-        days: UTC days; all when ``None``.
         path: the file, replaced. All of :data:`COLUMNS` but ``prompt_text``.
+        days: UTC days; all when ``None``.
 
     Returns:
         rows written.

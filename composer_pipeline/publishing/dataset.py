@@ -30,6 +30,7 @@ from composer_pipeline.publishing.splits import (
     prompt_hash,
     split_of,
 )
+from composer_pipeline.reports import Progress, Report
 from composer_pipeline.trace_states import TraceState, load_states
 
 STAGE = "dataset"
@@ -40,7 +41,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class DatasetReport:
+class DatasetReport(Report):
     """What was built.
 
     ``rows`` and ``splits`` count pairs, ``groups`` the groups of sessions over all three
@@ -60,7 +61,9 @@ class DatasetReport:
     warning: str = ""
 
 
-def build_dataset(lake: Lake, *, validation_share: float = 0.2) -> DatasetReport:
+def build_dataset(
+    lake: Lake, *, validation_share: float = 0.2, progress: Progress | None = None
+) -> DatasetReport:
     """Write ``dataset_pairs``, ``dataset_groups`` and ``dataset_hints``.
 
     A group of sessions is in validation when a hash of its name falls below
@@ -71,6 +74,7 @@ def build_dataset(lake: Lake, *, validation_share: float = 0.2) -> DatasetReport
         lake: reads ``normalized_pairs``, ``sessions``, ``states``, ``replies``, ``hints``;
             writes the three tables and ``drops`` (stage ``dataset``).
         validation_share: share of the groups in validation, in [0, 1).
+        progress: called after each day.
 
     Raises:
         InputError: the share is out of range, or nothing was normalised yet.
@@ -81,7 +85,7 @@ def build_dataset(lake: Lake, *, validation_share: float = 0.2) -> DatasetReport
     if not lake.days("normalized_pairs"):
         raise InputError(f"lake {lake.url} has no normalized_pairs; run normalize first")
     pairs, drops = _pairs(lake)
-    recorded, hints = _from_states(lake)
+    recorded, hints = _from_states(lake, progress)
     tables = {"dataset_pairs": pairs, "dataset_groups": recorded, "dataset_hints": hints}
     everything = [row for rows in tables.values() for row in rows]
     digests = {id(row): prompt_hash(row["prompt"]) for row in everything}
@@ -177,11 +181,14 @@ def _write_drops(lake: Lake, drops: Mapping[str, Sequence[Row]]) -> None:
         lake.write("drops", drops.get(day, ()), stage=STAGE, day=day)
 
 
-def _from_states(lake: Lake) -> tuple[list[Row], list[Row]]:
+def _from_states(lake: Lake, progress: Progress | None) -> tuple[list[Row], list[Row]]:
     """Return the rows of ``dataset_groups`` and ``dataset_hints``, by day and state id."""
     recorded: list[Row] = []
     hints: list[Row] = []
-    for day in sorted(set(lake.days("replies")) | set(lake.days("hints"))):
+    days = sorted(set(lake.days("replies")) | set(lake.days("hints")))
+    for done, day in enumerate(days, start=1):
+        if progress:
+            progress("dataset", done, len(days))
         replies = usable_replies(lake, day)
         hint_of = {row["state_id"]: row for row in lake.rows("hints", days=[day])}
         if not replies and not hint_of:

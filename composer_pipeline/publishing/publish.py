@@ -28,12 +28,13 @@ from composer_pipeline.publishing.card import CONFIGS, card, file_path, simulate
 from composer_pipeline.publishing.gates import check_gates
 from composer_pipeline.publishing.hub import Hub
 from composer_pipeline.publishing.splits import SPLITS
+from composer_pipeline.reports import Progress, Report
 
 _REPO = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True)
-class PublishReport:
+class PublishReport(Report):
     """What a publication did.
 
     ``commit`` is the new head, or the head that already held these bytes, or empty for a
@@ -59,6 +60,7 @@ def publish(
     allow_simulated: bool = False,
     token_env: str = "HF_TOKEN",  # noqa: S107  the name of a variable, not a token
     endpoint: str | None = None,
+    progress: Progress | None = None,
 ) -> PublishReport:
     """Bring a dataset repository to the state of the lake's ``dataset_*`` tables.
 
@@ -72,6 +74,7 @@ def publish(
         allow_simulated: publish rows of simulated teachers; the card says so.
         token_env: environment variable that holds the token.
         endpoint: another Hub; ``HF_ENDPOINT`` or the real one by default.
+        progress: called when the files are ready, and when the Hub has them.
 
     Raises:
         InputError: a bad repository name, no dataset, no token, a repository that is
@@ -96,6 +99,8 @@ def publish(
     files["README.md"] = card(repo, tables, statistics).encode()
     files["manifest.json"] = _manifest(tables, files)
     rows = {f"{config}/{split}": table.num_rows for (config, split), table in tables.items()}
+    if progress:
+        progress("publish", 1, 2)
     token = os.environ.get(token_env, "")
     if dry_run and not token:
         changes = dict.fromkeys(sorted(files), "add")
@@ -109,6 +114,8 @@ def publish(
         raise InputError(
             "environment variable HF_HUB_OFFLINE keeps the Hub out of reach"
         ) from error
+    if progress:
+        progress("publish", 2, 2)
     return PublishReport(head, sorted(files), len(changes), rows, private, dry_run, changes)
 
 

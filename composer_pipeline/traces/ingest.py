@@ -4,26 +4,22 @@ Belongs here: what ``composer-pipeline ingest`` does and reports. Does not belon
 here: the two stages themselves.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.traces.archive.harvest import (
-    Harvested,
-    HarvestReport,
-    harvest,
-    open_archived,
-)
+from composer_pipeline.reports import Progress, Report
+from composer_pipeline.traces.archive.blobs import open_archived
+from composer_pipeline.traces.archive.harvest import harvest
+from composer_pipeline.traces.archive.report import Harvested, HarvestReport
 from composer_pipeline.traces.parse import ParseReport, analyse, is_current, parse_days
 from composer_pipeline.traces.states.counts import Facts, total_of
 
-Progress = Callable[[str, int, int], None]
-
 
 @dataclass(slots=True)
-class IngestReport:
+class IngestReport(Report):
     """What an ingest found.
 
     ``by_file`` maps each main file's path, relative to its PATH, to the keys of the
@@ -36,6 +32,10 @@ class IngestReport:
     by_file: dict[str, Facts]
     harvest: HarvestReport
     parse: ParseReport
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the totals, and ``by_file`` besides."""
+        return {**self.totals, "by_file": self.by_file}
 
 
 @dataclass(slots=True)
@@ -51,16 +51,27 @@ class _Seen:
 
 
 def ingest(
-    lake: Lake, paths: Iterable[Path | str], *, progress: Progress | None = None
+    lake: Lake,
+    paths: Iterable[Path | str],
+    *,
+    days: Iterable[str] | None = None,
+    progress: Progress | None = None,
 ) -> IngestReport:
     """Archive and parse session files.
 
     Days whose archived files this parser has already written are not written again.
 
+    Args:
+        lake: gets ``raw_files`` and the archive, ``messages``, ``chains``, ``states`` and
+            ``sessions``.
+        paths: JSONL files, or folders of them.
+        days: only files of sessions of these days; all when ``None``.
+        progress: called with ``harvest`` and ``parse`` after each file.
+
     Raises:
         InputError: as :func:`composer_pipeline.traces.archive.harvest.harvest`.
     """
-    harvested = harvest(lake, paths, progress=progress)
+    harvested = harvest(lake, paths, days=days, progress=progress)
     seen = _Seen()
     stale = [day for day in harvested.days if not is_current(lake, day)]
     parsed = parse_days(lake, stale, progress=progress, on_file=seen.take)

@@ -12,10 +12,8 @@ interrupted it goes on from its last committed round.
 import json
 import os
 import shutil
-import subprocess
 import sys
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,13 +22,15 @@ import yaml
 
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.reports import Progress, Report
+from composer_pipeline.training.checkout import repo_root
 from composer_pipeline.training.data import require_rows
-from composer_pipeline.training.identity import fingerprint, repo_root
+from composer_pipeline.training.identity import fingerprint
 from composer_pipeline.training.models import SMOLLM2
+from composer_pipeline.training.process import run_process
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.registry import validate
 
-Progress = Callable[[str, int, int], None]
 RECIPE, DATA, METRICS, RESULT = "recipe.yaml", "data.msgpack", "metrics.jsonl", "composer.json"
 #: What else a metric line says besides numbers of channels.
 _PLACE = frozenset({"event", "time", "slot", "step", "of"})
@@ -53,7 +53,7 @@ class PreparedRun:
 
 
 @dataclass(frozen=True)
-class TrainReport:
+class TrainReport(Report):
     """A finished run. ``metrics`` are numbers; ``reused`` says that nothing was trained now."""
 
     run_dir: Path
@@ -81,7 +81,7 @@ def prepare(lake: Lake, recipe: TrainingRecipe | str | Path, run_root: str | Pat
     root = repo_root()
     if trainer.name == "trl" and not (root / "trainers" / "trl").is_dir():
         raise InputError(f"trainer 'trl' runs from a checkout: {root} has no folder trainers/trl")
-    run_dir = Path(run_root).absolute() / f"{recipe.name}-{fingerprint(lake, recipe)}"
+    run_dir = Path(run_root).absolute() / f"{recipe.name}-{fingerprint(lake, recipe, trainer)}"
     complete = (run_dir / RESULT).is_file()
     if not complete:
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -104,7 +104,7 @@ def train(
         lake: holds the dataset tables with split=train.
         recipe: a recipe, or the path of its YAML file.
         run_root: folder of all runs.
-        progress: called with a label, the steps done by all replicas, and their total.
+        progress: called as (label, steps done by all replicas, their total).
         force: delete a run of the same inputs and train again.
 
     Raises:
@@ -205,42 +205,21 @@ def summarise(
 
 
 def _execute(run: PreparedRun, progress: Progress | None) -> None:
-    """Run the command, pass its steps on, and turn its exit code into an error."""
-    tail: deque[str] = deque(maxlen=20)
+    """Run the command and pass its steps on: the sum over the replicas, and their total."""
     seen: dict[int, int] = {}
     replicas = TrainingRecipe.load(run.run_dir / RECIPE).diloco.replicas
-    process = subprocess.Popen(
-        run.command,
-        cwd=run.cwd,
-        env={**os.environ, **run.env},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-    )
+
+    def passed(event: dict[str, Any]) -> None:
+        if progress is not None and "step" in event:
+            seen[event["slot"]] = event["step"]
+            progress("train", sum(seen.values()), event["of"] * replicas)
+
     try:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if not line.startswith('{"'):
-                tail.append(line.strip())
-                continue
-            event = json.loads(line)
-            if progress is not None and "step" in event:
-                seen[event["slot"]] = event["step"]
-                progress("train", sum(seen.values()), event["of"] * replicas)
-        code = process.wait()
-    finally:
-        if process.poll() is None:
-            process.terminate()
-            process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
-    if code:
-        said = [line.removeprefix("error: ") for line in tail if line.startswith("error: ")]
-        message = said[-1] if said else f"training ended with exit code {code}: {' | '.join(tail)}"
-        if code == 2:
-            raise InputError(message)
-        raise ComposerError(f"{message} (run folder {run.run_dir})")
+        run_process(run.command, cwd=run.cwd, env=run.env, what="training", on_event=passed)
+    except InputError:
+        raise
+    except ComposerError as error:
+        raise ComposerError(f"{error} (run folder {run.run_dir})") from error
 
 
 def _replace(path: Path, text: str) -> None:

@@ -41,3 +41,12 @@ class Trainer(Protocol):
     def command(self, python: str, recipe: Path, lake: str, run_dir: Path) -> Sequence[str]:
         """Return the command that trains; it must write the run folder's contract."""
         ...
+
+    def code(self) -> Sequence[Path]:
+        """Return the trainer's own files, and folders whose every ``*.py`` file counts.
+
+        A run is used again only while they are as they were, so name all that decides what
+        comes out; what a trainer imports from ``composer_pipeline`` is counted without it.
+        ``[Path(__file__).parent]`` is right for a trainer that is a package.
+        """
+        ...

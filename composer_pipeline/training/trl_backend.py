@@ -6,6 +6,7 @@ Belongs here: facts about ``trainers.trl`` that need no torch. Does not belong h
 from collections.abc import Sequence
 from pathlib import Path
 
+from composer_pipeline.training.checkout import repo_root
 from composer_pipeline.training.trainer import Capabilities
 
 
@@ -27,3 +28,7 @@ class TRL:
         """Return ``python -m trainers.trl --recipe … --lake … --run-dir …``."""
         options = ["--recipe", str(recipe), "--lake", lake, "--run-dir", str(run_dir)]
         return [python, "-m", "trainers.trl", *options]
+
+    def code(self) -> Sequence[Path]:
+        """Return the folder ``trainers/trl``."""
+        return [repo_root() / "trainers" / "trl"]

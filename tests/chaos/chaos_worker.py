@@ -39,7 +39,7 @@ def work(options: dict[str, Any]) -> int:
     except ComposerError as error:
         print(json.dumps({"error": str(error)}), flush=True)
         return 1
-    print(report.to_json(), flush=True)
+    print(json.dumps(report.to_dict()), flush=True)
     return 0
 
 

@@ -23,6 +23,7 @@ from tests.places import ROOT
 DEMO = ROOT / "recipes" / "teachers" / "demo.yaml"
 
 REPLAY = """
+import json
 import sys
 from decimal import Decimal
 from pathlib import Path
@@ -38,7 +39,7 @@ try:
     )
 except ComposerError as error:
     sys.exit(str(error))
-print(report.to_json())
+print(json.dumps(report.to_dict()))
 """
 
 

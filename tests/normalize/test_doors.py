@@ -246,7 +246,7 @@ def test_a_kill_leaves_no_partial_partition_and_a_rerun_gives_the_same_bytes(
         "def killed(self, table, *a, **k):\n"
         "    write(self, table, *a, **k)\n"
         "    os.kill(os.getpid(), 9)\n"
-        "Lake.write = killed; normalize(Lake(sys.argv[1]), None, sys.argv[2])"
+        "Lake.write = killed; normalize(Lake(sys.argv[1]), sys.argv[2])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, lake.root, str(recipe)], cwd=ROOT, env=env, timeout=120
@@ -255,14 +255,14 @@ def test_a_kill_leaves_no_partial_partition_and_a_rerun_gives_the_same_bytes(
     partial = files(lake)
     assert list(partial) == [f"drops/stage=normalize/day={DAY}/part.parquet"]
     monkeypatch.setenv("MARK", str(mark))
-    normalize(lake, None, recipe)
+    normalize(lake, recipe)
     again = files(lake)
     assert len(again) == 4
     assert partial.items() <= again.items()
     whole = Lake(tmp_path / "whole")
     for day in (DAY, NEXT):
         whole.write("pairs", _plain(lake, day), day=day)
-    normalize(whole, None, recipe)
+    normalize(whole, recipe)
     assert files(whole) == again
 
 
@@ -287,10 +287,10 @@ def test_a_local_ray_cluster_keeps_the_same_rows(tmp_path: Path) -> None:
         {"general_field_filter": {"filter_condition": "chosen_text != rejected_text"}},
         {"document_deduplicator": {"text_key": "chosen_text"}},
     ]
-    local = normalize(lake, None, write(tmp_path, *process))
+    local = normalize(lake, write(tmp_path, *process))
     before = files(lake)
     ray = {"executor_type": "ray", "ray_address": "local", "np": 2}
-    assert normalize(lake, None, write(tmp_path, *process, **ray)) == local
+    assert normalize(lake, write(tmp_path, *process, **ray)) == local
     assert files(lake) == before
     assert 0 < local.kept < 1200
     assert set(local.by_op) == {
@@ -362,7 +362,7 @@ def test_short_commands_of_agents_survive_the_default_recipe(tmp_path: Path) -> 
     from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
 
     ((lake, rows),) = actions_lake(tmp_path, [sample_sessions_dir()])
-    report = normalize(lake, None, DEFAULT)
+    report = normalize(lake, DEFAULT)
     assert report.rows == rows > 100
     assert report.kept == rows
 
@@ -379,14 +379,14 @@ def test_real_agent_actions_survive_the_default_recipe(tmp_path: Path) -> None:
     with tarfile.open(CORPUS / "claude-code-sessions.tar.xz", "r:xz") as archive:
         archive.extractall(tmp_path / "sessions", filter="data")
     ((lake, rows),) = actions_lake(tmp_path, [tmp_path / "sessions"])
-    report = normalize(lake, None, DEFAULT)
+    report = normalize(lake, DEFAULT)
     duplicates = report.by_op.get("6:document_deduplicator", 0)
     share = report.kept / (rows - duplicates)
     print(f"kept {report.kept} of {rows} ({duplicates} exact duplicates): {share:.4f}")
     assert rows > 6000
     assert share >= 0.99
     # What the bounds of web pages would have thrown away, on the same rows.
-    normalize(lake, None, write(tmp_path, *WEB))
+    normalize(lake, write(tmp_path, *WEB))
     kept = lake.read("normalized_pairs").column("pair_id").to_pylist()
     web = sum(pair_id.endswith("-c") for pair_id in kept) / (rows / 2)
     print(f"bounds made for web pages keep {web:.4f}")

@@ -84,7 +84,7 @@ def lake(tmp_path: Path) -> Lake:
 
 def test_the_default_recipe_end_to_end(lake: Lake, tmp_path: Path) -> None:
     steps: list[tuple[str, int, int]] = []
-    report = normalize(lake, None, DEFAULT, progress=lambda *step: steps.append(step))
+    report = normalize(lake, DEFAULT, progress=lambda *step: steps.append(step))
     kept = {row["pair_id"] for row in lake.rows("normalized_pairs")}
     # Short actions, code, the same action in another state, and an argument that differs
     # by a trailing space are all kept; a day is judged on its own.
@@ -122,7 +122,7 @@ def test_the_default_recipe_end_to_end(lake: Lake, tmp_path: Path) -> None:
 
     before = {p: p.read_bytes() for p in (tmp_path / "lake").rglob("part.parquet")}
     # One day alone gives the same bytes as with the others.
-    assert normalize(lake, [DAY, "2020-01-01"], DEFAULT).rows == 9
+    assert normalize(lake, DEFAULT, days=[DAY, "2020-01-01"]).rows == 9
     after = {p: p.read_bytes() for p in (tmp_path / "lake").rglob("part.parquet")}
     assert after == before
 
@@ -225,7 +225,7 @@ def test_a_null_names_its_day_row_and_column(
     rows[1] = {**rows[1], **change}
     lake.write("pairs", rows, day=DAY)
     with pytest.raises(InputError, match=f"table pairs, day {DAY}: {words}"):
-        normalize(lake, None, DEFAULT)
+        normalize(lake, DEFAULT)
     assert lake.days("normalized_pairs") == []
 
 
@@ -265,7 +265,7 @@ def test_mappers_change_prose_once_for_each_text_and_never_arguments(
         {"replace_content_mapper": {"text_key": "prompt_text", "pattern": " +", "repl": " "}},
         {"text_length_filter": {"text_key": "prompt_tail_text", "min_len": 1, "max_len": 6}},
     )
-    report = normalize(lake, [DAY], path)
+    report = normalize(lake, path, days=[DAY])
     rows = {row["pair_id"]: row for row in lake.rows("normalized_pairs", days=[DAY])}
     assert set(rows) == {"prose", "call", "kept"}
     assert rows["prose"]["chosen"] == say("two  spaces")
@@ -308,7 +308,7 @@ def test_a_mapper_is_run_once_for_each_distinct_text(tmp_path: Path) -> None:
         custom_operator_paths=[str(own)],
     )
     before = NormalizeRecipe.load(path).recipe_id(path)
-    assert normalize(lake, None, path).changed == {"0:noting_mapper": 9}
+    assert normalize(lake, path).changed == {"0:noting_mapper": 9}
     assert sorted(seen.read_text().split()) == ["b0", "b1"]
     assert {row["rejected"][0]["content"] for row in lake.rows("normalized_pairs")} == {"B0", "B1"}
     own.write_text(own.read_text() + "# changed\n")
@@ -351,27 +351,27 @@ def test_own_operators_run_as_stock_spells_them(tmp_path: Path) -> None:
     own.write_text(OWN)
     names = ("differing_filter", "pair_deduplicator")
     path = recipe(tmp_path, *({name: {}} for name in names), custom_operator_paths=str(own))
-    report = normalize(lake, None, path)
+    report = normalize(lake, path)
     assert report.by_op == {"0:differing_filter": 1, "1:pair_deduplicator": 1}
     assert [row["pair_id"] for row in lake.rows("normalized_pairs")] == ["p0", "p3"]
     drops = {row["pair_id"]: row for row in lake.rows("drops", stage="normalize")}
     assert (drops["p1"]["stat"], drops["p1"]["value"]) == ("differ", "0")
     own.write_text("import no_such_module_here\n")
     with pytest.raises(InputError, match=r"custom_operator_paths: .*no_such_module_here"):
-        normalize(lake, None, path)
+        normalize(lake, path)
     own.unlink()
     with pytest.raises(InputError, match=r"custom_operator_paths: .*does not exist"):
-        normalize(lake, None, path)
+        normalize(lake, path)
 
 
 def test_flat_columns_can_be_written_for_other_tools(lake: Lake, tmp_path: Path) -> None:
-    assert write_columns(lake, None, tmp_path / "pairs.jsonl") == 10
+    assert write_columns(lake, tmp_path / "pairs.jsonl") == 10
     lines = (tmp_path / "pairs.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines]
     expected = [narrow_row(row) for row in lake.rows("pairs")]
     assert rows == [{k: v for k, v in row.items() if k != "prompt_text"} for row in expected]
     with pytest.raises(InputError, match="No such file"):
-        write_columns(lake, None, tmp_path / "no" / "pairs.jsonl")
+        write_columns(lake, tmp_path / "no" / "pairs.jsonl")
 
 
 def test_a_dead_worker_is_an_error_and_writes_nothing(
@@ -379,7 +379,7 @@ def test_a_dead_worker_is_an_error_and_writes_nothing(
 ) -> None:
     monkeypatch.setattr(process.sys, "executable", "/bin/false")
     with pytest.raises(ComposerError, match="worker ended with code 1"):
-        normalize(lake, None, DEFAULT)
+        normalize(lake, DEFAULT)
     assert lake.days("normalized_pairs") == []
 
 
@@ -397,7 +397,7 @@ def test_a_row_that_is_dropped_twice_is_an_error(
     monkeypatch.setattr(process.Worker, "steps", lambda _: [process.Step("x")])
     monkeypatch.setattr(process.Worker, "judge", lambda *_: [drop, drop])
     with pytest.raises(ComposerError, match="dropped a row twice"):
-        normalize(lake, None, DEFAULT)
+        normalize(lake, DEFAULT)
     assert lake.days("normalized_pairs") == []
 
 
@@ -411,4 +411,4 @@ def test_pairs_that_change_meanwhile_are_an_error(
     monkeypatch.setattr(process.Worker, "steps", lambda _: [process.Step("x")])
     monkeypatch.setattr(process.Worker, "judge", judge)
     with pytest.raises(ComposerError, match=f"pairs of {DAY} changed"):
-        normalize(lake, None, DEFAULT)
+        normalize(lake, DEFAULT)

@@ -75,7 +75,7 @@ def add_session(lake: Lake, name: str, day: str, *, group: str = "", prompt: str
 
 def normalise(lake: Lake, *days: str) -> None:
     for day in days:
-        build_pairs(lake, day)
+        build_pairs(lake, days=[day])
         rows = [{**row, "recipe": "r@1"} for row in plain(lake, "pairs", day=day)]
         lake.write("normalized_pairs", rows, day=day)
 

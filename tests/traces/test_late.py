@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.trace_states import StateReader, load_states
-from composer_pipeline.traces.archive.harvest import harvest, open_archived
+from composer_pipeline.traces.archive.blobs import open_archived
+from composer_pipeline.traces.archive.harvest import harvest
 from composer_pipeline.traces.graph.turns import Trajectory
 from composer_pipeline.traces.ingest import ingest
 from composer_pipeline.traces.parse import analyse
@@ -222,14 +223,14 @@ def test_a_file_that_changes_while_it_is_read_is_whole_afterwards(
 
     import composer_pipeline.traces.archive.harvest as module
 
-    plan = module._plan
+    plan = module.make_plan
 
     def grows(*arguments: Any) -> Any:
         found = plan(*arguments)
         path.write_bytes(s.data)  # after the harvest noted size and time
         return found
 
-    monkeypatch.setattr(module, "_plan", grows)
+    monkeypatch.setattr(module, "make_plan", grows)
     path.write_bytes(first)
     harvest(lake, [projects])
     monkeypatch.undo()

@@ -9,8 +9,10 @@ import pytest
 
 from composer_pipeline import plugins
 from composer_pipeline.errors import InputError
+from composer_pipeline.training import registry
 from composer_pipeline.training import trainer as contract
 from composer_pipeline.training.recipe import TrainingRecipe
+from composer_pipeline.training.trl_backend import TRL
 from tests.places import ROOT
 
 
@@ -24,6 +26,9 @@ class Sampled:
 
     def command(self, python, recipe, lake, run_dir):
         return [python, "-c", "pass"]
+
+    def code(self):
+        return [Path(__file__)]
 
 
 class NotATrainer:
@@ -44,7 +49,7 @@ def registered(monkeypatch):
 
 
 def test_trl_carries_every_channel_exactly():
-    trainer = contract.validate(TrainingRecipe(name="x"))
+    trainer = registry.validate(TrainingRecipe(name="x"))
     assert isinstance(trainer, contract.Trainer)
     assert dict(trainer.capabilities().channels) == dict.fromkeys(("grpo", "sdpo", "dpo"), "exact")
     command = trainer.command("py", Path("r.yaml"), "lake", Path("d"))
@@ -63,35 +68,35 @@ def test_trl_carries_every_channel_exactly():
 
 @pytest.mark.usefixtures("registered")
 def test_the_built_in_trainer_needs_no_entry_point_and_yields_to_none():
-    assert isinstance(contract.TRAINERS.get("trl"), contract.TRL)
+    assert isinstance(registry.TRAINERS.get("trl"), TRL)
 
 
 @pytest.mark.usefixtures("registered")
 def test_a_channel_that_cannot_be_carried_is_an_error():
     with pytest.raises(InputError, match=r"channels\.sdpo\.weight"):
-        contract.validate(TrainingRecipe(name="x", trainer="sampled"))
+        registry.validate(TrainingRecipe(name="x", trainer="sampled"))
     only = {"sdpo": {"weight": 0}, "dpo": {"weight": 0}}
     with pytest.raises(InputError, match=r"diloco\.replicas"):
-        contract.validate(TrainingRecipe(name="x", trainer="sampled", channels=only))
+        registry.validate(TrainingRecipe(name="x", trainer="sampled", channels=only))
     one = TrainingRecipe(name="x", trainer="sampled", channels=only, diloco={"replicas": 1})
-    assert contract.validate(one).name == "sampled"
+    assert registry.validate(one).name == "sampled"
 
 
 @pytest.mark.usefixtures("registered")
 def test_unknown_and_broken_trainers_are_named():
-    assert contract.TRAINERS.names() == ["trl", "odd", "sampled"]
+    assert registry.TRAINERS.names() == ["trl", "odd", "sampled"]
     with pytest.raises(
         InputError, match=r"recipe field trainer: no trainer 'nope'; known: odd, sampled, trl"
     ):
-        contract.validate(TrainingRecipe(name="x", trainer="nope"))
+        registry.validate(TrainingRecipe(name="x", trainer="nope"))
     with pytest.raises(InputError, match="protocol"):
-        contract.TRAINERS.get("odd")
+        registry.TRAINERS.get("odd")
 
 
 def test_a_missing_module_names_the_install_line(monkeypatch):
-    monkeypatch.setattr(contract.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(registry.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError, match="pip install"):
-        contract.validate(TrainingRecipe(name="x"))
+        registry.validate(TrainingRecipe(name="x"))
 
 
 def test_the_room_imports_no_heavy_module():

@@ -51,7 +51,7 @@ def fill_other_days(lake: Lake, day: str) -> None:
     for other in lake.days("states"):
         if other != day:
             answer(lake, other)
-            build_pairs(lake, other)
+            build_pairs(lake, days=[other])
         rows = lake.rows("pairs", days=[other])
         kept = [{k: v for k, v in row.items() if k != "day"} | {"recipe": "r"} for row in rows]
         lake.write("normalized_pairs", kept, day=other)

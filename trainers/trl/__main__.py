@@ -32,8 +32,9 @@ from composer_pipeline.diloco.supervisor import (
 )
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.training.checkout import repo_root
 from composer_pipeline.training.data import TrainingData, build, require_rows
-from composer_pipeline.training.identity import dataset_digest, repo_root
+from composer_pipeline.training.identity import dataset_digest
 from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.registry import validate

@@ -37,6 +37,7 @@ from composer_pipeline.preferences.hints.from_disagreement import SOURCE, consen
 from composer_pipeline.preferences.pairs.build import RECORDED
 from composer_pipeline.preferences.pairs.contamination import is_strong
 from composer_pipeline.preferences.rules import PreferenceRules
+from composer_pipeline.reports import Progress, Report
 
 SPLITS = ("train", "validation")
 
@@ -59,7 +60,7 @@ FORMATS = tuple(_COLUMNS)
 
 
 @dataclass(frozen=True)
-class ExportReport:
+class ExportReport(Report):
     """What was written: rows by file, and what was left out, by reason."""
 
     format: str
@@ -76,6 +77,7 @@ def export(
     samples: str | Path | None = None,
     rules: PreferenceRules | None = None,
     full_arguments: bool = False,
+    progress: Progress | None = None,
 ) -> ExportReport:
     """Write the dataset in one format.
 
@@ -88,6 +90,7 @@ def export(
             the place of the agent's as rejected side; for ``dpo`` and ``kto`` alone.
         rules: the preference recipe, for the contamination of states without a pair.
         full_arguments: allow hints that hold every argument of the teachers' action.
+        progress: called after each file.
 
     Raises:
         InputError: an unknown format, no dataset, no row, bad samples, or a path that cannot
@@ -122,7 +125,7 @@ def export(
         }
     )
     files = {}
-    for path, part in parts.items():
+    for done, (path, part) in enumerate(parts.items(), start=1):
         # `datasets` fails on a split whose file holds no row.
         if part:
             table = table_from_rows(spec, [{key: row[key] for key in columns} for row in part])
@@ -130,6 +133,8 @@ def export(
             files[str(path)] = len(part)
         else:
             _remove(path)
+        if progress:
+            progress("export", done, len(parts))
     return ExportReport(form, files, len(rows), dict(sorted(left.items())))
 
 

@@ -9,12 +9,13 @@ teachers' consensus (``preferences.hints.from_disagreement``), and turning a hin
 import json
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from composer_pipeline.actions import Action
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.reports import Progress, Report, add_counts
 from composer_pipeline.trace_states import load_states
 
 #: Not the agent's fault: a parallel call failed, and this one was cancelled.
@@ -34,29 +35,50 @@ _NGRAM = 3
 
 
 @dataclass(frozen=True)
-class HintsReport:
-    """What a day gave. ``mean_leakage`` is 0.0 without hints."""
+class HintFigures(Report):
+    """What a day gave, or several together. ``mean_leakage`` is 0.0 without hints."""
 
-    day: str
     hints: int = 0
     by_source: dict[str, int] = field(default_factory=dict)
     by_kind: dict[str, int] = field(default_factory=dict)
     mean_leakage: float = 0.0
 
 
+@dataclass(frozen=True)
+class HintsReport(HintFigures):
+    """The sum over the days, and each day's own figures."""
+
+    by_day: dict[str, HintFigures] = field(default_factory=dict)
+
+
 def build_hints(
-    lake: Lake, day: str, *, progress: Callable[[str, int, int], None] | None = None
+    lake: Lake, *, days: Iterable[str] | None = None, progress: Progress | None = None
 ) -> HintsReport:
-    """Write the partition of ``hints`` from the error turns of a day's states.
+    """Write the partitions of ``hints`` from the error turns of some days' states.
 
     Args:
         lake: the lake.
-        day: ``YYYY-MM-DD``.
-        progress: called as (label, done, total).
+        days: ``YYYY-MM-DD``; all days with states when ``None``.
+        progress: called after each state with a hint.
 
     Raises:
         InputError: the lake is not writable.
     """
+    wanted = lake.days("states") if days is None else sorted(set(days))
+    by_day = {day: _build_day(lake, day, progress) for day in wanted}
+    parts = by_day.values()
+    hints = sum(part.hints for part in parts)
+    leaked = sum(part.hints * part.mean_leakage for part in parts)
+    return HintsReport(
+        hints=hints,
+        by_source=add_counts(part.by_source for part in parts),
+        by_kind=add_counts(part.by_kind for part in parts),
+        mean_leakage=leaked / hints if hints else 0.0,
+        by_day=by_day,
+    )
+
+
+def _build_day(lake: Lake, day: str, progress: Progress | None) -> HintFigures:
     states = lake.rows("states", days=[day], columns=_COLUMNS)
     usable = {state["state_id"]: state for state in states if (state["hint"] or "").strip()}
     rows = []
@@ -69,8 +91,7 @@ def build_hints(
     rows.sort(key=lambda row: str(row["state_id"]))
     lake.write("hints", rows, day=day)
     leakage = [row["leakage"] for row in rows]
-    return HintsReport(
-        day=day,
+    return HintFigures(
         hints=len(rows),
         by_source=dict(sorted(Counter(row["source"] for row in rows).items())),
         by_kind=dict(sorted(Counter(row["error_kind"] for row in rows).items())),

@@ -11,7 +11,7 @@ with the rule that dropped it, in ``drops``.
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,7 @@ from composer_pipeline.preferences.agreement.vote_rows import ballot_row
 from composer_pipeline.preferences.pairs.contamination import Benchmarks, contaminated_sessions
 from composer_pipeline.preferences.pairs.filters import STAGE, hindsight, select
 from composer_pipeline.preferences.rules import Hindsight, PreferenceRules
+from composer_pipeline.reports import Progress, Report, add_counts
 from composer_pipeline.trace_states import TraceState, load_states
 
 SCHEMA_VERSION = 2
@@ -54,8 +55,8 @@ REPLY_COLUMNS = [
 
 
 @dataclass(frozen=True)
-class PairsReport:
-    """What a day gave.
+class PairFigures(Report):
+    """What a day gave, or several together.
 
     ``voted`` are the states with at least two families, ``consensus`` those with a winner,
     ``confirmed`` those whose winner agrees with the agent. The rates are per consensus and
@@ -64,7 +65,6 @@ class PairsReport:
     ``drops`` the pairs that a rule of the recipe left out.
     """
 
-    day: str
     states: int = 0
     voted: int = 0
     consensus: int = 0
@@ -86,29 +86,58 @@ class PairsReport:
         return self.confirmed / self.consensus if self.consensus else 0.0
 
 
+@dataclass(frozen=True)
+class PairsReport(PairFigures):
+    """The sum over the days, and each day's own figures."""
+
+    by_day: dict[str, PairFigures] = field(default_factory=dict)
+
+
 def build_pairs(
     lake: Lake,
-    day: str,
     *,
+    days: Iterable[str] | None = None,
     rules: PreferenceRules | None = None,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> PairsReport:
-    """Vote on every state of a day and write ``votes``, ``pairs`` and the ledger of drops.
+    """Vote on every state of some days and write ``votes``, ``pairs`` and the ledger of drops.
 
     The same states, replies and rules give the same bytes. A day without pairs gets an
     empty partition, so that a second run leaves nothing stale.
 
     Args:
         lake: the lake.
-        day: ``YYYY-MM-DD``.
+        days: ``YYYY-MM-DD``; all days with states when ``None``.
         rules: the preference recipe; its defaults when not given.
-        progress: called as (label, done, total).
+        progress: called after each state of a day.
 
     Raises:
         InputError: the lake is not writable, or a list of benchmarks cannot be read.
     """
     rules = rules or PreferenceRules()
     benchmarks = Benchmarks.of_rules(rules)
+    wanted = lake.days("states") if days is None else sorted(set(days))
+    by_day = {day: _build_day(lake, day, rules, benchmarks, progress) for day in wanted}
+    return PairsReport(**_added(list(by_day.values())), by_day=by_day)
+
+
+def _added(parts: Sequence[PairFigures]) -> dict[str, Any]:
+    """Return the figures of several days together, by the name of the field."""
+    counts = ("states", "voted", "consensus", "confirmed", "pairs")
+    groups = ("by_tier", "by_tool", "by_reason", "drops")
+    return {
+        **{name: sum(getattr(part, name) for part in parts) for name in counts},
+        **{name: add_counts(getattr(part, name) for part in parts) for name in groups},
+    }
+
+
+def _build_day(
+    lake: Lake,
+    day: str,
+    rules: PreferenceRules,
+    benchmarks: Benchmarks,
+    progress: Progress | None,
+) -> PairFigures:
     states = list(load_states(lake, days=[day]))
     rows = _replies(lake, day)
     replies, answered = usable_of(rows), answers_of(rows)
@@ -145,8 +174,7 @@ def build_pairs(
     if drops or day in lake.days("drops", stage=STAGE):
         lake.write("drops", drops, stage=STAGE, day=day)
     lake.write("pairs", kept, day=day)
-    return PairsReport(
-        day=day,
+    return PairFigures(
         states=len(states),
         voted=sum(row["n_families"] >= 2 for row in ballots),
         consensus=sum(row["n_agree"] > 0 for row in ballots),

@@ -29,6 +29,7 @@ from composer_pipeline.preferences.quality.rater_agreement import (
 )
 from composer_pipeline.preferences.quality.separability import Separation, separability
 from composer_pipeline.preferences.rules import NearDuplicates, PreferenceRules
+from composer_pipeline.reports import Progress, Report
 
 #: The scope of statistics over every day of the lake.
 ALL = "all"
@@ -182,18 +183,44 @@ def measure(lake: Lake, scope: str = ALL, *, rules: PreferenceRules | None = Non
     )
 
 
+@dataclass(frozen=True)
+class StatisticsReport(Report):
+    """The statistics of each scope that was measured: a day, or :data:`ALL`."""
+
+    by_scope: dict[str, Quality]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return each scope's rows of ``preference_statistics``."""
+        return {scope: quality.rows() for scope, quality in self.by_scope.items()}
+
+
 def write_statistics(
-    lake: Lake, scope: str = ALL, *, rules: PreferenceRules | None = None
-) -> Quality:
-    """Compute the statistics of a scope and replace its partitions.
+    lake: Lake,
+    *,
+    days: Iterable[str] | None = None,
+    rules: PreferenceRules | None = None,
+    progress: Progress | None = None,
+) -> StatisticsReport:
+    """Compute the statistics of some scopes and replace their partitions.
+
+    Args:
+        lake: as in :func:`measure`.
+        days: each on its own (``YYYY-MM-DD``); the whole lake as one when ``None``.
+        rules: the preference recipe; its defaults when not given.
+        progress: called after each scope.
 
     Raises:
         InputError: the lake is not writable.
     """
-    quality = measure(lake, scope, rules=rules)
-    lake.write("preference_statistics", quality.rows(), scope=scope)
-    lake.write("near_duplicates", [dict(row) for row in quality.near], scope=scope)
-    return quality
+    scopes = [ALL] if days is None else sorted(set(days))
+    found: dict[str, Quality] = {}
+    for done, scope in enumerate(scopes, start=1):
+        found[scope] = quality = measure(lake, scope, rules=rules)
+        lake.write("preference_statistics", quality.rows(), scope=scope)
+        lake.write("near_duplicates", [dict(row) for row in quality.near], scope=scope)
+        if progress:
+            progress("statistics", done, len(scopes))
+    return StatisticsReport(found)
 
 
 def measured_on_dataset(lake: Lake, rules: PreferenceRules) -> Separation:

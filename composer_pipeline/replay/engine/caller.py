@@ -21,7 +21,6 @@ import msgspec
 from composer_pipeline.replay.engine.answers import Answered
 from composer_pipeline.replay.engine.order import ByteGate, Unit
 from composer_pipeline.replay.engine.rate_limit import Lane
-from composer_pipeline.replay.engine.report import Progress
 from composer_pipeline.replay.ledger.group_commit import Commits
 from composer_pipeline.replay.ledger.ledger import Admission, Reply
 from composer_pipeline.replay.provider.bounds import anchor, anchored_tokens, worst_case
@@ -29,6 +28,7 @@ from composer_pipeline.replay.provider.client import Wire
 from composer_pipeline.replay.provider.outcome import BUSY_STATUSES, Outcome, TokenPrice
 from composer_pipeline.replay.questions import Question, Questions
 from composer_pipeline.replay.teachers import Teacher
+from composer_pipeline.reports import Progress
 
 if TYPE_CHECKING:
     from composer_pipeline.trace_states import TraceState

@@ -15,9 +15,8 @@ from composer_pipeline.money import PICO
 from composer_pipeline.replay.engine.rate_limit import Lane
 from composer_pipeline.replay.ledger.ledger import ScopeStatus
 from composer_pipeline.replay.teachers import Endpoint
+from composer_pipeline.reports import Report
 
-#: (teacher, done, total) after each answer.
-Progress = Callable[[str, int, int], None]
 #: A :class:`Snapshot` about once a second.
 OnProgress = Callable[["Snapshot"], None]
 
@@ -75,7 +74,7 @@ class TeacherFigures(msgspec.Struct):
     cache_read_share: float | None = None
 
 
-class ReplayReport(msgspec.Struct):
+class ReplayReport(msgspec.Struct, Report):
     """What a replay did.
 
     ``calls`` are HTTP requests sent for replies; ``replies`` the selected (state, teacher)
@@ -117,14 +116,10 @@ class ReplayReport(msgspec.Struct):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values; USD amounts are numbers for display."""
-        data: dict[str, Any] = msgspec.to_builtins(self)
+        data = super().to_dict()
         for name in ("spent_usd", "reserved_usd", "ceiling_usd"):
             data[name] = float(getattr(self, name))
         return data
-
-    def to_json(self) -> str:
-        """Return :meth:`to_dict` as one JSON object."""
-        return msgspec.json.encode(self.to_dict()).decode()
 
 
 class TeacherProgress(msgspec.Struct, frozen=True):

@@ -37,7 +37,6 @@ from composer_pipeline.replay.engine.rate_limit import Lane
 from composer_pipeline.replay.engine.replies import ReplyChecks, write_replies
 from composer_pipeline.replay.engine.report import (
     OnProgress,
-    Progress,
     ReplayReport,
     Snapshot,
     TeacherFigures,
@@ -53,12 +52,13 @@ from composer_pipeline.replay.provider.client import Wire
 from composer_pipeline.replay.questions import Questions
 from composer_pipeline.replay.selection.selector import Selector
 from composer_pipeline.replay.teachers import Teacher, TeacherSet
+from composer_pipeline.reports import Progress
 
 if TYPE_CHECKING:
     from composer_pipeline.trace_states import TraceState
 
 __all__ = [
-    "OnProgress", "Progress", "ReplayReport", "Selector", "Snapshot", "TeacherFigures",
+    "OnProgress", "ReplayReport", "Selector", "Snapshot", "TeacherFigures",
     "TeacherStopped", "replay",
 ]  # fmt: skip
 
@@ -94,7 +94,7 @@ def replay(
         teachers: names of teachers; all when ``None``.
         run_id: name of the run's scope; a new one when ``None``.
         ledger: an open ledger, its path or its PostgreSQL URL; in the lake when ``None``.
-        progress: called with (teacher, done, total) after each answer.
+        progress: called as (teacher, done, total) after each answer.
         max_states: only so many states, failed actions first, then by time.
         only_on_active_path: leave out abandoned branches.
         selector: chooses what to ask, wave by wave; everything at once when ``None``.

@@ -23,11 +23,12 @@ from composer_pipeline.replay.questions import Questions
 from composer_pipeline.replay.selection.curtailed import CurtailedSelector
 from composer_pipeline.replay.selection.stopping import Decide, Price, ask_order
 from composer_pipeline.replay.teachers import Teacher, TeacherSet
+from composer_pipeline.reports import Progress, Report
 
 __all__ = ["Plan", "Strategy", "TeacherPlan", "catalogue_prices", "plan", "selector_for"]
 
 
-class Plan(msgspec.Struct):
+class Plan(msgspec.Struct, Report):
     """What would be asked. ``expected_usd`` is an estimate, ``worst_usd`` a bound.
 
     ``strategies`` compares ways of asking the same open questions: ``naive`` (every prompt in
@@ -51,14 +52,10 @@ class Plan(msgspec.Struct):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values; USD amounts are numbers for display."""
-        data: dict[str, Any] = msgspec.to_builtins(self)
+        data = super().to_dict()
         data["expected_usd"] = float(self.expected_usd)
         data["worst_usd"] = float(self.worst_usd)
         return data
-
-    def to_json(self) -> str:
-        """Return :meth:`to_dict` as one JSON object."""
-        return msgspec.json.encode(self.to_dict()).decode()
 
 
 def plan(
@@ -74,6 +71,7 @@ def plan(
     catalogue: Catalogue | None = None,
     decide: Decide | None = None,
     agreement: tuple[float, float] | None = None,
+    progress: Progress | None = None,
 ) -> Plan:
     """Count the calls that a replay would make, and their cost.
 
@@ -91,6 +89,7 @@ def plan(
         decide: the vote, to measure agreement on the lake's replies; the assumed agreement
             where ``None``.
         agreement: (p, q) to assume instead of measuring; see ``replay.plan.prompt_cache``.
+        progress: called after each teacher.
 
     Raises:
         InputError: as for ``replay``, except for the key and the ceiling.
@@ -114,8 +113,10 @@ def plan(
         )
         for teacher in questions.teachers
     }
-    for teacher in questions.teachers:
+    for done, teacher in enumerate(questions.teachers, start=1):
         work.describe(teacher, pricings[teacher.name], verdicts.get(teacher.name))
+        if progress:
+            progress("plan", done, len(questions.teachers))
     order = ask_order(
         questions.teachers,
         {name: (p.base.of("prompt"), p.base.of("completion")) for name, (p, _) in pricings.items()},

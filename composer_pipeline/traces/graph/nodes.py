@@ -14,7 +14,7 @@ import msgspec
 
 from composer_pipeline.traces.graph.pool import Pool
 from composer_pipeline.traces.reading.contents import Block
-from composer_pipeline.traces.reading.records import Usage
+from composer_pipeline.traces.reading.envelopes import Usage
 
 #: In place of a node: the record is transparent. In place of a record or a piece: none.
 TRANSPARENT = -1
@@ -111,10 +111,11 @@ class Node(msgspec.Struct, gc=False):
     ``first`` is the position of its first record, ``timestamp``, ``where`` and ``forked``
     are that record's. ``parent`` is the contracted parent, ``inserts`` the model-visible
     records between it and this node, ``crossed_repair`` whether that walk bridged a
-    dangling parent; ``depth`` counts the nodes before this one and ``repaired`` and
-    ``cleared`` (tool ids whose results microcompaction removed) are accumulated over the
-    whole prefix. ``origin`` is set on the copy of a node that a compaction preserved.
-    A response ``is_state`` with an owned tool call or text that is not blank.
+    dangling parent; ``depth`` counts the nodes before this one. Accumulated over the whole
+    prefix are ``repaired``, ``attached`` (a text that the client is known to have sent is in
+    it) and ``cleared`` (tool ids whose results microcompaction removed). ``origin`` is set on
+    the copy of a node that a compaction preserved. A response ``is_state`` with an owned
+    tool call or text that is not blank.
     """
 
     kind: NodeKind
@@ -136,6 +137,7 @@ class Node(msgspec.Struct, gc=False):
     repaired: bool = False
     cleared: frozenset[str] = frozenset()
     origin: int | None = None
+    attached: bool = False
     is_state: bool = False
 
     def count(self, usage: Usage) -> None:

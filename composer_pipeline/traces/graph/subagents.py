@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from composer_pipeline.traces.reading.contents import GRAPH_TYPES
-from composer_pipeline.traces.reading.records import Record, embedded_record
+from composer_pipeline.traces.reading.decoding import embedded_record
+from composer_pipeline.traces.reading.envelopes import Record
 
 
 class Reads(Protocol):

@@ -13,8 +13,9 @@ from composer_pipeline.traces.graph.collect import Collector
 from composer_pipeline.traces.graph.links import Linker
 from composer_pipeline.traces.graph.nodes import Node
 from composer_pipeline.traces.graph.pool import Pool, Redactor
+from composer_pipeline.traces.graph.walk import Walk
 from composer_pipeline.traces.reading.contents import Block, text_of
-from composer_pipeline.traces.reading.records import Record
+from composer_pipeline.traces.reading.envelopes import Record
 
 #: Tools whose calls start a subagent.
 _STARTS_AGENTS = frozenset({"Task", "Agent"})
@@ -55,11 +56,11 @@ class Trajectory:
         self._link(read)
 
     def _link(self, read: Collector) -> None:
-        links = Linker(read)
-        links.run()
+        walk = Walk(read)
+        Linker(walk).run()
         self.subagent = read.subagent
         self.nodes = read.nodes
-        self.notes = read.notes
+        self.notes = read.sides.notes
         self.pool = read.pool
         self.types = read.types
         self.versions = read.versions
@@ -68,14 +69,14 @@ class Trajectory:
         self.first_time = read.first_time
         self.last_time = read.last_time
         self.first_cwd = read.first_cwd
-        self.compactions = read.compactions
-        self.synthetic = read.synthetic
-        self.snapshots = read.snapshots
+        self.compactions = read.sides.compactions
+        self.synthetic = read.responses.synthetic
+        self.snapshots = read.sides.snapshots
         self.requests = read.requests
-        self.request_of = read.request_of
-        self.dangling = links.dangling()
-        self._parts = read.parts
-        self._active = links.active()
+        self.request_of = read.responses.request_of
+        self.dangling = walk.dangling()
+        self._parts = read.responses.parts
+        self._active = walk.active()
         self.sidechains: dict[str, Subagent] = {}
         found = read.sidechains.found if read.sidechains else {}
         calls = self.agent_calls() if found else {}

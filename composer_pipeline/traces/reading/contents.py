@@ -8,7 +8,7 @@ stored messages (``traces.states.messages``).
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from composer_pipeline.traces.reading.records import Record
+from composer_pipeline.traces.reading.envelopes import Record
 
 UserKind = Literal[
     "tool_result",

@@ -12,163 +12,21 @@ A line that fails is decoded object by object. Nothing in a file is fatal: text 
 cannot be decoded is counted.
 """
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
-import orjson
 
-#: Record types of Claude Code 2.0 to 2.1.3xx that are met in practice.
-KNOWN_TYPES = frozenset(
-    (
-        "user",
-        "assistant",
-        "system",
-        "progress",
-        "attachment",
-        "summary",
-        "file-history-snapshot",
-        "queue-operation",
-        "pr-link",
-        "last-prompt",
-        "mode",
-        "permission-mode",
-        "ai-title",
-        "custom-title",
-        "tag",
-        "worktree-state",
-        "api-request",
-        "api-request-shape",
-        "api-request-blob",
-        "content-replacement",
-    )
-)
+from composer_pipeline.traces.reading.decoding import COMMON, UNREADABLE, decode_typed, undecoded
+from composer_pipeline.traces.reading.envelopes import KNOWN_TYPES, Record, RequestRecord
+from composer_pipeline.traces.reading.raw_json import BROKEN
+from composer_pipeline.traces.reading.salvage import REQUESTS, salvage
+
+_PLAIN = KNOWN_TYPES - REQUESTS
 
 
-#: An undecoded part that the line lacks. (msgspec has no optional ``Raw``.)
-EMPTY = msgspec.Raw()
-
-
-class Record(msgspec.Struct, rename="camel", kw_only=True, gc=False):
-    """The envelope of one record.
-
-    Fields that a line lacks or spoils are ``None``, undecoded ones :data:`EMPTY`.
-    """
-
-    type: str | None = None
-    uuid: str | None = None
-    parent_uuid: str | None = None
-    logical_parent_uuid: str | None = None
-    is_sidechain: bool | None = None
-    agent_id: str | None = None
-    session_id: str | None = None
-    timestamp: str | None = None
-    version: str | None = None
-    cwd: str | None = None
-    subtype: str | None = None
-    is_meta: bool | None = None
-    is_compact_summary: bool | None = None
-    is_api_error_message: bool | None = None
-    rendered: str | None = None
-    rendered_role: str | None = None
-    api_block_index: int | None = None
-    wire_tool_inputs: msgspec.Raw = EMPTY
-    forked_from: msgspec.Raw = EMPTY
-    compact_metadata: msgspec.Raw = EMPTY
-    microcompact_metadata: msgspec.Raw = EMPTY
-    attachment: msgspec.Raw = EMPTY
-    message: msgspec.Raw = EMPTY
-    request_ref: msgspec.Raw = EMPTY
-    parent_tool_use_id: str | None = msgspec.field(default=None, name="parentToolUseID")
-
-
-class Usage(msgspec.Struct, gc=False):
-    """The token counts of a response; each of its lines repeats them."""
-
-    input_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
-    cache_read_input_tokens: int | None = None
-    output_tokens: int | None = None
-
-
-class Block(msgspec.Struct, gc=False):
-    """A content block of a common kind, its content undecoded."""
-
-    type: str
-    id: str | None = None
-    name: str | None = None
-    tool_use_id: str | None = None
-    is_error: bool | None = None
-    text: msgspec.Raw = EMPTY
-    input: msgspec.Raw = EMPTY
-    content: msgspec.Raw = EMPTY
-
-
-class Message(msgspec.Struct, gc=False):
-    """The message of a user's or an assistant's record, with blocks of common kinds only."""
-
-    content: list[Block] | str | None = None
-    id: str | None = None
-    model: str | None = None
-    usage: Usage | None = None
-
-
-class Progress(msgspec.Struct, rename="camel", gc=False):
-    """What a progress record tells; that of a subagent holds one of its records."""
-
-    type: str | None = None
-    agent_id: str | None = None
-    message: msgspec.Raw = EMPTY
-
-
-class MessageRecord(Record, kw_only=True, gc=False):
-    """An envelope whose message, if there is one, is decoded."""
-
-    message: Message | None = None  # type: ignore[assignment]
-    data: Progress | None = None
-
-
-class RequestRecord(Record, kw_only=True, gc=False):
-    """The envelope of an ``api-request`` or an ``api-request-blob``."""
-
-    id: msgspec.Raw = EMPTY
-    base: msgspec.Raw = EMPTY
-    keep: msgspec.Raw = EMPTY
-    tail: msgspec.Raw = EMPTY
-    hash: msgspec.Raw = EMPTY
-
-
-_REQUESTS = frozenset({"api-request", "api-request-blob"})
-_PLAIN = KNOWN_TYPES - _REQUESTS
-_RAW_FIELDS = (
-    "request_ref",
-    "wire_tool_inputs",
-    "forked_from",
-    "compact_metadata",
-    "microcompact_metadata",
-    "attachment",
-    "message",
-)
-_TEXT_FIELDS = tuple(
-    field.name for field in msgspec.structs.fields(Record) if field.type == str | None
-)
-_FLAG_FIELDS = ("is_sidechain", "is_meta", "is_compact_summary", "is_api_error_message")
-_REQUEST_FIELDS = ("id", "base", "keep", "tail", "hash")
-_WIRE_NAME = {f.name: f.encode_name for f in msgspec.structs.fields(RequestRecord)}
-
-_COMMON = frozenset({"text", "tool_use", "tool_result", "thinking", "redacted_thinking"})
-
-_decode_typed = msgspec.json.Decoder(MessageRecord).decode
-_decode_message = msgspec.json.Decoder(Message).decode
-_decode_record = msgspec.json.Decoder(Record).decode
 _decode_request = msgspec.json.Decoder(RequestRecord).decode
-_BROKEN = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-#: In place of a record: the line has to be decoded object by object.
-_UNREADABLE = Record()
-_raw_decode = json.JSONDecoder().raw_decode
-_SKIP = " \t\r\n\0"
 
 
 class LineStats(msgspec.Struct):
@@ -199,8 +57,9 @@ def read_records(lines: Iterable[bytes], stats: LineStats) -> Iterator[Record]:
         lines: the file split at newline bytes, newlines kept (a binary file is one).
         stats: receives the counts; complete when the iterator is exhausted.
     """
+    # One function, for speed: it runs for each of up to millions of lines.
     size = count = records = complete = 0
-    decode, plain, common = _decode_typed, _PLAIN, _COMMON
+    decode, plain, common = decode_typed, _PLAIN, COMMON
     last_line_bad = stats.last_line_bad
     record: Record
     message: Any
@@ -214,15 +73,15 @@ def read_records(lines: Iterable[bytes], stats: LineStats) -> Iterator[Record]:
                 if (message := record.message) is not None and type(message.content) is list:
                     for block in message.content:
                         if block.type not in common:
-                            record = _undecoded(line)
+                            record = undecoded(line)
                             break
-            except _BROKEN:
-                record = _undecoded(line)
-            if record is _UNREADABLE:
+            except BROKEN:
+                record = undecoded(line)
+            if record is UNREADABLE:
                 if not line or line.isspace():
                     continue
                 count += 1
-                found, clean = _salvage(line)
+                found, clean = salvage(line)
                 stats.glued_lines += clean and len(found) > 1
                 stats.bad_lines += not clean
                 last_line_bad = not clean and not line.endswith(b"\n")
@@ -239,7 +98,7 @@ def read_records(lines: Iterable[bytes], stats: LineStats) -> Iterator[Record]:
             complete = size
             last_line_bad = False
             if record.type not in plain:
-                if record.type in _REQUESTS:
+                if record.type in REQUESTS:
                     record = _decode_request(line)
                 else:
                     stats.unknown_types[record.type or ""] += 1
@@ -250,159 +109,3 @@ def read_records(lines: Iterable[bytes], stats: LineStats) -> Iterator[Record]:
         stats.lines += count
         stats.records += records
         stats.complete_bytes = complete
-
-
-def _is_common(message: Any) -> bool:
-    """Say whether a message is decoded and has only blocks of common kinds."""
-    if type(message) is not Message:
-        return False
-    if type(content := message.content) is list:
-        for block in content:
-            if block.type not in _COMMON:
-                return False
-    return True
-
-
-def _undecoded(line: bytes) -> Record:
-    """Decode the envelope alone; :data:`_UNREADABLE` where that fails too."""
-    try:
-        return _decode_record(line)
-    except _BROKEN:
-        return _UNREADABLE
-
-
-def _salvage(line: bytes) -> tuple[list[Record], bool]:
-    """Decode the objects of a line one after the other; say whether nothing remained."""
-    text = line.decode("utf-8", "surrogatepass") if _is_utf8(line) else None
-    if text is None:
-        return [], False
-    found: list[Record] = []
-    clean = True
-    at = 0
-    while True:
-        while at < len(text) and text[at] in _SKIP:
-            at += 1
-        if at >= len(text):
-            return found, clean and bool(found)
-        try:
-            value, at = _raw_decode(text, at)
-        except (ValueError, RecursionError):
-            return found, False
-        if isinstance(value, dict):
-            found.append(_from_object(value))
-        else:
-            clean = False
-
-
-def _is_utf8(line: bytes) -> bool:
-    try:
-        line.decode("utf-8", "surrogatepass")
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _from_object(value: dict[str, Any]) -> Record:
-    """Build an envelope from a decoded object, ignoring fields of a wrong type."""
-    fields: dict[str, Any] = {}
-    for name in _TEXT_FIELDS:
-        if isinstance(item := value.get(_WIRE_NAME[name]), str):
-            fields[name] = item
-    for name in _FLAG_FIELDS:
-        if isinstance(flag := value.get(_WIRE_NAME[name]), bool):
-            fields[name] = flag
-    if isinstance(index := value.get("apiBlockIndex"), int):
-        fields["api_block_index"] = index
-    for name in _RAW_FIELDS:
-        if (item := value.get(_WIRE_NAME[name])) is not None:
-            fields[name] = msgspec.Raw(json.dumps(item).encode())
-    if fields.get("type") not in _REQUESTS:
-        return Record(**fields)
-    for name in _REQUEST_FIELDS:
-        if (item := value.get(name)) is not None:
-            fields[name] = msgspec.Raw(json.dumps(item).encode())
-    return RequestRecord(**fields)
-
-
-def embedded_record(record: Record) -> Record | None:
-    """Return the record of a subagent that a progress record holds; ``None`` for any other.
-
-    It has the place of the record that holds it, and the subagent's id.
-    """
-    if type(record) is not MessageRecord or (data := record.data) is None:
-        return None
-    if data.type != "agent_progress" or not data.agent_id or data.message is EMPTY:
-        return None
-    raw: Any = data.message
-    try:
-        inner: Record = _decode_typed(raw)
-    except _BROKEN:
-        inner = _UNREADABLE
-    if (message := inner.message) is not None and not _is_common(message):
-        inner = _undecoded(raw)
-    if inner is _UNREADABLE:
-        return None
-    inner.agent_id, inner.is_sidechain = data.agent_id, True
-    inner.session_id, inner.version, inner.cwd = record.session_id, record.version, record.cwd
-    inner.timestamp = inner.timestamp or record.timestamp
-    inner.uuid = inner.uuid or record.uuid
-    return inner
-
-
-def message_of(record: Record) -> Message | None:
-    """Return the decoded message of a record; ``None`` where a block is of another kind."""
-    message: Any = record.message
-    if type(message) is Message:
-        return message
-    if message is None or message is EMPTY:
-        return None
-    try:
-        message = _decode_message(message)
-    except _BROKEN:
-        return None
-    return message if _is_common(message) else None
-
-
-_decode_string = msgspec.json.Decoder(str).decode
-
-
-def decode_text(raw: msgspec.Raw) -> str | None:
-    """Decode an undecoded string; ``None`` for anything else."""
-    try:
-        return _decode_string(raw)
-    except _BROKEN:
-        text = decode_any(raw)
-        return text if isinstance(text, str) else None
-
-
-def decode_any(raw: msgspec.Raw | bytes | None) -> Any:
-    """Decode an undecoded part of a record; ``None`` where it is absent or broken."""
-    if raw is EMPTY or raw is None:
-        return None
-    try:
-        return msgspec.json.decode(raw)
-    except _BROKEN:
-        pass
-    try:
-        return json.loads(bytes(raw).decode("utf-8", "surrogatepass"))
-    except (ValueError, RecursionError):
-        return None
-
-
-_encode_text = msgspec.json.Encoder().encode
-
-
-def encode(value: Any) -> bytes:
-    """Return compact JSON with key order kept; lone surrogates become U+FFFD."""
-    try:
-        if type(value) is str:
-            return _encode_text(value)
-        return trimmed(orjson.dumps(value))
-    except (TypeError, ValueError):  # both libraries' errors are among them
-        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
-
-
-def trimmed(data: bytes) -> bytes:
-    """Return a copy without spare room: orjson leaves up to ten times what it wrote."""
-    return bytes(memoryview(data))

@@ -17,7 +17,8 @@ from typing import Protocol, runtime_checkable
 
 from composer_pipeline.plugins import Registry
 from composer_pipeline.traces.reading.codex import Codex
-from composer_pipeline.traces.reading.records import LineStats, Record, read_records
+from composer_pipeline.traces.reading.envelopes import Record
+from composer_pipeline.traces.reading.records import LineStats, read_records
 
 #: Lines that a source sees to recognise a file.
 HEAD_LINES = 5

@@ -1,19 +1,10 @@
 """One trajectory to rows of ``chains`` and ``states``, and its row of ``sessions``.
 
-Belongs here: which messages a state saw, how chains share them, what a state is called.
-Does not belong here: reading files, and which of two copies of a state is kept
+Belongs here: the columns of a state and of a session. Does not belong here: which messages
+a state saw (``traces.states.chains``), reading files, and which of two copies of a state is kept
 (``traces.parse``).
-
-A chain is the messages of one path from a root to a leaf. It is named by the file and
-by the node at which its path leaves the chains before it, so that a growing file keeps
-its chain names. A state refers to a chain and to the number of messages before it.
-After a microcompaction earlier results read differently; such states get chains of
-their own.
 """
 
-import hashlib
-from array import array
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,27 +13,18 @@ from composer_pipeline.traces.graph.nodes import Node
 from composer_pipeline.traces.graph.turns import Trajectory
 from composer_pipeline.traces.reading.contents import parse_time, text_of
 from composer_pipeline.traces.reading.records import LineStats
+from composer_pipeline.traces.states.chains import Chains
 from composer_pipeline.traces.states.counts import Facts
 from composer_pipeline.traces.states.failures import corrections, failure_of
-from composer_pipeline.traces.states.messages import Composer, MessageStore, dumps
+from composer_pipeline.traces.states.identity import state_id_of
+from composer_pipeline.traces.states.message_store import MessageStore
+from composer_pipeline.traces.states.messages import Composer, dumps
 from composer_pipeline.traces.states.outcomes import Outcome, outcomes
 from composer_pipeline.traces.states.state_rows import Rows, StateRow
 
 PARSER_VERSION = "3"
 
 Row = dict[str, Any]
-
-_UNSAID = 255
-
-
-def blake(*parts: str) -> str:
-    """Return BLAKE2b-128, hexadecimal, of the parts joined by NULs."""
-    return hashlib.blake2b("\0".join(parts).encode("utf-8", "replace"), digest_size=16).hexdigest()
-
-
-def state_id_of(session_id: str, message_id: str) -> str:
-    """Return the id of a state; stable across harvests, machines and parsers."""
-    return blake(session_id, message_id)
 
 
 @dataclass(slots=True)
@@ -115,10 +97,6 @@ class _Extractor:
         self.names = trajectory.pool.names
         self._hashes = store.hashes
         self._texts: dict[str, str] = {}
-        # The messages of each node, once composed: how many, and which.
-        self._counts = bytearray(b"\xff") * len(trajectory.nodes)
-        self._numbers = array("i", [0]) * (2 * len(trajectory.nodes))
-        self._attached: list[bool] = []
         self._replaced = "content-replacement" in trajectory.types
         self._snapshots = [
             (at, self.compose.snapshot("system", system), self.compose.snapshot("tools", tools))
@@ -127,16 +105,17 @@ class _Extractor:
 
     def run(self, stats: LineStats, facts: Facts, states: Rows) -> Extracted:
         self.out.first_row = states.count
-        chain_of, before = self._chains()
-        requests = self._requests()
+        chains = Chains(self.graph, self.compose, (self.source.path, self.source.agent_id))
+        requests = chains.requests()
+        self.out.chains = chains.chains
         active = self.graph.active_nodes()
         corrected = corrections(self.graph)
         after = outcomes(self.graph, active)
         project = self._text(self.graph.first_cwd or "")
         for number in self.graph.states():
             node = self.graph.nodes[number]
-            row = self._state(node, number, after[number] or Outcome(), corrected.get(number))
-            row.chain_id, row.n_messages = chain_of[number], before[number]
+            row = self._state(node, after[number] or Outcome(), corrected.get(number))
+            row.chain_id, row.n_messages = chains.chain_of[number], chains.before[number]
             row.on_active_path = number in active
             row.project = project
             if number in requests:
@@ -163,114 +142,9 @@ class _Extractor:
             self._texts[text] = clean
         return clean
 
-    # -- chains ------------------------------------------------------------------
-
-    def _chains(self) -> "tuple[list[str], array[int]]":
-        """Build the chains; return the chain and the prefix length of each node."""
-        nodes = self.graph.nodes
-        attachments = "attachment" in self.graph.types
-        # Nearly every node has one child: an array of those, and a list for the others.
-        child = array("i", [-1]) * len(nodes)
-        others: dict[int, list[int]] = {}
-        roots: list[int] = []
-        for number, node in enumerate(nodes):
-            if node.parent is None:
-                roots.append(number)
-            elif child[node.parent] < 0:
-                child[node.parent] = number
-            else:
-                others.setdefault(node.parent, []).append(number)
-        self._attached = [False] * len(nodes)
-        chain_of = [""] * len(nodes)
-        before = array("i", [0]) * len(nodes)
-        # Depth first, so that a chain continues with the first child of each node.
-        stack = [(root, root) for root in reversed(roots)]
-        groups: dict[tuple[int, frozenset[str]], list[int]] = {}
-        while stack:
-            number, start = stack.pop()
-            self._attached[number] = attachments and self._is_attached(nodes[number])
-            groups.setdefault((start, nodes[number].cleared), []).append(number)
-            for branch in reversed(others.get(number, ())):
-                stack.append((branch, branch))
-            if child[number] >= 0:
-                stack.append((child[number], start))
-        for (start, cleared), members in groups.items():
-            if not any(nodes[number].is_state for number in members):
-                continue
-            tokens = [self.source.path, self.source.agent_id, nodes[start].key]
-            if nodes[start].origin is not None and (parent := nodes[start].parent) is not None:
-                tokens.append(f"kept below {nodes[parent].key}")
-            tokens += sorted(cleared)
-            chain_id = blake(*tokens)
-            numbers: list[int] = []
-            wanted = set(members)
-            for number in self.graph.path_to(members[-1]):
-                if inserts := nodes[number].inserts:
-                    numbers += self.compose.inserts(inserts)
-                if number in wanted:
-                    chain_of[number], before[number] = chain_id, len(numbers)
-                numbers += self._said(number, cleared)
-            self.out.chains[chain_id] = numbers
-        return chain_of, before
-
-    def _requests(self) -> dict[int, tuple[str, int, int | None]]:
-        """Build the chains of recorded requests: chain, length and system of each state.
-
-        A request that only adds to its base goes on in the base's chain.
-        """
-        if not self.graph.requests or not self.graph.request_of:
-            return {}
-        wanted = set(self.graph.request_of.values())
-        where: dict[str, tuple[str, int, int | None]] = {}
-        # For each message of a chain's requests: the length of the chain behind it.
-        marks_of: dict[str, list[int]] = {}
-        for name in self.graph.requests.order(wanted):
-            base, keep, added = self.graph.requests.parts(name)
-            chain_id, system, kept = "", None, 0
-            if base is not None:
-                chain_id, _, system = where[base]
-                kept = marks_of[chain_id][keep - 1] if keep else 0
-            if not chain_id or keep < len(marks_of[chain_id]):
-                before, marks = self.out.chains.get(chain_id, []), marks_of.get(chain_id, [])
-                chain_id = blake("request", self.source.path, self.source.agent_id, name)
-                self.out.chains[chain_id] = before[:kept]
-                marks_of[chain_id] = marks[:keep]
-            chain = self.out.chains[chain_id]
-            for role, content, piece in added:
-                number = self.compose.sent(role, content, piece)
-                if role == "system":
-                    system = number
-                elif number is not None:
-                    chain.append(number)
-                marks_of[chain_id].append(len(chain))
-            where[name] = (chain_id, len(chain), system)
-        return {
-            number: where[name]
-            for number, name in self.graph.request_of.items()
-            if name in where and where[name][1]
-        }
-
-    def _said(self, number: int, cleared: frozenset[str]) -> Iterable[int]:
-        node = self.graph.nodes[number]
-        if cleared and any(call.id in cleared for call in node.calls):
-            return self.compose.node(node, cleared)
-        number = number if node.origin is None else node.origin
-        count, at = self._counts[number], 2 * number
-        if count == _UNSAID:
-            said = self.compose.node(node)
-            count = self._counts[number] = len(said)
-            self._numbers[at : at + count] = array("i", said)
-        return self._numbers[at : at + count]
-
-    def _is_attached(self, node: Node) -> bool:
-        if node.parent is not None and self._attached[node.parent]:
-            return True
-        notes = self.graph.notes
-        return any(at in notes and notes[at].rendered for at in node.inserts)
-
     # -- states ------------------------------------------------------------------
 
-    def _state(self, node: Node, number: int, after: Outcome, correction: str | None) -> StateRow:
+    def _state(self, node: Node, after: Outcome, correction: str | None) -> StateRow:
         version, _, cwd = node.where
         system_hash, tools_hash = (
             self._snapshot_before(node.first) if self._snapshots else (None, None)
@@ -278,7 +152,7 @@ class _Extractor:
         fidelity = "reconstructed"
         if node.repaired:
             fidelity = "repaired"
-        elif (self._attached[number] or system_hash) and not self._replaced:
+        elif (node.attached or system_hash) and not self._replaced:
             fidelity = "attachments_rendered"
         session_id = self.source.session_id
         row = StateRow(

@@ -28,28 +28,13 @@ from composer_pipeline.traces.graph.nodes import Call, Node
 from composer_pipeline.traces.graph.turns import Trajectory
 from composer_pipeline.traces.reading.contents import result_text, text_of
 from composer_pipeline.traces.states.counts import REJECTION
-
-
-class LineStart:
-    """A pattern at the start of any line of a text, as ``(?m)^pattern``.
-
-    The engine of ``re`` tries such a pattern at every character. Behind a newline, which
-    it looks for with ``memchr``, the same pattern is found several times faster.
-    """
-
-    def __init__(self, pattern: str) -> None:
-        self._first = re.compile(pattern)
-        self._later = re.compile(rf"\n(?:{pattern})")
-
-    def found(self, text: str) -> bool:
-        """Say whether any line of ``text`` begins with the pattern."""
-        return self._first.match(text) is not None or self._later.search(text) is not None
-
+from composer_pipeline.traces.states.soft_failures import MAY_BE_SOFT, command_of, looks_failed
 
 WHOLE_ACTION = -1
 EDITS = frozenset({"Edit", "MultiEdit", "Write", "NotebookEdit"})
 
-_CANCELLED = re.compile(
+#: A call that was not made because one beside it failed: nobody's mistake.
+CANCELLED = re.compile(
     r"^(?:<tool_use_error>)?(?:Sibling tool call errored|Cancelled: parallel tool call)"
 )
 # Claude Code says the first, Codex CLI the others.
@@ -57,30 +42,6 @@ _EXITED = re.compile(r"Exit code |Exit code: |Process exited with code ")
 _ERROR_TAG = re.compile(r"^<tool_use_error>(.*?)(?:</tool_use_error>)?$", re.DOTALL)
 _SAID = re.compile(r"the user said:\s*\n?(.*)$", re.DOTALL)
 _NOTE = re.compile(r"\n+Note: The user's next message may contain .*$", re.DOTALL)
-
-# What a failing program prints at the start of a line.
-_SOFT = LineStart(
-    r"\s*(?:FAIL(?:ED|URE)?\b(?! *[:=]? *0\b)|--- FAIL|Traceback \(most recent call last\)"
-    r"|(?:\w+)?[Ee]rror(?:\[[A-Z]?\d+\])?: \S|ERROR\b[: ]|fatal: |panic: |npm (?:ERR!|error)"
-    r"|make(?:\[\d+\])?: \*\*\*|(?:\S+: )+(?:command not found|No such file or directory)"
-    r"|Exit code [1-9])"
-)
-_COUNTED = re.compile(r"\b[1-9]\d* (?:failed|failing)\b")
-_SOFT_BYTES = re.compile(
-    rb"FAIL|Traceback|rror|ERROR|fatal: |panic: |npm |: \*\*\*|not found|No such file|failed"
-    rb"|failing|Exit code"
-)
-_QUOTED = re.compile(r"'[^']*'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
-_PARTS = re.compile(r"&&|\|\||[;|\n&]")
-_PROGRAM = re.compile(
-    r"(?:\w+=\S*\s+)*(?:sudo\s+|time\s+|timeout\s+\S+\s+)*(git\s+(?:-C\s+\S+\s+)?\S+|gh\s+\S+|\S+)"
-)
-_READER = re.compile(
-    r"(?:cat|head|tail|sed|awk|grep|egrep|rg|ag|ls|find|fd|less|more|jq|wc|sort|uniq|cut|tr|xargs|echo"
-    r"|printf|cd|pwd|true|tee|column|strings|xxd|diff|tree|stat|file|which|date|sleep|export|set|done"
-    r"|do|for|while|if|then|fi|else|curl|wget|git\s+(?:-C\s+\S+\s+)?(?:log|diff|show|blame|grep|status"
-    r"|branch|ls-files|rev-parse|cat-file|reflog|stash)|gh\s+\S+|2>&1|[0-9]*>.*|sqlite3|psql|#.*)"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +80,7 @@ def failure_of(node: Node, correction: str | None, *, tests_failed: bool = False
         if (error := call.error) is None:
             continue
         text = result_text(error).strip()
-        if _CANCELLED.match(text):
+        if CANCELLED.match(text):
             continue
         if text.startswith(REJECTION):
             said = _SAID.search(text)
@@ -147,39 +108,13 @@ def _soft_failure(node: Node) -> Failure | None:
     for position, call in enumerate(node.calls):
         if call.name != "Bash" or not call.answered or call.failed:
             continue
-        if not _SOFT_BYTES.search(call.pool.get(call.answer)) or (result := call.result) is None:
+        if not MAY_BE_SOFT.search(call.pool.get(call.answer)) or (result := call.result) is None:
             continue
         text = result_text(result).strip()
-        if looks_failed(_command(call), text):
+        if looks_failed(command_of(call), text):
             return Failure("soft_failure", text, "soft_failure", position)
     return None
 
 
-def looks_failed(command: str, output: str) -> bool:
-    """Say whether a command's output reads like a failure although none was reported.
-
-    Commands that only show text (``cat``, ``grep``, ``git log``) are never judged: the
-    words are then those of a file.
-    """
-    programs = [_PROGRAM.match(part.strip()) for part in _PARTS.split(_quoted_out(command))]
-    names = [match[0] for match in programs if match]
-    if not names or all(_READER.fullmatch(name) for name in names):
-        return False
-    if " fail" in output and _COUNTED.search(output):
-        return True
-    return _SOFT.found(output)
-
-
-def _quoted_out(command: str) -> str:
-    """Remove what is quoted, so that its separators do not count."""
-    return _QUOTED.sub("''", command)
-
-
 def _runs_tests(call: Call) -> bool:
-    return "test" in _command(call) or "spec" in _command(call)
-
-
-def _command(call: Call) -> str:
-    arguments = call.input
-    command = arguments.get("command") if isinstance(arguments, dict) else None
-    return command if isinstance(command, str) else ""
+    return "test" in command_of(call) or "spec" in command_of(call)

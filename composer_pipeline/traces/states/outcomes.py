@@ -11,7 +11,9 @@ import msgspec
 
 from composer_pipeline.traces.graph.nodes import Call, Node
 from composer_pipeline.traces.graph.turns import Trajectory
-from composer_pipeline.traces.states.failures import LineStart
+from composer_pipeline.traces.states.counts import REJECTION
+from composer_pipeline.traces.states.failures import CANCELLED, EDITS
+from composer_pipeline.traces.states.soft_failures import LineStart, command_of
 
 _TEST_COMMAND = re.compile(
     r"\b(?:pytest|(?:npm|pnpm|yarn|bun|cargo|go|make|mix|swift|dotnet|gradlew?|mvn|tox|nox)"
@@ -28,11 +30,6 @@ _UNDO = re.compile(
     r"\bgit\s+(?:checkout\s+(?:\S+\s+)?(?:--\s+)?(?P<a>[\w./-]+)|restore\s+(?:--\S+\s+)*(?P<b>[\w./-]+)"
     r"|reset\s+--hard|revert\b|stash\b(?!\s+(?:list|show|pop|apply)))"
 )
-_EDITS = frozenset({"Edit", "MultiEdit", "Write", "NotebookEdit"})
-_CANCELLED = re.compile(
-    r"^(?:<tool_use_error>)?(?:Sibling tool call errored|Cancelled: parallel tool call)"
-)
-_REJECTED = "The user doesn't want to"
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):
@@ -86,14 +83,14 @@ def _own(node: Node) -> Outcome:
     passed: bool | None = None
     for call in node.calls:
         text = ""
-        if call.failed and not _CANCELLED.match(text := _text(call, error=True)):
+        if call.failed and not CANCELLED.match(text := _text(call, error=True)):
             failed = True
-            corrected = corrected or text.startswith(_REJECTED)
+            corrected = corrected or text.startswith(REJECTION)
         if call.name != "Bash" or not call.answered:
             continue
         if not _TEST_HINT.search(call.pool.get(call.piece)):
             continue
-        if _TEST_COMMAND.search(_command(call)):
+        if _TEST_COMMAND.search(command_of(call)):
             text = text or _text(call)
             if call.failed or _FAILED.found(text) or _FAILED_COUNT.search(text):
                 passed = False
@@ -118,7 +115,7 @@ def _mark_undone(graph: Trajectory, number: int, found: list[Outcome | None]) ->
             continue
         if b"git " not in call.pool.get(call.piece):
             continue
-        undo = _UNDO.search(_command(call))
+        undo = _UNDO.search(command_of(call))
         if undo is None:
             continue
         name = undo["a"] or undo["b"]
@@ -133,19 +130,13 @@ def _mark_undone(graph: Trajectory, number: int, found: list[Outcome | None]) ->
 
 
 def _touched(call: Call, name: str | None) -> bool:
-    if call.name not in _EDITS or not call.answered or call.failed:
+    if call.name not in EDITS or not call.answered or call.failed:
         return False
     if name is None or name == ".":
         return True
     arguments = call.input
     path = arguments.get("file_path") if isinstance(arguments, dict) else None
     return isinstance(path, str) and (path == name or path.endswith("/" + name.lstrip("./")))
-
-
-def _command(call: Call) -> str:
-    arguments = call.input
-    command = arguments.get("command") if isinstance(arguments, dict) else None
-    return command if isinstance(command, str) else ""
 
 
 def _text(call: Call, *, error: bool = False) -> str:

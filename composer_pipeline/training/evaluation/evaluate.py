@@ -10,15 +10,16 @@ reported beside the likelihood of the consensus action, which must not fall.
 
 import hashlib
 import json
-import os
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from composer_pipeline.errors import ComposerError, InputError
+from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.training.identity import repo_root
+from composer_pipeline.reports import Progress, Report
+from composer_pipeline.training.checkout import repo_root
+from composer_pipeline.training.process import run_process
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.run import RECIPE, RESULT, environment, report, write_json
 
@@ -28,7 +29,7 @@ VERSION = "1"
 
 
 @dataclass(frozen=True)
-class EvaluationReport:
+class EvaluationReport(Report):
     """Held-out measures of one run.
 
     ``metrics``: ``pairs`` and ``dropped`` (rows), and with the suffixes ``_before`` and
@@ -45,7 +46,12 @@ class EvaluationReport:
 
 
 def evaluate(
-    lake: Lake, run_dir: str | Path, *, split: str = "validation", force: bool = False
+    lake: Lake,
+    run_dir: str | Path,
+    *,
+    split: str = "validation",
+    force: bool = False,
+    progress: Progress | None = None,
 ) -> EvaluationReport:
     """Measure a finished run on the pairs of a split and write ``evaluation.json``.
 
@@ -54,6 +60,7 @@ def evaluate(
         run_dir: a finished run.
         split: sessions that training never saw.
         force: measure again although nothing has changed.
+        progress: called after each pair, twice a pair: before and after training.
 
     Raises:
         InputError: the run is not finished, or the split has no pair that fits.
@@ -69,22 +76,23 @@ def evaluate(
         known = json.loads(target.read_text(encoding="utf-8"))
         if known["identity"] == identity:
             return EvaluationReport(run_dir, split, known["metrics"], reused=True)
-    recipe = TrainingRecipe.load(run_dir / RECIPE)
+    metrics: dict[str, float] = {}
+
+    def told(event: dict[str, Any]) -> None:
+        if "done" in event:
+            if progress is not None:
+                progress("evaluate", event["done"], event["of"])
+        else:
+            metrics.update(event)
+
     command = [sys.executable, "-m", "composer_pipeline.training.evaluation.worker"]
-    done = subprocess.run(
+    run_process(
         [*command, "--lake", lake.url, "--run-dir", str(run_dir), "--split", split],
         cwd=repo_root(),
-        env={**os.environ, **environment(recipe)},
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
+        env=environment(TrainingRecipe.load(run_dir / RECIPE)),
+        what="evaluation",
+        on_event=told,
     )
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.strip()] or ["no output"]
-        kind = InputError if done.returncode == 2 else ComposerError
-        raise kind(lines[-1].removeprefix("error: "))
-    metrics: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     write_json(target, {"identity": identity, "split": split, "metrics": metrics})
     return EvaluationReport(run_dir, split, metrics, reused=False)
 

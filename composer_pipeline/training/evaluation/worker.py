@@ -1,4 +1,4 @@
-"""The process behind ``training.evaluation.evaluate``: loads the models and prints one JSON object.
+"""The process behind ``training.evaluation.evaluate``: loads the models and prints JSON.
 
 Belongs here: log-probabilities of recorded actions under the base and the trained model.
 Does not belong here: deciding whether to measure. Started as
@@ -35,7 +35,7 @@ def main() -> int:
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(json.dumps(metrics))
+    print(json.dumps(metrics), flush=True)
     return 0
 
 
@@ -77,14 +77,18 @@ def measure(lake: Lake, run_dir: Path, split: str) -> dict[str, float]:
         model = PeftModel.from_pretrained(model, checkpoint).to(device).eval()
         off = model.disable_adapter()
     with off:
-        metrics |= _measures(model, pairs, "before")
+        metrics |= _measures(model, pairs, "before", 0)
     if not recipe.lora.r:
         model = load(checkpoint).to(device)
-    return metrics | _measures(model, pairs, "after")
+    return metrics | _measures(model, pairs, "after", len(pairs))
 
 
-def _measures(model: Any, pairs: Sequence[Pair], when: str) -> dict[str, float]:
-    both = [_logps(model, p.prompt_ids, (p.chosen_ids, p.rejected_ids)) for p in pairs]
+def _measures(model: Any, pairs: Sequence[Pair], when: str, done: int) -> dict[str, float]:
+    """Measure every pair, and print how many are done of those before and after training."""
+    both = []
+    for number, p in enumerate(pairs, start=done + 1):
+        both.append(_logps(model, p.prompt_ids, (p.chosen_ids, p.rejected_ids)))
+        print(json.dumps({"done": number, "of": 2 * len(pairs)}), flush=True)
     chosen, rejected = [c for c, _ in both], [r for _, r in both]
     numbers = {
         "preference_accuracy": _mean([sum(c) > sum(r) for c, r in both]),

@@ -179,7 +179,7 @@ def world(request, tmp_path_factory):
         report = replay(lake, teachers, max_usd=Decimal(50))
     assert report.not_bought == report.skipped == []
     for day in lake.days("states"):
-        build_pairs(lake, day)
+        build_pairs(lake, days=[day])
     return lake, states, script
 
 

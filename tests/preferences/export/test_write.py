@@ -54,8 +54,8 @@ def lake(tmp_path_factory):
     ingest(lake, [sample_sessions_dir()])
     fill(lake, Script.from_states(list(load_states(lake)), answers()))
     for day in lake.days("states"):
-        build_hints(lake, day)
-        build_pairs(lake, day)
+        build_hints(lake, days=[day])
+        build_pairs(lake, days=[day])
         rows = lake.rows("pairs", days=[day])
         for row in rows:
             row.pop("day")

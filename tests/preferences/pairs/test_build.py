@@ -59,7 +59,7 @@ def lake(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def reports(lake):
-    return {day: build_pairs(lake, day) for day in lake.days("states")}
+    return build_pairs(lake).by_day
 
 
 def test_sample_sessions_give_pairs_on_every_day(lake, reports):
@@ -106,15 +106,35 @@ def test_second_run_gives_the_same_bytes_and_progress(lake, reports):
     name = f"pairs/day={day}/part.parquet"
     before = lake.get_bytes(name)
     calls = []
-    assert build_pairs(lake, day, progress=lambda *step: calls.append(step)) == reports[day]
+    again = build_pairs(lake, days=[day], progress=lambda *step: calls.append(step))
+    assert again.by_day == {day: reports[day]}
     assert lake.get_bytes(name) == before
     assert calls[-1][1:] == (reports[day].states, reports[day].states)
+
+
+def test_the_report_is_the_sum_of_its_days(lake, reports):
+    days = sorted(reports)[:2]
+    found = build_pairs(lake, days=days).to_dict()
+    assert sorted(found["by_day"]) == days
+    for name in ("states", "voted", "consensus", "confirmed", "pairs"):
+        assert found[name] == sum(getattr(reports[day], name) for day in days)
+    assert sum(found["by_tier"].values()) == found["pairs"] > 0
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_no_day_is_not_every_day(lake, tmp_path):
+    empty = Lake(tmp_path)
+    ingest(empty, [sample_sessions_dir()])
+    assert build_pairs(empty, days=[]).states == build_hints(empty, days=[]).hints == 0
+    assert not empty.days("votes")
+    assert not empty.days("hints")
+    assert lake.rows("pairs", days=[]) == list(load_states(lake, days=[])) == []
 
 
 def test_day_without_replies_writes_an_empty_partition(lake, tmp_path):
     other = Lake(tmp_path)
     ingest(other, [sample_sessions_dir()])
-    report = build_pairs(other, "2026-11-16")
+    report = build_pairs(other, days=["2026-11-16"])
     assert (report.pairs, report.voted, report.agreement_rate) == (0, 0, 0.0)
     assert other.days("pairs") == ["2026-11-16"]
 
@@ -134,17 +154,16 @@ def test_only_the_newest_usable_reply_of_a_teacher_counts(tmp_path):
 
 
 def test_hints_of_the_sample_sessions(lake):
-    reports = [build_hints(lake, day) for day in lake.days("states")]
+    report = build_hints(lake)
     rows = lake.rows("hints")
-    assert len(rows) == sum(report.hints for report in reports) >= 30
-    total: dict[str, int] = {}
-    for report in reports:
-        for source, count in report.by_source.items():
-            total[source] = total.get(source, 0) + count
-    assert set(total) == {"tool_error", "exit_code", "user_rejection", "user_correction"}
+    assert len(rows) == report.hints == sum(day.hints for day in report.by_day.values()) >= 30
+    leaked = [row["leakage"] for row in rows]
+    assert report.mean_leakage == pytest.approx(sum(leaked) / len(leaked))
+    assert set(report.by_source) == {"tool_error", "exit_code", "user_rejection", "user_correction"}
     assert all(0 <= row["leakage"] <= 1 and row["text"] and row["span_text"] for row in rows)
     assert not any("Sibling tool call" in row["text"] for row in rows)
-    assert build_hints(lake, "2026-11-16") == reports[0]
+    day = "2026-11-16"
+    assert build_hints(lake, days=[day]).by_day == {day: report.by_day[day]}
 
 
 # -- one pair ----------------------------------------------------------------------
@@ -183,11 +202,11 @@ def test_the_terms_of_a_pair_are_the_loosest_of_all_its_voters(lake):
 
 def test_a_run_without_drops_leaves_none_of_the_run_before(lake):
     day = "2026-11-17"
-    before = build_pairs(lake, day)
+    before = build_pairs(lake, days=[day])
     try:
-        capped = build_pairs(lake, day, rules=PreferenceRules(max_pairs_per_session=1))
+        capped = build_pairs(lake, days=[day], rules=PreferenceRules(max_pairs_per_session=1))
         assert capped.drops["session_cap"] == before.pairs - capped.pairs > 0
         assert len(lake.rows("drops", days=[day], stage="pairs")) == sum(capped.drops.values())
     finally:
-        assert build_pairs(lake, day) == before
+        assert build_pairs(lake, days=[day]) == before
     assert lake.rows("drops", days=[day], stage="pairs") == []

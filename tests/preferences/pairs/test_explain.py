@@ -81,7 +81,7 @@ def made(tmp_path_factory):
     rows["two"].append({**first, "request_hash": "old", "created_at": NOW.replace(year=2025)})
     for teacher, mine in rows.items():
         lake.write("replies", mine, day=DAY, teacher=teacher)
-    build_pairs(lake, DAY)
+    build_pairs(lake, days=[DAY])
     return lake, state_of
 
 
@@ -137,10 +137,10 @@ def test_a_pair_with_every_teacher(made):
 def test_the_fate_of_a_pair_is_told(made):
     lake, state_of = made
     try:
-        build_pairs(lake, DAY, rules=PreferenceRules(max_pairs_per_session=1))
+        build_pairs(lake, days=[DAY], rules=PreferenceRules(max_pairs_per_session=1))
         fates = [explain(lake, state_of[case])["fate"] for case in ("pair", "edit")]
     finally:
-        build_pairs(lake, DAY)
+        build_pairs(lake, days=[DAY])
     assert {fate["pairs"] for fate in fates} == {
         "kept, weight 1", "dropped by session_cap on session_id, rank 2 (bound <= 1)",
     }  # fmt: skip

@@ -224,7 +224,7 @@ def lake(tmp_path):
 
 
 def test_every_candidate_is_a_pair_or_a_drop(lake):
-    report = build_pairs(lake, DAY, rules=PreferenceRules(max_pairs_per_session=3))
+    report = build_pairs(lake, days=[DAY], rules=PreferenceRules(max_pairs_per_session=3))
     assert report.by_reason == {"pair": 6}
     assert report.drops == {"contamination": 2, "session_cap": 1}
     assert report.pairs == 3
@@ -234,7 +234,7 @@ def test_every_candidate_is_a_pair_or_a_drop(lake):
     assert votes == {"plain": [], "bench": ["instance django/django (SWE-bench)"]}
     # Looser rules leave nothing stale in the ledger.
     flag = {"contamination": {"evidence": "flag"}}
-    report = build_pairs(lake, DAY, rules=PreferenceRules.model_validate(flag))
+    report = build_pairs(lake, days=[DAY], rules=PreferenceRules.model_validate(flag))
     assert (report.pairs, report.drops) == (6, {})
     assert lake.rows("drops", stage="pairs") == []
     assert leaks(lake, "pairs") == []
@@ -245,7 +245,7 @@ def strip(rows):
 
 
 def test_leaks_are_found(lake):
-    build_pairs(lake, DAY, rules=PreferenceRules(max_pairs_per_session=3))
+    build_pairs(lake, days=[DAY], rules=PreferenceRules(max_pairs_per_session=3))
     votes = strip(lake.rows("votes"))
     lake.write("votes", votes[1:], day=DAY)
     (lost,) = leaks(lake, "votes", [DAY])
@@ -272,7 +272,7 @@ def test_leaks_are_found(lake):
 
 
 def test_leaks_of_the_later_stages_are_found(lake):
-    build_pairs(lake, DAY)
+    build_pairs(lake, days=[DAY])
     pairs = strip(lake.rows("pairs"))
     lost = leaks(lake, "normalize")
     assert {leak.row_id for leak in lost} == {row["pair_id"] for row in pairs}

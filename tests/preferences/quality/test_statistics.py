@@ -4,12 +4,12 @@ import pytest
 
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.quality.figures import agreement_figure
-from composer_pipeline.preferences.quality.statistics import measure, write_statistics
+from composer_pipeline.preferences.quality.statistics import ALL, measure, write_statistics
 
 
 def test_an_empty_lake_is_measured_as_nothing(tmp_path):
     lake = Lake(tmp_path)
-    quality = write_statistics(lake)
+    quality = write_statistics(lake).by_scope[ALL]
     rows = lake.rows("preference_statistics")
     assert rows
     assert {r["scope"] for r in rows} == {"all"}
@@ -54,10 +54,10 @@ def test_a_day_whose_pairs_are_gone_keeps_no_results(tmp_path):
         [pair(1), pair(2) | {"prompt": pair(1)["prompt"], "chosen": pair(1)["chosen"]}],
         day=DAY,
     )
-    assert write_statistics(lake, DAY).pairs == 2
+    assert write_statistics(lake, days=[DAY]).by_scope[DAY].pairs == 2
     assert [row["pair_id"] for row in lake.rows("near_duplicates")] == ["p002"]
     lake.write("pairs", [], day=DAY)
-    assert write_statistics(lake, DAY).pairs == 0
+    assert write_statistics(lake, days=[DAY]).by_scope[DAY].pairs == 0
     assert lake.rows("near_duplicates") == []
     rows = {row["statistic"]: row["value"] for row in lake.rows("preference_statistics")}
     assert rows["pairs_per_session_mean"] is None

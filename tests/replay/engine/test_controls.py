@@ -132,7 +132,7 @@ def test_a_control_is_asked_about_its_share_and_never_votes(
     assert replay(lake, asked_of, max_usd=Decimal(5), selector=again).calls == 0
     assert len(script.asked) == before, "every run asks the same states"
 
-    found = build_pairs(lake, DAY)
+    found = build_pairs(lake, days=[DAY])
     assert (found.pairs, found.by_reason) == (0, {"no_quorum": 48})
     for row in lake.rows("votes"):
         flags = dict(zip(row["raters"], row["controls"], strict=True))
@@ -148,7 +148,7 @@ def test_the_noise_floor_is_measured_from_the_control_alone(
     lake: Lake, script: Roles, teacher_set: TeacherSet
 ) -> None:
     replay(lake, teachers(teacher_set, "gamma"), max_usd=Decimal(5))
-    build_pairs(lake, DAY)
+    build_pairs(lake, days=[DAY])
     sample = [s.state_id for s in load_states(lake) if chosen(s.state_id)]
     differs = sum(script.repeats_one(state_id) for state_id in sample) / len(sample)
     assert 0 < differs < 1
@@ -201,11 +201,11 @@ def test_the_file_of_now_says_who_is_a_control(
     voting = teachers(teacher_set, "gamma", control=False, ask_share=1.0)
     replay(lake, voting, max_usd=Decimal(5))
     agreeing = sum(script.repeats_one(s.state_id) for s in load_states(lake))
-    assert build_pairs(lake, DAY).pairs == agreeing > 0
+    assert build_pairs(lake, days=[DAY]).pairs == agreeing > 0
     calls = len(script.asked)
     replay(lake, teachers(teacher_set, "gamma"), max_usd=Decimal(5))
     assert len(script.asked) == calls
-    assert build_pairs(lake, DAY).pairs == 0
+    assert build_pairs(lake, days=[DAY]).pairs == 0
 
 
 def test_nothing_is_trained_on_a_control(
@@ -214,7 +214,7 @@ def test_nothing_is_trained_on_a_control(
     voting = teachers(teacher_set, "gamma", ask_share=1.0).model_dump()
     voting["teachers"][1]["model"] = "loopback/one"  # two families that agree
     replay(lake, TeacherSet.model_validate(voting), max_usd=Decimal(5))
-    assert build_pairs(lake, DAY).pairs == 48
+    assert build_pairs(lake, days=[DAY]).pairs == 48
     assert {tuple(row["chosen_teachers"]) for row in lake.rows("pairs")} == {("one", "two")}
     lake.write("normalized_pairs", [], day=DAY)
     build_dataset(lake)
@@ -239,7 +239,7 @@ def test_the_loosest_terms_of_the_voters_reach_the_dataset(
     replay(lake, TeacherSet.model_validate(data), max_usd=Decimal(5))
     terms = {(row["teacher"], row["training_terms"]) for row in lake.rows("replies")}
     assert terms == {("one", "enforced"), ("two", "declared"), ("control", "not enforced")}
-    build_pairs(lake, DAY)
+    build_pairs(lake, days=[DAY])
     pairs = lake.rows("pairs")
     assert {row["training_terms"] for row in pairs} == {"declared"}
     normal = [{k: v for k, v in row.items() if k != "day"} | {"recipe": "none"} for row in pairs]

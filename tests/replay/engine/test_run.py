@@ -68,7 +68,7 @@ def test_every_reply_once_and_the_bill_exact(
     assert all(row["simulated"] for row in rows)
     assert report.by_teacher["careful"].latency_p95_ms is not None
     assert report.by_day_teacher[DAY]["careful"]["rows"] == 12
-    assert json.loads(report.to_json())["ceiling_usd"] == 1.0
+    assert report.to_dict()["ceiling_usd"] == 1.0
 
     again = run(lake, teacher_set)
     assert (again.calls, again.replies, again.cached) == (0, 48, 48)
@@ -306,7 +306,7 @@ def test_the_key_is_nowhere(
     serve(api_key=secret, faults=once(Fault("reset")))
     report = run(lake, teacher_set, max_states=3)
     assert report.replies == 12
-    assert secret not in report.to_json()
+    assert secret not in json.dumps(report.to_dict())
     assert secret not in caplog.text
     assert secret not in "".join(capfd.readouterr())
     with sqlite3.connect(Path(lake.root) / "ledger.db") as db:
@@ -426,7 +426,7 @@ def test_plan_before_and_after(lake: Lake, teacher_set: TeacherSet, serve: Serve
     assert server.requests == 0
     run(lake, teacher_set)
     assert server.billed <= before.worst_usd * 10**12
-    after = json.loads(plan(lake, teacher_set).to_json())
+    after = plan(lake, teacher_set).to_dict()
     assert (after["calls"], after["cached"], after["worst_usd"]) == (0, 48, 0)
     server.stop()
     assert plan(lake, teacher_set, prices={}).by_teacher["careful"].prices == "caps"
@@ -454,7 +454,6 @@ from pathlib import Path
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.replay.engine.run import replay
 from composer_pipeline.replay.teachers import TeacherSet
-from composer_pipeline.traces import load, redaction
 folder = Path(sys.argv[2])
 teachers = TeacherSet.model_validate_json((folder / "teachers.json").read_text())
 (folder / f"ready-{sys.argv[3]}").touch()

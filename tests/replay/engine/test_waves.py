@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import json
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
@@ -343,4 +342,4 @@ def test_an_openai_endpoint_gets_plain_bodies_and_is_priced_by_tokens(
     assert report.replies == 12
     allowed = {"model", "messages", "tools", "tool_choice", "max_completion_tokens", "temperature"}
     assert all(body.keys() <= allowed for body in server.bodies)
-    assert json.loads(report.to_json())["spent_usd"] > 0
+    assert report.to_dict()["spent_usd"] > 0

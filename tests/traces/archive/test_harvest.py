@@ -9,14 +9,8 @@ import pytest
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.trace_states import load_state, load_states
-from composer_pipeline.traces import parse
-from composer_pipeline.traces.archive.harvest import (
-    blob_name,
-    days_changed,
-    harvest,
-    read_blob,
-    session_days,
-)
+from composer_pipeline.traces.archive.blobs import blob_name, read_blob
+from composer_pipeline.traces.archive.harvest import days_changed, harvest, session_days
 from composer_pipeline.traces.ingest import ingest
 from composer_pipeline.traces.parse import is_current, parse_days
 
@@ -226,7 +220,7 @@ def test_a_killed_parse_is_repeated(
     ingest(lake, [projects])
     assert "late" in {state.message_id for state in load_states(lake)}
     assert is_current(lake, "2026-11-16")
-    monkeypatch.setattr(parse, "PARSER_VERSION", "next")
+    monkeypatch.setattr("composer_pipeline.traces.parse.current.PARSER_VERSION", "next")
     assert not is_current(lake, "2026-11-16")
 
 

@@ -17,7 +17,8 @@ from composer_pipeline.trace_states import TraceState, load_states
 from composer_pipeline.traces.ingest import ingest
 from composer_pipeline.traces.parse import analyse
 from composer_pipeline.traces.reading import codex, sources
-from composer_pipeline.traces.reading.records import LineStats, Record
+from composer_pipeline.traces.reading.envelopes import Record
+from composer_pipeline.traces.reading.records import LineStats
 
 SESSION = "0199aaaa-0000-7000-8000-000000000001"
 
@@ -258,7 +259,7 @@ _JSON = st.recursive(
             st.binary(max_size=30),
             st.builds(
                 lambda kind, payload: json.dumps({"type": kind, "payload": payload}).encode(),
-                st.sampled_from([*codex._TYPES, None, 3, ["x"]]),
+                st.sampled_from([*codex.TYPES, None, 3, ["x"]]),
                 _JSON,
             ),
         ),

@@ -201,7 +201,7 @@ def test_a_soft_failure_becomes_a_hint_with_its_own_source(
     s.call("m1", "t1", "Bash", command="make test | tail -1")
     s.result("t1", "make: *** [test] Error 2")
     ingest(lake, [s.write(projects)])
-    report = build_hints(lake, "2026-11-16")
+    report = build_hints(lake, days=["2026-11-16"])
     assert (report.hints, report.by_source) == (1, {"soft_failure": 1})
     (row,) = lake.rows("hints")
     assert (row["error_kind"], row["span_call"]) == ("soft_failure", 0)

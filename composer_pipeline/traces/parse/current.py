@@ -1,0 +1,27 @@
+"""Whether a day has to be parsed again.
+
+Belongs here: comparing what is archived with what is parsed. Does not belong here: parsing
+(``traces.parse.days``).
+"""
+
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.redaction.user_rules import redaction_version
+from composer_pipeline.traces.parse.files import is_trajectory
+from composer_pipeline.traces.states.extract import PARSER_VERSION
+
+_DAY_TABLES = ("messages", "chains", "states", "sessions")
+
+
+def is_current(lake: Lake, day: str) -> bool:
+    """Say whether a day's partitions hold its archived files, as this parser writes them."""
+    if not all(day in lake.days(table) for table in _DAY_TABLES):
+        return False
+    archived = {row["sha256"] for row in lake.rows("raw_files", days=[day]) if is_trajectory(row)}
+    parsed = lake.read("sessions", days=[day], columns=["sha256"])["sha256"].to_pylist()
+    parsers = lake.read("states", days=[day], columns=["parser_version"])["parser_version"]
+    rules = lake.read("messages", days=[day], columns=["redaction_version"])["redaction_version"]
+    return (
+        archived == set(parsed)
+        and set(parsers.to_pylist()) <= {PARSER_VERSION}
+        and set(rules.to_pylist()) <= {redaction_version()}
+    )

@@ -1,0 +1,90 @@
+"""One archived file to rows.
+
+Belongs here: reading a file once, the subagents inside it. Does not belong here: what one
+trajectory yields (``traces.states.extract``).
+"""
+
+import io
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.traces.archive.blobs import open_archived
+from composer_pipeline.traces.graph.pool import Redactor
+from composer_pipeline.traces.graph.turns import Trajectory
+from composer_pipeline.traces.reading.records import LineStats
+from composer_pipeline.traces.reading.sources import read_any
+from composer_pipeline.traces.states.counts import Facts, facts_of
+from composer_pipeline.traces.states.extract import Extracted, Source, extract
+from composer_pipeline.traces.states.message_store import MessageStore
+from composer_pipeline.traces.states.state_rows import Rows
+
+OnFile = Callable[[str, Facts, set[str], set[str]], None]
+
+Row = dict[str, Any]
+
+#: How ids of agents begin whose only call writes the summary of a compaction.
+_COMPACTS = "acompact"
+
+
+def analyse(
+    data: bytes | Iterable[bytes], *, subagent: bool = False, redactor: Redactor | None = None
+) -> tuple[Trajectory, LineStats, Facts]:
+    """Read one file: its turn graph, its line counts and its facts.
+
+    Args:
+        data: its bytes, or the file split at newline bytes, newlines kept.
+        subagent: as :class:`composer_pipeline.traces.graph.turns.Trajectory`.
+        redactor: as there; required for a graph that is stored.
+    """
+    stats = LineStats()
+    lines = io.BytesIO(data) if isinstance(data, bytes) else data
+    trajectory = Trajectory(read_any(lines, stats), subagent=subagent, redactor=redactor)
+    return trajectory, stats, facts_of(trajectory, stats)
+
+
+def is_trajectory(row: Row) -> bool:
+    """Say whether a manifest row is parsed: ``agent-acompact-*`` is only a summary's call."""
+    return not row["agent_id"].startswith(_COMPACTS)
+
+
+def parse_file(
+    lake: Lake,
+    row: Row,
+    store: MessageStore,
+    states: Rows,
+    redactor: Redactor,
+    on_file: OnFile | None,
+    agent_calls: dict[str, dict[str, str]],
+) -> list[Extracted]:
+    """Make the rows of one archived file and of the subagents that it embeds.
+
+    Args:
+        lake: the lake.
+        row: the manifest's row.
+        store: receives the distinct messages.
+        states: receives the rows of the states.
+        redactor: applied to all content.
+        on_file: as :func:`composer_pipeline.traces.parse.days.parse_days`.
+        agent_calls: by session, the calls that start subagents; those of main files are added.
+    """
+    with open_archived(lake, row) as lines:
+        trajectory, stats, facts = analyse(lines, subagent=bool(row["agent_id"]), redactor=redactor)
+    if on_file is not None:
+        on_file(row["sha256"], facts, trajectory.response_keys(), trajectory.state_keys())
+    if not is_trajectory(row):
+        return []
+    source = Source(row["path"], row["session_id"], row["agent_id"], row["sha256"])
+    if source.agent_id:  # main files are parsed before the subagents of their session
+        call = agent_calls.get(source.session_id, {}).get(trajectory.first_prompt())
+        source = replace(source, parent_call=call)
+    elif calls := trajectory.agent_calls():
+        agent_calls[source.session_id] = calls
+    found = [extract(trajectory, stats, facts, source, store, states)]
+    for agent_id, side in trajectory.sidechains.items():
+        if not agent_id.startswith(_COMPACTS) and side.trajectory.nodes:
+            part = replace(source, agent_id=agent_id, embedded=True, parent_call=side.parent_call)
+            graph, none = side.trajectory, LineStats()
+            found.append(extract(graph, none, facts_of(graph, none), part, store, states))
+    return found

@@ -1,0 +1,223 @@
+"""Small wrong changes, one after the other: does a fast test notice?
+
+    make mutants ROOM=lake            # one room; no ROOM runs them all
+
+Belongs here: applying each change of ``tests/mutants/<room>.yaml`` in a scratch copy of the
+checkout and running the tests that concern the changed file. Does not belong here: the changes.
+
+A change is killed when a selected test fails, survives when all pass, and is stale when its
+text is no longer in the file exactly once. The tests of a file are those of its mirrored folder
+and those that import the file or its wing; slow and browser tests are left out, because a
+colleague runs the fast ones. A survivor with ``accepted: reason`` is argued in the table. Exit 1
+for a survivor that nobody argued, a stale change, or an argued one that is killed after all.
+"""
+
+import argparse
+import ast
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+TABLES = Path(__file__).parent
+#: Seconds after which a test run counts as a kill: a change that hangs is noticed.
+PATIENCE_S = 300
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One wrong change.
+
+    Attributes:
+        file: path in the checkout.
+        old: a text that stands in the file exactly once; ``new`` takes its place.
+        loses: what a user would lose.
+        accepted: why it may survive; empty for a change that a test must notice.
+        tests: paths of further tests, where the selection would miss them.
+    """
+
+    file: str
+    old: str
+    new: str
+    loses: str
+    accepted: str = ""
+    tests: tuple[str, ...] = ()
+
+    @property
+    def stale(self) -> bool:
+        """Say whether the text to change is not in the file exactly once."""
+        path = ROOT / self.file
+        return not path.is_file() or path.read_text(encoding="utf-8").count(self.old) != 1
+
+
+def rooms() -> list[str]:
+    """Return the rooms that have a table, sorted."""
+    return sorted(path.stem for path in TABLES.glob("*.yaml"))
+
+
+def mutants(room: str) -> list[Mutant]:
+    """Return the changes of a room, in the order of its table."""
+    rows = yaml.safe_load((TABLES / f"{room}.yaml").read_text(encoding="utf-8"))
+    return [Mutant(**{**row, "tests": tuple(row.get("tests", ()))}) for row in rows]
+
+
+def tests_of(mutant: Mutant) -> list[str]:
+    """Return the test files of a change: those of the file's own name first."""
+    module = mutant.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    wing = module.rpartition(".")[0]
+    parts = mutant.file.removesuffix(".py").removeprefix("composer_pipeline/").split("/")
+    named = ROOT / "tests" / Path(*parts[:-1]) / f"test_{parts[-1]}.py"
+    folder = ROOT / "tests" / Path(*parts[:-1])
+    mirrored = sorted(folder.glob("test_*.py")) if len(parts) > 1 else []
+    direct = [path for path, names in _imports() if module in names]
+    through = [path for path, names in _imports() if wing in names and wing.count(".") > 1]
+    own = [named] if named.is_file() else []
+    found = [*own, *mirrored, *direct, *through, *(ROOT / name for name in mutant.tests)]
+    return list(dict.fromkeys(str(path.relative_to(ROOT)) for path in found))
+
+
+@cache
+def _imports() -> tuple[tuple[Path, frozenset[str]], ...]:
+    """Return each test file with the dotted names that it imports, or its conftest does."""
+    out = []
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        if "ui" in path.parts or "chaos" in path.parts or path.parent == TABLES:
+            continue
+        conftest = path.with_name("conftest.py")
+        names = set(_imported(path))
+        if conftest.is_file():
+            names |= set(_imported(conftest))
+        for helper in sorted(name for name in names if name.startswith("tests.")):
+            file = ROOT / (helper.replace(".", "/") + ".py")
+            if file.is_file():
+                names |= set(_imported(file))
+        out.append((path, frozenset(names)))
+    return tuple(out)
+
+
+@cache
+def _imported(path: Path) -> frozenset[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            # A subprocess's code, or the path of what is patched.
+            names |= {word for word in node.value.split() if word.startswith("composer_pipeline.")}
+    return frozenset(names)
+
+
+def copy_checkout(folder: Path) -> None:
+    """Copy the tracked and new files of the checkout, as they are now, into ``folder``."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout
+    for name in listed.decode().split("\0"):
+        source = ROOT / name
+        if name and source.is_file():
+            target = folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, target)
+    corpus = ROOT.parent / "shared"
+    if corpus.is_dir():
+        (folder.parent / "shared").symlink_to(corpus)
+
+
+def judge(mutant: Mutant, scratch: Path) -> str:
+    """Apply a change in ``scratch``, run its tests, undo it; return the verdict and the test."""
+    path = scratch / mutant.file
+    kept = path.read_text(encoding="utf-8")
+    tests = tests_of(mutant)
+    if not tests:
+        return "survived: no test imports the file"
+    path.write_text(kept.replace(mutant.old, mutant.new), encoding="utf-8")
+    try:
+        failed = first_failure(scratch, tests)
+    except subprocess.TimeoutExpired:
+        return "killed: it hangs"
+    finally:
+        path.write_text(kept, encoding="utf-8")
+    return f"killed: {failed}" if failed else "survived"
+
+
+def first_failure(scratch: Path, tests: list[str], patience_s: float = PATIENCE_S) -> str:
+    """Run tests in ``scratch`` and return the first that fails, or nothing.
+
+    Raises:
+        subprocess.TimeoutExpired: they take longer than ``patience_s`` seconds.
+    """
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+    command += ["-m", "not slow and not ui", "--no-header", *tests]
+    env = {**os.environ, "PYTHONPATH": str(scratch), "OMP_NUM_THREADS": "1"}
+    env["PYTHONDONTWRITEBYTECODE"] = "1"  # the same size and second would hide a change
+    done = subprocess.run(
+        command,
+        cwd=scratch,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=patience_s,
+        check=False,
+    )
+    if done.returncode == 0:
+        return ""
+    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return failed[0].split(" - ")[0] if failed else "the run ended"
+
+
+def run(names: list[str], only: int | None) -> Iterator[tuple[str, int, Mutant, str, float]]:
+    """Yield (room, number, change, verdict, seconds) for every change of the rooms."""
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        scratch = Path(folder) / "checkout"
+        copy_checkout(scratch)
+        for room in names:
+            wanted = [m for n, m in enumerate(mutants(room), start=1) if only in (None, n)]
+            tests = sorted({test for mutant in wanted for test in tests_of(mutant)})
+            # A test that fails anyway would count every change as noticed.
+            if failed := first_failure(scratch, tests, 4 * PATIENCE_S):
+                raise SystemExit(f"{room}: without any change {failed}")
+            for number, mutant in enumerate(mutants(room), start=1):
+                if only is not None and number != only:
+                    continue
+                began = time.monotonic()
+                verdict = "stale" if mutant.stale else judge(mutant, scratch)
+                yield room, number, mutant, verdict, time.monotonic() - began
+
+
+def main() -> int:
+    """Print the table; exit 1 when a change went unnoticed."""
+    parser = argparse.ArgumentParser(prog="make mutants", description=__doc__)
+    parser.add_argument("room", nargs="*", choices=[*rooms(), []], help="default: all")
+    parser.add_argument("--only", type=int, help="the number of one change of the room")
+    options = parser.parse_args()
+    counts: dict[str, dict[str, int]] = {}
+    bad = 0
+    for room, number, mutant, verdict, seconds in run(options.room or rooms(), options.only):
+        word = verdict.split(":")[0]
+        if word == "survived" and mutant.accepted:
+            word = "accepted"
+        bad += word in ("survived", "stale") or (word == "killed" and bool(mutant.accepted))
+        row = counts.setdefault(room, {})
+        row[word] = row.get(word, 0) + 1
+        why = mutant.accepted or mutant.loses
+        print(f"{room} {number:3} {word:9} {seconds:5.1f} s  {mutant.file}: {why}", flush=True)
+        if word == "killed":
+            print(f"{'':24}by {verdict.removeprefix('killed: ')}", flush=True)
+    for room, row in counts.items():
+        total = sum(row.values())
+        print(f"{room}: {total} changes, " + ", ".join(f"{n} {w}" for w, n in sorted(row.items())))
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -39,7 +39,7 @@ lint: $(STAMP) ## style, formatting, and the walls between rooms
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 
-types: $(STAMP) ## mypy, strict
+types: $(STAMP) ## mypy, strict; it reads the tests and benchmarks too
 	$(BIN)/mypy
 
 house: $(STAMP) ## folders, files, complexity, lines and tests beside their bars

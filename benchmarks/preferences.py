@@ -44,8 +44,8 @@ def naive(row: dict[str, Any]) -> bool:
     """Equal text where there are no calls, else equal calls in equal order."""
     a, b = row["a"], row["b"]
     if a["tool_calls"] or b["tool_calls"]:
-        return a["tool_calls"] == b["tool_calls"]
-    return a["text"] == b["text"]
+        return bool(a["tool_calls"] == b["tool_calls"])
+    return bool(a["text"] == b["text"])
 
 
 def bfcl_string(text: str) -> str:
@@ -325,21 +325,11 @@ def speed(calls: list[tuple[str, str, dict[str, Any]]], what: str) -> list[Bar]:
 # -- the vote ----------------------------------------------------------------------
 
 
-@dataclass
-class State:
-    """What a vote reads of a state."""
-
-    action: Any
-    messages: list[dict[str, Any]]
-    cwd: str
-    model: str = "claude-sonnet-4-5"
-
-
 def prefix(path: str, text: str) -> list[dict[str, Any]]:
     """Return a talk of 43 messages in which a file is read and 20 commands are run."""
     use = {"type": "tool_use", "id": "r", "name": "Read", "input": {"file_path": path}}
     numbered = "\n".join(f"{n:6}→{line}" for n, line in enumerate(text.split("\n"), start=1))
-    talk = [
+    talk: list[dict[str, Any]] = [
         {"role": "user", "content": "Please fix the totals in the cart and run the tests."},
         {"role": "assistant", "content": [use]},
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "r",
@@ -357,7 +347,7 @@ def prefix(path: str, text: str) -> list[dict[str, Any]]:
     return talk
 
 
-def synthetic_states(count: int) -> Iterator[tuple[State, list[Any]]]:
+def synthetic_states(count: int) -> Iterator[tuple[Any, list[Any]]]:
     """Yield states with three teachers' replies, made of the labelled pairs.
 
     The agent does one side of a pair. Each teacher does that side, the other side or the
@@ -366,6 +356,7 @@ def synthetic_states(count: int) -> Iterator[tuple[State, list[Any]]]:
     """
     from composer_pipeline.actions import Action, ToolCall
     from composer_pipeline.preferences.agreement.vote import Reply
+    from tests.fixtures.states import made_state
 
     def made(side: dict[str, Any], name: str) -> Any:
         text = json.dumps(side).replace("/home/ana/shop", name)
@@ -386,7 +377,10 @@ def synthetic_states(count: int) -> Iterator[tuple[State, list[Any]]]:
         context = row["context"] or {}
         path, text = next(iter(context.items()), ("/home/ana/shop/lib.py", "x = 1\ny = 2"))
         messages = prefix(path.replace("/home/ana/shop", cwd), text)
-        yield State(made(row["a"], cwd), messages, cwd), replies
+        state = made_state(
+            action=made(row["a"], cwd), messages=messages, cwd=cwd, model="claude-sonnet-4-5"
+        )
+        yield state, replies
 
 
 def vote_run(count: int) -> dict[str, Any]:
@@ -396,7 +390,7 @@ def vote_run(count: int) -> dict[str, Any]:
     tiers: Counter[str] = Counter()
     winners = 0
     spent = 0.0
-    batch: list[tuple[State, list[Any]]] = []
+    batch: list[tuple[Any, list[Any]]] = []
     states = synthetic_states(count)
     done = 0
     while done < count:

@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -85,10 +86,8 @@ def main() -> int:
         best = min(best, time.process_time() - start)
     speed = size / 1e6 / best
     try:
-        import hyperscan
-
-        engine = f"hyperscan {hyperscan.__version__}"
-    except ImportError:
+        engine = f"hyperscan {version('hyperscan')}"
+    except PackageNotFoundError:
         engine = "literals one by one (hyperscan is not installed)"
     table = Table(title="redaction", show_header=False, title_justify="left")
     table.add_row("distinct pieces of messages", f"{len(found):,}")

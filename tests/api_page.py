@@ -2,6 +2,8 @@
 
 import inspect
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import composer_pipeline
 
@@ -24,7 +26,7 @@ GROUPS = {
 }
 
 
-def signature(name: str, found: object) -> str:
+def signature(name: str, found: Callable[..., Any]) -> str:
     """Return a function's parameters without their types; a class is its name."""
     if inspect.isclass(found):
         return name

@@ -82,7 +82,7 @@ def test_pairs_come_with_pictures_and_pass_their_checks(
     )
     assert result.success
     (event,) = result.get_asset_materialization_events()
-    metadata = {
+    metadata: dict[str, Any] = {
         key: value.value
         for key, value in event.step_materialization_data.materialization.metadata.items()
     }
@@ -183,7 +183,7 @@ def test_style_that_tells_the_sides_apart_fails_the_check(
     found = check()
     assert not found.passed
     assert not found.blocking
-    assert found.metadata["auc"].value > 0.9
+    assert float(str(found.metadata["auc"].value)) > 0.9
     picture(str(found.metadata["roc"].value))
     write("")
     assert check().passed

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -46,7 +47,7 @@ def test_observations_while_it_runs(
     careful = [one for one in seen if one.asset_key.path[-1] == "careful"]
     assert careful
     assert {one.partition for one in careful} == {first}
-    last = {name: value.value for name, value in careful[-1].metadata.items()}
+    last: dict[str, Any] = {name: value.value for name, value in careful[-1].metadata.items()}
     assert 0 < last["done"] <= last["total"]
     assert last["run_ceiling_usd"] == 5.0
     assert 0 < last["run_settled_usd"] < 5

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import dagster as dg
 import pytest
@@ -142,7 +142,7 @@ def test_nightly_schedules(replayed: dict[str, Any], settings: Settings, tmp_pat
             "sessions": SessionsResource(path=settings.sessions),
         }
     )
-    requests = [r for r in nightly_harvest(context) if isinstance(r, dg.RunRequest)]
+    requests = [r for r in cast(Any, nightly_harvest(context)) if isinstance(r, dg.RunRequest)]
     assert [
         (r.tags["dagster/asset_partition_range_start"], r.tags["dagster/asset_partition_range_end"])
         for r in requests
@@ -153,12 +153,12 @@ def test_nightly_schedules(replayed: dict[str, Any], settings: Settings, tmp_pat
             "sessions": SessionsResource(path=settings.sessions),
         }
     )
-    assert [type(r) for r in nightly_harvest(harvested)] == [dg.SkipReason]
+    assert [type(r) for r in cast(Any, nightly_harvest(harvested))] == [dg.SkipReason]
     tonight = datetime.fromisoformat(f"{replayed['days'][-1]}T03:30:00+00:00")
     bought = dg.build_schedule_context(
         resources={"lake": LakeResource(url=settings.lake)}, scheduled_execution_time=tonight
     )
-    assert [type(r) for r in nightly_replay(bought)] == [dg.SkipReason]
+    assert [type(r) for r in cast(Any, nightly_replay(bought))] == [dg.SkipReason]
 
 
 CHECKS = {
@@ -236,7 +236,8 @@ def test_an_exhausted_budget_fails_the_run_and_keeps_what_was_bought(
     assert not result.success
     failure = next(e for e in result.all_events if e.is_step_failure)
     error = failure.step_failure_data.user_failure_data
-    assert "Budget exhausted" in error.description
+    assert error is not None
+    assert "Budget exhausted" in str(error.description)
     spent = sum(row["cost_picodollars"] for row in Lake(poor.lake).rows("replies"))
     assert 0 < spent <= 20_000_000_000
 

@@ -8,7 +8,6 @@ it is known to notice.
 import os
 import tarfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from composer_pipeline.actions import Action
 from composer_pipeline.chat.messages import Conversion, to_chat, wire_messages
 from composer_pipeline.chat.tools import session_tools
 from composer_pipeline.lake.store import Lake
@@ -27,6 +25,7 @@ from composer_pipeline.testing.chat_rules import broken_rules, leaks
 from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
 from composer_pipeline.trace_states import TraceState, load_states
 from composer_pipeline.traces.ingest import ingest
+from tests.fixtures.states import made_state
 from tests.places import CORPUS
 
 #: Templates with tools and parallel calls, of three vendors. With ``COMPOSER_FULL=1`` all
@@ -35,13 +34,8 @@ FULL = bool(os.environ.get("COMPOSER_FULL"))
 TEMPLATES = ("qwen3", "glm4moe", "nemotron_3_super")
 
 
-@dataclass
-class State:
-    messages: list[dict[str, Any]]
-    system: str | None = None
-    project: str = "/home/user/shop"
-    cwd: str = "/home/user/shop"
-    action: Action = field(default_factory=Action)
+def state_of(messages: list[dict[str, Any]]) -> TraceState:
+    return made_state(messages=messages)
 
 
 @pytest.fixture(scope="module")
@@ -98,11 +92,11 @@ _MESSAGE = st.one_of(
 
 @given(st.lists(_MESSAGE, max_size=8))
 def test_made_up_transcripts_keep_the_rules(messages: list[dict[str, Any]]) -> None:
-    converted = to_chat(State(messages))
+    converted = to_chat(state_of(messages))
     # Ids are unique in real files; a made-up repetition is told apart by position only.
     broken = [rule for rule in broken_rules(messages, converted) if "no result" not in rule]
     assert not broken
-    assert wire_messages(to_chat(State(messages)).messages) == wire_messages(converted.messages)
+    assert wire_messages(to_chat(state_of(messages)).messages) == wire_messages(converted.messages)
 
 
 def test_bundled_states_keep_the_rules(samples: list[TraceState]) -> None:
@@ -262,7 +256,7 @@ def test_checker_notices_a_broken_rule(
     rule: str, breakage: Callable[[list[dict[str, Any]]], None]
 ) -> None:
     prefix = _conversation()
-    converted = to_chat(State(prefix))
+    converted = to_chat(state_of(prefix))
     assert broken_rules(prefix, converted) == []
     breakage(converted.messages)
     found = broken_rules(prefix, converted)
@@ -275,6 +269,6 @@ def test_checker_notices_the_action_in_its_prefix() -> None:
 
 
 def test_checker_wants_a_system_prompt() -> None:
-    converted = to_chat(State(_conversation()))
+    converted = to_chat(state_of(_conversation()))
     bare = Conversion(converted.messages[1:], [], converted.tool_names, {}, "recorded")
     assert "no system prompt first" in broken_rules(_conversation(), bare)

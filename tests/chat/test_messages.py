@@ -1,7 +1,6 @@
 """The converter's invariants, one by one, and a property over random transcripts."""
 
 import json
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -17,15 +16,16 @@ from composer_pipeline.chat.messages import (
     to_chat,
     wire_messages,
 )
+from composer_pipeline.trace_states import TraceState
+from tests.fixtures.states import made_state
 
 
-@dataclass
-class State:
-    messages: list[dict[str, Any]]
-    system: str | None = None
-    project: str = "/home/user/shop"
-    cwd: str = "/home/user/shop/src"
-    action: Action = field(default_factory=Action)
+def state_of(
+    messages: list[dict[str, Any]], system: str | None = None, action: Action | None = None
+) -> TraceState:
+    return made_state(
+        messages=messages, system=system, action=action or Action(), cwd="/home/user/shop/src"
+    )
 
 
 def user(*blocks: Any) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def result(key: str, content: Any = "ok", *, error: bool = False) -> dict[str, A
 
 
 def chat(*messages: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    conversion = to_chat(State(list(messages)))
+    conversion = to_chat(state_of(list(messages)))
     assert conversion.messages[0]["role"] == "system"
     return conversion.messages[1:], conversion.flags
 
@@ -158,7 +158,7 @@ def test_names_fit_and_come_back() -> None:
     assert len(short) == 64
     assert short_name(long[:-1] + "x") != short
     assert short_name("mcp__a__b") == "mcp__a__b"
-    conversion = to_chat(State([agent(call("t1", long)), user(result("t1"))]))
+    conversion = to_chat(state_of([agent(call("t1", long)), user(result("t1"))]))
     assert conversion.messages[1]["tool_calls"][0]["function"]["name"] == short
     reply = {"tool_calls": [{"id": "x", "function": {"name": short, "arguments": "{}"}}]}
     assert parse_reply_message(reply, conversion.tool_names).tool_calls[0].name == long
@@ -172,14 +172,14 @@ def test_arguments_keep_their_order() -> None:
 
 
 def test_action_in_its_own_prefix_is_flagged() -> None:
-    state = State([agent(call("t1")), user(result("t1"))])
-    state.action = Action(tool_calls=(ToolCall("Read", {}, "t1"),))
+    action = Action(tool_calls=(ToolCall("Read", {}, "t1"),))
+    state = state_of([agent(call("t1")), user(result("t1"))], action=action)
     assert to_chat(state).flags["action_in_prefix"] == 1
 
 
 def test_system_prompt_recorded_or_template() -> None:
-    assert to_chat(State([], system="As recorded.")).system_source == "recorded"
-    templated = to_chat(State([]))
+    assert to_chat(state_of([], system="As recorded.")).system_source == "recorded"
+    templated = to_chat(state_of([]))
     assert templated.system_source == convert.SYSTEM_TEMPLATE_VERSION
     assert "/home/user/shop\n" in templated.messages[0]["content"]
 
@@ -252,4 +252,4 @@ def test_any_transcript_is_valid_chat(messages: list[dict[str, Any]]) -> None:
         pending += [c["id"] for c in message.get("tool_calls", [])]
         before = message["role"]
     assert not pending
-    assert to_chat(State(messages)).messages[1:] == converted
+    assert to_chat(state_of(messages)).messages[1:] == converted

@@ -1,21 +1,19 @@
 """Which tools are offered, and where their schemas come from."""
 
 import json
-from dataclasses import dataclass, field
 from typing import Any
 
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.chat.tool_registry import CORE, REGISTRY
 from composer_pipeline.chat.tools import infer, session_tools, tool_schemas
+from composer_pipeline.trace_states import TraceState
+from tests.fixtures.states import made_state
 
 
-@dataclass
-class State:
-    session_id: str
-    action: Action
-    messages: list[dict[str, Any]] = field(default_factory=list)
-    tools: list[Any] | None = None
-    version: str | None = None
+def state_of(
+    session_id: str, action: Action, messages: list[dict[str, Any]] | None = None
+) -> TraceState:
+    return made_state(session_id=session_id, action=action, messages=messages or [])
 
 
 def names(tools: list[dict[str, Any]]) -> list[str]:
@@ -67,9 +65,9 @@ def test_inference_takes_keys_and_types_but_no_value() -> None:
 def test_session_has_one_toolset() -> None:
     use = {"type": "tool_use", "id": "x", "name": "WebFetch", "input": {}}
     states = [
-        State("s", Action(tool_calls=(ToolCall("mcp__db__query", {"sql": "select 1"}),))),
-        State("s", Action("done"), [{"role": "assistant", "content": [use]}]),
-        State("other", Action("done")),
+        state_of("s", Action(tool_calls=(ToolCall("mcp__db__query", {"sql": "select 1"}),))),
+        state_of("s", Action("done"), [{"role": "assistant", "content": [use]}]),
+        state_of("other", Action("done")),
     ]
     chosen = session_tools(states)
     assert {"mcp__db__query", "WebFetch"} <= set(names(chosen["s"].tools))

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,7 +76,8 @@ def oracle(toy, log: OuterLog, spec: DiLoCoSpec, fresh: dict[int, set[int]]) -> 
 
 
 def test_two_processes_equal_one_process_bit_for_bit(toy, tmp_path) -> None:
-    seen, lines = [], []
+    seen: list[Any] = []
+    lines: list[Any] = []
     report = supervisor(
         tmp_path, on_round=seen.append, on_log=lambda *line: lines.append(line)
     ).run()

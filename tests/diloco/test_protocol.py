@@ -176,7 +176,7 @@ def test_a_straggler_is_left_behind_after_the_grace_time_and_comes_back(run, tmp
     slow = {"left": 1}
 
     def once(where: str, round_: int) -> None:
-        if (where, round_) == ("inner", 1) and slow.pop("left", None):
+        if (where, round_) == ("inner", 1) and slow.pop("left", False):
             time.sleep(1.6)
 
     # Slot 0 pauses after each round, so that slot 1 can catch up with a later one.

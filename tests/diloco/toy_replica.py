@@ -7,7 +7,6 @@ after_delta, after_contribution or after_state.
 
 import os
 import signal
-import sys
 import time
 
 import torch
@@ -111,6 +110,7 @@ def main() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     log = HookedLog.open(env["COMPOSER_DILOCO_URL"], env["COMPOSER_DILOCO_RUN"])
+    assert isinstance(log, HookedLog)
     log.hook = hook
     spec = DiLoCoSpec.from_json(env["COMPOSER_DILOCO_SPEC"], "COMPOSER_DILOCO_SPEC")
     replica = Replica(log, spec, slot, attempt)
@@ -119,4 +119,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

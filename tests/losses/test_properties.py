@@ -1,6 +1,7 @@
 """Properties of the divergences and of the fused kernel that no golden number states."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -46,7 +47,7 @@ def test_the_chunk_size_changes_nothing(rows, options):
 def test_the_kernel_equals_autograd_through_the_logits(rows, options):
     hidden, head, teacher, teacher_head, weights = rows
     plain = {k: v for k, v in options.items() if k != "kind"}
-    function = {
+    function: Any = {
         "jsd": divergence.generalized_jsd, "taid": divergence.taid, "eopd": divergence.eopd,
     }[options["kind"]]  # fmt: skip
     a, b = hidden.clone().requires_grad_(), head.clone().requires_grad_()

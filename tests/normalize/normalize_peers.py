@@ -89,7 +89,9 @@ def ours(request: dict) -> dict:
                 [(name, {"text_key": "chosen_text", **args}) for name, args in request["steps"]]
             )
             texts = request["columns"]["chosen_text"]
-            name, numbers = columnar(op, texts)
+            found = columnar(op, texts)
+            assert found is not None
+            name, numbers = found
             stats = {"chosen_text": texts, "__dj__stats__": [{} for _ in texts]}
             own = op.compute_stats_batched(stats)["__dj__stats__"]
             return {"columnar": [{name: number} for number in numbers], "own": own}

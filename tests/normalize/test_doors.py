@@ -280,7 +280,7 @@ def test_a_local_ray_cluster_keeps_the_same_rows(tmp_path: Path) -> None:
         for i in range(1200)
     ]
     lake.write("pairs", rows, day=DAY)
-    process = [
+    process: list[dict[str, Any]] = [
         {"replace_content_mapper": {"text_key": "chosen_text", "pattern": " +", "repl": " "}},
         {"text_length_filter": {"text_key": "chosen_text", "min_len": 20}},
         {"word_repetition_filter": {"text_key": "rejected_text", "rep_len": 2}},

@@ -1,6 +1,7 @@
 """Normalisation through the real data-juicer, in its worker process."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from composer_pipeline.lake.parquet import table_from_rows
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.lake.tables import TABLES
 from composer_pipeline.normalize import worker_client as process
+from composer_pipeline.normalize.judge import Drop
+from composer_pipeline.normalize.operators import Step
 from composer_pipeline.normalize.recipe import NormalizeRecipe
 from composer_pipeline.normalize.stage import narrow_row, normalize, write_columns
 from composer_pipeline.normalize.text_columns import COLUMNS, SOURCE, PairColumns
@@ -377,7 +380,7 @@ def test_flat_columns_can_be_written_for_other_tools(lake: Lake, tmp_path: Path)
 def test_a_dead_worker_is_an_error_and_writes_nothing(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process.sys, "executable", "/bin/false")
+    monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(ComposerError, match="worker ended with code 1"):
         normalize(lake, DEFAULT)
     assert lake.days("normalized_pairs") == []
@@ -393,8 +396,8 @@ def test_the_worker_gets_no_credential(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_row_that_is_dropped_twice_is_an_error(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drop = process.Drop(0, "0:x", "x", "f", "", "", "")
-    monkeypatch.setattr(process.Worker, "steps", lambda _: [process.Step("x")])
+    drop = Drop(0, "0:x", "x", "f", "", "", "")
+    monkeypatch.setattr(process.Worker, "steps", lambda _: [Step("x")])
     monkeypatch.setattr(process.Worker, "judge", lambda *_: [drop, drop])
     with pytest.raises(ComposerError, match="dropped a row twice"):
         normalize(lake, DEFAULT)
@@ -408,7 +411,7 @@ def test_pairs_that_change_meanwhile_are_an_error(
         lake.write("pairs", [pair("new", "x", say("a"), say("b"))], day=DAY)
         return []
 
-    monkeypatch.setattr(process.Worker, "steps", lambda _: [process.Step("x")])
+    monkeypatch.setattr(process.Worker, "steps", lambda _: [Step("x")])
     monkeypatch.setattr(process.Worker, "judge", judge)
     with pytest.raises(ComposerError, match=f"pairs of {DAY} changed"):
         normalize(lake, DEFAULT)

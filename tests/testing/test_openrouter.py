@@ -333,7 +333,7 @@ def test_limits_are_checked_first_and_settled_later() -> None:
 
 def test_usage_and_generations_can_lag_and_credit_can_end() -> None:
     with LoopbackOpenRouter(
-        usage_lag=0.4, generation_lag=0.4, credit_usd=Decimal("0.000001")
+        usage_lag=1.0, generation_lag=1.0, credit_usd=Decimal("0.000001")
     ) as server:
         generation = ask(server).headers["X-Generation-Id"]
 
@@ -345,7 +345,9 @@ def test_usage_and_generations_can_lag_and_credit_can_end() -> None:
 
         assert (usage(), told()) == (0, 404)
         assert server.billed > 0
-        time.sleep(0.5)
+        until = time.monotonic() + 30
+        while (usage(), told()) != (server.billed, 200) and time.monotonic() < until:
+            time.sleep(0.05)
         assert (usage(), told()) == (server.billed, 200)
         account = exact(httpx.get(f"{server.url}/credits"))["data"]
         assert pico(account["total_usage"]) == server.billed

@@ -118,7 +118,7 @@ def test_graph_phenomena(objects):
     assert kinds["system", "compact_boundary"] == 1
     assert kinds["progress", ""] >= 10
     assert sum(r.get("isCompactSummary", False) for r in every) == 1
-    parallel = Counter()
+    parallel: Counter[str] = Counter()
     for r in every:
         if r["type"] == "assistant":
             parallel[r["message"]["id"]] += sum(1 for _ in blocks([r], "tool_use"))

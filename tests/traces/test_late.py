@@ -15,6 +15,7 @@ from composer_pipeline.lake.store import Lake
 from composer_pipeline.trace_states import StateReader, load_states
 from composer_pipeline.traces.archive.blobs import open_archived
 from composer_pipeline.traces.archive.harvest import harvest
+from composer_pipeline.traces.archive.plan import make_plan
 from composer_pipeline.traces.graph.turns import Trajectory
 from composer_pipeline.traces.ingest import ingest
 from composer_pipeline.traces.parse import analyse
@@ -223,7 +224,7 @@ def test_a_file_that_changes_while_it_is_read_is_whole_afterwards(
 
     import composer_pipeline.traces.archive.harvest as module
 
-    plan = module.make_plan
+    plan = make_plan
 
     def grows(*arguments: Any) -> Any:
         found = plan(*arguments)

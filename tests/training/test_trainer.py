@@ -1,6 +1,7 @@
 """The trainer contract: registry, capabilities, and refusing before any work."""
 
 import importlib.metadata
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -94,7 +95,7 @@ def test_unknown_and_broken_trainers_are_named():
 
 
 def test_a_missing_module_names_the_install_line(monkeypatch):
-    monkeypatch.setattr(registry.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError, match="pip install"):
         registry.validate(TrainingRecipe(name="x"))
 

@@ -12,6 +12,7 @@ import os
 import tarfile
 from collections import Counter
 from decimal import Decimal
+from typing import Any
 
 import krippendorff
 import pytest
@@ -244,7 +245,8 @@ def test_the_agreement_matrix_is_that_of_the_script(world):
     lake, states, script = world
     quality = measure(lake)
     for label in ("L1", "L2"):
-        agreed, met = Counter(), Counter()
+        agreed: Counter[Any] = Counter()
+        met: Counter[Any] = Counter()
         for state in states:
             said = voices(state, script)
             kind, _ = script.plans[state.state_id]

@@ -2,7 +2,7 @@
 
 import itertools
 import random
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -21,14 +21,11 @@ from composer_pipeline.preferences.agreement.eligibility import (
 )
 from composer_pipeline.preferences.agreement.languages import language_of
 from composer_pipeline.preferences.agreement.vote import Reply, tier_of, vote
+from tests.fixtures.states import made_state
 
 
-@dataclass
-class State:
-    action: Action
-    messages: list = field(default_factory=list)
-    cwd: str = "/home/user/shop"
-    model: str | None = None
+def state_of(action, messages=(), model=None):
+    return made_state(action=action, messages=list(messages), model=model)
 
 
 def do(name, **args):
@@ -82,7 +79,7 @@ def test_another_language_is_named_and_kept_out():
     assert [reply.family for reply in kept] == ["b"]
     assert (out[0].teacher, out[0].kind) == ("t-a", "other_language")
     assert out[0].detail == "the reply is in zh, the session in en"
-    got = vote(State(READ, user(ENGLISH)), [rep("a", chinese), rep("b", english)])
+    got = vote(state_of(READ, user(ENGLISH)), [rep("a", chinese), rep("b", english)])
     assert (got.n_usable, got.n_families, len(got.excluded)) == (1, 1, 1)
 
 
@@ -160,7 +157,7 @@ def test_judge_and_kinds_agree():
 
 
 def test_an_empty_reply_does_not_vote():
-    got = vote(State(READ), [rep("a", Action(" ")), rep("b", READ), rep("c", READ)])
+    got = vote(state_of(READ), [rep("a", Action(" ")), rep("b", READ), rep("c", READ)])
     assert got.excluded[0].kind == "empty"
     assert (got.n_usable, got.n_agree) == (2, 2)
 
@@ -187,12 +184,12 @@ def test_a_distillation_has_two_lineages():
 
 def test_the_states_model_decides_whose_family_it_is():
     replies = [rep("claude", READ), rep("gpt-oss", READ), rep("a", READ)]
-    by_claude = vote(State(READ, model="claude-sonnet-4-5"), replies)
+    by_claude = vote(state_of(READ, model="claude-sonnet-4-5"), replies)
     assert [r.family for r in by_claude.controls] == ["claude"]
-    by_codex = vote(State(READ, model="gpt-5-codex"), replies)
+    by_codex = vote(state_of(READ, model="gpt-5-codex"), replies)
     assert [r.family for r in by_codex.controls] == ["gpt-oss"]
     assert by_codex.n_families == 2
-    unknown = vote(State(READ, model=None), replies)
+    unknown = vote(state_of(READ, model=None), replies)
     assert [r.family for r in unknown.controls] == ["claude"]
 
 
@@ -234,10 +231,10 @@ _replies = st.lists(
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from(ACTIONS), _replies, st.randoms(use_true_random=False))
 def test_order_does_not_matter_and_nothing_is_lost(own, replies, shuffle):
-    got = vote(State(own), replies)
+    got = vote(state_of(own), replies)
     other = list(replies)
     shuffle.shuffle(other)
-    assert vote(State(own), other) == got
+    assert vote(state_of(own), other) == got
     accounted = [*got.voters, *got.doubles, *got.controls]
     assert len(accounted) + len(got.excluded) == len(replies)
     assert {r.teacher for r in accounted} | {e.teacher for e in got.excluded} == {
@@ -250,7 +247,7 @@ def test_order_does_not_matter_and_nothing_is_lost(own, replies, shuffle):
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from(ACTIONS), _replies)
 def test_winners_agree_among_themselves(own, replies):
-    got = vote(State(own), replies)
+    got = vote(state_of(own), replies)
     if got.winner is None:
         assert got.tier == "none"
         return
@@ -275,9 +272,9 @@ def test_winners_agree_among_themselves(own, replies):
 @settings(max_examples=100, deadline=None)
 @given(st.sampled_from(ACTIONS), _replies, st.integers(1, 4))
 def test_doubles_add_no_votes(own, replies, times):
-    got = vote(State(own), replies)
+    got = vote(state_of(own), replies)
     more = [replace(r, teacher=f"{r.teacher}-{n}") for r in replies for n in range(times)]
-    double = vote(State(own), [*replies, *more])
+    double = vote(state_of(own), [*replies, *more])
     assert (double.n_families, double.n_agree) == (got.n_families, got.n_agree)
     assert double.tier == got.tier
 
@@ -297,16 +294,18 @@ def test_levels_are_not_transitive():
 def test_ties_go_to_the_length_of_the_agent_then_the_shorter_then_the_cheaper():
     short, long = (do("Read", file_path="a.py", limit=n) for n in (1, 100_000_000))
     agent = do("Grep", pattern="x")
-    near = vote(State(agent), [rep("a", long), rep("b", short)])
+    near = vote(state_of(agent), [rep("a", long), rep("b", short)])
     assert near.winner_action == short
     far = do("Grep", pattern="x" * 200)
-    assert vote(State(far), [rep("a", long), rep("b", short)]).winner_action == long
+    assert vote(state_of(far), [rep("a", long), rep("b", short)]).winner_action == long
     between = len(long.to_json()) + len(short.to_json())
     middle = do("Grep", pattern="")
     middle = do("Grep", pattern="x" * (between // 2 - len(middle.to_json())))
     assert abs(2 * len(middle.to_json()) - between) <= 1
     twins = [rep("a", READ, cost_picodollars=5), rep("b", READ, cost_picodollars=1)]
-    assert vote(State(agent), twins).winner.family == "b"
+    winner = vote(state_of(agent), twins).winner
+    assert winner is not None
+    assert winner.family == "b"
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -318,7 +317,7 @@ def test_the_longest_never_wins_against_an_equally_near_shorter_one(seed):
     length = (len(short.to_json()) + len(long.to_json())) // 2
     agent = do("Grep", pattern="x" * (length - len(do("Grep", pattern="").to_json())))
     families = [rep("a", long, cost_picodollars=0), rep("b", short, cost_picodollars=9)]
-    assert vote(State(agent), families).winner_action == short
+    assert vote(state_of(agent), families).winner_action == short
 
 
 def test_the_loosest_terms_of_a_votes_replies():

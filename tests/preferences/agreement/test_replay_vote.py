@@ -7,6 +7,7 @@ from composer_pipeline.preferences.actions.levels import Situation
 from composer_pipeline.preferences.agreement.eligibility import is_own
 from composer_pipeline.preferences.agreement.replay_vote import VoteDecision, same_action
 from composer_pipeline.preferences.agreement.vote import Reply
+from tests.fixtures.states import made_state
 
 
 def sh(command):
@@ -40,9 +41,6 @@ def test_two_actions_count_as_one_at_l2_only_where_neither_changes_anything():
 
 
 def test_clusters_say_who_is_with_the_agent():
-    class State:
-        action, messages, cwd, model = sh("ls"), [], "/srv/app", None
-
     answers = {"a": sh("ls"), "b": sh("ls "), "c": sh("cat x")}
-    found = VoteDecision().tally(State, answers)
+    found = VoteDecision().tally(made_state(action=sh("ls")), answers)
     assert [(c.families, c.agrees_with_student) for c in found] == [(2, True), (1, False)]

@@ -14,6 +14,7 @@ from composer_pipeline.preferences.agreement.semantic_judge import SemanticJudge
 from composer_pipeline.preferences.agreement.vote import Reply, vote
 from composer_pipeline.replay.ledger.ledger import Ledger
 from composer_pipeline.replay.teachers import Endpoint, Teacher
+from tests.fixtures.states import made_state
 
 COST = "0.000012"
 
@@ -81,9 +82,14 @@ LOWER = Action("", (ToolCall("Grep", {"pattern": "class parser"}),))
 def test_off_by_default_and_injected():
     assert level(A, B, Situation()).level is Level.L4
     asked = []
-    verdict = level(A, B, Situation(), semantic=lambda x, y: not asked.append((x, y)))
+
+    def same(x, y):
+        asked.append((x, y))
+        return True
+
+    verdict = level(A, B, Situation(), semantic=same)
     assert verdict.level is Level.L3
-    assert level(B, A, Situation(), semantic=lambda x, y: not asked.append((x, y))).level == 3
+    assert level(B, A, Situation(), semantic=same).level == 3
     assert asked[0] == asked[1]
 
 
@@ -151,10 +157,8 @@ def test_verdict_of():
 
 
 def test_an_agent_that_means_the_same_makes_no_pair():
-    class State:
-        action, messages, cwd, model = A, [], "/srv/app", None
-
+    state = made_state(action=A, cwd="/srv/app")
     replies = [Reply(f"t{f}", f, f, B) for f in "ab"]
-    assert vote(State, replies).tier == "gold"
-    got = vote(State, replies, semantic=lambda a, b: True)
+    assert vote(state, replies).tier == "gold"
+    got = vote(state, replies, semantic=lambda a, b: True)
     assert (got.student_level, got.tier) == (Level.L3, "none")

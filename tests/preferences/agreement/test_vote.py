@@ -1,7 +1,7 @@
 """The vote: families, linkage, winners, medoids, tiers."""
 
 import itertools
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
 
@@ -15,14 +15,11 @@ from composer_pipeline.preferences.agreement.vote import (
     tier_of,
     vote,
 )
+from tests.fixtures.states import made_state
 
 
-@dataclass
-class State:
-    action: Action
-    messages: list = field(default_factory=list)
-    cwd: str = "/home/user/shop"
-    model: str | None = None
+def state_of(action, messages=(), model=None):
+    return made_state(action=action, messages=list(messages), model=model)
 
 
 def do(name, **args):
@@ -43,7 +40,7 @@ READ_END = do("Read", file_path="a.py", offset=60, limit=5)
 
 
 def test_two_families_beat_the_agent():
-    got = vote(State(CAT), [rep("a", READ), rep("b", READ_TOP), rep("c", CAT)])
+    got = vote(state_of(CAT), [rep("a", READ), rep("b", READ_TOP), rep("c", CAT)])
     assert (got.tier, got.is_pair, got.n_agree, got.n_families) == ("gold", True, 2, 3)
     assert (got.winner_level, got.student_level) == (Level.L1, Level.NONE)
     assert got.winner_action in (READ, READ_TOP)
@@ -55,30 +52,30 @@ def test_two_families_beat_the_agent():
 
 def test_one_family_is_one_vote():
     other = replace(rep("a", READ), teacher="t-a2")
-    got = vote(State(CAT), [rep("a", READ), other, rep("b", CAT)])
+    got = vote(state_of(CAT), [rep("a", READ), other, rep("b", CAT)])
     assert (got.n_usable, got.n_families, got.winner_action) == (3, 2, None)
 
 
 @pytest.mark.parametrize("family", ["claude", "anthropic", "Anthropic"])
 def test_the_agents_family_never_votes(family):
-    got = vote(State(CAT), [rep(family, READ), rep("a", READ)])
+    got = vote(state_of(CAT), [rep(family, READ), rep("a", READ)])
     assert (got.n_families, got.winner_action, got.tier) == (1, None, "none")
 
 
 def test_a_tie_has_no_winner():
-    got = vote(State(CAT), [rep("a", READ), rep("b", READ), rep("c", CAT), rep("d", CAT)])
+    got = vote(state_of(CAT), [rep("a", READ), rep("b", READ), rep("c", CAT), rep("d", CAT)])
     assert got.winner_action is None
     assert got.margin == 0
 
 
 def test_consensus_is_kept_when_it_is_the_agents_action():
-    got = vote(State(CAT), [rep("a", CAT), rep("b", CAT)])
+    got = vote(state_of(CAT), [rep("a", CAT), rep("b", CAT)])
     assert got.winner_action == CAT
     assert (got.tier, got.is_pair, got.agrees_with_student) == ("none", False, True)
 
 
 def test_no_replies():
-    got = vote(State(CAT), [])
+    got = vote(state_of(CAT), [])
     assert (got.winner_action, got.n_families, got.winner_level) == (None, 0, Level.NONE)
 
 
@@ -96,8 +93,8 @@ def test_closest_clusters_merge_first():
 
 def test_mutating_actions_need_l1_and_reading_ones_l2():
     commits = [sh("git commit -m one"), sh("git commit -m two")]
-    assert vote(State(CAT), [rep("a", commits[0]), rep("b", commits[1])]).winner_action is None
-    reads = vote(State(do("WebSearch", query="x")), [rep("a", READ_TOP), rep("b", READ_END)])
+    assert vote(state_of(CAT), [rep("a", commits[0]), rep("b", commits[1])]).winner_action is None
+    reads = vote(state_of(do("WebSearch", query="x")), [rep("a", READ_TOP), rep("b", READ_END)])
     assert (reads.winner_level, reads.tier) == (Level.L2, "silver")
 
 
@@ -113,19 +110,21 @@ def test_known_content_makes_edits_equal():
         "Edit", file_path="/home/user/shop/a.py", old_string="x = 1\ny", new_string="x = 2\ny"
     )
     replies = [rep("a", short), rep("b", long)]
-    assert vote(State(CAT, seen), replies).winner_level == Level.L1
-    assert vote(State(CAT), replies).winner_action is None
+    assert vote(state_of(CAT, seen), replies).winner_level == Level.L1
+    assert vote(state_of(CAT), replies).winner_action is None
 
 
 def test_medoid_then_length_then_price():
     same = [do("Read", file_path="a.py", limit=n) for n in (10, 20)]
     far = do("Read", file_path="a.py", offset=11, limit=5)
-    got = vote(State(CAT), [rep("a", same[0]), rep("b", same[1]), rep("c", far)])
+    got = vote(state_of(CAT), [rep("a", same[0]), rep("b", same[1]), rep("c", far)])
     assert got.winner_action == same[1]
     twins = [rep("a", READ, cost_picodollars=9), rep("b", READ, cost_picodollars=2)]
-    assert vote(State(CAT), twins).winner.family == "b"
+    winner = vote(state_of(CAT), twins).winner
+    assert winner is not None
+    assert winner.family == "b"
     wordy = Action("I will now carefully read this file.", READ.tool_calls)
-    assert vote(State(CAT), [rep("a", wordy), rep("b", READ)]).winner_action == READ
+    assert vote(state_of(CAT), [rep("a", wordy), rep("b", READ)]).winner_action == READ
 
 
 def test_order_of_replies_does_not_matter():
@@ -138,7 +137,7 @@ def test_order_of_replies_does_not_matter():
     ]
     outcomes = {
         repr((v.winner_action, v.members, v.clusters))
-        for v in (vote(State(CAT), order) for order in itertools.permutations(replies))
+        for v in (vote(state_of(CAT), order) for order in itertools.permutations(replies))
     }
     assert len(outcomes) == 1
 
@@ -211,16 +210,16 @@ GET, POST = sh("curl https://api.test/a"), sh("curl -X POST https://api.test/b")
 
 def test_one_mutating_action_is_not_linked_at_l2():
     # The same host is the same target; only one of the two changes something there.
-    got = vote(State(READ), [rep("a", GET), rep("b", POST)])
+    got = vote(state_of(READ), [rep("a", GET), rep("b", POST)])
     assert got.levels[0][2] is Level.L2
     assert got.winner_action is None
-    both_look = vote(State(READ), [rep("a", GET), rep("b", sh("curl https://api.test/b"))])
+    both_look = vote(state_of(READ), [rep("a", GET), rep("b", sh("curl https://api.test/b"))])
     assert both_look.n_agree == 2
 
 
 def test_an_agent_that_changes_something_is_not_confirmed_at_l2():
-    got = vote(State(POST), [rep("a", GET), rep("b", GET)])
+    got = vote(state_of(POST), [rep("a", GET), rep("b", GET)])
     assert (got.student_level, got.mutating, got.agrees_with_student) == (Level.L2, True, False)
     assert got.tier == "silver"
-    looks = vote(State(sh("curl https://api.test/b")), [rep("a", GET), rep("b", GET)])
+    looks = vote(state_of(sh("curl https://api.test/b")), [rep("a", GET), rep("b", GET)])
     assert (looks.mutating, looks.agrees_with_student, looks.tier) == (False, True, "style")

@@ -6,17 +6,15 @@ from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.preferences.actions.levels import Level
 from composer_pipeline.preferences.agreement.vote import Reply, vote
 from composer_pipeline.preferences.agreement.vote_rows import REASONS, level_of, reason_of
+from tests.fixtures.states import made_state
 
-
-class State:
-    action = Action("", (ToolCall("Read", {"file_path": "agent.py"}),))
-    messages, cwd, model = (), "/home/user/shop", "claude-sonnet-4-5"
+STATE = made_state(action=Action("", (ToolCall("Read", {"file_path": "agent.py"}),)))
 
 
 def voted(*files):
     """Families a, b, … that read these files; ``!`` before a name marks a control."""
     return vote(
-        State,
+        STATE,
         [
             Reply(f"t-{i}", f"f{i}", f"m-{i}",
                   Action("", (ToolCall("Read", {"file_path": name.lstrip("!")}),)),

@@ -2,6 +2,7 @@
 
 import json
 from datetime import UTC, datetime
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -105,8 +106,8 @@ def test_dpo_is_the_dataset(lake, tmp_path, tokenizer):
             several += len(keys) > 1
     assert several > 40
     row = next(row for row in data if row["chosen"][0].get("tool_calls"))
-    keys = ("prompt", "chosen", "rejected")
-    text = apply_chat_template({key: row[key] for key in keys}, tokenizer, tools=row["tools"])
+    asked = {key: row[key] for key in ("prompt", "chosen", "rejected")}
+    text = apply_chat_template(asked, tokenizer, tools=row["tools"])
     name = row["chosen"][0]["tool_calls"][0]["function"]["name"]
     assert f'"name": "{name}"' in text["chosen"]
     assert text["chosen"] != text["rejected"]
@@ -249,12 +250,16 @@ def test_a_consensus_hint_names_what_it_may(chosen, said, text):
 
 def test_full_arguments_only_where_they_are_asked_for():
     pair = pair_of(call("Read", file_path="/home/user/x/src/app/core.py"))
-    found = consensus_hint(pair, full_arguments=True)
+    found, default = consensus_hint(pair, full_arguments=True), consensus_hint(pair)
+    assert found is not None
+    assert default is not None
     assert "src/app/core.py" in found.text
-    assert found.leakage > consensus_hint(pair).leakage == 0.0
+    assert found.leakage > default.leakage == 0.0
     assert consensus_hint(pair_of([{"role": "assistant", "content": "done"}])) is None
     long = pair_of(call("Edit", file_path="x" * 2000, old_string="a", new_string="b"), "x" * 2000)
-    assert token_bound(consensus_hint(long, full_arguments=True).text) <= MAX_TOKENS
+    full = consensus_hint(long, full_arguments=True)
+    assert full is not None
+    assert token_bound(full.text) <= MAX_TOKENS
 
 
 def small(tmp_path):
@@ -297,6 +302,7 @@ def sample_lines(lake, student="me/model-1"):
     rows, expected = [], {}
     for number, pair in enumerate(sorted(lake.rows("pairs"), key=lambda row: row["state_id"])):
         kind = ("same as chosen", "other", "recorded")[number % 3]
+        action: dict[str, Any]
         if kind == "other":
             action = {"text": f"Nothing to do, says the model ({number})."}
         else:

@@ -2,6 +2,7 @@
 
 import json
 from datetime import UTC, datetime
+from typing import Any, cast
 
 import pytest
 
@@ -50,7 +51,9 @@ def lake(tmp_path_factory):
         by_day: dict[str, list] = {}
         for state in states:
             body = {"messages": wire_messages(to_chat(state).messages)}
-            row = reply(state.state_id, state.session_id, family, script.decide(persona, body))
+            row = reply(
+                state.state_id, state.session_id, family, script.decide(cast(Any, persona), body)
+            )
             by_day.setdefault(state.day, []).append(row)
         for day, rows in by_day.items():
             lake.write("replies", rows, day=day, teacher=f"t-{family}")

@@ -18,6 +18,7 @@ from composer_pipeline.preferences.pairs.filters import hindsight, select
 from composer_pipeline.preferences.quality.row_accounting import leaks
 from composer_pipeline.preferences.rules import Hindsight, PreferenceRules, bundled_benchmarks
 from composer_pipeline.testing.states import DAY, write_session
+from tests.fixtures.states import made_state
 from tests.places import ROOT
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
@@ -138,13 +139,13 @@ def test_evidence_in_the_folder_is_weak():
 
 
 def test_a_session_is_contaminated_as_a_whole():
-    early = SimpleNamespace(session_id="a", project="/x", cwd="/x", messages=[])
-    late = SimpleNamespace(
+    early = made_state(session_id="a", project="/x", cwd="/x", messages=[])
+    late = made_state(
         session_id="a", project="/x", cwd="/x",
         messages=[{"role": "user", "content": [{"type": "tool_result", "content":
                    [{"type": "text", "text": "fix django__django-1"}]}]}],
     )  # fmt: skip
-    other = SimpleNamespace(session_id="b", project="/x", cwd="/x", messages=[])
+    other = made_state(session_id="b", project="/x", cwd="/x", messages=[])
     found = contaminated_sessions([early, late, other], KNOWN)
     assert found == {"a": ["instance django/django (SWE-bench)"]}
 

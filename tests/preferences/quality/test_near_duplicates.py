@@ -2,6 +2,7 @@
 
 import json
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -52,9 +53,9 @@ def test_reported_similarities_are_exact(texts):
         assert found["similarity"] == pytest.approx(len(a & b) / len(a | b))
         assert found["similarity"] >= 0.5
         assert found["near"] not in {r["pair_id"] for r in rows}
-    same = {}
-    for pair_id, _, found in pairs:  # an exact repeat is never missed
-        first = same.setdefault(found, pair_id)
+    same: dict[Any, Any] = {}
+    for pair_id, _, shingles in pairs:  # an exact repeat is never missed
+        first = same.setdefault(shingles, pair_id)
         if first != pair_id:
             assert pair_id in {r["pair_id"] for r in rows}
 

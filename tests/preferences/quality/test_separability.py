@@ -62,6 +62,7 @@ def test_planted_style_is_found(side):
 def test_what_does_not_differ_is_not_found():
     found = separability(planted(300, plain, plain), Separability())
     assert found.auc is not None
+    assert found.error is not None
     assert abs(found.auc - 0.5) < 4 * found.error
     assert found.auc < 0.7
 

@@ -84,7 +84,7 @@ def script(lake: Lake, serve: Serve) -> Roles:
 def teachers(base: TeacherSet, family: str = "claude", **more: Any) -> TeacherSet:
     data = base.model_dump()
     cap = {"prompt": "0.01", "completion": "0.01"}
-    entries = [("one", "alpha", {}), ("two", "beta", {})]
+    entries: list[tuple[str, str, dict[str, Any]]] = [("one", "alpha", {}), ("two", "beta", {})]
     entries.append(("control", family, {"control": True, "ask_share": SHARE, **more}))
     data["teachers"] = [
         {"name": name, "family": fam, "model": f"loopback/{name}", "licence": "simulated",

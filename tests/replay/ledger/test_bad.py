@@ -104,9 +104,10 @@ def test_a_migration_that_fails_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from composer_pipeline.replay.ledger import sqlite as ledger_sqlite
+    from composer_pipeline.replay.ledger.store import statements
 
     version_1(tmp_path / "ledger.db")
-    real = ledger_sqlite.statements
+    real = statements
     monkeypatch.setattr(ledger_sqlite, "statements", lambda v: [*real(v), "SELECT no_such"])
     with pytest.raises(InputError, match="no_such"):
         Ledger(tmp_path / "ledger.db")

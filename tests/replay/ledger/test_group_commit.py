@@ -66,7 +66,7 @@ def test_sending_is_part_of_the_same_commit(ledger: Ledger, target: str | Path) 
 
 
 def test_one_failure_fails_alone(ledger: Ledger) -> None:
-    async def main() -> list[Any]:
+    async def main() -> tuple[Any, ...]:
         async with Commits(ledger) as commits:
             first = await commits.reserve("a", 4, SCOPES, CALL, send=True)
             return await asyncio.gather(
@@ -130,6 +130,7 @@ class Watched(Commits):
 def test_a_reservation_cancelled_after_its_answer_is_given_back(ledger: Ledger) -> None:
     async def main() -> None:
         async with Watched(ledger) as commits:
+            assert isinstance(commits, Watched)
             task = asyncio.create_task(commits.reserve("k", 5, SCOPES, CALL, send=True))
             while not commits.answered:
                 await asyncio.sleep(0)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,7 +37,7 @@ def sums(ledger: Ledger, scope: str = "run:r") -> tuple[int, int, int]:
     return status.spent, status.reserved, status.unknown
 
 
-def reserve(ledger: Ledger, key: str, amount: int, **options: int) -> str:
+def reserve(ledger: Ledger, key: str, amount: int, **options: Any) -> str:
     admission = ledger.reserve(key, amount, ["run:r", "global"], CALL, **options)
     assert admission.kind == "reserved", admission
     ledger.mark_sent(admission.attempt)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -383,7 +383,7 @@ def test_any_order_of_operations(target: str | Path, tmp_path: Path) -> None:
 
     examples, steps = (60, 50) if isinstance(target, Path) else (15, 40)
     run_state_machine_as_test(
-        lambda: Machine(fresh),
+        cast(Any, lambda: Machine(fresh)),
         settings=settings(
             max_examples=examples,
             stateful_step_count=steps,

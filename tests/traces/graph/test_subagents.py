@@ -140,7 +140,7 @@ def test_a_subagents_own_file_is_preferred(lake: Lake, projects: Path, script: A
 def test_odd_progress_is_passed_over(lake: Lake, projects: Path, script: Any) -> None:
     s = script()
     s.user("go")
-    for data in (
+    odd: list[Any] = [
         None,
         7,
         [],
@@ -149,7 +149,8 @@ def test_odd_progress_is_passed_over(lake: Lake, projects: Path, script: Any) ->
         {"type": "agent_progress", "agentId": "a", "message": 5},
         {"type": "agent_progress", "agentId": "a", "message": {"type": "novel", "uuid": "n1"}},
         {"type": "agent_progress", "agentId": 5, "message": {"type": "user", "uuid": "n2"}},
-    ):
+    ]
+    for data in odd:
         s.add("progress", data=data, parentToolUseID="t1")
     wrapped(s, "t1", "acompact-1", "c1", "assistant", answer("sum", DONE))
     novel = {"type": "novel", "payload": [1]}

@@ -6,6 +6,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,7 +17,8 @@ from composer_pipeline.lake.store import Lake
 from composer_pipeline.trace_states import TraceState, load_states
 from composer_pipeline.traces.ingest import ingest
 from composer_pipeline.traces.parse import analyse
-from composer_pipeline.traces.reading import codex, sources
+from composer_pipeline.traces.reading import sources
+from composer_pipeline.traces.reading.codex_rollout import TYPES
 from composer_pipeline.traces.reading.envelopes import Record
 from composer_pipeline.traces.reading.records import LineStats
 
@@ -259,7 +261,7 @@ _JSON = st.recursive(
             st.binary(max_size=30),
             st.builds(
                 lambda kind, payload: json.dumps({"type": kind, "payload": payload}).encode(),
-                st.sampled_from([*codex.TYPES, None, 3, ["x"]]),
+                st.sampled_from([*TYPES, None, 3, ["x"]]),
                 _JSON,
             ),
         ),
@@ -314,7 +316,7 @@ class Plain:
                     parent_uuid=f"p{number - 1}" if number > 1 else None,
                     session_id="plain-1",
                     timestamp="2026-11-16T00:00:00Z",
-                    message=json.dumps(body).encode(),
+                    message=msgspec.Raw(json.dumps(body).encode()),
                 )
 
 

@@ -2,6 +2,7 @@
 
 import inspect
 import math
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,7 +15,7 @@ from composer_pipeline.diloco.callback import trainable
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.losses.divergence import generalized_jsd
 from composer_pipeline.testing.training import tiny_recipe
-from trainers.trl import composer
+from trainers.trl import batches, composer
 from trainers.trl.batches import Row, Stream, backbone_and_head, response_states
 from trainers.trl.composer import ComposerTrainer, EmptyChannel, _Window
 
@@ -55,7 +56,7 @@ def shake(trainer):
 def test_three_channels_are_live_and_do_not_depend_on_accumulation(make, tiny_model):
     results = []
     for parts in (1, 2, 4):
-        steps = []
+        steps: list[Any] = []
         recipe = tiny_recipe(tiny_model, gradient_accumulation_steps=parts)
         trainer = make(recipe, on_step=lambda step, numbers, to=steps: to.append(numbers))
         before = {n: p.detach().clone() for n, p in trainable(trainer.model).items()}
@@ -153,7 +154,7 @@ def test_misaligned_responses_are_refused(make, data, monkeypatch):
     trainer = make()
     hint = data.hints[0]
     trainer._window = _Window([], [hint])
-    honest = composer.response_states
+    honest = batches.response_states
     calls = []
 
     def shifted(backbone, rows, pad, device):

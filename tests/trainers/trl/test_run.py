@@ -110,7 +110,7 @@ def _base_nll(lake, recipe):
     """The chosen actions' loss as transformers itself computes it."""
     windows = Windows(load_tokenizer(recipe.model), recipe.data)
     model = AutoModelForCausalLM.from_pretrained(recipe.model, dtype=torch.float32)
-    total = tokens = 0
+    total, tokens = 0.0, 0
     for row in lake.rows("dataset_pairs", split="validation"):
         made = pair(windows, row)
         ids = torch.tensor([[*made.prompt_ids, *made.chosen_ids]])
@@ -128,6 +128,7 @@ def test_a_killed_run_goes_on_from_its_last_round(lake, recipe, tmp_path):
     process = subprocess.Popen(
         run.command, cwd=run.cwd, env=os.environ | run.env, stdout=subprocess.PIPE, text=True
     )
+    assert process.stdout
     for line in process.stdout:
         if line.startswith('{"event": "round"'):
             break

@@ -48,6 +48,7 @@ def test_every_grammar_is_read(command):
     assert reading is not None
     assert f"{reading.program} {reading.subcommand}".strip() == command
     grammar = grammar_of(command)
+    assert grammar is not None
     assert set(grammar.arity) <= set(grammar.names.values())
     for option, name in grammar.names.items():
         value = ("v",) if grammar.arity[name] in tuple(":@") and grammar.arity[name] else ()

@@ -29,12 +29,14 @@ def pairs(*, rules: str = "", lake: LakeOption = "", as_json: JsonOption = False
     """
     from composer_pipeline.preferences.hints.from_errors import build_hints
     from composer_pipeline.preferences.pairs.build import build_pairs
+    from composer_pipeline.preferences.pairs.contamination import Benchmarks
     from composer_pipeline.preferences.rules import PreferenceRules
 
     store = open_lake(lake)
     recipe = PreferenceRules.load(rules or Settings.from_env().preferences)
     if not store.days("states"):
         raise InputError(f"lake {store.url} has no states; run ingest first")
+    Benchmarks.of_rules(recipe)  # a bad list stops before anything is written
     with Bar() as progress:
         hints = build_hints(store, progress=progress).hints
         report = build_pairs(store, rules=recipe, progress=progress)

@@ -149,7 +149,7 @@ class Prober:
             )  # fmt: skip
             self.spent += cost
             self._ledger.settle(attempt, cost, reply, source=source)
-        elif outcome.kind == "unknown":
+        elif outcome.kind in ("unknown", "unpriced"):
             self._ledger.mark_unknown(attempt, outcome.detail, raw=outcome.body or None)
         else:
             self._ledger.release(attempt, outcome.detail)

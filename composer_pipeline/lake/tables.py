@@ -222,7 +222,7 @@ REPLIES = TableSpec(
             "model_served": (_S, "model named in the reply"),
             "provider": (_S, "provider named in the reply"),
             "generation_id": (_S, "OpenRouter generation"),
-            "status": (_S, "ok, unusable, refused or unknown"),
+            "status": (_S, "ok, unusable, unreadable, wrong_model, refused or unknown"),
             "detail": (_S, "why a reply is not ok, or empty"),
             "action": (_S, "JSON {text, tool_calls}; null unless ok"),
             "finish_reason": (_S, "as in the reply"),

@@ -7,11 +7,9 @@ Belongs here: fields, defaults and their checks. Does not belong here: applying 
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from composer_pipeline.config_file import read_mapping
-from composer_pipeline.errors import InputError
-from composer_pipeline.replay.teachers import first_problem
+from composer_pipeline.config_file import read_model
 from composer_pipeline.settings import recipes_dir
 
 Weight = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
@@ -70,11 +68,7 @@ class PreferenceRules(_Model):
             InputError: the file is missing, is no YAML, or has a bad or unknown field.
         """
         file = Path(path)
-        data = read_mapping(file, "preference recipe", empty=True)
-        try:
-            rules = PreferenceRules.model_validate(data)
-        except ValidationError as error:
-            raise InputError(f"preference recipe {file}: {first_problem(error, data)}") from error
+        rules = read_model(file, "preference recipe", PreferenceRules, empty=True)
         files = [str((file.parent / name).absolute()) for name in rules.contamination.files]
         named = rules.contamination.model_copy(update={"files": files})
         return rules.model_copy(update={"contamination": named})

@@ -176,7 +176,7 @@ class SemanticJudge:
                         admission.attempt, outcome.cost or 0, reply, source=outcome.source_id
                     )
                     return outcome.body
-                if outcome.kind == "unknown":
+                if outcome.kind in ("unknown", "unpriced"):
                     self._ledger.mark_unknown(admission.attempt, outcome.detail)
                 else:
                     self._ledger.release(admission.attempt, outcome.detail)

@@ -32,9 +32,10 @@ from composer_pipeline.money import to_pico
 from composer_pipeline.replay.catalogue.fetch import preflight
 from composer_pipeline.replay.engine.answers import Answered
 from composer_pipeline.replay.engine.caller import Caller
+from composer_pipeline.replay.engine.judgement import ReplyChecks
 from composer_pipeline.replay.engine.order import Queue, Unit, units
 from composer_pipeline.replay.engine.rate_limit import Lane
-from composer_pipeline.replay.engine.replies import ReplyChecks, write_replies
+from composer_pipeline.replay.engine.replies import write_replies
 from composer_pipeline.replay.engine.report import (
     OnProgress,
     ReplayReport,

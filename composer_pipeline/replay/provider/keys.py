@@ -11,16 +11,15 @@ from decimal import Decimal
 from typing import Any
 from urllib.parse import quote
 
-import aiohttp
 import msgspec
 
 from composer_pipeline.errors import ComposerError
 from composer_pipeline.money import PICO
-from composer_pipeline.replay.provider.outcome import pico_or_none, read_json
+from composer_pipeline.replay.provider.http import ask_json, bearer, new_session
+from composer_pipeline.replay.provider.outcome import pico_or_none
 from composer_pipeline.replay.teachers import Endpoint
 
 _ENCODER = msgspec.json.Encoder(decimal_format="number")
-_TIMEOUT = aiohttp.ClientTimeout(total=30)
 
 
 class KeyUnread(ComposerError):
@@ -115,17 +114,9 @@ async def own_usage(endpoint: Endpoint, api_key: str) -> int:
 
 async def _ask(method: str, url: str, key: str, body: bytes | None = None) -> tuple[int, Any]:
     """Ask once; ``(0, None)`` where nobody answers."""
-    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
-    try:
-        async with (
-            aiohttp.ClientSession(timeout=_TIMEOUT, cookie_jar=aiohttp.DummyCookieJar()) as session,
-            session.request(
-                method, url, data=body, headers=headers, allow_redirects=False
-            ) as response,
-        ):
-            return response.status, read_json(await response.read())
-    except (aiohttp.ClientError, TimeoutError):
-        return 0, None
+    headers = {"Content-Type": "application/json"} | bearer(key)
+    async with new_session() as session:
+        return await ask_json(session, method, url, data=body, headers=headers)
 
 
 def _data(reply: Any) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from composer_pipeline.chat.day_tools import Toolsets
 from composer_pipeline.chat.messages import Conversion, to_chat
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.money import Pico
 from composer_pipeline.replay.catalogue.fetch import Verdict, terms_of
 from composer_pipeline.replay.ledger.ledger import Call
 from composer_pipeline.replay.provider.bounds import worst_case
@@ -30,7 +31,7 @@ BYTES_PER_TOKEN = 4
 
 
 class Question(msgspec.Struct, frozen=True):
-    """One body for one teacher. ``amount`` is its worst case in picodollars.
+    """One body for one teacher. ``amount`` is its worst case.
 
     ``skip`` says why it will not be sent although it could be; ``refuse`` says why it must
     not be sent.
@@ -38,7 +39,7 @@ class Question(msgspec.Struct, frozen=True):
 
     body: bytes
     key: str
-    amount: int
+    amount: Pico
     call: Call
     skip: str = ""
     refuse: str = ""

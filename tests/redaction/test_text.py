@@ -231,7 +231,7 @@ def test_nothing_planted_reaches_the_lake(lake: Lake, projects: Any, script: Any
         ("curl http://build7.internal:8080/", "build7.internal", {"HOST": 1}),
         ("ssh alice@10.1.2.3 uptime", "10.1.2.3", {"HOST": 1, "USER": 1}),
         ("scp -r x deploy@gpu-17:/srv", "gpu-17", {"HOST": 1}),
-        ("alice@Alices-MacBook-Pro ~ %", "Alices-MacBook-Pro", {"HOST": 1}),
+        ("alice@Alices-MacBook-Pro ~ %", "Alices-MacBook-Pro", {"HOST": 1, "USER": 1}),
         ("arn:aws:s3:us-east-1:481516234299:x", "481516234299", {"ACCOUNT": 1}),
         ("481516234299.dkr.ecr.eu-west-1.amazonaws.com/x", "481516234299", {"ACCOUNT": 1}),
         (

@@ -1,0 +1,209 @@
+"""``python -m trainers.trl``: real processes, DiLoCo rounds, resuming, reuse, evaluation."""
+
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from composer_pipeline.errors import InputError
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.testing.training import tiny_recipe, write_dataset
+from composer_pipeline.training.data import pair
+from composer_pipeline.training.evaluation.evaluate import evaluate
+from composer_pipeline.training.models import load_tokenizer
+from composer_pipeline.training.run import prepare, read_steps, report, train
+from composer_pipeline.training.windows import Windows
+
+
+@pytest.fixture(scope="module")
+def recipe(tiny_model):
+    return tiny_recipe(
+        tiny_model, diloco={"replicas": 2, "rounds": 2, "inner_steps": 2, "min_quorum": 2}
+    )
+
+
+@pytest.fixture(scope="module")
+def finished(lake, recipe, tmp_path_factory):
+    seen = []
+    result = train(
+        lake, recipe, tmp_path_factory.mktemp("runs"), progress=lambda *step: seen.append(step)
+    )
+    return result, seen
+
+
+def test_two_processes_commit_every_round_and_leave_a_checkpoint(finished):
+    result, seen = finished
+    assert not result.reused
+    assert seen[-1] == ("train", 8, 8)
+    metrics = result.metrics
+    assert metrics["rounds"] == metrics["rounds_with_all_replicas"] == 2
+    assert metrics["dpo_loss_last"] < metrics["dpo_loss_first"] < 0.6932
+    assert metrics["dpo_active"] == 2 * 4 * 2
+    assert metrics["grpo_active"] > 0
+    assert metrics["sdpo_active"] > 0
+    composer = json.loads((result.run_dir / "composer.json").read_text())
+    assert [c["included"] for c in composer["commits"]] == [[0, 1], [0, 1]]
+    assert composer["rows"] == {"grpo": 8, "sdpo": 8, "dpo": 8}
+    steps = read_steps(result.run_dir)
+    assert set(steps) == {(s, k) for s in (0, 1) for k in (1, 2, 3, 4)}
+    for slot in (0, 1):
+        assert steps[slot, 1]["dpo_loss"] == pytest.approx(math.log(2), abs=1e-6)
+    adapter = load_file(result.checkpoint / "adapter_model.safetensors")
+    assert any(float(v.abs().max()) > 0 for k, v in adapter.items() if "lora_B" in k)
+
+
+def test_both_replicas_end_with_the_committed_state(finished):
+    result, _ = finished
+    shas = {}
+    for slot in (0, 1):
+        for line in (result.run_dir / "replicas" / f"slot-{slot}.log").read_text().splitlines():
+            if line.startswith('{"event": "commit"'):
+                event = json.loads(line)
+                shas[slot, event["round"]] = event["state_sha"]
+    composer = json.loads((result.run_dir / "composer.json").read_text())
+    for commit in composer["commits"]:
+        assert {shas[slot, commit["round"]] for slot in (0, 1)} == {commit["state_sha"]}
+
+
+def test_the_same_inputs_are_not_trained_again(finished, lake, recipe):
+    result, _ = finished
+    start = time.monotonic()
+    again = train(lake, recipe, result.run_dir.parent)
+    assert again.reused
+    assert (again.run_dir, again.metrics) == (result.run_dir, result.metrics)
+    assert time.monotonic() - start < 3
+    other = recipe.model_copy(update={"seed": 1})
+    assert prepare(lake, other, result.run_dir.parent).run_dir != result.run_dir
+
+
+def test_evaluation_before_and_after(finished, lake, recipe, tmp_path):
+    result, _ = finished
+    first = evaluate(lake, result.run_dir)
+    assert first.metrics["pairs"] == 3
+    for name in ("preference_accuracy", "chosen_nll", "rejected_nll", "margin"):
+        assert f"{name}_before" in first.metrics
+        assert f"{name}_after" in first.metrics
+    assert first.metrics["chosen_nll_after"] < first.metrics["chosen_nll_before"]
+    assert first.metrics["margin_after"] > first.metrics["margin_before"]
+    assert not first.reused
+    assert first.metrics["chosen_nll_before"] == pytest.approx(_base_nll(lake, recipe), rel=1e-4)
+    again = evaluate(lake, result.run_dir)
+    assert again.reused
+    assert again.metrics == first.metrics
+    only_train = Lake(tmp_path / "lake")
+    write_dataset(only_train, rows=2)
+    with pytest.raises(InputError, match="split=validation"):
+        evaluate(only_train, result.run_dir)
+    with pytest.raises(InputError, match="no finished training run"):
+        evaluate(lake, tmp_path)
+
+
+def _base_nll(lake, recipe):
+    """The chosen actions' loss as transformers itself computes it."""
+    windows = Windows(load_tokenizer(recipe.model), recipe.data)
+    model = AutoModelForCausalLM.from_pretrained(recipe.model, dtype=torch.float32)
+    total, tokens = 0.0, 0
+    for row in lake.rows("dataset_pairs", split="validation"):
+        made = pair(windows, row)
+        ids = torch.tensor([[*made.prompt_ids, *made.chosen_ids]])
+        labels = ids.clone()
+        labels[:, : len(made.prompt_ids)] = -100
+        with torch.no_grad():
+            total += float(model(input_ids=ids, labels=labels).loss) * len(made.chosen_ids)
+        tokens += len(made.chosen_ids)
+    return total / tokens
+
+
+def test_a_killed_run_goes_on_from_its_last_round(lake, recipe, tmp_path):
+    longer = recipe.diloco.model_copy(update={"rounds": 4})
+    run = prepare(lake, recipe.model_copy(update={"diloco": longer}), tmp_path)
+    process = subprocess.Popen(
+        run.command, cwd=run.cwd, env=os.environ | run.env, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout
+    for line in process.stdout:
+        if line.startswith('{"event": "round"'):
+            break
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    logs = [run.run_dir / "replicas" / f"slot-{slot}.log" for slot in (0, 1)]
+    committed = {e["round"] for log in logs for e in _commits(log)}
+    assert committed
+    assert max(committed) < 4
+    with pytest.raises(InputError, match="no finished training run"):
+        report(run.run_dir)
+    _wait_until_quiet(logs)
+    done = subprocess.run(
+        run.command, cwd=run.cwd, env=os.environ | run.env, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    result = report(run.run_dir)
+    assert result.metrics["rounds"] == 4
+    lines = (run.run_dir / "metrics.jsonl").read_text().splitlines()
+    resumed = [e["step"] for e in map(json.loads, lines) if e["event"] == "step"]
+    assert resumed.count(1) == 2  # one for each replica: the first round was not repeated
+    shutil.rmtree(run.run_dir)
+
+
+def _commits(log):
+    lines = log.read_text().splitlines() if log.is_file() else []
+    return [json.loads(line) for line in lines if line.startswith('{"event": "commit"')]
+
+
+def _wait_until_quiet(logs, seconds=20):
+    """Orphaned replicas notice within a step that their supervisor is gone."""
+    quiet, sizes = 0, None
+    deadline = time.monotonic() + seconds
+    while quiet < 4 and time.monotonic() < deadline:
+        time.sleep(0.5)
+        now = [log.stat().st_size for log in logs]
+        quiet, sizes = (quiet + 1 if now == sizes else 0), now
+
+
+@pytest.mark.parametrize("broken", ["no rows", "unknown model", "unknown field"])
+def test_bad_input_is_one_sentence_and_exit_code_2(broken, lake, recipe, tmp_path):
+    run = prepare(lake, recipe, tmp_path)
+    command = list(run.command)
+    if broken == "no rows":
+        command[command.index("--lake") + 1] = str(tmp_path / "empty")
+    else:
+        path = tmp_path / "recipe.yaml"
+        text = "name: x\nmodel: ./nowhere\n" if broken == "unknown model" else "name: x\nfoo: 1\n"
+        path.write_text(text)
+        command[command.index("--recipe") + 1] = str(path)
+    done = subprocess.run(
+        command, cwd=run.cwd, env=os.environ | run.env, capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    said = {"no rows": "dataset_groups", "unknown model": "nowhere", "unknown field": "foo"}
+    assert said[broken] in done.stderr
+
+
+@pytest.mark.slow
+def test_smollm2_trains_and_learns_the_chosen_actions(lake, tmp_path):
+    """The offline default for real: 135M parameters, two processes, held-out rows."""
+    recipe = tiny_recipe(
+        "smollm2-135m",
+        diloco={"replicas": 2, "rounds": 1, "inner_steps": 2, "min_quorum": 2},
+        data={"max_prompt_tokens": 160, "max_completion_tokens": 48, "max_tools_tokens": 0},
+        gradient_accumulation_steps=2,
+    )
+    result = train(lake, recipe, tmp_path)
+    assert result.metrics["rounds_with_all_replicas"] == 1
+    steps = read_steps(result.run_dir)
+    assert steps[0, 1]["dpo_loss"] == pytest.approx(math.log(2), abs=1e-4)
+    assert steps[0, 2]["dpo_loss"] < 0.69
+    assert result.metrics["sdpo_loss_first"] > 1e-3
+    metrics = evaluate(lake, result.run_dir).metrics
+    assert metrics["chosen_nll_after"] < metrics["chosen_nll_before"]

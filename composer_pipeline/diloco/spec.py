@@ -5,10 +5,12 @@ comparison. Does not belong here: where the log lives and which slot a process i
 (``log``, ``supervisor``), and how tensors are merged (``outer``). No torch.
 """
 
+import json
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from composer_pipeline.config_file import checked
 from composer_pipeline.errors import InputError
 
 #: Runs with fewer rounds than this merge by plain averaging. Nesterov 0.7/0.9 was worse than
@@ -95,11 +97,10 @@ class DiLoCoSpec(BaseModel):
             InputError: not JSON, an unknown field, or a value out of range.
         """
         try:
-            return cls.model_validate_json(text)
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-            field = ".".join(str(part) for part in first["loc"]) or "spec"
-            raise InputError(f"{source}: field {field}: {first['msg']}") from None
+            data = json.loads(text)
+        except ValueError as error:
+            raise InputError(f"{source} is not JSON: {error}") from error
+        return checked(data, source, cls)
 
     def difference(self, other: "DiLoCoSpec", *, ignore: frozenset[str] = frozenset()) -> str:
         """Return ``"field is A there and B here"`` for the first difference, or ``""``.

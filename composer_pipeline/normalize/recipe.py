@@ -5,21 +5,18 @@ and hash of a recipe. Does not belong here: which operators and parameters exist
 data-juicer's own preflight says that, in the worker.
 """
 
-import difflib
 import hashlib
 import json
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
 
-from composer_pipeline.config_file import read_mapping
+from composer_pipeline.config_file import nearest, read_model
 from composer_pipeline.errors import InputError
 from composer_pipeline.normalize.text_columns import COLUMNS
 
-__all__ = ["COLUMNS", "NormalizeRecipe", "nearest"]
-
-Process = list[dict[str, dict[str, Any] | None]]
+Process = list[dict[str, dict[str, JsonValue] | None]]
 
 
 class NormalizeRecipe(BaseModel):
@@ -82,21 +79,11 @@ class NormalizeRecipe(BaseModel):
         Raises:
             InputError: the file is missing, is not YAML, or breaks the rules above.
         """
-        file = Path(path).expanduser()
-        data = read_mapping(file, "recipe")
-        try:
-            recipe = NormalizeRecipe.model_validate(data)
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
-            if first["type"] == "extra_forbidden":
-                guess = nearest(where, NormalizeRecipe.model_fields)
-                raise InputError(f"recipe {path}: {where}: unknown or unused key{guess}") from error
-            raise InputError(f"recipe {path}: {where}: {first['msg']}") from error
+        recipe = read_model(path, "normalise recipe", NormalizeRecipe)
         for place in recipe.custom_operator_paths:
             if not Path(place).exists():
-                full = Path(place).absolute()
-                raise InputError(f"recipe {path}: custom_operator_paths: {full} does not exist")
+                full = f"custom_operator_paths: {Path(place).absolute()}"
+                raise InputError(f"normalise recipe {path}: {full} does not exist")
         return recipe
 
     def steps(self) -> list[tuple[str, dict[str, Any]]]:
@@ -120,9 +107,3 @@ class NormalizeRecipe(BaseModel):
             for file in sorted(root.rglob("*.py")) if root.is_dir() else [root]:
                 digest.update(b"\0" + file.read_bytes())
         return f"{Path(path).stem}@{digest.hexdigest()}"
-
-
-def nearest(name: str, known: Any) -> str:
-    """Return `` (did you mean: x?)`` for the known name nearest to ``name``, or nothing."""
-    found = difflib.get_close_matches(name, list(known), n=1)
-    return f" (did you mean: {found[0]}?)" if found else ""

@@ -20,12 +20,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from composer_pipeline.config_file import nearest
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.lake.tables import NORMALIZED_PAIRS, PAIRS
 from composer_pipeline.normalize.judge import Drop
 from composer_pipeline.normalize.operators import Settings
-from composer_pipeline.normalize.recipe import NormalizeRecipe, nearest
+from composer_pipeline.normalize.recipe import NormalizeRecipe
 from composer_pipeline.normalize.text_columns import (
     COLUMNS,
     MAPPED,

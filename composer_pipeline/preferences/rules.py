@@ -4,14 +4,13 @@ Belongs here: fields, defaults and their checks. Does not belong here: applying 
 (``preferences.pairs.filters``, ``preferences.quality.statistics``).
 """
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from composer_pipeline.config_file import read_mapping
-from composer_pipeline.errors import InputError
-from composer_pipeline.replay.teachers import first_problem
+from composer_pipeline.config_file import read_model
 from composer_pipeline.settings import recipes_dir
 
 Weight = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
@@ -53,6 +52,13 @@ class NearDuplicates(_Model):
     tail_chars: Annotated[int, Field(ge=100, le=100_000)] = 2000
 
 
+class JudgeRule(_Model):
+    """Who is asked, for money, whether two actions mean the same (level L3)."""
+
+    teacher: str
+    max_usd: Annotated[Decimal, Field(gt=0, le=1_000_000, allow_inf_nan=False)]
+
+
 class PreferenceRules(_Model):
     """A preference recipe."""
 
@@ -61,6 +67,7 @@ class PreferenceRules(_Model):
     contamination: Contamination = Contamination()
     separability: Separability = Separability()
     near_duplicates: NearDuplicates = NearDuplicates()
+    semantic_judge: JudgeRule | None = None
 
     @staticmethod
     def load(path: str | Path) -> "PreferenceRules":
@@ -70,11 +77,7 @@ class PreferenceRules(_Model):
             InputError: the file is missing, is no YAML, or has a bad or unknown field.
         """
         file = Path(path)
-        data = read_mapping(file, "preference recipe", empty=True)
-        try:
-            rules = PreferenceRules.model_validate(data)
-        except ValidationError as error:
-            raise InputError(f"preference recipe {file}: {first_problem(error, data)}") from error
+        rules = read_model(file, "preference recipe", PreferenceRules, empty=True)
         files = [str((file.parent / name).absolute()) for name in rules.contamination.files]
         named = rules.contamination.model_copy(update={"files": files})
         return rules.model_copy(update={"contamination": named})

@@ -24,14 +24,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from composer_pipeline.config_file import read_mapping
+from composer_pipeline.config_file import read_model
 from composer_pipeline.errors import InputError
 
 #: Version of the built-in rules. It is part of the lake: messages that another version
 #: redacted are redacted again from the archive.
-REDACTION_VERSION = 2
+REDACTION_VERSION = 3
 
 
 def _regex(text: str) -> str:
@@ -88,15 +88,7 @@ class RedactionRules(BaseModel):
         Raises:
             InputError: the file is missing, is not YAML, or a field is wrong.
         """
-        file = Path(path).expanduser()
-        value = read_mapping(file, "redaction file", empty=True)
-        try:
-            rules = RedactionRules.model_validate(value)
-        except ValidationError as error:
-            first = error.errors()[0]
-            field = ".".join(map(str, first["loc"]))
-            message = first["msg"].removeprefix("Value error, ")
-            raise InputError(f"redaction file {file}, field {field}: {message}") from error
+        rules = read_model(path, "redaction file", RedactionRules, empty=True)
         if rules.second_net:
             second_net()
         return rules

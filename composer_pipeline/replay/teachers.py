@@ -11,16 +11,14 @@ is read as a decimal. The API key is named here (``api_key_env``), never written
 import hashlib
 import os
 import re
-from collections.abc import Mapping
 from decimal import Decimal
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from composer_pipeline.config_file import read_mapping
+from composer_pipeline.config_file import read_model
 from composer_pipeline.errors import InputError
 
 #: Replaces ``endpoint.base_url`` of a *simulated* endpoint, whose port is only known
@@ -295,12 +293,7 @@ class TeacherSet(_Model):
             InputError: the file is missing, is no YAML, or has a bad or unknown field;
                 the message names the file and the field.
         """
-        file = Path(path)
-        data = read_mapping(file, "teacher file")
-        try:
-            return TeacherSet.model_validate(data)
-        except ValidationError as error:
-            raise InputError(f"teacher file {file}: {first_problem(error, data)}") from error
+        return read_model(path, "teacher file", TeacherSet)
 
     def select(self, names: list[str] | None) -> list[Teacher]:
         """Return the teachers named, in the file's order; all when ``None``.
@@ -349,30 +342,6 @@ class TeacherSet(_Model):
         return key or None
 
 
-def first_problem(error: ValidationError, data: Mapping[str, Any]) -> str:
-    """Return one validation problem as ``field: what is wrong``.
-
-    An unknown field comes first: it is usually why another one is missing.
-    """
-    problems = error.errors()
-    unknown = [problem for problem in problems if problem["type"] == "extra_forbidden"]
-    problem = (unknown or problems)[0]
-    where = ""
-    here: Any = data
-    for part in problem["loc"]:
-        here = _step(here, part)
-        label = f"[{part}]" if isinstance(part, int) else f".{part}"
-        if isinstance(part, int) and isinstance(here, dict) and isinstance(here.get("name"), str):
-            label += f" ({here['name']})"
-        where += label
-    text = str(problem["msg"]).removeprefix("Value error, ").rstrip(".")
-    if problem["type"] == "extra_forbidden":
-        text = "unknown field"
-    elif problem["type"] == "missing":
-        text = "missing field"
-    return f"{where.lstrip('.')}: {text}" if where else text
-
-
 def check_url(url: str, *, simulated: bool) -> None:
     """Check that a base URL is where such an endpoint may be.
 
@@ -407,11 +376,3 @@ def _merge(defaults: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
         else:
             merged[key] = value
     return merged
-
-
-def _step(here: Any, part: int | str) -> Any:
-    if isinstance(here, dict):
-        return here.get(part)
-    if isinstance(here, list) and isinstance(part, int) and part < len(here):
-        return here[part]
-    return None

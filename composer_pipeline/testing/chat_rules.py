@@ -144,9 +144,8 @@ def _texts(prefix: _Messages, chat: _Messages) -> Iterator[str]:
                     start = at
             images += _images(block)
     everything = "\n".join(by_role.values())
-    for number in range(1, images + 1):
-        if f"[image {number}]" not in everything:
-            yield f"I3: image {number} left no placeholder"
+    bare = [n for n in range(1, images + 1) if f"[image {n}]" not in everything]
+    yield from (f"I3: image {n} left no placeholder" for n in bare)
 
 
 def _wire(chat: _Messages) -> Iterator[str]:

@@ -7,10 +7,9 @@ trainer can carry it (``training.trainer``) and how it runs.
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from composer_pipeline.config_file import read_mapping
-from composer_pipeline.errors import InputError
+from composer_pipeline.config_file import read_model
 
 
 class _Model(BaseModel):
@@ -178,11 +177,4 @@ class TrainingRecipe(_Model):
         Raises:
             InputError: the file is missing, not YAML, or a field is wrong; names both.
         """
-        path = Path(path)
-        data = read_mapping(path, "recipe")
-        try:
-            return TrainingRecipe.model_validate(data)
-        except ValidationError as error:
-            first = error.errors()[0]
-            field = ".".join(str(part) for part in first["loc"]) or "recipe"
-            raise InputError(f"recipe {path}: {field}: {first['msg']}") from error
+        return read_model(path, "training recipe", TrainingRecipe)

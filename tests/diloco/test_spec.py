@@ -25,10 +25,10 @@ def test_the_outer_optimiser_depends_on_the_number_of_rounds() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"rounds": 2, "inner_steps": 0}', "field inner_steps"),
-        ('{"rounds": 2, "inner_steps": 1, "colour": 1}', "field colour"),
+        ('{"rounds": 2, "inner_steps": 0}', "here: inner_steps: "),
+        ('{"rounds": 2, "inner_steps": 1, "colour": 1}', "here: colour: unknown field"),
         ('{"rounds": 2, "inner_steps": 1, "replicas": 2, "min_quorum": 3}', "min_quorum 3"),
-        ("{", "field spec"),
+        ("{", "here is not JSON"),
     ],
 )
 def test_a_bad_spec_is_refused_by_field(text: str, message: str) -> None:
@@ -114,7 +114,7 @@ def test_shards_are_disjoint_complete_and_follow_the_round() -> None:
 
 def test_the_supervisor_side_loads_no_torch() -> None:
     code = (
-        "import sys, composer_pipeline.diloco.supervisor, composer_pipeline.diloco.data;"
+        "import sys, composer_pipeline.diloco.supervisor, composer_pipeline.diloco.spec;"
         "sys.exit(bool({'torch', 'transformers', 'safetensors', 'obstore'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

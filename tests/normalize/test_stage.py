@@ -157,7 +157,7 @@ def test_skip_op_error_must_be_written(tmp_path: Path) -> None:
             {**{k: v for k, v in BASE.items() if k != "skip_op_error"}, "process": [{"x": {}}]}
         )
     )
-    with pytest.raises(InputError, match="skip_op_error: Field required"):
+    with pytest.raises(InputError, match="skip_op_error: missing field"):
         NormalizeRecipe.load(path)
 
 

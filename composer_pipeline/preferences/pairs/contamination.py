@@ -14,12 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from composer_pipeline.config_file import read_mapping
-from composer_pipeline.errors import InputError
+from composer_pipeline.config_file import read_model
 from composer_pipeline.preferences.rules import PreferenceRules, bundled_benchmarks
-from composer_pipeline.replay.teachers import first_problem
 from composer_pipeline.trace_states import TraceState
 
 #: Evidence that the folder's name alone cannot give.
@@ -65,12 +63,7 @@ class Benchmarks:
         """
         found: dict[str, str] = {}
         for path in map(Path, files):
-            data = read_mapping(path, "benchmark list")
-            try:
-                parsed = _File.model_validate(data)
-            except ValidationError as error:
-                raise InputError(f"benchmark list {path}: {first_problem(error, data)}") from error
-            for benchmark in parsed.benchmarks:
+            for benchmark in read_model(path, "benchmark list", _File).benchmarks:
                 for repo in benchmark.repositories:
                     found.setdefault(repo, benchmark.name)
         return Benchmarks(found)

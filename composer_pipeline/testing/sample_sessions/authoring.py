@@ -1,8 +1,7 @@
 """A small builder that writes sessions as Claude Code 2.1.x writes them.
 
 Belongs here: the shape of the records (one content block a line, ``parentUuid``
-chains, progress records, compaction, rewinds, subagents, damaged lines) and a virtual
-working folder, so that what the agent reads, edits and writes is consistent. Does not
+chains, progress records, compaction, rewinds, subagents, damaged lines). Does not
 belong here: the texts of the sessions (``billfold``, ``birdlog``, ``ladle``, ``tidepage``) and
 where they are stored (``testing.sample_sessions.bundled``).
 
@@ -20,6 +19,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from composer_pipeline.actions import Action, ToolCall
+from composer_pipeline.testing.sample_sessions.calls import Call, Project
+from composer_pipeline.testing.sample_sessions.working_folder import WorkingFolder
 
 REJECTED = (
     "The user doesn't want to proceed with this tool use. The tool use was rejected (eg. if it"
@@ -30,103 +31,6 @@ STOPPED = REJECTED.split(" To tell you")[0] + " STOP."
 CANCELLED = "<tool_use_error>Sibling tool call errored</tool_use_error>"
 
 Record = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Project:
-    """A fictional code base: where it lies, and the files that every session starts from."""
-
-    name: str
-    home: str
-    cwd: str
-    files: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class Call:
-    """A tool call of a script. ``result`` is filled in from the virtual files if ``None``."""
-
-    name: str
-    args: Mapping[str, Any]
-    result: str | None = None
-    error: bool = False
-    progress: int = 0
-
-    def gives(self, result: str, *, error: bool = False, progress: int = 0) -> "Call":
-        """Return the call with its recorded result and a number of progress records."""
-        return Call(self.name, self.args, result, error, progress)
-
-    def fails(self, result: str, *, code: int | None = 1) -> "Call":
-        """Return the call with an error result; ``code`` adds Bash's ``Exit code`` line."""
-        text = result if code is None else f"Exit code {code}\n{result}"
-        return Call(self.name, self.args, text, True, self.progress)
-
-
-def bash(command: str, description: str = "") -> Call:
-    """Bash."""
-    extra = {"description": description} if description else {}
-    return Call("Bash", {"command": command, **extra})
-
-
-def read(path: str, offset: int | None = None, limit: int | None = None) -> Call:
-    """Read; ``path`` is relative to the working directory unless absolute."""
-    window = {"offset": offset, "limit": limit}
-    return Call(
-        "Read",
-        {"file_path": _absolute(path), **{k: v for k, v in window.items() if v is not None}},
-    )
-
-
-def grep(pattern: str, path: str = "", *, files: bool = False, **extra: Any) -> Call:
-    """Grep; content with line numbers unless ``files``."""
-    mode: dict[str, Any] = (
-        {"output_mode": "files_with_matches"} if files else {"output_mode": "content", "-n": True}
-    )
-    place = {"path": _absolute(path)} if path else {}
-    return Call("Grep", {"pattern": pattern, **place, **mode, **extra})
-
-
-def glob(pattern: str) -> Call:
-    """Glob in the working directory."""
-    return Call("Glob", {"pattern": pattern})
-
-
-def edit(path: str, old: str, new: str) -> Call:
-    """Edit one occurrence."""
-    return Call(
-        "Edit",
-        {
-            "file_path": _absolute(path),
-            "old_string": old,
-            "new_string": new,
-            "replace_all": False,
-        },
-    )
-
-
-def write(path: str, content: str) -> Call:
-    """Write a whole file."""
-    return Call("Write", {"file_path": _absolute(path), "content": content})
-
-
-def todo(*items: tuple[str, str]) -> Call:
-    """TodoWrite from (status, content)."""
-    todos = [{"content": text, "status": status, "activeForm": text} for status, text in items]
-    return Call("TodoWrite", {"todos": todos}, "The list was updated.")
-
-
-def task(description: str, prompt: str, kind: str = "Explore") -> Call:
-    """Start a subagent."""
-    return Call("Task", {"description": description, "prompt": prompt, "subagent_type": kind})
-
-
-def tool(name: str, **args: Any) -> Call:
-    """Any other tool, for example one of an MCP server."""
-    return Call(name, args)
-
-
-def _absolute(path: str) -> str:
-    return path if path.startswith(("/", "§", "¤")) else f"§/{path}"
 
 
 def _hash(*parts: object) -> "hashlib.blake2b":
@@ -183,8 +87,7 @@ class Session:
         self.subagents: dict[str, tuple[_Trajectory, Record]] = {}
         self.answers: dict[str, Action] = {}
         self.recorded: dict[str, Action] = {}
-        self.files = dict(project.files)
-        self.seen: set[str] = set()
+        self.folder = WorkingFolder(project)
         self.cut_tail = 0
         self.glue_before: set[str] = set()
         self.final_newline = True
@@ -353,7 +256,7 @@ class Session:
             if record["uuid"] == upto:
                 break
         other.main.leaf = upto
-        other.files, other.seen = dict(self.files), set(self.seen)
+        other.folder = self.folder.copy()
         return other
 
     # -- how it is written ---------------------------------------------------------
@@ -490,7 +393,7 @@ class Session:
     ) -> None:
         text, error = call.result, call.error
         if text is None:
-            text, error = self._simulate(call.name, args)
+            text, error = self.folder.answer(call.name, args)
         text = self._fill(text)
         self._context += len(text) // 4
         block: Record = {"tool_use_id": tool_id, "type": "tool_result", "content": text}
@@ -508,45 +411,6 @@ class Session:
         self._add(
             {"type": "user", "message": message, **extra, "sourceToolAssistantUUID": use}, 0.1, 3
         )
-
-    def _simulate(self, name: str, args: Mapping[str, Any]) -> tuple[str, bool]:
-        """What the client answers to a file tool, from the virtual folder."""
-        path = str(args.get("file_path", "")).removeprefix(self.project.cwd + "/")
-        known = self.files.get(path)
-        if name == "Write":
-            self.files[path] = str(args["content"])
-            self.seen.add(path)
-            return f"File created successfully at: {args['file_path']}", False
-        if name not in ("Read", "Edit"):
-            raise ValueError(f"{self.slug}: {name} needs a recorded result")
-        if known is None:
-            return "<tool_use_error>File does not exist.</tool_use_error>", True
-        if name == "Read":
-            self.seen.add(path)
-            first = int(args.get("offset", 1))
-            lines = known.splitlines()[first - 1 :][: int(args.get("limit", 2000))]
-            return "\n".join(f"{n:>6}→{line}" for n, line in enumerate(lines, first)), False
-        if path not in self.seen:
-            return (
-                "<tool_use_error>File has not been read yet. Read it first before writing to it."
-                "</tool_use_error>",
-                True,
-            )
-        old, new = str(args["old_string"]), str(args["new_string"])
-        if known.count(old) == 0:
-            return (
-                "<tool_use_error>String to replace not found in file.\n"
-                f"String: {old}</tool_use_error>",
-                True,
-            )
-        if known.count(old) > 1:
-            return (
-                f"<tool_use_error>Found {known.count(old)} matches of the string to replace, but"
-                f" replace_all is false.\nString: {old}</tool_use_error>",
-                True,
-            )
-        self.files[path] = known.replace(old, new)
-        return f"The file {args['file_path']} has been updated successfully.", False
 
 
 def _text_user(text: str) -> Record:

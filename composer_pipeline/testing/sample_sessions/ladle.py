@@ -4,10 +4,8 @@ Belongs here: the texts of five sessions, one of them a fork. Does not belong he
 shape of records (``testing.sample_sessions.authoring``). Every key, address and name is invented.
 """
 
-from composer_pipeline.testing.sample_sessions.authoring import (
-    REJECTED,
-    Project,
-    Session,
+from composer_pipeline.testing.sample_sessions.authoring import REJECTED, Session
+from composer_pipeline.testing.sample_sessions.calls import (
     bash,
     edit,
     glob,
@@ -17,78 +15,16 @@ from composer_pipeline.testing.sample_sessions.authoring import (
     todo,
     write,
 )
-
-PARSE = """\
-package quantity
-
-import "strconv"
-
-// Parse reads an amount such as "2" or "1.5".
-func Parse(s string) (float64, error) {
-	return strconv.ParseFloat(s, 64)
-}
-"""
-
-PARSE_TEST = """\
-package quantity
-
-import "testing"
-
-func TestParseFraction(t *testing.T) {
-	got, err := Parse("1/2")
-	if err != nil || got != 0.5 {
-		t.Fatalf("got %v, %v", got, err)
-	}
-}
-"""
-
-UNITS = """\
-package units
-
-// Grams per unit of volume of water.
-var Grams = map[string]float64{
-	"cup":  236.6,
-	"tbsp": 14.8,
-}
-
-func ToGrams(amount float64, unit string) float64 {
-	return amount * Grams[unit]
-}
-"""
-
-RENDER = """\
-package render
-
-import "fmt"
-
-func Line(amount float64, unit, name string) string {
-	return fmt.Sprintf("%f %s %s", amount, unit, name)
-}
-"""
-
-LADLE = Project(
-    "ladle",
-    "/Users/jonas",
-    "/Users/jonas/dev/ladle",
-    {
-        "quantity/parse.go": PARSE,
-        "quantity/parse_test.go": PARSE_TEST,
-        "units/units.go": UNITS,
-        "units/units_test.go": 'package units\n\nimport "testing"\n\n'
-        'func TestCup(t *testing.T) {\n\tif ToGrams(2, "cup") != 473.2 {\n\t\tt.Fail()\n\t}\n}\n',
-        "render/line.go": RENDER,
-        "render/line_test.go": 'package render\n\nimport "testing"\n\n'
-        'func TestLine(t *testing.T) {\n\tif Line(2, "cup", "oats") != "2 cup oats" {\n'
-        "\t\tt.Fail()\n\t}\n}\n",
-        "main.go": "package main\n\nfunc main() { run() }\n",
-        "go.mod": "module ladle.example/ladle\n\ngo 1.26\n",
-    },
+from composer_pipeline.testing.sample_sessions.ladle_code import (
+    GO_QUANTITY,
+    GO_RENDER,
+    GO_UNITS,
+    LADLE,
+    PARSE,
+    RENDER,
+    STATUS,
+    UNITS,
 )
-
-GO_QUANTITY = bash("go test ./quantity/")
-GO_UNITS = bash("go test ./units/")
-GO_RENDER = bash("go test ./render/")
-STATUS = bash("git status --short")
 
 
 def fractions() -> Session:
@@ -248,8 +184,8 @@ def spoon_units() -> tuple[Session, Session]:
         "I'll drop my changes to that file.",
         better=bash("git diff units/units.go"),
     )
-    f.files["units/units.go"] = UNITS
-    f.seen.discard("units/units.go")
+    f.folder.files["units/units.go"] = UNITS
+    f.folder.seen.discard("units/units.go")
     f.step(
         edit("units/units.go", "func ToGrams", "func Known(unit string) bool {\n}\n\nfunc ToGrams"),
         better=read("units/units.go"),

@@ -112,7 +112,7 @@ class SemanticJudge:
         from composer_pipeline.redaction.text import find_secrets
 
         body = self._body(a, b)
-        if any(find_secrets(action.to_json()) for action in (a, b)):
+        if find_secrets([orjson.loads(action.to_json()) for action in (a, b)]):
             self.unjudged += 1
             return False
         key = request_key(self._endpoint.name, body)

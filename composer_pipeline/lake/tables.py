@@ -114,7 +114,7 @@ SESSIONS = TableSpec(
             "unknown_types": (_S, "JSON object: unknown record type to count"),
             "sha256": (_S, "key of the archived bytes that were parsed"),
             "parent_call": (_S, "call of the parent that started the subagent, told by its prompt; null if not found"),
-            "redaction_version": (_I, "version of the redaction rules of all rows of the day; null in old rows"),
+            "redaction_version": (_I, "version of the redaction rules that wrote the day; null in old rows"),
         }
     ),
     compact=True,

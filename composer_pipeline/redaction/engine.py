@@ -1,7 +1,7 @@
 r"""The rules of redaction as functions of a text.
 
 Belongs here: one function for each way of finding private text, and which of them a
-text needs. Does not belong here: the tables (``redaction.patterns``) and the walk
+text needs. Does not belong here: the tables (``redaction.tables.patterns``) and the walk
 over values (``redaction.text``).
 """
 
@@ -11,7 +11,6 @@ from functools import partial
 
 import orjson
 
-from composer_pipeline.redaction import patterns as kinds
 from composer_pipeline.redaction.assignments import (
     ASSIGNMENT_GATE,
     ASSIGNMENT_LITERALS,
@@ -53,6 +52,7 @@ from composer_pipeline.redaction.structures import (
     find_cookies,
     find_kubernetes,
 )
+from composer_pipeline.redaction.tables import patterns as kinds
 from composer_pipeline.redaction.tables.contexts import CONTEXTS, Context
 from composer_pipeline.redaction.tables.programs import PROGRAMS
 from composer_pipeline.redaction.user_rules import RedactionRules, second_net

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 
 from composer_pipeline.redaction.edits import Found
-from composer_pipeline.redaction.patterns import compile_kind
+from composer_pipeline.redaction.tables.patterns import compile_kind
 
 #: Accounts that name no person.
 GENERIC_USERS = frozenset(

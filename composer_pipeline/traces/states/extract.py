@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from composer_pipeline.redaction.text import redact_text
+from composer_pipeline.redaction.user_rules import redaction_version
 from composer_pipeline.traces.graph.nodes import Node
 from composer_pipeline.traces.graph.turns import Trajectory
 from composer_pipeline.traces.reading.contents import parse_time, text_of
@@ -230,6 +231,7 @@ class _Extractor:
             "path": self.source.path,
             "sha256": self.source.sha256,
             "parent_call": self.source.parent_call,
+            "redaction_version": redaction_version(),
             "project": project,
             "first_prompt": self.out.first_prompt[:500],
             "models": sorted(facts["models"]),

@@ -112,7 +112,8 @@ def build_pairs(
         progress: called after each state of a day.
 
     Raises:
-        InputError: the lake is not writable, or a list of benchmarks cannot be read.
+        InputError: a list of benchmarks cannot be read.
+        StorageError: the lake is not writable.
     """
     rules = rules or PreferenceRules()
     benchmarks = Benchmarks.of_rules(rules)

@@ -8,14 +8,14 @@ from typing import Any, Literal
 
 import msgspec
 
-from composer_pipeline.errors import ComposerError
+from composer_pipeline.errors import ComposerError, StorageError
 
 
 class AttemptClosed(RuntimeError):
     """The attempt is not open: it has ended, or was adopted because its owner seemed dead."""
 
 
-class LedgerFull(ComposerError):
+class LedgerFull(StorageError):
     """The ledger's disk is full. What was written before is intact."""
 
 

@@ -22,7 +22,7 @@ from composer_pipeline.chat.tools import tool_schemas
 from composer_pipeline.chat.typescript import TypeScriptError, read_declarations
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.replay.engine.replies import judge
+from composer_pipeline.replay.engine.judgement import judge
 from composer_pipeline.replay.engine.run import replay
 from composer_pipeline.replay.teachers import TeacherSet
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter

@@ -6,16 +6,17 @@ the lake, dated names, and a verdict on each teacher. Does not belong here: read
 spending (``replay.ledger.ledger``), estimates (``replay.plan.plan``).
 """
 
+import asyncio
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime
+from functools import partial
 from urllib.parse import quote
 
-import httpx
 import msgspec
 
-from composer_pipeline.errors import InputError
+from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.replay.catalogue.model_records import (
     ModelRecord,
@@ -29,11 +30,15 @@ from composer_pipeline.replay.catalogue.price_bounds import (
     is_dated,
     warnings_of,
 )
-from composer_pipeline.replay.provider.client import read_json
-from composer_pipeline.replay.teachers import Teacher, TeacherSet
+from composer_pipeline.replay.provider.http import MOST_BYTES, ask, new_session
+from composer_pipeline.replay.provider.outcome import is_page
+from composer_pipeline.replay.provider.reading import read_json
+from composer_pipeline.replay.teachers import Endpoint, Teacher, TeacherSet
 
 #: Folder of the lake with the raw catalogues, by day and content.
 FOLDER = "catalogue"
+#: The longest that one request of the catalogue may take in all, in seconds.
+TOTAL_S = 30.0
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -188,28 +193,43 @@ def fetch(
         teacher_set: names the endpoint; one of api ``openai`` has no catalogue.
         teachers: whose endpoints to list too; all of the file when ``None``.
         endpoints: also fetch ``/models/{slug}/endpoints`` of each teacher's model.
-        timeout_s: patience for each request.
+        timeout_s: patience with silence, for each request.
+
+    Raises:
+        ComposerError: a web page answers, or the endpoint redirects.
     """
     if teacher_set.endpoint.api != "openrouter":
         return None
-    url = teacher_set.endpoint.url()
     asked = teacher_set.teachers if teachers is None else teachers
+    models = sorted({teacher.model for teacher in asked}) if endpoints else []
+    return asyncio.run(_fetch(teacher_set.endpoint, models, timeout_s))
+
+
+async def _fetch(endpoint: Endpoint, models: Sequence[str], timeout_s: float) -> Catalogue | None:
+    url = endpoint.url()
     lists: dict[str, bytes] = {}
-    try:
-        with httpx.Client(timeout=timeout_s) as client:
-            response = client.get(f"{url}/models")
-            if response.status_code != 200:
-                return None
-            models = response.content
-            response = client.get(f"{url}/models", params={"distillable": "true"})
-            distillable = response.content if response.status_code == 200 else None
-            for model in sorted({teacher.model for teacher in asked}) if endpoints else []:
-                answer = client.get(f"{url}/models/{quote(model)}/endpoints")
-                if answer.status_code == 200:
-                    lists[model] = answer.content
-    except httpx.HTTPError:
-        return None
-    return parse(models, lists, distillable=distillable, source=url)
+    async with new_session(read_s=timeout_s, total_s=TOTAL_S, connections=1) as session:
+        get = partial(ask, session, "GET", most=MOST_BYTES)
+        status, headers, everything = await get(f"{url}/models")
+        if status == 200 and is_page(headers, everything):
+            raise ComposerError(
+                f"endpoint {endpoint.name} answers HTML at {url}/models and is no API;"
+                " check base_url"
+            )
+        if 300 <= status < 400:
+            raise ComposerError(
+                f"endpoint {endpoint.name} redirects {url}/models; name its final address in"
+                " base_url"
+            )
+        if status != 200:
+            return None
+        status, _, free = await get(f"{url}/models", params={"distillable": "true"})
+        distillable = free if status == 200 else None
+        for model in models:
+            status, _, listed = await get(f"{url}/models/{quote(model)}/endpoints")
+            if status == 200:
+                lists[model] = listed
+    return parse(everything, lists, distillable=distillable, source=url)
 
 
 def parse(

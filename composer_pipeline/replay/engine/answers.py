@@ -2,16 +2,16 @@
 
 Belongs here: actions of replies that were bought now or before. Does not belong here: which
 question is next (``replay.selection.selector``), and whether a reply is usable
-(``replay.engine.replies``).
+(``replay.engine.judgement``).
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from composer_pipeline.actions import Action
-from composer_pipeline.replay.engine.replies import ReplyChecks, judge
+from composer_pipeline.replay.engine.judgement import ReplyChecks, judge, names_of
 from composer_pipeline.replay.ledger.ledger import Call, Ledger
-from composer_pipeline.replay.provider.outcome import read_json
+from composer_pipeline.replay.provider.reading import read_reply
 
 
 class Answered:
@@ -58,4 +58,4 @@ class Answered:
     def _judge(self, body: bytes, day: str, meta: Mapping[str, Any]) -> Action | None:
         if day not in self._checks_of:
             self._checks_of[day] = self._checks(day)
-        return judge(read_json(body), self._checks_of[day].of(meta))[2]
+        return judge(read_reply(body), self._checks_of[day].of(meta), names_of(meta))[2]

@@ -1,7 +1,8 @@
 """The lake's ``replies`` partitions, rebuilt from the ledger for nothing.
 
-Belongs here: reading a raw reply leniently, judging whether it is usable, and the row that
-the lake keeps. Does not belong here: asking for replies (``replay.engine.run``).
+Belongs here: the row that the lake keeps of a reply. Does not belong here: reading its bytes
+(``replay.provider.reading``), judging it (``replay.engine.judgement``), and asking for it
+(``replay.engine.run``).
 
 The ledger is the journal; a partition can always be written again from it, also after this
 module learns to read a shape that it did not know when the reply was bought.
@@ -13,13 +14,15 @@ from typing import Any
 
 import zstandard
 
-from composer_pipeline.actions import Action
-from composer_pipeline.chat.day_tools import ArgumentCheck, toolsets_of_day
-from composer_pipeline.chat.messages import parse_reply_message
+from composer_pipeline.chat.day_tools import ArgumentCheck
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.redaction.text import redact_json, redact_text
+from composer_pipeline.replay.engine.judgement import ReplyChecks, judge, names_of
 from composer_pipeline.replay.ledger.ledger import Ledger
-from composer_pipeline.replay.provider.client import read_json
+from composer_pipeline.replay.provider.reading import choices_of, read_reply
 
+#: Of a name that a reply tells, so much is shown in its row; the raw bytes have all of it.
+LONGEST_NAME = 200
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -68,7 +71,7 @@ def _write_partition(
     ledger: Ledger,
     teacher: str,
     day: str,
-    checks: "ReplyChecks",
+    checks: ReplyChecks,
     refused: Sequence[Mapping[str, Any]],
     of_now: Mapping[str, Any],
 ) -> dict[str, int]:
@@ -88,7 +91,7 @@ def _write_partition(
             break
     counts = {"rows": len(rows), "ok": 0, "unusable": 0, "refused": 0, "unknown": 0}
     for row in rows:
-        counts[row["status"]] += 1
+        counts[row["status"]] = counts.get(row["status"], 0) + 1
     counts["cost_picodollars"] = sum(row.get("cost_picodollars") or 0 for row in rows)
     return counts
 
@@ -109,7 +112,7 @@ def reply_row(item: Mapping[str, Any], check: ArgumentCheck | None) -> dict[str,
         "training_terms": meta.get("training_terms"),
         "control": bool(meta.get("control", False)),
         "status": item["outcome"],
-        "detail": item["detail"] or "",
+        "detail": redact_text(item["detail"] or "")[0],
         "cost_picodollars": item["cost"],
         "latency_ms": item["latency_ms"],
         "generation_id": item["generation_id"],
@@ -117,18 +120,23 @@ def reply_row(item: Mapping[str, Any], check: ArgumentCheck | None) -> dict[str,
     }
     if item["outcome"] == "unknown":
         return row | {"detail": "nobody knows whether it was answered; charged at its worst case"}
-    row["raw"] = zstandard.ZstdCompressor(level=3).compress(item["body"])
+    # What a teacher says is private until it was redacted, as all text: no table gets it as it
+    # came. The bytes themselves stay in the ledger's blobs, which are never published.
+    body = redacted_body(item["body"])
+    row["raw"] = zstandard.ZstdCompressor(level=3).compress(body)
     row["created_at"] = _EPOCH + timedelta(microseconds=item["created_us"])
     if item["outcome"] == "refused":
         return row
-    reply = read_json(item["body"])
-    status, detail, action = judge(reply, check)
+    reply = read_reply(item["body"])
+    status, detail, action = judge(reply, check, names_of(meta))
+    if status == "unreadable" and item["detail"]:
+        detail = item["detail"]
     usage = _mapping(reply, "usage")
-    choice = _first_choice(reply)
+    choice = next(iter(choices_of(reply)), {})
     return row | {
         "status": status,
-        "detail": detail,
-        "action": action.to_json() if action else None,
+        "detail": redact_text(detail)[0],
+        "action": redact_json(action.to_json().encode())[0].decode() if action else None,
         "model_served": _text(reply, "model"),
         "provider": _text(reply, "provider"),
         "finish_reason": _text(choice, "finish_reason"),
@@ -141,73 +149,12 @@ def reply_row(item: Mapping[str, Any], check: ArgumentCheck | None) -> dict[str,
     }
 
 
-def judge(reply: Any, check: ArgumentCheck | None) -> tuple[str, str, Action | None]:
-    """Return ``(status, why not, action)`` of a billed reply; status is ok or unusable.
-
-    Args:
-        reply: the decoded reply.
-        check: knows the tools that were offered and their arguments; ``None`` where the
-            lake does not have them, so that no call can be judged.
-    """
-    choice = _first_choice(reply)
-    message = choice.get("message")
-    if not isinstance(message, dict):
-        return "unusable", "no choices", None
-    reason = choice.get("finish_reason")
-    if reason not in ("stop", "tool_calls"):
-        return "unusable", f"finish_reason {reason}", None
-    if check is None:
-        return "unusable", "the lake does not have the tools that were offered", None
-    for call in message.get("tool_calls") or []:
-        if _text(_mapping(call, "function"), "name") not in check.names:
-            return "unusable", "a tool that was not offered", None
+def redacted_body(body: bytes) -> bytes:
+    """Return a reply with what is private replaced, inside the JSON of arguments too."""
     try:
-        action = parse_reply_message(message, check.names)
-    except ValueError as error:
-        return "unusable", str(error), None
-    for call in action.tool_calls:
-        if problem := check.problem(call):
-            return "unusable", problem, None
-    return "ok", "", action
-
-
-class ReplyChecks:
-    """The argument checks of a day's toolsets, each made once.
-
-    Args:
-        lake: has the toolsets.
-        day: the day of the states.
-    """
-
-    def __init__(self, lake: Lake, day: str) -> None:
-        self._toolsets = toolsets_of_day(lake, day)
-        self._made: dict[str, ArgumentCheck] = {}
-
-    def of(self, meta: Mapping[str, Any]) -> ArgumentCheck | None:
-        """Return the check of a call's ``meta``; ``None`` where the lake has no such tools."""
-        digest = meta.get("toolset")
-        if digest is None:
-            return _listed(meta["tools"])
-        if digest not in self._made:
-            toolset = self._toolsets.get(digest)
-            if toolset is None:  # bought through another lake that shares the ledger
-                return None
-            self._made[digest] = ArgumentCheck(toolset.tools)
-        return self._made[digest]
-
-
-def _listed(tools: Mapping[str, Sequence[str]]) -> ArgumentCheck:
-    """Read the list of a ledger's older rows: wire name -> (recorded name, required…)."""
-    return ArgumentCheck(
-        {"function": {"name": names[0], "parameters": {"required": list(names[1:])}}}
-        for names in tools.values()
-    )
-
-
-def _first_choice(reply: Any) -> dict[str, Any]:
-    choices = reply.get("choices") if isinstance(reply, dict) else None
-    first = choices[0] if isinstance(choices, list) and choices else None
-    return first if isinstance(first, dict) else {}
+        return redact_json(body)[0]
+    except (ValueError, RecursionError):  # no JSON: an error page, a reply cut off, a bomb
+        return redact_text(body.decode("utf-8", "replace"))[0].encode()
 
 
 def _mapping(value: Any, key: str) -> dict[str, Any]:
@@ -217,9 +164,12 @@ def _mapping(value: Any, key: str) -> dict[str, Any]:
 
 def _text(value: Any, key: str) -> str | None:
     inner = value.get(key) if isinstance(value, dict) else None
-    return inner if isinstance(inner, str) else None
+    return redact_text(inner)[0][:LONGEST_NAME] if isinstance(inner, str) else None
 
 
 def _count(value: Mapping[str, Any], key: str) -> int | None:
+    """Return a count that fits in the table's 64 bits; ``None`` for what is no count."""
     inner = value.get(key)
-    return inner if isinstance(inner, int) and not isinstance(inner, bool) else None
+    if isinstance(inner, bool) or not isinstance(inner, int):
+        return None
+    return inner if 0 <= inner < 2**63 else None

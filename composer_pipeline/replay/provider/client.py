@@ -20,17 +20,27 @@ import orjson
 from yarl import URL
 
 from composer_pipeline.chat.messages import Conversion, wire_messages
-from composer_pipeline.money import billed_pico
+from composer_pipeline.money import NOTHING, Pico, billed_pico
 from composer_pipeline.replay.provider.bounds import Anchor, anchor, anchored_tokens, worst_case
+from composer_pipeline.replay.provider.http import (
+    MOST_BYTES,
+    ask_json,
+    bearer,
+    new_session,
+    proxy_of,
+    read_body,
+)
 from composer_pipeline.replay.provider.outcome import (
     BUSY_STATUSES,
     Outcome,
     TokenPrice,
     billed_cost,
     classify,
+    is_page,
     no_response,
     pico_or_none,
     read_json,
+    too_large,
 )
 from composer_pipeline.replay.teachers import Endpoint, Teacher
 
@@ -120,8 +130,10 @@ class Wire:
     Args:
         endpoint: where.
         api_key: sent as a bearer token; kept out of every message and log.
-        read_timeout_s: silence after which the outcome counts as unknown.
+        read_timeout_s: silence after which the outcome counts as unknown, and the longest
+            that a call may take in all.
         connections: most connections at once.
+        most_bytes: of a larger body only the beginning is kept.
     """
 
     def __init__(
@@ -131,28 +143,32 @@ class Wire:
         *,
         read_timeout_s: float = 600.0,
         connections: int = 256,
+        most_bytes: int = MOST_BYTES,
     ) -> None:
         self.url = endpoint.url()
         self._chat_url = URL(f"{self.url}/chat/completions")
         self._generation_url = URL(f"{self.url}/generation")
         self._priced = endpoint.api == "openai"
         self._asks_generations = endpoint.api == "openrouter"
-        self._headers = {"Content-Type": "application/json"}
+        self._authorization = bearer(api_key)
+        self._headers = {"Content-Type": "application/json"} | self._authorization
         if endpoint.api == "openrouter":
             self._headers["X-OpenRouter-Title"] = "composer-pipeline"
             if endpoint.recovery_cache_s:
                 self._headers["X-OpenRouter-Cache"] = "true"
                 self._headers["X-OpenRouter-Cache-TTL"] = str(endpoint.recovery_cache_s)
-        self._authorization = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=read_timeout_s)
+        self._read_timeout_s = read_timeout_s
         self._connections = connections
+        self._most = most_bytes
+        self._proxy = proxy_of(self._chat_url)
+        #: Whether the endpoint has ever answered in JSON, as an API does.
+        self._proven = False
 
     async def __aenter__(self) -> "Wire":
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=self._connections, keepalive_timeout=15),
-            headers=self._authorization,
-            timeout=self._timeout,
-            cookie_jar=aiohttp.DummyCookieJar(),
+        self._session = new_session(
+            read_s=self._read_timeout_s,
+            total_s=self._read_timeout_s,
+            connections=self._connections,
         )
         return self
 
@@ -170,36 +186,47 @@ class Wire:
         status, generation = 0, ""
         try:
             async with self._session.post(
-                self._chat_url, data=body, headers=self._headers, allow_redirects=False
+                self._chat_url,
+                data=body,
+                headers=self._headers,
+                allow_redirects=False,
+                **self._proxy,
             ) as response:
                 status = response.status
                 generation = response.headers.get("x-generation-id", "")
-                content = await response.read()
+                content = await read_body(response, self._most)
         except (aiohttp.ClientError, TimeoutError) as error:
             return no_response(error, generation=generation, status=status)
         latency = (time.perf_counter() - started) * 1000
-        return classify(status, response.headers, content, latency, price if self._priced else None)
+        if content.too_large:
+            return too_large(status, content.data, generation, latency, self._most)
+        price = price if self._priced else None
+        outcome = classify(status, response.headers, content.data, latency, price)
+        if not self._proven and 200 <= status < 300:
+            if is_page(response.headers, content.data):
+                # No API has answered here yet: base_url names a web site or a login page.
+                detail = "the endpoint answers HTML, no API; check base_url"
+                return Outcome("unbilled", status=status, detail=detail, stop="teacher")
+            self._proven = True
+        return outcome
 
-    async def generation_cost(self, generation_id: str) -> int | None:
-        """Return what a generation cost in picodollars; ``None`` where it is not told."""
+    async def generation_cost(self, generation_id: str) -> Pico | None:
+        """Return what a generation cost; ``None`` where it is not told."""
         if not self._asks_generations:
             return None
-        try:
-            async with self._session.get(
-                self._generation_url,
-                params={"id": generation_id},
-                timeout=aiohttp.ClientTimeout(total=30),
-                allow_redirects=False,
-            ) as response:
-                content = await response.read()
-        except (aiohttp.ClientError, TimeoutError):
-            return None
-        reply = read_json(content)
+        status, reply = await ask_json(
+            self._session,
+            "GET",
+            self._generation_url,
+            params={"id": generation_id},
+            headers=self._authorization,
+            timeout=aiohttp.ClientTimeout(total=30),
+        )
         data = reply.get("data") if isinstance(reply, dict) else None
-        if response.status != 200 or not isinstance(data, dict):
+        if status != 200 or not isinstance(data, dict):
             return None
         cost = pico_or_none(data.get("total_cost"))
         if cost is None:
             return None
-        upstream = pico_or_none(data.get("upstream_inference_cost")) or 0
+        upstream = pico_or_none(data.get("upstream_inference_cost")) or NOTHING
         return billed_pico(cost, upstream, data.get("is_byok") is True)

@@ -1,21 +1,56 @@
-"""What an HTTP response, or none, means for money.
+"""What an HTTP response, or none, means for money: decided by evidence, not by status alone.
 
-Belongs here: sorting an outcome into one of four kinds, and the billed cost in a reply. Does
-not belong here: sending (``replay.provider.client``), and what to do next
-(``replay.engine.caller``).
+Belongs here: sorting an outcome into one of five kinds, and the billed cost in a reply. Does
+not belong here: reading bytes (``replay.provider.reading``), sending
+(``replay.provider.client``), and what to do next (``replay.engine.caller``).
 
-A reply that was paid for is read leniently: an unexpected shape never loses it.
+The rule has no exception: **what may have been billed is charged until it is known not to
+have been, and what was answered is kept as bytes before anybody looks at it.** Free is only
+what the provider's documentation says is free *and* carries no cost and no answer.
 
-======== =====================================================================
+======== =============================================================================
 kind     meaning
-======== =====================================================================
-billed   a reply with a known cost (0 where the provider's response cache hit)
-unbilled refused or failed before it cost anything; ``retryable`` says what next
-refused  unbilled, and asking again would give the same answer
-unknown  it may have been billed: timeout, reset, truncated body
-======== =====================================================================
+======== =============================================================================
+billed   a cost is known (0 for a hit of the response cache); the bytes are kept
+unpriced there is an answer, or bytes that nobody can read, and no cost that can be
+         believed: charged at the worst case, the bytes are kept, not asked again
+unbilled known to be free, and nothing was answered; ``retryable`` says what next
+refused  unbilled, and asking again would give the same answer; the bytes are kept
+unknown  it may have been billed and nothing whole came: charged at the worst case
+======== =============================================================================
+
+Evidence, the first row that fits decides (an *answer* is text, a tool call, a refusal or
+reasoning in any choice; a *cost* is ``usage.cost`` as a number from 0 to 1000 USD):
+
+========================================= ========= ====================================
+evidence                                  kind      why
+========================================= ========= ====================================
+cost above 0, whatever status and error   billed    the provider says so
+status not 2xx, no answer, no tokens      see below refused before a generation
+a hit of the cache that stops in the      unbilled  a hit costs nothing, and the whole
+middle                                              can be fetched once more
+a hit of the cache                        billed 0  a hit costs nothing
+2xx, empty body                           unknown   it may have been generated
+2xx, a JSON object that stops in the      unknown   it was generated; ``cut``: it can be
+middle                                              fetched again from the cache
+2xx, not a JSON object                    unpriced  it may have been generated
+an answer and a cost of 0                 billed 0  the provider says so
+a price for tokens and counted tokens     billed    at that price (own endpoints)
+an answer, or completion tokens, no cost  unpriced  it was generated
+top-level ``error``, no answer            unbilled  documented: failed, not billed
+``finish_reason`` error, no answer        unbilled  documented: not billed
+no ``finish_reason`` and 0 tokens or a    unbilled  documented: zero-completion
+cost of 0                                           insurance
+a cost of 0                               billed 0  it ended without an answer (length)
+anything else                             unpriced  nothing says that it was free
+========================================= ========= ====================================
+
+A response that is not 2xx and shows neither cost nor answer nor tokens was refused before
+anything was generated, if the API itself says so: any 4xx but 408, or an ``error`` object.
+A 408 or 5xx without one comes from a gateway, behind which the model may have run: unknown.
 """
 
+import math
 import time
 from collections.abc import Mapping
 from decimal import Decimal
@@ -26,7 +61,19 @@ import aiohttp
 import msgspec
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.money import to_pico
+from composer_pipeline.money import NOTHING, Pico, to_pico
+from composer_pipeline.replay.provider.reading import (
+    choices_of,
+    is_cut,
+    label,
+    read_json,
+    read_reply,
+)
+
+__all__ = [
+    "BUSY_STATUSES", "Outcome", "TokenPrice", "billed_cost", "classify", "no_response",
+    "pico_or_none", "read_json",
+]  # fmt: skip
 
 RETRY_STATUSES = {408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529}
 #: The teacher is told to slow down.
@@ -38,16 +85,20 @@ _SKIP_TYPES = (
 _REFUSAL_TYPES = ("content_policy_violation", "refusal")
 #: What a ``Retry-After`` may ask for; a server's mistake must not stop a teacher for days.
 LONGEST_PAUSE_S = 3600.0
-_DECIMALS = msgspec.json.Decoder(float_hook=Decimal)
+#: The dearest bill of one call that is believed, in picodollars: 1000 USD. Sums of bills stay
+#: far from the end of the ledger's 64 bits.
+MOST_BILL = 10**15
+#: More tokens than any model has; a count beyond is no count.
+MOST_TOKENS = 10**9
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What came of one request; see the module's table. Money is picodollars."""
+    """What came of one request; see the module's table."""
 
-    kind: Literal["billed", "unbilled", "refused", "unknown"]
+    kind: Literal["billed", "unpriced", "unbilled", "refused", "unknown"]
     status: int = 0
     body: bytes = b""
-    cost: int | None = None
+    cost: Pico | None = None
     generation_id: str = ""
     #: Generation that was billed, where this reply came from the response cache.
     source_id: str = ""
@@ -60,6 +111,8 @@ class Outcome(msgspec.Struct, frozen=True):
     unreachable: bool = False
     #: Whether the generation is known to have ended, whatever it cost.
     ended: bool = False
+    #: Whether ``body`` is the beginning of a reply whose rest was lost on its way.
+    cut: bool = False
     #: As the reply reports them; 0 where it does not, and for a cache hit.
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -72,6 +125,28 @@ class TokenPrice(msgspec.Struct, frozen=True):
     completion: Decimal
 
 
+class _Evidence(msgspec.Struct, frozen=True):
+    """What a body says about whether it was billed."""
+
+    cost: Pico | None
+    answer: bool
+    #: Completion tokens; ``None`` where they are not told.
+    tokens: int | None
+    #: Whether a choice ended in error, or no choice says how it ended.
+    failed: bool
+    unfinished: bool
+
+    @property
+    def of_generation(self) -> bool:
+        return bool(self.cost) or self.answer or bool(self.tokens)
+
+    @property
+    def of_nothing(self) -> bool:
+        """Documented as free: a generation that failed, or that gave nothing at all."""
+        nothing = self.tokens == 0 or self.cost == 0
+        return self.failed or (self.unfinished and nothing)
+
+
 def classify(
     status: int,
     headers: Mapping[str, str],
@@ -79,63 +154,86 @@ def classify(
     latency: float,
     price: TokenPrice | None = None,
 ) -> Outcome:
-    """Sort a complete HTTP response; see the module's table.
+    """Sort a complete HTTP response by the module's table.
 
     Args:
         status: HTTP status.
         headers: response headers; looked up in lower case.
-        body: the whole body.
+        body: the whole body, decompressed.
         latency: milliseconds from sending to the last byte.
         price: where given, a reply without a cost costs its tokens at this price.
     """
-    source = headers.get("x-openrouter-cache-source-id", "")
-    reply = _json_object(body)
-    error = reply.get("error")
-    generation = headers.get("x-generation-id", "") or str(reply.get("id") or "")
-    if status == 200 and not error:
-        usage = reply.get("usage")
-        prompt, cached = _tokens(usage)
-        kind: Literal["billed", "unbilled", "unknown"] = "billed"
-        detail, cost = "", billed_cost(usage)
-        if cost is None and price is not None:
-            cost = _priced(usage, price)
-        if source and reply:
-            cost = 0
-        elif source:  # a hit costs nothing, and half of one is no reply
-            kind, detail = "unbilled", "truncated reply"
-        elif not reply:
-            kind, detail = "unknown", "truncated reply"
-        elif not cost and _is_free_failure(reply):
-            kind, detail = "unbilled", "the model gave nothing"
-        elif cost is None:
-            kind, detail = "unknown", "reply without a cost"
-        return Outcome(
-            kind, status, body, cost if kind == "billed" else None, generation,
-            source if kind == "billed" else "", latency,
-            detail, retryable=kind != "billed", ended=True, prompt_tokens=prompt,
-            cached_tokens=cached,
-        )  # fmt: skip
+    reply = read_reply(body)
+    data = reply or {}
+    usage = data.get("usage")
+    seen = _evidence(data, billed_cost(usage))
     known: dict[str, Any] = {
         "status": status,
         "body": body,
-        "generation_id": generation,
+        "generation_id": label(headers.get("x-generation-id", "")) or label(data.get("id")),
         "latency_ms": latency,
-        "retry_after": _retry_after(headers.get("retry-after")),
     }
+    ok = 200 <= status < 300
+    if (not ok or data.get("error")) and not seen.of_generation:
+        return _failure(status, headers, data, known)
+    known["ended"] = True
+    known["prompt_tokens"], known["cached_tokens"] = _tokens(usage)
+    source = _source(headers) if ok and not seen.cost else ""
+    cut = reply is None and is_cut(body)
+    if source and (cut or not body):
+        return Outcome("unbilled", detail="truncated reply", retryable=True, cut=cut, **known)
+    if source:
+        return Outcome("billed", cost=NOTHING, source_id=source, **known)
+    if cut or not body:
+        return Outcome("unknown", detail="truncated reply", retryable=True, cut=cut, **known)
+    return _judged(seen, reply, price, usage, known)
+
+
+def _judged(
+    seen: _Evidence,
+    reply: dict[str, Any] | None,
+    price: TokenPrice | None,
+    usage: Any,
+    known: dict[str, Any],
+) -> Outcome:
+    """Sort a whole response that is no refusal and no hit of the cache."""
+    if reply is None:
+        return Outcome("unpriced", detail="unreadable", retryable=True, **known)
+    cost = seen.cost
+    if not seen.of_generation and seen.of_nothing:
+        return Outcome("unbilled", detail="the model gave nothing", retryable=True, **known)
+    if cost is None and price is not None:
+        cost = _priced(usage, price)
+    if cost is None:
+        absurd = isinstance(usage, dict) and usage.get("cost") is not None
+        detail = "a cost that is none" if absurd else "reply without a cost"
+        return Outcome("unpriced", detail=detail, retryable=True, **known)
+    return Outcome("billed", cost=cost, **known)
+
+
+def _failure(
+    status: int, headers: Mapping[str, str], reply: Mapping[str, Any], known: dict[str, Any]
+) -> Outcome:
+    """Sort a response without a generation: who refused, and what to do next."""
+    known = known | {"retry_after": _retry_after(headers.get("retry-after"))}
+    error = reply.get("error")
     fault = error if isinstance(error, dict) else {}
-    if status >= 500 and not fault:
+    if (status >= 500 or status == 408) and not fault:
         # A gateway answered, not the API: the model behind it may have run to the end.
         return Outcome("unknown", detail=f"HTTP {status} of a gateway", retryable=True, **known)
-    code = fault.get("code") if status == 200 else status
-    return _classify_error(int(code) if isinstance(code, int) else status, fault, known)
+    if 300 <= status < 400:
+        return Outcome("unbilled", detail=f"HTTP {status} redirect", stop="teacher", **known)
+    told = fault.get("code") if 200 <= status < 300 else status
+    code = told if isinstance(told, int) and 100 <= told < 600 else status
+    return _classify_error(code, fault, known)
 
 
 def _classify_error(code: int, fault: dict[str, Any], known: dict[str, Any]) -> Outcome:
     metadata = fault.get("metadata")
-    kind = str(metadata.get("error_type") or "") if isinstance(metadata, dict) else ""
+    kind = label(metadata.get("error_type")) if isinstance(metadata, dict) else ""
     availability = fault.get("availability")
     available = availability if isinstance(availability, dict) else {}
-    reason = str(available.get("code") or kind or f"HTTP {code}")
+    reason = label(available.get("code")) or kind or f"HTTP {code}"
     known = known | {"status": code}
     if kind.startswith(_SKIP_TYPES) or code == 413:
         return Outcome("refused", detail=reason, **known)
@@ -165,55 +263,102 @@ def no_response(error: Exception, *, generation: str = "", status: int = 0) -> O
         InputError: the endpoint's URL cannot be used.
     """
     name = type(error).__name__
-    if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
+    if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
+        return Outcome("unbilled", detail="certificate refused", stop="teacher", unreachable=True)
+    never_sent = (
+        aiohttp.ClientConnectorError,
+        aiohttp.ConnectionTimeoutError,
+        aiohttp.ClientHttpProxyError,
+    )
+    if isinstance(error, never_sent):
         return Outcome("unbilled", detail=name, retryable=True, unreachable=True)
     if isinstance(error, aiohttp.InvalidURL):
         raise InputError("the endpoint's base_url is not a usable URL") from error
-    return Outcome("unknown", detail=name, retryable=True, generation_id=generation, status=status)
+    return Outcome(
+        "unknown", detail=name, retryable=True, generation_id=label(generation), status=status
+    )
 
 
-def billed_cost(usage: Any) -> int | None:
+def too_large(status: int, start: bytes, generation: str, latency: float, most: int) -> Outcome:
+    """Return the outcome of a body beyond ``most`` bytes; its ``start`` is kept."""
+    return Outcome(
+        "unpriced", status, start, generation_id=label(generation), latency_ms=latency,
+        detail=f"a reply of more than {most} bytes", ended=True,
+    )  # fmt: skip
+
+
+def is_page(headers: Mapping[str, str], body: bytes) -> bool:
+    """Say whether a response is a web page."""
+    kind = headers.get("content-type", "").lower()
+    return kind.startswith("text/html") and body.lstrip()[:1] == b"<"
+
+
+def billed_cost(usage: Any) -> Pico | None:
     """Return the billed cost in picodollars from a reply's ``usage``, or ``None``.
 
     With an own provider key (BYOK) the upstream cost is paid besides; otherwise it is part
-    of ``cost`` and must not be added.
+    of ``cost`` and must not be added. Where it is not told, nobody knows the cost.
     """
     if not isinstance(usage, dict):
         return None
     cost = pico_or_none(usage.get("cost"))
-    details = usage.get("cost_details")
-    if cost is None or usage.get("is_byok") is not True or not isinstance(details, dict):
-        return cost
-    return cost + (pico_or_none(details.get("upstream_inference_cost")) or 0)
+    if cost is not None and usage.get("is_byok") is True:
+        details = usage.get("cost_details")
+        upstream = details.get("upstream_inference_cost") if isinstance(details, dict) else None
+        besides = pico_or_none(upstream)
+        cost = None if besides is None else Pico(cost + besides)
+    return cost if cost is None or cost <= MOST_BILL else None
 
 
-def read_json(body: bytes) -> Any:
-    """Decode JSON with numbers as ``Decimal``; ``None`` where it is not JSON."""
-    try:
-        return _DECIMALS.decode(body)
-    except (msgspec.DecodeError, ValueError):
-        return None
-
-
-def pico_or_none(value: Any) -> int | None:
+def pico_or_none(value: Any) -> Pico | None:
     """Return an amount in USD from decoded JSON as picodollars; ``None`` where it is none."""
     if isinstance(value, bool) or not isinstance(value, Decimal | int | str):
         return None
+    if isinstance(value, str) and len(value) > 100:
+        return None
     try:
-        pico = to_pico(value)
-    except InputError:
+        amount = Decimal(value)
+        if not amount.is_finite() or amount.adjusted() > 12:
+            return None
+        pico = to_pico(amount)
+    except (ArithmeticError, ValueError, InputError):
         return None
     return pico if pico >= 0 else None
 
 
-def _json_object(body: bytes) -> dict[str, Any]:
-    value = read_json(body)
-    return value if isinstance(value, dict) else {}
+def _evidence(reply: Mapping[str, Any], cost: Pico | None) -> _Evidence:
+    choices = choices_of(reply)
+    reasons = [choice.get("finish_reason") for choice in choices]
+    usage = reply.get("usage")
+    tokens = usage.get("completion_tokens") if isinstance(usage, dict) else None
+    return _Evidence(
+        cost=cost,
+        answer=any(_answers(choice) for choice in choices),
+        tokens=_told(tokens),
+        failed=bool(choices) and all(reason == "error" for reason in reasons),
+        unfinished=not any(reasons),
+    )
 
 
-def _count(value: Any) -> int:
-    whole = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-    return value if whole else 0
+def _answers(choice: Mapping[str, Any]) -> bool:
+    """Say whether a choice has anything that a model generated."""
+    message = choice.get("message")
+    parts = message if isinstance(message, dict) else {}
+    said = ("content", "tool_calls", "function_call", "refusal", "reasoning", "reasoning_content")
+    return bool(choice.get("text")) or any(parts.get(name) for name in said)
+
+
+def _source(headers: Mapping[str, str]) -> str:
+    """Return the generation that a hit of the response cache was bought as; "" for no hit."""
+    status = headers.get("x-openrouter-cache-status", "HIT")
+    return label(headers.get("x-openrouter-cache-source-id", "")) if status == "HIT" else ""
+
+
+def _told(value: Any) -> int | None:
+    """Return a count of tokens; ``None`` for what is none."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return value if 0 <= value <= MOST_TOKENS else None
 
 
 def _tokens(usage: Any) -> tuple[int, int]:
@@ -221,25 +366,22 @@ def _tokens(usage: Any) -> tuple[int, int]:
         return 0, 0
     details = usage.get("prompt_tokens_details")
     cached = details.get("cached_tokens") if isinstance(details, dict) else 0
-    return _count(usage.get("prompt_tokens")), _count(cached)
+    return _told(usage.get("prompt_tokens")) or 0, _told(cached) or 0
 
 
-def _priced(usage: Any, price: TokenPrice) -> int | None:
-    """Tokens at the recipe's prices, rounded up; ``None`` without token counts."""
-    if not isinstance(usage, dict) or "prompt_tokens" not in usage:
+def _priced(usage: Any, price: TokenPrice) -> Pico | None:
+    """Tokens at the recipe's prices, rounded up; ``None`` without token counts.
+
+    Where both prices are 0 nothing need be counted.
+    """
+    if not price.prompt and not price.completion:
+        return NOTHING
+    counts = usage if isinstance(usage, dict) else {}
+    prompt = _told(counts.get("prompt_tokens"))
+    completion = _told(counts.get("completion_tokens"))
+    if prompt is None or completion is None:
         return None
-    prompt, completion = _count(usage["prompt_tokens"]), _count(usage.get("completion_tokens"))
     return to_pico((price.prompt * prompt + price.completion * completion) / 1_000_000)
-
-
-def _is_free_failure(reply: dict[str, Any]) -> bool:
-    """Zero-completion insurance: nothing generated, or a generation that ended in error."""
-    choices = reply.get("choices")
-    first = choices[0] if isinstance(choices, list) and choices else {}
-    reason = first.get("finish_reason") if isinstance(first, dict) else None
-    usage = reply.get("usage")
-    tokens = usage.get("completion_tokens") if isinstance(usage, dict) else None
-    return reason == "error" or (not reason and not tokens)
 
 
 def _is_moderation(metadata: Any) -> bool:
@@ -247,13 +389,14 @@ def _is_moderation(metadata: Any) -> bool:
 
 
 def _retry_after(value: str | None) -> float | None:
-    if not value:
+    """Return the seconds to wait, at most an hour; ``None`` where the header says nothing."""
+    if not value or len(value) > 100:
         return None
     try:
         seconds = float(value)
     except ValueError:
         try:
             seconds = parsedate_to_datetime(value).timestamp() - time.time()
-        except ValueError:
+        except (ValueError, OverflowError, TypeError, OSError):
             return None
-    return min(max(0.0, seconds), LONGEST_PAUSE_S)
+    return 0.0 if math.isnan(seconds) else min(max(0.0, seconds), LONGEST_PAUSE_S)

@@ -132,7 +132,7 @@ def test_rows_are_named(status, detail, kind):
 def test_judge_and_kinds_agree():
     """The phrases come from the reading of replies; they must not drift apart."""
     from composer_pipeline.chat.day_tools import ArgumentCheck
-    from composer_pipeline.replay.engine.replies import judge
+    from composer_pipeline.replay.engine.judgement import judge
 
     def reply(**message):
         return {"choices": [{"finish_reason": "tool_calls", "message": message}]}

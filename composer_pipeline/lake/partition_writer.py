@@ -7,16 +7,13 @@ where partitions are (``lake.store``).
 import contextlib
 import tempfile
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, Any
 
 import pyarrow as pa
 
 from composer_pipeline.files import Replacement, writing
 from composer_pipeline.lake.parquet import group_rows, parquet_writer
 from composer_pipeline.lake.tables import TableSpec
-
-if TYPE_CHECKING:
-    from composer_pipeline.lake.store import Lake
 
 
 class PartitionWriter:
@@ -25,16 +22,22 @@ class PartitionWriter:
     The pieces go to a temporary file: beside the partition on a local disk, in the
     machine's temporary folder for a bucket. A writer that is dropped leaves nothing.
 
+    Args:
+        place: the lake as errors call it.
+        spec: the table.
+        path: the partition's file.
+        bucket: the file system of a bucket; ``None`` for a local disk.
+
     Raises:
         StorageError: here and in every method, the lake is not writable.
     """
 
-    def __init__(self, lake: "Lake", spec: TableSpec, path: str) -> None:
-        self.lake, self.spec, self.path = lake, spec, path
+    def __init__(self, place: str, spec: TableSpec, path: str, bucket: Any = None) -> None:
+        self._place, self._spec, self._path, self._bucket = place, spec, path, bucket
         self.rows = 0
         self._new: Replacement | None = None
-        with writing(f"lake {lake.url}"):
-            if lake.local:
+        with writing(place):
+            if bucket is None:
                 self._new = Replacement(Path(path))
                 self._file: IO[bytes] = self._new.stream
             else:
@@ -48,23 +51,23 @@ class PartitionWriter:
         if not table.num_rows:
             return
         self.rows += table.num_rows
-        if self.spec.compact:
+        if self._spec.compact:
             table = table.replace_schema_metadata()
             table = table.cast(self._parquet.schema)
-        with writing(f"lake {self.lake.url}"):
-            rows = group_rows(table, compact=self.spec.compact)
+        with writing(self._place):
+            rows = group_rows(table, compact=self._spec.compact)
             self._parquet.write_table(table, row_group_size=rows)
 
     def commit(self) -> None:
         """Make the partition visible."""
         try:
-            with writing(f"lake {self.lake.url}"):
+            with writing(self._place):
                 self._parquet.close()
                 if self._new is not None:
                     self._new.commit()
                 else:
                     self._file.flush()
-                    self.lake.fs.put_file(self._file.name, self.path)
+                    self._bucket.put_file(self._file.name, self._path)
         finally:
             self.discard()
 

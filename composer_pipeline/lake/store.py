@@ -217,7 +217,9 @@ class Lake:
             InputError: wrong keys.
             StorageError: the lake is not writable.
         """
-        return PartitionWriter(self, spec_of(table), self.path(table, **keys))
+        bucket = None if self.local else self.fs
+        place = f"lake {self.url}"
+        return PartitionWriter(place, spec_of(table), self.path(table, **keys), bucket)
 
     def read(
         self,

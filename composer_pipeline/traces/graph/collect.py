@@ -13,6 +13,7 @@ further segments of a response, results right behind their call.
 from array import array
 from collections.abc import Iterable
 
+from composer_pipeline.json_values import mapping
 from composer_pipeline.redaction.text import user_names
 from composer_pipeline.traces.graph.nodes import (
     NONE,
@@ -22,7 +23,7 @@ from composer_pipeline.traces.graph.nodes import (
     Where,
 )
 from composer_pipeline.traces.graph.pool import Pool
-from composer_pipeline.traces.graph.responses import Responses, object_of
+from composer_pipeline.traces.graph.responses import Responses
 from composer_pipeline.traces.graph.sent_requests import Requests
 from composer_pipeline.traces.graph.side_records import SideRecords
 from composer_pipeline.traces.graph.subagents import Sidechains
@@ -185,7 +186,7 @@ class Collector:
         """Return a user record's node; results without one come back for later."""
         message, parts_of = message_of(record), self.responses.parts
         if message is None:
-            content = object_of(decode_any(record.message)).get("content")
+            content = mapping(decode_any(record.message)).get("content")
             parts = parts_of.of_content(content, {})
         else:
             content = message.content

@@ -9,6 +9,7 @@ in the file: results are attached by the id of their call, never by their parent
 
 from typing import Any
 
+from composer_pipeline.json_values import mapping, text
 from composer_pipeline.traces.graph.content_blocks import PartMaker
 from composer_pipeline.traces.graph.nodes import (
     TRANSPARENT,
@@ -56,10 +57,10 @@ class Responses:
     def take(self, at: int, record: Record, uuid: str, where: Where) -> int:
         """Add a segment to its response; return the response's node."""
         fast = message_of(record)
-        given = {} if fast is not None else object_of(decode_any(record.message))
+        given = {} if fast is not None else mapping(decode_any(record.message))
         head = fast or Message(
-            id=_text(given.get("id")),
-            model=_text(given.get("model")),
+            id=text(given.get("id")),
+            model=text(given.get("model")),
             usage=_usage(given.get("usage")),
         )
         model = head.model
@@ -84,7 +85,7 @@ class Responses:
         # Once a call's input is normalised, its true form is beside the message.
         wire = None
         if record.wire_tool_inputs is not EMPTY:
-            wire = object_of(decode_any(record.wire_tool_inputs))
+            wire = mapping(decode_any(record.wire_tool_inputs))
         if fast is not None:
             parts = self.parts.of_message(fast, wire)
         else:
@@ -166,12 +167,3 @@ def _usage(value: Any) -> Usage | None:
         return None
     given = {name: value.get(name) for name in Usage.__struct_fields__}
     return Usage(**{name: n if isinstance(n, int) else None for name, n in given.items()})
-
-
-def object_of(value: Any) -> dict[str, Any]:
-    """Return a decoded object; an empty one for anything else."""
-    return value if isinstance(value, dict) else {}
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None

@@ -11,7 +11,7 @@ from typing import Any
 
 from composer_pipeline.actions import Action
 from composer_pipeline.preferences.actions.canonical import CanonicalAction, read_action
-from composer_pipeline.preferences.actions.levels import Semantic, Situation, level_of
+from composer_pipeline.preferences.actions.levels import Situation, level_of
 from composer_pipeline.preferences.actions.mutation import mutates
 from composer_pipeline.preferences.actions.shell.lines import Place
 from composer_pipeline.preferences.actions.tool_rules import Level
@@ -73,15 +73,12 @@ def one_a_family(
     return voters, doubles
 
 
-def distances(
-    voters: Sequence[Ballot], situation: Situation, semantic: Semantic | None
-) -> list[list[Level]]:
+def distances(voters: Sequence[Ballot], situation: Situation) -> list[list[Level]]:
     """Return the level of each two voters, as a symmetric table."""
     grid = [[Level.L0] * len(voters) for _ in voters]
     for i, a in enumerate(voters):
         for j in range(i):
-            verdict = level_of(a.read, voters[j].read, situation, semantic=semantic)
-            grid[i][j] = grid[j][i] = verdict.level
+            grid[i][j] = grid[j][i] = level_of(a.read, voters[j].read, situation).level
     return grid
 
 

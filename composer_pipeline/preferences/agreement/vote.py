@@ -97,7 +97,8 @@ def vote(
             family are controls, and those that are empty or in another language are excluded;
             neither votes.
         quorum: fewest families that make a winner.
-        semantic: judge of meaning for level L3 (``levels.level``); off by default.
+        semantic: judge of meaning for level L3 (``levels.level``), asked about the agent's
+            action and each vote: L3 joins no votes. Off by default.
     """
     situation = situation_of(state)
     kept, excluded = screen(state.messages, state.action, replies)
@@ -123,13 +124,13 @@ def vote(
     tally["to_student"] = tuple(
         [(b.reply.teacher, far) for b, far in zip(voters, near, strict=True)]
         + [
-            (b.reply.teacher, level_of(student, b.read, situation, semantic=semantic).level)
+            (b.reply.teacher, level_of(student, b.read, situation).level)
             for b in sorted(controls, key=ballot_order)
         ]
     )
     if not voters:
         return Vote(**tally)
-    distance = distances(voters, situation, semantic)
+    distance = distances(voters, situation)
     clusters = complete_linkage([ballot.mutating for ballot in voters], distance)
     sizes = sorted((len(cluster) for cluster in clusters), reverse=True)
     runner_up = sizes[1] if len(sizes) > 1 else 0

@@ -13,8 +13,17 @@ from composer_pipeline.lake.store import Lake
 from composer_pipeline.money import to_usd
 from composer_pipeline.preferences.actions.tool_rules import Level
 from composer_pipeline.preferences.agreement.vote import Vote, vote
-from composer_pipeline.preferences.agreement.vote_rows import REASONS, reason_of, vote_figures
-from composer_pipeline.preferences.pairs.explain_replies import action_json, replies_told
+from composer_pipeline.preferences.agreement.vote_rows import (
+    CONFIRMED,
+    REASONS,
+    reason_of,
+    vote_figures,
+)
+from composer_pipeline.preferences.pairs.explain_replies import (
+    action_json,
+    recorded_verdicts,
+    replies_told,
+)
 from composer_pipeline.preferences.pairs.replies import REPLY_COLUMNS, usable_of
 from composer_pipeline.trace_states import TraceState, load_state
 
@@ -52,7 +61,8 @@ def explain(lake: Lake, any_id: str) -> dict[str, Any]:
         if row["state_id"] == state_id
     ]
     replies = usable_of(rows).get(state_id, [])
-    outcome = vote(state, replies)
+    semantic = recorded_verdicts(lake, state, replies)
+    outcome = vote(state, replies, semantic=semantic)
     reason = reason_of(outcome, len(rows))
     fate = _fate(lake, state, pair_id)
     return {
@@ -71,7 +81,7 @@ def explain(lake: Lake, any_id: str) -> dict[str, Any]:
         "cost_usd": to_usd(sum(row["cost_picodollars"] or 0 for row in rows)),
         "agent": {"model": state.model, **action_json(state.action)},
         "chosen": action_json(outcome.winner_action) if outcome.winner_action else None,
-        "teachers": replies_told(state, rows, replies, outcome),
+        "teachers": replies_told(state, rows, replies, outcome, semantic),
         "error_kind": state.error_kind,
         "hint": state.hint,
         "fate": fate,
@@ -81,7 +91,7 @@ def explain(lake: Lake, any_id: str) -> dict[str, Any]:
 def why(outcome: Vote, reason: str, rows: list[dict[str, Any]]) -> str:
     """Return one sentence that says why a state became a pair or not."""
     text = REASONS[reason]
-    if reason in ("pair", "style", "agrees_with_student", "too_close"):
+    if reason in ("pair", "too_close", *CONFIRMED):
         members = ", ".join(sorted(reply.teacher for reply in outcome.members))
         text = (
             f"{text}: {outcome.n_agree} of {outcome.n_families} families ({members}) within"

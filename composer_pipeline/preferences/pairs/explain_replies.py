@@ -3,19 +3,27 @@
 Does not belong here: the state and its pair (``preferences.pairs.explain``).
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 from composer_pipeline.actions import Action
+from composer_pipeline.lake.store import Lake
 from composer_pipeline.money import to_usd
-from composer_pipeline.preferences.actions.levels import Situation, level
+from composer_pipeline.preferences.actions.levels import Semantic, Situation, level
+from composer_pipeline.preferences.actions.tool_rules import Level
 from composer_pipeline.preferences.agreement.situations import situation_of
 from composer_pipeline.preferences.agreement.vote import Reply, Vote
+from composer_pipeline.preferences.agreement.vote_rows import level_of
 from composer_pipeline.preferences.pairs.replies import reply_age
 from composer_pipeline.trace_states import TraceState
 
 
 def replies_told(
-    state: TraceState, rows: list[dict[str, Any]], replies: list[Reply], outcome: Vote
+    state: TraceState,
+    rows: list[dict[str, Any]],
+    replies: list[Reply],
+    outcome: Vote,
+    semantic: Semantic | None,
 ) -> list[dict[str, Any]]:
     """Return one entry a reply, by teacher; see :func:`~.explain.explain`."""
     situation = situation_of(state) if replies else Situation()
@@ -64,7 +72,7 @@ def replies_told(
             "wins": name in winners,
             "spokesman": outcome.winner is not None and outcome.winner.teacher == name,
             "action": action_json(reply.action),
-            "level_to_agent": _verdict(reply.action, state.action, situation),
+            "level_to_agent": _verdict(reply.action, state.action, situation, semantic),
             "level_to_winner": (
                 _verdict(reply.action, outcome.winner_action, situation)
                 if outcome.winner_action
@@ -81,6 +89,23 @@ def action_json(action: Action) -> dict[str, Any]:
     return {"text": action.text, "tool_calls": calls}
 
 
-def _verdict(a: Action, b: Action, situation: Situation) -> dict[str, str]:
-    found = level(a, b, situation)
+def recorded_verdicts(lake: Lake, state: TraceState, replies: Sequence[Reply]) -> Semantic | None:
+    """Return the judge's verdicts as the row of ``votes`` has them; nobody is asked again."""
+    rows = [
+        row for row in lake.rows("votes", days=[state.day]) if row["state_id"] == state.state_id
+    ]
+    same = {
+        name
+        for row in rows
+        for place, name in enumerate(row["raters"])
+        if place and level_of(row, 0, place) is Level.L3
+    }
+    forms = {reply.action.to_json() for reply in replies if reply.teacher in same}
+    return (lambda a, b: bool({a.to_json(), b.to_json()} & forms)) if forms else None
+
+
+def _verdict(
+    a: Action, b: Action, situation: Situation, semantic: Semantic | None = None
+) -> dict[str, str]:
+    found = level(a, b, situation, semantic=semantic)
     return {"level": found.level.label, "why": found.why}

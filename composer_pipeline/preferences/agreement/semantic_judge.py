@@ -21,10 +21,11 @@ import orjson
 
 from composer_pipeline.actions import Action
 from composer_pipeline.errors import BudgetExhausted, InputError
+from composer_pipeline.replay.endpoints import Endpoint
 from composer_pipeline.replay.ledger.ledger import Call, Ledger, Reply
 from composer_pipeline.replay.provider.bounds import worst_case
 from composer_pipeline.replay.provider.client import Wire, request_key
-from composer_pipeline.replay.teachers import Endpoint, Teacher
+from composer_pipeline.replay.teachers import Teacher
 
 _TASK = (
     "Two coding agents were in the same situation. Say whether their actions have the same"

@@ -12,9 +12,9 @@ import msgspec
 
 from composer_pipeline.errors import ComposerError
 from composer_pipeline.money import PICO
+from composer_pipeline.replay.endpoints import Endpoint
 from composer_pipeline.replay.engine.rate_limit import Lane
 from composer_pipeline.replay.ledger.ledger import ScopeStatus
-from composer_pipeline.replay.teachers import Endpoint
 from composer_pipeline.reports import Report
 
 #: A :class:`Snapshot` about once a second.

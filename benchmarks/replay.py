@@ -115,7 +115,9 @@ class Conversations:
 
 def ours(url: str, calls: int, in_flight: int) -> dict[str, Any]:
     """Run the engine over ``calls`` bodies and return its figures."""
+    from composer_pipeline.money import Pico
     from composer_pipeline.replay.engine.run import _Run
+    from composer_pipeline.replay.ledger import rules
     from composer_pipeline.replay.ledger.ledger import Ledger
     from composer_pipeline.replay.teachers import TeacherSet
 
@@ -135,13 +137,13 @@ def ours(url: str, calls: int, in_flight: int) -> dict[str, Any]:
         tempfile.TemporaryDirectory(dir=BUILD) as folder,
         Ledger(Path(folder) / "ledger.db") as ledger,
     ):
-        ledger.set_ceiling("run:warm", Decimal(1_000_000))
-        ledger.set_ceiling("run:bench", Decimal(1_000_000))
+        ledger.do(rules.set_ceiling("run:warm", Decimal(1_000_000)))
+        ledger.do(rules.set_ceiling("run:bench", Decimal(1_000_000)))
         # Imports, connections of the kernel, the ledger's pages.
-        warm = _Run(_questions(teacher_set, 200), ledger, "warm", 10**18)
+        warm = _Run(_questions(teacher_set, 200), ledger, "warm", Pico(10**18))
         asyncio.run(warm.main(None))
         questions = _questions(teacher_set, calls, offset=200)
-        run = _Run(questions, ledger, "bench", 10**18)
+        run = _Run(questions, ledger, "bench", Pico(10**18))
         began, cpu_began = time.perf_counter(), cpu()
         asyncio.run(run.main(None))
         wall, used = time.perf_counter() - began, cpu() - cpu_began

@@ -43,7 +43,8 @@ from chaos_figures import FULL, RECORD, SHORT, Figures, Round, table
 from chaos_fleet import Fleet, Worker
 
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.money import to_pico, to_usd
+from composer_pipeline.money import Pico, to_pico, to_usd
+from composer_pipeline.replay.ledger import rules
 from composer_pipeline.replay.ledger.ledger import Ledger, SweepMismatch, open_ledger
 from composer_pipeline.replay.questions import Questions
 from composer_pipeline.replay.teachers import TeacherSet
@@ -143,9 +144,9 @@ class Stage:
         usd = None if pico is None else Decimal(to_usd(pico))
         today = datetime.now(UTC).strftime("%Y-%m-%d")
         with open_ledger(self.target) as ledger:
-            ledger.set_ceiling("global", usd)
-            ledger.set_ceiling("teacher:steady", None if usd is None else usd * 6 / 10)
-            ledger.set_ceiling(f"day:{today}", None if usd is None else usd * 11 / 10)
+            ledger.do(rules.set_ceiling("global", usd))
+            ledger.do(rules.set_ceiling("teacher:steady", None if usd is None else usd * 6 / 10))
+            ledger.do(rules.set_ceiling(f"day:{today}", None if usd is None else usd * 11 / 10))
         self.usd = AMPLE_USD if usd is None else usd * 9 / 10
 
     def secrets(self) -> list[str]:
@@ -273,13 +274,13 @@ class Stage:
         once more and sweeps.
         """
         self.quiet()
-        ledger.adopt_dead()
+        ledger.do(rules.adopt_dead())
         before = ledger.status()["global"].unknown
         if self.plan.minted:
             self.alone()
         else:
             try:
-                ledger.sweep("global", self.usage(), 0)
+                ledger.do(rules.sweep("global", Pico(self.usage()), Pico(0)))
             except SweepMismatch as error:
                 self.figures.notes.append(str(error))
         return before, ledger.status()["global"].unknown

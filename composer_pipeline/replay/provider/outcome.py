@@ -61,7 +61,7 @@ import aiohttp
 import msgspec
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.money import to_pico
+from composer_pipeline.money import NOTHING, Pico, to_pico
 from composer_pipeline.replay.provider.reading import (
     choices_of,
     is_cut,
@@ -93,12 +93,12 @@ MOST_TOKENS = 10**9
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What came of one request; see the module's table. Money is picodollars."""
+    """What came of one request; see the module's table."""
 
     kind: Literal["billed", "unpriced", "unbilled", "refused", "unknown"]
     status: int = 0
     body: bytes = b""
-    cost: int | None = None
+    cost: Pico | None = None
     generation_id: str = ""
     #: Generation that was billed, where this reply came from the response cache.
     source_id: str = ""
@@ -113,6 +113,8 @@ class Outcome(msgspec.Struct, frozen=True):
     ended: bool = False
     #: Whether ``body`` is the beginning of a reply whose rest was lost on its way.
     cut: bool = False
+    #: Whether ``body`` can be read as a reply.
+    readable: bool = True
     #: As the reply reports them; 0 where it does not, and for a cache hit.
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -128,7 +130,7 @@ class TokenPrice(msgspec.Struct, frozen=True):
 class _Evidence(msgspec.Struct, frozen=True):
     """What a body says about whether it was billed."""
 
-    cost: int | None
+    cost: Pico | None
     answer: bool
     #: Completion tokens; ``None`` where they are not told.
     tokens: int | None
@@ -181,9 +183,11 @@ def classify(
     source = _source(headers) if ok and not seen.cost else ""
     cut = reply is None and is_cut(body)
     if source and (cut or not body):
-        return Outcome("unbilled", detail="truncated reply", retryable=True, cut=cut, **known)
+        return Outcome(
+            "unbilled", detail="truncated reply", retryable=True, cut=cut, source_id=source, **known
+        )
     if source:
-        return Outcome("billed", cost=0, source_id=source, **known)
+        return Outcome("billed", cost=NOTHING, source_id=source, **known)
     if cut or not body:
         return Outcome("unknown", detail="truncated reply", retryable=True, cut=cut, **known)
     return _judged(seen, reply, price, usage, known)
@@ -198,7 +202,7 @@ def _judged(
 ) -> Outcome:
     """Sort a whole response that is no refusal and no hit of the cache."""
     if reply is None:
-        return Outcome("unpriced", detail="unreadable", retryable=True, **known)
+        return Outcome("unpriced", detail="unreadable", readable=False, **known)
     cost = seen.cost
     if not seen.of_generation and seen.of_nothing:
         return Outcome("unbilled", detail="the model gave nothing", retryable=True, **known)
@@ -207,7 +211,7 @@ def _judged(
     if cost is None:
         absurd = isinstance(usage, dict) and usage.get("cost") is not None
         detail = "a cost that is none" if absurd else "reply without a cost"
-        return Outcome("unpriced", detail=detail, retryable=True, **known)
+        return Outcome("unpriced", detail=detail, **known)
     return Outcome("billed", cost=cost, **known)
 
 
@@ -279,11 +283,19 @@ def no_response(error: Exception, *, generation: str = "", status: int = 0) -> O
     )
 
 
+def settled_as_it_is(outcome: Outcome) -> Outcome:
+    """Return the outcome of a cut reply that is kept, because no whole one can be had."""
+    kept = msgspec.structs.replace(outcome, retryable=False, readable=False, cut=False)
+    if outcome.source_id:
+        return msgspec.structs.replace(kept, kind="billed", cost=NOTHING)
+    return msgspec.structs.replace(kept, kind="unpriced")
+
+
 def too_large(status: int, start: bytes, generation: str, latency: float, most: int) -> Outcome:
     """Return the outcome of a body beyond ``most`` bytes; its ``start`` is kept."""
     return Outcome(
         "unpriced", status, start, generation_id=label(generation), latency_ms=latency,
-        detail=f"a reply of more than {most} bytes", ended=True,
+        detail=f"a reply of more than {most} bytes", ended=True, readable=False,
     )  # fmt: skip
 
 
@@ -293,7 +305,7 @@ def is_page(headers: Mapping[str, str], body: bytes) -> bool:
     return kind.startswith("text/html") and body.lstrip()[:1] == b"<"
 
 
-def billed_cost(usage: Any) -> int | None:
+def billed_cost(usage: Any) -> Pico | None:
     """Return the billed cost in picodollars from a reply's ``usage``, or ``None``.
 
     With an own provider key (BYOK) the upstream cost is paid besides; otherwise it is part
@@ -306,11 +318,11 @@ def billed_cost(usage: Any) -> int | None:
         details = usage.get("cost_details")
         upstream = details.get("upstream_inference_cost") if isinstance(details, dict) else None
         besides = pico_or_none(upstream)
-        cost = None if besides is None else cost + besides
+        cost = None if besides is None else Pico(cost + besides)
     return cost if cost is None or cost <= MOST_BILL else None
 
 
-def pico_or_none(value: Any) -> int | None:
+def pico_or_none(value: Any) -> Pico | None:
     """Return an amount in USD from decoded JSON as picodollars; ``None`` where it is none."""
     if isinstance(value, bool) or not isinstance(value, Decimal | int | str):
         return None
@@ -326,7 +338,7 @@ def pico_or_none(value: Any) -> int | None:
     return pico if pico >= 0 else None
 
 
-def _evidence(reply: Mapping[str, Any], cost: int | None) -> _Evidence:
+def _evidence(reply: Mapping[str, Any], cost: Pico | None) -> _Evidence:
     choices = choices_of(reply)
     reasons = [choice.get("finish_reason") for choice in choices]
     usage = reply.get("usage")
@@ -369,13 +381,13 @@ def _tokens(usage: Any) -> tuple[int, int]:
     return _told(usage.get("prompt_tokens")) or 0, _told(cached) or 0
 
 
-def _priced(usage: Any, price: TokenPrice) -> int | None:
+def _priced(usage: Any, price: TokenPrice) -> Pico | None:
     """Tokens at the recipe's prices, rounded up; ``None`` without token counts.
 
     Where both prices are 0 nothing need be counted.
     """
     if not price.prompt and not price.completion:
-        return 0
+        return NOTHING
     counts = usage if isinstance(usage, dict) else {}
     prompt = _told(counts.get("prompt_tokens"))
     completion = _told(counts.get("completion_tokens"))

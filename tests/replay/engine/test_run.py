@@ -20,6 +20,7 @@ from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.replay.engine.rate_limit import Lane
 from composer_pipeline.replay.engine.run import ReplayReport, replay
+from composer_pipeline.replay.ledger import rules
 from composer_pipeline.replay.ledger.ledger import Ledger
 from composer_pipeline.replay.plan.plan import plan
 from composer_pipeline.replay.teachers import TeacherSet
@@ -135,7 +136,7 @@ def test_ceiling_refuses_and_is_never_passed(
 def test_a_shared_scope_binds_every_run(lake: Lake, teacher_set: TeacherSet, serve: Serve) -> None:
     server = serve()
     with Ledger(Path(lake.root) / "ledger.db") as ledger:
-        ledger.set_ceiling("teacher:steady", Decimal("0.005"))
+        ledger.do(rules.set_ceiling("teacher:steady", Decimal("0.005")))
     report = run(lake, teacher_set)
     assert report.exhausted_scope == "teacher:steady"
     assert {item["teacher"] for item in report.not_bought} == {"steady"}
@@ -181,7 +182,7 @@ def test_unbilled_faults_cost_nothing(
     assert sum(report.by_teacher["careful"].errors.values()) == 12
 
 
-@pytest.mark.parametrize("kind", ["reset", "truncate", "garble", "hang", "no_cost"])
+@pytest.mark.parametrize("kind", ["reset", "truncate", "garble", "hang"])
 def test_lost_replies_are_fetched_again_for_nothing(
     lake: Lake, teacher_set: TeacherSet, serve: Serve, kind: Any
 ) -> None:
@@ -196,6 +197,22 @@ def test_lost_replies_are_fetched_again_for_nothing(
     assert ledger_sums(lake) == (server.billed, 0, 0)
     rows = lake.rows("replies")
     assert {row["obtained"] for row in rows} == {"recovered"}
+    assert sum(row["cost_picodollars"] for row in rows) == server.billed
+
+
+def test_a_reply_without_a_cost_is_kept_and_its_cost_asked(
+    lake: Lake, teacher_set: TeacherSet, serve: Serve
+) -> None:
+    """It is not asked again; without somebody who tells its cost it stays charged."""
+    server = serve(faults=lambda asked: Fault("no_cost"), generation_endpoint=False)
+    report = run(lake, teacher_set, teachers=["careful"], max_states=5)
+    assert (report.replies, report.calls, server.hits) == (5, 5, 0)
+    assert ledger_sums(lake)[2] >= server.billed
+    server.generation_endpoint = True
+    assert run(lake, teacher_set, teachers=["careful"], max_states=5).calls == 0
+    assert ledger_sums(lake) == (server.billed, 0, 0)
+    rows = lake.rows("replies")
+    assert {row["status"] for row in rows} == {"ok"}
     assert sum(row["cost_picodollars"] for row in rows) == server.billed
 
 

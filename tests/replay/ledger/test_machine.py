@@ -23,6 +23,8 @@ from composer_pipeline.replay.ledger.ledger import AttemptClosed, Call, Ledger, 
 from composer_pipeline.replay.ledger.process_identity import retire
 from composer_pipeline.replay.ledger.values import Bill, CacheHit
 
+pytestmark = pytest.mark.slow
+
 #: Kinds of keys: the worst case belongs to the bytes, and so to the key; so does the run,
 #: whose provider key pays.
 AMOUNT = {"a": 7, "b": 20, "c": 33}

@@ -20,7 +20,7 @@ from composer_pipeline.replay.ledger.ledger import Ledger, ledger_target
 from composer_pipeline.replay.teachers import TeacherSet
 from tests.fixtures.odd_server import OddServer, odd_server, response
 
-MODEL = "loopback/careful-20260901"
+MODEL = "loopback/careful-20261101"
 #: A bill of 0.000123 USD, as the answers below state it.
 BILL = 123_000_000
 
@@ -62,7 +62,7 @@ BILLED: dict[str, tuple[bytes, str, bool]] = {
         response(good(usage=usage(prompt_tokens=2**70, completion_tokens=2**70))), "ok", True),
     "deep": (response(json.dumps(good()).encode()[:-1] + b',"x":' + b"[" * 200_000
                       + b"]" * 200_000 + b"}"), "unreadable", False),
-    "NUL": (response(good(id="gen\0", model="loopback/careful-20260901")), "ok", True),
+    "NUL": (response(good(id="gen\0", model="loopback/careful-20261101")), "ok", True),
     "huge cost": (response(raw(good(usage=usage(cost="C")), "C", b"1E+999999")), "ok", False),
     "dear cost": (response(good(usage=usage(cost=4_000_000))), "ok", False),
     # 2. billed and released

@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo test dev lint types house ui-test chaos clean bench bench-traces bench-redaction bench-ledger \
+.PHONY: help demo test coverage dev lint types house ui-test chaos clean bench bench-traces bench-redaction bench-ledger \
   bench-replay bench-replay-cost bench-preferences bench-normalize same-tables
 
 help: ## what each target does
@@ -25,8 +25,15 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP) ## the whole graph on the bundled sessions, without a key
 	$(BIN)/python -m examples.demo.run
 
-test: $(STAMP) ## all tests, with coverage
-	$(BIN)/python -m pytest -n 2 --dist loadscope --cov --cov-report=term $(PYTEST_ARGS)
+# A file's tests share its fixtures, so a file stays on one worker; tests/conftest.py orders the files.
+PYTEST := -m pytest -n 2 --dist loadscope --no-loadscope-reorder
+
+test: $(STAMP) ## all tests
+	$(BIN)/python $(PYTEST) $(PYTEST_ARGS)
+
+# Counting lines and branches doubles the CPU of plain Python, so only CI does it with each run.
+coverage: $(STAMP) ## all tests, with coverage and its floor
+	$(BIN)/python $(PYTEST) --cov --cov-report=term $(PYTEST_ARGS)
 
 ui-test: $(STAMP) ## the browser tests alone
 	$(BIN)/python -m pytest -m ui tests/ui $(PYTEST_ARGS)
@@ -70,7 +77,7 @@ bench-replay: $(STAMP) ## CPU of a call beside litellm and the openai SDK (insta
 bench-replay-cost: $(STAMP) ## what a replay costs: naive, chained, curtailed; the plan beside the bill
 	$(BIN)/python benchmarks/replay_cost.py
 
-bench-preferences: $(STAMP) ## canonical actions and the vote: labelled pairs, speed, memory
+bench-preferences: $(STAMP) ## canonical actions and the vote beside bashlex (installs it below build/)
 	$(BIN)/python benchmarks/preferences.py $(BENCH_ARGS)
 
 bench-normalize: $(STAMP) ## normalisation beside stock data-juicer and DuckDB (ten minutes)

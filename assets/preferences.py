@@ -12,7 +12,7 @@ from pydantic import Field
 
 from assets.metadata import OWNERS, numbers, records, table_metadata
 from assets.partitions import DAYS, FREE, PAID
-from assets.resources import LakeResource, RecipesResource
+from assets.resources import LakeResource, RecipesResource, TeachersResource
 
 if TYPE_CHECKING:
     from composer_pipeline.preferences.quality.statistics import Quality
@@ -98,15 +98,20 @@ def build_preferences(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetsDefini
         metadata=table_metadata("pairs"),
     )
     def preference_pairs(
-        context: dg.AssetExecutionContext, lake: LakeResource, recipes: RecipesResource
+        context: dg.AssetExecutionContext,
+        lake: LakeResource,
+        recipes: RecipesResource,
+        teachers: TeachersResource,
     ) -> None:
         """Pairs where at least two teacher families agree with each other against the agent."""
+        from composer_pipeline.preferences.agreement.semantic_judge import open_judge
         from composer_pipeline.preferences.pairs.build import build_pairs
         from composer_pipeline.preferences.quality.statistics import write_statistics
 
         store, rules = lake.open(), recipes.rules()
-        days = context.partition_keys
-        report = build_pairs(store, days=days, rules=rules)
+        days, ledger = context.partition_keys, teachers.ledger or None
+        with open_judge(store, rules.semantic_judge, teachers.file, ledger=ledger) as judge:
+            report = build_pairs(store, days=days, rules=rules, judge=judge)
         statistics = write_statistics(store, days=days, rules=rules)
         for day, made in report.by_day.items():
             context.add_asset_metadata(

@@ -22,8 +22,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # this checkout, whatever is installed
 
+from composer_pipeline.money import Pico  # noqa: E402
+from composer_pipeline.replay.ledger import rules  # noqa: E402
 from composer_pipeline.replay.ledger.group_commit import Commits  # noqa: E402
 from composer_pipeline.replay.ledger.ledger import Call, Ledger, Reply  # noqa: E402
+from composer_pipeline.replay.ledger.values import Bill  # noqa: E402
 from composer_pipeline.testing.postgres import PostgresServer, postgres_folder  # noqa: E402
 
 BUILD = ROOT / "build" / "bench-ledger"
@@ -56,10 +59,10 @@ async def grouped(ledger: Ledger, calls: int, prefix: str) -> int:
         async def worker() -> None:
             for number in numbers:
                 key = f"{prefix}{number:064x}"
-                got = await commits.reserve(key, 1000, SCOPES, CALL, send=True)
+                got = await commits.do(rules.reserve(key, Pico(1000), SCOPES, CALL, send=True))
                 await asyncio.sleep(0)
-                reply = Reply("billed", 200, BODY, 500, f"gen-{number}", 1.0)
-                await commits.settle(got.attempt, 500, reply)
+                reply = Reply(200, BODY, f"gen-{number}", 1.0)
+                await commits.do(rules.settle(got.attempt, Bill(Pico(500)), reply))
 
         await asyncio.gather(*(worker() for _ in range(IN_FLIGHT)))
         return commits.commits
@@ -68,15 +71,17 @@ async def grouped(ledger: Ledger, calls: int, prefix: str) -> int:
 def single(ledger: Ledger, calls: int) -> int:
     """Run calls one after the other, each with commits of its own."""
     for number in range(calls):
-        got = ledger.reserve(f"{number:064x}", 1000, SCOPES, CALL, send=True)
-        ledger.settle(got.attempt, 500, Reply("billed", 200, BODY, 500, f"gen-{number}", 1.0))
+        got = ledger.do(rules.reserve(f"{number:064x}", Pico(1000), SCOPES, CALL, send=True))
+        ledger.do(
+            rules.settle(got.attempt, Bill(Pico(500)), Reply(200, BODY, f"gen-{number}", 1.0))
+        )
     return 2 * calls
 
 
 def measure(label: str, ledger: Ledger, calls: int, *, alone: bool = False) -> float:
     """Print one row; return CPU milliseconds for each call."""
     with ledger:
-        ledger.set_ceiling("run:b", Decimal(1000))
+        ledger.do(rules.set_ceiling("run:b", Decimal(1000)))
         asyncio.run(grouped(ledger, 200, "warm"))
         wall, cpu = time.perf_counter(), time.process_time()
         commits = single(ledger, calls) if alone else asyncio.run(grouped(ledger, calls, ""))

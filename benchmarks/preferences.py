@@ -23,10 +23,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from peers import importable
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # this checkout, whatever is installed
 SHARED = ROOT.parent / "shared" / "corpus"
-LABELLED = ROOT / "tests" / "preferences" / "labelled"
+LABELLED = ROOT / "tests" / "preferences" / "actions" / "labelled"
+PEERS = {"bashlex": "0.18"}
 SETS = ("development", "held_out", "held_out_second")
 SAME = {"L0", "L1"}
 PRECISION, RECALL, ACCURACY = 0.98, 0.90, 0.90
@@ -433,6 +436,7 @@ def main() -> int:
     if options.child:
         print(json.dumps(vote_run(options.child)))
         return 0
+    importable(PEERS)
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     versions = ", ".join(f"{name} {version(name)}" for name in ("tree-sitter-bash", "bashlex"))

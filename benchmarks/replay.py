@@ -13,16 +13,16 @@ import json
 import os
 import platform
 import resource
-import shutil
 import subprocess
 import sys
 import tempfile
 import time
-import venv
 from collections.abc import Awaitable, Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+
+from peers import environment
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # this checkout, whatever is installed
@@ -115,7 +115,9 @@ class Conversations:
 
 def ours(url: str, calls: int, in_flight: int) -> dict[str, Any]:
     """Run the engine over ``calls`` bodies and return its figures."""
+    from composer_pipeline.money import Pico
     from composer_pipeline.replay.engine.run import _Run
+    from composer_pipeline.replay.ledger import rules
     from composer_pipeline.replay.ledger.ledger import Ledger
     from composer_pipeline.replay.teachers import TeacherSet
 
@@ -135,13 +137,13 @@ def ours(url: str, calls: int, in_flight: int) -> dict[str, Any]:
         tempfile.TemporaryDirectory(dir=BUILD) as folder,
         Ledger(Path(folder) / "ledger.db") as ledger,
     ):
-        ledger.set_ceiling("run:warm", Decimal(1_000_000))
-        ledger.set_ceiling("run:bench", Decimal(1_000_000))
+        ledger.do(rules.set_ceiling("run:warm", Decimal(1_000_000)))
+        ledger.do(rules.set_ceiling("run:bench", Decimal(1_000_000)))
         # Imports, connections of the kernel, the ledger's pages.
-        warm = _Run(_questions(teacher_set, 200), ledger, "warm", 10**18)
+        warm = _Run(_questions(teacher_set, 200), ledger, "warm", Pico(10**18))
         asyncio.run(warm.main(None))
         questions = _questions(teacher_set, calls, offset=200)
-        run = _Run(questions, ledger, "bench", 10**18)
+        run = _Run(questions, ledger, "bench", Pico(10**18))
         began, cpu_began = time.perf_counter(), cpu()
         asyncio.run(run.main(None))
         wall, used = time.perf_counter() - began, cpu() - cpu_began
@@ -215,22 +217,6 @@ def _litellm(url: str) -> Callable[[int], Awaitable[str]]:
     return one
 
 
-def peer_python() -> Path:
-    """Return the interpreter of a virtual environment with the peers, made once."""
-    python = BUILD / "venv" / "bin" / "python"
-    done = BUILD / "venv" / f".{'-'.join(PEERS.values())}"
-    if not done.exists():
-        shutil.rmtree(BUILD / "venv", ignore_errors=True)
-        venv.create(BUILD / "venv", with_pip=True)
-        wanted = [f"{name}=={version}" for name, version in PEERS.items()]
-        subprocess.run(
-            [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", *wanted],
-            check=True,
-        )
-        done.touch()
-    return python
-
-
 # -- the table -------------------------------------------------------------------
 
 
@@ -266,7 +252,7 @@ def main() -> int:
         arguments = (options.url, options.calls, options.in_flight)
         print(json.dumps(run(*arguments) if run else peer(options.client, *arguments)))
         return 0
-    python, few = peer_python(), max(200, options.calls // 10)
+    python, few = environment(PEERS), max(200, options.calls // 10)
     load = os.getloadavg()[0]
     with Stub(0.02) as stub:
         mine = best([child(sys.executable, "ours", stub.url, options.calls, 64) for _ in range(3)])

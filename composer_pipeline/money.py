@@ -1,16 +1,26 @@
 """Exact money: int64 picodollars (1e-12 USD) and decimal USD, never a float.
 
-Belongs here: conversions. Does not belong here: prices and budgets (``replay.ledger.ledger``).
+Belongs here: the type and its conversions. Does not belong here: prices and budgets
+(``replay.ledger``).
+
+An amount is a :data:`Pico` and not an ``int``, so that a count of tokens or a number of bytes
+cannot be charged by mistake. Adding two of them is checked by nobody: whoever does says
+``Pico(a + b)``.
 """
 
 from decimal import ROUND_CEILING, Decimal, InvalidOperation
+from typing import NewType
 
 from composer_pipeline.errors import InputError
 
+#: An amount in picodollars; below 2**62, so that a sum of two fits in a database's integer.
+Pico = NewType("Pico", int)
+#: Picodollars in a dollar; ``amount / PICO`` is the exact ``Decimal`` in USD.
 PICO = Decimal(10) ** 12
+NOTHING = Pico(0)
 
 
-def to_pico(usd: Decimal | str | int) -> int:
+def to_pico(usd: Decimal | str | int) -> Pico:
     """Convert USD to picodollars, rounded up; never through a float.
 
     Raises:
@@ -22,19 +32,35 @@ def to_pico(usd: Decimal | str | int) -> int:
         raise InputError(f"{usd!r} is not an amount in USD") from error
     if abs(pico) >= 2**62:
         raise InputError(f"{usd} USD is more than the ledger can hold")
-    return pico
+    return Pico(pico)
 
 
 def to_usd(pico: int) -> str:
-    """Return picodollars as an exact decimal string in USD."""
+    """Return picodollars (also a difference of two amounts) as exact decimal text in USD."""
     text = f"{Decimal(pico) / PICO:f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def billed_pico(charged: int, upstream: int = 0, is_byok: bool = False) -> int:
-    """Return what a call cost the user in picodollars.
+def ceiling_of(usd: Decimal, what: str) -> Pico:
+    """Return a ceiling in picodollars.
+
+    Args:
+        usd: the ceiling in USD.
+        what: its name, for the message.
+
+    Raises:
+        InputError: it is not above 0 USD, or no amount.
+    """
+    pico = to_pico(usd) if usd.is_finite() else NOTHING
+    if pico <= 0:
+        raise InputError(f"{what} must be above 0 USD, not {usd}")
+    return pico
+
+
+def billed_pico(charged: Pico, upstream: Pico = NOTHING, is_byok: bool = False) -> Pico:
+    """Return what a call cost the user.
 
     With an own provider key (BYOK) the upstream cost is paid to the provider besides what
     OpenRouter charges; otherwise it is part of it and must not be added.
     """
-    return charged + upstream if is_byok else charged
+    return Pico(charged + upstream) if is_byok else charged

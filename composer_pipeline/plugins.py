@@ -8,7 +8,7 @@ checkout works without being installed again; a built-in's name cannot be taken 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from typing import Generic, TypeVar
 
@@ -26,16 +26,31 @@ class Registry(Generic[T]):
         what: what such a plug-in is called in errors, for example ``trace source``.
         protocol: a runtime-checkable protocol that an instance must keep.
         builtin: name to class of those that need no entry point.
+        registered: name to class of those that the running program added.
     """
 
     group: str
     what: str
     protocol: type[T]
     builtin: Mapping[str, type[T]]
+    registered: dict[str, type[T]] = field(default_factory=dict)
+
+    def register(self, name: str, plugin: type[T]) -> None:
+        """Add a plug-in of the running program, before the first use of this registry.
+
+        For a script or a notebook; a package names its plug-ins as entry points.
+
+        Raises:
+            InputError: the name is taken, or the class does not keep the protocol.
+        """
+        if name in self.names():
+            raise InputError(f"{self.what} {name!r} is known already")
+        self._kept(plugin(), name, plugin.__qualname__)
+        self.registered[name] = plugin
 
     def names(self) -> list[str]:
         """Return the names: the built-in ones, then the others sorted. Loads nothing."""
-        return [*self.builtin, *sorted(self._points())]
+        return [*self.builtin, *sorted({*self.registered, *self._points()})]
 
     def get(self, name: str, field: str = "") -> T:
         """Return a new instance of the plug-in of this name.
@@ -47,21 +62,24 @@ class Registry(Generic[T]):
         Raises:
             InputError: there is none, it cannot be loaded, or it does not keep the protocol.
         """
-        if name in self.builtin:
-            return self.builtin[name]()
+        if plugin := self.builtin.get(name) or self.registered.get(name):
+            return plugin()
         point = self._points().get(name)
         if point is None:
             known = ", ".join(sorted(self.names()))
             raise InputError(f"{field and field + ': '}no {self.what} {name!r}; known: {known}")
         try:
-            plugin = point.load()()
+            found = point.load()()
         except (ImportError, AttributeError, TypeError) as error:
             raise InputError(
                 f"{self.what} {name!r} ({point.value}) cannot be loaded: {error}"
             ) from error
+        return self._kept(found, name, point.value)
+
+    def _kept(self, plugin: object, name: str, value: str) -> T:
         if not isinstance(plugin, self.protocol):
             raise InputError(
-                f"{self.what} {name!r} ({point.value}) does not keep the protocol"
+                f"{self.what} {name!r} ({value}) does not keep the protocol"
                 f" {self.protocol.__name__}"
             )
         return plugin

@@ -1,1 +1,1 @@
-"""Runnable examples of the library, and the demo."""
+"""Runnable examples: four files for users of the library, and the demo (``make demo``)."""

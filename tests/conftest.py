@@ -24,6 +24,13 @@ def require(part: str, present: bool, how: str) -> None:
     pytest.skip(f"{part} is missing: {how}")
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let workers begin with the files that hold a slow test: begun last, one would end alone."""
+    if hasattr(config, "workerinput"):
+        slow = {item.path for item in items if item.get_closest_marker("slow")}
+        items.sort(key=lambda item: item.path not in slow)
+
+
 @pytest.fixture(scope="session")
 def chromium() -> str:
     path = shutil.which("chromium") or shutil.which("chromium-browser")

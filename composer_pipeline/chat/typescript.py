@@ -1,7 +1,8 @@
 """The subset of TypeScript that json-schema-to-typescript writes, back as JSON Schema.
 
-Belongs here: tokens, types and interfaces of a generated ``.d.ts`` file. Does not belong
-here: which tools there are and where the file comes from (``chat.installed_tools``).
+Belongs here: the types and interfaces of a generated ``.d.ts`` file, read with tree-sitter.
+Does not belong here: which tools there are and where the file comes from
+(``chat.installed_tools``).
 
 Read: primitives, literals, unions, arrays, tuples, object types with optional members and
 index signatures, parentheses, and names of other declarations of the file. Comments are
@@ -9,22 +10,17 @@ skipped: a file's texts are its author's, only the shapes are taken. Anything el
 error that names the line.
 """
 
-import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 import orjson
 
 Schema = dict[str, Any]
 
-_TOKEN = re.compile(
-    r"(?P<space>\s+|//[^\n]*|/\*.*?\*/)"
-    r'|(?P<text>"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\')'
-    r"|(?P<number>-?\d+(?:\.\d+)?)"
-    r"|(?P<name>[A-Za-z_$][\w$]*)"
-    r"|(?P<mark>\.\.\.|=>|[{}\[\]()|&:;,?=<>])",
-    re.DOTALL,
-)
+#: A declaration's value by its name.
+Declared = Mapping[str, Any]
+
 _PRIMITIVES: Mapping[str, Schema] = {
     "string": {"type": "string"},
     "number": {"type": "number"},
@@ -34,6 +30,8 @@ _PRIMITIVES: Mapping[str, Schema] = {
     "unknown": {},
     "any": {},
     "undefined": {"type": "null"},
+    "true": {"type": "boolean", "enum": [True]},
+    "false": {"type": "boolean", "enum": [False]},
 }
 
 
@@ -42,7 +40,7 @@ class TypeScriptError(ValueError):
 
 
 def read_declarations(source: str) -> dict[str, Schema]:
-    """Return the JSON Schema of every exported interface and type of a ``.d.ts`` file.
+    """Return the JSON Schema of every interface and type of a ``.d.ts`` file.
 
     Args:
         source: the text of the file.
@@ -53,183 +51,137 @@ def read_declarations(source: str) -> dict[str, Schema]:
     Raises:
         TypeScriptError: something else than the subset, or a name that is not declared.
     """
-    tokens = _tokens(source)
-    starts: dict[str, int] = {}
-    for position, (kind, text, _) in enumerate(tokens):
-        if kind == "name" and text in ("interface", "type") and _is_declaration(tokens, position):
-            starts[tokens[position + 1][1]] = position + 2
-    return {name: _Reader(tokens, starts, (name,)).declaration(at) for name, at in starts.items()}
+    root = _parser().parse(source.encode("utf-8", "surrogatepass")).root_node
+    if root.has_error:
+        raise _refused(next(_broken(root)))
+    declared: dict[str, Any] = {}
+    for node in root.named_children:
+        # `export` and `declare` stand around a declaration.
+        if node.type in ("export_statement", "ambient_declaration"):
+            node = node.named_children[-1]
+        if node.type in ("interface_declaration", "type_alias_declaration"):
+            name, *rest = _parts(node)
+            if len(rest) != 1:
+                raise _refused(rest[0])  # `extends`, or parameters of a type
+            declared[_text(name)] = rest[0]
+    return {name: _schema(node, declared, (name,)) for name, node in declared.items()}
 
 
-def _tokens(source: str) -> list[tuple[str, str, int]]:
-    found: list[tuple[str, str, int]] = []
-    position, line = 0, 1
-    while position < len(source):
-        match = _TOKEN.match(source, position)
-        if match is None:
-            raise TypeScriptError(f"line {line}: {source[position]!r} is not understood")
-        text = match.group()
-        if match.lastgroup != "space":
-            found.append((str(match.lastgroup), text, line))
-        line += text.count("\n")
-        position = match.end()
-    return found
+@cache
+def _parser() -> Any:
+    import tree_sitter_typescript
+    from tree_sitter import Language, Parser
+
+    return Parser(Language(tree_sitter_typescript.language_typescript()))
 
 
-def _is_declaration(tokens: list[tuple[str, str, int]], position: int) -> bool:
-    """Say whether ``interface`` or ``type`` here starts a declaration, not a member."""
-    before = tokens[position - 1][1] if position else ""
-    after = tokens[position + 1] if position + 1 < len(tokens) else ("", "", 0)
-    return before in ("", "export", "declare", "}", ";") and after[0] == "name"
+def _schema(node: Any, declared: Declared, names: tuple[str, ...]) -> Schema:
+    """Return the schema of a type; ``names`` is the way here, against cycles."""
+    kind, text, parts = node.type, _text(node), _parts(node)
+    if text in _PRIMITIVES:
+        return dict(_PRIMITIVES[text])
+    if kind == "literal_type":
+        return _literal(parts[0])
+    if kind in ("interface_body", "object_type"):
+        return _object(node, declared, names)
+    if kind == "type_identifier" and text in declared:
+        # A type that holds itself: anything goes one level down.
+        return {} if text in names else _schema(declared[text], declared, (*names, text))
+    if kind == "generic_type" and _text(parts[0]) in ("Array", "ReadonlyArray"):
+        parts = _parts(parts[1])
+        kind = "array_type" if len(parts) == 1 else kind
+    if kind not in ("union_type", "intersection_type", "parenthesized_type", "array_type",
+                    "tuple_type"):  # fmt: skip
+        raise _refused(node)
+    if kind == "tuple_type":
+        return {"type": "array", "items": _items(parts, declared, names)}
+    found = [_schema(part, declared, names) for part in _flat(kind, parts)]
+    if kind == "array_type":
+        return {"type": "array", "items": found[0]}
+    return {"allOf": found} if kind == "intersection_type" else _any_of(found)
 
 
-class _Reader:
-    """Recursive descent over one declaration; ``names`` is the way here, against cycles."""
+def _object(node: Any, declared: Declared, names: tuple[str, ...]) -> Schema:
+    properties: dict[str, Schema] = {}
+    required: list[str] = []
+    schema: Schema = {"type": "object", "properties": properties}
+    for member in _parts(node):
+        annotation = member.child_by_field_name("type")
+        if member.type not in ("property_signature", "index_signature") or annotation is None:
+            raise _refused(member)
+        value = _schema(_parts(annotation)[0], declared, names)
+        if member.type == "index_signature":  # [key: string]: T
+            schema["additionalProperties"] = value
+            continue
+        key = member.child_by_field_name("name")
+        name = _string(key) if key.type == "string" else _text(key)
+        properties[name] = value
+        if all(child.type != "?" for child in member.children):
+            required.append(name)
+    return schema | ({"required": required} if required else {})
 
-    def __init__(
-        self, tokens: list[tuple[str, str, int]], starts: dict[str, int], names: tuple[str, ...]
-    ) -> None:
-        self.tokens, self.starts, self.names = tokens, starts, names
-        self.at = 0
 
-    def declaration(self, start: int) -> Schema:
-        self.at = start
-        if self._take("="):
-            return self._union()
-        return self._object()
+def _items(parts: list[Any], declared: Declared, names: tuple[str, ...]) -> Schema:
+    """A tuple is how minItems and maxItems are written; only the items are kept."""
+    items: list[Schema] = []
+    for part in parts:
+        rest = part.type == "rest_type"
+        item = _schema(_parts(part)[0] if rest else part, declared, names)
+        items.append(item["items"] if rest and item.get("type") == "array" else item)
+    return _any_of(items) if items else {}
 
-    def _union(self) -> Schema:
-        self._take("|")
-        options = [self._intersection()]
-        while self._take("|"):
-            options.append(self._intersection())
-        return _any_of(options)
 
-    def _intersection(self) -> Schema:
-        parts = [self._postfix()]
-        while self._take("&"):
-            parts.append(self._postfix())
-        return parts[0] if len(parts) == 1 else {"allOf": parts}
+def _literal(node: Any) -> Schema:
+    if node.type == "string":
+        return {"type": "string", "enum": [_string(node)]}
+    try:
+        return {"enum": [orjson.loads(_text(node))]}
+    except orjson.JSONDecodeError as error:
+        raise _refused(node) from error
 
-    def _postfix(self) -> Schema:
-        schema = self._primary()
-        while self._peek() == "[" and self.tokens[self.at + 1][1] == "]":
-            self.at += 2
-            schema = {"type": "array", "items": schema}
-        return schema
 
-    def _primary(self) -> Schema:
-        kind, text, line = self._next()
-        if text == "(":
-            inner = self._union()
-            self._expect(")")
-            return inner
-        if text == "{":
-            self.at -= 1
-            return self._object()
-        if text == "[":
-            return self._tuple()
-        if kind == "text":
-            return {"type": "string", "enum": [_string(text)]}
-        if kind == "number":
-            return {"enum": [orjson.loads(text)]}
-        if text in ("true", "false"):
-            return {"type": "boolean", "enum": [text == "true"]}
-        if text in _PRIMITIVES:
-            return dict(_PRIMITIVES[text])
-        if text in ("Array", "ReadonlyArray") and self._take("<"):
-            items = self._union()
-            self._expect(">")
-            return {"type": "array", "items": items}
-        if kind == "name" and text in self.starts:
-            if text in self.names:
-                return {}  # a type that holds itself: anything goes one level down
-            inner_reader = _Reader(self.tokens, self.starts, (*self.names, text))
-            return inner_reader.declaration(self.starts[text])
-        raise TypeScriptError(f"line {line}: {text!r} is not understood")
-
-    def _object(self) -> Schema:
-        self._expect("{")
-        properties: dict[str, Schema] = {}
-        required: list[str] = []
-        schema: Schema = {"type": "object", "properties": properties}
-        while not self._take("}"):
-            if self._take("["):  # an index signature: [key: string]: T
-                self._next()
-                self._expect(":")
-                self._union()
-                self._expect("]")
-                self._expect(":")
-                schema["additionalProperties"] = self._union()
-            else:
-                kind, text, line = self._next()
-                if kind not in ("name", "text", "number"):
-                    raise TypeScriptError(f"line {line}: {text!r} is no member's name")
-                name = _string(text) if kind == "text" else text
-                optional = self._take("?")
-                self._expect(":")
-                properties[name] = self._union()
-                if not optional:
-                    required.append(name)
-            ended = self._take(";") or self._take(",")
-            if not ended and self._peek() != "}":
-                self._expect(";")
-        if required:
-            schema["required"] = required
-        return schema
-
-    def _tuple(self) -> Schema:
-        """A tuple is how minItems and maxItems are written; only the items are kept."""
-        items: list[Schema] = []
-        while not self._take("]"):
-            rest = self._take("...")
-            item = self._union()
-            items.append(item["items"] if rest and item.get("type") == "array" else item)
-            self._take(",")
-        return {"type": "array", "items": _any_of(items) if items else {}}
-
-    def _peek(self) -> str:
-        return self.tokens[self.at][1] if self.at < len(self.tokens) else ""
-
-    def _next(self) -> tuple[str, str, int]:
-        if self.at >= len(self.tokens):
-            line = self.tokens[-1][2] if self.tokens else 1
-            raise TypeScriptError(f"line {line}: the file ends too early")
-        self.at += 1
-        return self.tokens[self.at - 1]
-
-    def _take(self, text: str) -> bool:
-        # A quoted text never equals a mark: it keeps its quotes.
-        if self._peek() == text:
-            self.at += 1
-            return True
-        return False
-
-    def _expect(self, text: str) -> None:
-        _, found, line = self._next()
-        if found != text:
-            raise TypeScriptError(f"line {line}: {text!r} expected, not {found!r}")
+def _flat(kind: str, parts: list[Any]) -> Iterator[Any]:
+    """Yield the members of a union or intersection, which the grammar nests to the left."""
+    for part in parts:
+        if part.type == kind and kind in ("union_type", "intersection_type"):
+            yield from _flat(kind, _parts(part))
+        else:
+            yield part
 
 
 def _any_of(options: list[Schema]) -> Schema:
     """Join alternatives: equal ones once, literals of a kind as one enum."""
-    distinct: list[Schema] = []
-    for option in options:
-        if option not in distinct:
-            distinct.append(option)
+    distinct = [option for at, option in enumerate(options) if option not in options[:at]]
     if len(distinct) == 1:
         return distinct[0]
     kinds = {option.get("type") for option in distinct}
-    if len(kinds) == 1 and all(set(option) <= {"type", "enum"} for option in distinct):
-        values = [value for option in distinct for value in option.get("enum", [])]
-        if all("enum" in option for option in distinct):
-            kind = kinds.pop()
-            return ({"type": kind} if kind else {}) | {"enum": values}
-    if any(not option for option in distinct):
-        return {}
-    return {"anyOf": distinct}
+    if len(kinds) == 1 and all("enum" in o and set(o) <= {"type", "enum"} for o in distinct):
+        kind = kinds.pop()
+        values = [value for option in distinct for value in option["enum"]]
+        return ({"type": kind} if kind else {}) | {"enum": values}
+    return {"anyOf": distinct} if all(distinct) else {}
 
 
-def _string(text: str) -> str:
-    inner = text[1:-1]
-    return re.sub(r"\\(.)", r"\1", inner)
+def _parts(node: Any) -> list[Any]:
+    return [child for child in node.named_children if child.type != "comment"]
+
+
+def _text(node: Any) -> str:
+    return str(node.text.decode("utf-8", "surrogatepass"))
+
+
+def _string(node: Any) -> str:
+    return "".join(_text(part).removeprefix("\\") for part in node.named_children)
+
+
+def _broken(node: Any) -> Iterator[Any]:
+    for child in node.children:
+        if child.is_error or child.is_missing:
+            yield child
+        yield from _broken(child)
+
+
+def _refused(node: Any) -> TypeScriptError:
+    what = repr(_text(node).partition("\n")[0][:40]) + " is not understood"
+    what = f"{node.type!r} expected" if node.is_missing else what
+    return TypeScriptError(f"line {node.start_point.row + 1}: {what}")

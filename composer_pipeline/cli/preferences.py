@@ -11,9 +11,11 @@ from composer_pipeline.cli.common import (
     Bar,
     JsonOption,
     LakeOption,
+    LedgerOption,
     app,
     open_lake,
     show,
+    usd,
 )
 from composer_pipeline.errors import InputError
 from composer_pipeline.json_values import json_objects
@@ -21,26 +23,42 @@ from composer_pipeline.settings import Settings
 
 
 @app.command
-def pairs(*, rules: str = "", lake: LakeOption = "", as_json: JsonOption = False) -> None:
+def pairs(
+    *,
+    rules: str = "",
+    judge_max_usd: str = "",
+    teachers: str = "",
+    ledger: LedgerOption = "",
+    lake: LakeOption = "",
+    as_json: JsonOption = False,
+) -> None:
     """Make hints from error turns, and pairs where teachers agree against the agent.
 
     Args:
         rules: preference recipe (COMPOSER_PREFERENCES).
+        judge_max_usd: ceiling in USD of the recipe's semantic_judge, in place of the recipe's.
+        teachers: teacher file that has the semantic_judge (COMPOSER_TEACHERS).
     """
+    from composer_pipeline.preferences.agreement.semantic_judge import open_judge
     from composer_pipeline.preferences.hints.from_errors import build_hints
     from composer_pipeline.preferences.pairs.build import build_pairs
     from composer_pipeline.preferences.pairs.contamination import Benchmarks
     from composer_pipeline.preferences.rules import PreferenceRules
 
     store = open_lake(lake)
-    recipe = PreferenceRules.load(rules or Settings.from_env().preferences)
+    settings = Settings.from_env()
+    recipe = PreferenceRules.load(rules or settings.preferences)
+    most = usd(judge_max_usd, "--judge-max-usd") if judge_max_usd else None
     if not store.days("states"):
         raise InputError(f"lake {store.url} has no states; run ingest first")
     Benchmarks.of_rules(recipe)  # a bad list stops before anything is written
-    with Bar() as progress:
+    file = teachers or settings.teachers
+    meaning = open_judge(store, recipe.semantic_judge, file, max_usd=most, ledger=ledger)
+    with meaning as judge, Bar() as progress:
         hints = build_hints(store, progress=progress).hints
-        report = build_pairs(store, rules=recipe, progress=progress)
-    show({**report.to_dict(), "hints": hints}, as_json, "pairs")
+        report = build_pairs(store, rules=recipe, judge=judge, progress=progress)
+        asked = {"judge": judge.figures()} if judge else {}
+    show({**report.to_dict(), "hints": hints, **asked}, as_json, "pairs")
 
 
 @app.command

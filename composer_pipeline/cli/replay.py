@@ -154,12 +154,13 @@ def budget_set(
             partition:YYYY-MM-DD (day of the states).
         amount: the ceiling in USD, or none.
     """
+    from composer_pipeline.replay.ledger import rules
     from composer_pipeline.replay.ledger.ledger import check_scope, ledger_target, open_ledger
 
     name = check_scope(scope)
     ceiling = None if amount == "none" else usd(amount, f"the ceiling of {name}")
     with open_ledger(ledger_target(open_lake(lake), ledger)) as opened:
-        opened.set_ceiling(name, ceiling)
+        opened.do(rules.set_ceiling(name, ceiling))
     show({"scope": name, "ceiling_usd": ceiling}, as_json, "budget set")
 
 
@@ -177,13 +178,14 @@ def budget_lift(
     Args:
         teacher: its name in the teacher file.
     """
+    from composer_pipeline.replay.ledger import rules
     from composer_pipeline.replay.ledger.ledger import existing_ledger, ledger_target
 
     opened = existing_ledger(ledger_target(open_lake(lake), ledger))
     lifted = False
     if opened:
         with opened:
-            lifted = opened.lift_quarantine(teacher)
+            lifted = opened.do(rules.lift_quarantine(teacher))
     if not lifted:
         raise InputError(f"teacher {teacher} is not quarantined")
     show({"teacher": teacher, "lifted": lifted}, as_json, "budget lift")

@@ -23,9 +23,12 @@ from composer_pipeline.doctor.environment import check
 from composer_pipeline.doctor.prober import Finding, NotAsked, Patience, Prober
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.money import PICO, to_pico
+from composer_pipeline.money import NOTHING, PICO, Pico, ceiling_of
 from composer_pipeline.replay.catalogue.fetch import fetch
+from composer_pipeline.replay.ledger import rules
+from composer_pipeline.replay.ledger.group_commit import Commits
 from composer_pipeline.replay.ledger.ledger import Ledger, ledger_target
+from composer_pipeline.replay.paid_call import PaidCalls
 from composer_pipeline.replay.selection.stopping import ask_order
 from composer_pipeline.replay.teachers import TeacherSet
 from composer_pipeline.settings import Settings
@@ -76,8 +79,7 @@ def probe_live(
     """
     from composer_pipeline.doctor.probes import PROBES
 
-    if not Decimal(max_usd).is_finite() or to_pico(max_usd) <= 0:
-        raise InputError(f"--max-usd must be above 0 USD, not {max_usd}")
+    ceiling_of(Decimal(max_usd), "--max-usd")
     endpoint = teacher_set.endpoint
     if endpoint.api != "openrouter":
         raise InputError(f"endpoint {endpoint.name}: doctor --live knows api openrouter only")
@@ -88,11 +90,17 @@ def probe_live(
     (teacher,) = teacher_set.select([name])
     started, run_id = datetime.now(UTC), f"doctor-{uuid.uuid4().hex}"
     with Ledger(ledger_target(lake, ledger)) as opened:
-        opened.set_ceiling(f"run:{run_id}", Decimal(max_usd))
-        prober = Prober(
-            teacher_set, teacher, opened, run_id, api_key, catalogue, patience or Patience()
-        )
-        findings = asyncio.run(_probe_all(prober, PROBES))
+        opened.do(rules.set_ceiling(f"run:{run_id}", Decimal(max_usd)))
+
+        async def probe_all() -> list[Finding]:
+            async with Commits(opened) as commits:
+                calls = PaidCalls(commits, run_id)
+                prober = Prober(
+                    teacher_set, teacher, calls, api_key, catalogue, patience or Patience()
+                )
+                return [await _probe(prober, probe) for probe in PROBES]
+
+        findings = asyncio.run(probe_all())
         scope = opened.status().get(f"run:{run_id}")
     report = LiveReport(
         endpoint=endpoint.name,
@@ -101,8 +109,8 @@ def probe_live(
         model=teacher.model,
         started_at=started.isoformat(timespec="seconds"),
         ceiling_usd=f"{max_usd:f}",
-        spent_usd=f"{(scope.spent if scope else 0) / PICO:f}",
-        unknown_usd=f"{(scope.unknown if scope else 0) / PICO:f}",
+        spent_usd=f"{(scope.spent if scope else NOTHING) / PICO:f}",
+        unknown_usd=f"{(scope.unknown if scope else NOTHING) / PICO:f}",
         findings=findings,
         kept_as=f"doctor/live-{started:%Y-%m-%d}.json",
     )
@@ -113,19 +121,15 @@ def probe_live(
     return report
 
 
-async def _probe_all(prober: Prober, probes: Any) -> list[Finding]:
-    findings = []
-    for probe in probes:
-        name = probe.__name__
-        before, began = prober.spent, time.monotonic()
-        try:
-            finding = await probe(prober)
-        except NotAsked as error:
-            finding = Finding(name, "skipped", str(error))
-        finding.cost_picodollars = prober.spent - before
-        finding.facts["seconds"] = round(time.monotonic() - began, 2)
-        findings.append(finding)
-    return findings
+async def _probe(prober: Prober, probe: Any) -> Finding:
+    before, began = prober.spent, time.monotonic()
+    try:
+        finding: Finding = await probe(prober)
+    except NotAsked as error:
+        finding = Finding(probe.__name__, "skipped", str(error))
+    finding.cost_picodollars = Pico(prober.spent - before)
+    finding.facts["seconds"] = round(time.monotonic() - began, 2)
+    return finding
 
 
 def run_live(

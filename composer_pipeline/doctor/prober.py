@@ -1,12 +1,10 @@
-"""One question to the provider, reserved in the ledger, and what it found.
+"""One question to the provider, paid through the ledger, and what it found.
 
-Belongs here: what a probe may do. Does not belong here: the probes (``doctor.probes``) and
-their report (``doctor.live``).
+Belongs here: what a probe may do. Does not belong here: the probes (``doctor.probes``), their
+report (``doctor.live``), and paying (``replay.paid_call``).
 """
 
-import asyncio
 import secrets
-from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Literal
 
@@ -15,12 +13,13 @@ import msgspec
 import orjson
 
 from composer_pipeline.chat.messages import Conversion
-from composer_pipeline.money import PICO, to_pico
+from composer_pipeline.money import NOTHING, PICO, Pico
 from composer_pipeline.replay.catalogue.fetch import Catalogue
-from composer_pipeline.replay.ledger.ledger import Call, Ledger, Reply
+from composer_pipeline.replay.ledger.values import Call
+from composer_pipeline.replay.paid_call import PaidCalls
 from composer_pipeline.replay.provider.bounds import worst_case
 from composer_pipeline.replay.provider.client import Wire, request_key, serialise
-from composer_pipeline.replay.provider.outcome import Outcome, read_json
+from composer_pipeline.replay.provider.outcome import Outcome, pico_or_none, read_json
 from composer_pipeline.replay.teachers import Teacher, TeacherSet
 
 Status = Literal["ok", "warn", "fail", "skipped"]
@@ -56,8 +55,7 @@ class Prober:
     Args:
         teacher_set: names the endpoint.
         teacher: the cheapest teacher; it is asked.
-        ledger: every question is reserved in it before it is sent.
-        run_id: the session's scope.
+        calls: pays for every question.
         api_key: sent as a bearer token; ``None`` only for a simulated endpoint.
         catalogue: the endpoint's models, where it has a catalogue.
         patience: how long to wait.
@@ -67,8 +65,7 @@ class Prober:
         self,
         teacher_set: TeacherSet,
         teacher: Teacher,
-        ledger: Ledger,
-        run_id: str,
+        calls: PaidCalls,
         api_key: str | None,
         catalogue: Catalogue | None,
         patience: Patience,
@@ -77,9 +74,8 @@ class Prober:
         self.teacher = teacher
         self.catalogue = catalogue
         self.patience = patience
-        self.spent = 0
-        self._ledger = ledger
-        self._run_id = run_id
+        self.spent = NOTHING
+        self._calls = calls
         self._key = api_key
 
     def body(self, text: str, *, max_tokens: int = 16, **more: Any) -> bytes:
@@ -99,7 +95,7 @@ class Prober:
 
     async def ask(
         self, body: bytes, *, again: bool = False, cut_s: float | None = None,
-        amount: int | None = None,
+        amount: Pico | None = None,
     ) -> Outcome:  # fmt: skip
         """Send a body once, with its worst case reserved first.
 
@@ -107,52 +103,30 @@ class Prober:
             body: the exact bytes.
             again: the bytes were answered before; send them all the same.
             cut_s: disconnect after so many seconds of silence.
-            amount: worst case in picodollars, where the teacher's is not it.
+            amount: worst case, where the teacher's is not it.
 
         Raises:
             NotAsked: the worst case does not fit in what is left.
         """
         endpoint = self.teacher_set.endpoint
-        name = endpoint.name + ("#again" if again else "")
-        key = request_key(name, body)
-        today = datetime.now(UTC).strftime("%Y-%m-%d")
-        teacher = self.teacher.name
-        scopes = [
-            f"run:{self._run_id}", f"day:{today}", f"month:{today[:7]}", f"teacher:{teacher}",
-            "global",
-        ]  # fmt: skip
+        key = request_key(endpoint.name + ("#again" if again else ""), body)
         # Not a day: no partition of replies ever shows these calls.
-        call = Call("doctor", teacher, "doctor", "doctor", {"model": self.teacher.model})
+        call = Call("doctor", self.teacher.name, "doctor", "doctor", {"model": self.teacher.model})
         bounded = self.teacher.model_copy(update={"max_tokens": _max_tokens(body)})
         worst = worst_case(bounded, body) if amount is None else amount
-        admission = self._ledger.reserve(key, worst, scopes, call, send=True)
+        admission = await self._calls.reserve(key, worst, call)
         if admission.kind != "reserved":
             where = f" in scope {admission.scope}" if admission.scope else ""
             raise NotAsked(f"{admission.kind}{where}: {Decimal(worst) / PICO:f} USD do not fit")
-        timeout = cut_s or self.patience.read_timeout_s
-        async with Wire(endpoint, self._key, read_timeout_s=timeout, connections=1) as wire:
-            try:
-                outcome = await wire.chat(body)
-            except asyncio.CancelledError:
-                self._ledger.mark_unknown(admission.attempt, "cancelled")
-                raise
-        await self._settle(admission.attempt, outcome)
+        async with self._wire(cut_s or self.patience.read_timeout_s) as wire:
+            outcome = await self._calls.send(wire, admission.attempt, body)
+            await self._calls.settle(wire, admission.attempt, outcome)
+        self.spent = Pico(self.spent + (outcome.cost or 0))
         return outcome
 
-    async def _settle(self, attempt: str, outcome: Outcome) -> None:
-        if outcome.kind == "billed":
-            cost, source = outcome.cost or 0, outcome.source_id
-            told = await self.generation_cost(source) if source else cost
-            reply = Reply(
-                "billed", outcome.status, outcome.body, told, outcome.generation_id,
-                outcome.latency_ms, "recovered" if source else "bought",
-            )  # fmt: skip
-            self.spent += cost
-            self._ledger.settle(attempt, cost, reply, source=source)
-        elif outcome.kind in ("unknown", "unpriced"):
-            self._ledger.mark_unknown(attempt, outcome.detail, raw=outcome.body or None)
-        else:
-            self._ledger.release(attempt, outcome.detail)
+    def _wire(self, timeout_s: float) -> Wire:
+        endpoint = self.teacher_set.endpoint
+        return Wire(endpoint, self._key, read_timeout_s=timeout_s, connections=1)
 
     async def get(self, path: str, **query: str) -> tuple[int, Any]:
         """Return status and decoded JSON of an account endpoint; (0, None) if unreachable."""
@@ -168,27 +142,17 @@ class Prober:
         except (aiohttp.ClientError, TimeoutError):
             return 0, None
 
-    async def generation_cost(self, generation: str) -> int | None:
-        """Return what ``/generation`` says that a generation cost, in picodollars."""
-        status, told = await self.get("generation", id=generation)
-        return _pico(_data(told).get("total_cost")) if status == 200 else None
+    async def generation_cost(self, generation: str) -> Pico | None:
+        """Return what ``/generation`` says that a generation cost."""
+        async with self._wire(self.patience.read_timeout_s) as wire:
+            return await wire.generation_cost(generation)
 
-    async def key_usage(self) -> int | None:
-        """Return what ``/key`` says that the key has used, in picodollars."""
+    async def key_usage(self) -> Pico | None:
+        """Return what ``/key`` says that the key has used."""
         status, told = await self.get("key")
-        return _pico(_data(told).get("usage")) if status == 200 else None
+        data = told.get("data") if isinstance(told, dict) else None
+        return pico_or_none(data.get("usage")) if status == 200 and isinstance(data, dict) else None
 
 
 def _max_tokens(body: bytes) -> int:
     return int(orjson.loads(body)["max_completion_tokens"])
-
-
-def _data(told: Any) -> dict[str, Any]:
-    data = told.get("data") if isinstance(told, dict) else None
-    return data if isinstance(data, dict) else {}
-
-
-def _pico(value: Any) -> int | None:
-    if isinstance(value, bool) or not isinstance(value, Decimal | int | str):
-        return None
-    return to_pico(value)

@@ -234,7 +234,7 @@ REPLIES = TableSpec(
             "latency_ms": (_F, "from sending to the last byte"),
             "obtained": (_S, "bought, or recovered from the provider's response cache"),
             "simulated": (_B, "true when a loopback teacher answered"),
-            "raw": (pa.binary(), "reply bytes as received, zstd"),
+            "raw": (pa.binary(), "reply, redacted, zstd; the ledger keeps the bytes as received"),
             "schema_source": (_S, "where the tool schemas came from"),
             "converter_version": (_S, "version of the message converter"),
             "created_at": (TIMESTAMP, "when the reply was settled"),

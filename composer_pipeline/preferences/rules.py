@@ -4,6 +4,7 @@ Belongs here: fields, defaults and their checks. Does not belong here: applying 
 (``preferences.pairs.filters``, ``preferences.quality.statistics``).
 """
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -51,6 +52,13 @@ class NearDuplicates(_Model):
     tail_chars: Annotated[int, Field(ge=100, le=100_000)] = 2000
 
 
+class JudgeRule(_Model):
+    """Who is asked, for money, whether two actions mean the same (level L3)."""
+
+    teacher: str
+    max_usd: Annotated[Decimal, Field(gt=0, le=1_000_000, allow_inf_nan=False)]
+
+
 class PreferenceRules(_Model):
     """A preference recipe."""
 
@@ -59,6 +67,7 @@ class PreferenceRules(_Model):
     contamination: Contamination = Contamination()
     separability: Separability = Separability()
     near_duplicates: NearDuplicates = NearDuplicates()
+    semantic_judge: JudgeRule | None = None
 
     @staticmethod
     def load(path: str | Path) -> "PreferenceRules":

@@ -5,22 +5,27 @@ text needs. Does not belong here: the tables (``redaction.patterns``) and the wa
 over values (``redaction.text``).
 """
 
-import hashlib
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+
+import orjson
 
 from composer_pipeline.redaction import patterns as kinds
 from composer_pipeline.redaction.assignments import (
     ASSIGNMENT_GATE,
     ASSIGNMENT_LITERALS,
     find_assignments,
-    is_literal_secret,
     is_secret_name,
 )
-from composer_pipeline.redaction.encoded import ENCODED_LITERALS, decoded_runs
-from composer_pipeline.redaction.line_breaks import BREAK, BROKEN, EXAMPLE, MANY_LINES, joined_end
+from composer_pipeline.redaction.commands import ProgramRule
+from composer_pipeline.redaction.edits import PERSONAL, Edit, Found, Ledger, Trace
+from composer_pipeline.redaction.literals import (
+    EXAMPLE,
+    holds_key,
+    is_given_secret,
+    is_literal_secret,
+)
 from composer_pipeline.redaction.people import (
     DOMAIN,
     EMAIL_KEPT,
@@ -32,26 +37,30 @@ from composer_pipeline.redaction.people import (
     names_a_user,
 )
 from composer_pipeline.redaction.prefilter import Gate, searcher
+from composer_pipeline.redaction.structures import (
+    COOKIE_GATE,
+    cookie_values,
+    document_edits,
+    find_cookies,
+    find_kubernetes,
+)
+from composer_pipeline.redaction.tables.contexts import CONTEXTS, Context
+from composer_pipeline.redaction.tables.programs import PROGRAMS
 from composer_pipeline.redaction.user_rules import RedactionRules, second_net
+from composer_pipeline.redaction.views.base64_runs import ENCODED_LITERALS, decoded_runs
+from composer_pipeline.redaction.views.escapes import VIEWS, Decoded, View
+from composer_pipeline.redaction.views.line_breaks import BREAK, BROKEN, MANY_LINES, joined_end
 
-Rule = Callable[[str, "Ledger"], str]
+#: A rule's function: a text and the ledger of this redaction to the text redacted.
+Rule = Callable[[str, Ledger], str]
+#: A rule by its id.
+Row = tuple[str, Rule]
+Finder = Callable[[str], Iterable[Found]]
 
-
-class Ledger:
-    """Counts of one redaction, by kind."""
-
-    __slots__ = ("counts", "placeholders")
-
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-        self.placeholders = 0
-
-    def placeholder(self, kind: str, value: str, label: str | None = None) -> str:
-        """Count a replacement and return what stands for ``value`` now."""
-        self.counts[kind] += 1
-        self.placeholders += 1
-        digest = hashlib.blake2b(value.encode("utf-8", "replace"), digest_size=2).hexdigest()
-        return f"[{label or f'SECRET_{kind}'}_{digest}]"
+#: Rules that also judge values by their keys.
+KEYED = frozenset(("assigned", "account", "keyed"))
+_MAX_PASSES = 8
+_MAX_DEPTH = 3
 
 
 class Rules:
@@ -59,83 +68,133 @@ class Rules:
 
     Args:
         rules: a user's rules.
+        off: ids of built-in rules to leave out; only tests have a use for it.
     """
 
-    def __init__(self, rules: RedactionRules) -> None:
+    def __init__(self, rules: RedactionRules, off: Iterable[str] = ()) -> None:
         self._allow = frozenset(rules.allow)
         self._allow_patterns = [re.compile(text) for text in rules.allow_patterns]
         self._names = tuple(rules.names)
-        self._rules: list[Rule] = []
+        self._off = frozenset(off)
+        self._rules: list[Row] = []
         self._gates: list[Gate] = []
         self._always: list[int] = []
         for extra in rules.patterns:
             pattern = partial(self._pattern, extra.kind, re.compile(extra.pattern))
-            self._add((extra.literal,) if extra.literal else (), pattern)
-        self._shapes = [
-            (kind, hints, kinds.compile_kind(body)) for kind, hints, body in kinds.SHAPES
-        ]
-        for kind, hints, shape in self._shapes:
-            self._add(hints, partial(self._shape, kind, hints, shape))
-        self._add(ENCODED_LITERALS, self._encoded)
-        for kind, hints, body in kinds.CONTEXTS:
-            context = partial(self._pattern, kind, kinds.compile_kind(body))
-            self._add(hints, context, _URL_GATE if kind == "URL_PASSWORD" else "")
-        self.accounts = self._account
-        self._add(kinds.ACCOUNT_LITERALS, self.accounts)
-        self.assigned = self._assigned
-        self._add(ASSIGNMENT_LITERALS, self.assigned, ASSIGNMENT_GATE)
-        self._add(("@",), self._email, _EMAIL_GATE)
-        self._add(kinds.URL_HOST_LITERALS, partial(self._host, kinds.URL_HOST))
-        self._add(kinds.SSH_LITERALS, partial(self._host, kinds.SSH_TARGET))
-        self._add(kinds.MACHINE_LITERALS, self._machine)
+            self._add(f"file/{extra.kind}", (extra.literal,) if extra.literal else (), pattern)
+        for kind, hints, body in kinds.SHAPES:
+            shape = partial(self._shape, kind, hints, kinds.compile_kind(body))
+            self._add(f"shape/{kind}", hints, shape)
+        self._add("view/base64", ENCODED_LITERALS, self._encoded)
+        for row in CONTEXTS:
+            context = partial(self._context, row, kinds.compile_kind(row.pattern))
+            self._add(f"context/{row.name}", row.literals, context, row.gate)
+        for program in PROGRAMS:
+            command = ProgramRule(program)
+            rule = partial(self._finder, command)
+            self._add(f"command/{program.name}", command.literals, rule, command.gate)
+        self._add("cookies", ("cookie",), partial(self._finder, find_cookies), COOKIE_GATE)
+        self._add("kubernetes", ("secret",), partial(self._finder, find_kubernetes), _MANIFEST_GATE)
+        self._add("document", _DOCUMENT_LITERALS, self._document, _DOCUMENT_GATE)
+        self._add("account", kinds.ACCOUNT_LITERALS, self._account)
+        self._add("keyed", _KEYED_LITERALS, _nothing, _KEYED_GATE)
+        self._add("assigned", ASSIGNMENT_LITERALS, self._assigned, ASSIGNMENT_GATE)
+        self._add("email", ("@",), self._email, _EMAIL_GATE)
+        self._add("host/url", kinds.URL_HOST_LITERALS, partial(self._host, kinds.URL_HOST))
+        self._add("host/ssh", kinds.SSH_LITERALS, partial(self._host, kinds.SSH_TARGET))
+        self._add("host/machine", kinds.MACHINE_LITERALS, self._machine)
         for name in rules.hosts:
             named = re.compile(rf"(?<![A-Za-z0-9_-])(?i:{re.escape(name)})(?![A-Za-z0-9_-])")
-            self._add((name,), partial(self._named_host, named))
+            self._add("file/host", (name,), partial(self._named_host, named))
         for literal, home in HOMES:
             gate = _DRIVE_GATE if literal == "users" else ""
-            self._add((literal,), partial(self._home, literal, home), gate)
+            self._add(
+                f"home/{literal.strip('/-')}", (literal,), partial(self._home, literal, home), gate
+            )
+        for view in VIEWS:
+            self._add(f"view/{view.name}", view.literals, partial(self._view, view), view.gate)
         if rules.second_net:
-            self._add((), self._second_net)
+            self._add("second_net", (), self._second_net)
         self._search = searcher(self._gates)
 
-    def _add(self, hints: tuple[str, ...], rule: Rule, gate: str = "") -> None:
+    def _add(self, name: str, hints: tuple[str, ...], rule: Rule, gate: str = "") -> None:
         """Add a rule that finds nothing in a text without one of ``hints``."""
+        if name in self._off:
+            return
         number = len(self._rules)
-        self._rules.append(rule)
+        self._rules.append((name, rule))
         if hints:
             self._gates.append(Gate(number, hints, gate))
         else:
             self._always.append(number)
 
-    def active(self, text: bytes, names: Iterable[str]) -> list[Rule]:
+    @property
+    def ids(self) -> list[str]:
+        """The ids of all rules, in order of precedence."""
+        return [name for name, _ in self._rules]
+
+    def active(self, source: bytes, names: Iterable[str]) -> list[Row]:
         """Return the rules that may find something, in order of precedence.
 
         Args:
-            text: the text in UTF-8; JSON source will do.
+            source: the JSON of a text or a value.
             names: user names of this text.
         """
-        found = self._search(text)
+        found = self._search(source)
         found.update(self._always)
         chosen = [self._rules[number] for number in sorted(found)]
         for name in {*names, *self._names}:
-            if len(name) > 2 and is_personal(name) and name.encode() in text:
-                chosen.append(partial(self._user, name))
+            if len(name) > 2 and is_personal(name) and name.encode() in source:
+                chosen.append(("user", partial(self._user, name)))
         return chosen
 
-    def keyed(self, key: str, value: str, ledger: Ledger) -> str:
-        """Redact a value that its key gives away."""
+    def settle(self, text: str, active: list[Row], ledger: Ledger) -> str:
+        """Return the text with all that the active rules find replaced.
+
+        A placeholder can end a word, so that what follows it is now seen to be a secret;
+        hence the rules run until nothing more is found.
+        """
+        for _ in range(_MAX_PASSES):
+            before = ledger.placeholders
+            for name, rule in active:
+                ledger.rule = name
+                text = rule(text, ledger)
+            if ledger.placeholders == before:
+                break
+        return text
+
+    def keyed(self, key: str, value: str, certain: bool, ledger: Ledger) -> str:
+        """Redact a value that its key gives away, or for ``certain`` the structure around it."""
+        if self._kept(value):
+            return value
+        if certain:
+            return ledger.placeholder("KEYED", value) if is_given_secret(value, 3) else value
+        if "cookie" in key.lower() and "=" in value and len(value) < 8000:
+            return self._finder(cookie_values, value, ledger)
+        if _HEADER.fullmatch(key) and len(value) < 8000:
+            line = f"{key}: {value}"
+            for name, rule in self._rules:
+                if name in _HEADER_RULES:
+                    line = rule(line, ledger)
+            if not line.endswith(f" {value}"):
+                return line.removeprefix(f"{key}: ")
         if kinds.ACCOUNT_KEY.search(key) and kinds.ACCOUNT_VALUE.fullmatch(value):
             return self._replace_account(value, ledger)
         if not 6 <= len(value) <= 500 or not is_secret_name(key):
             return value
         if any(c.isspace() for c in value) or not is_literal_secret(key, value):
             return value
-        if "[SECRET_" in value or "${" in value or self._allowed(value):
-            return value
-        return ledger.placeholder("ASSIGNED", value)
+        return value if "${" in value else ledger.placeholder("ASSIGNED", value)
 
     def _allowed(self, value: str) -> bool:
         return value in self._allow or any(p.fullmatch(value) for p in self._allow_patterns)
+
+    def _kept(self, value: str) -> bool:
+        return "[SECRET_" in value or "[EMAIL_" in value or self._allowed(value)
+
+    def _finder(self, find: Finder, text: str, ledger: Ledger) -> str:
+        found = [f for f in find(text) if not self._kept(text[f.start : f.end])]
+        return ledger.put(text, found) if found else text
 
     # -- secrets -----------------------------------------------------------------
 
@@ -150,76 +209,101 @@ class Rules:
         if not any(hint in text for hint in hints):
             return text
         if kind not in MANY_LINES and BROKEN.search(text):
-            text = self._wrapped(kind, hints, pattern, text, ledger)
-        return pattern.sub(partial(self._whole, kind, ledger), text)
+            text = ledger.put(text, self._broken(kind, hints, pattern, text))
+        return ledger.put(text, self._whole(kind, pattern, text))
 
-    def _whole(self, kind: str, ledger: Ledger, match: re.Match[str]) -> str:
-        value = match[0]
-        if EXAMPLE.search(value) or self._allowed(value):
-            return value
-        return ledger.placeholder(kind, value)
+    def _whole(self, kind: str, pattern: re.Pattern[str], text: str) -> Iterator[Found]:
+        for match in pattern.finditer(text):
+            value = match[0]
+            if EXAMPLE.search(value) or self._allowed(value):
+                continue
+            if kind == "PRIVATE_KEY" and not holds_key(value):
+                continue
+            yield Found(*match.span(), kind)
 
-    def _wrapped(
-        self,
-        kind: str,
-        hints: tuple[str, ...],
-        pattern: re.Pattern[str],
-        text: str,
-        ledger: Ledger,
-    ) -> str:
-        """Replace secrets that line breaks split."""
-        parts, done = [], 0
+    def _broken(
+        self, kind: str, hints: tuple[str, ...], pattern: re.Pattern[str], text: str
+    ) -> Iterator[Found]:
+        """Yield secrets that line breaks split."""
+        done = 0
         for at in sorted({m.start() for hint in hints for m in re.finditer(re.escape(hint), text)}):
             start = at
             while start > done and at - start < 12 and text[start - 1].isalnum():
                 start -= 1
             end = joined_end(pattern, text, start) if start >= done else 0
-            if not end or self._allowed(text[start:end]):
-                continue
-            value = BREAK.sub("", text[start:end])
-            parts += [text[done:start], ledger.placeholder(kind, value)]
-            done = end
-        return "".join([*parts, text[done:]]) if parts else text
+            if end and not self._allowed(text[start:end]):
+                yield Found(start, end, kind, BREAK.sub("", text[start:end]))
+                done = end
 
     def _encoded(self, text: str, ledger: Ledger) -> str:
-        """Replace base64 that holds a secret known by its shape."""
-        parts, done = [], 0
+        """Replace base64 that holds a secret."""
+        if ledger.depth >= _MAX_DEPTH:
+            return text
+        found = []
         for start, end, plain in decoded_runs(text):
-            kind = next((k for k, p in self._plain_kinds() if p.search(plain)), None)
-            if kind is None or start < done or self._allowed(text[start:end]):
-                continue
-            parts += [text[done:start], ledger.placeholder(kind, text[start:end])]
-            done = end
-        return "".join([*parts, text[done:]]) if parts else text
+            inner = Ledger(depth=ledger.depth + 1, names=ledger.names)
+            self.settle(plain, self.active(dump_text(plain), ()), inner)
+            kind = next((k for k in inner.counts if k not in _NOT_ALONE), None)
+            if kind is not None and not self._allowed(text[start:end]):
+                found.append(Found(start, end, kind))
+        return ledger.put(text, found)
 
-    def _plain_kinds(self) -> Iterable[tuple[str, re.Pattern[str]]]:
-        yield from ((kind, pattern) for kind, _, pattern in self._shapes)
-        yield "URL_PASSWORD", _URL_PASSWORD
+    def _view(self, view: View, text: str, ledger: Ledger) -> str:
+        """Replace what is found in another reading of the text."""
+        if ledger.depth >= _MAX_DEPTH:
+            return text
+        escapes = list(view.escapes(text))
+        if not escapes:
+            return text
+        decoded = Decoded(text, escapes)
+        active = self.active(dump_text(decoded.text), ledger.names)
+        inner = Ledger(Trace(len(decoded.text)), ledger.depth + 1, ledger.names)
+        self.settle(decoded.text, active, inner)
+        if not inner.counts or inner.trace is None:
+            return text
+        ledger.counts.update(inner.counts)
+        ledger.placeholders += inner.placeholders
+        merged: list[Edit] = []
+        for edit in inner.trace.edits():
+            start, end = decoded.source(edit.start, edit.end)
+            rule = f"{ledger.rule}/{edit.rule}"
+            if merged and start < merged[-1].end:  # two in one escape
+                last = merged.pop()
+                merged.append(Edit(last.start, max(end, last.end), last.new + edit.new, rule))
+            else:
+                merged.append(Edit(start, end, edit.new, rule))
+        return ledger.replace(text, merged)
+
+    def _document(self, text: str, ledger: Ledger) -> str:
+        judge = partial(judged, self, ledger)
+        edits = [Edit(*edit, ledger.rule) for edit in document_edits(text, judge)]
+        return ledger.replace(text, edits)
+
+    def _context(self, row: Context, pattern: re.Pattern[str], text: str, ledger: Ledger) -> str:
+        found = []
+        for match in pattern.finditer(text):
+            value = match["value"]
+            if self._kept(value) or EXAMPLE.search(value):
+                continue
+            if row.judge is None or row.judge(value):
+                found.append(Found(*match.span("value"), row.kind))
+        return ledger.put(text, found)
 
     def _pattern(self, kind: str, pattern: re.Pattern[str], text: str, ledger: Ledger) -> str:
         group: str | int = "value" if "value" in pattern.groupindex else 0
-
-        def replace(match: re.Match[str]) -> str:
+        found = []
+        for match in pattern.finditer(text):
             value = match[group]
-            if "[SECRET_" in value or "[EMAIL_" in value:
-                return match[0]  # replaced already
-            if EXAMPLE.search(value) or self._allowed(value):
-                return match[0]
-            if kind in _PASSWORDS and value.lower() in _DUMMY_PASSWORDS:
-                return match[0]
-            start, end = (at - match.start() for at in match.span(group))
-            return match[0][:start] + ledger.placeholder(kind, value) + match[0][end:]
-
-        return pattern.sub(replace, text)
+            if self._kept(value) or EXAMPLE.search(value):
+                continue
+            found.append(Found(*match.span(group), kind))
+        return ledger.put(text, found)
 
     def _assigned(self, text: str, ledger: Ledger) -> str:
-        parts, done = [], 0
-        for start, end in find_assignments(text):
-            value = text[start:end]
-            if start >= done and not self._allowed(value):
-                parts += [text[done:start], ledger.placeholder("ASSIGNED", value)]
-                done = end
-        return "".join([*parts, text[done:]]) if parts else text
+        found = find_assignments(text)
+        return ledger.put(
+            text, (Found(a, b, "ASSIGNED") for a, b in found if not self._allowed(text[a:b]))
+        )
 
     def _second_net(self, text: str, ledger: Ledger) -> str:
         if len(text) < 16:
@@ -232,69 +316,58 @@ class Rules:
             if re.search(rf"\[[A-Z_]*{re.escape(secret)}[A-Za-z0-9_]*\]", text):
                 continue  # a part of a placeholder
             kind = re.sub(r"[^A-Z0-9]+", "_", found[secret].upper())
-            while secret in text:
-                text = text.replace(secret, ledger.placeholder(kind, secret), 1)
+            places = (m.span() for m in re.finditer(re.escape(secret), text))
+            text = ledger.put(text, [Found(*place, kind) for place in places])
         return text
 
     # -- accounts, addresses, hosts ------------------------------------------------
 
     def _account(self, text: str, ledger: Ledger) -> str:
-        def replace(match: re.Match[str]) -> str:
-            start, end = (at - match.start() for at in match.span("value"))
-            new = self._replace_account(match["value"], ledger)
-            return match[0][:start] + new + match[0][end:]
-
         for pattern in _ACCOUNTS:
-            text = pattern.sub(replace, text)
+            found = [
+                Found(*match.span("value"), "ACCOUNT")
+                for match in pattern.finditer(text)
+                if not self._public_account(match["value"])
+            ]
+            text = ledger.put(text, found)
         return text
 
     def _replace_account(self, value: str, ledger: Ledger) -> str:
-        if kinds.EXAMPLE_ACCOUNT.fullmatch(value) or self._allowed(value):
-            return value
-        return ledger.placeholder("ACCOUNT", value.lower(), "ACCOUNT")
+        return value if self._public_account(value) else ledger.placeholder("ACCOUNT", value)
+
+    def _public_account(self, value: str) -> bool:
+        return kinds.EXAMPLE_ACCOUNT.fullmatch(value) is not None or self._allowed(value)
 
     def _email(self, text: str, ledger: Ledger) -> str:
-        parts, done = [], 0
+        found = []
         at = text.find("@")
         while at >= 0:
             domain = DOMAIN.match(text, at + 1)
             start = local_start(text, at) if domain else at
-            if domain and start < at and start >= done:
+            if domain and start < at:
                 address = text[start : domain.end()]
                 if not EMAIL_KEPT.search(address) and not self._allowed(address):
-                    parts += [
-                        text[done:start],
-                        ledger.placeholder("EMAIL", address.lower(), "EMAIL"),
-                    ]
-                    done = domain.end()
+                    found.append(Found(start, domain.end(), "EMAIL"))
             at = text.find("@", at + 1)
-        return "".join([*parts, text[done:]]) if parts else text
+        return ledger.put(text, found)
 
     def _host(self, pattern: re.Pattern[str], text: str, ledger: Ledger) -> str:
-        def replace(match: re.Match[str]) -> str:
-            whole, begin = match[0], match.start()
-            host = match["host"]
-            if not kinds.PUBLIC_HOST.fullmatch(host) and not self._allowed(host):
-                start, end = (at - begin for at in match.span("host"))
-                new = ledger.placeholder("HOST", host.lower(), "HOST")
-                whole = whole[:start] + new + whole[end:]
+        found = []
+        for match in pattern.finditer(text):
             user = match.groupdict().get("user")
             if user and is_personal(user) and user not in SERVICE_USERS | self._allow:
-                start, end = (at - begin for at in match.span("user"))
-                ledger.counts["USER"] += 1
-                whole = whole[:start] + "user" + whole[end:]
-            return whole
-
-        return pattern.sub(replace, text)
+                found.append(Found(*match.span("user"), "USER"))
+            host = match["host"]
+            if not kinds.PUBLIC_HOST.fullmatch(host) and not self._allowed(host):
+                found.append(Found(*match.span("host"), "HOST"))
+        return ledger.put(text, found)
 
     def _machine(self, text: str, ledger: Ledger) -> str:
-        return kinds.MACHINE.sub(lambda m: self._one_host(m[0], ledger), text)
+        return self._named_host(kinds.MACHINE, text, ledger)
 
     def _named_host(self, pattern: re.Pattern[str], text: str, ledger: Ledger) -> str:
-        return pattern.sub(lambda m: self._one_host(m[0], ledger), text)
-
-    def _one_host(self, host: str, ledger: Ledger) -> str:
-        return host if self._allowed(host) else ledger.placeholder("HOST", host.lower(), "HOST")
+        hosts = (m for m in pattern.finditer(text) if not self._allowed(m[0]))
+        return ledger.put(text, (Found(*m.span(), "HOST") for m in hosts))
 
     # -- persons -------------------------------------------------------------------
 
@@ -302,23 +375,21 @@ class Rules:
         names = self._personal(pattern, text)
         certain = set()
         for name in names if literal.startswith("/") else ():
-            # Most of them by a plain replacement, which is far faster than a pattern.
             prefix = literal if literal == "/home/" else "/Users/"
             if count := text.count(f"{prefix}{name}/"):
-                text = text.replace(f"{prefix}{name}/", f"{prefix}user/")
-                ledger.counts["HOME"] += count
                 certain.add(name)
+                if ledger.trace is None:
+                    # Most of them by a plain replacement, which is far faster than a pattern.
+                    text = text.replace(f"{prefix}{name}/", f"{prefix}user/")
+                    ledger.counts["HOME"] += count
         if not names or not self._personal(pattern, text):
             return text
-
-        def replace(match: re.Match[str]) -> str:
+        found = []
+        for match in pattern.finditer(text):
             name = match["name"]
-            if name not in names or (name not in certain and is_route(match)):
-                return match[0]
-            ledger.counts["HOME"] += 1
-            return match[0][: -len(name)] + "user"
-
-        return pattern.sub(replace, text)
+            if name in names and (name in certain or not is_route(match)):
+                found.append(Found(*match.span("name"), "HOME"))
+        return ledger.put(text, found)
 
     def _personal(self, pattern: re.Pattern[str], text: str) -> set[str]:
         found = set(pattern.findall(text))
@@ -328,46 +399,54 @@ class Rules:
         if name not in text or self._allowed(name):
             return text
 
-        def replace(match: re.Match[str]) -> str:
-            if not names_a_user(match):
-                return match[0]
-            ledger.counts["USER"] += 1
-            return "user"
-
-        return re.sub(re.escape(name), replace, text)
+        known = (m for m in re.finditer(re.escape(name), text) if names_a_user(m))
+        return ledger.put(text, (Found(*m.span(), "USER") for m in known))
 
 
 # In the syntax that `re` and Hyperscan share; they hold on JSON source too.
-_URL_GATE = r"://[^\s/@\"]*:[^\s/@\"]+@"
+_MANIFEST_GATE = r"kind:(?:\s|\\[\"'])*secret"
+_DOCUMENT_LITERALS = ("secret", "sensitive", "cookie", "authorization", *ASSIGNMENT_LITERALS)
+#: A key and its value inside a string that is JSON itself.
+_DOCUMENT_GATE = (
+    r"\\\"(?:kind\\\":\s?\\\"secret|sensitive\\\":\s?true|[a-z0-9_-]*(?:key|secret|token|pass|pwd|credential"
+    r"|auth|cookie|authorization|salt)[a-z0-9_-]*\\\"\s?[:,])"
+)
+_KEYED_LITERALS = ('"',)
+#: A key of an object, or the first of a pair, that may tell of a secret.
+_KEYED_GATE = (
+    r"[a-z0-9_-]*(?:key|secret|token|pass|pwd|credential|auth|cookie|authorization|salt)[a-z0-9_-]*\"[:,]\""
+    r"|\"(?:sensitive\":true|kind\":\"secret)|\"value\":\""
+)
+_HEADER = re.compile(
+    r"(?i)(?:proxy-)?authorization|auth|(?:x-|api|private-|job-|dd-|circle-|ocp-)[\w-]*"
+)
+_HEADER_RULES = frozenset(
+    f"context/{name}"
+    for name in ("authorization_basic", "authorization_token", "authorization_bare", "bearer",
+                 "authorization_signature", "secret_header", "docker_auth")
+)  # fmt: skip
 _EMAIL_GATE = r"[A-Za-z0-9._%+-]@[A-Za-z0-9-]+\.[A-Za-z]"
 _DRIVE_GATE = r"[A-Za-z]:[\\/]+users[\\/]"
 _ACCOUNTS = [kinds.compile_kind(body) for body in kinds.ACCOUNTS]
+#: What does not make base64 worth replacing as a whole.
+_NOT_ALONE = frozenset(("HOME", "USER", *(PERSONAL - {"EMAIL"})))
 
 
-_URL_PASSWORD = kinds.compile_kind(
-    next(body for kind, _, body in kinds.CONTEXTS if kind == "URL_PASSWORD")
-)
-_PASSWORDS = frozenset(("URL_PASSWORD", "CONNECTION_PASSWORD", "NETRC_PASSWORD"))
-#: What manuals and development set-ups write where a password goes.
-_DUMMY_PASSWORDS = frozenset(
-    [
-        "pass",
-        "password",
-        "passwd",
-        "pwd",
-        "secret",
-        "token",
-        "user",
-        "pw",
-        "postgres",
-        "guest",
-        "tiger",
-        "admin",
-        "root",
-        "test",
-        "changeme",
-        "mysql",
-        "xxx",
-        "dev",
-    ]
-)
+def _nothing(text: str, ledger: Ledger) -> str:
+    return text
+
+
+def judged(rules: Rules, ledger: Ledger, key: str, value: str, certain: bool) -> str:
+    """Return :meth:`Rules.keyed`, with the ledger first: for ``partial``."""
+    return rules.keyed(key, value, certain, ledger)
+
+
+def dump_text(text: str) -> bytes:
+    """Return a text as the JSON on which gates are tried."""
+    try:
+        return orjson.dumps(text)
+    except (TypeError, orjson.JSONEncodeError):  # a lone surrogate
+        return orjson.dumps(_SURROGATES.sub("?", text))
+
+
+_SURROGATES = re.compile("[\ud800-\udfff]")

@@ -133,65 +133,6 @@ SHAPES: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ),
 )
 
-#: Secrets that a name or a position gives away; only the group ``value`` is replaced.
-#: The literals are lower case.
-CONTEXTS: tuple[tuple[str, tuple[str, ...], str], ...] = (
-    (
-        "AWS_SECRET",
-        ("secret",),
-        r"(?i:secret(?:_access)?_?key|secretaccesskey)\\*[\"']?\s*[=:]\s*\\*[\"']?"
-        r"(?P<value>[A-Za-z0-9/+]{40})(?![A-Za-z0-9/+])",
-    ),
-    (
-        "BEARER_TOKEN",
-        ("bearer",),
-        r"(?<![A-Za-z0-9_])(?i:bearer)\s+(?=[A-Za-z._~+/-]{0,200}[0-9])(?P<value>[A-Za-z0-9._~+/-]{20,}=*)",
-    ),
-    (
-        "BASIC_AUTH",
-        ("authorization",),
-        r"(?i:authorization\\*[\"']?\s*[:=,]\s*\\*[\"']?basic)\s+(?P<value>[A-Za-z0-9+/]{10,}=*)",
-    ),
-    (
-        "BASIC_AUTH",
-        ("curl",),
-        r"(?i:curl)\b[^\n|;&]{0,300}?\s(?:-u|--user)[ =]?[\"']?[A-Za-z0-9_.@+-]{1,64}:"
-        r"(?P<value>(?=[^\s\"']*[0-9!@#%^&*])[^\s\"'$`:{}<>]{6,100})",
-    ),
-    ("TWILIO_KEY", ("twilio",), r"(?<![A-Za-z0-9])(?P<value>SK[a-f0-9]{32})(?![A-Za-z0-9])"),
-    ("AZURE_KEY", ("accountkey",), r"(?i:accountkey)=(?P<value>[A-Za-z0-9+/]{60,}={0,2})"),
-    ("AZURE_SAS", ("sig=",), r"[?&;]sig=(?P<value>(?:[A-Za-z0-9+/_-]|%[0-9A-Fa-f]{2}){40,}=*)"),
-    (
-        "CONNECTION_PASSWORD",
-        ("password=", "pwd=", "password =", "pwd ="),
-        r";\s?(?i:password|pwd)\s?=\s?(?P<value>[^;\"'\s${}<>\[\]]{4,100})(?=;|\\*[\"'])",
-    ),
-    (
-        "NETRC_PASSWORD",
-        ("machine",),
-        r"machine\s+\S+\s+login\s+\S+\s+password\s+(?P<value>[^\s\"'${}<>\[\]]{4,100})",
-    ),
-    (
-        "OPTION_PASSWORD",
-        ("--password", "--passwd", "--passphrase", "sshpass"),
-        r"(?:(?<![A-Za-z0-9-])--(?:[a-z]+-)?(?:password|passwd|passphrase)[= ]|sshpass -p ?)"
-        r"[\"']?(?P<value>(?=[A-Za-z_.-]*[0-9!@#%^&*])[A-Za-z0-9!@#%^&*_+=.~?/-]{6,100})(?![A-Za-z0-9(])",
-    ),
-    (
-        "XML_PASSWORD",
-        ("password>", "apikey>", "secret>"),
-        r"<(?:[A-Za-z]*:)?(?i:[A-Za-z]*password|apikey|[A-Za-z]*secret)>"
-        r"(?P<value>(?=[^<]*[0-9!@#%^&*])[^<>\s${}]{6,200})</",
-    ),
-    (
-        "URL_PASSWORD",
-        ("://",),
-        r"://(?<=[A-Za-z0-9]://)[^\s/:@\"'`<>\\]{0,100}:"
-        r"(?P<value>[^\s/@\"'`<>\\${}*\[\]()%]{3,200}|(?:[^\s/@\"'`<>\\${}*\[\]()%]|%[0-9A-Fa-f]{2}){3,200})"
-        r"@(?=[A-Za-z0-9\[])",
-    ),
-)
-
 _UUID = r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"
 #: Account ids, in a context that says so; the group ``value`` becomes ``[ACCOUNT_xxxx]``.
 ACCOUNTS: tuple[str, ...] = (

@@ -94,8 +94,8 @@ _OWNED = re.compile(
 )
 _ROUTE = re.compile(
     r"(?i)(?:(?:href|to|routes?|router|path|pathname|url|link|redirect\w*|navigate\w*|push|replace|get"
-    r"|post|put|patch|delete|use|src|action|goto|visit|page|fetch|location)[\"']?\s?[=:(]+\s?\{?"
-    r"|(?:GET|POST|PUT|PATCH|DELETE|HEAD)\s)[\"'`]?$"
+    r"|post|put|patch|delete|use|src|action|goto|visit|page|fetch|location)\\*[\"']?\s?[=:(]+\s?\{?"
+    r"|(?:GET|POST|PUT|PATCH|DELETE|HEAD)\s)\\*[\"'`]?$"
 )
 _WORD = re.compile(r"[a-z]+(?:-[a-z]+)*")
 
@@ -122,7 +122,7 @@ def is_route(match: re.Match[str]) -> bool:
     if not match[0].startswith("/home/") or not _WORD.fullmatch(match["name"]):
         return False
     text, end = match.string, match.end()
-    if text[end : end + 1] not in ("'", '"', "`", " ", "?", "#"):
+    if text[end : end + 1] not in ("'", '"', "`", " ", "?", "#", "\\"):
         return False
     return _ROUTE.search(text[max(0, match.start() - 24) : match.start()]) is not None
 

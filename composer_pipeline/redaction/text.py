@@ -26,13 +26,15 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import orjson
 
-from composer_pipeline.redaction.engine import Ledger, Rule, Rules
+from composer_pipeline.redaction.edits import Ledger
+from composer_pipeline.redaction.engine import KEYED, Row, Rules, dump_text, judged
 from composer_pipeline.redaction.people import user_names
+from composer_pipeline.redaction.structures import with_keys
 from composer_pipeline.redaction.user_rules import REDACTION_VERSION, RedactionRules
 
 __all__ = [
@@ -43,8 +45,6 @@ __all__ = [
     "redact_value",
     "user_names",
 ]
-
-_MAX_PASSES = 8
 
 
 def redact_text(
@@ -64,12 +64,11 @@ def redact_text(
     Raises:
         InputError: the redaction file is missing or wrong.
     """
-    ledger = Ledger()
+    ledger = Ledger(names=names)
     if len(text) < 6:
         return text, ledger.counts
     compiled = _compiled(rules)
-    active = compiled.active(text.encode("utf-8", "surrogatepass"), names)
-    return _settle(text, active, ledger), ledger.counts
+    return compiled.settle(text, compiled.active(dump_text(text), names), ledger), ledger.counts
 
 
 def redact_value(
@@ -85,22 +84,25 @@ def redact_value(
     """
     compiled = _compiled(rules)
     active = compiled.active(_dump(value), names)
-    return _redact(value, compiled, active) if active else (value, Counter())
+    return _redact(value, compiled, active, names) if active else (value, Counter())
 
 
-def _redact(value: Any, compiled: Rules, active: list[Rule]) -> tuple[Any, Counter[str]]:
-    ledger = Ledger()
+def _redact(
+    value: Any, compiled: Rules, active: list[Row], names: Iterable[str]
+) -> tuple[Any, Counter[str]]:
+    ledger = Ledger(names=names)
     if isinstance(value, str):
-        return _settle(value, active, ledger), ledger.counts
-    if compiled.assigned in active or compiled.accounts in active:
-        value = _with_keys(value, compiled, ledger)
+        return compiled.settle(value, active, ledger), ledger.counts
+    if any(name in KEYED for name, _ in active):
+        ledger.rule = "keyed"
+        value = with_keys(value, partial(judged, compiled, ledger))
     leaves: list[str] = []
     _collect(value, leaves)
     before = ledger.counts.copy()
-    parts = _settle(_SEPARATOR.join(leaves), active, ledger).split(_SEPARATOR)
+    parts = compiled.settle(_SEPARATOR.join(leaves), active, ledger).split(_SEPARATOR)
     if len(parts) != len(leaves):  # a separator in the text, or a rule that ran over one
         ledger.counts = before
-        parts = [_settle(leaf, active, ledger) for leaf in leaves]
+        parts = [compiled.settle(leaf, active, ledger) for leaf in leaves]
     if parts == leaves:
         return value, ledger.counts
     return _rebuild(value, iter(parts)), ledger.counts
@@ -133,22 +135,6 @@ def _rebuild(item: Any, parts: Iterator[str]) -> Any:
     return item
 
 
-def _with_keys(item: Any, compiled: Rules, ledger: Ledger) -> Any:
-    """Redact the values that their keys give away."""
-    if isinstance(item, list):
-        return [_with_keys(part, compiled, ledger) for part in item]
-    if not isinstance(item, dict):
-        return item
-    names = (item.get("name"), item.get("key"))
-    named = next((name for name in names if isinstance(name, str)), "")
-    return {
-        key: compiled.keyed(named if key == "value" and named else key, part, ledger)
-        if isinstance(part, str)
-        else _with_keys(part, compiled, ledger)
-        for key, part in item.items()
-    }
-
-
 def redact_json(
     source: bytes, names: Iterable[str] = (), rules: RedactionRules | None = None
 ) -> tuple[bytes, Counter[str]]:
@@ -169,38 +155,29 @@ def redact_json(
     active = compiled.active(source, names)
     if not active:
         return source, Counter()
-    value, counts = _redact(_load(source), compiled, active)
+    value, counts = _redact(_load(source), compiled, active, names)
     return (_dump(value) if counts else source), counts
 
 
 def find_secrets(
-    text: str, names: Iterable[str] = (), rules: RedactionRules | None = None
+    value: Any, names: Iterable[str] = (), rules: RedactionRules | None = None
 ) -> list[str]:
-    """Return the kinds of what :func:`redact_text` would replace, sorted.
+    """Return the kinds of what redaction would replace in a text or a value, sorted.
 
-    Empty on redacted text, and on JSON of redacted text; anything else is a reason to
-    refuse to send or publish. The text of a JSON object or array is decoded first.
+    This one function decides what may be stored in a table, sent to a teacher or published:
+    a message is scanned whole, each string together with its keys. It finds nothing in what
+    was redacted; anything else is a reason to refuse.
+
+    Args:
+        value: a text, or a JSON value such as a message.
+        names: as in :func:`redact_text`.
+        rules: as in :func:`redact_text`.
 
     Raises:
         InputError: the redaction file is missing or wrong.
     """
-    if text[:1] in ("{", "["):
-        try:
-            return sorted(redact_value(json.loads(text), names, rules)[1].elements())
-        except (ValueError, RecursionError):
-            pass
-    return sorted(redact_text(text, names, rules)[1].elements())
-
-
-def _settle(text: str, active: list[Rule], ledger: Ledger) -> str:
-    # A placeholder can end a word, so that what follows it is now seen to be a secret.
-    for _ in range(_MAX_PASSES):
-        before = ledger.placeholders
-        for rule in active:
-            text = rule(text, ledger)
-        if ledger.placeholders == before:
-            break
-    return text
+    redact = redact_text if isinstance(value, str) else redact_value
+    return sorted(redact(value, names, rules)[1].elements())
 
 
 def _load(source: bytes) -> Any:

@@ -31,7 +31,7 @@ from composer_pipeline.errors import InputError
 
 #: Version of the built-in rules. It is part of the lake: messages that another version
 #: redacted are redacted again from the archive.
-REDACTION_VERSION = 2
+REDACTION_VERSION = 3
 
 
 def _regex(text: str) -> str:

@@ -6,8 +6,8 @@ the last scan for secrets. Does not belong here: asking (``replay.engine.run``) 
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 import orjson
@@ -16,6 +16,7 @@ from composer_pipeline.chat.day_tools import Toolsets
 from composer_pipeline.chat.messages import Conversion, to_chat
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.money import Pico
 from composer_pipeline.replay.catalogue.fetch import Verdict, terms_of
 from composer_pipeline.replay.ledger.ledger import Call
 from composer_pipeline.replay.provider.bounds import worst_case
@@ -30,7 +31,7 @@ BYTES_PER_TOKEN = 4
 
 
 class Question(msgspec.Struct, frozen=True):
-    """One body for one teacher. ``amount`` is its worst case in picodollars.
+    """One body for one teacher. ``amount`` is its worst case.
 
     ``skip`` says why it will not be sent although it could be; ``refuse`` says why it must
     not be sent.
@@ -38,7 +39,7 @@ class Question(msgspec.Struct, frozen=True):
 
     body: bytes
     key: str
-    amount: int
+    amount: Pico
     call: Call
     skip: str = ""
     refuse: str = ""
@@ -169,8 +170,8 @@ class Questions:
             digest = hashlib.blake2b(orjson.dumps(part), digest_size=16).digest()
             if digest in self._clean:
                 continue
-            # Decoded strings, not JSON source: escapes hide where a word begins.
-            if any(find_secrets(text) for text in _strings(part)):
+            # The whole message, decoded: its keys tell what its values are.
+            if find_secrets(part):
                 return True
             self._clean.add(digest)
         return False
@@ -178,15 +179,3 @@ class Questions:
 
 def _when(state: "TraceState") -> float:
     return state.ts.timestamp() if state.ts else 0.0
-
-
-def _strings(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            yield str(key)
-            yield from _strings(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _strings(inner)

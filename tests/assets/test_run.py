@@ -20,6 +20,8 @@ from composer_pipeline.traces.archive.harvest import session_days
 from examples.demo.profile import demo_settings, loopback
 from examples.demo.run import QUIET
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:

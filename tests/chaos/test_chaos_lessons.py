@@ -4,7 +4,10 @@ import time
 from decimal import Decimal
 from pathlib import Path
 
+from composer_pipeline.money import Pico
+from composer_pipeline.replay.ledger import rules
 from composer_pipeline.replay.ledger.ledger import Call, Ledger, Reply
+from composer_pipeline.replay.ledger.values import CacheHit
 from composer_pipeline.replay.provider.outcome import classify
 
 
@@ -15,22 +18,22 @@ def test_a_sweep_never_frees_money_of_a_teacher_that_was_billed(tmp_path: Path) 
     sum out would leave room under the first one's ceiling that is already spent.
     """
     with Ledger(tmp_path / "ledger.db") as ledger:
-        ledger.set_ceiling("teacher:a", Decimal("0.000000000100"))
+        ledger.do(rules.set_ceiling("teacher:a", Decimal("0.000000000100")))
         for teacher in ("a", "b"):
             call = Call(teacher, teacher, "s", "2026-11-16", {})
             scopes = ["run:r", f"teacher:{teacher}", "global"]
-            attempt = ledger.reserve(teacher, 100, scopes, call).attempt
-            ledger.mark_sent(attempt)
-            ledger.mark_unknown(attempt, "reset")
-        ledger.sweep("run:r", 90, 0)
+            attempt = ledger.do(rules.reserve(teacher, Pico(100), scopes, call)).attempt
+            ledger.do(rules.mark_sent(attempt))
+            ledger.do(rules.mark_unknown(attempt, "reset"))
+        ledger.do(rules.sweep("run:r", Pico(90), Pico(0)))
         status = ledger.status()
         assert status["run:r"].spent == status["global"].spent == 90
         assert status["teacher:a"].spent >= 90
         call = Call("more", "a", "s", "2026-11-16", {})
-        more = ledger.reserve("more", 11, ["run:r", "teacher:a", "global"], call)
+        more = ledger.do(rules.reserve("more", Pico(11), ["run:r", "teacher:a", "global"], call))
         assert (more.kind, more.scope) == ("refused", "teacher:a")
         # What the provider's meter says later is still what the run has spent.
-        assert ledger.sweep("run:r", 90, 0).spent_pico == 90
+        assert ledger.do(rules.sweep("run:r", Pico(90), Pico(0))).spent_pico == 90
 
 
 def test_half_a_cache_hit_is_not_the_reply() -> None:
@@ -51,17 +54,17 @@ def test_what_a_sweep_has_charged_is_not_charged_again_by_a_hit(tmp_path: Path) 
     call = Call("s1", "a", "s", "2026-11-16", {})
     scopes = ["run:r", "teacher:a", "global"]
     with Ledger(tmp_path / "ledger.db") as ledger:
-        first = ledger.reserve("k", 100, scopes, call, send=True).attempt
-        ledger.mark_unknown(first, "owner died")
-        ledger.sweep("run:r", 40, 0)  # gen-1 was billed 40
-        second = ledger.reserve("k", 100, scopes, call, send=True).attempt
-        ledger.mark_unknown(second, "reset")  # a hit of gen-1 that was lost on its way
-        third = ledger.reserve("k", 100, scopes, call, send=True).attempt
-        reply = Reply("billed", 200, b"{}", 40, "gen-3", 1.0, "recovered")
-        assert ledger.settle(third, 0, reply, source="gen-1")
+        first = ledger.do(rules.reserve("k", Pico(100), scopes, call, send=True)).attempt
+        ledger.do(rules.mark_unknown(first, "owner died"))
+        ledger.do(rules.sweep("run:r", Pico(40), Pico(0)))  # gen-1 was billed 40
+        second = ledger.do(rules.reserve("k", Pico(100), scopes, call, send=True)).attempt
+        ledger.do(rules.mark_unknown(second, "reset"))  # a hit of gen-1 that was lost on its way
+        third = ledger.do(rules.reserve("k", Pico(100), scopes, call, send=True)).attempt
+        reply = Reply(200, b"{}", "gen-3", 1.0)
+        assert ledger.do(rules.settle(third, CacheHit("gen-1", Pico(40)), reply))
         sums = ledger.status()["run:r"]
         assert (sums.spent, sums.unknown) == (40, 100)
-        swept = ledger.sweep("run:r", 40, 0)
+        swept = ledger.do(rules.sweep("run:r", Pico(40), Pico(0)))
         assert (swept.swept_pico, swept.spent_pico) == (0, 40)
         (row,) = ledger.rows("a", "2026-11-16")
         assert row["cost"] == 40
@@ -72,13 +75,23 @@ def test_a_call_that_died_is_not_bought_again_while_it_is_generated(tmp_path: Pa
     call = Call("s1", "a", "s", "2026-11-16", {})
     ledger = Ledger(tmp_path / "ledger.db")
     with Ledger(tmp_path / "ledger.db") as other:
-        lost = ledger.reserve("k", 100, ["global"], call, send=True).attempt
-        ledger.mark_unknown(lost, "reset")
-        assert other.reserve("k", 100, ["global"], call, recover_after_s=60).kind == "busy"
-        assert other.reserve("other", 100, ["global"], call, recover_after_s=60).attempt
-        ledger.reserve("dies", 100, ["global"], call, send=True)
+        lost = ledger.do(rules.reserve("k", Pico(100), ["global"], call, send=True)).attempt
+        ledger.do(rules.mark_unknown(lost, "reset"))
+        assert (
+            other.do(rules.reserve("k", Pico(100), ["global"], call, recover_after_s=60)).kind
+            == "busy"
+        )
+        assert other.do(
+            rules.reserve("other", Pico(100), ["global"], call, recover_after_s=60)
+        ).attempt
+        ledger.do(rules.reserve("dies", Pico(100), ["global"], call, send=True))
         ledger.close()
-        assert other.reserve("dies", 100, ["global"], call, recover_after_s=60).kind == "busy"
+        assert (
+            other.do(rules.reserve("dies", Pico(100), ["global"], call, recover_after_s=60)).kind
+            == "busy"
+        )
         time.sleep(0.2)
-        assert other.reserve("dies", 100, ["global"], call, recover_after_s=0.1).attempt
-        assert other.reserve("k", 100, ["global"], call).attempt
+        assert other.do(
+            rules.reserve("dies", Pico(100), ["global"], call, recover_after_s=0.1)
+        ).attempt
+        assert other.do(rules.reserve("k", Pico(100), ["global"], call)).attempt

@@ -13,6 +13,8 @@ from composer_pipeline.settings import recipes_dir
 from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
 from examples.demo.profile import loopback
 
+pytestmark = pytest.mark.slow
+
 
 def call(*arguments: str, env: dict[str, str] | None = None) -> dict[str, Any]:
     done = subprocess.run(

@@ -16,6 +16,8 @@ from composer_pipeline.diloco.supervisor import ReplicaCommand, ReplicasFailed, 
 from composer_pipeline.errors import InputError
 from tests.places import ROOT
 
+pytestmark = pytest.mark.slow
+
 TOY = Path(__file__).with_name("toy_replica.py")
 SPEC = DiLoCoSpec(
     rounds=4,

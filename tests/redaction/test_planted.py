@@ -100,7 +100,7 @@ IN_CONTEXT: list[tuple[str, str, str]] = [
     ("AWS_SECRET", '"SecretAccessKey": "{}",', some(40)),
     ("BEARER_TOKEN", "curl -H 'Authorization: Bearer {}' https://a.b", some(40)),
     ("BASIC_AUTH", "Authorization: Basic {}", base64.b64encode(b"bob:" + b"h7!kw92x").decode()),
-    ("BASIC_AUTH", "curl -s -u bob:{} https://api.acme.org/x", "h7!kw92x"),
+    ("COMMAND", "curl -s -u bob:{} https://api.acme.org/x", "h7!kw92x"),
     ("URL_PASSWORD", "psql postgres://bob:{}@db/x", "s3cr3t!kd"),
     ("URL_PASSWORD", "REDIS=redis://:{}@cache:6379", some(20)),
     ("URL_PASSWORD", "git clone https://oauth2:{}@git.acme.org/x", some(30)),
@@ -121,7 +121,11 @@ IN_CONTEXT: list[tuple[str, str, str]] = [
     ("ASSIGNED", "const clientSecret = '{}';", some(20)),
     ("ASSIGNED", '{{\\"api_key\\": \\"{}\\"}}', some(32, HEX)),
     ("ASSIGNED", "spring:\n  datasource:\n    password: {}\n    user: bob\n", "hunter22"),
-    ("ASSIGNED", "kind: Secret\ndata:\n  password: {}\n", base64.b64encode(b"hunter22x").decode()),
+    (
+        "KUBERNETES",
+        "kind: Secret\ndata:\n  password: {}\n",
+        base64.b64encode(b"hunter22x").decode(),
+    ),
 ]
 
 
@@ -276,7 +280,7 @@ def test_a_telling_key_of_a_tool_input() -> None:
         "token": "<your token>",
     }
     redacted, counts = redact_value(value)
-    assert counts == {"ASSIGNED": 3, "ACCOUNT": 1}
+    assert counts == {"ASSIGNED": 2, "AUTH_HEADER": 1, "ACCOUNT": 1}
     for key in ("uuid", "passwordField", "token"):
         assert redacted[key] == value[key]
     assert redacted["env"][1] == {"name": "PORT", "value": "h22222"}

@@ -4,6 +4,7 @@ import importlib.metadata
 import importlib.util
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -110,3 +111,14 @@ def test_the_room_imports_no_heavy_module():
         "assert not bad, bad"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+def test_a_running_program_may_register_a_trainer_but_take_no_name():
+    trainers = replace(registry.TRAINERS, group="none.installed", registered={})
+    trainers.register("sampled", Sampled)
+    assert isinstance(trainers.get("sampled"), Sampled)
+    assert trainers.names() == ["trl", "sampled"]
+    with pytest.raises(InputError, match="trainer 'trl' is known already"):
+        trainers.register("trl", Sampled)
+    with pytest.raises(InputError, match=r"'odd'.*does not keep the protocol Trainer"):
+        trainers.register("odd", NotATrainer)  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import expect
 
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.replay.ledger import rules
 from composer_pipeline.replay.ledger.ledger import ledger_target, open_ledger
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script
@@ -60,7 +61,7 @@ def test_two_backfills_stop_at_one_ceiling(
     days = lake.days("states")
     ceiling = Decimal("0.06")
     with open_ledger(ledger_target(lake)) as ledger:
-        ledger.set_ceiling("global", ceiling)
+        ledger.do(rules.set_ceiling("global", ceiling))
     dagster = start_dagster()
 
     _backfill(dagster, page, days[0], days[1])
@@ -78,7 +79,7 @@ def test_two_backfills_stop_at_one_ceiling(
     expect(page.get_by_text("not_bought").first).to_be_visible()
 
     with open_ledger(ledger_target(lake)) as ledger:
-        ledger.set_ceiling("global", Decimal(5))
+        ledger.do(rules.set_ceiling("global", Decimal(5)))
     bought = len(server.bills)
     _backfill(dagster, page, days[0], days[3])
     latest = [run for run in dagster.wait_for_runs(3) if run not in runs]

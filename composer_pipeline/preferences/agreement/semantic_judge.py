@@ -1,18 +1,20 @@
 """Level L3: a paid judge that says whether two different actions mean the same.
 
-Belongs here: the question, reading the answer, and paying for it through the ledger. Does
-not belong here: where L3 stands among the levels (``preferences.actions.levels``). Off by default:
-``levels.level`` and ``agree.vote`` take a judge only from a caller that made one.
+Belongs here: the question, reading the answer, and whom a recipe asks. Does not belong here:
+paying (``replay.paid_call``), and where L3 stands among the levels
+(``preferences.actions.levels``). Off by default: ``semantic_judge`` of the preference recipe
+names a teacher, and only then does ``pairs`` ask it.
 
-Every call is reserved at its worst case before it is sent and settled with its answer in one
-transaction, in the same ledger and scopes as replies. A pair that was judged before costs
-nothing: its key is the hash of the exact bytes.
+A pair that was judged before costs nothing: its key is the hash of the exact bytes.
 """
 
 import asyncio
 import hashlib
+import os
 import re
-from datetime import UTC, datetime
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from decimal import Decimal
 from typing import Any
 
@@ -20,11 +22,19 @@ import msgspec
 import orjson
 
 from composer_pipeline.actions import Action
-from composer_pipeline.errors import BudgetExhausted, InputError
-from composer_pipeline.replay.ledger.ledger import Call, Ledger, Reply
+from composer_pipeline.errors import BudgetExhausted, ComposerError, InputError
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.money import NOTHING, ceiling_of, to_usd
+from composer_pipeline.preferences.rules import JudgeRule
+from composer_pipeline.replay.catalogue.fetch import preflight
+from composer_pipeline.replay.ledger import rules
+from composer_pipeline.replay.ledger.group_commit import Commits
+from composer_pipeline.replay.ledger.ledger import Ledger, ledger_target
+from composer_pipeline.replay.ledger.values import Call
+from composer_pipeline.replay.paid_call import PaidCalls
 from composer_pipeline.replay.provider.bounds import worst_case
 from composer_pipeline.replay.provider.client import Wire, request_key
-from composer_pipeline.replay.teachers import Endpoint, Teacher
+from composer_pipeline.replay.teachers import Endpoint, Teacher, TeacherSet
 
 _TASK = (
     "Two coding agents were in the same situation. Say whether their actions have the same"
@@ -53,7 +63,7 @@ class SemanticJudge:
         api_key: bearer token; ``None`` only for a simulated endpoint.
 
     Raises:
-        InputError: the ceiling is not above 0.
+        InputError: the ceiling is no amount above 0 USD.
     """
 
     def __init__(
@@ -66,12 +76,11 @@ class SemanticJudge:
         run_id: str,
         api_key: str | None = None,
     ) -> None:
-        if max_usd <= 0:
-            raise InputError("max_usd of a semantic judge has to be above 0")
+        ceiling_of(max_usd, "max_usd of a semantic judge")
         self.asked = self.cached = self.unjudged = 0
         self._judge, self._endpoint, self._ledger = judge, endpoint, ledger
-        self._scope, self._key = f"run:{run_id}", api_key
-        ledger.set_ceiling(self._scope, max_usd)
+        self._run_id, self._key = run_id, api_key
+        ledger.do(rules.set_ceiling(f"run:{run_id}", max_usd))
         self._runner = asyncio.Runner()
         self._answers: dict[str, bool] = {}
         self._known: dict[str, bytes] | None = None
@@ -82,16 +91,28 @@ class SemanticJudge:
     def __exit__(self, *exc: object) -> None:
         self._runner.close()
 
+    def figures(self) -> dict[str, Any]:
+        """Return what was asked and what it cost, as the report of ``pairs`` shows it."""
+        scope = self._ledger.status().get(f"run:{self._run_id}")
+        return {
+            "asked": self.asked,
+            "cached": self.cached,
+            "unjudged": self.unjudged,
+            "spent_usd": to_usd(scope.spent if scope else NOTHING),
+            "unknown_usd": to_usd(scope.unknown if scope else NOTHING),
+        }
+
     def __call__(self, a: Action, b: Action) -> bool:
         """Say whether two actions mean the same.
 
         Raises:
             BudgetExhausted: the ledger has no room for the worst case of this question.
+            ComposerError: the judge is quarantined, or the endpoint refuses the account.
         """
         from composer_pipeline.redaction.text import find_secrets
 
         body = self._body(a, b)
-        if any(find_secrets(action.to_json()) for action in (a, b)):
+        if find_secrets([orjson.loads(action.to_json()) for action in (a, b)]):
             self.unjudged += 1
             return False
         key = request_key(self._endpoint.name, body)
@@ -142,47 +163,86 @@ class SemanticJudge:
 
     async def _ask(self, key: str, body: bytes) -> bytes:
         """Send a question at most :data:`TRIES` times; empty bytes where nothing came back."""
-        today = datetime.now(UTC).strftime("%Y-%m-%d")
-        scopes = [
-            self._scope, f"day:{today}", f"month:{today[:7]}", f"teacher:{self._teacher}",
-            f"partition:{DAY}", "global",
-        ]  # fmt: skip
         pair = hashlib.blake2b(body, digest_size=16).hexdigest()
         call = Call(pair, self._teacher, "", DAY, {"kind": "semantic"})
         amount = worst_case(self._judge, body)
-        async with Wire(self._endpoint, self._key) as wire:
+        async with (
+            Commits(self._ledger) as commits,
+            Wire(self._endpoint, self._key) as wire,
+        ):
+            calls = PaidCalls(commits, self._run_id)
             for _ in range(TRIES):
-                admission = self._ledger.reserve(key, amount, scopes, call)
+                admission = await calls.reserve(key, amount, call)
                 if admission.kind == "refused":
                     raise BudgetExhausted(
                         f"budget exhausted in scope {admission.scope}; the semantic judge of"
                         " level L3 stopped there"
                     )
+                if admission.kind == "quarantined":
+                    raise ComposerError(f"{self._teacher} is quarantined: {admission.why}")
+                if admission.kind == "cached":  # another process has asked meanwhile
+                    self._known = None
+                    return self._recorded().get(key, b"")
                 if admission.kind != "reserved":
                     return b""
-                self._ledger.mark_sent(admission.attempt)
                 self.asked += 1
-                try:
-                    outcome = await wire.chat(body)
-                except asyncio.CancelledError:
-                    self._ledger.mark_unknown(admission.attempt, "cancelled")
-                    raise
+                outcome = await calls.send(wire, admission.attempt, body)
+                await calls.settle(wire, admission.attempt, outcome)
                 if outcome.kind == "billed":
-                    reply = Reply(
-                        "billed", outcome.status, outcome.body, outcome.cost,
-                        outcome.generation_id, outcome.latency_ms,
-                    )  # fmt: skip
-                    self._ledger.settle(
-                        admission.attempt, outcome.cost or 0, reply, source=outcome.source_id
-                    )
                     return outcome.body
-                if outcome.kind in ("unknown", "unpriced"):
-                    self._ledger.mark_unknown(admission.attempt, outcome.detail)
-                else:
-                    self._ledger.release(admission.attempt, outcome.detail)
+                if outcome.stop:
+                    raise ComposerError(f"{self._teacher} cannot be asked: {outcome.detail}")
                 if not outcome.retryable:
                     break
         return b""
+
+
+@contextmanager
+def open_judge(
+    lake: Lake,
+    rule: JudgeRule | None,
+    teachers: str | os.PathLike[str],
+    *,
+    max_usd: Decimal | None = None,
+    ledger: str | os.PathLike[str] | None = None,
+) -> Iterator[SemanticJudge | None]:
+    """Open the judge that a preference recipe asks for; ``None`` where it asks nobody.
+
+    Args:
+        lake: has the ledger, where ``ledger`` is ``None``.
+        rule: ``semantic_judge`` of the recipe.
+        teachers: the teacher file that has the judge.
+        max_usd: ceiling in place of the recipe's.
+        ledger: path or URL of the ledger.
+
+    Raises:
+        InputError: no such teacher, a bad ceiling, a missing API key, or a ceiling without a
+            judge.
+        ComposerError: the catalogue rules the judge out.
+    """
+    if rule is None:
+        if max_usd is not None:
+            raise InputError("--judge-max-usd: the preference recipe names no semantic_judge")
+        yield None
+        return
+    teacher_set = TeacherSet.load(teachers)
+    (teacher,) = teacher_set.select([rule.teacher])
+    api_key = teacher_set.api_key()
+    verdict = preflight(lake, teacher_set, [teacher]).get(teacher.name)
+    if verdict and verdict.stop:
+        raise ComposerError(f"semantic_judge {teacher.name} cannot be asked: {verdict.stop}")
+    with (
+        Ledger(ledger_target(lake, ledger)) as opened,
+        SemanticJudge(
+            teacher,
+            teacher_set.endpoint,
+            opened,
+            max_usd=rule.max_usd if max_usd is None else max_usd,
+            run_id=f"judge-{uuid.uuid4().hex}",
+            api_key=api_key,
+        ) as judge,
+    ):
+        yield judge
 
 
 def verdict_of(body: bytes) -> bool | None:

@@ -135,7 +135,8 @@ def vote(
             family are controls, and those that are empty or in another language are excluded;
             neither votes.
         quorum: fewest families that make a winner.
-        semantic: judge of meaning for level L3 (``levels.level``); off by default.
+        semantic: judge of meaning for level L3 (``levels.level``), asked about the agent's
+            action and each vote: L3 joins no votes. Off by default.
     """
     situation = situation_of(state)
     kept, excluded = screen(state.messages, state.action, replies)
@@ -161,13 +162,13 @@ def vote(
     tally["to_student"] = tuple(
         [(b.reply.teacher, far) for b, far in zip(voters, near, strict=True)]
         + [
-            (b.reply.teacher, level_of(student, b.read, situation, semantic=semantic).level)
+            (b.reply.teacher, level_of(student, b.read, situation).level)
             for b in sorted(controls, key=_order)
         ]
     )
     if not voters:
         return Vote(**tally)
-    distance = _distances(voters, situation, semantic)
+    distance = _distances(voters, situation)
     clusters = _complete_linkage([ballot.mutating for ballot in voters], distance)
     sizes = sorted((len(cluster) for cluster in clusters), reverse=True)
     runner_up = sizes[1] if len(sizes) > 1 else 0
@@ -321,14 +322,11 @@ def _one_a_family(
     return voters, doubles
 
 
-def _distances(
-    voters: Sequence[_Ballot], situation: Situation, semantic: Semantic | None
-) -> list[list[Level]]:
+def _distances(voters: Sequence[_Ballot], situation: Situation) -> list[list[Level]]:
     grid = [[Level.L0] * len(voters) for _ in voters]
     for i, a in enumerate(voters):
         for j in range(i):
-            verdict = level_of(a.read, voters[j].read, situation, semantic=semantic)
-            grid[i][j] = grid[j][i] = verdict.level
+            grid[i][j] = grid[j][i] = level_of(a.read, voters[j].read, situation).level
     return grid
 
 

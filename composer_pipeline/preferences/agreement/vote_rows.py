@@ -31,11 +31,15 @@ REASONS: dict[str, str] = {
     "one_family": "only one family of teachers gave a usable reply",
     "no_quorum": "no two families agreed with each other",
     "tie": "two groups of families of the same size disagreed",
+    "same_meaning": "the teachers agreed, and to the paid judge the agent's action means the same",
     "style": "the teachers did the agent's action on the same target in another way",
     "agrees_with_student": "the teachers agreed with the agent",
     "too_close": "the teachers agreed only loosely, and the agent's action is of the same class",
     "pair": "the teachers agreed with each other against the agent",
 }
+
+#: The reasons of states whose teachers agree with each other and with the agent.
+CONFIRMED = frozenset({"agrees_with_student", "style", "same_meaning"})
 
 
 def reason_of(outcome: Vote, n_replies: int) -> str:
@@ -54,6 +58,8 @@ def reason_of(outcome: Vote, n_replies: int) -> str:
     if outcome.winner_action is None:
         sizes = sorted((len(cluster) for cluster in outcome.clusters), reverse=True)
         return "tie" if sizes[0] > 1 else "no_quorum"
+    if outcome.student_level is Level.L3:
+        return "same_meaning"
     if outcome.tier == "style":
         return "style"
     return "agrees_with_student" if outcome.agrees_with_student else "too_close"
@@ -117,7 +123,7 @@ def ballot_row(
         "controls": [name in controls for name, _, _ in raters],
         "mutates": [canon.mutates(action) for _, _, action in raters],
         "labels": [labels.get(name) for name, _, _ in raters],
-        "levels": _levels([action for _, _, action in raters], situation),
+        "levels": _levels(raters, situation, dict(outcome.to_student)),
         "winners": sorted(reply.teacher for reply in outcome.members),
         "unusable": [*unusable, *(f"{e.teacher}: {e.kind}: {e.detail}" for e in outcome.excluded)],
         "cost_picodollars": cost,
@@ -148,5 +154,11 @@ def level_of(row: Mapping[str, Any], first: int, second: int) -> Level:
     return Level(row["levels"][low * size - low * (low + 1) // 2 + high - low - 1])
 
 
-def _levels(actions: Sequence[Action], situation: Situation) -> list[int]:
-    return [int(level(a, b, situation).level) for a, b in combinations(actions, 2)]
+def _levels(
+    raters: Sequence[tuple[str, str, Action]], situation: Situation, near: Mapping[str, Level]
+) -> list[int]:
+    """Return the level of each two raters; ``near`` has those that the vote found to the agent."""
+    return [
+        int(near[second] if not i and second in near else level(a, b, situation).level)
+        for (i, (_, _, a)), (_, (second, _, b)) in combinations(enumerate(raters), 2)
+    ]

@@ -32,6 +32,7 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.lake.parquet import encode_parquet, table_from_rows
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.lake.tables import JSON_LIST, TableSpec
+from composer_pipeline.preferences.agreement.vote_rows import CONFIRMED
 from composer_pipeline.preferences.export.student_samples import read_samples, sampled_pairs
 from composer_pipeline.preferences.hints.from_disagreement import SOURCE, consensus_hint
 from composer_pipeline.preferences.pairs.build import RECORDED
@@ -185,7 +186,7 @@ def _sft(lake: Lake, rules: PreferenceRules, left: Counter[str]) -> list[Row]:
         if found and action == "drop":
             left["contamination"] += 1
             continue
-        agrees = ballot.get("reason") in ("agrees_with_student", "style")
+        agrees = ballot.get("reason") in CONFIRMED
         rows.append({**row, "completion": row["consensus"], "agrees_with_student": agrees})
     return rows
 

@@ -19,12 +19,14 @@ from composer_pipeline.actions import Action
 from composer_pipeline.chat.day_tools import Toolsets
 from composer_pipeline.chat.messages import action_message, to_chat
 from composer_pipeline.chat.tools import Toolset
+from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.actions import canonical as canon
+from composer_pipeline.preferences.actions.levels import Level, Semantic
 from composer_pipeline.preferences.actions.shell.lines import Place
 from composer_pipeline.preferences.agreement.eligibility import loosest_terms
 from composer_pipeline.preferences.agreement.vote import Reply, Vote, home_of, vote
-from composer_pipeline.preferences.agreement.vote_rows import ballot_row
+from composer_pipeline.preferences.agreement.vote_rows import CONFIRMED, ballot_row
 from composer_pipeline.preferences.pairs.contamination import Benchmarks, contaminated_sessions
 from composer_pipeline.preferences.pairs.filters import STAGE, hindsight, select
 from composer_pipeline.preferences.rules import Hindsight, PreferenceRules
@@ -98,6 +100,7 @@ def build_pairs(
     *,
     days: Iterable[str] | None = None,
     rules: PreferenceRules | None = None,
+    judge: Semantic | None = None,
     progress: Progress | None = None,
 ) -> PairsReport:
     """Vote on every state of some days and write ``votes``, ``pairs`` and the ledger of drops.
@@ -109,15 +112,21 @@ def build_pairs(
         lake: the lake.
         days: ``YYYY-MM-DD``; all days with states when ``None``.
         rules: the preference recipe; its defaults when not given.
+        judge: the paid judge of meaning that the recipe asks for (``open_judge``). It is asked
+            only where a pair would be made.
         progress: called after each state of a day.
 
     Raises:
-        InputError: the lake is not writable, or a list of benchmarks cannot be read.
+        InputError: the lake is not writable, a list of benchmarks cannot be read, or the
+            recipe names a judge and none is given.
+        BudgetExhausted: the judge has no money left; nothing of the day is written.
     """
     rules = rules or PreferenceRules()
+    if rules.semantic_judge and judge is None:
+        raise InputError("the preference recipe names a semantic_judge; pairs need it opened")
     benchmarks = Benchmarks.of_rules(rules)
     wanted = lake.days("states") if days is None else sorted(set(days))
-    by_day = {day: _build_day(lake, day, rules, benchmarks, progress) for day in wanted}
+    by_day = {day: _build_day(lake, day, rules, benchmarks, judge, progress) for day in wanted}
     return PairsReport(**_added(list(by_day.values())), by_day=by_day)
 
 
@@ -136,6 +145,7 @@ def _build_day(
     day: str,
     rules: PreferenceRules,
     benchmarks: Benchmarks,
+    judge: Semantic | None,
     progress: Progress | None,
 ) -> PairFigures:
     states = list(load_states(lake, days=[day]))
@@ -148,6 +158,8 @@ def _build_day(
         mine = replies.get(state.state_id, [])
         told = answered.get(state.state_id, Answers())
         outcome = vote(state, mine)
+        if judge and outcome.is_pair and outcome.student_level is Level.L4:
+            outcome = vote(state, mine, semantic=judge)
         ballots.append(
             ballot_row(
                 state,
@@ -178,7 +190,7 @@ def _build_day(
         states=len(states),
         voted=sum(row["n_families"] >= 2 for row in ballots),
         consensus=sum(row["n_agree"] > 0 for row in ballots),
-        confirmed=sum(row["reason"] in ("agrees_with_student", "style") for row in ballots),
+        confirmed=sum(row["reason"] in CONFIRMED for row in ballots),
         pairs=len(kept),
         by_tier=_count(row["tier"] for row in kept),
         by_tool=_count(row["tool_chosen"] for row in kept),

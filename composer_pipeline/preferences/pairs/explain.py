@@ -6,15 +6,22 @@ replies, so that an explanation is of what the code decides now.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from composer_pipeline.actions import Action
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.money import to_usd
-from composer_pipeline.preferences.actions.levels import Level, Situation, level
+from composer_pipeline.preferences.actions.levels import Level, Semantic, Situation, level
 from composer_pipeline.preferences.agreement.vote import Reply, Vote, situation_of, vote
-from composer_pipeline.preferences.agreement.vote_rows import REASONS, reason_of, vote_figures
+from composer_pipeline.preferences.agreement.vote_rows import (
+    CONFIRMED,
+    REASONS,
+    level_of,
+    reason_of,
+    vote_figures,
+)
 from composer_pipeline.preferences.pairs.build import REPLY_COLUMNS, reply_age, usable_of
 from composer_pipeline.trace_states import TraceState, load_state
 
@@ -52,7 +59,8 @@ def explain(lake: Lake, any_id: str) -> dict[str, Any]:
         if row["state_id"] == state_id
     ]
     replies = usable_of(rows).get(state_id, [])
-    outcome = vote(state, replies)
+    semantic = _recorded_verdicts(lake, state, replies)
+    outcome = vote(state, replies, semantic=semantic)
     reason = reason_of(outcome, len(rows))
     fate = _fate(lake, state, pair_id)
     return {
@@ -71,7 +79,7 @@ def explain(lake: Lake, any_id: str) -> dict[str, Any]:
         "cost_usd": to_usd(sum(row["cost_picodollars"] or 0 for row in rows)),
         "agent": {"model": state.model, **_action(state.action)},
         "chosen": _action(outcome.winner_action) if outcome.winner_action else None,
-        "teachers": _teachers(state, rows, replies, outcome),
+        "teachers": _teachers(state, rows, replies, outcome, semantic),
         "error_kind": state.error_kind,
         "hint": state.hint,
         "fate": fate,
@@ -81,7 +89,7 @@ def explain(lake: Lake, any_id: str) -> dict[str, Any]:
 def why(outcome: Vote, reason: str, rows: list[dict[str, Any]]) -> str:
     """Return one sentence that says why a state became a pair or not."""
     text = REASONS[reason]
-    if reason in ("pair", "style", "agrees_with_student", "too_close"):
+    if reason in ("pair", "too_close", *CONFIRMED):
         members = ", ".join(sorted(reply.teacher for reply in outcome.members))
         text = (
             f"{text}: {outcome.n_agree} of {outcome.n_families} families ({members}) within"
@@ -125,7 +133,11 @@ def _find(lake: Lake, any_id: str) -> tuple[str, str]:
 
 
 def _teachers(
-    state: TraceState, rows: list[dict[str, Any]], replies: list[Reply], outcome: Vote
+    state: TraceState,
+    rows: list[dict[str, Any]],
+    replies: list[Reply],
+    outcome: Vote,
+    semantic: Semantic | None,
 ) -> list[dict[str, Any]]:
     situation = situation_of(state) if replies else Situation()
     cluster_of = {
@@ -173,7 +185,7 @@ def _teachers(
             "wins": name in winners,
             "spokesman": outcome.winner is not None and outcome.winner.teacher == name,
             "action": _action(reply.action),
-            "level_to_agent": _verdict(reply.action, state.action, situation),
+            "level_to_agent": _verdict(reply.action, state.action, situation, semantic),
             "level_to_winner": (
                 _verdict(reply.action, outcome.winner_action, situation)
                 if outcome.winner_action
@@ -212,8 +224,25 @@ def _action(action: Action) -> dict[str, Any]:
     return {"text": action.text, "tool_calls": calls}
 
 
-def _verdict(a: Action, b: Action, situation: Situation) -> dict[str, str]:
-    found = level(a, b, situation)
+def _recorded_verdicts(lake: Lake, state: TraceState, replies: Sequence[Reply]) -> Semantic | None:
+    """Return the judge's verdicts as the row of ``votes`` has them; nobody is asked again."""
+    rows = [
+        row for row in lake.rows("votes", days=[state.day]) if row["state_id"] == state.state_id
+    ]
+    same = {
+        name
+        for row in rows
+        for place, name in enumerate(row["raters"])
+        if place and level_of(row, 0, place) is Level.L3
+    }
+    forms = {reply.action.to_json() for reply in replies if reply.teacher in same}
+    return (lambda a, b: bool({a.to_json(), b.to_json()} & forms)) if forms else None
+
+
+def _verdict(
+    a: Action, b: Action, situation: Situation, semantic: Semantic | None = None
+) -> dict[str, str]:
+    found = level(a, b, situation, semantic=semantic)
     return {"level": found.level.label, "why": found.why}
 
 

@@ -1,11 +1,9 @@
-"""One call's life: built, admitted, sent, settled, and what to do when it fails.
+"""One question's way: asked, asked again when it fails, and given up.
 
 Belongs here: the way of one (state, teacher) from its body to an answer in the ledger, or to
 the reason why there is none. Does not belong here: which is asked next
-(``replay.engine.order``), the run as a whole (``replay.engine.run``), and what an outcome is
-(``replay.provider.outcome``).
-
-A call makes two durable commits: reserved and sent, then settled with the raw bytes.
+(``replay.engine.order``), the run as a whole (``replay.engine.run``), paying
+(``replay.paid_call``), and what an outcome is (``replay.provider.outcome``).
 """
 
 import asyncio
@@ -13,16 +11,17 @@ import contextlib
 import random
 import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from composer_pipeline.money import NOTHING, Pico
 from composer_pipeline.replay.engine.answers import Answered
 from composer_pipeline.replay.engine.order import ByteGate, Unit
 from composer_pipeline.replay.engine.rate_limit import Lane
-from composer_pipeline.replay.ledger.group_commit import Commits
-from composer_pipeline.replay.ledger.ledger import Admission, Reply
+from composer_pipeline.replay.ledger import rules
+from composer_pipeline.replay.ledger.values import Admission
+from composer_pipeline.replay.paid_call import PaidCalls
 from composer_pipeline.replay.provider.bounds import anchor, anchored_tokens, worst_case
 from composer_pipeline.replay.provider.client import Wire
 from composer_pipeline.replay.provider.outcome import BUSY_STATUSES, Outcome, TokenPrice
@@ -48,9 +47,8 @@ class Caller:
 
     Args:
         questions: builds the bodies.
-        commits: group commits to the ledger.
-        run_id: the run's scope.
-        ceiling: the run's ceiling in picodollars.
+        calls: pays.
+        ceiling: the run's ceiling.
         lanes: one for each teacher.
         stop: set when nothing more may be asked.
         progress: called after each answer.
@@ -60,18 +58,17 @@ class Caller:
     def __init__(
         self,
         questions: Questions,
-        commits: Commits,
+        calls: PaidCalls,
         *,
-        run_id: str,
-        ceiling: int,
+        ceiling: Pico,
         lanes: Mapping[str, Lane],
         stop: asyncio.Event,
         progress: Progress | None = None,
         answered: Answered | None = None,
     ) -> None:
         self.questions = questions
-        self.commits = commits
-        self.run_id = run_id
+        self.calls = calls
+        self.commits = calls.commits
         self.ceiling = ceiling
         self.lanes = lanes
         self.stop = stop
@@ -88,8 +85,7 @@ class Caller:
         #: Key -> when its latest unknown attempt left, in microseconds since 1970.
         self.unknown_since: dict[str, int] = {}
         self.answered = answered
-        self._scope_lists: dict[tuple[int, str, str], list[str]] = {}
-        self._largest = 0
+        self._largest = NOTHING
         self._adopt_at = 0.0
 
     # -- one state, one teacher ----------------------------------------------------
@@ -144,10 +140,9 @@ class Caller:
         *,
         first_pass: bool,
     ) -> str:
-        scopes = self._scopes(question)
-        closed = self._closed(lane, scopes)
+        closed = self._closed(lane, question)
         if closed or question.refuse or question.skip:
-            if known := await self.commits.outcome(question.key, question.call):
+            if known := await self.commits.do(rules.outcome(question.key, question.call)):
                 self._known(question, lane, known)
             elif question.refuse:
                 lane.refused += 1
@@ -165,7 +160,7 @@ class Caller:
             if bound is not None:
                 amount = worst_case(teacher, question.body, prompt_tokens=bound)
                 question = msgspec.structs.replace(question, amount=min(question.amount, amount))
-        why, outcome = await self._buy(question, teacher, lane, scopes, first_pass=first_pass)
+        why, outcome = await self._buy(question, teacher, lane, first_pass=first_pass)
         if chained and outcome and outcome.prompt_tokens:
             measured = anchor(question.body, outcome.prompt_tokens)
             if measured:
@@ -177,7 +172,6 @@ class Caller:
         question: Question,
         teacher: Teacher,
         lane: Lane,
-        scopes: list[str],
         *,
         first_pass: bool,
     ) -> tuple[str, Outcome | None]:
@@ -196,9 +190,9 @@ class Caller:
                 await self._pause(since + self.limits.recover_after_s - time.time())
             await lane.acquire()
             try:
-                if why := self._closed(lane, scopes):
+                if why := self._closed(lane, question):
                     return why, None
-                admission = await self._admit(question, scopes, recovery=recovery, wait=wait)
+                admission = await self._admit(question, recovery=recovery, wait=wait)
                 if admission.kind == "reserved":
                     tries += 1
                     sent_us = time.time_ns() // 1000
@@ -240,18 +234,14 @@ class Caller:
             else:  # busy or wait: a call in flight will change that
                 await self._wait()
 
-    async def _admit(
-        self, question: Question, scopes: list[str], *, recovery: bool, wait: float
-    ) -> Admission:
+    async def _admit(self, question: Question, *, recovery: bool, wait: float) -> Admission:
         self._largest = max(self._largest, question.amount)
         generous = min(HEADROOM_CALLS * self._largest, self.ceiling // HEADROOM_SHARE)
-        return await self.commits.reserve(
+        return await self.calls.reserve(
             question.key,
             question.amount,
-            scopes,
             question.call,
-            headroom=0 if recovery else max(self._largest, generous),
-            send=True,
+            headroom=NOTHING if recovery else Pico(max(self._largest, generous)),
             recover_after_s=wait,
         )
 
@@ -262,10 +252,9 @@ class Caller:
         lane.calls += 1
         sent = lane.now()
         try:
-            outcome = await self.wire.chat(question.body, price)
+            outcome = await self.calls.send(self.wire, attempt, question.body, price)
         except asyncio.CancelledError:
             lane.unknown += 1
-            await self.commits.mark_unknown(attempt, "cancelled")
             raise
         if outcome.kind == "billed":
             lane.succeeded(outcome.latency_ms)
@@ -282,25 +271,18 @@ class Caller:
         return outcome
 
     async def _settle(self, question: Question, lane: Lane, attempt: str, outcome: Outcome) -> None:
-        """Write the outcome to the ledger; durable on return."""
+        """Count an outcome and write it to the ledger; durable on return."""
         if outcome.kind == "billed":
-            await self._settle_bill(question, lane, attempt, outcome)
-        elif outcome.kind == "refused":
-            refusal = Reply(
-                "refused", outcome.status, outcome.body, 0, outcome.generation_id,
-                outcome.latency_ms, "bought", outcome.detail,
-            )  # fmt: skip
-            lane.refused += 1
-            await self.commits.release(attempt, outcome.detail, refusal)
-        elif outcome.kind == "unbilled":
-            await self.commits.release(attempt, outcome.detail)
-        else:
-            await self.commits.mark_unknown(
-                attempt,
-                outcome.detail,
-                raw=outcome.body or None,
-                generation=outcome.generation_id if outcome.status == 200 else "",
-            )
+            lane.bought += 1
+            lane.recovered += bool(outcome.source_id)
+            lane.cost = Pico(lane.cost + (outcome.cost or 0))
+            lane.prompt_tokens += outcome.prompt_tokens
+            lane.cached_tokens += outcome.cached_tokens
+            if self.answered:
+                self.answered.bought(question.call, outcome.body)
+        lane.refused += outcome.kind == "refused"
+        if not await self.calls.settle(self.wire, attempt, outcome):
+            lane.stop("bound_violation: a bill passed its worst case")
         if outcome.stop == "account":
             self.account = outcome.detail
             for one in self.lanes.values():
@@ -308,39 +290,6 @@ class Caller:
                 one.stop(outcome.detail)
         elif outcome.stop == "teacher":
             lane.stop(outcome.detail)
-
-    async def _settle_bill(
-        self, question: Question, lane: Lane, attempt: str, outcome: Outcome
-    ) -> None:
-        cost = outcome.cost
-        cancelled: asyncio.CancelledError | None = None
-        if outcome.source_id:
-            try:
-                cost = await self.wire.generation_cost(outcome.source_id)
-            except asyncio.CancelledError as error:  # the reply is here: keep it
-                cost, cancelled = None, error
-        billed = outcome.cost or 0
-        reply = Reply(
-            "billed",
-            outcome.status,
-            outcome.body,
-            cost,
-            outcome.generation_id,
-            outcome.latency_ms,
-            "recovered" if outcome.source_id else "bought",
-        )
-        lane.bought += 1
-        lane.recovered += bool(outcome.source_id)
-        lane.cost += billed
-        lane.prompt_tokens += outcome.prompt_tokens
-        lane.cached_tokens += outcome.cached_tokens
-        if self.answered:
-            self.answered.bought(question.call, outcome.body)
-        held = await self.commits.settle(attempt, billed, reply, source=outcome.source_id)
-        if not held:
-            lane.stop("bound_violation: a bill passed its worst case")
-        if cancelled:
-            raise cancelled
 
     # -- what is known and what is closed -----------------------------------------
 
@@ -351,7 +300,7 @@ class Caller:
         if self.answered and outcome == "billed":
             self.answered.known(question.call)
 
-    def _closed(self, lane: Lane, scopes: list[str]) -> str:
+    def _closed(self, lane: Lane, question: Question) -> str:
         """Return why nothing more may be asked here, or an empty string."""
         if self.stop.is_set():
             return "interrupted"
@@ -359,23 +308,10 @@ class Caller:
             return f"the endpoint refuses the account: {self.account}"
         if lane.stopped:
             return f"teacher stopped: {lane.stopped}"
-        refused = [scope for scope in self.exhausted if scope in scopes]
-        return f"budget exhausted: {refused[0]}" if refused else ""
-
-    def _scopes(self, question: Question) -> list[str]:
-        today = int(time.time() // 86_400)
-        known = (today, question.call.teacher, question.call.day)
-        if known not in self._scope_lists:
-            date = datetime.fromtimestamp(today * 86_400, UTC).strftime("%Y-%m-%d")
-            self._scope_lists[known] = [
-                f"run:{self.run_id}",
-                f"day:{date}",
-                f"month:{date[:7]}",
-                f"teacher:{question.call.teacher}",
-                f"partition:{question.call.day}",
-                "global",
-            ]
-        return self._scope_lists[known]
+        if not self.exhausted:
+            return ""
+        refused = set(self.exhausted).intersection(self.calls.scopes(question.call))
+        return f"budget exhausted: {min(refused, key=self.exhausted.index)}" if refused else ""
 
     async def _wait(self) -> None:
         """Wait until some money or a claim may be free."""
@@ -383,7 +319,7 @@ class Caller:
         now = asyncio.get_running_loop().time()
         if now >= self._adopt_at:  # whoever is waited for may have died
             self._adopt_at = now + _ADOPT_EVERY_S
-            await self.commits.adopt_dead()
+            await self.commits.do(rules.adopt_dead())
         await self.commits.changed(_LONGEST_POLL_S)
 
     async def _pause(self, seconds: float) -> None:

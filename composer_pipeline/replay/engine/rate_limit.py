@@ -18,6 +18,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Literal
 
+from composer_pipeline.money import NOTHING
+
 START_WINDOW = 8.0
 SHRINK = 0.7
 #: The breaker opens when so many of the last calls are known and this share of them failed.
@@ -55,7 +57,8 @@ class Lane:
         self.unreachable = False
         self.asked = self.done = 0
         self.calls = self.bought = self.recovered = self.cached = self.refused = self.unknown = 0
-        self.cost = self.prompt_tokens = self.cached_tokens = 0
+        self.cost = NOTHING
+        self.prompt_tokens = self.cached_tokens = 0
         self.latencies: deque[float] = deque(maxlen=KEPT_LATENCIES)
         self.errors: dict[str, int] = {}
         self.inflight = 0

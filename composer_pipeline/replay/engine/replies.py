@@ -16,6 +16,7 @@ import zstandard
 
 from composer_pipeline.chat.day_tools import ArgumentCheck
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.redaction.text import redact_json, redact_text
 from composer_pipeline.replay.engine.judgement import ReplyChecks, judge, names_of
 from composer_pipeline.replay.ledger.ledger import Ledger
 from composer_pipeline.replay.provider.reading import choices_of, read_reply
@@ -111,7 +112,7 @@ def reply_row(item: Mapping[str, Any], check: ArgumentCheck | None) -> dict[str,
         "training_terms": meta.get("training_terms"),
         "control": bool(meta.get("control", False)),
         "status": item["outcome"],
-        "detail": item["detail"] or "",
+        "detail": redact_text(item["detail"] or "")[0],
         "cost_picodollars": item["cost"],
         "latency_ms": item["latency_ms"],
         "generation_id": item["generation_id"],
@@ -119,7 +120,10 @@ def reply_row(item: Mapping[str, Any], check: ArgumentCheck | None) -> dict[str,
     }
     if item["outcome"] == "unknown":
         return row | {"detail": "nobody knows whether it was answered; charged at its worst case"}
-    row["raw"] = zstandard.ZstdCompressor(level=3).compress(item["body"])
+    # What a teacher says is private until it was redacted, as all text: no table gets it as it
+    # came. The bytes themselves stay in the ledger's blobs, which are never published.
+    body = redacted_body(item["body"])
+    row["raw"] = zstandard.ZstdCompressor(level=3).compress(body)
     row["created_at"] = _EPOCH + timedelta(microseconds=item["created_us"])
     if item["outcome"] == "refused":
         return row
@@ -131,8 +135,8 @@ def reply_row(item: Mapping[str, Any], check: ArgumentCheck | None) -> dict[str,
     choice = next(iter(choices_of(reply)), {})
     return row | {
         "status": status,
-        "detail": detail,
-        "action": action.to_json() if action else None,
+        "detail": redact_text(detail)[0],
+        "action": redact_json(action.to_json().encode())[0].decode() if action else None,
         "model_served": _text(reply, "model"),
         "provider": _text(reply, "provider"),
         "finish_reason": _text(choice, "finish_reason"),
@@ -145,6 +149,14 @@ def reply_row(item: Mapping[str, Any], check: ArgumentCheck | None) -> dict[str,
     }
 
 
+def redacted_body(body: bytes) -> bytes:
+    """Return a reply with what is private replaced, inside the JSON of arguments too."""
+    try:
+        return redact_json(body)[0]
+    except (ValueError, RecursionError):  # no JSON: an error page, a reply cut off, a bomb
+        return redact_text(body.decode("utf-8", "replace"))[0].encode()
+
+
 def _mapping(value: Any, key: str) -> dict[str, Any]:
     inner = value.get(key) if isinstance(value, dict) else None
     return inner if isinstance(inner, dict) else {}
@@ -152,7 +164,7 @@ def _mapping(value: Any, key: str) -> dict[str, Any]:
 
 def _text(value: Any, key: str) -> str | None:
     inner = value.get(key) if isinstance(value, dict) else None
-    return inner[:LONGEST_NAME] if isinstance(inner, str) else None
+    return redact_text(inner)[0][:LONGEST_NAME] if isinstance(inner, str) else None
 
 
 def _count(value: Mapping[str, Any], key: str) -> int | None:

@@ -26,9 +26,9 @@ from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING
 
-from composer_pipeline.errors import ComposerError, InputError
+from composer_pipeline.errors import ComposerError
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.money import to_pico
+from composer_pipeline.money import Pico, ceiling_of
 from composer_pipeline.replay.catalogue.fetch import preflight
 from composer_pipeline.replay.engine.answers import Answered
 from composer_pipeline.replay.engine.caller import Caller
@@ -47,8 +47,10 @@ from composer_pipeline.replay.engine.report import (
 )
 from composer_pipeline.replay.engine.run_key import RunKey
 from composer_pipeline.replay.engine.task_group import Tasks
+from composer_pipeline.replay.ledger import rules
 from composer_pipeline.replay.ledger.group_commit import Commits
 from composer_pipeline.replay.ledger.ledger import Ledger, ledger_target
+from composer_pipeline.replay.paid_call import PaidCalls
 from composer_pipeline.replay.provider.client import Wire
 from composer_pipeline.replay.questions import Questions
 from composer_pipeline.replay.selection.selector import Selector
@@ -112,8 +114,7 @@ def replay(
             a disk is full, or a signal ended the run. Replies that were paid for are in the
             ledger all the same, and in the lake unless its disk is full.
     """
-    if not Decimal(max_usd).is_finite() or to_pico(max_usd) <= 0:
-        raise InputError(f"--max-usd must be above 0 USD, not {max_usd}")
+    ceiling = ceiling_of(Decimal(max_usd), "--max-usd")
     api_key = teacher_set.api_key()
     teacher_set.provisioning_key()
     questions = Questions(
@@ -131,12 +132,12 @@ def replay(
     try:
         name = run_id or uuid.uuid4().hex
         questions.verdicts = preflight(lake, teacher_set, questions.teachers)
-        opened.set_ceiling(f"run:{name}", Decimal(max_usd))
+        opened.do(rules.set_ceiling(f"run:{name}", Decimal(max_usd)))
         run = _Run(
             questions,
             opened,
             name,
-            to_pico(max_usd),
+            ceiling,
             progress=progress,
             on_progress=on_progress,
             selector=selector,
@@ -177,7 +178,7 @@ class _Run:
         questions: Questions,
         ledger: Ledger,
         run_id: str,
-        ceiling: int,
+        ceiling: Pico,
         *,
         progress: Progress | None = None,
         on_progress: OnProgress | None = None,
@@ -220,8 +221,7 @@ class _Run:
             async with Commits(self.ledger) as commits:
                 self.caller = Caller(
                     self.questions,
-                    commits,
-                    run_id=self.run_id,
+                    PaidCalls(commits, self.run_id),
                     ceiling=self.ceiling,
                     lanes=self.lanes,
                     stop=self.stop,
@@ -239,7 +239,7 @@ class _Run:
             self.on_progress(self._snapshot())
 
     async def _run(self, api_key: str | None, commits: Commits) -> None:
-        await commits.adopt_dead()
+        await commits.do(rules.adopt_dead())
         key = RunKey(
             self.teacher_set,
             self.ledger,
@@ -286,7 +286,7 @@ class _Run:
         for attempt, generation in self.ledger.unsettled_generations():
             cost = await caller.wire.generation_cost(generation)
             if cost is not None:
-                await caller.commits.reconcile(attempt, cost)
+                await caller.commits.do(rules.reconcile(attempt, cost))
         # Noted before the sweep: what it settles has still to be fetched.
         caller.unknown = self.ledger.unknown_calls()
         for attempt_unknown in self.ledger.unknown_attempts():

@@ -17,13 +17,14 @@ import hashlib
 from collections.abc import Callable
 
 from composer_pipeline.errors import ComposerError
-from composer_pipeline.money import to_usd
+from composer_pipeline.money import NOTHING, Pico, to_usd
+from composer_pipeline.replay.ledger import rules
 from composer_pipeline.replay.ledger.ledger import Ledger, NotQuiescent, SweepMismatch
 from composer_pipeline.replay.provider.keys import KeyService, KeyUnread, MintedKey, own_usage
 from composer_pipeline.replay.teachers import TeacherSet
 
-#: A key is made with at least this limit, in picodollars: no limit is written as 0.
-LEAST_LIMIT = 10**6
+#: A key is made with at least this limit: no limit is written as 0.
+LEAST_LIMIT = Pico(10**6)
 #: How long a usage that lags behind settled bills is waited for, and how often it is read.
 LAG_S, READ_EVERY_S = 30.0, 1.0
 GLOBAL = "global"
@@ -36,7 +37,7 @@ class RunKey:
         teacher_set: the endpoint and its limits.
         ledger: where hashes and baselines are noted, and what is swept.
         run_id: the run's scope.
-        ceiling: the run's ceiling in picodollars.
+        ceiling: the run's ceiling.
         api_key: the user's key.
         stop: set when waiting must end.
     """
@@ -47,7 +48,7 @@ class RunKey:
         ledger: Ledger,
         *,
         run_id: str,
-        ceiling: int,
+        ceiling: Pico,
         api_key: str | None,
         stop: asyncio.Event,
     ) -> None:
@@ -76,7 +77,8 @@ class RunKey:
             noted = {key.key_hash for key in self.ledger.run_keys(GLOBAL)}
             if self._dedicated not in noted:
                 usage = await own_usage(self.endpoint, self.api_key)
-                self.ledger.set_run_key(GLOBAL, self._dedicated, usage - self._spent(GLOBAL))
+                baseline = Pico(usage - self._spent(GLOBAL))
+                self.ledger.do(rules.set_run_key(GLOBAL, self._dedicated, baseline))
         return self.api_key
 
     async def sweep_old(self) -> None:
@@ -144,7 +146,7 @@ class RunKey:
     async def _sweep(self, scope: str, grace_s: float) -> str:
         usage = baseline = 0
         for noted in self.ledger.run_keys(scope):
-            used: int | None
+            used: Pico | None
             if self.service:
                 used = await self.service.usage(noted.key_hash)
             elif noted.key_hash == self._dedicated and self.api_key:
@@ -154,7 +156,7 @@ class RunKey:
             if used is not None:
                 usage += used
                 baseline += noted.baseline_pico
-        result = self.ledger.sweep(scope, usage, baseline, grace_s=grace_s)
+        result = self.ledger.do(rules.sweep(scope, Pico(usage), Pico(baseline), grace_s=grace_s))
         found = f"; {result.attempts} unknown attempts cost {to_usd(result.swept_pico)} USD"
         return f"exact: {scope} spent {to_usd(self._spent(scope))} USD, as the key was billed" + (
             found if result.attempts else ""
@@ -173,12 +175,12 @@ class RunKey:
             except KeyUnread:
                 readable = True
         spent = self._spent(self.scope)
-        limit = max(LEAST_LIMIT, self.ceiling - spent)
+        limit = Pico(max(LEAST_LIMIT, self.ceiling - spent))
         minted = await service.mint(f"composer-pipeline {self.scope}", limit)
-        baseline = minted.usage if readable else minted.usage - spent
-        self.ledger.set_run_key(self.scope, minted.key_hash, baseline)
+        baseline = minted.usage if readable else Pico(minted.usage - spent)
+        self.ledger.do(rules.set_run_key(self.scope, minted.key_hash, baseline))
         return minted
 
-    def _spent(self, scope: str) -> int:
+    def _spent(self, scope: str) -> Pico:
         sums = self.ledger.status().get(scope)
-        return sums.spent if sums else 0
+        return sums.spent if sums else NOTHING

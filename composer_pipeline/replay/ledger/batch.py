@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from composer_pipeline.money import NOTHING, Pico
 from composer_pipeline.replay.ledger.process_identity import lives
 from composer_pipeline.replay.ledger.store import Session, Write
 from composer_pipeline.replay.ledger.values import AttemptClosed
@@ -33,7 +34,7 @@ _ATTEMPT = (
 class Operation(Generic[T]):
     """One thing to do to a ledger, and the rows it is sure to need."""
 
-    __slots__ = ("attempt", "ends", "key", "run", "scopes")
+    __slots__ = ("admits", "attempt", "ends", "key", "run", "scopes")
 
     def __init__(
         self,
@@ -43,6 +44,7 @@ class Operation(Generic[T]):
         key: str = "",
         scopes: Sequence[str] = (),
         ends: bool = False,
+        admits: bool = False,
     ) -> None:
         self.run = run
         self.attempt = attempt
@@ -50,6 +52,8 @@ class Operation(Generic[T]):
         self.scopes = scopes
         #: Whether it may free money or a key for which others wait.
         self.ends = ends
+        #: Whether it may begin something, which can wait where much is to be written.
+        self.admits = admits
 
 
 class Attempt(msgspec.Struct):
@@ -58,8 +62,8 @@ class Attempt(msgspec.Struct):
     id: str
     key: str
     state: str
-    reserve: int
-    cost: int | None
+    reserve: Pico
+    cost: Pico | None
     scopes: list[str]
     owner: str
     generation_id: str | None
@@ -78,10 +82,10 @@ class Attempt(msgspec.Struct):
 class Scope(msgspec.Struct):
     """One row of ``scope``."""
 
-    ceiling: int | None
-    spent: int = 0
-    reserved: int = 0
-    unknown: int = 0
+    ceiling: Pico | None
+    spent: Pico = NOTHING
+    reserved: Pico = NOTHING
+    unknown: Pico = NOTHING
 
 
 class Batch:
@@ -260,12 +264,12 @@ class Batch:
     def move(
         self, names: Sequence[str], *, reserved: int = 0, spent: int = 0, unknown: int = 0
     ) -> None:
-        """Add to the sums of scopes."""
+        """Add to the sums of scopes; what is below 0 is taken away."""
         for name in names:
             scope = self.scope(name)
-            scope.reserved += reserved
-            scope.spent += spent
-            scope.unknown += unknown
+            scope.reserved = Pico(scope.reserved + reserved)
+            scope.spent = Pico(scope.spent + spent)
+            scope.unknown = Pico(scope.unknown + unknown)
         self._changed_scopes.update(names)
 
     def set_claim(self, key: str, attempt: str | None) -> None:

@@ -11,14 +11,13 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from composer_pipeline.errors import ComposerError
 from composer_pipeline.replay.ledger import rules
 from composer_pipeline.replay.ledger.batch import BEAT_S, Operation
 from composer_pipeline.replay.ledger.ledger import Ledger
-from composer_pipeline.replay.ledger.values import Admission, Call, Reply
+from composer_pipeline.replay.ledger.values import Admission
 
 T = TypeVar("T")
 
@@ -34,14 +33,10 @@ class Commits:
     """Group commit for the coroutines of one event loop.
 
     ``async with Commits(ledger) as commits:``; leaving the block writes all that was asked
-    for. Every method returns when its effect is durable, and takes the arguments of the
-    :class:`Ledger` method of its name. The ledger's own methods may be used meanwhile.
+    for. The ledger's own methods may be used meanwhile.
 
-    What was called is carried out, also where the waiting task is cancelled; but a
+    What was asked for is carried out, also where the waiting task is cancelled; but a
     cancelled ``reserve`` gives back what it was granted, since nobody will send it.
-
-    Every method raises ``ComposerError`` where its transaction failed as a whole (a full
-    disk, a lost connection; nothing of it was written), and ``AttemptClosed`` for itself.
 
     Args:
         ledger: stays open when the block is left.
@@ -66,7 +61,7 @@ class Commits:
         self._room = asyncio.Event()
         self._thread = threading.Thread(target=self._write, name="ledger", daemon=True)
 
-    async def __aenter__(self) -> "Commits":
+    async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
         self._thread.start()
         return self
@@ -83,25 +78,14 @@ class Commits:
                 self._ready.notify()
             self._thread.join()
 
-    # -- operations ----------------------------------------------------------------
+    async def do(self, operation: Operation[T]) -> T:
+        """Run an operation of ``replay.ledger.rules``; durable on return.
 
-    async def reserve(
-        self,
-        key: str,
-        amount: int,
-        scopes: Sequence[str],
-        call: Call,
-        *,
-        headroom: int = 0,
-        send: bool = False,
-        recover_after_s: float = 0.0,
-    ) -> Admission:
-        """Admit one call; with ``send`` it is marked sent in the same commit."""
-        operation = rules.reserve(
-            key, amount, scopes, call,
-            headroom=headroom, send=send, recover_after_s=recover_after_s,
-        )  # fmt: skip
-        while self._pending >= self._places:
+        Raises:
+            AttemptClosed: the operation needs an attempt that has ended.
+            ComposerError: its transaction failed as a whole, and nothing was written.
+        """
+        while operation.admits and self._pending >= self._places:
             await self._room.wait()
         future = self._submit(operation)
         try:
@@ -111,40 +95,6 @@ class Commits:
             if future.done() and not future.cancelled() and not future.exception():
                 self._give_back(future.result())
             raise
-
-    async def mark_sent(self, attempt: str) -> None:
-        """Say that the bytes are about to leave."""
-        await self._submit(rules.mark_sent(attempt))
-
-    async def note_generation(self, attempt: str, generation: str) -> None:
-        """Journal the provider's id of an answer."""
-        await self._submit(rules.note_generation(attempt, generation))
-
-    async def settle(self, attempt: str, cost: int, reply: Reply, *, source: str = "") -> bool:
-        """Write the billed cost and the reply; False for a bound violation."""
-        return await self._submit(rules.settle(attempt, cost, reply, source=source))
-
-    async def reconcile(self, attempt: str, cost: int) -> bool:
-        """Settle an unknown attempt by its generation; False for a bound violation."""
-        return await self._submit(rules.reconcile(attempt, cost))
-
-    async def release(self, attempt: str, detail: str, refusal: Reply | None = None) -> None:
-        """Give the reservation back."""
-        await self._submit(rules.release(attempt, detail, refusal))
-
-    async def mark_unknown(
-        self, attempt: str, detail: str, *, raw: bytes | None = None, generation: str = ""
-    ) -> None:
-        """Keep the worst case charged."""
-        await self._submit(rules.mark_unknown(attempt, detail, raw=raw, generation=generation))
-
-    async def adopt_dead(self) -> int:
-        """Take over what dead owners left."""
-        return await self._submit(rules.adopt_dead())
-
-    async def outcome(self, key: str, call: Call) -> str:
-        """Return ``billed``, ``refused`` or nothing, and note that it also answers ``call``."""
-        return await self._submit(rules.outcome(key, call))
 
     async def changed(self, timeout_s: float) -> None:
         """Wait until something ended here that may have freed money or a key, or the time."""

@@ -10,7 +10,7 @@ import msgspec
 import zstandard
 
 from composer_pipeline.replay.ledger.store import Store
-from composer_pipeline.replay.ledger.values import Call, Event, RunKey, ScopeStatus, UnknownAttempt
+from composer_pipeline.replay.ledger.values import Event, RunKey, ScopeStatus, UnknownAttempt
 
 _PARTITION = """
 SELECT call.key, call.state_id, call.session_id, call.meta,
@@ -34,23 +34,12 @@ SELECT attempt.scopes, attempt.id, attempt.key, attempt.teacher, attempt.reserve
 FROM attempt LEFT JOIN reply ON reply.key = attempt.key
 WHERE attempt.state = 'unknown' ORDER BY attempt.created_us, attempt.id
 """
-_ANSWER = """
-SELECT reply.outcome, call.key FROM reply
-LEFT JOIN call ON call.key = reply.key AND call.state_id = ? AND call.teacher = ?
-WHERE reply.key = ?
-"""
 
 
 def status(store: Store) -> dict[str, ScopeStatus]:
     """Return every scope."""
     sql = "SELECT name, ceiling, spent, reserved, unknown FROM scope ORDER BY name"
     return {name: ScopeStatus(*sums) for name, *sums in store.read(sql)[1]}
-
-
-def answer(store: Store, key: str, call: Call) -> tuple[str, bool]:
-    """Return a key's outcome (or an empty string), and whether it is noted for a call."""
-    rows = store.read(_ANSWER, (call.state_id, call.teacher, key))[1]
-    return (str(rows[0][0]), rows[0][1] is not None) if rows else ("", False)
 
 
 def has_reply(store: Store, key: str) -> bool:

@@ -12,15 +12,28 @@ charged the most that those can have cost, so that its ceiling holds too.
 from collections import Counter
 from collections.abc import Sequence
 
-from composer_pipeline.money import to_usd
+from composer_pipeline.money import Pico, to_usd
 from composer_pipeline.replay.ledger.batch import Batch, Operation
 from composer_pipeline.replay.ledger.values import NotQuiescent, SweepMismatch, SweepResult
 
 
 def sweep(
-    run_scope: str, key_usage_pico: int, baseline_pico: int, grace_s: float
+    run_scope: str, key_usage: Pico, baseline: Pico, *, grace_s: float = 0.0
 ) -> Operation[SweepResult]:
-    """Charge a run's unknown attempts what they cost; see :meth:`Ledger.sweep`."""
+    """Charge a run's unknown attempts what they cost, by the meter of the run's own keys.
+
+    The result says what was swept; with nothing unknown, that usage and ledger agree exactly.
+    The operation raises NotQuiescent where calls are in flight or the grace is not over, and
+    SweepMismatch unless ``0 <= usage - baseline - spent <= charged as unknown``.
+
+    Args:
+        run_scope: ``run:…``; all its calls used keys that nothing else used.
+        key_usage: usage of these keys now, own provider keys (BYOK) included where costs
+            include them.
+        baseline: their usage before the run.
+        grace_s: seconds since the last change in the run; at least the provider's timeout
+            plus the delay of its meter.
+    """
 
     def run(batch: Batch) -> SweepResult:
         scope = batch.scope(run_scope)
@@ -32,13 +45,13 @@ def sweep(
             raise NotQuiescent(f"{run_scope} can be swept in {left:.0f} s, not before", left)
         attempts = [a for a in batch.unknown_attempts() if run_scope in a.scopes]
         worst = sum(attempt.reserve for attempt in attempts)
-        value = key_usage_pico - baseline_pico - scope.spent
+        value = key_usage - baseline - scope.spent
         if not 0 <= value <= worst:
             raise SweepMismatch(
                 f"{run_scope}: the provider's bill leaves {to_usd(value)} USD for unknown"
                 f" attempts, which are charged {to_usd(worst)} USD; is the key used elsewhere?",
                 value,
-                worst,
+                Pico(worst),
             )
         shares = proportional(value, [attempt.reserve for attempt in attempts])
         reserves: Counter[str] = Counter()
@@ -49,25 +62,31 @@ def sweep(
             # day) nobody knows its part: it is charged the most that the part can be.
             batch.move([name], unknown=-reserve, spent=min(value, reserve))
         for attempt, cost in zip(attempts, shares, strict=True):
-            attempt.state, attempt.cost, attempt.ended_us = "swept", cost, batch.now
+            attempt.state, attempt.cost, attempt.ended_us = "swept", Pico(cost), batch.now
             batch.touch(attempt)
         if attempts:
             batch.event(
                 "swept", "", "", f"{run_scope}: {len(attempts)} attempts, {to_usd(value)} USD"
             )
-        return SweepResult(len(attempts), worst, value, scope.spent)
+        return SweepResult(len(attempts), Pico(worst), Pico(value), scope.spent)
 
     return Operation(run, scopes=[run_scope], ends=True)
 
 
-def set_run_key(run_scope: str, key_hash: str, baseline_pico: int) -> Operation[None]:
-    """Remember a run's key by its hash; see :meth:`Ledger.set_run_key`."""
+def set_run_key(run_scope: str, key_hash: str, baseline: Pico) -> Operation[None]:
+    """Remember that a run uses a key of its own, and the key's usage before the run.
+
+    Args:
+        run_scope: ``run:…``.
+        key_hash: a hash of the key, or the provider's; never the key.
+        baseline: the key's usage. The first one given stays.
+    """
 
     def run(batch: Batch) -> None:
         batch.later(
             "INSERT INTO run_key (run, key_hash, baseline_pico, created_us) VALUES (?, ?, ?, ?)"
             " ON CONFLICT (run, key_hash) DO NOTHING",
-            run_scope, key_hash, baseline_pico, batch.now,
+            run_scope, key_hash, baseline, batch.now,
         )  # fmt: skip
 
     return Operation(run)

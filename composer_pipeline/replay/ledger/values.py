@@ -1,7 +1,7 @@
 """What the ledger is told and what it answers: values and errors, without any storage.
 
-Belongs here: structs and exceptions. Does not belong here: SQL and rules. All amounts are
-int picodollars (1e-12 USD), all times microseconds since 1970 UTC.
+Belongs here: structs and exceptions. Does not belong here: SQL and rules. Amounts are
+:data:`~composer_pipeline.money.Pico`, times microseconds since 1970 UTC.
 """
 
 from typing import Any, Literal
@@ -9,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from composer_pipeline.errors import ComposerError
+from composer_pipeline.money import Pico
 
 
 class AttemptClosed(RuntimeError):
@@ -30,7 +31,7 @@ class NotQuiescent(ComposerError):
 class SweepMismatch(ComposerError):
     """The provider's usage cannot be explained by the unknown attempts of a run."""
 
-    def __init__(self, message: str, value_pico: int, unknown_pico: int) -> None:
+    def __init__(self, message: str, value_pico: int, unknown_pico: Pico) -> None:
         super().__init__(message)
         self.value_pico = value_pico
         self.unknown_pico = unknown_pico
@@ -62,26 +63,45 @@ class Admission(msgspec.Struct, frozen=True):
     why: str = ""
 
 
-class Reply(msgspec.Struct, frozen=True):
-    """A stored reply. ``cost`` is ``None`` until the provider has told it."""
+class Bill(msgspec.Struct, frozen=True):
+    """What the provider charged for this very answer."""
 
-    outcome: Literal["billed", "refused"]
+    cost: Pico
+
+
+class CacheHit(msgspec.Struct, frozen=True):
+    """An answer for nothing, out of the provider's response cache.
+
+    ``source`` is the generation that was billed for it once. ``source_cost`` is what that one
+    cost, or ``None`` while the provider does not tell: never the hit's own cost of nothing.
+    """
+
+    source: str
+    source_cost: Pico | None
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """An answer as it came, to be stored with its key. ``detail`` says why one is a refusal."""
+
     http_status: int
     body: bytes
-    cost: int | None
     generation_id: str = ""
     latency_ms: float = 0.0
-    obtained: Literal["bought", "recovered"] = "bought"
     detail: str = ""
 
 
 class ScopeStatus(msgspec.Struct, frozen=True):
-    """Picodollars of one scope; ``ceiling`` is ``None`` where nobody set one."""
+    """The sums of one scope; ``ceiling`` is ``None`` where nobody set one."""
 
-    ceiling: int | None
-    spent: int
-    reserved: int
-    unknown: int
+    ceiling: Pico | None
+    spent: Pico
+    reserved: Pico
+    unknown: Pico
+
+    @property
+    def held(self) -> Pico:
+        """What may still turn out to be spent: calls in flight, and those without an outcome."""
+        return Pico(self.reserved + self.unknown)
 
 
 class UnknownAttempt(msgspec.Struct, frozen=True):
@@ -90,7 +110,7 @@ class UnknownAttempt(msgspec.Struct, frozen=True):
     id: str
     key: str
     teacher: str
-    reserve: int
+    reserve: Pico
     generation_id: str
     created_us: int
     answered: bool
@@ -101,7 +121,7 @@ class RunKey(msgspec.Struct, frozen=True):
 
     run: str
     key_hash: str
-    baseline_pico: int
+    baseline_pico: Pico
     created_us: int
 
 
@@ -112,9 +132,9 @@ class SweepResult(msgspec.Struct, frozen=True):
     """
 
     attempts: int
-    unknown_pico: int
-    swept_pico: int
-    spent_pico: int
+    unknown_pico: Pico
+    swept_pico: Pico
+    spent_pico: Pico
 
 
 class Event(msgspec.Struct, frozen=True):

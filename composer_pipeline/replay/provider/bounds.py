@@ -9,7 +9,7 @@ from decimal import Decimal
 
 import msgspec
 
-from composer_pipeline.money import to_pico
+from composer_pipeline.money import Pico, to_pico
 from composer_pipeline.replay.teachers import Teacher
 
 #: What a cached prompt token may cost to write, as a share of the prompt price.
@@ -27,8 +27,8 @@ MOST_BYTES_PER_TOKEN = 16
 _AFTER_MESSAGES = b'],"tools":'
 
 
-def worst_case(teacher: Teacher, body: bytes, *, prompt_tokens: int | None = None) -> int:
-    """Return the most that sending ``body`` can cost, in picodollars, rounded up.
+def worst_case(teacher: Teacher, body: bytes, *, prompt_tokens: int | None = None) -> Pico:
+    """Return the most that sending ``body`` can cost, rounded up.
 
     A byte-level tokenizer makes at most one token of a byte, so the prompt has at most
     ``min(len(body), context_length)`` tokens. Both prices are the caps that the router

@@ -20,7 +20,7 @@ import orjson
 from yarl import URL
 
 from composer_pipeline.chat.messages import Conversion, wire_messages
-from composer_pipeline.money import billed_pico
+from composer_pipeline.money import NOTHING, Pico, billed_pico
 from composer_pipeline.replay.provider.bounds import Anchor, anchor, anchored_tokens, worst_case
 from composer_pipeline.replay.provider.http import (
     MOST_BYTES,
@@ -210,8 +210,8 @@ class Wire:
             self._proven = True
         return outcome
 
-    async def generation_cost(self, generation_id: str) -> int | None:
-        """Return what a generation cost in picodollars; ``None`` where it is not told."""
+    async def generation_cost(self, generation_id: str) -> Pico | None:
+        """Return what a generation cost; ``None`` where it is not told."""
         if not self._asks_generations:
             return None
         status, reply = await ask_json(
@@ -228,5 +228,5 @@ class Wire:
         cost = pico_or_none(data.get("total_cost"))
         if cost is None:
             return None
-        upstream = pico_or_none(data.get("upstream_inference_cost")) or 0
+        upstream = pico_or_none(data.get("upstream_inference_cost")) or NOTHING
         return billed_pico(cost, upstream, data.get("is_byok") is True)

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import msgspec
 
 from composer_pipeline.errors import ComposerError
-from composer_pipeline.money import PICO
+from composer_pipeline.money import NOTHING, PICO, Pico
 from composer_pipeline.replay.provider.http import ask_json, bearer, new_session
 from composer_pipeline.replay.provider.outcome import pico_or_none
 from composer_pipeline.replay.teachers import Endpoint
@@ -31,7 +31,7 @@ class MintedKey(msgspec.Struct, frozen=True):
 
     key_hash: str
     secret: str
-    usage: int
+    usage: Pico
 
     def __repr__(self) -> str:
         return f"MintedKey({self.key_hash!r})"
@@ -51,8 +51,8 @@ class KeyService:
         self._url = f"{endpoint.url()}/keys"
         self._key = provisioning_key
 
-    async def mint(self, name: str, limit: int) -> MintedKey:
-        """Make a key that may spend ``limit`` picodollars.
+    async def mint(self, name: str, limit: Pico) -> MintedKey:
+        """Make a key that may spend ``limit``.
 
         Raises:
             ComposerError: the endpoint makes no key.
@@ -69,10 +69,10 @@ class KeyService:
                 f" ({f'HTTP {status}' if status else 'no answer'});"
                 f" check the key in {self._variable}, or leave provisioning_key_env out"
             )
-        return MintedKey(str(key_hash), str(secret), usage or 0)
+        return MintedKey(str(key_hash), str(secret), usage or NOTHING)
 
-    async def usage(self, key_hash: str) -> int | None:
-        """Return what a key has spent in picodollars; ``None`` where the key is gone.
+    async def usage(self, key_hash: str) -> Pico | None:
+        """Return what a key has spent; ``None`` where the key is gone.
 
         Raises:
             KeyUnread: the endpoint does not tell.
@@ -99,8 +99,8 @@ class KeyService:
         return f"{self._url}/{quote(key_hash, safe='')}"
 
 
-async def own_usage(endpoint: Endpoint, api_key: str) -> int:
-    """Return what the given key itself has spent, in picodollars.
+async def own_usage(endpoint: Endpoint, api_key: str) -> Pico:
+    """Return what the given key itself has spent.
 
     Raises:
         KeyUnread: the endpoint does not tell.

@@ -61,7 +61,7 @@ import aiohttp
 import msgspec
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.money import to_pico
+from composer_pipeline.money import NOTHING, Pico, to_pico
 from composer_pipeline.replay.provider.reading import (
     choices_of,
     is_cut,
@@ -93,12 +93,12 @@ MOST_TOKENS = 10**9
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What came of one request; see the module's table. Money is picodollars."""
+    """What came of one request; see the module's table."""
 
     kind: Literal["billed", "unpriced", "unbilled", "refused", "unknown"]
     status: int = 0
     body: bytes = b""
-    cost: int | None = None
+    cost: Pico | None = None
     generation_id: str = ""
     #: Generation that was billed, where this reply came from the response cache.
     source_id: str = ""
@@ -128,7 +128,7 @@ class TokenPrice(msgspec.Struct, frozen=True):
 class _Evidence(msgspec.Struct, frozen=True):
     """What a body says about whether it was billed."""
 
-    cost: int | None
+    cost: Pico | None
     answer: bool
     #: Completion tokens; ``None`` where they are not told.
     tokens: int | None
@@ -183,7 +183,7 @@ def classify(
     if source and (cut or not body):
         return Outcome("unbilled", detail="truncated reply", retryable=True, cut=cut, **known)
     if source:
-        return Outcome("billed", cost=0, source_id=source, **known)
+        return Outcome("billed", cost=NOTHING, source_id=source, **known)
     if cut or not body:
         return Outcome("unknown", detail="truncated reply", retryable=True, cut=cut, **known)
     return _judged(seen, reply, price, usage, known)
@@ -293,7 +293,7 @@ def is_page(headers: Mapping[str, str], body: bytes) -> bool:
     return kind.startswith("text/html") and body.lstrip()[:1] == b"<"
 
 
-def billed_cost(usage: Any) -> int | None:
+def billed_cost(usage: Any) -> Pico | None:
     """Return the billed cost in picodollars from a reply's ``usage``, or ``None``.
 
     With an own provider key (BYOK) the upstream cost is paid besides; otherwise it is part
@@ -306,11 +306,11 @@ def billed_cost(usage: Any) -> int | None:
         details = usage.get("cost_details")
         upstream = details.get("upstream_inference_cost") if isinstance(details, dict) else None
         besides = pico_or_none(upstream)
-        cost = None if besides is None else cost + besides
+        cost = None if besides is None else Pico(cost + besides)
     return cost if cost is None or cost <= MOST_BILL else None
 
 
-def pico_or_none(value: Any) -> int | None:
+def pico_or_none(value: Any) -> Pico | None:
     """Return an amount in USD from decoded JSON as picodollars; ``None`` where it is none."""
     if isinstance(value, bool) or not isinstance(value, Decimal | int | str):
         return None
@@ -326,7 +326,7 @@ def pico_or_none(value: Any) -> int | None:
     return pico if pico >= 0 else None
 
 
-def _evidence(reply: Mapping[str, Any], cost: int | None) -> _Evidence:
+def _evidence(reply: Mapping[str, Any], cost: Pico | None) -> _Evidence:
     choices = choices_of(reply)
     reasons = [choice.get("finish_reason") for choice in choices]
     usage = reply.get("usage")
@@ -369,13 +369,13 @@ def _tokens(usage: Any) -> tuple[int, int]:
     return _told(usage.get("prompt_tokens")) or 0, _told(cached) or 0
 
 
-def _priced(usage: Any, price: TokenPrice) -> int | None:
+def _priced(usage: Any, price: TokenPrice) -> Pico | None:
     """Tokens at the recipe's prices, rounded up; ``None`` without token counts.
 
     Where both prices are 0 nothing need be counted.
     """
     if not price.prompt and not price.completion:
-        return 0
+        return NOTHING
     counts = usage if isinstance(usage, dict) else {}
     prompt = _told(counts.get("prompt_tokens"))
     completion = _told(counts.get("completion_tokens"))

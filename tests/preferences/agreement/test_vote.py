@@ -203,3 +203,23 @@ def test_apply_edits():
         == "c"
     )
     assert apply_edits("a", "MultiEdit", {"edits": [once, once]}) is None
+
+
+GET, POST = sh("curl https://api.test/a"), sh("curl -X POST https://api.test/b")
+
+
+def test_one_mutating_action_is_not_linked_at_l2():
+    # The same host is the same target; only one of the two changes something there.
+    got = vote(state_of(READ), [rep("a", GET), rep("b", POST)])
+    assert got.levels[0][2] is Level.L2
+    assert got.winner_action is None
+    both_look = vote(state_of(READ), [rep("a", GET), rep("b", sh("curl https://api.test/b"))])
+    assert both_look.n_agree == 2
+
+
+def test_an_agent_that_changes_something_is_not_confirmed_at_l2():
+    got = vote(state_of(POST), [rep("a", GET), rep("b", GET)])
+    assert (got.student_level, got.mutating, got.agrees_with_student) == (Level.L2, True, False)
+    assert got.tier == "silver"
+    looks = vote(state_of(sh("curl https://api.test/b")), [rep("a", GET), rep("b", GET)])
+    assert (looks.mutating, looks.agrees_with_student, looks.tier) == (False, True, "style")

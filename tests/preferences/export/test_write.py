@@ -262,6 +262,38 @@ def test_full_arguments_only_where_they_are_asked_for():
     assert token_bound(full.text) <= MAX_TOKENS
 
 
+def small(tmp_path):
+    """A dataset of three pairs and three states, with the votes behind them."""
+    lake = Lake(tmp_path / "small")
+    say = [{"role": "assistant", "content": "x"}]
+    common = {"session_id": "s", "prompt": say, "tools": [], "simulated": False}
+    pair = {**common, "chosen": say, "rejected": say, "tier": "gold", "student": None}
+    weights = {"p0": 0.0, "p1": None, "p2": 1.5}
+    rows = [{**pair, "pair_id": i, "state_id": i, "weight": w} for i, w in weights.items()]
+    lake.write("dataset_pairs", rows, split="train")
+    reasons = {"a": "agrees_with_student", "b": "style", "c": "pair", "d": "too_close"}
+    groups = [{**common, "state_id": state, "consensus": say} for state in reasons]
+    lake.write("dataset_groups", groups, split="train")
+    votes = [{"state_id": state, "reason": why} for state, why in reasons.items()]
+    lake.write("votes", votes, day="2026-11-16")
+    return lake
+
+
+def test_a_weight_is_exported_as_it_is_and_1_only_where_there_is_none(tmp_path):
+    export(small(tmp_path), "dpo", tmp_path / "x.parquet")
+    rows = pq.read_table(tmp_path / "x.parquet").to_pylist()
+    assert {row["pair_id"]: row["weight"] for row in rows} == {"p0": 0.0, "p1": 1.0, "p2": 1.5}
+    assert {row["student"] for row in rows} == {"recorded"}
+
+
+def test_sft_counts_the_same_thing_done_in_another_way_as_agreement(tmp_path):
+    export(small(tmp_path), "sft", tmp_path / "x.parquet")
+    rows = pq.read_table(tmp_path / "x.parquet").to_pylist()
+    assert {row["state_id"]: row["agrees_with_student"] for row in rows} == {
+        "a": True, "b": True, "c": False, "d": False,
+    }  # fmt: skip
+
+
 # -- student=sampled ---------------------------------------------------------------
 
 
@@ -313,29 +345,6 @@ def test_sampled_actions_take_the_agents_place(lake, tmp_path, suffix):
     assert not recorded & {row["pair_id"] for row in got}
     splits = {row["session_id"]: row["split"] for row in lake.rows("dataset_groups")}
     assert all(row["split"] == splits[row["session_id"]] for row in got)
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("{", "not JSON"),
-        ("[]", "not a JSON object"),
-        ('{"state_id": "x", "student": "m"}', "action"),
-        ('{"state_id": "x", "student": "m", "action": "no"}', "not JSON"),
-        ('{"state_id": "x", "student": "m", "action": {"text": " "}}', "neither text"),
-        ('{"state_id": "x", "student": "recorded", "action": {"text": "a"}}', "'student'"),
-        ('{"state_id": "x", "student": "m", "action": {"text": "a"}, "z": 1}', "z"),
-        ("", "no sampled action"),
-    ],
-)
-def test_bad_samples_name_file_row_and_field(tmp_path, line, message):
-    path = tmp_path / "s.jsonl"
-    path.write_text(f"\n{line}\n")
-    with pytest.raises(InputError, match=r"s\.jsonl") as error:
-        read_samples(path)
-    assert message in str(error.value)
-    if line:
-        assert "s.jsonl:2" in str(error.value)
 
 
 def test_bad_parquet_and_unknown_states(lake, tmp_path):

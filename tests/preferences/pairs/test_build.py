@@ -8,14 +8,12 @@ import pytest
 
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.chat.messages import to_chat, wire_messages
+from composer_pipeline.chat.tools import Toolset
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.preferences.hints.from_errors import (
-    build_hints,
-    hint_row,
-    leakage,
-    span_text,
-)
-from composer_pipeline.preferences.pairs.build import build_pairs, usable_replies
+from composer_pipeline.preferences.agreement.vote import Reply, vote
+from composer_pipeline.preferences.hints.from_errors import build_hints
+from composer_pipeline.preferences.pairs.build import build_pairs, pair_row, usable_replies
+from composer_pipeline.preferences.rules import PreferenceRules
 from composer_pipeline.testing.personas import Script
 from composer_pipeline.testing.sample_sessions.bundled import answers, sample_sessions_dir
 from composer_pipeline.trace_states import load_states
@@ -171,42 +169,47 @@ def test_hints_of_the_sample_sessions(lake):
     assert build_hints(lake, days=[day]).by_day == {day: report.by_day[day]}
 
 
-def test_hint_rows():
-    action = Action(
-        "why", (ToolCall("Read", {"file_path": "a"}), ToolCall("Bash", {"command": "x"}))
-    )
-    state = {
-        "state_id": "s",
-        "session_id": "x",
-        "action": action.to_json(),
-        "error_kind": "exit_code",
-        "hint": " Exit code 1 ",
-        "hint_source": "exit_code",
-        "hint_call": 1,
-    }
-    row = hint_row(state)
-    assert row is not None
-    assert (row["text"], row["span_call"], row["span_text"]) == (
-        "Exit code 1",
-        1,
-        '{"command":"x"}',
-    )
-    assert hint_row({**state, "hint": None}) is None
-    assert hint_row({**state, "hint": "  "}) is None
-    assert hint_row({**state, "error_kind": "cancelled"}) is None
-    assert span_text(action, -1) == '{"file_path":"a"}\n{"command":"x"}'
-    assert span_text(Action("only text"), -1) == "only text"
+# -- one pair ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("hint", "span", "share"),
-    [
-        ("use the file a b c d", "a b c d", 1.0),
-        ("a b c", "a b c d", 0.5),
-        ("nothing here", "a b c d", 0.0),
-        ("Say NO", "no", 1.0),
-        ("x", "", 0.0),
-    ],
-)
-def test_leakage(hint, span, share):
-    assert leakage(hint, span) == share
+def made_of(lake, *replies):
+    """The row of a pair: a state of the bundled sessions, and what families say to it."""
+    state = next(s for s in load_states(lake) if s.action.tool_calls and not s.error_kind)
+    told = [
+        Reply(f"t-{name}", name, f"m-{name}", action, training_terms=terms)
+        for name, action, terms in replies
+    ]
+    outcome = vote(state, told)
+    return state, pair_row(state, outcome, Toolset([], "registry@1"), 5)
+
+
+FETCH = Action("", (ToolCall("WebFetch", {"url": "https://docs.test/a"}),))
+LONG = Action("", (ToolCall("Skill", {"skill": "x" * 5000}),))
+
+
+def test_the_length_ratio_is_chosen_to_rejected(lake):
+    for chosen, longer in ((FETCH, False), (LONG, True)):
+        _, row = made_of(lake, ("a", chosen, None), ("b", chosen, None))
+        expected = len(json.dumps(row["chosen"])) / len(json.dumps(row["rejected"]))
+        assert row["length_ratio"] == expected
+        assert (row["length_ratio"] > 1) is longer
+
+
+def test_the_terms_of_a_pair_are_the_loosest_of_all_its_voters(lake):
+    loser = ("c", LONG, "not enforced")
+    _, row = made_of(lake, ("a", FETCH, "enforced"), ("b", FETCH, "declared"), loser)
+    assert row["training_terms"] == "not enforced"
+    _, row = made_of(lake, ("a", FETCH, "enforced"), ("b", FETCH, "declared"))
+    assert row["training_terms"] == "declared"
+
+
+def test_a_run_without_drops_leaves_none_of_the_run_before(lake):
+    day = "2026-11-17"
+    before = build_pairs(lake, days=[day])
+    try:
+        capped = build_pairs(lake, days=[day], rules=PreferenceRules(max_pairs_per_session=1))
+        assert capped.drops["session_cap"] == before.pairs - capped.pairs > 0
+        assert len(lake.rows("drops", days=[day], stage="pairs")) == sum(capped.drops.values())
+    finally:
+        assert build_pairs(lake, days=[day]) == before
+    assert lake.rows("drops", days=[day], stage="pairs") == []

@@ -20,6 +20,7 @@ from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.replay.engine.rate_limit import Lane
 from composer_pipeline.replay.engine.run import ReplayReport, replay
+from composer_pipeline.replay.ledger import rules
 from composer_pipeline.replay.ledger.ledger import Ledger
 from composer_pipeline.replay.plan.plan import plan
 from composer_pipeline.replay.teachers import TeacherSet
@@ -135,7 +136,7 @@ def test_ceiling_refuses_and_is_never_passed(
 def test_a_shared_scope_binds_every_run(lake: Lake, teacher_set: TeacherSet, serve: Serve) -> None:
     server = serve()
     with Ledger(Path(lake.root) / "ledger.db") as ledger:
-        ledger.set_ceiling("teacher:steady", Decimal("0.005"))
+        ledger.do(rules.set_ceiling("teacher:steady", Decimal("0.005")))
     report = run(lake, teacher_set)
     assert report.exhausted_scope == "teacher:steady"
     assert {item["teacher"] for item in report.not_bought} == {"steady"}

@@ -12,9 +12,12 @@ import pytest
 import zstandard
 
 from composer_pipeline.errors import ComposerError, InputError
+from composer_pipeline.money import Pico
+from composer_pipeline.replay.ledger import rules
 from composer_pipeline.replay.ledger.group_commit import Commits
 from composer_pipeline.replay.ledger.ledger import Call, Ledger, LedgerFull, Reply, existing_ledger
 from composer_pipeline.replay.ledger.process_identity import process_identity
+from composer_pipeline.replay.ledger.values import Bill, CacheHit
 
 CALL = Call("state", "t", "session", "2026-11-16", {})
 SCOPES = ["run:r", "global"]
@@ -87,15 +90,15 @@ def test_a_ledger_of_version_1_is_migrated_in_place(tmp_path: Path) -> None:
                 1000, 7, 60, 20,
             )  # fmt: skip
     with Ledger(tmp_path / "ledger.db") as ledger:
-        assert ledger.outcome("billed", CALL) == "billed"
+        assert ledger.do(rules.outcome("billed", CALL)) == "billed"
         (billed, _) = ledger.rows("t", "2026-11-16")
         assert (billed["body"], billed["cost"]) == (b"paid", 7)
         assert ledger.unknown_calls() == {("state", "t")}
-        assert ledger.reserve("flying", 1, SCOPES, CALL).kind == "busy"
-        assert ledger.reserve("left", 1, SCOPES, CALL).kind == "reserved"
-        ledger.settle("id-flying", 5, Reply("billed", 200, b"late", 5))
-        again = ledger.reserve("lost", 20, SCOPES, CALL, send=True)
-        ledger.settle(again.attempt, 0, Reply("billed", 200, b"hit", 3), source="gen-1")
+        assert ledger.do(rules.reserve("flying", Pico(1), SCOPES, CALL)).kind == "busy"
+        assert ledger.do(rules.reserve("left", Pico(1), SCOPES, CALL)).kind == "reserved"
+        ledger.do(rules.settle("id-flying", Bill(Pico(5)), Reply(200, b"late")))
+        again = ledger.do(rules.reserve("lost", Pico(20), SCOPES, CALL, send=True))
+        ledger.do(rules.settle(again.attempt, CacheHit("gen-1", Pico(3)), Reply(200, b"hit")))
         status = ledger.status()["run:r"]
         assert (status.spent, status.reserved, status.unknown) == (15, 1, 30)
 
@@ -134,7 +137,7 @@ def test_a_newer_version_is_refused(target: str | Path, version: str) -> None:
         assert version in str(found.value)
         # Also where another program migrates it under a process that runs.
         with pytest.raises(InputError):
-            running.reserve("k", 1, SCOPES, CALL)
+            running.do(rules.reserve("k", Pico(1), SCOPES, CALL))
 
 
 def test_some_other_database_is_refused(tmp_path: Path, target: str | Path) -> None:
@@ -156,7 +159,7 @@ def test_some_other_database_is_refused(tmp_path: Path, target: str | Path) -> N
 def test_a_full_disk_loses_nothing_and_can_be_resumed(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     ledger = Ledger(path)
-    ledger.set_ceiling("run:r", Decimal(1))
+    ledger.do(rules.set_ceiling("run:r", Decimal(1)))
     db = ledger._store._db  # type: ignore[attr-defined]
     (pages,) = db.execute("PRAGMA page_count").fetchone()
     db.execute(f"PRAGMA max_page_count={pages + 12}")
@@ -166,14 +169,16 @@ def test_a_full_disk_loses_nothing_and_can_be_resumed(tmp_path: Path) -> None:
         async with Commits(ledger) as commits:
             for number in range(200):
                 try:
-                    got = await commits.reserve(f"k{number}", 5, SCOPES, CALL, send=True)
+                    got = await commits.do(
+                        rules.reserve(f"k{number}", Pico(5), SCOPES, CALL, send=True)
+                    )
                     body = bytes(range(256)) * 8
-                    await commits.settle(got.attempt, 3, Reply("billed", 200, body, 3))
+                    await commits.do(rules.settle(got.attempt, Bill(Pico(3)), Reply(200, body)))
                 except LedgerFull:
                     break
                 settled += 1
             late = await asyncio.gather(
-                *(commits.reserve(f"x{n}", 5, SCOPES, CALL) for n in range(400)),
+                *(commits.do(rules.reserve(f"x{n}", Pico(5), SCOPES, CALL)) for n in range(400)),
                 return_exceptions=True,
             )
         return settled, late
@@ -187,25 +192,25 @@ def test_a_full_disk_loses_nothing_and_can_be_resumed(tmp_path: Path) -> None:
     with Ledger(path) as again:
         assert again.status()["run:r"].spent == 3 * settled
         assert sum(again.has_reply(f"k{n}") for n in range(200)) == settled
-        again.adopt_dead()
+        again.do(rules.adopt_dead())
         status = again.status()["run:r"]
         assert status.reserved == 0
-        assert again.reserve("more", 5, SCOPES, CALL).kind == "reserved"
+        assert again.do(rules.reserve("more", Pico(5), SCOPES, CALL)).kind == "reserved"
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     with Ledger(path) as ledger:
         for number in range(50):
-            got = ledger.reserve(f"k{number}", 5, SCOPES, CALL)
-            ledger.settle(got.attempt, 3, Reply("billed", 200, b"x" * 999, 3))
+            got = ledger.do(rules.reserve(f"k{number}", Pico(5), SCOPES, CALL))
+            ledger.do(rules.settle(got.attempt, Bill(Pico(3)), Reply(200, b"x" * 999)))
     data = path.read_bytes()
     path.write_bytes(data[:4096] + b"\xff" * (len(data) - 4096))
 
     def use() -> None:
         with Ledger(path) as ledger:
             ledger.rows("t", "2026-11-16")
-            ledger.reserve("new", 5, SCOPES, CALL)
+            ledger.do(rules.reserve("new", Pico(5), SCOPES, CALL))
 
     with pytest.raises(InputError, match=r"ledger\.db"):
         use()
@@ -276,4 +281,4 @@ def test_a_lost_connection_is_an_error_of_one_sentence(postgres_server: Any) -> 
                 " WHERE application_name = 'composer-ledger'"
             )
         with pytest.raises(ComposerError, match="ledger postgresql://composer@"):
-            ledger.reserve("k", 1, SCOPES, CALL)
+            ledger.do(rules.reserve("k", Pico(1), SCOPES, CALL))

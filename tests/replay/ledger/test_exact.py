@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from composer_pipeline.money import billed_pico
+from composer_pipeline.money import Pico, billed_pico
 from composer_pipeline.replay.ledger import batch as ledger_batch
+from composer_pipeline.replay.ledger import rules
 from composer_pipeline.replay.ledger.ledger import (
     AttemptClosed,
     Call,
@@ -23,6 +24,7 @@ from composer_pipeline.replay.ledger.process_identity import (
     retire,
 )
 from composer_pipeline.replay.ledger.sweep import proportional
+from composer_pipeline.replay.ledger.values import Bill, CacheHit
 
 SCOPES = ["run:r", "teacher:t", "global"]
 CALL = Call("state", "t", "session", "2026-11-16", {})
@@ -31,7 +33,7 @@ CALL = Call("state", "t", "session", "2026-11-16", {})
 @pytest.fixture
 def ledger(target: str | Path) -> Iterator[Ledger]:
     with Ledger(target) as ledger:
-        ledger.set_ceiling("run:r", Decimal(1000) / 10**12)
+        ledger.do(rules.set_ceiling("run:r", Decimal(1000) / 10**12))
         yield ledger
 
 
@@ -41,40 +43,36 @@ def sums(ledger: Ledger, scope: str = "run:r") -> tuple[int, int, int]:
 
 
 def send(ledger: Ledger, key: str, amount: int = 100, call: Call = CALL) -> str:
-    admission = ledger.reserve(key, amount, SCOPES, call, send=True)
+    admission = ledger.do(rules.reserve(key, Pico(amount), SCOPES, call, send=True))
     assert admission.kind == "reserved", admission
     return admission.attempt
-
-
-def billed(cost: int | None, generation: str = "") -> Reply:
-    return Reply("billed", 200, b"{}", cost, generation)
 
 
 # -- sweep ---------------------------------------------------------------------------
 
 
 def test_a_sweep_makes_the_ledger_equal_to_the_bill(ledger: Ledger) -> None:
-    ledger.settle(send(ledger, "a"), 40, billed(40))
+    ledger.do(rules.settle(send(ledger, "a"), Bill(Pico(40)), Reply(200, b"{}")))
     for key in "bcd":
-        ledger.mark_unknown(send(ledger, key), "reset")
+        ledger.do(rules.mark_unknown(send(ledger, key), "reset"))
     assert sums(ledger) == (40, 0, 300)
-    result = ledger.sweep("run:r", 1057, 1000)
+    result = ledger.do(rules.sweep("run:r", Pico(1057), Pico(1000)))
     assert (result.attempts, result.unknown_pico, result.swept_pico) == (3, 300, 17)
     assert result.spent_pico == 57
     assert sums(ledger) == sums(ledger, "teacher:t") == sums(ledger, "global") == (57, 0, 0)
     # Swept again, it only says that both still agree.
-    assert ledger.sweep("run:r", 1057, 1000).attempts == 0
+    assert ledger.do(rules.sweep("run:r", Pico(1057), Pico(1000))).attempts == 0
     with pytest.raises(SweepMismatch):
-        ledger.sweep("run:r", 1058, 1000)
+        ledger.do(rules.sweep("run:r", Pico(1058), Pico(1000)))
     assert [event.kind for event in ledger.events("swept")] == ["swept"]
 
 
 @pytest.mark.parametrize("usage", [39, 141])
 def test_a_bill_that_cannot_be_is_refused(ledger: Ledger, usage: int) -> None:
-    ledger.settle(send(ledger, "a"), 40, billed(40))
-    ledger.mark_unknown(send(ledger, "b"), "reset")
+    ledger.do(rules.settle(send(ledger, "a"), Bill(Pico(40)), Reply(200, b"{}")))
+    ledger.do(rules.mark_unknown(send(ledger, "b"), "reset"))
     with pytest.raises(SweepMismatch, match="run:r") as found:
-        ledger.sweep("run:r", usage, 0)
+        ledger.do(rules.sweep("run:r", Pico(usage), Pico(0)))
     assert (found.value.value_pico, found.value.unknown_pico) == (usage - 40, 100)
     assert sums(ledger) == (40, 0, 100)
 
@@ -82,33 +80,37 @@ def test_a_bill_that_cannot_be_is_refused(ledger: Ledger, usage: int) -> None:
 def test_no_sweep_while_calls_are_in_flight_or_the_meter_may_lag(ledger: Ledger) -> None:
     flying = send(ledger, "a")
     with pytest.raises(NotQuiescent, match="in flight"):
-        ledger.sweep("run:r", 0, 0)
-    ledger.mark_unknown(flying, "reset")
+        ledger.do(rules.sweep("run:r", Pico(0), Pico(0)))
+    ledger.do(rules.mark_unknown(flying, "reset"))
     with pytest.raises(NotQuiescent) as found:
-        ledger.sweep("run:r", 5, 0, grace_s=60)
+        ledger.do(rules.sweep("run:r", Pico(5), Pico(0), grace_s=60))
     assert 50 < found.value.wait_s <= 60
-    assert ledger.sweep("run:r", 5, 0).swept_pico == 5
+    assert ledger.do(rules.sweep("run:r", Pico(5), Pico(0))).swept_pico == 5
 
 
 def test_a_sweep_leaves_other_runs_alone(ledger: Ledger) -> None:
-    ledger.mark_unknown(send(ledger, "a"), "reset")
-    other = ledger.reserve("b", 100, ["run:other", "global"], CALL, send=True).attempt
-    assert ledger.sweep("run:r", 9, 0).attempts == 1  # the other run may be in flight
-    ledger.mark_unknown(other, "reset")
-    assert ledger.sweep("run:r", 9, 0).attempts == 0
+    ledger.do(rules.mark_unknown(send(ledger, "a"), "reset"))
+    other = ledger.do(
+        rules.reserve("b", Pico(100), ["run:other", "global"], CALL, send=True)
+    ).attempt
+    assert (
+        ledger.do(rules.sweep("run:r", Pico(9), Pico(0))).attempts == 1
+    )  # the other run may be in flight
+    ledger.do(rules.mark_unknown(other, "reset"))
+    assert ledger.do(rules.sweep("run:r", Pico(9), Pico(0))).attempts == 0
     assert sums(ledger, "run:other") == (0, 0, 100)
     assert sums(ledger, "global") == (9, 0, 100)
 
 
 def test_an_answer_after_the_sweep_is_kept_and_charged_once(ledger: Ledger) -> None:
     late = send(ledger, "a")
-    ledger.mark_unknown(late, "timeout")
-    ledger.sweep("run:r", 30, 0)
+    ledger.do(rules.mark_unknown(late, "timeout"))
+    ledger.do(rules.sweep("run:r", Pico(30), Pico(0)))
     again = send(ledger, "a")  # a recovery: the provider's cache answers
-    ledger.settle(again, 0, billed(30), source="gen-1")
+    ledger.do(rules.settle(again, CacheHit("gen-1", Pico(30)), Reply(200, b"{}")))
     assert sums(ledger) == (30, 0, 0)
     assert ledger.rows("t", "2026-11-16")[0]["cost"] == 30
-    ledger.settle(late, 30, billed(30))
+    ledger.do(rules.settle(late, Bill(Pico(30)), Reply(200, b"{}")))
     assert sums(ledger) == (30, 0, 0)
 
 
@@ -123,9 +125,9 @@ def test_shares_are_whole_and_within_their_weights() -> None:
 
 
 def test_keys_of_a_run_are_remembered_by_their_hash(ledger: Ledger) -> None:
-    ledger.set_run_key("run:r", "sha256:1", 1000)
-    ledger.set_run_key("run:r", "sha256:1", 2000)
-    ledger.set_run_key("run:other", "sha256:2", 5)
+    ledger.do(rules.set_run_key("run:r", "sha256:1", Pico(1000)))
+    ledger.do(rules.set_run_key("run:r", "sha256:1", Pico(2000)))
+    ledger.do(rules.set_run_key("run:other", "sha256:2", Pico(5)))
     (key,) = ledger.run_keys("run:r")
     assert (key.key_hash, key.baseline_pico) == ("sha256:1", 1000)
 
@@ -140,71 +142,72 @@ def test_an_owner_that_was_not_dead_may_still_end_its_call(
     attempt = send(ledger, "a")
     retire(ledger.owner)
     with Ledger(target) as other:
-        assert other.adopt_dead() == 1
+        assert other.do(rules.adopt_dead()) == 1
         assert sums(other) == (0, 0, 100)
         flying = send(other, "a")
         if end == "settle":
-            ledger.settle(attempt, 7, billed(7))
+            ledger.do(rules.settle(attempt, Bill(Pico(7)), Reply(200, b"{}")))
             assert sums(ledger) == (7, 100, 0)
         elif end == "release":
-            ledger.release(attempt, "429")
+            ledger.do(rules.release(attempt, "429"))
             assert sums(ledger) == (0, 100, 0)
         else:
-            ledger.mark_unknown(attempt, "reset", generation="gen-1")
+            ledger.do(rules.mark_unknown(attempt, "reset", generation="gen-1"))
             assert ledger.unsettled_generations() == [(attempt, "gen-1")]
         # The other owner's claim is not touched by any of it.
-        assert ledger.reserve("a", 1, [], CALL).kind == ("cached" if end == "settle" else "busy")
-        other.release(flying, "")
+        assert ledger.do(rules.reserve("a", Pico(1), [], CALL)).kind == (
+            "cached" if end == "settle" else "busy"
+        )
+        other.do(rules.release(flying, ""))
 
 
 def test_what_was_never_sent_may_not_be_sent_after_adoption(
     ledger: Ledger, target: str | Path
 ) -> None:
-    attempt = ledger.reserve("a", 100, SCOPES, CALL).attempt
+    attempt = ledger.do(rules.reserve("a", Pico(100), SCOPES, CALL)).attempt
     retire(ledger.owner)
     with Ledger(target) as other:
-        other.adopt_dead()
+        other.do(rules.adopt_dead())
     with pytest.raises(AttemptClosed):
-        ledger.mark_sent(attempt)
+        ledger.do(rules.mark_sent(attempt))
 
 
-def test_a_generation_is_kept_through_adoption(ledger: Ledger, target: str | Path) -> None:
+def test_a_generation_is_kept_for_everyone(ledger: Ledger, target: str | Path) -> None:
     attempt = send(ledger, "a")
-    ledger.note_generation(attempt, "gen-9")
+    ledger.do(rules.mark_unknown(attempt, "half a reply", generation="gen-9"))
     retire(ledger.owner)
     with Ledger(target) as other:
-        other.adopt_dead()
         assert other.unsettled_generations() == [(attempt, "gen-9")]
         (unknown,) = other.unknown_attempts("run:r")
         assert (unknown.id, unknown.teacher, unknown.answered) == (attempt, "t", False)
         assert other.unknown_attempts("run:other") == []
-        assert other.reconcile(attempt, 12)
-        assert other.reconcile(attempt, 99)
+        assert other.do(rules.reconcile(attempt, Pico(12)))
+        assert other.do(rules.reconcile(attempt, Pico(99)))
     assert sums(ledger) == (12, 0, 0)
     # Its cached answer costs what the generation did, and nothing more.
-    ledger.settle(send(ledger, "a"), 0, billed(None), source="gen-9")
+    ledger.do(rules.settle(send(ledger, "a"), CacheHit("gen-9", None), Reply(200, b"{}")))
     assert sums(ledger) == (12, 0, 0)
     assert ledger.rows("t", "2026-11-16")[0]["cost"] == 12
 
 
-def test_a_generation_is_kept_when_the_outcome_is_not(ledger: Ledger) -> None:
+def test_a_generation_is_not_forgotten_by_a_later_look(ledger: Ledger) -> None:
     attempt = send(ledger, "a")
-    ledger.note_generation(attempt, "gen-9")
-    ledger.mark_unknown(attempt, "the stream broke")
+    ledger.do(rules.mark_unknown(attempt, "half a reply", generation="gen-9"))
+    ledger.do(rules.mark_unknown(attempt, "the stream broke"))
     assert ledger.unsettled_generations() == [(attempt, "gen-9")]
 
 
 def test_a_bill_replaces_a_refusal(ledger: Ledger) -> None:
     first = send(ledger, "a")
-    ledger.mark_unknown(first, "reset")
-    ledger.release(send(ledger, "a"), "no", Reply("refused", 403, b"no", 0))
-    ledger.settle(first, 5, billed(5))
-    assert ledger.outcome("a", CALL) == "billed"
+    ledger.do(rules.mark_unknown(first, "reset"))
+    ledger.do(rules.release(send(ledger, "a"), "no", Reply(403, b"no")))
+    ledger.do(rules.settle(first, Bill(Pico(5)), Reply(200, b"{}")))
+    assert ledger.do(rules.outcome("a", CALL)) == "billed"
 
 
 def test_own_provider_keys_cost_both() -> None:
-    assert billed_pico(5, 100, is_byok=True) == 105
-    assert billed_pico(5, 100, is_byok=False) == 5
+    assert billed_pico(Pico(5), Pico(100), is_byok=True) == 105
+    assert billed_pico(Pico(5), Pico(100), is_byok=False) == 5
 
 
 # -- quarantine ------------------------------------------------------------------------
@@ -216,25 +219,28 @@ def test_a_bill_above_its_worst_case_quarantines_the_teacher(
 ) -> None:
     attempt = send(ledger, "a")
     if how == "settle":
-        assert not ledger.settle(attempt, 101, billed(101))
+        assert not ledger.do(rules.settle(attempt, Bill(Pico(101)), Reply(200, b"{}")))
     else:
-        ledger.mark_unknown(attempt, "reset")
+        ledger.do(rules.mark_unknown(attempt, "reset"))
     if how == "reconcile":
-        assert not ledger.reconcile(attempt, 101)
+        assert not ledger.do(rules.reconcile(attempt, Pico(101)))
     elif how == "source":
-        ledger.settle(send(ledger, "a"), 0, billed(101), source="gen-1")
+        ledger.do(rules.settle(send(ledger, "a"), CacheHit("gen-1", Pico(101)), Reply(200, b"{}")))
     assert sums(ledger) == (101, 0, 0)
     with Ledger(target) as other:  # durably, for everyone
-        admission = other.reserve("b", 1, SCOPES, CALL)
+        admission = other.do(rules.reserve("b", Pico(1), SCOPES, CALL))
         assert (admission.kind, admission.scope) == ("quarantined", "teacher:t")
         assert "worst case of 100" in admission.why
         (event,) = other.events("bound_violation")
         assert (event.teacher, event.attempt) == ("t", attempt)
-        assert other.reserve("b", 1, SCOPES, Call("s", "u", "x", "d", {})).kind == "reserved"
-        assert other.lift_quarantine("t")
-        assert not other.lift_quarantine("t")
+        assert (
+            other.do(rules.reserve("b", Pico(1), SCOPES, Call("s", "u", "x", "d", {}))).kind
+            == "reserved"
+        )
+        assert other.do(rules.lift_quarantine("t"))
+        assert not other.do(rules.lift_quarantine("t"))
     assert ledger.quarantined() == {}
-    assert ledger.reserve("c", 1, SCOPES, CALL).kind == "reserved"
+    assert ledger.do(rules.reserve("c", Pico(1), SCOPES, CALL)).kind == "reserved"
 
 
 # -- owners ----------------------------------------------------------------------------
@@ -252,12 +258,12 @@ def test_on_another_machine_the_heartbeat_decides(
     ledger.beat()
     attempt = send(ledger, "a")
     with Ledger(target) as other:
-        assert other.reserve("a", 1, [], CALL).kind == "busy"
-        assert other.adopt_dead() == 0
+        assert other.do(rules.reserve("a", Pico(1), [], CALL)).kind == "busy"
+        assert other.do(rules.adopt_dead()) == 0
         monkeypatch.setattr(ledger_batch, "STALE_S", -1)
-        assert other.adopt_dead() == 1
+        assert other.do(rules.adopt_dead()) == 1
         assert sums(other) == (0, 0, 100)
-    ledger.settle(attempt, 1, billed(1))
+    ledger.do(rules.settle(attempt, Bill(Pico(1)), Reply(200, b"{}")))
 
 
 def test_an_owner_elsewhere_that_never_beat_is_dead(ledger: Ledger, target: str | Path) -> None:
@@ -267,16 +273,16 @@ def test_an_owner_elsewhere_that_never_beat_is_dead(ledger: Ledger, target: str 
     with Ledger(target) as other, other._store.transaction() as session:
         session.write([("DELETE FROM owner WHERE id = ?", [(ledger.owner,)])])
     with Ledger(target) as other:
-        assert other.adopt_dead() == 1
+        assert other.do(rules.adopt_dead()) == 1
 
 
 def test_closing_gives_up_what_is_open(ledger: Ledger, target: str | Path) -> None:
     with Ledger(target) as other:
         send(other, "sent")
-        other.reserve("unsent", 50, SCOPES, CALL)
+        other.do(rules.reserve("unsent", Pico(50), SCOPES, CALL))
     assert sums(ledger) == (0, 0, 100)
-    assert ledger.reserve("unsent", 50, SCOPES, CALL).kind == "reserved"
-    assert ledger.reserve("sent", 50, SCOPES, CALL).kind == "reserved"
+    assert ledger.do(rules.reserve("unsent", Pico(50), SCOPES, CALL)).kind == "reserved"
+    assert ledger.do(rules.reserve("sent", Pico(50), SCOPES, CALL)).kind == "reserved"
 
 
 def test_identity_of_owners() -> None:

@@ -11,21 +11,20 @@ from typing import Any
 import pytest
 
 from composer_pipeline.errors import ComposerError
+from composer_pipeline.money import Pico
+from composer_pipeline.replay.ledger import rules
 from composer_pipeline.replay.ledger.group_commit import Commits
 from composer_pipeline.replay.ledger.ledger import AttemptClosed, Call, Ledger, Reply
+from composer_pipeline.replay.ledger.values import Bill
 
 CALL = Call("state", "teacher", "session", "2026-11-16", {})
 SCOPES = ["run:r", "global"]
 
 
-def billed(cost: int) -> Reply:
-    return Reply("billed", 200, b"{}", cost)
-
-
 @pytest.fixture
 def ledger(target: str | Path) -> Iterator[Ledger]:
     with Ledger(target) as ledger:
-        ledger.set_ceiling("run:r", Decimal(100) / 10**12)
+        ledger.do(rules.set_ceiling("run:r", Decimal(100) / 10**12))
         yield ledger
 
 
@@ -36,9 +35,11 @@ def sums(ledger: Ledger) -> tuple[int, int, int]:
 
 def test_many_calls_share_few_commits_and_the_ceiling_holds(ledger: Ledger) -> None:
     async def one(commits: Commits, number: int) -> str:
-        admission = await commits.reserve(f"k{number}", 4, SCOPES, CALL, send=True)
+        admission = await commits.do(rules.reserve(f"k{number}", Pico(4), SCOPES, CALL, send=True))
         if admission.kind == "reserved":
-            assert await commits.settle(admission.attempt, 3, billed(3))
+            assert await commits.do(
+                rules.settle(admission.attempt, Bill(Pico(3)), Reply(200, b"{}"))
+            )
         return admission.kind
 
     async def main() -> tuple[list[str], int]:
@@ -56,7 +57,7 @@ def test_many_calls_share_few_commits_and_the_ceiling_holds(ledger: Ledger) -> N
 def test_sending_is_part_of_the_same_commit(ledger: Ledger, target: str | Path) -> None:
     async def main() -> None:
         async with Commits(ledger) as commits:
-            await commits.reserve("k", 4, SCOPES, CALL, send=True)
+            await commits.do(rules.reserve("k", Pico(4), SCOPES, CALL, send=True))
             assert commits.commits == 1
 
     asyncio.run(main())
@@ -68,12 +69,12 @@ def test_sending_is_part_of_the_same_commit(ledger: Ledger, target: str | Path) 
 def test_one_failure_fails_alone(ledger: Ledger) -> None:
     async def main() -> tuple[Any, ...]:
         async with Commits(ledger) as commits:
-            first = await commits.reserve("a", 4, SCOPES, CALL, send=True)
+            first = await commits.do(rules.reserve("a", Pico(4), SCOPES, CALL, send=True))
             return await asyncio.gather(
-                commits.release("no such attempt", ""),
-                commits.settle(first.attempt, 2, billed(2)),
-                commits.release(first.attempt, "too late"),
-                commits.reserve("b", 4, SCOPES, CALL),
+                commits.do(rules.release("no such attempt", "")),
+                commits.do(rules.settle(first.attempt, Bill(Pico(2)), Reply(200, b"{}"))),
+                commits.do(rules.release(first.attempt, "too late")),
+                commits.do(rules.reserve("b", Pico(4), SCOPES, CALL)),
                 return_exceptions=True,
             )
 
@@ -88,8 +89,10 @@ def test_one_failure_fails_alone(ledger: Ledger) -> None:
 def test_a_cancelled_settlement_is_written(ledger: Ledger) -> None:
     async def main() -> None:
         async with Commits(ledger) as commits:
-            admission = await commits.reserve("a", 4, SCOPES, CALL, send=True)
-            task = asyncio.create_task(commits.settle(admission.attempt, 2, billed(2)))
+            admission = await commits.do(rules.reserve("a", Pico(4), SCOPES, CALL, send=True))
+            task = asyncio.create_task(
+                commits.do(rules.settle(admission.attempt, Bill(Pico(2)), Reply(200, b"{}")))
+            )
             await asyncio.sleep(0)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -105,7 +108,7 @@ def test_a_cancelled_reservation_is_given_back(ledger: Ledger) -> None:
         async with Commits(ledger) as commits:
             tasks = []
             for number in range(20):
-                reserve = commits.reserve(f"k{number}", 5, SCOPES, CALL, send=True)
+                reserve = commits.do(rules.reserve(f"k{number}", Pico(5), SCOPES, CALL, send=True))
                 tasks.append(asyncio.create_task(reserve))
                 await asyncio.sleep(0)
             for task in tasks:
@@ -114,7 +117,7 @@ def test_a_cancelled_reservation_is_given_back(ledger: Ledger) -> None:
 
     asyncio.run(main())
     assert sums(ledger) == (0, 0, 0)
-    assert ledger.reserve("k0", 100, SCOPES, CALL).kind == "reserved"
+    assert ledger.do(rules.reserve("k0", Pico(100), SCOPES, CALL)).kind == "reserved"
 
 
 class Watched(Commits):
@@ -130,8 +133,9 @@ class Watched(Commits):
 def test_a_reservation_cancelled_after_its_answer_is_given_back(ledger: Ledger) -> None:
     async def main() -> None:
         async with Watched(ledger) as commits:
-            assert isinstance(commits, Watched)
-            task = asyncio.create_task(commits.reserve("k", 5, SCOPES, CALL, send=True))
+            task = asyncio.create_task(
+                commits.do(rules.reserve("k", Pico(5), SCOPES, CALL, send=True))
+            )
             while not commits.answered:
                 await asyncio.sleep(0)
             task.cancel()
@@ -145,12 +149,14 @@ def test_a_reservation_cancelled_after_its_answer_is_given_back(ledger: Ledger) 
 def test_leaving_writes_what_was_queued(ledger: Ledger) -> None:
     async def main() -> None:
         async with Commits(ledger) as commits:
-            admission = await commits.reserve("a", 4, SCOPES, CALL, send=True)
-            task = asyncio.create_task(commits.settle(admission.attempt, 2, billed(2)))
+            admission = await commits.do(rules.reserve("a", Pico(4), SCOPES, CALL, send=True))
+            task = asyncio.create_task(
+                commits.do(rules.settle(admission.attempt, Bill(Pico(2)), Reply(200, b"{}")))
+            )
             await asyncio.sleep(0)
         assert task.done()
         with pytest.raises(ComposerError, match="closed"):
-            await commits.reserve("b", 4, SCOPES, CALL)
+            await commits.do(rules.reserve("b", Pico(4), SCOPES, CALL))
 
     asyncio.run(main())
     assert sums(ledger) == (2, 0, 0)
@@ -159,13 +165,14 @@ def test_leaving_writes_what_was_queued(ledger: Ledger) -> None:
 def test_admissions_wait_for_a_place_but_settlements_do_not(ledger: Ledger) -> None:
     async def main() -> None:
         async with Commits(ledger, queue=1) as commits:
-            first = await commits.reserve("a", 4, SCOPES, CALL, send=True)
+            first = await commits.do(rules.reserve("a", Pico(4), SCOPES, CALL, send=True))
             more = [
-                asyncio.create_task(commits.reserve(f"k{n}", 4, SCOPES, CALL)) for n in range(5)
+                asyncio.create_task(commits.do(rules.reserve(f"k{n}", Pico(4), SCOPES, CALL)))
+                for n in range(5)
             ]
             await asyncio.sleep(0)
             assert len(commits._queue) <= 1
-            await commits.settle(first.attempt, 2, billed(2))
+            await commits.do(rules.settle(first.attempt, Bill(Pico(2)), Reply(200, b"{}")))
             kinds = [(await task).kind for task in more]
             assert kinds == ["reserved"] * 5
 
@@ -175,13 +182,13 @@ def test_admissions_wait_for_a_place_but_settlements_do_not(ledger: Ledger) -> N
 def test_those_that_wait_are_woken_by_a_settlement(ledger: Ledger) -> None:
     async def main() -> None:
         async with Commits(ledger) as commits:
-            first = await commits.reserve("a", 90, SCOPES, CALL, send=True)
-            assert (await commits.reserve("b", 90, SCOPES, CALL)).kind == "wait"
+            first = await commits.do(rules.reserve("a", Pico(90), SCOPES, CALL, send=True))
+            assert (await commits.do(rules.reserve("b", Pico(90), SCOPES, CALL))).kind == "wait"
             waiting = asyncio.create_task(commits.changed(60))
             await asyncio.sleep(0)
-            await commits.settle(first.attempt, 1, billed(1))
+            await commits.do(rules.settle(first.attempt, Bill(Pico(1)), Reply(200, b"{}")))
             await asyncio.wait_for(waiting, 5)
-            assert (await commits.reserve("b", 90, SCOPES, CALL)).kind == "reserved"
+            assert (await commits.do(rules.reserve("b", Pico(90), SCOPES, CALL))).kind == "reserved"
             await asyncio.wait_for(commits.changed(0.01), 5)
 
     asyncio.run(main())
@@ -197,7 +204,7 @@ def test_a_defect_reaches_everyone_who_waits(
         async with Commits(ledger) as commits:
             monkeypatch.setattr(ledger, "apply", broken)
             return await asyncio.gather(
-                *(commits.reserve(str(n), 1, SCOPES, CALL) for n in range(3)),
+                *(commits.do(rules.reserve(str(n), Pico(1), SCOPES, CALL)) for n in range(3)),
                 return_exceptions=True,
             )
 
@@ -209,15 +216,16 @@ def test_a_defect_reaches_everyone_who_waits(
 KILLED = """
 import asyncio, os, signal, sys
 from composer_pipeline.replay.ledger.group_commit import Commits
-from composer_pipeline.replay.ledger.ledger import Call, Ledger, Reply
+from composer_pipeline.replay.ledger import rules
+from composer_pipeline.replay.ledger.ledger import Bill, Call, Ledger, Reply
 call = Call("state", "teacher", "session", "2026-11-16", {})
 async def main():
     async with Commits(Ledger(sys.argv[1])) as commits:
         async def one(n):
-            got = await commits.reserve(f"k{n}", 5, ["run:r", "global"], call, send=True)
+            got = await commits.do(rules.reserve(f"k{n}", 5, ["run:r"], call, send=True))
             print(f"sent k{n}", flush=True)
             if n % 2:
-                await commits.settle(got.attempt, 3, Reply("billed", 200, b"x", 3))
+                await commits.do(rules.settle(got.attempt, Bill(3), Reply(200, b"x")))
                 print(f"done k{n}", flush=True)
         await asyncio.gather(*(one(n) for n in range(10)))
         os.kill(os.getpid(), signal.SIGKILL)
@@ -232,5 +240,5 @@ def test_what_was_answered_is_there_after_kill_nine(ledger: Ledger, target: str 
     assert done.stdout.count("done") == 5
     assert all(ledger.has_reply(f"k{n}") for n in range(1, 10, 2))
     assert sums(ledger) == (15, 25, 0)
-    assert ledger.adopt_dead() == 5
+    assert ledger.do(rules.adopt_dead()) == 5
     assert sums(ledger) == (15, 0, 25)

@@ -14,21 +14,19 @@ import pytest
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.money import to_pico, to_usd
+from composer_pipeline.money import Pico, to_pico, to_usd
+from composer_pipeline.replay.ledger import rules
 from composer_pipeline.replay.ledger.ledger import Call, Ledger, Reply, ledger_target
 from composer_pipeline.replay.ledger.process_identity import is_alive, process_identity
+from composer_pipeline.replay.ledger.values import Bill, CacheHit
 
 CALL = Call("state", "teacher", "session", "2026-11-16", {"family": "f"})
-
-
-def billed(cost: int | None, body: bytes = b"{}", **rest: object) -> Reply:
-    return Reply("billed", 200, body, cost, **rest)  # type: ignore[arg-type]
 
 
 @pytest.fixture
 def ledger(target: str | Path) -> Iterator[Ledger]:
     with Ledger(target) as ledger:
-        ledger.set_ceiling("run:r", Decimal(100) / 10**12)
+        ledger.do(rules.set_ceiling("run:r", Decimal(100) / 10**12))
         yield ledger
 
 
@@ -38,9 +36,9 @@ def sums(ledger: Ledger, scope: str = "run:r") -> tuple[int, int, int]:
 
 
 def reserve(ledger: Ledger, key: str, amount: int, **options: Any) -> str:
-    admission = ledger.reserve(key, amount, ["run:r", "global"], CALL, **options)
+    admission = ledger.do(rules.reserve(key, Pico(amount), ["run:r", "global"], CALL, **options))
     assert admission.kind == "reserved", admission
-    ledger.mark_sent(admission.attempt)
+    ledger.do(rules.mark_sent(admission.attempt))
     return admission.attempt
 
 
@@ -59,97 +57,100 @@ def test_money_is_exact_and_rounds_up() -> None:
 def test_settlement_moves_reserved_to_spent_in_every_scope(ledger: Ledger) -> None:
     attempt = reserve(ledger, "k", 60)
     assert sums(ledger) == (0, 60, 0)
-    assert ledger.settle(attempt, 7, billed(7, b"reply"))
+    assert ledger.do(rules.settle(attempt, Bill(Pico(7)), Reply(200, b"reply")))
     assert sums(ledger) == sums(ledger, "global") == (7, 0, 0)
-    assert ledger.reserve("k", 60, ["run:r"], CALL).kind == "cached"
+    assert ledger.do(rules.reserve("k", Pico(60), ["run:r"], CALL)).kind == "cached"
     row = ledger.rows("teacher", "2026-11-16")[0]
     assert (row["body"], row["cost"], row["outcome"]) == (b"reply", 7, "billed")
 
 
 def test_all_scopes_or_none(ledger: Ledger) -> None:
-    ledger.set_ceiling("teacher:t", Decimal(10) / 10**12)
-    admission = ledger.reserve("k", 11, ["run:r", "teacher:t"], CALL)
+    ledger.do(rules.set_ceiling("teacher:t", Decimal(10) / 10**12))
+    admission = ledger.do(rules.reserve("k", Pico(11), ["run:r", "teacher:t"], CALL))
     assert (admission.kind, admission.scope) == ("refused", "teacher:t")
     assert sums(ledger) == (0, 0, 0)
-    assert ledger.reserve("k", 10, ["run:r", "teacher:t"], CALL).kind == "reserved"
+    assert ledger.do(rules.reserve("k", Pico(10), ["run:r", "teacher:t"], CALL)).kind == "reserved"
 
 
 def test_wait_only_while_money_may_come_back(ledger: Ledger) -> None:
     attempt = reserve(ledger, "a", 80)
-    assert ledger.reserve("b", 40, ["run:r"], CALL).kind == "wait"
-    assert ledger.reserve("b", 101, ["run:r"], CALL).kind == "refused"
-    ledger.settle(attempt, 80, billed(80))
-    assert ledger.reserve("b", 40, ["run:r"], CALL).kind == "refused"
-    assert ledger.reserve("b", 20, ["run:r"], CALL).kind == "reserved"
+    assert ledger.do(rules.reserve("b", Pico(40), ["run:r"], CALL)).kind == "wait"
+    assert ledger.do(rules.reserve("b", Pico(101), ["run:r"], CALL)).kind == "refused"
+    ledger.do(rules.settle(attempt, Bill(Pico(80)), Reply(200, b"{}")))
+    assert ledger.do(rules.reserve("b", Pico(40), ["run:r"], CALL)).kind == "refused"
+    assert ledger.do(rules.reserve("b", Pico(20), ["run:r"], CALL)).kind == "reserved"
 
 
 def test_headroom_is_left_for_recoveries(ledger: Ledger) -> None:
-    assert ledger.reserve("a", 80, ["run:r"], CALL, headroom=30).kind == "refused"
-    assert ledger.reserve("a", 80, ["run:r"], CALL).kind == "reserved"
+    assert (
+        ledger.do(rules.reserve("a", Pico(80), ["run:r"], CALL, headroom=Pico(30))).kind
+        == "refused"
+    )
+    assert ledger.do(rules.reserve("a", Pico(80), ["run:r"], CALL)).kind == "reserved"
 
 
 def test_single_flight(ledger: Ledger) -> None:
     attempt = reserve(ledger, "k", 10)
-    assert ledger.reserve("k", 10, ["run:r"], CALL).kind == "busy"
-    ledger.release(attempt, "429")
-    assert ledger.reserve("k", 10, ["run:r"], CALL).kind == "reserved"
+    assert ledger.do(rules.reserve("k", Pico(10), ["run:r"], CALL)).kind == "busy"
+    ledger.do(rules.release(attempt, "429"))
+    assert ledger.do(rules.reserve("k", Pico(10), ["run:r"], CALL)).kind == "reserved"
 
 
 def test_release_gives_everything_back_and_keeps_refusals(ledger: Ledger) -> None:
-    ledger.release(reserve(ledger, "k", 10), "refusal", Reply("refused", 403, b"no", 0))
+    ledger.do(rules.release(reserve(ledger, "k", 10), "refusal", Reply(403, b"no")))
     assert sums(ledger) == (0, 0, 0)
-    assert ledger.outcome("k", CALL) == "refused"
+    assert ledger.do(rules.outcome("k", CALL)) == "refused"
     with pytest.raises(RuntimeError):
-        ledger.release("no such attempt", "")
+        ledger.do(rules.release("no such attempt", ""))
 
 
 def test_unknown_stays_charged_until_the_cache_answers(ledger: Ledger) -> None:
-    ledger.mark_unknown(reserve(ledger, "k", 40), "ReadTimeout")
+    ledger.do(rules.mark_unknown(reserve(ledger, "k", 40), "ReadTimeout"))
     assert sums(ledger) == (0, 0, 40)
     assert ledger.unknown_calls() == {("state", "teacher")}
-    assert ledger.reserve("other", 61, ["run:r"], CALL).kind == "refused"
+    assert ledger.do(rules.reserve("other", Pico(61), ["run:r"], CALL)).kind == "refused"
     again = reserve(ledger, "k", 40)
-    ledger.settle(again, 0, billed(9, obtained="recovered"), source="gen-1")
+    ledger.do(rules.settle(again, CacheHit("gen-1", Pico(9)), Reply(200, b"{}")))
     assert sums(ledger) == (9, 0, 0)
     assert ledger.unknown_calls() == set()
     assert ledger.rows("teacher", "2026-11-16")[0]["cost"] == 9
 
 
 def test_cost_of_the_source_may_come_later(ledger: Ledger) -> None:
-    ledger.mark_unknown(reserve(ledger, "k", 40), "reset")
-    ledger.settle(reserve(ledger, "k", 40), 0, billed(None), source="gen-1")
+    ledger.do(rules.mark_unknown(reserve(ledger, "k", 40), "reset"))
+    ledger.do(rules.settle(reserve(ledger, "k", 40), CacheHit("gen-1", None), Reply(200, b"{}")))
     assert sums(ledger) == (0, 0, 40)
     ((attempt, generation),) = ledger.unsettled_generations()
     assert generation == "gen-1"
-    ledger.reconcile(attempt, 9)
-    ledger.reconcile(attempt, 9)
+    ledger.do(rules.reconcile(attempt, Pico(9)))
+    ledger.do(rules.reconcile(attempt, Pico(9)))
     assert sums(ledger) == (9, 0, 0)
     assert ledger.rows("teacher", "2026-11-16")[0]["cost"] == 9
 
 
 def test_two_unknowns_one_source(ledger: Ledger) -> None:
     for _ in range(2):
-        ledger.mark_unknown(reserve(ledger, "k", 20), "reset")
-    ledger.settle(reserve(ledger, "k", 20), 0, billed(5), source="gen-1")
+        ledger.do(rules.mark_unknown(reserve(ledger, "k", 20), "reset"))
+    ledger.do(rules.settle(reserve(ledger, "k", 20), CacheHit("gen-1", Pico(5)), Reply(200, b"{}")))
     assert sums(ledger) == (5, 0, 20)
 
 
 def test_bill_above_the_reservation_is_reported(ledger: Ledger) -> None:
-    assert not ledger.settle(reserve(ledger, "k", 10), 11, billed(11))
+    assert not ledger.do(rules.settle(reserve(ledger, "k", 10), Bill(Pico(11)), Reply(200, b"{}")))
     assert sums(ledger) == (11, 0, 0)
 
 
 @pytest.mark.parametrize("usd", ["0", "-1"])
 def test_ceiling_must_be_positive(ledger: Ledger, usd: str) -> None:
     with pytest.raises(InputError, match="global"):
-        ledger.set_ceiling("global", Decimal(usd))
+        ledger.do(rules.set_ceiling("global", Decimal(usd)))
 
 
 def test_ceiling_is_read_at_every_admission(ledger: Ledger) -> None:
-    ledger.set_ceiling("run:r", Decimal(5) / 10**12)
-    assert ledger.reserve("k", 10, ["run:r"], CALL).kind == "refused"
-    ledger.set_ceiling("run:r", None)
-    assert ledger.reserve("k", 10, ["run:r"], CALL).kind == "reserved"
+    ledger.do(rules.set_ceiling("run:r", Decimal(5) / 10**12))
+    assert ledger.do(rules.reserve("k", Pico(10), ["run:r"], CALL)).kind == "refused"
+    ledger.do(rules.set_ceiling("run:r", None))
+    assert ledger.do(rules.reserve("k", Pico(10), ["run:r"], CALL)).kind == "reserved"
 
 
 def test_identity_of_processes() -> None:
@@ -164,14 +165,15 @@ def test_identity_of_processes() -> None:
 
 CRASH = """
 import os, sys, signal
+from composer_pipeline.replay.ledger import rules
 from composer_pipeline.replay.ledger.ledger import Call, Ledger
 ledger = Ledger(sys.argv[1])
 call = Call("state", "teacher", "session", "2026-11-16", {})
 for key in ("sent", "unsent"):
-    admission = ledger.reserve(key, 30, ["run:r", "global"], call)
+    admission = ledger.do(rules.reserve(key, 30, ["run:r", "global"], call))
     assert admission.kind == "reserved"
     if key == "sent":
-        ledger.mark_sent(admission.attempt)
+        ledger.do(rules.mark_sent(admission.attempt))
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -180,20 +182,21 @@ def test_crash_leaves_sent_charged_and_unsent_free(ledger: Ledger, target: str |
     done = subprocess.run([sys.executable, "-c", CRASH, str(target)], check=False)
     assert done.returncode == -signal.SIGKILL
     assert sums(ledger) == (0, 60, 0)
-    assert ledger.adopt_dead() == 2
+    assert ledger.do(rules.adopt_dead()) == 2
     assert sums(ledger) == sums(ledger, "global") == (0, 0, 30)
-    assert ledger.reserve("sent", 30, ["run:r"], CALL).kind == "reserved"
+    assert ledger.do(rules.reserve("sent", Pico(30), ["run:r"], CALL)).kind == "reserved"
 
 
 def test_claim_of_a_dead_owner_is_taken_over(ledger: Ledger, target: str | Path) -> None:
     subprocess.run([sys.executable, "-c", CRASH, str(target)], check=False)
-    assert ledger.reserve("unsent", 30, ["run:r"], CALL).kind == "reserved"
+    assert ledger.do(rules.reserve("unsent", Pico(30), ["run:r"], CALL)).kind == "reserved"
     assert sums(ledger) == (0, 30, 30)
 
 
 WORKER = """
 import random, sys
-from composer_pipeline.replay.ledger.ledger import Call, Ledger, Reply
+from composer_pipeline.replay.ledger import rules
+from composer_pipeline.replay.ledger.ledger import Bill, Call, Ledger, Reply
 path, seed = sys.argv[1], int(sys.argv[2])
 rng = random.Random(seed)
 ledger = Ledger(path)
@@ -201,21 +204,22 @@ spent = 0
 for n in range(60):
     key = f"{seed}-{n}" if n % 3 else f"shared-{n}"
     amount = rng.randint(1, 40)
-    admission = ledger.reserve(key, amount, ["run:r", "global"], Call(key, "t", "s", "d", {}))
+    call = Call(key, "t", "s", "d", {})
+    admission = ledger.do(rules.reserve(key, amount, ["run:r", "global"], call))
     status = ledger.status()["run:r"]
     assert status.spent + status.reserved + status.unknown <= status.ceiling, status
     if admission.kind != "reserved":
         continue
-    ledger.mark_sent(admission.attempt)
+    ledger.do(rules.mark_sent(admission.attempt))
     fate = rng.random()
     cost = rng.randint(0, amount)
     if fate < 0.6:
-        ledger.settle(admission.attempt, cost, Reply("billed", 200, b"x", cost))
+        ledger.do(rules.settle(admission.attempt, Bill(cost), Reply(200, b"x")))
         spent += cost
     elif fate < 0.8:
-        ledger.release(admission.attempt, "429")
+        ledger.do(rules.release(admission.attempt, "429"))
     else:
-        ledger.mark_unknown(admission.attempt, "reset")
+        ledger.do(rules.mark_unknown(admission.attempt, "reset"))
         spent += amount
 print(spent)
 """
@@ -223,7 +227,7 @@ print(spent)
 
 def test_processes_never_pass_the_ceiling_together(ledger: Ledger, target: str | Path) -> None:
     ceiling = 600
-    ledger.set_ceiling("run:r", Decimal(ceiling) / 10**12)
+    ledger.do(rules.set_ceiling("run:r", Decimal(ceiling) / 10**12))
     workers = [
         subprocess.Popen(
             [

@@ -17,8 +17,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from composer_pipeline.money import Pico
+from composer_pipeline.replay.ledger import rules
 from composer_pipeline.replay.ledger.ledger import AttemptClosed, Call, Ledger, NotQuiescent, Reply
 from composer_pipeline.replay.ledger.process_identity import retire
+from composer_pipeline.replay.ledger.values import Bill, CacheHit
+
+pytestmark = pytest.mark.slow
 
 #: Kinds of keys: the worst case belongs to the bytes, and so to the key; so does the run,
 #: whose provider key pays.
@@ -101,7 +106,7 @@ class Machine(RuleBasedStateMachine):
 
     @initialize(ceiling=st.integers(100, 600))
     def start(self, ceiling: int) -> None:
-        self.ledgers[0].set_ceiling("global", Decimal(ceiling) / 10**12)
+        self.ledgers[0].do(rules.set_ceiling("global", Decimal(ceiling) / 10**12))
         self.ceilings["global"] = ceiling
 
     @precondition(lambda self: self.attempts)
@@ -110,7 +115,7 @@ class Machine(RuleBasedStateMachine):
         if value is not None:  # a ceiling below what is used would only be trivially passed
             value = max(value, sum(self.sums(scope)))
         usd = None if value is None else Decimal(value) / 10**12
-        self.any_ledger(data).set_ceiling(scope, usd)
+        self.any_ledger(data).do(rules.set_ceiling(scope, usd))
         self.ceilings[scope] = value
 
     @rule(data=st.data(), asked=st.lists(ASKED, min_size=1, max_size=5))
@@ -139,7 +144,9 @@ class Machine(RuleBasedStateMachine):
         amount, run = AMOUNT[key[0]], RUN[key[0]]
         scopes = [run, f"teacher:{teacher}", "global", "day:2026-11-16"]
         call = Call(key, teacher, "session", "2026-11-16", {})
-        got = ledger.reserve(key, amount, scopes, call, headroom=headroom, send=send)
+        got = ledger.do(
+            rules.reserve(key, Pico(amount), scopes, call, headroom=Pico(headroom), send=send)
+        )
         holders = [a for a in self.attempts.values() if a["key"] == key and a["state"] in OPEN]
         if key in self.replies:
             assert (got.kind, got.outcome) == ("cached", self.replies[key])
@@ -177,7 +184,7 @@ class Machine(RuleBasedStateMachine):
     @rule(data=st.data())
     def mark_sent(self, data: st.DataObject) -> None:
         number, attempt = self.pick(data, "reserved")
-        self.any_ledger(data).mark_sent(number)
+        self.any_ledger(data).do(rules.mark_sent(number))
         attempt["state"] = "sent"
 
     @precondition(lambda self: self.has("sent", "unknown"))
@@ -187,8 +194,8 @@ class Machine(RuleBasedStateMachine):
         number, attempt = self.pick(data, "sent", "unknown")
         cost = attempt["truth"]
         generation = f"gen-{number}"
-        reply = Reply("billed", 200, number.encode(), cost, generation)
-        assert self.any_ledger(data).settle(number, cost, reply)
+        reply = Reply(200, number.encode(), generation)
+        assert self.any_ledger(data).do(rules.settle(number, Bill(Pico(cost)), reply))
         attempt |= {"state": "done", "cost": cost, "generation": generation}
         self.store(attempt["key"], "billed")
 
@@ -197,7 +204,9 @@ class Machine(RuleBasedStateMachine):
     def settle_above_the_bound(self, data: st.DataObject, extra: int) -> None:
         number, attempt = self.pick(data, "sent")
         cost = attempt["reserve"] + extra
-        assert not self.any_ledger(data).settle(number, cost, Reply("billed", 200, b"!", cost))
+        assert not self.any_ledger(data).do(
+            rules.settle(number, Bill(Pico(cost)), Reply(200, b"!"))
+        )
         attempt |= {"state": "done", "cost": cost, "truth": cost}
         self.store(attempt["key"], "billed")
         self.quarantined.add(attempt["teacher"])
@@ -207,7 +216,7 @@ class Machine(RuleBasedStateMachine):
     @rule(data=st.data())
     def lift(self, data: st.DataObject) -> None:
         teacher = data.draw(st.sampled_from(sorted(self.quarantined)))
-        assert self.any_ledger(data).lift_quarantine(teacher)
+        assert self.any_ledger(data).do(rules.lift_quarantine(teacher))
         self.quarantined.remove(teacher)
 
     def recoverable(self) -> list[str]:
@@ -234,9 +243,10 @@ class Machine(RuleBasedStateMachine):
             for a in self.attempts.values()
             if a["key"] == key and a["state"] == "unknown" and not a["generation"]
         ]
-        source, price = f"source-of-{number}", sources[0]["truth"] if told else None
-        reply = Reply("billed", 200, number.encode(), price, f"hit-{number}", 1.0, "recovered")
-        assert self.any_ledger(data).settle(number, 0, reply, source=source)
+        source = f"source-of-{number}"
+        price = Pico(sources[0]["truth"]) if told else None
+        reply = Reply(200, number.encode(), f"hit-{number}", 1.0)
+        assert self.any_ledger(data).do(rules.settle(number, CacheHit(source, price), reply))
         attempt |= {"state": "done", "cost": 0, "truth": 0}
         sources[0]["generation"] = source
         if told:
@@ -247,8 +257,8 @@ class Machine(RuleBasedStateMachine):
     @rule(data=st.data(), refuse=st.booleans())
     def release(self, data: st.DataObject, refuse: bool) -> None:
         number, attempt = self.pick(data, *OPEN)
-        refusal = Reply("refused", 403, b"no", 0) if refuse else None
-        self.any_ledger(data).release(number, "429", refusal)
+        refusal = Reply(403, b"no") if refuse else None
+        self.any_ledger(data).do(rules.release(number, "429", refusal))
         attempt |= {"state": "released", "truth": 0}
         if refuse:
             self.store(attempt["key"], "refused")
@@ -258,7 +268,7 @@ class Machine(RuleBasedStateMachine):
     def lose(self, data: st.DataObject, everything: bool) -> None:
         sent = [i for i, a in self.attempts.items() if a["state"] == "sent"]
         for number in sent if everything else [self.pick(data, "sent")[0]]:
-            self.any_ledger(data).mark_unknown(number, "reset", raw=b"{")
+            self.any_ledger(data).do(rules.mark_unknown(number, "reset", raw=b"{"))
             self.attempts[number]["state"] = "unknown"
 
     def groups(self) -> list[tuple[str, ...]]:
@@ -269,7 +279,7 @@ class Machine(RuleBasedStateMachine):
     @rule(data=st.data())
     def reconcile(self, data: st.DataObject) -> None:
         number, attempt = self.pick(data, *data.draw(st.sampled_from(self.groups())))
-        assert self.any_ledger(data).reconcile(number, attempt["truth"])
+        assert self.any_ledger(data).do(rules.reconcile(number, Pico(attempt["truth"])))
         if attempt["state"] == "unknown":
             attempt |= {"state": "done", "cost": attempt["truth"]}
 
@@ -279,10 +289,10 @@ class Machine(RuleBasedStateMachine):
         number, _ = self.pick(data, "released")
         ledger = self.any_ledger(data)
         for action in (
-            lambda: ledger.mark_sent(number),
-            lambda: ledger.settle(number, 1, Reply("billed", 200, b"", 1)),
-            lambda: ledger.release(number, ""),
-            lambda: ledger.mark_unknown(number, ""),
+            lambda: ledger.do(rules.mark_sent(number)),
+            lambda: ledger.do(rules.settle(number, Bill(Pico(1)), Reply(200, b""))),
+            lambda: ledger.do(rules.release(number, "")),
+            lambda: ledger.do(rules.mark_unknown(number, "")),
         ):
             with pytest.raises(AttemptClosed):
                 action()
@@ -302,7 +312,7 @@ class Machine(RuleBasedStateMachine):
     @rule(data=st.data())
     def adopt_dead(self, data: st.DataObject) -> None:
         expected = sum(self.adopt(ledger.owner) for ledger in self.dead)
-        assert self.any_ledger(data).adopt_dead() == expected
+        assert self.any_ledger(data).do(rules.adopt_dead()) == expected
 
     @precondition(lambda self: self.has("unknown"))
     @rule(data=st.data(), run=st.sampled_from(["run:1", "run:2"]))
@@ -312,10 +322,10 @@ class Machine(RuleBasedStateMachine):
         usage = sum(a["truth"] for a in mine.values() if a["state"] not in OPEN)
         if any(a["state"] in OPEN for a in mine.values()):
             with pytest.raises(NotQuiescent):
-                ledger.sweep(run, usage + 1000, 1000)
+                ledger.do(rules.sweep(run, Pico(usage + 1000), Pico(1000)))
             return
         unknown = {i: a for i, a in mine.items() if a["state"] == "unknown"}
-        result = ledger.sweep(run, usage + 1000, 1000)
+        result = ledger.do(rules.sweep(run, Pico(usage + 1000), Pico(1000)))
         assert result.attempts == len(unknown)
         costs = dict(ledger._store.read("SELECT id, cost FROM attempt WHERE state = 'swept'")[1])
         for number, attempt in unknown.items():

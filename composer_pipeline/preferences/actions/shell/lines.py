@@ -17,7 +17,8 @@ from composer_pipeline.preferences.actions.shell.effects import changes_state
 from composer_pipeline.preferences.actions.shell.options import Reading, read
 from composer_pipeline.preferences.actions.shell.parse import parse
 from composer_pipeline.preferences.actions.shell.plain_lines import Line, Stage
-from composer_pipeline.preferences.actions.shell.programs import target_of, until_flag, unwrap
+from composer_pipeline.preferences.actions.shell.programs import unwrap
+from composer_pipeline.preferences.actions.shell.targets import target_of, until_flag
 from composer_pipeline.preferences.actions.shell.words import (
     Place,
     at_home,

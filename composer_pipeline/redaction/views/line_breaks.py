@@ -6,8 +6,7 @@ Belongs here: where a broken secret ends. Does not belong here: what a secret lo
 
 import re
 
-#: Words of examples and of values that are hidden already.
-EXAMPLE = re.compile(r"(?i)example|placeholder|your[_-]|xxxx|redacted|0000000000|\*\*\*")
+from composer_pipeline.redaction.literals import EXAMPLE
 
 # A break inside a secret: a continued or wrapped line, or two string literals in a row.
 BREAK = re.compile(

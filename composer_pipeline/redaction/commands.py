@@ -1,0 +1,246 @@
+r"""Secrets that a command line gives away: options, arguments, what is piped in.
+
+Belongs here: reading one command of a text with the grammar of Bash, and which of its words
+are secret by a row of ``redaction.tables.programs``. Does not belong here: the rows, and names
+such as ``PGPASSWORD=...`` (``redaction.assignments``).
+
+A command is read wherever its program stands: in a tool's input, a code block, a log, behind
+``sudo`` or ``docker exec``, and as a list of strings (``["mysql", "-psecret"]``). The grammar
+(tree-sitter-bash) splits it into words, so that quotes, line continuations and pipes are seen
+as the shell sees them.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from composer_pipeline.redaction.edits import Found
+from composer_pipeline.redaction.literals import is_given_secret
+from composer_pipeline.redaction.tables.programs import Program
+
+_MOST = 3000
+_QUOTES = "\"'`"
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A word of a command: its text without outer quotes, and where that stands."""
+
+    text: str
+    start: int
+
+    @property
+    def end(self) -> int:
+        """Where it ends."""
+        return self.start + len(self.text)
+
+
+@cache
+def _parser() -> Any:
+    import tree_sitter_bash
+    from tree_sitter import Language, Parser
+
+    return Parser(Language(tree_sitter_bash.language()))
+
+
+class ProgramRule:
+    """A row of the table, ready to run.
+
+    Args:
+        row: the row.
+    """
+
+    def __init__(self, row: Program) -> None:
+        self.row = row
+        names = "|".join(map(re.escape, sorted(row.programs.split(), key=len, reverse=True)))
+        self._program = re.compile(rf"(?<![A-Za-z0-9_.=@-])(?:[\w.~/-]*/)?(?:{names})(?=[\s\"'])")
+        self._words = frozenset(row.words.split("|")) if row.words else frozenset()
+        self._options = row.options.split()
+        self.literals = tuple(sorted({name.lower() for name in row.programs.split()}))
+        self.gate = rf"(?:{names})\b" + self._needed()
+
+    def _needed(self) -> str:
+        """Return what follows the program, for the gate."""
+        if self._words:
+            return rf".*[\s\"'](?:{'|'.join(map(re.escape, sorted(self._words)))})[\s\"'\\]"
+        plain = [option.rstrip("?*") for option in self._options if option != "*"]
+        if plain and not self.row.argument:
+            return rf".*[\s\"'](?:{'|'.join(map(re.escape, plain))})"
+        return ""
+
+    def __call__(self, text: str) -> Iterator[Found]:
+        """Yield the secrets of the row in ``text``."""
+        for match in self._program.finditer(text):
+            segment, at = _segment(text, match.start(), match.end())
+            if self.row.stdin:
+                if not self._options or any(f" {o}" in segment for o in self._options):
+                    yield from self._piped(text, match.start(), segment, at)
+                continue
+            if self._words and not any(word in segment for word in self._words):
+                continue
+            words = _listed(text, match.end()) or _words(segment, at)
+            yield from self._secrets(words)
+
+    def _secrets(self, words: list[Word]) -> Iterator[Found]:
+        words = words[1:]
+        behind = words
+        if self._words:
+            at = next((n for n, word in enumerate(words) if word.text in self._words), -1)
+            if at < 0:
+                return
+            behind = words[at + 1 :]
+        if self.row.argument:
+            plain = [word for word in behind if not word.text.startswith("-")]
+            number = self.row.argument - (self.row.argument > 0)
+            if -len(plain) <= number < len(plain):
+                yield from self._part(plain[number])
+            return
+        for number, word in enumerate(words):
+            following = words[number + 1] if number + 1 < len(words) else None
+            for option in self._options:
+                if value := _value(option, word, following):
+                    yield from self._part(value)
+                    break
+
+    def _part(self, word: Word) -> Iterator[Found]:
+        """Yield the part of a value that is secret."""
+        text, start, part = word.text, word.start, self.row.part
+        if part == "cookie":
+            from composer_pipeline.redaction.structures import cookie_values
+
+            yield from cookie_values(text, start)
+            return
+        if part == "password=":
+            match = re.search(r"(?:^|,)(?:password|pass)=([^,]+)", text)
+            if match is None:
+                return
+            text, start = match[1], start + match.start(1)
+        elif part in ("name=", "secret="):
+            name, sign, value = text.partition("=")
+            told = part == "secret=" or _TELLING.search(name)
+            if not sign or not told or name.startswith("-"):
+                return
+            text, start = value, start + len(name) + 1
+        elif part != "all":
+            user, sign, value = text.partition(part[-1])
+            if not sign or not user:
+                return
+            value = value.partition("@")[0] if part == "user/" else value
+            text, start = value, start + len(user) + 1
+        if text[:1] in _QUOTES and text[-1:] == text[:1] and len(text) > 1:
+            text, start = text[1:-1], start + 1
+        if is_given_secret(text, 4) and not text.startswith(("-", "/", "./", "~/", "@", "file:")):
+            yield Found(start, start + len(text), "COMMAND")
+
+    def _piped(self, text: str, at: int, segment: str, start: int) -> Iterator[Found]:
+        """Yield what is given to the standard input of a command."""
+        line = text[max(0, at - 400) : at]
+        before = _ECHO.search(line)
+        places = []
+        if before is not None:
+            offset = at - len(line)
+            places.append((offset + before.start("value"), before["value"]))
+        for pattern in (_HERE_STRING, _HERE_DOCUMENT):
+            if match := pattern.search(segment):
+                places.append((start + match.start("value"), match["value"]))
+        for place, value in places:
+            yield from self._part(Word(value, place))
+
+
+_TELLING = re.compile(
+    r"(?i)pass|pwd|secret|token|key(?!cloak|board|space|name|_?id$|vault)|credential|auth(?!or)"
+    r"|salt|dsn|conn"
+)
+_ECHO = re.compile(
+    r"(?:echo|printf|print)[ \t]+(?:-[neE]+[ \t]+)?(?:[\"']%s(?:\\n)?[\"'][ \t]+)?(?P<q>[\"']?)"
+    r"(?P<value>[^\s\"'|$`]+)(?P=q)[ \t]*\|[ \t\\\n]*(?:sudo[ \t]+(?:-\S+[ \t]+)*)?(?:\S+/)?$"
+)
+_HERE_STRING = re.compile(r"<<<[ \t]*(?P<q>[\"']?)(?P<value>[^\s\"'$`]+)(?P=q)")
+_HERE_DOCUMENT = re.compile(
+    r"<<-?[ \t]*[\"']?(?P<end>[A-Za-z_]+)[\"']?[^\n]*\n(?P<value>[^\s$`]+)\n[ \t]*(?P=end)"
+)
+
+
+def _value(option: str, word: Word, following: Word | None) -> Word | None:
+    """Return the value that an option of the table has here; ``None`` if it is not there."""
+    if option == "*":
+        return None if word.text.startswith("-") else word
+    glued = option.endswith(("?", "*"))
+    name = option.rstrip("?*")
+    if word.text == name and name[-1] not in "=:":
+        return None if option.endswith("*") else following
+    if not word.text.startswith(name):
+        return None
+    rest = word.text[len(name) :]
+    if name[-1] in "=:":
+        return Word(rest, word.end - len(rest))
+    if rest.startswith("="):
+        return Word(rest[1:], word.end - len(rest) + 1)
+    single = glued and not name.startswith("--") and len(name) <= 3
+    return Word(rest, word.end - len(rest)) if single and rest else None
+
+
+def _segment(text: str, start: int, end: int) -> tuple[str, int]:
+    """Return the part of a text that the command at ``start`` fills, and where it begins."""
+    stop = min(len(text), start + _MOST)
+    before = text[start - 1 : start]
+    if before in tuple(_QUOTES):  # a command in quotes ends with them
+        closed = text.find(before, end)
+        stop = min(stop, closed) if closed >= 0 else stop
+    segment = text[start:stop]
+    at = segment.find("\n")
+    while at >= 0:
+        line = segment[:at]
+        open_quote = line.count("'") % 2 or line.replace('\\"', "").count('"') % 2
+        if not (line.endswith("\\") or "<<" in line or open_quote):
+            return line, start
+        at = segment.find("\n", at + 1)
+    return segment, start
+
+
+_STRING = re.compile(r"[\"']\s*,\s*([\"'])((?:(?!\1)[^\\\n])*)(?=\1)")
+
+
+def _listed(text: str, at: int) -> list[Word]:
+    """Return the words of a command that is a list of strings, the program first."""
+    if text[at : at + 1] not in ("'", '"'):
+        return []
+    words = [Word("", at)]
+    match = _STRING.match(text, at)
+    while match is not None and len(words) < 60:
+        words.append(Word(match[2], match.start(2)))
+        match = _STRING.match(text, match.end())
+    return words if len(words) > 1 else []
+
+
+def _words(segment: str, at: int) -> list[Word]:
+    """Return the words of the first command of a line, the program first."""
+    source = segment.encode("utf-8", "surrogatepass")
+    plain = len(source) == len(segment)
+    node = _first_command(_parser().parse(source).root_node)
+    if node is None:
+        return []
+    words = []
+    for child in node.children:
+        if child.type in ("variable_assignment", "file_redirect", "comment"):
+            continue
+        start, end = child.start_byte, child.end_byte
+        if not plain:
+            start = len(source[:start].decode("utf-8", "surrogatepass"))
+            end = len(source[:end].decode("utf-8", "surrogatepass"))
+        word = segment[start:end]
+        if child.type in ("string", "raw_string") and len(word) > 1:
+            word, start = word[1:-1], start + 1
+        words.append(Word(word, at + start))
+    return words
+
+
+def _first_command(node: Any) -> Any:
+    if node.type == "command":
+        return node
+    for child in node.children:
+        if (found := _first_command(child)) is not None:
+            return found
+    return None

@@ -1,0 +1,170 @@
+r"""Readings of a text with its escapes decoded, and the way back to the text.
+
+Belongs here: percent-encoding, JSON escapes, HTML entities, quoted-printable and lines that a
+terminal wrapped. Does not belong here: base64 (``views.base64_runs``), rules.
+
+A view decodes the whole text, so that a secret keeps the words that give it away:
+``password%3Dhunter2%21`` reads ``password=hunter2!``. What is found there is replaced in
+the text itself, from the first escape it touches to the last; everything else stays.
+"""
+
+import html
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+#: Lines of these lengths, followed by one that does not begin with a space, were wrapped.
+WIDTHS = frozenset((64, 72, 76, 78, 79, 80, 100, 120, 132, 160, 200))
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A way to decode a text.
+
+    Args:
+        name: what it is called in reports.
+        literals: one of these occurs in the JSON source of a text, in any case, if there is
+            something to decode.
+        gate: if given, this expression (``re`` and Hyperscan) matches there too.
+        escapes: yields ``(start, end, decoded)`` of each escape, in order.
+    """
+
+    name: str
+    literals: tuple[str, ...]
+    gate: str
+    escapes: Callable[[str], Iterable[tuple[int, int, str]]]
+
+
+class Decoded:
+    """A decoded text that knows where each part of it stood.
+
+    Args:
+        source: the text.
+        escapes: ``(start, end, decoded)`` in order.
+    """
+
+    def __init__(self, source: str, escapes: Iterable[tuple[int, int, str]]) -> None:
+        parts: list[str] = []
+        # Segments: where they begin in the decoded text and in the source; odd ones are escapes.
+        self._at: list[int] = []
+        self._from: list[int] = []
+        done = size = 0
+        for start, end, decoded in escapes:
+            self._at += (size, size + start - done)
+            self._from += (done, start)
+            parts += (source[done:start], decoded)
+            size += start - done + len(decoded)
+            done = end
+        self._at.append(size)
+        self._from.append(done)
+        parts.append(source[done:])
+        self.text = "".join(parts)
+
+    def source(self, start: int, end: int) -> tuple[int, int]:
+        """Return where ``text[start:end]``, which is not empty, stands in the source."""
+        return self._place(start, end=False), self._place(end - 1, end=True)
+
+    def _place(self, at: int, *, end: bool) -> int:
+        number = bisect_right(self._at, at) - 1
+        if number % 2:  # inside an escape: all of it
+            return self._from[number + 1] if end else self._from[number]
+        return self._from[number] + at - self._at[number] + end
+
+
+# -- percent-encoding ----------------------------------------------------------------
+
+_PERCENT = re.compile(r"%[2-7][0-9A-Fa-f]|%0[AaDd]|(?:%[89A-Fa-f][0-9A-Fa-f])+")
+
+
+def _percent(text: str) -> Iterable[tuple[int, int, str]]:
+    for match in _PERCENT.finditer(text):
+        data = bytes.fromhex(match[0].replace("%", ""))
+        try:
+            decoded = data.decode()
+        except UnicodeDecodeError:
+            decoded = data.decode("latin-1")
+        if decoded.isprintable() or not decoded.strip("\r\n\t "):
+            yield match.start(), match.end(), decoded
+
+
+# -- JSON ------------------------------------------------------------------------------
+
+_ESCAPE = re.compile(r"\\+(?:u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|[\"'/nrt]|$)|\\{2,}")
+_LETTERS = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "/": "/", "'": "'"}
+
+
+def _json(text: str) -> Iterable[tuple[int, int, str]]:
+    for match in _ESCAPE.finditer(text):
+        slashes = len(match[0]) - len(match[0].lstrip("\\"))
+        what = match[0][slashes:]
+        left = "\\" * (slashes // 2)
+        if slashes % 2 == 0 or not what:
+            if left and slashes > 1:
+                yield match.start(), match.start() + slashes, left
+        elif what[0] in "ux":
+            yield match.start(), match.end(), left + chr(int(what[1:], 16))
+        else:
+            yield match.start(), match.end(), left + _LETTERS[what]
+
+
+# -- HTML and XML ----------------------------------------------------------------------
+
+_ENTITY = re.compile(r"&(?:#[0-9]{2,5}|#[xX][0-9A-Fa-f]{2,4}|[A-Za-z]{2,8});")
+
+
+def _entities(text: str) -> Iterable[tuple[int, int, str]]:
+    for match in _ENTITY.finditer(text):
+        decoded = html.unescape(match[0])
+        if decoded != match[0]:
+            yield match.start(), match.end(), decoded
+
+
+# -- quoted-printable --------------------------------------------------------------------
+
+_QUOTED = re.compile(r"=(?:[2-7][0-9A-F]|\r?\n)")
+
+
+def _quoted(text: str) -> Iterable[tuple[int, int, str]]:
+    for match in _QUOTED.finditer(text):
+        code = match[0][1:]
+        yield match.start(), match.end(), "" if code[-1] == "\n" else chr(int(code, 16))
+
+
+# -- lines wrapped by a terminal ---------------------------------------------------------
+
+
+#: Where lines are joined: a secret has a telling name.
+_TELLING = ("key", "secret", "token", "pass", "pwd", "cred", "auth", "://", "cookie")
+_TELLS = (
+    r"(?:key|secret|token|pass|pwd|cred|auth|cookie)[a-z0-9_.-]{0,40}[\\\\\"'\])]{0,6}\s?(?::[^:]|=[^=])"
+    r"|--[a-z-]{0,20}(?:key|secret|token|pass|pwd)|://[^\s/@\"\\\\]{0,100}:[^\s/@\"]{0,200}\\\\n[^\\\\]"
+)
+_TOLD = re.compile("|".join(_TELLING), re.IGNORECASE)
+
+
+def _wrapped(text: str) -> Iterable[tuple[int, int, str]]:
+    lines = text.split("\n")
+    if len(lines) < 2 or ("\r" not in text and WIDTHS.isdisjoint(map(len, lines))):
+        return
+    at = 0
+    for number, line in enumerate(lines[:-1]):
+        at += len(line) + 1
+        if len(line) not in WIDTHS and len(line) - 1 not in WIDTHS:
+            continue
+        short, following = line.removesuffix("\r"), lines[number + 1]
+        wrapped = len(short) in WIDTHS and len(following.removesuffix("\r")) <= len(short)
+        # The name may stand on a line before, which was wrapped too.
+        told = wrapped and _TOLD.search("".join(lines[max(0, number - 3) : number + 1]))
+        if told and not short[-1].isspace() and not following[:1].isspace():
+            yield at - 1 - (len(line) - len(short)), at, ""
+
+
+#: Gates hold on JSON source, where a backslash of the text stands twice.
+VIEWS: tuple[View, ...] = (
+    View("json", ("\\\\",), r"\\\\(?:u00[2-7][0-9a-f]|x[2-7][0-9a-f]|\\\")", _json),
+    View("percent", ("%",), r"%[2-7][0-9a-f]", _percent),
+    View("html", ("&",), r"&(?:#x?[0-9a-f]{2,5}|quot|apos|amp|equals|colon|commat);", _entities),
+    View("quoted-printable", ("=",), r"=3d|=(?:\\r)?\\n", _quoted),
+    View("wrapped", _TELLING, _TELLS, _wrapped),
+)

@@ -197,7 +197,7 @@ def stuck(fd):
     print("written, not yet visible", flush=True)
     time.sleep(60)
 
-store.os.fsync = stuck
+os.fsync = stuck
 rows = [{"pair_id": "new", "state_id": "x"}] * 1000
 store.Lake(sys.argv[1]).write("drops", rows, stage="s", day="2026-11-16")
 """

@@ -114,7 +114,7 @@ class Questions:
         """Keep the tools of the selected states for good; call it before anything is asked.
 
         Raises:
-            InputError: the lake is not writable.
+            StorageError: the lake is not writable.
         """
         self._toolsets.pin(self.states)
 

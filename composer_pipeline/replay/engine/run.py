@@ -15,7 +15,6 @@ cache likes; then sweep what is still unknown against the key's usage; then writ
 
 import asyncio
 import contextlib
-import errno
 import os
 import signal
 import threading
@@ -26,7 +25,7 @@ from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING
 
-from composer_pipeline.errors import ComposerError
+from composer_pipeline.errors import ComposerError, StorageError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.money import Pico, ceiling_of
 from composer_pipeline.replay.catalogue.fetch import preflight
@@ -112,8 +111,9 @@ def replay(
         InputError: a ceiling that is not above 0, a missing API key, an unknown teacher, a
             lake without states, a bucket lake without a ledger path.
         ComposerError: the endpoint cannot be reached, refuses the account or makes no key,
-            a disk is full, or a signal ended the run. Replies that were paid for are in the
-            ledger all the same, and in the lake unless its disk is full.
+            or a signal ended the run. Replies that were paid for are in the ledger and the lake.
+        StorageError: a disk is full or read-only. Replies that were paid for are in the ledger;
+            running again delivers them without paying.
     """
     ceiling = ceiling_of(Decimal(max_usd), "--max-usd")
     api_key = teacher_set.api_key()
@@ -129,7 +129,7 @@ def replay(
         only_on_active_path=only_on_active_path,
     )
     lake.check_writable()
-    with _room_for(lake):
+    with _paid_replies_are_safe():
         questions.pin_tools()
     opened = ledger if isinstance(ledger, Ledger) else Ledger(ledger_target(lake, ledger))
     try:
@@ -148,7 +148,7 @@ def replay(
         )
         asyncio.run(run.main(api_key))
         controls = {teacher.name: teacher.control for teacher in questions.teachers}
-        with _room_for(lake):
+        with _paid_replies_are_safe():
             figures = write_replies(
                 lake, opened, list(controls), questions.days, run.caller.refusals, controls
             )
@@ -161,15 +161,13 @@ def replay(
 
 
 @contextlib.contextmanager
-def _room_for(lake: Lake) -> Iterator[None]:
+def _paid_replies_are_safe() -> Iterator[None]:
     try:
         yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise ComposerError(
-            f"lake {lake.url}: the disk is full; what was paid for is in the ledger,"
-            " run again when there is room"
+    except StorageError as error:
+        raise StorageError(
+            f"{error}; what was paid for is in the ledger: make room and run replay again,"
+            " it is delivered without paying twice"
         ) from error
 
 

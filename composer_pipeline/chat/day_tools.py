@@ -63,7 +63,7 @@ class Toolsets:
         Days without anything new are not written again.
 
         Raises:
-            InputError: the lake is not writable.
+            StorageError: the lake is not writable.
         """
         by_day: dict[str, list[TraceState]] = {}
         for state in states:

@@ -11,7 +11,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from composer_pipeline.errors import InputError
+from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.settings import Settings
 
@@ -97,7 +97,7 @@ def _sessions(settings: Settings) -> dict[str, str]:
 def _lake(lake: Lake) -> dict[str, str]:
     try:
         lake.check_writable()
-    except InputError as error:
+    except ComposerError as error:
         return check("lake", "fail", str(error))
     return check("lake", "ok", lake.url)
 

@@ -97,10 +97,20 @@ def write_session(
     return ids
 
 
-def write_sessions(lake: Lake, sessions: int, turns: int, *, day: str = DAY) -> list[str]:
-    """Add plain sessions in which the agent reads one file after another."""
+def write_sessions(
+    lake: Lake, sessions: int, turns: int, *, day: str = DAY, first: int = 0
+) -> list[str]:
+    """Add plain sessions in which the agent reads one file after another.
+
+    Args:
+        lake: gets them.
+        sessions: how many.
+        turns: states of each.
+        day: their day.
+        first: number of the first one; a number that is there already is one session.
+    """
     ids = []
-    for session in range(sessions):
+    for session in range(first, first + sessions):
         steps = [
             (
                 Action("Next.", (ToolCall("Read", {"file_path": f"/home/user/shop/{n}.py"}),)),

@@ -9,9 +9,11 @@ the books are compared (``chaos_audit``) and judged (``chaos_figures``).
 A round: a lake, a ledger and a provider that harms every fourth request, changes its prices
 and keeps its own books. Workers are real processes that call ``replay``; one of them is
 killed with SIGKILL whenever some tens of requests have come in, and started again. Where
-ceilings bind they are raised only when every worker has been refused. When nothing is in
-flight any more, the ledger is swept with what the provider says the key has used, one more
-replay fetches what was paid for and not received, and the books must be equal.
+ceilings bind they are raised only when every worker has been refused. Work that is over
+before its kills is continued with more sessions, so a fast machine kills as often as a slow
+one. When nothing is in flight any more, the ledger is swept with what the provider says the
+key has used, one more replay fetches what was paid for and not received, and the books must
+be equal.
 """
 
 import argparse
@@ -39,7 +41,7 @@ from chaos_audit import (
     files_with,
     generations_in,
 )
-from chaos_figures import FULL, RECORD, SHORT, Figures, Round, table
+from chaos_figures import FULL, PROCESSES, RECORD, SHORT, Figures, Round, table
 from chaos_fleet import Fleet, Worker
 
 from composer_pipeline.lake.store import Lake
@@ -68,8 +70,11 @@ USAGE_LAG_S, GRACE_S = 0.3, 0.6
 MANAGEMENT_VARIABLE = "COMPOSER_CHAOS_MANAGEMENT_KEY"
 #: How many dearest calls fit under the first ceiling, and how many more with every step.
 STEP_CALLS = 4
-MOST_STEPS = 60
+#: Guards against a round that never ends; no machine should come near them.
+MOST_STEPS, MOST_SECONDS = 400, 900
 AMPLE_USD = Decimal(50)
+#: Sessions that are added where the work was over before the kills.
+MORE_SESSIONS = 4
 
 
 class Stage:
@@ -107,6 +112,7 @@ class Stage:
         self.usd = AMPLE_USD
         self.fleet = Fleet(self.env, logs)
         self.prices_passed_the_cap = False
+        self.sessions = plan.sessions
 
     def prepare(self) -> None:
         """Write the teacher file for the server's port, and set the first ceilings."""
@@ -123,7 +129,9 @@ class Stage:
             "backoff_cap_s": 0.2,
             "read_timeout_s": READ_TIMEOUT_S,
             "drain_s": 5,
-            "recover_after_s": 2 * (LATENCY_S + JITTER_S),
+            # Far beyond what a generation takes: on a busy machine a lost one may still run,
+            # and the same bytes would then be a second purchase.
+            "recover_after_s": 5 * (LATENCY_S + JITTER_S),
             "sweep_grace_s": GRACE_S,
         }
         data["limits"] |= quick
@@ -181,7 +189,12 @@ class Stage:
         next_kill = self.server.requests + self.random.randint(5, 25)
         next_price = time.monotonic() + 1
         step = 1
-        while len(done) < len(places):
+        while len(done) < len(places) or not self.enough():
+            if len(done) == len(places):
+                self.add_work()
+                done.clear()
+                for place in places:
+                    self.start(place)
             if time.monotonic() > until:
                 self.figures.notes.append("the round took too long and was ended")
                 break
@@ -215,6 +228,20 @@ class Stage:
         for worker in self.workers.values():
             self.fleet.kill(worker)
         self.workers.clear()
+
+    def enough(self) -> bool:
+        """Say whether the round has seen what it is there to see."""
+        dealt = sum(count > 0 for count in self.mix.dealt.values())
+        return (
+            self.figures.kills >= self.plan.kills
+            and self.figures.processes >= PROCESSES
+            and dealt >= self.plan.classes * (len(MIX) + 1)
+        )
+
+    def add_work(self) -> None:
+        """Give the processes more to do; nobody works meanwhile."""
+        write_sessions(self.lake, MORE_SESSIONS, self.plan.turns, first=self.sessions)
+        self.sessions += MORE_SESSIONS
 
     def kill(self, worker: Worker) -> None:
         """End a process as a power cut does, and start another one in its place."""
@@ -368,7 +395,7 @@ def run_round(plan: Round) -> Figures:
                 watch = Watch(watched, stage.truth)
                 watch.start()
                 try:
-                    stage.storm(started + 400)
+                    stage.storm(started + MOST_SECONDS)
                     stage.finish()
                 finally:
                     watch.stop()

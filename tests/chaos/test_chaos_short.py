@@ -20,7 +20,7 @@ def run(store: str) -> None:
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.run(
         [sys.executable, str(DRIVER), "--short", store],
-        env=env, capture_output=True, text=True, timeout=240, check=False,
+        env=env, capture_output=True, text=True, timeout=1200, check=False,
     )  # fmt: skip
     print(process.stdout)
     assert process.returncode == 0, process.stdout + process.stderr[-3000:]

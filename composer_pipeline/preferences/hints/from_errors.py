@@ -62,7 +62,7 @@ def build_hints(
         progress: called after each state with a hint.
 
     Raises:
-        InputError: the lake is not writable.
+        StorageError: the lake is not writable.
     """
     wanted = lake.days("states") if days is None else sorted(set(days))
     by_day = {day: _build_day(lake, day, progress) for day in wanted}

@@ -90,9 +90,10 @@ def build_pairs(
         progress: called after each state of a day.
 
     Raises:
-        InputError: the lake is not writable, a list of benchmarks cannot be read, or the
-            recipe names a judge and none is given.
+        InputError: a list of benchmarks cannot be read, or the recipe names a judge and none
+            is given.
         BudgetExhausted: the judge has no money left; nothing of the day is written.
+        StorageError: the lake is not writable.
     """
     rules = rules or PreferenceRules()
     if rules.semantic_judge and judge is None:

@@ -109,7 +109,7 @@ def write_statistics(
         progress: called after each scope.
 
     Raises:
-        InputError: the lake is not writable.
+        StorageError: the lake is not writable.
     """
     scopes = [ALL] if days is None else sorted(set(days))
     found: dict[str, Quality] = {}

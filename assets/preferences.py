@@ -15,7 +15,7 @@ from assets.partitions import DAYS, FREE, PAID
 from assets.resources import LakeResource, RecipesResource, TeachersResource
 
 if TYPE_CHECKING:
-    from composer_pipeline.preferences.quality.statistics import Quality
+    from composer_pipeline.preferences.quality.quality_rows import Quality
     from composer_pipeline.preferences.rules import PreferenceRules
 
 
@@ -168,7 +168,8 @@ def build_preferences(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetsDefini
         lake: LakeResource, recipes: RecipesResource
     ) -> dg.MaterializeResult[None]:
         """Pairs, recorded groups and hints, split by group of sessions."""
-        from composer_pipeline.preferences.quality.statistics import ALL, write_statistics
+        from composer_pipeline.preferences.quality.quality_rows import ALL
+        from composer_pipeline.preferences.quality.statistics import write_statistics
         from composer_pipeline.publishing.dataset import build_dataset
 
         store, rules = lake.open(), recipes.rules()

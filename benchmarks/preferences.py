@@ -148,7 +148,7 @@ def labelled(name: str) -> list[dict[str, Any]]:
 
 def score(rows: list[dict[str, Any]], judge: Judge | None) -> Score:
     """Score a comparison; ours (levels too) where ``judge`` is ``None``."""
-    from composer_pipeline.preferences.agreement.vote import compare
+    from composer_pipeline.preferences.agreement.compare import compare
 
     total = Score()
     for row in rows:
@@ -260,7 +260,7 @@ def canonical_speed(calls: list[tuple[str, str, dict[str, Any]]]) -> tuple[float
     from composer_pipeline.actions import Action, ToolCall
     from composer_pipeline.preferences.actions.canonical import canonical
     from composer_pipeline.preferences.actions.shell.lines import Place
-    from composer_pipeline.preferences.agreement.vote import home_of
+    from composer_pipeline.preferences.agreement.situations import home_of
 
     distinct = {
         json.dumps([name, args], sort_keys=True): (

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from composer_pipeline.errors import BudgetExhausted, ComposerError, InputError
     from composer_pipeline.lake.store import Lake
     from composer_pipeline.normalize.stage import normalize
-    from composer_pipeline.preferences.agreement.vote import compare
+    from composer_pipeline.preferences.agreement.compare import compare
     from composer_pipeline.preferences.export.write import export
     from composer_pipeline.preferences.hints.from_errors import build_hints
     from composer_pipeline.preferences.pairs.build import build_pairs
@@ -55,7 +55,7 @@ _WHERE = {
     "replay": "replay.engine.run",
     "build_hints": "preferences.hints.from_errors",
     "build_pairs": "preferences.pairs.build",
-    "compare": "preferences.agreement.vote",
+    "compare": "preferences.agreement.compare",
     "explain": "preferences.pairs.explain",
     "write_statistics": "preferences.quality.statistics",
     "normalize": "normalize.stage",

@@ -85,7 +85,8 @@ def statistics(*, rules: str = "", lake: LakeOption = "", as_json: JsonOption = 
     Args:
         rules: preference recipe (COMPOSER_PREFERENCES).
     """
-    from composer_pipeline.preferences.quality.statistics import ALL, write_statistics
+    from composer_pipeline.preferences.quality.quality_rows import ALL
+    from composer_pipeline.preferences.quality.statistics import write_statistics
     from composer_pipeline.preferences.rules import PreferenceRules
 
     store = open_lake(lake)
@@ -113,7 +114,7 @@ def compare(file: Path, /) -> None:
     Args:
         file: JSONL file.
     """
-    from composer_pipeline.preferences.agreement.vote import compare as run
+    from composer_pipeline.preferences.agreement.compare import compare as run
 
     if not file.is_file():
         raise InputError(f"{file}: no such file")

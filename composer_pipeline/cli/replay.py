@@ -110,6 +110,8 @@ def replay(
         for error in stopped[1:]:
             err.print(f"error: {error}", markup=False, highlight=False)
         raise stopped[0]
+    if problem := report.problem():
+        raise ComposerError(problem)
 
 
 budget = App(name="budget", help="Show and set ceilings, and lift quarantines.")

@@ -20,7 +20,7 @@ from composer_pipeline.chat.messages import action_message, to_chat
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.agreement.vote import Reply, vote
-from composer_pipeline.preferences.pairs.build import usable_replies
+from composer_pipeline.preferences.pairs.replies import usable_replies
 from composer_pipeline.publishing.splits import (
     SPLITS,
     VALIDATION,

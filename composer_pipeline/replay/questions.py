@@ -121,7 +121,7 @@ class Questions:
     def build(self, state: "TraceState", teacher: Teacher) -> Question:
         """Build the body of a state for a teacher; nothing is sent."""
         conversion = self._convert(state)
-        endpoint = self.teacher_set.endpoint
+        endpoint = self.teacher_set.endpoint_of(teacher)
         body = serialise(teacher, conversion, state.session_id, api=endpoint.api)
         toolset = self._toolsets.of(state)
         call = Call(
@@ -133,6 +133,7 @@ class Questions:
                 "family": teacher.family,
                 "control": teacher.control,
                 "model": teacher.model,
+                **({"served_as": teacher.served_as} if teacher.served_as else {}),
                 "simulated": endpoint.simulated,
                 "schema_source": toolset.source,
                 "converter_version": conversion.version,

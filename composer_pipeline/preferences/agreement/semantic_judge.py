@@ -27,6 +27,7 @@ from composer_pipeline.lake.store import Lake
 from composer_pipeline.money import NOTHING, ceiling_of, to_usd
 from composer_pipeline.preferences.rules import JudgeRule
 from composer_pipeline.replay.catalogue.fetch import preflight
+from composer_pipeline.replay.endpoints import Endpoint
 from composer_pipeline.replay.ledger import rules
 from composer_pipeline.replay.ledger.group_commit import Commits
 from composer_pipeline.replay.ledger.ledger import Ledger, ledger_target
@@ -34,7 +35,7 @@ from composer_pipeline.replay.ledger.values import Call
 from composer_pipeline.replay.paid_call import PaidCalls
 from composer_pipeline.replay.provider.bounds import worst_case
 from composer_pipeline.replay.provider.client import Wire, request_key
-from composer_pipeline.replay.teachers import Endpoint, Teacher, TeacherSet
+from composer_pipeline.replay.teachers import Teacher, TeacherSet
 
 _TASK = (
     "Two coding agents were in the same situation. Say whether their actions have the same"

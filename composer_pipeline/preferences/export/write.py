@@ -34,8 +34,8 @@ from composer_pipeline.lake.tables import JSON_LIST, TableSpec
 from composer_pipeline.preferences.agreement.vote_rows import CONFIRMED
 from composer_pipeline.preferences.export.student_samples import read_samples, sampled_pairs
 from composer_pipeline.preferences.hints.from_disagreement import SOURCE, consensus_hint
-from composer_pipeline.preferences.pairs.build import RECORDED
 from composer_pipeline.preferences.pairs.contamination import is_strong
+from composer_pipeline.preferences.pairs.pair_row import RECORDED
 from composer_pipeline.preferences.rules import PreferenceRules
 from composer_pipeline.reports import Progress, Report
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from composer_pipeline.json_values import strings
 from composer_pipeline.preferences.actions.shell.lines import Place, targets
-from composer_pipeline.preferences.agreement.vote import home_of
+from composer_pipeline.preferences.agreement.situations import home_of
 from composer_pipeline.preferences.hints.from_errors import leakage
 
 SOURCE = "teacher_consensus"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from composer_pipeline.preferences.actions.levels import Level
+from composer_pipeline.preferences.actions.tool_rules import Level
 from composer_pipeline.preferences.agreement.vote_rows import level_of
 
 Row = Mapping[str, Any]

@@ -20,7 +20,8 @@ from decimal import Decimal
 from typing import Any
 
 from composer_pipeline.actions import Action
-from composer_pipeline.chat.day_tools import ArgumentCheck, toolsets_of_day
+from composer_pipeline.chat.arguments import ArgumentCheck
+from composer_pipeline.chat.day_tools import toolsets_of_day
 from composer_pipeline.chat.messages import parse_reply_message
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.replay.provider.reading import choices_of

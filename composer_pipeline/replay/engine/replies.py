@@ -14,7 +14,7 @@ from typing import Any
 
 import zstandard
 
-from composer_pipeline.chat.day_tools import ArgumentCheck
+from composer_pipeline.chat.arguments import ArgumentCheck
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.redaction.text import redact_json, redact_text
 from composer_pipeline.replay.engine.judgement import ReplyChecks, judge, names_of

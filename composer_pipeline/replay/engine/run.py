@@ -29,6 +29,7 @@ from composer_pipeline.errors import ComposerError, StorageError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.money import Pico, ceiling_of
 from composer_pipeline.replay.catalogue.fetch import preflight
+from composer_pipeline.replay.endpoints import Endpoint
 from composer_pipeline.replay.engine.answers import Answered
 from composer_pipeline.replay.engine.caller import Caller
 from composer_pipeline.replay.engine.judgement import ReplyChecks
@@ -117,6 +118,8 @@ def replay(
     ceiling = ceiling_of(Decimal(max_usd), "--max-usd")
     api_key = teacher_set.api_key()
     teacher_set.provisioning_key()
+    for endpoint in teacher_set.endpoints(teacher_set.teachers).values():
+        endpoint.key()
     questions = Questions(
         lake,
         teacher_set,
@@ -249,12 +252,18 @@ class _Run:
         secret = await key.begin()
         connections = sum(teacher.concurrency for teacher in self.questions.teachers)
         try:
-            async with Wire(
-                self.teacher_set.endpoint,
-                secret,
-                read_timeout_s=self.limits.read_timeout_s,
-                connections=connections,
-            ) as self.caller.wire:
+            async with contextlib.AsyncExitStack() as open_wires:
+                self.caller.wires = {
+                    name: await open_wires.enter_async_context(
+                        Wire(
+                            endpoint,
+                            self._key_of(endpoint, secret),
+                            read_timeout_s=self.limits.read_timeout_s,
+                            connections=connections,
+                        )
+                    )
+                    for name, endpoint in self._endpoints().items()
+                }
                 await self._recover(key)
                 for name, verdict in self.questions.verdicts.items():
                     if verdict.stop:
@@ -265,6 +274,15 @@ class _Run:
             raise
         self.phase = "reading the bill"
         self.sweep = await key.finish()
+
+    def _endpoints(self) -> dict[str, Endpoint]:
+        """Return every endpoint of the run by name; the file's is always among them."""
+        main = self.teacher_set.endpoint
+        return {main.name: main} | self.teacher_set.endpoints(self.questions.teachers)
+
+    def _key_of(self, endpoint: Endpoint, of_the_run: str | None) -> str | None:
+        """Return the key to ask with: each endpoint sees its own alone."""
+        return of_the_run if endpoint == self.teacher_set.endpoint else endpoint.key()
 
     def _interrupt(self, loop: asyncio.AbstractEventLoop, signals: list[signal.Signals]) -> None:
         """Admit nothing more; what is in flight may finish. A second signal ends at once."""
@@ -281,8 +299,9 @@ class _Run:
         """Settle and fetch what earlier runs may have paid for, before anything is bought."""
         self.phase = "recovering"
         caller = self.caller
+        wire = caller.wires[self.teacher_set.endpoint.name]
         for attempt, generation in self.ledger.unsettled_generations():
-            cost = await caller.wire.generation_cost(generation)
+            cost = await wire.generation_cost(generation)
             if cost is not None:
                 await caller.commits.do(rules.reconcile(attempt, cost))
         # Noted before the sweep: what it settles has still to be fetched.

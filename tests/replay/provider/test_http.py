@@ -13,10 +13,11 @@ import pytest
 
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.replay.catalogue import fetch as catalogue
+from composer_pipeline.replay.endpoints import Endpoint
 from composer_pipeline.replay.provider.client import Wire
 from composer_pipeline.replay.provider.http import proxy_of
 from composer_pipeline.replay.provider.outcome import Outcome
-from composer_pipeline.replay.teachers import Endpoint, TeacherSet
+from composer_pipeline.replay.teachers import TeacherSet
 from tests.fixtures.odd_server import odd_server, response
 
 GOOD = {

@@ -20,9 +20,7 @@ from composer_pipeline.traces.graph.nodes import (
 )
 from composer_pipeline.traces.graph.pool import Pool
 from composer_pipeline.traces.graph.sent_requests import reference
-from composer_pipeline.traces.reading.decoding import message_of
-from composer_pipeline.traces.reading.envelopes import EMPTY, Message, Record, Usage
-from composer_pipeline.traces.reading.raw_json import decode_any
+from composer_pipeline.traces.reading import EMPTY, Message, Record, Usage, decode_any, message_of
 
 
 class Responses:

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from composer_pipeline.json_values import strings
-from composer_pipeline.preferences.actions.shell.lines import Place, targets
-from composer_pipeline.preferences.agreement.situations import home_of
+from composer_pipeline.preferences.actions import Place, targets
+from composer_pipeline.preferences.agreement import home_of
 from composer_pipeline.preferences.hints.from_errors import leakage
 
 SOURCE = "teacher_consensus"

@@ -9,7 +9,7 @@ in the file: results are attached by the id of their call, never by their parent
 
 from typing import Any
 
-from composer_pipeline.json_values import mapping, text
+from composer_pipeline.json_values import text
 from composer_pipeline.traces.graph.content_blocks import PartMaker
 from composer_pipeline.traces.graph.nodes import (
     TRANSPARENT,
@@ -21,9 +21,7 @@ from composer_pipeline.traces.graph.nodes import (
 )
 from composer_pipeline.traces.graph.pool import Pool
 from composer_pipeline.traces.graph.sent_requests import reference
-from composer_pipeline.traces.reading.decoding import message_of
-from composer_pipeline.traces.reading.envelopes import EMPTY, Message, Record, Usage
-from composer_pipeline.traces.reading.raw_json import decode_any
+from composer_pipeline.traces.reading import EMPTY, Message, Record, Usage, decode_any, message_of
 
 
 class Responses:
@@ -57,7 +55,7 @@ class Responses:
     def take(self, at: int, record: Record, uuid: str, where: Where) -> int:
         """Add a segment to its response; return the response's node."""
         fast = message_of(record)
-        given = {} if fast is not None else mapping(decode_any(record.message))
+        given = {} if fast is not None else object_of(decode_any(record.message))
         head = fast or Message(
             id=text(given.get("id")),
             model=text(given.get("model")),
@@ -85,7 +83,7 @@ class Responses:
         # Once a call's input is normalised, its true form is beside the message.
         wire = None
         if record.wire_tool_inputs is not EMPTY:
-            wire = mapping(decode_any(record.wire_tool_inputs))
+            wire = object_of(decode_any(record.wire_tool_inputs))
         if fast is not None:
             parts = self.parts.of_message(fast, wire)
         else:
@@ -167,3 +165,8 @@ def _usage(value: Any) -> Usage | None:
         return None
     given = {name: value.get(name) for name in Usage.__struct_fields__}
     return Usage(**{name: n if isinstance(n, int) else None for name, n in given.items()})
+
+
+def object_of(value: Any) -> dict[str, Any]:
+    """Return a decoded object; an empty one for anything else."""
+    return value if isinstance(value, dict) else {}

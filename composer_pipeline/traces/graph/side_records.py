@@ -6,12 +6,10 @@ belong here: where such a record lies on a path (``traces.graph.links``).
 
 from typing import Any
 
-from composer_pipeline.json_values import mapping
 from composer_pipeline.traces.graph.content_blocks import PartMaker
 from composer_pipeline.traces.graph.nodes import Note
-from composer_pipeline.traces.reading.contents import text_of
-from composer_pipeline.traces.reading.envelopes import Record
-from composer_pipeline.traces.reading.raw_json import decode_any
+from composer_pipeline.traces.graph.responses import object_of
+from composer_pipeline.traces.reading import Record, decode_any, text_of
 
 
 class SideRecords:
@@ -36,7 +34,7 @@ class SideRecords:
 
     def take_attachment(self, at: int, record: Record) -> None:
         """Note the text of an attachment, or the prompt and the tools that it records."""
-        attachment = mapping(decode_any(record.attachment))
+        attachment = object_of(decode_any(record.attachment))
         text, rendered = record.rendered, record.rendered is not None
         if not rendered and attachment.get("type") == "queued_command":
             text = text_of(attachment.get("prompt"))
@@ -73,7 +71,7 @@ class SideRecords:
             self.compacted[at] = decode_any(record.compact_metadata)
         elif record.subtype == "microcompact_boundary":
             metadata = decode_any(record.microcompact_metadata)
-            metadata = mapping(metadata or decode_any(record.compact_metadata))
+            metadata = object_of(metadata or decode_any(record.compact_metadata))
             ids = metadata.get("compactedToolIds")
             ids = ids if isinstance(ids, list) else []
             self.clears[at] = frozenset(i for i in ids if isinstance(i, str))

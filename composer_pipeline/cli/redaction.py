@@ -18,7 +18,7 @@ def redact(file: Path, /, *, as_json: JsonOption = False) -> None:
     Args:
         file: any text; of a session (.jsonl) or a .json file, the decoded strings.
     """
-    from composer_pipeline.redaction.explain import explain_file
+    from composer_pipeline.redaction import explain_file
 
     try:
         found = explain_file(file)

@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Iterable
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake import Lake
 
 
 def chain_digest(hashes: Iterable[str | None]) -> str:

@@ -12,8 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake.columns import column
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake import Lake, column
 from composer_pipeline.trace_states.chains import check_chain
 from composer_pipeline.trace_states.state import Message, TraceState, decoded, state_of
 

@@ -7,7 +7,7 @@ Belongs here: random access through DuckDB. Does not belong here: whole days
 from typing import Any
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake import Lake
 from composer_pipeline.trace_states.chains import check_chain
 from composer_pipeline.trace_states.state import TraceState, decoded, state_of
 

@@ -26,9 +26,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from composer_pipeline.errors import ComposerError, StorageError
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake import Lake
 from composer_pipeline.money import Pico, ceiling_of
-from composer_pipeline.replay.catalogue.fetch import preflight
+from composer_pipeline.replay.catalogue import preflight
+from composer_pipeline.replay.endpoints import Endpoint
 from composer_pipeline.replay.engine.answers import Answered
 from composer_pipeline.replay.engine.caller import Caller
 from composer_pipeline.replay.engine.judgement import ReplyChecks
@@ -46,13 +47,11 @@ from composer_pipeline.replay.engine.report import (
 )
 from composer_pipeline.replay.engine.run_key import RunKey
 from composer_pipeline.replay.engine.task_group import Tasks
-from composer_pipeline.replay.ledger import rules
-from composer_pipeline.replay.ledger.group_commit import Commits
-from composer_pipeline.replay.ledger.ledger import Ledger, ledger_target
+from composer_pipeline.replay.ledger import Commits, Ledger, ledger_target, rules
 from composer_pipeline.replay.paid_call import PaidCalls
-from composer_pipeline.replay.provider.client import Wire
+from composer_pipeline.replay.provider import Wire
 from composer_pipeline.replay.questions import Questions
-from composer_pipeline.replay.selection.selector import Selector
+from composer_pipeline.replay.selection import Selector
 from composer_pipeline.replay.teachers import Teacher, TeacherSet
 from composer_pipeline.reports import Progress
 
@@ -117,6 +116,8 @@ def replay(
     ceiling = ceiling_of(Decimal(max_usd), "--max-usd")
     api_key = teacher_set.api_key()
     teacher_set.provisioning_key()
+    for endpoint in teacher_set.endpoints(teacher_set.teachers).values():
+        endpoint.key()
     questions = Questions(
         lake,
         teacher_set,
@@ -249,12 +250,18 @@ class _Run:
         secret = await key.begin()
         connections = sum(teacher.concurrency for teacher in self.questions.teachers)
         try:
-            async with Wire(
-                self.teacher_set.endpoint,
-                secret,
-                read_timeout_s=self.limits.read_timeout_s,
-                connections=connections,
-            ) as self.caller.wire:
+            async with contextlib.AsyncExitStack() as open_wires:
+                self.caller.wires = {
+                    name: await open_wires.enter_async_context(
+                        Wire(
+                            endpoint,
+                            self._key_of(endpoint, secret),
+                            read_timeout_s=self.limits.read_timeout_s,
+                            connections=connections,
+                        )
+                    )
+                    for name, endpoint in self._endpoints().items()
+                }
                 await self._recover(key)
                 for name, verdict in self.questions.verdicts.items():
                     if verdict.stop:
@@ -265,6 +272,15 @@ class _Run:
             raise
         self.phase = "reading the bill"
         self.sweep = await key.finish()
+
+    def _endpoints(self) -> dict[str, Endpoint]:
+        """Return every endpoint of the run by name; the file's is always among them."""
+        main = self.teacher_set.endpoint
+        return {main.name: main} | self.teacher_set.endpoints(self.questions.teachers)
+
+    def _key_of(self, endpoint: Endpoint, of_the_run: str | None) -> str | None:
+        """Return the key to ask with: each endpoint sees its own alone."""
+        return of_the_run if endpoint == self.teacher_set.endpoint else endpoint.key()
 
     def _interrupt(self, loop: asyncio.AbstractEventLoop, signals: list[signal.Signals]) -> None:
         """Admit nothing more; what is in flight may finish. A second signal ends at once."""
@@ -281,8 +297,9 @@ class _Run:
         """Settle and fetch what earlier runs may have paid for, before anything is bought."""
         self.phase = "recovering"
         caller = self.caller
+        wire = caller.wires[self.teacher_set.endpoint.name]
         for attempt, generation in self.ledger.unsettled_generations():
-            cost = await caller.wire.generation_cost(generation)
+            cost = await wire.generation_cost(generation)
             if cost is not None:
                 await caller.commits.do(rules.reconcile(attempt, cost))
         # Noted before the sweep: what it settles has still to be fetched.

@@ -16,7 +16,7 @@ import msgspec
 
 from composer_pipeline.chat.installed_tools import kept_sets
 from composer_pipeline.chat.tools import Toolset, session_tools
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake import Lake
 from composer_pipeline.trace_states import TraceState
 
 

@@ -18,8 +18,13 @@ from typing import Any
 
 import orjson
 
-from composer_pipeline.chat.builder import ERROR_PREFIX, INTERRUPTED, ORPHAN_PREFIX
-from composer_pipeline.chat.messages import Conversion, wire_messages
+from composer_pipeline.chat import (
+    ERROR_PREFIX,
+    INTERRUPTED,
+    ORPHAN_PREFIX,
+    Conversion,
+    wire_messages,
+)
 
 _Messages = Sequence[Mapping[str, Any]]
 

@@ -10,11 +10,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from composer_pipeline.actions import Action
-from composer_pipeline.preferences.actions.canonical import CanonicalAction, read_action
-from composer_pipeline.preferences.actions.levels import Situation, level_of
-from composer_pipeline.preferences.actions.mutation import mutates
-from composer_pipeline.preferences.actions.shell.lines import Place
-from composer_pipeline.preferences.actions.tool_rules import Level
+from composer_pipeline.preferences.actions import (
+    CanonicalAction,
+    Level,
+    Place,
+    Situation,
+    level_of,
+    mutates,
+    read_action,
+)
 from composer_pipeline.preferences.agreement.eligibility import Reply
 
 

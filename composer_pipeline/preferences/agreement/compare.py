@@ -11,9 +11,7 @@ import msgspec
 
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.errors import InputError
-from composer_pipeline.preferences.actions.levels import Situation, level
-from composer_pipeline.preferences.actions.mutation import mutates
-from composer_pipeline.preferences.actions.shell.lines import Place
+from composer_pipeline.preferences.actions import Place, Situation, level, mutates
 
 
 def compare(line: Mapping[str, Any]) -> dict[str, Any]:

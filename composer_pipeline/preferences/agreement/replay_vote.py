@@ -8,13 +8,11 @@ asking (``replay.selection.curtailed``).
 from collections.abc import Mapping, Sequence
 
 from composer_pipeline.actions import Action
-from composer_pipeline.preferences.actions.levels import Situation, level
-from composer_pipeline.preferences.actions.mutation import mutates
-from composer_pipeline.preferences.actions.tool_rules import Level
+from composer_pipeline.preferences.actions import Level, Situation, level, mutates
 from composer_pipeline.preferences.agreement.lineage import STUDENT_FAMILIES
 from composer_pipeline.preferences.agreement.situations import situation_of
 from composer_pipeline.preferences.agreement.vote import QUORUM, Reply, vote
-from composer_pipeline.replay.selection.stopping import Cluster
+from composer_pipeline.replay.selection import Cluster
 from composer_pipeline.trace_states import TraceState
 
 

@@ -3,9 +3,7 @@
 Does not belong here: what two actions mean in it (``preferences.actions.levels``).
 """
 
-from composer_pipeline.preferences.actions.file_knowledge import KnownFiles
-from composer_pipeline.preferences.actions.levels import Situation
-from composer_pipeline.preferences.actions.shell.lines import Place
+from composer_pipeline.preferences.actions import KnownFiles, Place, Situation
 from composer_pipeline.trace_states import TraceState
 
 

@@ -11,10 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from composer_pipeline.actions import Action
-from composer_pipeline.preferences.actions.canonical import read_action
-from composer_pipeline.preferences.actions.levels import Semantic, level_of
-from composer_pipeline.preferences.actions.mutation import mutates
-from composer_pipeline.preferences.actions.tool_rules import Level
+from composer_pipeline.preferences.actions import Level, Semantic, level_of, mutates, read_action
 from composer_pipeline.preferences.agreement.clusters import (
     action_length,
     ballot_of,

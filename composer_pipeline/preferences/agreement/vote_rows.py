@@ -16,10 +16,7 @@ from itertools import combinations
 from typing import Any
 
 from composer_pipeline.actions import Action
-from composer_pipeline.preferences.actions.canonical import canonical
-from composer_pipeline.preferences.actions.levels import Situation, level
-from composer_pipeline.preferences.actions.mutation import mutates
-from composer_pipeline.preferences.actions.tool_rules import Level
+from composer_pipeline.preferences.actions import Level, Situation, canonical, level, mutates
 from composer_pipeline.preferences.agreement.situations import situation_of
 from composer_pipeline.preferences.agreement.vote import Reply, Vote
 from composer_pipeline.trace_states import TraceState

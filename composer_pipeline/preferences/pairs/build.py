@@ -13,13 +13,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from composer_pipeline.chat.day_tools import Toolsets
+from composer_pipeline.chat import Toolsets
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake.store import Lake
-from composer_pipeline.preferences.actions.levels import Semantic
-from composer_pipeline.preferences.actions.tool_rules import Level
-from composer_pipeline.preferences.agreement.vote import vote
-from composer_pipeline.preferences.agreement.vote_rows import CONFIRMED, ballot_row
+from composer_pipeline.lake import Lake
+from composer_pipeline.preferences.actions import Level, Semantic
+from composer_pipeline.preferences.agreement import CONFIRMED, ballot_row, vote
 from composer_pipeline.preferences.pairs.contamination import Benchmarks, contaminated_sessions
 from composer_pipeline.preferences.pairs.filters import STAGE, select
 from composer_pipeline.preferences.pairs.pair_row import pair_row

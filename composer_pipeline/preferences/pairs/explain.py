@@ -9,14 +9,15 @@ from collections import Counter
 from typing import Any
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake import Lake
 from composer_pipeline.money import to_usd
-from composer_pipeline.preferences.actions.tool_rules import Level
-from composer_pipeline.preferences.agreement.vote import Vote, vote
-from composer_pipeline.preferences.agreement.vote_rows import (
+from composer_pipeline.preferences.actions import Level
+from composer_pipeline.preferences.agreement import (
     CONFIRMED,
     REASONS,
+    Vote,
     reason_of,
+    vote,
     vote_figures,
 )
 from composer_pipeline.preferences.pairs.explain_replies import (

@@ -7,13 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from composer_pipeline.actions import Action
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake import Lake
 from composer_pipeline.money import to_usd
-from composer_pipeline.preferences.actions.levels import Semantic, Situation, level
-from composer_pipeline.preferences.actions.tool_rules import Level
-from composer_pipeline.preferences.agreement.situations import situation_of
-from composer_pipeline.preferences.agreement.vote import Reply, Vote
-from composer_pipeline.preferences.agreement.vote_rows import level_of
+from composer_pipeline.preferences.actions import Level, Semantic, Situation, level
+from composer_pipeline.preferences.agreement import Reply, Vote, level_of, situation_of
 from composer_pipeline.preferences.pairs.replies import reply_age
 from composer_pipeline.trace_states import TraceState
 

@@ -8,13 +8,9 @@ import json
 from typing import Any
 
 from composer_pipeline.actions import Action
-from composer_pipeline.chat.messages import action_message, to_chat
-from composer_pipeline.chat.tools import Toolset
-from composer_pipeline.preferences.actions.canonical import canonical
-from composer_pipeline.preferences.actions.shell.lines import Place
-from composer_pipeline.preferences.agreement.eligibility import loosest_terms
-from composer_pipeline.preferences.agreement.situations import home_of
-from composer_pipeline.preferences.agreement.vote import Vote
+from composer_pipeline.chat import Toolset, action_message, to_chat
+from composer_pipeline.preferences.actions import Place, canonical
+from composer_pipeline.preferences.agreement import Vote, home_of, loosest_terms
 from composer_pipeline.preferences.pairs.filters import hindsight
 from composer_pipeline.preferences.rules import Hindsight
 from composer_pipeline.trace_states import TraceState

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from composer_pipeline.lake.store import Lake
-from composer_pipeline.preferences.agreement.vote import Reply
+from composer_pipeline.lake import Lake
+from composer_pipeline.preferences.agreement import Reply
 
 #: Columns of `replies` that a vote and its explanation read.
 REPLY_COLUMNS = [

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import quantiles
 from typing import Any
 
-from composer_pipeline.lake.store import Lake
-from composer_pipeline.preferences.actions.tool_rules import Level
+from composer_pipeline.lake import Lake
+from composer_pipeline.preferences.actions import Level
 from composer_pipeline.preferences.quality.near_duplicates import (
     Shingles,
     near_duplicates,

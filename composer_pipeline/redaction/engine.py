@@ -56,7 +56,7 @@ from composer_pipeline.redaction.tables import patterns as kinds
 from composer_pipeline.redaction.tables.contexts import CONTEXTS, Context
 from composer_pipeline.redaction.tables.programs import PROGRAMS
 from composer_pipeline.redaction.user_rules import RedactionRules, second_net
-from composer_pipeline.redaction.views.base64_runs import ENCODED_LITERALS, decoded_runs
+from composer_pipeline.redaction.views.base64_runs import BASE64_GATE, decoded_runs
 from composer_pipeline.redaction.views.escapes import VIEWS, Decoded, View
 from composer_pipeline.redaction.views.line_breaks import BREAK, BROKEN, MANY_LINES, joined_end
 
@@ -94,7 +94,7 @@ class Rules:
         for kind, hints, body in kinds.SHAPES:
             shape = partial(self._shape, kind, hints, kinds.compile_kind(body))
             self._add(f"shape/{kind}", hints, shape, kinds.SHAPE_GATES.get(kind, ""))
-        self._add("view/base64", ENCODED_LITERALS, self._encoded)
+        self._add("view/base64", ("",), self._encoded, BASE64_GATE)
         for row in CONTEXTS:
             context = partial(self._context, row, kinds.compile_kind(row.pattern))
             self._add(f"context/{row.name}", row.literals, context, row.gate)
@@ -121,9 +121,7 @@ class Rules:
             self._add("file/host", (name,), partial(self._named_host, named))
         for literal, home in HOMES:
             gate = _HOME_GATES.get(literal, "")
-            self._add(
-                f"home/{literal.strip('/-')}", (literal,), partial(self._home, literal, home), gate
-            )
+            self._add(f"home/{literal}", (literal,), partial(self._home, literal, home), gate)
         for view in VIEWS:
             self._add(f"view/{view.name}", view.literals, partial(self._view, view), view.gate)
         if rules.second_net:
@@ -142,9 +140,9 @@ class Rules:
             self._always.append(number)
 
     @property
-    def ids(self) -> list[str]:
-        """The ids of all rules, in order of precedence."""
-        return [name for name, _ in self._rules]
+    def rows(self) -> list[Row]:
+        """All rules by their ids, in order of precedence."""
+        return list(self._rules)
 
     def active(self, source: bytes, names: Iterable[str]) -> list[Row]:
         """Return the rules that may find something, in order of precedence.

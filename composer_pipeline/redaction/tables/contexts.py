@@ -227,7 +227,7 @@ CONTEXTS: tuple[Context, ...] = (
     Context(
         "login_prompt", "PROMPTED", ("password:", "passphrase", "password for"),
         r"(?m:^(?:\[sudo\] )?(?i:(?:enter )?password(?: for [\w.@'-]+)?|enter passphrase(?: for [^:\n]+)?):[ \t]+)"
-        r"(?P<value>(?=[^\s]*[0-9!@#%^&*])[^\s\"'<>()]{6,60})$", is_given_secret,
+        r"(?P<value>(?=[^\s]*[0-9!@#%^&*])[^\s\"'<>()]{6,60})(?=\s|$)", is_given_secret,
     ),
     Context(
         "prose", "PROSE_PASSWORD", ("password is", "password to", "passphrase is", "pin is", "token is", "key is", "passwort",

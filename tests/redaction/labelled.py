@@ -168,8 +168,6 @@ def secrets(seed: int) -> list[Planted]:
             found.append(Planted(f"command/{name}", wrapped.format(command), secret))
     for name, (frame, form) in {**CONTEXTS, **OTHERS}.items():
         for before, after in (("", ""), ("see:\n", "\nend")):
-            if name == "document" and before:
-                continue
             secret = make.value(form)
             found.append(Planted(name, before + frame.format(secret) + after, secret))
     for number, frame in enumerate(ASSIGNED):
@@ -220,6 +218,9 @@ def _uuid(make: Maker) -> str:
     return "-".join(make.some(n, HEX) for n in (8, 4, 4, 4, 12))
 
 
+#: Kinds that say who or where somebody is; no secrets.
+PERSONAL = frozenset(name for name in OTHERS if name not in ("cookies", "kubernetes", "assigned"))
+
 #: How a text may be written: each form is found like the text itself.
 FORMS: dict[str, Callable[[Planted], Any]] = {
     "plain": lambda p: p.text,
@@ -243,5 +244,5 @@ def _terminal(planted: Planted) -> str:
     if "\n" in planted.text:
         return planted.text
     middle = planted.text.index(planted.secret) + len(planted.secret) // 2
-    lead = "# " + "-" * max(0, 80 - middle % 80 - 3) + " "
+    lead = " " * (80 - middle % 80)
     return _columns(lead + planted.text, 80) + "\n"

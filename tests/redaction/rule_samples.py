@@ -135,6 +135,7 @@ COMMANDS = {
 }
 
 CONTEXTS = {
+    "named_value": ('{{"name": "DB_PASSWORD", "value": "{}"}}', "R"),
     "aws_secret": ("aws_secret_access_key = {}", "A"),
     "bearer": ("then send Bearer {} to it", "R"),
     "authorization_basic": ("Authorization: Basic {}", "B"),
@@ -170,7 +171,6 @@ CONTEXTS = {
 OTHERS = {
     "cookies": ("Set-Cookie: sid={}; Path=/; HttpOnly", "R"),
     "kubernetes": ("kind: Secret\nstringData:\n  motto: {}\n", "W"),
-    "document": ('{{"name": "DB_PASSWORD", "value": "{}"}}', "R"),
     "assigned": ("SIGNING_SECRET={}", "R"),
     "account": ("arn:aws:s3:us-east-1:{}:x", "12"),
     "host/url": ("see https://jira.{}.corp.acme.com/x", "w"),

@@ -1,6 +1,6 @@
 """Programs and their options that take a secret: one row each.
 
-Belongs here: rows. Does not belong here: reading a command (``redaction.commands``).
+Belongs here: rows. Does not belong here: reading a command (``redaction.finders.commands``).
 
 How an option is written:
 

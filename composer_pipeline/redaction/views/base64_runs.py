@@ -70,8 +70,13 @@ def _decode(run: str) -> str:
             data = base64.b64decode(body + "=" * (-len(body) % 4), validate=True)
         except (ValueError, binascii.Error):
             continue
-        text = data.decode("latin-1")
+        try:
+            text = data.decode()
+        except UnicodeDecodeError:
+            text = data.decode("latin-1")
+            if not text.isascii():
+                continue
         printable = sum(c.isprintable() or c in "\n\r\t" for c in text)
-        if text.isascii() and printable > 0.95 * len(text):
+        if printable > 0.95 * len(text):
             return text
     return best

@@ -2,7 +2,7 @@ r"""Secrets that a command line gives away: options, arguments, what is piped in
 
 Belongs here: reading one command of a text with the grammar of Bash, and which of its words
 are secret by a row of ``redaction.tables.programs``. Does not belong here: the rows, and names
-such as ``PGPASSWORD=...`` (``redaction.assignments``).
+such as ``PGPASSWORD=...`` (``redaction.finders.assignments``).
 
 A command is read wherever its program stands: in a tool's input, a code block, a log, behind
 ``sudo`` or ``docker exec``, and as a list of strings (``["mysql", "-psecret"]``). The grammar
@@ -113,7 +113,7 @@ class ProgramRule:
         """Yield the part of a value that is secret."""
         text, start, part = word.text, word.start, self.row.part
         if part == "cookie":
-            from composer_pipeline.redaction.structures import cookie_values
+            from composer_pipeline.redaction.finders.structures import cookie_values
 
             yield from cookie_values(text, start)
             return

@@ -11,7 +11,7 @@ import dagster as dg
 
 from assets.partitions import partition_days
 from assets.resources import LakeResource, RecipesResource, TeachersResource
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake import Lake
 
 
 def _violations(lake: Lake, sql: str) -> list[str]:
@@ -29,7 +29,7 @@ def _result(bad: Sequence[str], what: str) -> dg.AssetCheckResult:
 @dg.asset_check(asset="raw_sessions", blocking=True)
 def raw_sessions_never_shrink(lake: LakeResource) -> dg.AssetCheckResult:
     """No archived session is shorter than at the last check, and all bytes are there."""
-    from composer_pipeline.traces.archive.blobs import blob_name
+    from composer_pipeline.traces.archive import blob_name
 
     store = lake.open()
     now = {
@@ -87,7 +87,7 @@ def chosen_differs_from_rejected(lake: LakeResource) -> dg.AssetCheckResult:
 
 
 def _accounted(store: Lake, stages: Sequence[str], tags: Mapping[str, str]) -> dg.AssetCheckResult:
-    from composer_pipeline.preferences.quality.row_accounting import leaks
+    from composer_pipeline.preferences.quality import leaks
 
     # Other days may wait for their stage: only those of this run have to add up.
     days = partition_days(tags)
@@ -125,8 +125,7 @@ def chosen_not_told_by_style(lake: LakeResource, recipes: RecipesResource) -> dg
 
     Not blocking: whether to train on such pairs is a person's decision.
     """
-    from composer_pipeline.preferences.quality.figures import separability_figure
-    from composer_pipeline.preferences.quality.statistics import measured_on_dataset
+    from composer_pipeline.preferences.quality import measured_on_dataset, separability_figure
 
     rules = recipes.rules()
     found = measured_on_dataset(lake.open(), rules)
@@ -170,7 +169,7 @@ def build_budget_checks(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetCheck
         @dg.asset_check(asset=key, name="within_budget", blocking=True)
         def within_budget(lake: LakeResource, teachers: TeachersResource) -> dg.AssetCheckResult:
             """No scope is over its ceiling: spent, reserved and unknown together."""
-            from composer_pipeline.replay.ledger.ledger import existing_ledger, ledger_target
+            from composer_pipeline.replay.ledger import existing_ledger, ledger_target
 
             ledger = existing_ledger(ledger_target(lake.open(), teachers.ledger or None))
             if ledger is None:

@@ -17,8 +17,7 @@ import pyarrow.compute as pc
 
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake.columns import column
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake import Lake, column
 
 Message = dict[str, Any]
 

@@ -19,7 +19,7 @@ import msgspec
 
 from composer_pipeline.chat.typescript import TypeScriptError, read_declarations
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake import Lake
 
 DECLARATIONS = "sdk-tools.d.ts"
 _INDEX = "tool_schemas/index.json"

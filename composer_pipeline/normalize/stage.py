@@ -23,8 +23,7 @@ import pyarrow as pa
 from composer_pipeline.config_file import nearest
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.files import replacing
-from composer_pipeline.lake.store import Lake
-from composer_pipeline.lake.tables import NORMALIZED_PAIRS, PAIRS
+from composer_pipeline.lake import NORMALIZED_PAIRS, PAIRS, Lake
 from composer_pipeline.normalize.judge import Drop
 from composer_pipeline.normalize.operators import Settings
 from composer_pipeline.normalize.recipe import NormalizeRecipe

@@ -14,11 +14,8 @@ import asyncio
 from datetime import UTC, datetime
 
 from composer_pipeline.money import NOTHING, Pico
-from composer_pipeline.replay.ledger import rules
-from composer_pipeline.replay.ledger.group_commit import Commits
-from composer_pipeline.replay.ledger.values import Admission, Bill, CacheHit, Call, Reply
-from composer_pipeline.replay.provider.client import Wire
-from composer_pipeline.replay.provider.outcome import Outcome, TokenPrice
+from composer_pipeline.replay.ledger import Admission, Bill, CacheHit, Call, Commits, Reply, rules
+from composer_pipeline.replay.provider import Outcome, TokenPrice, Wire
 
 
 class PaidCalls:

@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import orjson
 
-from composer_pipeline.chat.day_tools import Toolsets
-from composer_pipeline.chat.messages import Conversion, to_chat
+from composer_pipeline.chat import Conversion, Toolsets, to_chat
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake import Lake
 from composer_pipeline.money import Pico
-from composer_pipeline.replay.catalogue.fetch import Verdict, terms_of
-from composer_pipeline.replay.ledger.ledger import Call
-from composer_pipeline.replay.provider.bounds import worst_case
-from composer_pipeline.replay.provider.client import request_key, serialise
+from composer_pipeline.replay.catalogue import Verdict, terms_of
+from composer_pipeline.replay.ledger import Call
+from composer_pipeline.replay.provider import request_key, serialise, worst_case
 from composer_pipeline.replay.teachers import Teacher, TeacherSet
 
 if TYPE_CHECKING:
@@ -165,7 +163,7 @@ class Questions:
 
     def _has_secret(self, conversion: Conversion) -> bool:
         """Scan every part of the body once; parts are shared along a session."""
-        from composer_pipeline.redaction.text import find_secrets
+        from composer_pipeline.redaction import find_secrets
 
         for part in [*conversion.messages, *conversion.tools]:
             digest = hashlib.blake2b(orjson.dumps(part), digest_size=16).digest()

@@ -9,13 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake import Lake
 from composer_pipeline.reports import Progress, Report
-from composer_pipeline.traces.archive.blobs import open_archived
-from composer_pipeline.traces.archive.harvest import harvest
-from composer_pipeline.traces.archive.report import Harvested, HarvestReport
+from composer_pipeline.traces.archive import Harvested, HarvestReport, harvest, open_archived
 from composer_pipeline.traces.parse import ParseReport, analyse, is_current, parse_days
-from composer_pipeline.traces.states.counts import Facts, total_of
+from composer_pipeline.traces.states import Facts, total_of
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ import msgspec
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.files import replace
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake import Lake
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.rewards import action_match
 from composer_pipeline.training.windows import Dropped, Windows, action_message

@@ -22,7 +22,7 @@ import yaml
 
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.files import replace
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake import Lake
 from composer_pipeline.reports import Progress, Report
 from composer_pipeline.training.checkout import repo_root
 from composer_pipeline.training.data import require_rows

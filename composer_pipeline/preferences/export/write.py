@@ -28,14 +28,11 @@ import pyarrow as pa
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.files import replace, writing
-from composer_pipeline.lake.parquet import encode_parquet, table_from_rows
-from composer_pipeline.lake.store import Lake
-from composer_pipeline.lake.tables import JSON_LIST, TableSpec
-from composer_pipeline.preferences.agreement.vote_rows import CONFIRMED
+from composer_pipeline.lake import JSON_LIST, Lake, TableSpec, encode_parquet, table_from_rows
+from composer_pipeline.preferences.agreement import CONFIRMED
 from composer_pipeline.preferences.export.student_samples import read_samples, sampled_pairs
-from composer_pipeline.preferences.hints.from_disagreement import SOURCE, consensus_hint
-from composer_pipeline.preferences.pairs.build import RECORDED
-from composer_pipeline.preferences.pairs.contamination import is_strong
+from composer_pipeline.preferences.hints import SOURCE, consensus_hint
+from composer_pipeline.preferences.pairs import RECORDED, is_strong
 from composer_pipeline.preferences.rules import PreferenceRules
 from composer_pipeline.reports import Progress, Report
 

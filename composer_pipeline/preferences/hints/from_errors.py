@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from composer_pipeline.actions import Action
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake import Lake
 from composer_pipeline.reports import Progress, Report, add_counts
 from composer_pipeline.trace_states import load_states
 

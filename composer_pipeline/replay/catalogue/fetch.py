@@ -17,7 +17,7 @@ from urllib.parse import quote
 import msgspec
 
 from composer_pipeline.errors import ComposerError, InputError
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake import Lake
 from composer_pipeline.replay.catalogue.model_records import (
     ModelRecord,
     dig,
@@ -31,9 +31,7 @@ from composer_pipeline.replay.catalogue.price_bounds import (
     warnings_of,
 )
 from composer_pipeline.replay.endpoints import Endpoint
-from composer_pipeline.replay.provider.http import MOST_BYTES, ask, new_session
-from composer_pipeline.replay.provider.outcome import is_page
-from composer_pipeline.replay.provider.reading import read_json
+from composer_pipeline.replay.provider import MOST_BYTES, ask, is_page, new_session, read_json
 from composer_pipeline.replay.teachers import Teacher, TeacherSet
 
 #: Folder of the lake with the raw catalogues, by day and content.

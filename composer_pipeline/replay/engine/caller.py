@@ -19,16 +19,17 @@ from composer_pipeline.money import NOTHING, Pico
 from composer_pipeline.replay.engine.answers import Answered
 from composer_pipeline.replay.engine.order import ByteGate, Unit
 from composer_pipeline.replay.engine.rate_limit import Lane
-from composer_pipeline.replay.ledger import rules
-from composer_pipeline.replay.ledger.values import Admission
+from composer_pipeline.replay.ledger import Admission, rules
 from composer_pipeline.replay.paid_call import PaidCalls
-from composer_pipeline.replay.provider.bounds import anchor, anchored_tokens, worst_case
-from composer_pipeline.replay.provider.client import Wire
-from composer_pipeline.replay.provider.outcome import (
+from composer_pipeline.replay.provider import (
     BUSY_STATUSES,
     Outcome,
     TokenPrice,
+    Wire,
+    anchor,
+    anchored_tokens,
     settled_as_it_is,
+    worst_case,
 )
 from composer_pipeline.replay.questions import Question, Questions
 from composer_pipeline.replay.teachers import Teacher

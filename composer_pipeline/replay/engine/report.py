@@ -15,7 +15,7 @@ from composer_pipeline.errors import ComposerError
 from composer_pipeline.money import PICO
 from composer_pipeline.replay.endpoints import Endpoint
 from composer_pipeline.replay.engine.rate_limit import Lane
-from composer_pipeline.replay.ledger.ledger import ScopeStatus
+from composer_pipeline.replay.ledger import ScopeStatus
 from composer_pipeline.reports import Report
 
 #: A :class:`Snapshot` about once a second.

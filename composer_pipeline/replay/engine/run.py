@@ -26,9 +26,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from composer_pipeline.errors import ComposerError, StorageError
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake import Lake
 from composer_pipeline.money import Pico, ceiling_of
-from composer_pipeline.replay.catalogue.fetch import preflight
+from composer_pipeline.replay.catalogue import preflight
 from composer_pipeline.replay.endpoints import Endpoint
 from composer_pipeline.replay.engine.answers import Answered
 from composer_pipeline.replay.engine.caller import Caller
@@ -47,13 +47,11 @@ from composer_pipeline.replay.engine.report import (
 )
 from composer_pipeline.replay.engine.run_key import RunKey
 from composer_pipeline.replay.engine.task_group import Tasks
-from composer_pipeline.replay.ledger import rules
-from composer_pipeline.replay.ledger.group_commit import Commits
-from composer_pipeline.replay.ledger.ledger import Ledger, ledger_target
+from composer_pipeline.replay.ledger import Commits, Ledger, ledger_target, rules
 from composer_pipeline.replay.paid_call import PaidCalls
-from composer_pipeline.replay.provider.client import Wire
+from composer_pipeline.replay.provider import Wire
 from composer_pipeline.replay.questions import Questions
-from composer_pipeline.replay.selection.selector import Selector
+from composer_pipeline.replay.selection import Selector
 from composer_pipeline.replay.teachers import Teacher, TeacherSet
 from composer_pipeline.reports import Progress
 

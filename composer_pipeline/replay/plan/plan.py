@@ -13,15 +13,14 @@ from typing import Any
 
 import msgspec
 
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake import Lake
 from composer_pipeline.money import PICO
-from composer_pipeline.replay.catalogue.fetch import Catalogue, fetch
-from composer_pipeline.replay.ledger.ledger import existing_ledger, ledger_target
+from composer_pipeline.replay.catalogue import Catalogue, fetch
+from composer_pipeline.replay.ledger import existing_ledger, ledger_target
 from composer_pipeline.replay.plan.history import Agreement, measure_agreement, measure_replies
 from composer_pipeline.replay.plan.strategies import Strategy, TeacherPlan, Work, pricing_of
 from composer_pipeline.replay.questions import Questions
-from composer_pipeline.replay.selection.curtailed import CurtailedSelector
-from composer_pipeline.replay.selection.stopping import Decide, Price, ask_order
+from composer_pipeline.replay.selection import CurtailedSelector, Decide, Price, ask_order
 from composer_pipeline.replay.teachers import Teacher, TeacherSet
 from composer_pipeline.reports import Progress, Report
 

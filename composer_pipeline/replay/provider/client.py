@@ -19,7 +19,7 @@ import aiohttp
 import orjson
 from yarl import URL
 
-from composer_pipeline.chat.messages import Conversion, wire_messages
+from composer_pipeline.chat import Conversion, wire_messages
 from composer_pipeline.money import NOTHING, Pico, billed_pico
 from composer_pipeline.replay.endpoints import Endpoint
 from composer_pipeline.replay.provider.bounds import Anchor, anchor, anchored_tokens, worst_case

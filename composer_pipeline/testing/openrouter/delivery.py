@@ -16,7 +16,7 @@ import orjson
 from aiohttp import web
 
 from composer_pipeline.actions import Action
-from composer_pipeline.chat.messages import short_name
+from composer_pipeline.chat import short_name
 from composer_pipeline.testing.openrouter.billing import Bill, usd
 from composer_pipeline.testing.openrouter.faults import Fault
 from composer_pipeline.testing.openrouter.odd import odd_answer

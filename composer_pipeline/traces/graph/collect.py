@@ -13,7 +13,7 @@ further segments of a response, results right behind their call.
 from array import array
 from collections.abc import Iterable
 
-from composer_pipeline.redaction.text import user_names
+from composer_pipeline.redaction import user_names
 from composer_pipeline.traces.graph.nodes import (
     NONE,
     TRANSPARENT,
@@ -27,10 +27,15 @@ from composer_pipeline.traces.graph.sent_requests import Requests
 from composer_pipeline.traces.graph.side_records import SideRecords
 from composer_pipeline.traces.graph.subagents import Sidechains
 from composer_pipeline.traces.graph.uuid_index import UuidIndex
-from composer_pipeline.traces.reading.contents import GRAPH_TYPES, user_kind
-from composer_pipeline.traces.reading.decoding import message_of
-from composer_pipeline.traces.reading.envelopes import Record, RequestRecord
-from composer_pipeline.traces.reading.raw_json import decode_any, decode_text
+from composer_pipeline.traces.reading import (
+    GRAPH_TYPES,
+    Record,
+    RequestRecord,
+    decode_any,
+    decode_text,
+    message_of,
+    user_kind,
+)
 
 #: In ``parents``, in place of a position: a name that is not known yet, or never.
 UNRESOLVED = -2

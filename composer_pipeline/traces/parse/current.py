@@ -4,10 +4,10 @@ Belongs here: comparing what is archived with what is parsed. Does not belong he
 (``traces.parse.days``).
 """
 
-from composer_pipeline.lake.store import Lake
-from composer_pipeline.redaction.user_rules import redaction_version
+from composer_pipeline.lake import Lake
+from composer_pipeline.redaction import redaction_version
 from composer_pipeline.traces.parse.files import is_trajectory
-from composer_pipeline.traces.states.extract import PARSER_VERSION
+from composer_pipeline.traces.states import PARSER_VERSION
 
 _DAY_TABLES = ("messages", "chains", "states", "sessions")
 

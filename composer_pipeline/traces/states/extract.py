@@ -8,11 +8,9 @@ a state saw (``traces.states.chains``), reading files, and which of two copies o
 from dataclasses import dataclass, field
 from typing import Any
 
-from composer_pipeline.redaction.text import redact_text
-from composer_pipeline.traces.graph.nodes import Node
-from composer_pipeline.traces.graph.turns import Trajectory
-from composer_pipeline.traces.reading.contents import parse_time, text_of
-from composer_pipeline.traces.reading.records import LineStats
+from composer_pipeline.redaction import redact_text
+from composer_pipeline.traces.graph import Node, Trajectory
+from composer_pipeline.traces.reading import LineStats, parse_time, text_of
 from composer_pipeline.traces.states.chains import Chains
 from composer_pipeline.traces.states.counts import Facts
 from composer_pipeline.traces.states.failures import corrections, failure_of

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from composer_pipeline.chat.day_tools import ArgumentCheck
+from composer_pipeline.chat.arguments import ArgumentCheck
 from composer_pipeline.chat.messages import Conversion
 from composer_pipeline.chat.tools import tool_schemas
 from composer_pipeline.replay.engine.judgement import judge

@@ -230,8 +230,8 @@ class TeacherSet(_Model):
             return data
         teachers = data.get("teachers")
         entries = teachers if isinstance(teachers, list) else []
-        own = [t.get("endpoint") for t in entries if isinstance(t, dict)]
-        if not own or len(own) < len(entries) or not all(isinstance(o, dict) for o in own):
+        own = [t["endpoint"] for t in entries if isinstance(t, dict) and t.get("endpoint")]
+        if not own or len(own) < len(entries) or not isinstance(own[0], dict):
             return data
         return {**data, "endpoint": {"api": "openai", "api_key_env": None, **own[0]}}
 

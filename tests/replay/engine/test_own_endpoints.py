@@ -106,7 +106,7 @@ def test_the_ceiling_holds_over_all_endpoints(
         chosen = teachers(tmp_path, server.url, server.url)
         state = Questions(lake, chosen).states[0]
         worst = Questions(lake, chosen).build(state, chosen.teachers[1]).amount
-        ceiling = Decimal(3 * worst) / 10**12
+        ceiling = Decimal(worst * 23 // 10) / 10**12
         report = replay(lake, chosen, max_usd=ceiling, run_id="own")
         assert report.exhausted_scope == "run:own"
         assert 0 < report.spent_usd <= ceiling

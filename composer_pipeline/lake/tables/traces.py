@@ -72,6 +72,7 @@ SESSIONS = TableSpec(
             "unknown_types": (TEXT, "JSON object: unknown record type to count"),
             "sha256": (TEXT, "key of the archived bytes that were parsed"),
             "parent_call": (TEXT, "call of the parent that started the subagent, told by its prompt; null if not found"),
+            "redaction_version": (INT32, "version of the redaction rules that wrote the day; null in old rows"),
         }
     ),
     compact=True,

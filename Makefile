@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: help demo test coverage dev lint types house ui-test chaos clean bench bench-traces bench-redaction bench-ledger \
-  bench-replay bench-replay-cost bench-preferences bench-normalize
+  bench-replay bench-replay-cost bench-preferences bench-normalize same-tables
 
 help: ## what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

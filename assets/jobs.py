@@ -60,7 +60,7 @@ def nightly_harvest(
     lake: LakeResource, sessions: SessionsResource
 ) -> Iterator[dg.RunRequest | dg.SkipReason]:
     """Request one run for each contiguous range of changed days."""
-    from composer_pipeline.traces.archive.harvest import days_changed
+    from composer_pipeline.traces.archive import days_changed
 
     changed = [
         day for day in days_changed(lake.open(), sessions.paths()) if DAYS.has_partition_key(day)

@@ -10,7 +10,7 @@ from typing import Any
 
 import dagster as dg
 
-from composer_pipeline.lake.tables import TABLES
+from composer_pipeline.lake import TABLES
 
 OWNERS = ["team:composer-pipeline"]
 

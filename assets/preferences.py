@@ -15,7 +15,7 @@ from assets.partitions import DAYS, FREE, PAID
 from assets.resources import LakeResource, RecipesResource, TeachersResource
 
 if TYPE_CHECKING:
-    from composer_pipeline.preferences.quality.statistics import Quality
+    from composer_pipeline.preferences.quality import Quality
     from composer_pipeline.preferences.rules import PreferenceRules
 
 
@@ -42,7 +42,7 @@ class PublishConfig(dg.Config):
 )
 def error_hints(context: dg.AssetExecutionContext, lake: LakeResource) -> None:
     """What the trace says was wrong at each error turn, and the call it is about."""
-    from composer_pipeline.preferences.hints.from_errors import build_hints
+    from composer_pipeline.preferences.hints import build_hints
 
     for day, found in build_hints(lake.open(), days=context.partition_keys).by_day.items():
         context.add_asset_metadata(
@@ -53,7 +53,14 @@ def error_hints(context: dg.AssetExecutionContext, lake: LakeResource) -> None:
 
 def quality_metadata(quality: "Quality", rules: "PreferenceRules") -> dict[str, Any]:
     """Return the statistics as metadata: numbers become plots by partition, pictures show."""
-    from composer_pipeline.preferences.quality import figures as plots
+    from composer_pipeline.preferences.quality import (
+        agreement_figure,
+        agreement_table,
+        alpha_table,
+        funnel_figure,
+        reason_table,
+        separability_figure,
+    )
 
     alpha, noise = quality.alpha.get("", None), quality.noise
     measured = {
@@ -64,9 +71,9 @@ def quality_metadata(quality: "Quality", rules: "PreferenceRules") -> dict[str, 
         "length_ratio_median": quality.length_ratio["p50"].value,
     }
     tables = {
-        "alpha_by_tool": plots.alpha_table(quality),
-        "agreement_by_level": plots.agreement_table(quality),
-        "states_by_reason": plots.reason_table(quality),
+        "alpha_by_tool": alpha_table(quality),
+        "agreement_by_level": agreement_table(quality),
+        "states_by_reason": reason_table(quality),
     }
     return {
         **{name: value for name, value in measured.items() if value is not None},
@@ -75,10 +82,10 @@ def quality_metadata(quality: "Quality", rules: "PreferenceRules") -> dict[str, 
         "near_duplicates": len(quality.near),
         "contaminated_pairs": quality.contaminated,
         "noise_floor": noise.excess.note or f"measured on {noise.excess.n} audited states",
-        "agreement": dg.MetadataValue.md(plots.agreement_figure(quality)),
-        "funnel": dg.MetadataValue.md(plots.funnel_figure(quality)),
+        "agreement": dg.MetadataValue.md(agreement_figure(quality)),
+        "funnel": dg.MetadataValue.md(funnel_figure(quality)),
         "separability": dg.MetadataValue.md(
-            plots.separability_figure(quality.separation, rules.separability.max_auc)
+            separability_figure(quality.separation, rules.separability.max_auc)
         ),
         **{name: records(rows) for name, rows in tables.items() if rows},
     }
@@ -104,9 +111,9 @@ def build_preferences(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetsDefini
         teachers: TeachersResource,
     ) -> None:
         """Pairs where at least two teacher families agree with each other against the agent."""
-        from composer_pipeline.preferences.agreement.semantic_judge import open_judge
-        from composer_pipeline.preferences.pairs.build import build_pairs
-        from composer_pipeline.preferences.quality.statistics import write_statistics
+        from composer_pipeline.preferences.agreement import open_judge
+        from composer_pipeline.preferences.pairs import build_pairs
+        from composer_pipeline.preferences.quality import write_statistics
 
         store, rules = lake.open(), recipes.rules()
         days, ledger = context.partition_keys, teachers.ledger or None
@@ -138,7 +145,7 @@ def build_preferences(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetsDefini
         context: dg.AssetExecutionContext, lake: LakeResource, recipes: RecipesResource
     ) -> None:
         """Pairs after a data-juicer recipe, with a ledger of every dropped row."""
-        from composer_pipeline.normalize.stage import normalize
+        from composer_pipeline.normalize import normalize
 
         report = normalize(lake.open(), recipes.normalize, days=context.partition_keys)
         for day in context.partition_keys:
@@ -168,8 +175,8 @@ def build_preferences(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetsDefini
         lake: LakeResource, recipes: RecipesResource
     ) -> dg.MaterializeResult[None]:
         """Pairs, recorded groups and hints, split by group of sessions."""
-        from composer_pipeline.preferences.quality.statistics import ALL, write_statistics
-        from composer_pipeline.publishing.dataset import build_dataset
+        from composer_pipeline.preferences.quality import ALL, write_statistics
+        from composer_pipeline.publishing import build_dataset
 
         store, rules = lake.open(), recipes.rules()
         report = build_dataset(store)
@@ -196,7 +203,7 @@ def build_preferences(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetsDefini
     )
     def published_dataset(config: PublishConfig, lake: LakeResource) -> dg.MaterializeResult[None]:
         """The dataset as one commit on the Hugging Face Hub, private by default."""
-        from composer_pipeline.publishing.publish import publish
+        from composer_pipeline.publishing import publish
 
         report = publish(
             lake.open(),

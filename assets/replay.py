@@ -17,7 +17,7 @@ from assets.resources import LakeResource, TeachersResource
 from composer_pipeline.replay.teachers import TeacherSet
 
 if TYPE_CHECKING:
-    from composer_pipeline.replay.engine.run import OnProgress, ReplayReport, Snapshot
+    from composer_pipeline.replay.engine import OnProgress, ReplayReport, Snapshot
 
 #: Seconds between two reports of a run that goes on.
 EVERY_S = 10.0
@@ -81,9 +81,9 @@ def build_replay(teachers: TeacherSet) -> dg.AssetsDefinition:
         lake: LakeResource,
         teachers: TeachersResource,
     ) -> Iterator[dg.MaterializeResult[None]]:
-        from composer_pipeline.preferences.agreement.replay_vote import VoteDecision
-        from composer_pipeline.replay.engine.run import replay as buy
-        from composer_pipeline.replay.plan.plan import selector_for
+        from composer_pipeline.preferences.agreement import VoteDecision
+        from composer_pipeline.replay.engine import replay as buy
+        from composer_pipeline.replay.plan import selector_for
 
         names = [key.path[-1] for key in sorted(context.selected_asset_keys)]
         teacher_set = TeacherSet.load(teachers.file)

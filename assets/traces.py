@@ -25,7 +25,7 @@ def raw_sessions(
     context: dg.AssetExecutionContext, lake: LakeResource, sessions: SessionsResource
 ) -> None:
     """Raw bytes of Claude Code sessions, kept after Claude Code deletes its own (30 days)."""
-    from composer_pipeline.traces.archive.harvest import harvest
+    from composer_pipeline.traces.archive import harvest
 
     report = harvest(lake.open(), sessions.paths(), days=set(context.partition_keys))
     for day in context.partition_keys:

@@ -13,9 +13,9 @@ import time
 from collections import Counter
 from typing import Any
 
-from composer_pipeline.traces.graph.pool import Redactor
+from composer_pipeline.traces.graph import Redactor
 from composer_pipeline.traces.parse import analyse
-from composer_pipeline.traces.states.message_store import MessageStore
+from composer_pipeline.traces.states import MessageStore
 from composer_pipeline.traces.states.messages import Composer
 
 _ODD: list[Any] = [

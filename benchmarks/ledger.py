@@ -23,10 +23,14 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # this checkout, whatever is installed
 
 from composer_pipeline.money import Pico  # noqa: E402
-from composer_pipeline.replay.ledger import rules  # noqa: E402
-from composer_pipeline.replay.ledger.group_commit import Commits  # noqa: E402
-from composer_pipeline.replay.ledger.ledger import Call, Ledger, Reply  # noqa: E402
-from composer_pipeline.replay.ledger.values import Bill  # noqa: E402
+from composer_pipeline.replay.ledger import (  # noqa: E402
+    Bill,
+    Call,
+    Commits,
+    Ledger,
+    Reply,
+    rules,
+)
 from composer_pipeline.testing.postgres import PostgresServer, postgres_folder  # noqa: E402
 
 BUILD = ROOT / "build" / "bench-ledger"

@@ -148,7 +148,7 @@ def labelled(name: str) -> list[dict[str, Any]]:
 
 def score(rows: list[dict[str, Any]], judge: Judge | None) -> Score:
     """Score a comparison; ours (levels too) where ``judge`` is ``None``."""
-    from composer_pipeline.preferences.agreement.vote import compare
+    from composer_pipeline.preferences.agreement import compare
 
     total = Score()
     for row in rows:
@@ -258,9 +258,8 @@ def canonical_speed(calls: list[tuple[str, str, dict[str, Any]]]) -> tuple[float
     Calls with equal arguments count once, wherever they ran.
     """
     from composer_pipeline.actions import Action, ToolCall
-    from composer_pipeline.preferences.actions.canonical import canonical
-    from composer_pipeline.preferences.actions.shell.lines import Place
-    from composer_pipeline.preferences.agreement.vote import home_of
+    from composer_pipeline.preferences.actions import Place, canonical
+    from composer_pipeline.preferences.agreement import home_of
 
     distinct = {
         json.dumps([name, args], sort_keys=True): (
@@ -358,7 +357,7 @@ def synthetic_states(count: int) -> Iterator[tuple[Any, list[Any]]]:
     working directory of its own.
     """
     from composer_pipeline.actions import Action, ToolCall
-    from composer_pipeline.preferences.agreement.vote import Reply
+    from composer_pipeline.preferences.agreement import Reply
     from tests.fixtures.states import made_state
 
     def made(side: dict[str, Any], name: str) -> Any:
@@ -388,7 +387,7 @@ def synthetic_states(count: int) -> Iterator[tuple[Any, list[Any]]]:
 
 def vote_run(count: int) -> dict[str, Any]:
     """Vote on ``count`` states with cold caches for each; return seconds, memory, tiers."""
-    from composer_pipeline.preferences.agreement.vote import vote
+    from composer_pipeline.preferences.agreement import vote
 
     tiers: Counter[str] = Counter()
     winners = 0

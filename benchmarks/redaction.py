@@ -25,9 +25,9 @@ from rich.table import Table
 
 from composer_pipeline.redaction import text as redaction
 from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
-from composer_pipeline.traces.graph.pool import Redactor
+from composer_pipeline.traces.graph import Redactor
 from composer_pipeline.traces.parse import analyse
-from composer_pipeline.traces.reading.raw_json import decode_any
+from composer_pipeline.traces.reading import decode_any
 
 BAR_MB_S = 50.0
 ROUNDS = 3

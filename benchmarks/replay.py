@@ -97,10 +97,9 @@ class Conversations:
 
     def build(self, state: Any, teacher: Any) -> Any:
         """Build the body as ``Questions.build`` does."""
-        from composer_pipeline.chat.messages import Conversion
-        from composer_pipeline.replay.ledger.ledger import Call
-        from composer_pipeline.replay.provider.bounds import worst_case
-        from composer_pipeline.replay.provider.client import request_key, serialise
+        from composer_pipeline.chat import Conversion
+        from composer_pipeline.replay.ledger import Call
+        from composer_pipeline.replay.provider import request_key, serialise, worst_case
         from composer_pipeline.replay.questions import Question
 
         conversion = Conversion(messages(int(state.state_id, 16)), [], {}, {}, "bench")
@@ -117,8 +116,7 @@ def ours(url: str, calls: int, in_flight: int) -> dict[str, Any]:
     """Run the engine over ``calls`` bodies and return its figures."""
     from composer_pipeline.money import Pico
     from composer_pipeline.replay.engine.run import _Run
-    from composer_pipeline.replay.ledger import rules
-    from composer_pipeline.replay.ledger.ledger import Ledger
+    from composer_pipeline.replay.ledger import Ledger, rules
     from composer_pipeline.replay.teachers import TeacherSet
 
     teacher_set = TeacherSet.model_validate(

@@ -30,12 +30,13 @@ from rich.console import Console
 from rich.table import Table
 
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.lake.store import Lake
-from composer_pipeline.preferences.agreement.replay_vote import VoteDecision
-from composer_pipeline.replay.catalogue.model_records import Prices, Pricing
-from composer_pipeline.replay.engine.run import replay
+from composer_pipeline.lake import Lake
+from composer_pipeline.preferences.agreement import VoteDecision
+from composer_pipeline.replay.catalogue import Prices, Pricing
+from composer_pipeline.replay.endpoints import URL_VARIABLE
+from composer_pipeline.replay.engine import replay
+from composer_pipeline.replay.plan import plan, selector_for
 from composer_pipeline.replay.plan.history import EXPECTED_COMPLETION_TOKENS
-from composer_pipeline.replay.plan.plan import plan, selector_for
 from composer_pipeline.replay.plan.prompt_cache import (
     DEFAULT_P,
     DEFAULT_Q,
@@ -49,7 +50,7 @@ from composer_pipeline.replay.plan.prompt_cache import (
 )
 from composer_pipeline.replay.plan.strategies import CACHE_MINIMUM_TOKENS
 from composer_pipeline.replay.questions import BYTES_PER_TOKEN, Questions
-from composer_pipeline.replay.teachers import URL_VARIABLE, Teacher, TeacherSet
+from composer_pipeline.replay.teachers import Teacher, TeacherSet
 from composer_pipeline.settings import recipes_dir
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter, SimulatedModel
 from composer_pipeline.testing.personas import Script

@@ -18,23 +18,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from composer_pipeline.actions import Action, ToolCall
     from composer_pipeline.errors import BudgetExhausted, ComposerError, InputError
-    from composer_pipeline.lake.store import Lake
-    from composer_pipeline.normalize.stage import normalize
-    from composer_pipeline.preferences.agreement.vote import compare
-    from composer_pipeline.preferences.export.write import export
-    from composer_pipeline.preferences.hints.from_errors import build_hints
-    from composer_pipeline.preferences.pairs.build import build_pairs
-    from composer_pipeline.preferences.pairs.explain import explain
-    from composer_pipeline.preferences.quality.statistics import write_statistics
+    from composer_pipeline.lake import Lake
+    from composer_pipeline.normalize import normalize
+    from composer_pipeline.preferences.agreement import compare
+    from composer_pipeline.preferences.export import export
+    from composer_pipeline.preferences.hints import build_hints
+    from composer_pipeline.preferences.pairs import build_pairs, explain
+    from composer_pipeline.preferences.quality import write_statistics
     from composer_pipeline.preferences.rules import PreferenceRules
-    from composer_pipeline.publishing.dataset import build_dataset
-    from composer_pipeline.publishing.publish import publish
-    from composer_pipeline.replay.engine.run import replay
-    from composer_pipeline.replay.plan.plan import plan
+    from composer_pipeline.publishing import build_dataset, publish
+    from composer_pipeline.replay.engine import replay
+    from composer_pipeline.replay.plan import plan
     from composer_pipeline.replay.teachers import TeacherSet
     from composer_pipeline.trace_states import TraceState, load_state, load_states
     from composer_pipeline.traces.ingest import ingest
-    from composer_pipeline.training.evaluation.evaluate import evaluate
+    from composer_pipeline.training.evaluation import evaluate
     from composer_pipeline.training.run import train
 
 __version__ = "0.1.0"
@@ -42,7 +40,7 @@ __version__ = "0.1.0"
 #: Name to the module that has it: the language, the files a user writes, the stages and
 #: questions in order, the errors.
 _WHERE = {
-    "Lake": "lake.store",
+    "Lake": "lake",
     "Action": "actions",
     "ToolCall": "actions",
     "TraceState": "trace_states",
@@ -51,19 +49,19 @@ _WHERE = {
     "TeacherSet": "replay.teachers",
     "PreferenceRules": "preferences.rules",
     "ingest": "traces.ingest",
-    "plan": "replay.plan.plan",
-    "replay": "replay.engine.run",
-    "build_hints": "preferences.hints.from_errors",
-    "build_pairs": "preferences.pairs.build",
-    "compare": "preferences.agreement.vote",
-    "explain": "preferences.pairs.explain",
-    "write_statistics": "preferences.quality.statistics",
-    "normalize": "normalize.stage",
-    "build_dataset": "publishing.dataset",
-    "export": "preferences.export.write",
-    "publish": "publishing.publish",
+    "plan": "replay.plan",
+    "replay": "replay.engine",
+    "build_hints": "preferences.hints",
+    "build_pairs": "preferences.pairs",
+    "compare": "preferences.agreement.compare",
+    "explain": "preferences.pairs",
+    "write_statistics": "preferences.quality",
+    "normalize": "normalize",
+    "build_dataset": "publishing",
+    "export": "preferences.export",
+    "publish": "publishing",
     "train": "training.run",
-    "evaluate": "training.evaluation.evaluate",
+    "evaluate": "training.evaluation",
     "ComposerError": "errors",
     "InputError": "errors",
     "BudgetExhausted": "errors",

@@ -13,9 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from composer_pipeline import Lake, ingest, load_states
-from composer_pipeline.traces.reading.envelopes import Record
-from composer_pipeline.traces.reading.records import LineStats, read_records
-from composer_pipeline.traces.reading.sources import SOURCES
+from composer_pipeline.traces.reading import SOURCES, LineStats, Record, read_records
 
 LOG = """\
 {"toy": 1, "session": "toy-1", "cwd": "/home/ada/shop"}

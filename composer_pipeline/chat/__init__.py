@@ -3,3 +3,35 @@
 Shared by replay, preferences and publishing. Belongs here: what a model is shown and how its
 answer is read back. Does not belong here: whom to ask, what it costs, or HTTP.
 """
+
+from composer_pipeline.chat.arguments import ArgumentCheck
+from composer_pipeline.chat.builder import ERROR_PREFIX, INTERRUPTED, ORPHAN_PREFIX, short_name
+from composer_pipeline.chat.day_tools import Toolsets, toolsets_of_day
+from composer_pipeline.chat.installed_tools import keep, kept_sets, read_installation
+from composer_pipeline.chat.messages import (
+    Conversion,
+    action_message,
+    parse_reply_message,
+    to_chat,
+    wire_messages,
+)
+from composer_pipeline.chat.tools import Toolset
+
+__all__ = [
+    "ERROR_PREFIX",
+    "INTERRUPTED",
+    "ORPHAN_PREFIX",
+    "ArgumentCheck",
+    "Conversion",
+    "Toolset",
+    "Toolsets",
+    "action_message",
+    "keep",
+    "kept_sets",
+    "parse_reply_message",
+    "read_installation",
+    "short_name",
+    "to_chat",
+    "toolsets_of_day",
+    "wire_messages",
+]

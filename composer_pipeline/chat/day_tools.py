@@ -10,19 +10,13 @@ must not change what its earlier states were asked, or all their replies would b
 again. So the states that were asked keep their tools, and only new states get the new ones.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
-import jsonschema
 import msgspec
-import referencing
-import referencing.exceptions
 
-from composer_pipeline.actions import ToolCall
 from composer_pipeline.chat.installed_tools import kept_sets
-from composer_pipeline.chat.messages import short_name
 from composer_pipeline.chat.tools import Toolset, session_tools
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake import Lake
 from composer_pipeline.trace_states import TraceState
 
 
@@ -69,7 +63,7 @@ class Toolsets:
         Days without anything new are not written again.
 
         Raises:
-            InputError: the lake is not writable.
+            StorageError: the lake is not writable.
         """
         by_day: dict[str, list[TraceState]] = {}
         for state in states:
@@ -107,57 +101,6 @@ class Toolsets:
 def toolsets_of_day(lake: Lake, day: str) -> dict[str, Toolset]:
     """Return digest -> tools of a day, for reading replies again."""
     return {pin.toolset.digest: pin.toolset for pin in _read(lake, day)}
-
-
-class ArgumentCheck:
-    """Says what is wrong with a call's arguments, by the schema that was offered.
-
-    Args:
-        tools: tools in OpenAI form, with recorded names.
-    """
-
-    def __init__(self, tools: Iterable[Mapping[str, Any]]) -> None:
-        self.names: dict[str, str] = {}
-        self._validators: dict[str, Any] = {}
-        for tool in tools:
-            function = tool["function"]
-            name = str(function["name"])
-            self.names[short_name(name)] = name
-            schema = function.get("parameters")
-            if not isinstance(schema, Mapping):
-                continue
-            kind = jsonschema.validators.validator_for(
-                schema, default=jsonschema.Draft202012Validator
-            )
-            try:
-                kind.check_schema(schema)
-            except jsonschema.SchemaError:
-                continue  # a recorded schema that is none checks nothing
-            # An empty registry: a reference is never fetched from anywhere.
-            self._validators[name] = kind(schema, registry=referencing.Registry())
-
-    def problem(self, call: ToolCall) -> str:
-        """Return why a call would be refused, without any of its values, or nothing."""
-        validator = self._validators.get(call.name)
-        if validator is None:
-            return ""
-        try:
-            error = jsonschema.exceptions.best_match(validator.iter_errors(call.arguments))
-        except referencing.exceptions.Unresolvable:
-            return ""
-        return _said(call.name, error) if error else ""
-
-
-def _said(tool: str, error: jsonschema.ValidationError) -> str:
-    """Describe an error by the schema, never by the value: replies may hold private text."""
-    where = ".".join(str(part) for part in error.absolute_path)
-    of = f"{tool}: {where}" if where else tool
-    if error.validator == "required":
-        missing = [key for key in error.validator_value if key not in error.instance]
-        return f"{of} without {missing[0]}" if missing else f"{of} without an argument"
-    if error.validator == "type":
-        return f"{of} is not of type {error.validator_value}"
-    return f"{of} breaks the rule {error.validator}"
 
 
 def _same(before: Toolset | None, now: Toolset) -> Toolset:

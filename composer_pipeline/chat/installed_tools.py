@@ -19,7 +19,7 @@ import msgspec
 
 from composer_pipeline.chat.typescript import TypeScriptError, read_declarations
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake import Lake
 
 DECLARATIONS = "sdk-tools.d.ts"
 _INDEX = "tool_schemas/index.json"
@@ -82,7 +82,7 @@ def keep(lake: Lake, tools: InstalledTools) -> None:
     """Store a set in the lake; one of the same version is replaced.
 
     Raises:
-        InputError: the lake is not writable.
+        StorageError: the lake is not writable.
     """
     known = {kept.version: kept for kept in kept_sets(lake)} | {tools.version: tools}
     ordered = [known[version] for version in sorted(known, key=_number)]

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from composer_pipeline import __version__
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake import Lake
 from composer_pipeline.reports import Progress
 from composer_pipeline.settings import Settings
 

@@ -39,10 +39,9 @@ def pairs(
         judge_max_usd: ceiling in USD of the recipe's semantic_judge, in place of the recipe's.
         teachers: teacher file that has the semantic_judge (COMPOSER_TEACHERS).
     """
-    from composer_pipeline.preferences.agreement.semantic_judge import open_judge
-    from composer_pipeline.preferences.hints.from_errors import build_hints
-    from composer_pipeline.preferences.pairs.build import build_pairs
-    from composer_pipeline.preferences.pairs.contamination import Benchmarks
+    from composer_pipeline.preferences.agreement import open_judge
+    from composer_pipeline.preferences.hints import build_hints
+    from composer_pipeline.preferences.pairs import Benchmarks, build_pairs
     from composer_pipeline.preferences.rules import PreferenceRules
 
     store = open_lake(lake)
@@ -69,7 +68,7 @@ def pair(any_id: str, /, *, lake: LakeOption = "", as_json: JsonOption = False) 
         any_id: of a pair or a state; an unambiguous beginning is enough.
     """
     from composer_pipeline.cli.views.pair import show_pair
-    from composer_pipeline.preferences.pairs.explain import explain
+    from composer_pipeline.preferences.pairs import explain
 
     facts = explain(open_lake(lake), any_id)
     if as_json:
@@ -85,7 +84,7 @@ def statistics(*, rules: str = "", lake: LakeOption = "", as_json: JsonOption = 
     Args:
         rules: preference recipe (COMPOSER_PREFERENCES).
     """
-    from composer_pipeline.preferences.quality.statistics import ALL, write_statistics
+    from composer_pipeline.preferences.quality import ALL, write_statistics
     from composer_pipeline.preferences.rules import PreferenceRules
 
     store = open_lake(lake)
@@ -113,7 +112,7 @@ def compare(file: Path, /) -> None:
     Args:
         file: JSONL file.
     """
-    from composer_pipeline.preferences.agreement.vote import compare as run
+    from composer_pipeline.preferences.agreement import compare as run
 
     if not file.is_file():
         raise InputError(f"{file}: no such file")
@@ -137,8 +136,8 @@ def normalize(
         executor: default or ray, in place of the recipe's executor_type.
         columns: only write the flat columns that recipes judge, as JSON lines, to this file.
     """
-    from composer_pipeline.normalize.stage import normalize as run
-    from composer_pipeline.normalize.stage import write_columns
+    from composer_pipeline.normalize import normalize as run
+    from composer_pipeline.normalize import write_columns
 
     store = open_lake(lake)
     if not store.days("pairs"):

@@ -39,8 +39,8 @@ def plan(
         max_states: at most this many states; 0 is all.
     """
     from composer_pipeline.cli.views.plan import plan_tables
-    from composer_pipeline.preferences.agreement.replay_vote import VoteDecision
-    from composer_pipeline.replay.plan.plan import plan as run
+    from composer_pipeline.preferences.agreement import VoteDecision
+    from composer_pipeline.replay.plan import plan as run
     from composer_pipeline.replay.teachers import TeacherSet
 
     settings = Settings.from_env()
@@ -79,9 +79,9 @@ def replay(
         max_states: at most this many states; 0 is all.
     """
     from composer_pipeline.cli.views.progress import LiveReplay
-    from composer_pipeline.preferences.agreement.replay_vote import VoteDecision
-    from composer_pipeline.replay.engine.run import replay as run
-    from composer_pipeline.replay.plan.plan import selector_for
+    from composer_pipeline.preferences.agreement import VoteDecision
+    from composer_pipeline.replay.engine import replay as run
+    from composer_pipeline.replay.plan import selector_for
     from composer_pipeline.replay.teachers import TeacherSet
 
     settings = Settings.from_env()
@@ -110,6 +110,8 @@ def replay(
         for error in stopped[1:]:
             err.print(f"error: {error}", markup=False, highlight=False)
         raise stopped[0]
+    if problem := report.problem():
+        raise ComposerError(problem)
 
 
 budget = App(name="budget", help="Show and set ceilings, and lift quarantines.")
@@ -123,7 +125,7 @@ def budget_show(
     *, ledger: LedgerOption = "", lake: LakeOption = "", as_json: JsonOption = False
 ) -> None:
     """List the ledger's scopes: ceiling, spent, reserved and unknown, in exact USD."""
-    from composer_pipeline.replay.ledger.ledger import budget_report, ledger_target
+    from composer_pipeline.replay.ledger import budget_report, ledger_target
 
     report = budget_report(ledger_target(open_lake(lake), ledger))
     if as_json:
@@ -154,8 +156,7 @@ def budget_set(
             partition:YYYY-MM-DD (day of the states).
         amount: the ceiling in USD, or none.
     """
-    from composer_pipeline.replay.ledger import rules
-    from composer_pipeline.replay.ledger.ledger import check_scope, ledger_target, open_ledger
+    from composer_pipeline.replay.ledger import check_scope, ledger_target, open_ledger, rules
 
     name = check_scope(scope)
     ceiling = None if amount == "none" else usd(amount, f"the ceiling of {name}")
@@ -178,8 +179,7 @@ def budget_lift(
     Args:
         teacher: its name in the teacher file.
     """
-    from composer_pipeline.replay.ledger import rules
-    from composer_pipeline.replay.ledger.ledger import existing_ledger, ledger_target
+    from composer_pipeline.replay.ledger import existing_ledger, ledger_target, rules
 
     opened = existing_ledger(ledger_target(open_lake(lake), ledger))
     lifted = False
@@ -207,7 +207,7 @@ def tools_import(
         path: the installed npm package's folder, or its sdk-tools.d.ts.
         version: version of Claude Code, where no package.json tells it.
     """
-    from composer_pipeline.chat.installed_tools import keep, read_installation
+    from composer_pipeline.chat import keep, read_installation
 
     tools = read_installation(path, version)
     keep(open_lake(lake), tools)
@@ -218,7 +218,7 @@ def tools_import(
 @tools_app.command(name="list")
 def tools_list(*, lake: LakeOption = "", as_json: JsonOption = False) -> None:
     """List the versions whose tool schemas the lake keeps."""
-    from composer_pipeline.chat.installed_tools import kept_sets
+    from composer_pipeline.chat import kept_sets
 
     kept = {item.version: len(item.parameters) for item in kept_sets(open_lake(lake))}
     show({"versions": kept}, as_json, "tools")
@@ -240,8 +240,7 @@ def doctor(
         max_usd: ceiling of --live in USD.
         teachers: teacher file of --live (COMPOSER_TEACHERS); the cheapest teacher is asked.
     """
-    from composer_pipeline.doctor.environment import run_checks
-    from composer_pipeline.doctor.live import run_live
+    from composer_pipeline.doctor import run_checks, run_live
 
     settings = Settings.from_env()
     probes: list[dict[str, str]] = []

@@ -14,14 +14,14 @@ from composer_pipeline.cli.common import (
     show,
 )
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake import Lake
 from composer_pipeline.settings import Settings
 
 
 @app.command
 def dataset(*, lake: LakeOption = "", as_json: JsonOption = False) -> None:
     """Split by group of sessions and write the training columns."""
-    from composer_pipeline.publishing.dataset import build_dataset
+    from composer_pipeline.publishing import build_dataset
 
     with Bar() as progress:
         report = build_dataset(open_lake(lake), progress=progress)
@@ -49,7 +49,7 @@ def export(
         rules: preference recipe (COMPOSER_PREFERENCES).
         full_arguments: allow hints that hold the teachers' whole action.
     """
-    from composer_pipeline.preferences.export.write import export as run
+    from composer_pipeline.preferences.export import export as run
     from composer_pipeline.preferences.rules import PreferenceRules
 
     report = run(
@@ -81,7 +81,7 @@ def publish(
         dry_run: plan and check, commit nothing.
         allow_simulated: allow rows of simulated teachers; the card says so.
     """
-    from composer_pipeline.publishing.publish import publish as run
+    from composer_pipeline.publishing import publish as run
 
     report = run(
         open_lake(lake), repo, private=not public, dry_run=dry_run, allow_simulated=allow_simulated
@@ -130,7 +130,7 @@ def evaluate(*, recipe: str = "", lake: LakeOption = "", as_json: JsonOption = F
     Args:
         recipe: training recipe whose run is evaluated (COMPOSER_TRAIN).
     """
-    from composer_pipeline.training.evaluation.evaluate import evaluate as run
+    from composer_pipeline.training.evaluation import evaluate as run
     from composer_pipeline.training.run import prepare
 
     settings = Settings.from_env()

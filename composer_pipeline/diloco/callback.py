@@ -26,12 +26,12 @@ OnCommit = Callable[[int, dict[str, Any]], None]
 
 
 def trainable(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Return the parameters that are trained, by name: the adapters only, with LoRA."""
+    """Return the trained parameters themselves, by name: the adapters only, with LoRA."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
 def adopt(model: torch.nn.Module, theta: Mapping[str, torch.Tensor]) -> None:
-    """Copy ``theta`` into the trained parameters of ``model``, in their dtype and device.
+    """Copy ``theta`` into the trained parameters of ``model``, by name, in their dtype and device.
 
     Raises:
         InputError: the names or shapes are not those of the model.

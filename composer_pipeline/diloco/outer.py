@@ -20,6 +20,7 @@ from safetensors.torch import load, save
 from composer_pipeline.diloco.log import CorruptObject, sha256
 
 Tensors = dict[str, torch.Tensor]
+"""Tensors by the names of the model's parameters; each has its parameter's shape."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def signature(parameters: Mapping[str, torch.Tensor]) -> str:
 
 
 def pseudo_gradient(base: Mapping[str, torch.Tensor], local: Mapping[str, torch.Tensor]) -> Tensors:
-    """Return ``θ_global − θ_local`` by name, fp32 on the CPU.
+    """Return ``θ_global − θ_local`` by name, in the parameters' shapes, fp32 on the CPU.
 
     The sign is that of a gradient: SGD subtracts it, so the global parameters move towards
     the local ones (``_save_grads`` of torchft's ``local_sgd.py`` does the same).
@@ -74,7 +75,8 @@ def outer_step(
 
     Args:
         state: the state that every delta started from.
-        deltas: ``θ_global − θ_local`` of each included slot, in the order of the slots.
+        deltas: ``θ_global − θ_local`` of each included slot, in the order of the slots, each
+            with the names and shapes of ``state``.
         lr: outer learning rate.
         momentum: μ, at least 0 and below 1.
         weights: one for each delta, adding up to 1; None means equal.
@@ -103,7 +105,7 @@ def outer_step(
 
 
 def norm(tensors: Mapping[str, torch.Tensor]) -> float:
-    """Return the Euclidean norm over all tensors; for reports only."""
+    """Return the Euclidean norm over all elements of all tensors; for reports only."""
     return float(sum(float(t.double().square().sum()) for t in tensors.values()) ** 0.5)
 
 

@@ -11,8 +11,8 @@ import shutil
 import sys
 from pathlib import Path
 
-from composer_pipeline.errors import InputError
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.errors import ComposerError, InputError
+from composer_pipeline.lake import Lake
 from composer_pipeline.settings import Settings
 
 _EXTRAS = {
@@ -75,7 +75,7 @@ def _teachers(settings: Settings) -> dict[str, str]:
 
 
 def _redaction(settings: Settings) -> dict[str, str]:
-    from composer_pipeline.redaction.user_rules import RedactionRules
+    from composer_pipeline.redaction import RedactionRules
 
     if not settings.redaction:
         return check("redaction", "ok", "built-in rules")
@@ -97,7 +97,7 @@ def _sessions(settings: Settings) -> dict[str, str]:
 def _lake(lake: Lake) -> dict[str, str]:
     try:
         lake.check_writable()
-    except InputError as error:
+    except ComposerError as error:
         return check("lake", "fail", str(error))
     return check("lake", "ok", lake.url)
 

@@ -22,14 +22,12 @@ import msgspec
 from composer_pipeline.doctor.environment import check
 from composer_pipeline.doctor.prober import Finding, NotAsked, Patience, Prober
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake import Lake
 from composer_pipeline.money import NOTHING, PICO, Pico, ceiling_of
-from composer_pipeline.replay.catalogue.fetch import fetch
-from composer_pipeline.replay.ledger import rules
-from composer_pipeline.replay.ledger.group_commit import Commits
-from composer_pipeline.replay.ledger.ledger import Ledger, ledger_target
+from composer_pipeline.replay.catalogue import fetch
+from composer_pipeline.replay.ledger import Commits, Ledger, ledger_target, rules
 from composer_pipeline.replay.paid_call import PaidCalls
-from composer_pipeline.replay.selection.stopping import ask_order
+from composer_pipeline.replay.selection import ask_order
 from composer_pipeline.replay.teachers import TeacherSet
 from composer_pipeline.settings import Settings
 

@@ -12,14 +12,20 @@ import aiohttp
 import msgspec
 import orjson
 
-from composer_pipeline.chat.messages import Conversion
+from composer_pipeline.chat import Conversion
 from composer_pipeline.money import NOTHING, PICO, Pico
-from composer_pipeline.replay.catalogue.fetch import Catalogue
-from composer_pipeline.replay.ledger.values import Call
+from composer_pipeline.replay.catalogue import Catalogue
+from composer_pipeline.replay.ledger import Call
 from composer_pipeline.replay.paid_call import PaidCalls
-from composer_pipeline.replay.provider.bounds import worst_case
-from composer_pipeline.replay.provider.client import Wire, request_key, serialise
-from composer_pipeline.replay.provider.outcome import Outcome, pico_or_none, read_json
+from composer_pipeline.replay.provider import (
+    Outcome,
+    Wire,
+    pico_or_none,
+    read_json,
+    request_key,
+    serialise,
+    worst_case,
+)
 from composer_pipeline.replay.teachers import Teacher, TeacherSet
 
 Status = Literal["ok", "warn", "fail", "skipped"]

@@ -16,9 +16,8 @@ from typing import Any
 
 from composer_pipeline.doctor.prober import Finding, Prober
 from composer_pipeline.money import to_pico
-from composer_pipeline.replay.catalogue.model_records import ModelRecord
-from composer_pipeline.replay.catalogue.price_bounds import MILLION, per_million
-from composer_pipeline.replay.provider.outcome import read_json
+from composer_pipeline.replay.catalogue import MILLION, ModelRecord, per_million
+from composer_pipeline.replay.provider import read_json
 from composer_pipeline.replay.teachers import Teacher
 
 

@@ -3,9 +3,8 @@
 Belongs here: paths, atomic writes, reads, DuckDB views, blobs of the archive. Does
 not belong here: what the columns mean (``lake.tables``) and which rows to write.
 
-A partition becomes visible in one step: a temporary file in the same folder and
-``os.replace`` on a local disk, one PUT in a bucket. A reader sees the old file or
-the new one. Files are byte-deterministic: the same table gives the same bytes.
+A partition becomes visible in one step: a rename on a local disk (``files``), one PUT in a
+bucket. A reader sees the old file or the new one. Files are byte-deterministic: the same table gives the same bytes.
 """
 
 import io
@@ -23,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from composer_pipeline.errors import InputError
+from composer_pipeline.files import replacing, writing
 from composer_pipeline.lake.columns import constant
 from composer_pipeline.lake.parquet import (
     empty_table,
@@ -33,6 +33,7 @@ from composer_pipeline.lake.parquet import (
     rows_from_table,
     table_from_rows,
 )
+from composer_pipeline.lake.partition_writer import PartitionWriter
 from composer_pipeline.lake.tables import TABLES, TableSpec
 
 if TYPE_CHECKING:
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 
 
 
-#: Lengths apart from texts and small steps of numbers: both compress better, and faster.
 
 
 
@@ -128,7 +128,7 @@ class Lake:
         """Write a file below the lake's root so that it appears whole or not at all.
 
         Raises:
-            InputError: the lake is not writable.
+            StorageError: the lake is not writable.
         """
         self.put_stream(name, io.BytesIO(data))
 
@@ -136,26 +136,15 @@ class Lake:
         """Write a file from a stream of bytes, as :meth:`put_bytes`.
 
         Raises:
-            InputError: the lake is not writable.
+            StorageError: the lake is not writable.
         """
         path = f"{self.root}/{name}"
-        try:
-            if not self.local:
-                self.fs.pipe_file(path, data.read())
-                return
-            target = Path(path)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
-            try:
-                with temporary.open("wb") as file:
-                    shutil.copyfileobj(data, file, 1 << 20)
-                    file.flush()
-                    os.fsync(file.fileno())
-                temporary.replace(target)
-            finally:
-                temporary.unlink(missing_ok=True)
-        except OSError as error:
-            raise InputError(f"lake {self.url} is not writable: {_reason(error)}") from error
+        if self.local:
+            with replacing(Path(path), f"lake {self.url}") as stream:
+                shutil.copyfileobj(data, stream, 1 << 20)
+            return
+        with writing(f"lake {self.url}"):
+            self.fs.pipe_file(path, data.read())
 
     def get_bytes(self, name: str) -> bytes:
         """Read a file below the lake's root.
@@ -184,7 +173,8 @@ class Lake:
         A local lake that does not exist yet is not created by the check.
 
         Raises:
-            InputError: it cannot be written.
+            InputError: a file stands where its folder must.
+            StorageError: it cannot be written.
         """
         if self.local:
             folder = Path(self.root)
@@ -193,10 +183,8 @@ class Lake:
             if not folder.is_dir():
                 raise InputError(f"lake {self.url} is not writable: {folder} is not a folder")
             probe = folder / f".probe-{uuid.uuid4().hex}"
-            try:
+            with writing(f"lake {self.url}"):
                 probe.touch()
-            except OSError as error:
-                raise InputError(f"lake {self.url} is not writable: {_reason(error)}") from error
             probe.unlink()
         else:
             name = f".probe-{uuid.uuid4().hex}"
@@ -209,8 +197,8 @@ class Lake:
         """Replace one partition atomically; return the bytes written.
 
         Raises:
-            InputError: wrong keys, unknown columns, a schema that differs, or a lake
-                that is not writable.
+            InputError: wrong keys, unknown columns or a schema that differs.
+            StorageError: the lake is not writable; the partition is as it was.
         """
         spec = spec_of(table)
         arrow = data if isinstance(data, pa.Table) else table_from_rows(spec, data)
@@ -222,13 +210,16 @@ class Lake:
         self.put_bytes(self.path(table, **keys).removeprefix(self.root + "/"), payload)
         return len(payload)
 
-    def writer(self, table: str, **keys: str) -> "PartitionWriter":
+    def writer(self, table: str, **keys: str) -> PartitionWriter:
         """Return a writer that replaces one partition piece by piece, atomically at the end.
 
         Raises:
-            InputError: wrong keys, or a lake that is not writable.
+            InputError: wrong keys.
+            StorageError: the lake is not writable.
         """
-        return PartitionWriter(self, spec_of(table), self.path(table, **keys))
+        bucket = None if self.local else self.fs
+        place = f"lake {self.url}"
+        return PartitionWriter(place, spec_of(table), self.path(table, **keys), bucket)
 
     def read(
         self,
@@ -333,68 +324,6 @@ class Lake:
         return con
 
 
-class PartitionWriter:
-    """Writes one partition in pieces; :meth:`commit` makes it visible, whole.
-
-    The pieces go to a temporary file: beside the partition on a local disk, in the
-    machine's temporary folder for a bucket. A writer that is dropped leaves nothing.
-    """
-
-    def __init__(self, lake: Lake, spec: TableSpec, path: str) -> None:
-        self.lake, self.spec, self.path = lake, spec, path
-        self.rows = 0
-        try:
-            folder = None
-            if lake.local:
-                Path(path).parent.mkdir(parents=True, exist_ok=True)
-                folder = str(Path(path).parent)
-            # The name must outlive the handle until it is renamed.
-            self._file = tempfile.NamedTemporaryFile(  # noqa: SIM115
-                dir=folder, prefix=".part.parquet.", suffix=".tmp", delete=False
-            )
-        except OSError as error:
-            raise InputError(f"lake {lake.url} is not writable: {_reason(error)}") from error
-        self._parquet = parquet_writer(self._file, spec.schema, compact=spec.compact)
-
-    def write(self, table: pa.Table) -> None:
-        """Append rows; the table has the partition's schema."""
-        if table.num_rows:
-            self.rows += table.num_rows
-            if self.spec.compact:
-                table = table.replace_schema_metadata()
-                table = table.cast(self._parquet.schema)
-            rows = group_rows(table, compact=self.spec.compact)
-            self._parquet.write_table(table, row_group_size=rows)
-
-    def commit(self) -> None:
-        """Make the partition visible.
-
-        Raises:
-            InputError: the lake is not writable.
-        """
-        try:
-            self._parquet.close()
-            self._file.flush()
-            if self.lake.local:
-                os.fsync(self._file.fileno())
-                self._file.close()
-                Path(self._file.name).chmod(0o644)
-                Path(self._file.name).replace(self.path)
-            else:
-                self._file.close()
-                self.lake.fs.put_file(self._file.name, self.path)
-        except OSError as error:
-            raise InputError(f"lake {self.lake.url} is not writable: {_reason(error)}") from error
-        finally:
-            self.discard()
-
-    def discard(self) -> None:
-        """Drop what was written and not committed."""
-        self._parquet.close()
-        self._file.close()
-        Path(self._file.name).unlink(missing_ok=True)
-
-
 def spec_of(table: str) -> TableSpec:
     """Return the table's spec.
 
@@ -408,11 +337,6 @@ def spec_of(table: str) -> TableSpec:
 
 
 
-
-
-def _reason(error: OSError) -> str:
-    """One line of why a write failed; a bucket's own message has a page of debugging."""
-    return error.strerror or str(error).partition("\n")[0][:200] or type(error).__name__
 
 
 def _safe(value: str) -> str:

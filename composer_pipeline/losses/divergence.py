@@ -34,6 +34,13 @@ def mean_weights(mask: Tensor) -> Tensor:
 def label_weights(labels: Tensor, ignore_index: int = -100) -> Tensor:
     """Return :func:`mean_weights` of token labels with an ignore index.
 
+    Args:
+        labels: (...,), token ids.
+        ignore_index: the label of a token that does not count.
+
+    Returns:
+        (...,), float64.
+
     Raises:
         ValueError: the labels look like a 0/1 mask, which would keep every token.
     """
@@ -44,7 +51,7 @@ def label_weights(labels: Tensor, ignore_index: int = -100) -> Tensor:
 
 
 def weighted(values: Tensor, weights: Tensor) -> Tensor:
-    """Return Σ weights·values, over all elements.
+    """Return Σ weights·values over all elements, a scalar; both are (...,).
 
     Raises:
         TypeError: the weights are integers or booleans (a mask).
@@ -90,7 +97,7 @@ def jsd_entries(
 
 
 def entries_from_logps(student: Tensor, teacher: Tensor, beta: float) -> Tensor:
-    """Return the per-entry terms of :func:`jsd_entries` from log-probabilities (..., V)."""
+    """Return the terms of :func:`jsd_entries` from log-probabilities; all are (..., V)."""
     if beta == 0:
         return teacher.exp() * (teacher - student)
     if beta == 1:

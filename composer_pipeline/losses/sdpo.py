@@ -44,12 +44,12 @@ def topk_logits(
 
 
 def sampled_token(student_logps: Tensor, teacher_logps: Tensor) -> Tensor:
-    """Return the sampled-token reverse KL, sg(log p_s - log p_t)·log p_s, same shape."""
+    """Return the sampled-token reverse KL, sg(log p_s - log p_t)·log p_s; all are (...,)."""
     return (student_logps - teacher_logps).detach() * student_logps
 
 
 def importance_ratio(logps: Tensor, old_logps: Tensor, *, clip: float = 2.0) -> Tensor:
-    """Return the detached ratio min(exp(clamp(log p - log p_old, ±20)), clip), same shape.
+    """Return the detached ratio min(exp(clamp(log p - log p_old, ±20)), clip); all are (...,).
 
     Being detached it can be folded into token weights.
     """
@@ -57,19 +57,19 @@ def importance_ratio(logps: Tensor, old_logps: Tensor, *, clip: float = 2.0) -> 
 
 
 def token_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """Reduce (B, S) as lasgroup's default: Σ m·d / max(Σ m, 1) over all tokens."""
+    """Reduce (B, S) to a scalar as lasgroup's default: Σ m·d / max(Σ m, 1) over all tokens."""
     return (values * mask).sum() / mask.sum().clamp(min=1)
 
 
 def seq_mean_token_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """Reduce (B, S) to the mean over sequences with active tokens of their token means."""
+    """Reduce (B, S) to a scalar: the mean, over sequences with active tokens, of token means."""
     means = (values * mask).sum(-1) / (mask.sum(-1) + 1e-8)
     active = (mask.sum(-1) > 0).to(values.dtype)
     return (means * active).sum() / active.sum().clamp(min=1)
 
 
 def trl_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """Reduce (B, S) as TRL: mean over all sequences, inactive ones count as 0."""
+    """Reduce (B, S) to a scalar as TRL: mean over all sequences, inactive ones count as 0."""
     return ((values * mask).sum(-1) / mask.sum(-1).clamp(min=1)).mean()
 
 

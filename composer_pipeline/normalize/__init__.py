@@ -3,3 +3,7 @@
 Belongs here: reading a data-juicer recipe strictly, driving its operators over columns, the
 process it runs in. Does not belong here: how pairs are made, or what is published.
 """
+
+from composer_pipeline.normalize.stage import normalize, write_columns
+
+__all__ = ["normalize", "write_columns"]

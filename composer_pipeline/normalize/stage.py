@@ -22,8 +22,8 @@ import pyarrow as pa
 
 from composer_pipeline.config_file import nearest
 from composer_pipeline.errors import ComposerError, InputError
-from composer_pipeline.lake.store import Lake
-from composer_pipeline.lake.tables import NORMALIZED_PAIRS, PAIRS
+from composer_pipeline.files import replacing
+from composer_pipeline.lake import NORMALIZED_PAIRS, PAIRS, Lake
 from composer_pipeline.normalize.judge import Drop
 from composer_pipeline.normalize.operators import Settings
 from composer_pipeline.normalize.recipe import NormalizeRecipe
@@ -151,19 +151,17 @@ def write_columns(lake: Lake, path: str | Path, *, days: Iterable[str] | None = 
         rows written.
 
     Raises:
-        InputError: a null in a column of ``pairs``, or the file cannot be written.
+        InputError: a null in a column of ``pairs``, or a path that cannot be a file's.
+        StorageError: the file cannot be written.
     """
     names = [name for name in COLUMNS if name != "prompt_text"]
     total = 0
-    try:
-        with Path(path).open("w", encoding="utf-8") as file:
-            for day in lake.days("pairs") if days is None else sorted(set(days)):
-                columns = _read(lake, day)
-                rows = columns.narrow(names, range(columns.rows)).to_pylist()
-                file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-                total += len(rows)
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from error
+    with replacing(Path(path)) as file:
+        for day in lake.days("pairs") if days is None else sorted(set(days)):
+            columns = _read(lake, day)
+            rows = columns.narrow(names, range(columns.rows)).to_pylist()
+            file.writelines(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows)
+            total += len(rows)
     return total
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 import yaml
 
-from composer_pipeline.lake.tables import SCHEMA_VERSION, TABLES
+from composer_pipeline.lake import SCHEMA_VERSION, TABLES
 from composer_pipeline.publishing.splits import SPLITS
-from composer_pipeline.redaction.text import REDACTION_VERSION
+from composer_pipeline.redaction import REDACTION_VERSION
 
 #: Configuration of the published dataset to table of the lake; the first is the default.
 CONFIGS: dict[str, str] = {

@@ -15,12 +15,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from composer_pipeline.chat.day_tools import Toolsets
-from composer_pipeline.chat.messages import action_message, to_chat
+from composer_pipeline.chat import Toolsets, action_message, to_chat
 from composer_pipeline.errors import ComposerError, InputError
-from composer_pipeline.lake.store import Lake
-from composer_pipeline.preferences.agreement.vote import Reply, vote
-from composer_pipeline.preferences.pairs.build import usable_replies
+from composer_pipeline.lake import Lake
+from composer_pipeline.preferences.agreement import Reply, vote
+from composer_pipeline.preferences.pairs import usable_replies
 from composer_pipeline.publishing.splits import (
     SPLITS,
     VALIDATION,

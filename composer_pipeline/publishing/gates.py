@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 import pyarrow as pa
 
 from composer_pipeline.errors import ComposerError
-from composer_pipeline.lake.tables import TABLES
+from composer_pipeline.lake import TABLES
 from composer_pipeline.publishing.card import CONFIGS
 from composer_pipeline.publishing.splits import overlaps, prompt_hash
-from composer_pipeline.redaction.text import find_secrets
+from composer_pipeline.redaction import find_secrets
 
 
 class PublishRefused(ComposerError):

@@ -21,9 +21,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake.store import Lake
-from composer_pipeline.lake.tables import SCHEMA_VERSION
-from composer_pipeline.preferences.quality.statistics import ALL
+from composer_pipeline.lake import SCHEMA_VERSION, Lake
+from composer_pipeline.preferences.quality import ALL
 from composer_pipeline.publishing.card import CONFIGS, card, file_path, simulated_rows
 from composer_pipeline.publishing.gates import check_gates
 from composer_pipeline.publishing.hub import Hub

@@ -14,11 +14,8 @@ import asyncio
 from datetime import UTC, datetime
 
 from composer_pipeline.money import NOTHING, Pico
-from composer_pipeline.replay.ledger import rules
-from composer_pipeline.replay.ledger.group_commit import Commits
-from composer_pipeline.replay.ledger.values import Admission, Bill, CacheHit, Call, Reply
-from composer_pipeline.replay.provider.client import Wire
-from composer_pipeline.replay.provider.outcome import Outcome, TokenPrice
+from composer_pipeline.replay.ledger import Admission, Bill, CacheHit, Call, Commits, Reply, rules
+from composer_pipeline.replay.provider import Outcome, TokenPrice, Wire
 
 
 class PaidCalls:
@@ -95,21 +92,31 @@ class PaidCalls:
             return await self._settle_hit(wire, attempt, outcome.source_id, reply)
         if outcome.kind == "billed" and outcome.cost is not None:
             return await self.commits.do(rules.settle(attempt, Bill(outcome.cost), reply))
+        if outcome.kind == "unpriced":
+            return await self._keep(wire, attempt, reply)
         if outcome.kind in ("unbilled", "refused"):
             # A refusal is kept: the same question would be refused again.
             refusal = reply if outcome.kind == "refused" else None
             await self.commits.do(rules.release(attempt, detail, refusal))
             return True
+        # Of an error the id names no generation that could be asked for its cost.
+        named = generation if 200 <= outcome.status < 300 else ""
         await self.commits.do(
-            rules.mark_unknown(
-                attempt,
-                detail,
-                raw=outcome.body or None,
-                # Of an error the id names no generation that could be asked for its cost.
-                generation=generation if outcome.status == 200 else "",
-            )
+            rules.mark_unknown(attempt, detail, raw=outcome.body or None, generation=named)
         )
-        return True
+        return not outcome.ended or await self._ask_cost(wire, attempt, named)
+
+    async def _keep(self, wire: Wire, attempt: str, reply: Reply) -> bool:
+        """Keep an answer's bytes first, and ask then what it cost.
+
+        Until that is known its worst case stays charged; a later run asks again.
+        """
+        await self.commits.do(rules.keep(attempt, reply))
+        return await self._ask_cost(wire, attempt, reply.generation_id)
+
+    async def _ask_cost(self, wire: Wire, attempt: str, generation: str) -> bool:
+        cost = await wire.generation_cost(generation) if generation else None
+        return cost is None or await self.commits.do(rules.reconcile(attempt, cost))
 
     async def _settle_hit(self, wire: Wire, attempt: str, source: str, reply: Reply) -> bool:
         """Settle a cached answer: free by itself, and its source by what the provider says."""

@@ -6,7 +6,7 @@ states of such a day are worth asking (``replay.selection.curtailed``).
 
 from datetime import date, timedelta
 
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake import Lake
 
 #: Days that a schedule goes back. A state that no teacher can take, because it is too long
 #: for all of them, would otherwise be tried every night for ever.

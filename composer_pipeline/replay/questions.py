@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import orjson
 
-from composer_pipeline.chat.day_tools import Toolsets
-from composer_pipeline.chat.messages import Conversion, to_chat
+from composer_pipeline.chat import Conversion, Toolsets, to_chat
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake import Lake
 from composer_pipeline.money import Pico
-from composer_pipeline.replay.catalogue.fetch import Verdict, terms_of
-from composer_pipeline.replay.ledger.ledger import Call
-from composer_pipeline.replay.provider.bounds import worst_case
-from composer_pipeline.replay.provider.client import request_key, serialise
+from composer_pipeline.replay.catalogue import Verdict, terms_of
+from composer_pipeline.replay.ledger import Call
+from composer_pipeline.replay.provider import request_key, serialise, worst_case
 from composer_pipeline.replay.teachers import Teacher, TeacherSet
 
 if TYPE_CHECKING:
@@ -114,14 +112,14 @@ class Questions:
         """Keep the tools of the selected states for good; call it before anything is asked.
 
         Raises:
-            InputError: the lake is not writable.
+            StorageError: the lake is not writable.
         """
         self._toolsets.pin(self.states)
 
     def build(self, state: "TraceState", teacher: Teacher) -> Question:
         """Build the body of a state for a teacher; nothing is sent."""
         conversion = self._convert(state)
-        endpoint = self.teacher_set.endpoint
+        endpoint = self.teacher_set.endpoint_of(teacher)
         body = serialise(teacher, conversion, state.session_id, api=endpoint.api)
         toolset = self._toolsets.of(state)
         call = Call(
@@ -133,6 +131,7 @@ class Questions:
                 "family": teacher.family,
                 "control": teacher.control,
                 "model": teacher.model,
+                **({"served_as": teacher.served_as} if teacher.served_as else {}),
                 "simulated": endpoint.simulated,
                 "schema_source": toolset.source,
                 "converter_version": conversion.version,
@@ -164,7 +163,7 @@ class Questions:
 
     def _has_secret(self, conversion: Conversion) -> bool:
         """Scan every part of the body once; parts are shared along a session."""
-        from composer_pipeline.redaction.text import find_secrets
+        from composer_pipeline.redaction import find_secrets
 
         for part in [*conversion.messages, *conversion.tools]:
             digest = hashlib.blake2b(orjson.dumps(part), digest_size=16).digest()

@@ -11,20 +11,16 @@ is read as a decimal. The API key is named here (``api_key_env``), never written
 import hashlib
 import os
 import re
+from collections.abc import Iterable
 from decimal import Decimal
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from composer_pipeline.config_file import read_model
 from composer_pipeline.errors import InputError
-
-#: Replaces ``endpoint.base_url`` of a *simulated* endpoint, whose port is only known
-#: once its loopback server runs. A real endpoint never reads it: an environment
-#: variable must not be able to send sessions somewhere else.
-URL_VARIABLE = "COMPOSER_OPENROUTER_URL"
+from composer_pipeline.replay.endpoints import Endpoint, OwnEndpoint
 
 #: Share of the states that a control is asked about where its entry does not say.
 CONTROL_SHARE = 0.03
@@ -79,7 +75,14 @@ class Teacher(_Model):
     family: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
     model: str
     licence: str
+    #: What a token costs at a server that states no cost; 0 is a price.
+    price: MaxPrice | None = None
+    #: The dearest price at the file's endpoint; of an own endpoint it is the price.
     max_price: MaxPrice
+    #: A server of this teacher alone; the file's endpoint where there is none.
+    endpoint: OwnEndpoint | None = None
+    #: Other names that this model answers by, besides ``model`` and its dated name.
+    served_as: list[str] = []
     max_tokens: Annotated[int, Field(ge=16, le=200_000)] = 2048
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] = 0.0
     context_length: Annotated[int, Field(ge=1024, le=10_000_000)] = 131_072
@@ -108,6 +111,15 @@ class Teacher(_Model):
         if isinstance(data, dict) and data.get("control") is True and "ask_share" not in data:
             return {**data, "ask_share": CONTROL_SHARE}
         return data
+
+    @model_validator(mode="before")
+    @classmethod
+    def _price_is_the_cap(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        if data.get("endpoint") is not None and data.get("price") is None:
+            raise ValueError("an own endpoint needs price: {prompt, completion}; 0 is a price")
+        return data if data.get("price") is None else {**data, "max_price": data["price"]}
 
     @field_validator("model")
     @classmethod
@@ -168,54 +180,6 @@ class Defaults(_Model):
     provider: Provider | None = None
 
 
-class Endpoint(_Model):
-    """Where the teachers are. ``name`` is part of every request's key, the URL is not."""
-
-    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
-    base_url: str
-    api_key_env: Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]*$")] = "OPENROUTER_API_KEY"
-    simulated: bool = False
-    #: ``openai``: any server with OpenAI's chat completions (vLLM, a gateway). It gets none
-    #: of OpenRouter's fields. Its replies name no cost, so ``max_price`` is taken as the
-    #: price of every token; 0 is a price.
-    api: Literal["openrouter", "openai"] = "openrouter"
-    #: Variable with a key that may make keys. Where it is set, each run makes a key of its
-    #: own, limited to the run's ceiling, whose usage is the true bill of the run.
-    provisioning_key_env: Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]*$")] | None = None
-    #: Whether the API key is used with this ledger only. Its usage is then the true bill.
-    dedicated_key: bool = False
-    #: How long the provider may keep replies so that a paid one can be fetched again
-    #: after a crash. ``off`` costs duplicate bills after a crash, never overspend.
-    recovery_cache_s: Annotated[int, Field(ge=0, le=86_400)] = 86_400
-
-    @model_validator(mode="after")
-    def _reachable_as_declared(self) -> "Endpoint":
-        check_url(self.base_url, simulated=self.simulated)
-        if self.provisioning_key_env and self.dedicated_key:
-            raise ValueError("provisioning_key_env and dedicated_key exclude each other")
-        if self.provisioning_key_env == self.api_key_env:
-            raise ValueError("provisioning_key_env and api_key_env name the same variable")
-        if self.api == "openai" and "api_key_env" not in self.model_fields_set:
-            raise ValueError("api openai needs api_key_env, the variable with its own key")
-        if self.api == "openai" and (self.provisioning_key_env or self.dedicated_key):
-            raise ValueError("only api openrouter tells the usage of a key")
-        return self
-
-    def url(self) -> str:
-        """Return the base URL to use, without a trailing slash.
-
-        Raises:
-            InputError: the environment variable names no loopback address.
-        """
-        override = os.environ.get(URL_VARIABLE) if self.simulated else None
-        if override:
-            try:
-                check_url(override, simulated=True)
-            except ValueError as error:
-                raise InputError(f"environment variable {URL_VARIABLE}: {error}") from error
-        return (override or self.base_url).rstrip("/")
-
-
 class Limits(_Model):
     """How patiently to ask. None of these can raise the cost above the ceiling."""
 
@@ -260,6 +224,19 @@ class TeacherSet(_Model):
 
     @model_validator(mode="before")
     @classmethod
+    def _own_endpoints_are_enough(cls, data: Any) -> Any:
+        """Where every teacher has an endpoint of its own, the file need not name another."""
+        if not isinstance(data, dict) or data.get("endpoint") is not None:
+            return data
+        teachers = data.get("teachers")
+        entries = teachers if isinstance(teachers, list) else []
+        own = [t["endpoint"] for t in entries if isinstance(t, dict) and t.get("endpoint")]
+        if not own or len(own) < len(entries) or not isinstance(own[0], dict):
+            return data
+        return {**data, "endpoint": {"api": "openai", "api_key_env": None, **own[0]}}
+
+    @model_validator(mode="before")
+    @classmethod
     def _apply_defaults(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
@@ -274,11 +251,18 @@ class TeacherSet(_Model):
         names = [teacher.name for teacher in self.teachers]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"teachers: two teachers are named {twice[0]!r}")
+        known = {self.endpoint.name: self.endpoint}
+        metered = self.endpoint.dedicated_key or self.endpoint.provisioning_key_env
         for teacher in self.teachers:
-            if self.endpoint.api == "openrouter":
-                _check_slug(teacher)
-            elif teacher.cache_control != "off":
-                raise ValueError(f"teachers: {teacher.name}: only api openrouter has cache_control")
+            at = self.endpoint_of(teacher)
+            if known.setdefault(at.name, at).model_dump() != at.model_dump():
+                raise ValueError(f"teachers: {teacher.name}: two endpoints are named {at.name!r}")
+            if teacher.endpoint and metered:
+                raise ValueError(
+                    f"teachers: {teacher.name}: an own endpoint excludes dedicated_key and"
+                    " provisioning_key_env, whose usage does not know of its bills"
+                )
+            _check_place(teacher, at)
             if teacher.max_tokens >= teacher.context_length:
                 raise ValueError(
                     f"teachers: {teacher.name}: max_tokens must be below context_length"
@@ -308,56 +292,47 @@ class TeacherSet(_Model):
             raise InputError(f"no teacher {unknown[0]!r}; known: {', '.join(sorted(known))}")
         return [teacher for teacher in self.teachers if teacher.name in names]
 
+    def endpoint_of(self, teacher: Teacher) -> Endpoint:
+        """Return where a teacher is asked: at its own endpoint, or at the file's."""
+        return teacher.endpoint or self.endpoint
+
+    def endpoints(self, teachers: Iterable[Teacher]) -> dict[str, Endpoint]:
+        """Return name -> endpoint of those teachers."""
+        found = [self.endpoint_of(teacher) for teacher in teachers]
+        return {endpoint.name: endpoint for endpoint in found}
+
+    def at_the_router(self, teachers: Iterable[Teacher]) -> list[Teacher]:
+        """Return the teachers that the file's endpoint answers for, in order."""
+        return [teacher for teacher in teachers if teacher.endpoint is None]
+
     def provisioning_key(self) -> str | None:
-        """Return the key that makes keys; ``None`` where the file names none.
+        """Return :meth:`Endpoint.provisioning_key` of the file's endpoint.
 
         Raises:
-            InputError: the variable is not set; the message names it.
+            InputError: see there.
         """
-        name = self.endpoint.provisioning_key_env
-        if name is None:
-            return None
-        key = os.environ.get(name, "").strip()
-        if not key:
-            raise InputError(
-                f"environment variable {name} is not set; endpoint {self.endpoint.name}"
-                " names it as provisioning_key_env"
-            )
-        return key
+        return self.endpoint.provisioning_key()
 
     def api_key(self) -> str | None:
-        """Return the API key from the environment.
-
-        ``None`` only for a simulated endpoint, or one of api ``openai``, which may need none.
+        """Return :meth:`Endpoint.key` of the file's endpoint.
 
         Raises:
-            InputError: the variable is not set; the message names it.
+            InputError: see there.
         """
-        key = os.environ.get(self.endpoint.api_key_env, "").strip()
-        if not key and not self.endpoint.simulated and self.endpoint.api == "openrouter":
-            raise InputError(
-                f"environment variable {self.endpoint.api_key_env} is not set;"
-                f" endpoint {self.endpoint.name} needs an API key"
+        return self.endpoint.key()
+
+
+def _check_place(teacher: Teacher, at: Endpoint) -> None:
+    """Refuse what does not go together with where a teacher is asked."""
+    if at.api == "openrouter":
+        _check_slug(teacher)
+        if teacher.price is not None:
+            raise ValueError(
+                f"teachers: {teacher.name}: price is for endpoints of api openai; here the"
+                " router's price counts, up to max_price"
             )
-        return key or None
-
-
-def check_url(url: str, *, simulated: bool) -> None:
-    """Check that a base URL is where such an endpoint may be.
-
-    Raises:
-        ValueError: a simulated endpoint outside this machine, or a real one without TLS.
-    """
-    parts = urlsplit(url)
-    loopback = parts.hostname in ("127.0.0.1", "localhost", "::1")
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"{url!r} is not an http or https URL")
-    if parts.username or parts.password or parts.query:
-        raise ValueError("the URL must not carry credentials or a query")
-    if simulated and not loopback:
-        raise ValueError(f"a simulated endpoint must be on this machine, not {parts.hostname}")
-    if parts.scheme == "http" and not loopback:
-        raise ValueError(f"http without TLS is only allowed on this machine, not {parts.hostname}")
+    elif teacher.cache_control != "off":
+        raise ValueError(f"teachers: {teacher.name}: only api openrouter has cache_control")
 
 
 def _check_slug(teacher: Teacher) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 import orjson
 
-from composer_pipeline.chat.messages import (
+from composer_pipeline.chat import (
     ERROR_PREFIX,
     INTERRUPTED,
     ORPHAN_PREFIX,

@@ -27,8 +27,8 @@ from typing import Any, Literal
 import orjson
 
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.chat.messages import to_chat, wire_messages
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.chat import to_chat, wire_messages
+from composer_pipeline.lake import Lake
 from composer_pipeline.trace_states import TraceState
 
 PersonaName = Literal["careful", "steady", "contrarian", "flaky"]
@@ -64,7 +64,7 @@ class Script:
             answers: API message id -> better action, as a model would write it. It is
                 redacted like everything that a teacher sees.
         """
-        from composer_pipeline.redaction.text import redact_text, redact_value
+        from composer_pipeline.redaction import redact_text, redact_value
 
         entries: dict[str, Entry] = {}
         for state in states:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TypeVar
 
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake import Lake
 
 _Key = TypeVar("_Key", str, tuple[str, str])
 Rows = list[dict[str, str | int]]

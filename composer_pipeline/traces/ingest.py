@@ -9,13 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake import Lake
 from composer_pipeline.reports import Progress, Report
-from composer_pipeline.traces.archive.blobs import open_archived
-from composer_pipeline.traces.archive.harvest import harvest
-from composer_pipeline.traces.archive.report import Harvested, HarvestReport
-from composer_pipeline.traces.parse import ParseReport, analyse, is_current, parse_days
-from composer_pipeline.traces.states.counts import Facts, total_of
+from composer_pipeline.traces.archive import Harvested, HarvestReport, harvest, open_archived
+from composer_pipeline.traces.parse import ParseReport, analyse, is_current, is_redacted, parse_days
+from composer_pipeline.traces.states import Facts, total_of
 
 
 @dataclass(slots=True)
@@ -59,7 +57,9 @@ def ingest(
 ) -> IngestReport:
     """Archive and parse session files.
 
-    Days whose archived files this parser has already written are not written again.
+    Days whose archived files this parser has already written are not written again. Days
+    that other redaction rules wrote are redacted again from the archive, one after the other;
+    an interrupted run goes on where it stopped.
 
     Args:
         lake: gets ``raw_files`` and the archive, ``messages``, ``chains``, ``states`` and
@@ -73,8 +73,11 @@ def ingest(
     """
     harvested = harvest(lake, paths, days=days, progress=progress)
     seen = _Seen()
-    stale = [day for day in harvested.days if not is_current(lake, day)]
-    parsed = parse_days(lake, stale, progress=progress, on_file=seen.take)
+    stale = {day for day in harvested.days if not is_current(lake, day)}
+    if days is None:
+        # Changed rules hold for all that is stored, not only for what was named now.
+        stale |= {day for day in lake.days("sessions") if not is_redacted(lake, day)}
+    parsed = parse_days(lake, sorted(stale), progress=progress, on_file=seen.take)
     for item in harvested.files:
         _ensure_counted(lake, item, seen)
     by_file = _by_file(harvested.files, seen)

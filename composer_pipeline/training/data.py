@@ -18,7 +18,8 @@ from typing import Any
 import msgspec
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.files import replace
+from composer_pipeline.lake import Lake
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.rewards import action_match
 from composer_pipeline.training.windows import Dropped, Windows, action_message
@@ -79,9 +80,7 @@ class TrainingData(msgspec.Struct):
 
     def save(self, path: Path) -> None:
         """Write the data so that it appears whole or not at all."""
-        scratch = path.with_name(f".{path.name}.tmp")
-        scratch.write_bytes(msgspec.msgpack.encode(self))
-        scratch.replace(path)
+        replace(path, msgspec.msgpack.encode(self))
 
     @staticmethod
     def load(path: Path) -> "TrainingData":

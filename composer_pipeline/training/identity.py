@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake import Lake
 from composer_pipeline.training.data import TABLE_OF
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.trainer import Trainer

@@ -21,7 +21,8 @@ from typing import Any, Protocol
 import yaml
 
 from composer_pipeline.errors import ComposerError, InputError
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.files import replace
+from composer_pipeline.lake import Lake
 from composer_pipeline.reports import Progress, Report
 from composer_pipeline.training.checkout import repo_root
 from composer_pipeline.training.data import require_rows
@@ -154,12 +155,12 @@ def environment(recipe: TrainingRecipe) -> dict[str, str]:
 def write_recipe(recipe: TrainingRecipe, run_dir: Path) -> None:
     """Write the complete recipe into the run folder."""
     text = yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False)
-    _replace(run_dir / RECIPE, text)
+    replace(run_dir / RECIPE, text)
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write indented JSON so that it appears whole or not at all."""
-    _replace(path, json.dumps(value, indent=1))
+    replace(path, json.dumps(value, indent=1))
 
 
 def read_steps(run_dir: Path) -> dict[tuple[int, int], dict[str, float]]:
@@ -220,9 +221,3 @@ def _execute(run: PreparedRun, progress: Progress | None) -> None:
         raise
     except ComposerError as error:
         raise ComposerError(f"{error} (run folder {run.run_dir})") from error
-
-
-def _replace(path: Path, text: str) -> None:
-    scratch = path.with_name(f".{path.name}.tmp")
-    scratch.write_text(text, encoding="utf-8")
-    scratch.replace(path)

@@ -24,7 +24,7 @@ from assets.definitions import build_defs
 from assets.jobs import range_tags
 from assets.partitions import day_ranges
 from composer_pipeline.errors import ComposerError, InputError
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake import Lake
 from composer_pipeline.replay.teachers import TeacherSet
 from composer_pipeline.settings import Settings
 from examples.demo.profile import demo_settings, loopback
@@ -75,7 +75,7 @@ def run_demo(settings: Settings, instance: dg.DagsterInstance | None = None) -> 
         InputError: the sessions folder holds no session.
         ComposerError: a stage failed; the failing step is named.
     """
-    from composer_pipeline.traces.archive.harvest import session_days
+    from composer_pipeline.traces.archive import session_days
 
     started = time.monotonic()
     teachers = TeacherSet.load(settings.teachers)

@@ -10,7 +10,8 @@ import pytest
 
 from composer_pipeline import cli
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.chat.day_tools import ArgumentCheck, Toolsets
+from composer_pipeline.chat.arguments import ArgumentCheck
+from composer_pipeline.chat.day_tools import Toolsets
 from composer_pipeline.chat.installed_tools import (
     InstalledTools,
     keep,

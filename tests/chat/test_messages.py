@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.chat import messages as convert
+from composer_pipeline.chat import builder
+from composer_pipeline.chat.builder import short_name
 from composer_pipeline.chat.messages import (
+    SYSTEM_TEMPLATE_VERSION,
     action_message,
     parse_reply_message,
-    short_name,
     to_chat,
     wire_messages,
 )
@@ -74,7 +75,7 @@ def test_interrupted_call_gets_a_synthetic_result() -> None:
         "role": "tool",
         "tool_call_id": "call_0",
         "name": "Read",
-        "content": convert.INTERRUPTED,
+        "content": builder.INTERRUPTED,
     }
     assert messages[3]["content"] == "stop"
     assert flags == {"synthetic_result": 1}
@@ -92,9 +93,9 @@ def test_orphan_and_repeated_results_become_user_text() -> None:
         agent(call("t1")),
         user(result("t1", "new"), result("t1", "again")),
     )
-    assert messages[0] == {"role": "user", "content": convert.ORPHAN_PREFIX + "old output"}
+    assert messages[0] == {"role": "user", "content": builder.ORPHAN_PREFIX + "old output"}
     assert messages[2]["content"] == "new"
-    assert messages[3]["content"] == convert.ORPHAN_PREFIX + "again"
+    assert messages[3]["content"] == builder.ORPHAN_PREFIX + "again"
     assert flags == {"orphan_result": 2}
 
 
@@ -180,7 +181,7 @@ def test_action_in_its_own_prefix_is_flagged() -> None:
 def test_system_prompt_recorded_or_template() -> None:
     assert to_chat(state_of([], system="As recorded.")).system_source == "recorded"
     templated = to_chat(state_of([]))
-    assert templated.system_source == convert.SYSTEM_TEMPLATE_VERSION
+    assert templated.system_source == SYSTEM_TEMPLATE_VERSION
     assert "/home/user/shop\n" in templated.messages[0]["content"]
 
 

@@ -134,7 +134,7 @@ def test_a_lake_without_permission(capsys: pytest.CaptureFixture[str], tmp_path:
     parent = tmp_path / "locked"
     parent.mkdir(mode=0o500)
     code, _, err = run(capsys, "ingest", str(sample_sessions_dir()), "--lake", str(parent / "lake"))
-    assert code == 2
+    assert code == 1
     assert "not writable" in err
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from composer_pipeline.errors import InputError
+from composer_pipeline.errors import StorageError
 from composer_pipeline.lake.store import Lake
 
 DAY = "2026-11-16"
@@ -80,7 +80,7 @@ def test_another_writers_partition_is_seen(s3: Any) -> None:
 
 def test_a_missing_bucket_is_one_sentence(s3: Any) -> None:
     lake = Lake("s3://no-such-bucket/lake")
-    with pytest.raises(InputError, match="s3://no-such-bucket/lake is not writable") as caught:
+    with pytest.raises(StorageError, match="s3://no-such-bucket/lake is not writable") as caught:
         lake.check_writable()
     assert "\n" not in str(caught.value)
     assert "test" not in str(caught.value)

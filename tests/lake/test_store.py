@@ -197,7 +197,7 @@ def stuck(fd):
     print("written, not yet visible", flush=True)
     time.sleep(60)
 
-store.os.fsync = stuck
+os.fsync = stuck
 rows = [{"pair_id": "new", "state_id": "x"}] * 1000
 store.Lake(sys.argv[1]).write("drops", rows, stage="s", day="2026-11-16")
 """
@@ -249,3 +249,44 @@ def test_row_groups_of_compact_tables_have_no_small_rest(tmp_path: Path) -> None
         found = [file.metadata.row_group(n).num_rows for n in range(file.metadata.num_row_groups)]
         assert len(found) == groups
         assert max(found) - min(found) <= groups
+
+
+def test_no_days_are_no_rows(lake: Lake) -> None:
+    """An empty list is a choice; only ``None`` stands for all days."""
+    lake.write("pairs", [pair("p1")], day=DAY)
+    assert lake.rows("pairs", days=[]) == []
+    assert [row["pair_id"] for row in lake.rows("pairs", days=None)] == ["p1"]
+
+
+def test_views_join_partitions_of_an_older_version(tmp_path: Path) -> None:
+    """Whichever comes first: the older one has nulls, and no column moves."""
+    for older, newer in ((DAY, "2026-11-17"), ("2026-11-17", DAY)):
+        lake = Lake(tmp_path / older)
+        lake.write("drops", [drop("old")], stage="s", day=older)
+        lake.write("drops", [drop("new")], stage="s", day=newer)
+        path = lake.path("drops", stage="s", day=older)
+        pq.write_table(pq.read_table(path, partitioning=None).drop_columns(["bound"]), path)
+        found = lake.query("SELECT pair_id, bound, day FROM drops ORDER BY pair_id")
+        assert found == [("new", "x", newer), ("old", None, older)]
+
+
+@pytest.mark.parametrize("piecewise", [False, True])
+def test_row_groups_are_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piecewise: bool
+) -> None:
+    """The Hub's viewer refuses to show a table whose row groups are too large."""
+    limit = 20_000
+    monkeypatch.setattr("composer_pipeline.lake.parquet.ROW_GROUP_BYTES", limit)
+    lake = Lake(tmp_path)
+    table = table_from_rows(TABLES["pairs"], [pair(f"{n:04}" + "x" * 1000) for n in range(100)])
+    if piecewise:
+        writer = lake.writer("pairs", day=DAY)
+        writer.write(table)
+        writer.commit()
+    else:
+        lake.write("pairs", table, day=DAY)
+    file = pq.ParquetFile(lake.path("pairs", day=DAY))
+    sizes = [file.read_row_group(n).nbytes for n in range(file.num_row_groups)]
+    assert len(sizes) > 1
+    assert max(sizes) <= limit * 1.1
+    assert len(lake.rows("pairs")) == 100

@@ -15,9 +15,8 @@ import yaml
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.lake.tables import TABLES
-from composer_pipeline.publishing import publish as room
 from composer_pipeline.publishing.gates import PublishRefused
-from composer_pipeline.publishing.publish import publish
+from composer_pipeline.publishing.publish import PublishReport, publish
 from composer_pipeline.testing.hub import LoopbackHub, Repo
 
 REPO = "someone/agent-pairs"
@@ -88,7 +87,7 @@ def lake(tmp_path: Path) -> Lake:
     return fill(Lake(tmp_path / "lake"), train, [row(9, "validation")])
 
 
-def send(lake: Lake, hub: LoopbackHub, **options: Any) -> room.PublishReport:
+def send(lake: Lake, hub: LoopbackHub, **options: Any) -> PublishReport:
     return publish(lake, REPO, endpoint=hub.endpoint, **options)
 
 

@@ -339,6 +339,28 @@ def test_outcomes(lake: Lake, projects: Any, script: Any) -> None:
     assert found["edit"].tests_passed is None
 
 
+def test_one_failed_test_run_of_an_action_is_enough(lake: Lake, projects: Any, script: Any) -> None:
+    s = script()
+    s.user("go")
+    s.call("m1", "t1", command="pytest tests/a")
+    s.call("m1", "t2", command="pytest tests/b")
+    s.result("t1", "==== 2 failed, 1 passed in 0.1s ====")
+    s.result("t2", "==== 3 passed in 0.1s ====")
+    s.say("m2", "done")
+    assert states_of(lake, s.write(projects))["m1"].tests_passed is False
+
+
+def test_an_undo_that_failed_undoes_nothing(lake: Lake, projects: Any, script: Any) -> None:
+    s = script()
+    s.user("go")
+    s.call("edit", "t1", "Edit", file_path="/srv/p/a.py", old_string="a", new_string="b")
+    s.result("t1", "ok")
+    s.call("undo", "t2", command="git checkout -- a.py")
+    s.result("t2", "Exit code 128\nfatal: not a git repository", error=True)
+    s.say("m2", "done")
+    assert states_of(lake, s.write(projects))["edit"].reverted is False
+
+
 def test_a_rewound_action_is_reverted(lake: Lake, projects: Any, script: Any) -> None:
     s = script()
     root = s.user("go")

@@ -31,7 +31,7 @@ from composer_pipeline.diloco.supervisor import (
     SupervisorReport,
 )
 from composer_pipeline.errors import ComposerError, InputError
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake import Lake
 from composer_pipeline.training.checkout import repo_root
 from composer_pipeline.training.data import TrainingData, build, require_rows
 from composer_pipeline.training.identity import dataset_digest

@@ -28,6 +28,7 @@ from transformers import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from composer_pipeline.errors import ComposerError
+from composer_pipeline.files import replace
 from composer_pipeline.losses.fused import fused_divergence
 from composer_pipeline.losses.preference import dpo_sigmoid, token_logps
 from composer_pipeline.training.data import Group, Hint, Pair, TrainingData, loss_factors
@@ -254,9 +255,7 @@ class ComposerTrainer(GRPOTrainer):
                 for pair, c, r in zip(batch, chosen.tolist(), rejected.tolist(), strict=True):
                     known[pair.id] = (c, r)
         if file is not None and missing:
-            scratch = file.with_name(f".{file.name}.tmp")
-            scratch.write_bytes(msgspec.json.encode(known))
-            scratch.replace(file)
+            replace(file, msgspec.json.encode(known))
         return known
 
     # -- bookkeeping -----------------------------------------------------------------

@@ -8,7 +8,7 @@ from decimal import Decimal
 
 from rich.table import Table
 
-from composer_pipeline.replay.plan.plan import Plan
+from composer_pipeline.replay.plan import Plan
 
 _WORDS = {
     "naive": "every prompt in full",

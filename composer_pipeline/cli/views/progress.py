@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from composer_pipeline.replay.engine.report import Snapshot
+    from composer_pipeline.replay.engine import Snapshot
 
 
 class LiveReplay:

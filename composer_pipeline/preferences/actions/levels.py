@@ -1,7 +1,8 @@
 """How close two actions are: L0, L1, L2, L4 or none.
 
-Belongs here: the levels and the rules of each tool. Does not belong here: what is
-cosmetic (``preferences.actions.canonical``) and who wins a vote (``preferences.agreement.vote``).
+Belongs here: whole actions, edits and command lines. Does not belong here: the levels and the
+rules of other tools (``preferences.actions.tool_rules``), what is cosmetic
+(``preferences.actions.canonical``) and who wins a vote (``preferences.agreement.vote``).
 
 L0 is a byte-equal canonical form; L1 an equal effect; L2 the same tool on the same target;
 L4 the same class of tool. L3, a paid judge of meaning, is never given here. The relation is
@@ -12,34 +13,22 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
 from typing import Any
-from urllib.parse import urlsplit
 
 from composer_pipeline.actions import Action
-from composer_pipeline.preferences.actions import canonical as canon
+from composer_pipeline.preferences.actions.canonical import (
+    CanonicalAction,
+    CanonicalCall,
+    read_action,
+)
 from composer_pipeline.preferences.actions.file_knowledge import apply_edits
 from composer_pipeline.preferences.actions.shell import lines as shell
 from composer_pipeline.preferences.actions.shell.lines import Place
+from composer_pipeline.preferences.actions.text_kinds import text_kind, whole_text
+from composer_pipeline.preferences.actions.tool_rules import RULES, Level, Verdict, other_tool
 
 #: Says whether two actions mean the same.
 Semantic = Callable[[Action, Action], bool]
-
-
-class Level(IntEnum):
-    """Levels of agreement; a smaller one is finer."""
-
-    L0 = 0
-    L1 = 1
-    L2 = 2
-    L3 = 3
-    L4 = 4
-    NONE = 5
-
-    @property
-    def label(self) -> str:
-        """``L0`` … ``L4`` or ``none``."""
-        return "none" if self is Level.NONE else self.name
 
 
 @dataclass(frozen=True)
@@ -55,19 +44,11 @@ class Situation:
             return None
         if path in self.known:
             return self.known[path]
-        wanted = self.place.path(canon.whole_text(path))
+        wanted = self.place.path(whole_text(path))
         return next(
-            (t for p, t in self.known.items() if self.place.path(canon.whole_text(p)) == wanted),
+            (t for p, t in self.known.items() if self.place.path(whole_text(p)) == wanted),
             None,
         )
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """A level, and one phrase that says why."""
-
-    level: Level
-    why: str
 
 
 def level(
@@ -87,14 +68,12 @@ def level(
             mean the same the level is L3. It may cost money, and is off by default.
     """
     place = situation.place
-    return level_of(
-        canon.read_action(a, place), canon.read_action(b, place), situation, semantic=semantic
-    )
+    return level_of(read_action(a, place), read_action(b, place), situation, semantic=semantic)
 
 
 def level_of(
-    a: canon.CanonicalAction,
-    b: canon.CanonicalAction,
+    a: CanonicalAction,
+    b: CanonicalAction,
     situation: Situation,
     *,
     semantic: Semantic | None = None,
@@ -110,12 +89,12 @@ def level_of(
     return verdict
 
 
-def _verdict(a: canon.CanonicalAction, b: canon.CanonicalAction, situation: Situation) -> Verdict:
+def _verdict(a: CanonicalAction, b: CanonicalAction, situation: Situation) -> Verdict:
     if not a.calls and not b.calls:
         return _texts(a.action.text, b.action.text)
     if not a.calls or not b.calls:
         text = a.action.text if not a.calls else b.action.text
-        kind = canon.text_kind(text)
+        kind = text_kind(text)
         if any(call.kind == kind for call in a.calls or b.calls):
             return Verdict(Level.L4, "both ask the user")
         return Verdict(Level.NONE, "one side calls a tool, the other answers in text")
@@ -134,7 +113,7 @@ def _verdict(a: canon.CanonicalAction, b: canon.CanonicalAction, situation: Situ
     return Verdict(Level.NONE, "no call shares a class")
 
 
-def _calls(a: canon.CanonicalCall, b: canon.CanonicalCall, situation: Situation) -> Verdict:
+def _calls(a: CanonicalCall, b: CanonicalCall, situation: Situation) -> Verdict:
     if a.form == b.form:
         return Verdict(Level.L0, "equal canonical form")
     if a.kind != b.kind:
@@ -145,20 +124,20 @@ def _calls(a: canon.CanonicalCall, b: canon.CanonicalCall, situation: Situation)
         return Verdict(Level.L4, f"{a.name} and {b.name} are both of class {a.kind}")
     if a.name == "Bash":
         return _bash(a, b, situation.place)
-    return _RULES.get(a.name, _other)(a.args, b.args)
+    return RULES.get(a.name, other_tool)(a.args, b.args)
 
 
 def _texts(a: str, b: str) -> Verdict:
-    if canon.whole_text(a).strip() == canon.whole_text(b).strip():
+    if whole_text(a).strip() == whole_text(b).strip():
         return Verdict(Level.L0, "equal text")
-    kinds = canon.text_kind(a), canon.text_kind(b)
+    kinds = text_kind(a), text_kind(b)
     if kinds[0] == kinds[1]:
         return Verdict(Level.L4, f"both texts {kinds[0]}")
     return Verdict(Level.NONE, "one text asks, the other does not")
 
 
-def _bash(a: canon.CanonicalCall, b: canon.CanonicalCall, place: Place) -> Verdict:
-    left, right = (canon.whole_text(str(c.call.arguments.get("command", ""))) for c in (a, b))
+def _bash(a: CanonicalCall, b: CanonicalCall, place: Place) -> Verdict:
+    left, right = (whole_text(str(c.call.arguments.get("command", ""))) for c in (a, b))
     if shell.targets(left, place) != shell.targets(right, place):
         return Verdict(Level.L4, "different commands")
     plain = [{k: v for k, v in c.args.items() if k != "command"} for c in (a, b)]
@@ -176,7 +155,7 @@ def _loose(args: Mapping[str, Any]) -> list[Any]:
     ]
 
 
-def _edits(a: canon.CanonicalCall, b: canon.CanonicalCall, situation: Situation) -> Verdict:
+def _edits(a: CanonicalCall, b: CanonicalCall, situation: Situation) -> Verdict:
     x, y = a.args, b.args
     path = "notebook_path" if "notebook_path" in x else "file_path"
     if x.get(path) != y.get(path) or x.get(path) is None:
@@ -201,7 +180,7 @@ def _edits(a: canon.CanonicalCall, b: canon.CanonicalCall, situation: Situation)
 def _same_text(a: str | None, b: str | None, *, whole: bool) -> bool:
     """Compare results: byte for byte, but a whole written file without its final newline."""
     if whole:
-        return canon.whole_text(a or "") == canon.whole_text(b or "")
+        return whole_text(a or "") == whole_text(b or "")
     return a == b
 
 
@@ -222,86 +201,11 @@ def _trailing(args: Mapping[str, Any]) -> str:
     return json.dumps(plain)
 
 
-def _read(x: Mapping[str, Any], y: Mapping[str, Any]) -> Verdict:
-    if x.get("file_path") != y.get("file_path"):
-        return Verdict(Level.L4, "reads of different files")
-    if "pages" in x or "pages" in y:
-        a, b, c, d = *_pages(x), *_pages(y)
-    else:
-        a, b, c, d = *_window(x), *_window(y)
-    if max(a, c) <= min(b, d):
-        return Verdict(Level.L1, "reads of the same file, lines overlap")
-    return Verdict(Level.L2, "reads of the same file, other lines")
-
-
-def _window(args: Mapping[str, Any]) -> tuple[int, int]:
-    """First and last line, both inclusive and counted from 1."""
-    first, limit = args.get("offset", 1), args.get("limit", canon.READ_LIMIT)
-    if not isinstance(first, int) or not isinstance(limit, int):
-        return 1, canon.READ_LIMIT
-    return first, first + limit - 1
-
-
-def _pages(args: Mapping[str, Any]) -> tuple[int, int]:
-    """First and last page of ``"3"`` or ``"3-5"``; a whole document without one."""
-    match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", str(args.get("pages", "1-999999")))
-    if match is None:
-        return 0, -1
-    return int(match[1]), int(match[2] or match[1])
-
-
-def _grep(x: Mapping[str, Any], y: Mapping[str, Any]) -> Verdict:
-    target = ("pattern", "path")
-    if any(x.get(key) != y.get(key) for key in target):
-        return Verdict(Level.L4, "searches for other text or in other places")
-    scope = ("glob", "type", "-i", "multiline")
-    if all(x.get(key) == y.get(key) for key in scope):
-        return Verdict(Level.L1, "one search, shown differently")
-    return Verdict(Level.L2, "same pattern and place, other scope")
-
-
-def _todo(x: Mapping[str, Any], y: Mapping[str, Any]) -> Verdict:
-    return Verdict(Level.L2, "to-do lists of other statuses")
-
-
-def _search(x: Mapping[str, Any], y: Mapping[str, Any]) -> Verdict:
-    if x.get("query") == y.get("query"):
-        return Verdict(Level.L2, "one query, other sites")
-    return Verdict(Level.L4, "other queries")
-
-
-def _fetch(x: Mapping[str, Any], y: Mapping[str, Any]) -> Verdict:
-    if _host(x.get("url")) == _host(y.get("url")):
-        return Verdict(Level.L2, "pages of the same host")
-    return Verdict(Level.L4, "pages of other hosts")
-
-
-def _host(url: object) -> str:
-    return urlsplit(str(url)).netloc.lower()
-
-
-_TARGET_KEY = re.compile(r"(^|_)(id|path|file|url|uri|key|skill|name)$|(Id|Path|Uri|Url|Key|Name)$")
-
-
-def _other(x: Mapping[str, Any], y: Mapping[str, Any]) -> Verdict:
-    """Tools without rules of their own: their identifying arguments are the target."""
-    keys = {key for key in {*x, *y} if _TARGET_KEY.search(key)}
-    if keys and all(x.get(key) == y.get(key) for key in keys):
-        return Verdict(Level.L2, f"same {', '.join(sorted(keys))}")
-    return Verdict(Level.L4, "same tool, other target")
-
-
-_RULES: dict[str, Callable[[Mapping[str, Any], Mapping[str, Any]], Verdict]] = {
-    "Read": _read,
-    "Grep": _grep,
-    "TodoWrite": _todo,
-    "WebFetch": _fetch,
-    "WebSearch": _search,
-}
-
-
 def _perfect_matching(allowed: Sequence[Sequence[bool]]) -> list[int] | None:
-    """Match every row to a column of its own (Kuhn); ``None`` if that is impossible."""
+    """Match every row to a column of its own (Kuhn); ``None`` if that is impossible.
+
+    scipy has it too, but the base install does without scipy.
+    """
     size = len(allowed)
     owner = [-1] * size
 

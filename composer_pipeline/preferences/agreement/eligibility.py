@@ -1,43 +1,27 @@
 """Which replies may vote on a state, and why the others may not.
 
-Belongs here: one reply as a vote sees it, the reason of every reply that is kept out, the
-agent's own family, controls, and the terms of a vote's replies. Does not belong here: reading
-raw bytes (``replay.engine.replies``) and the vote (``preferences.agreement.vote``). Nothing is
-lost: a reply is a voter, a control, or excluded with a reason, and the three add up.
+Belongs here: one reply as a vote sees it, the reason of every reply that is kept out, controls,
+and the terms of a vote's replies. Does not belong here: whose model a name is
+(``preferences.agreement.lineage``), reading raw bytes (``replay.engine.replies``) and the vote
+(``preferences.agreement.vote``). Nothing is lost: a reply is a voter, a control, or excluded with
+a reason, and the three add up.
 """
 
-import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from composer_pipeline.actions import Action
 from composer_pipeline.preferences.agreement.languages import language_of
-
-#: Families of the agent that wrote the traces, where a state does not name its model.
-STUDENT_FAMILIES = frozenset({"claude", "anthropic"})
+from composer_pipeline.preferences.agreement.lineage import (
+    lineage_of,
+    lineages_of,
+)
 
 #: Training terms of replies, the strictest first; see the table ``replies``. Old rows name
 #: none, which may mean that nobody looked, and counts as looser than what was looked up.
 TERMS = ("enforced", "declared", "unknown", "not enforced")
 
-#: Words of model and family names that say whose model it is.
-LINEAGES: dict[str, frozenset[str]] = {
-    "anthropic": frozenset({"anthropic", "claude", "opus", "sonnet", "haiku"}),
-    "openai": frozenset({"openai", "gpt", "codex", "chatgpt", "o1", "o3", "o4"}),
-    "google": frozenset({"google", "gemini", "gemma"}),
-    "meta": frozenset({"meta", "llama"}),
-    "qwen": frozenset({"qwen", "qwq", "alibaba"}),
-    "deepseek": frozenset({"deepseek"}),
-    "zai": frozenset({"glm", "zai", "zhipu", "z-ai"}),
-    "moonshot": frozenset({"kimi", "moonshot", "moonshotai"}),
-    "mistral": frozenset({"mistral", "mistralai", "devstral", "codestral", "magistral"}),
-    "xai": frozenset({"xai", "grok"}),
-    "minimax": frozenset({"minimax"}),
-}
-_LINEAGE_OF = {word: lineage for lineage, words in LINEAGES.items() for word in words}
-_NAME_PARTS = re.compile(r"[a-z]+\d*(?=$|[^a-z0-9])|[a-z]+")
 
 #: Arguments in which a call speaks to somebody, by tool.
 _PROSE = {"AskUserQuestion": "questions", "ExitPlanMode": "plan", "Task": "prompt",
@@ -77,56 +61,13 @@ class Reply:
 
 @dataclass(frozen=True)
 class Excluded:
-    """A reply that may not vote. ``kind`` is one of a few words, ``detail`` one phrase.
-
-    Kinds: ``not_json``, ``empty``, ``other_language``, ``cut_off``, ``unknown_tool``,
-    ``missing_argument``, ``bad_argument``, ``refused``, ``no_outcome`` and ``unusable``.
-    """
+    """A usable reply that may not vote: ``kind`` is ``empty`` or ``other_language``."""
 
     teacher: str
     family: str
     model: str
     kind: str
     detail: str = ""
-
-
-def ballots(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Reply], list[Excluded]]:
-    """Sort rows of the table ``replies`` into usable replies and excluded ones.
-
-    Args:
-        rows: rows with ``teacher``, ``family``, ``model``, ``status``, ``action``, and
-            ``detail`` and ``finish_reason`` where they are there.
-    """
-    usable: list[Reply] = []
-    excluded: list[Excluded] = []
-    for row in rows:
-        if row["status"] == "ok" and row["action"] is not None:
-            usable.append(Reply.from_row(row))
-            continue
-        who = (str(row["teacher"]), str(row["family"]), str(row["model"]))
-        detail = str(row.get("detail") or "")
-        excluded.append(Excluded(*who, kind_of(str(row["status"]), detail), detail))
-    return usable, excluded
-
-
-def kind_of(status: str, detail: str) -> str:
-    """Return the kind of a reply that ``replay.engine.replies`` found not to be usable."""
-    if status in ("refused", "unknown"):
-        return "refused" if status == "refused" else "no_outcome"
-    for kind, pattern in _KINDS.items():
-        if pattern.search(detail):
-            return kind
-    return "unusable"
-
-
-_KINDS = {
-    "not_json": re.compile(r"not (a )?JSON"),
-    "empty": re.compile(r"neither text nor|no choices"),
-    "cut_off": re.compile(r"finish_reason (length|None|error)"),
-    "unknown_tool": re.compile(r"not offered|no function name"),
-    "missing_argument": re.compile(r" without "),
-    "bad_argument": re.compile(r"is not of type|breaks the rule"),
-}
 
 
 def screen(
@@ -172,12 +113,6 @@ def prose_of(action: Action) -> str:
     return " ".join(str(part) for part in said if part)
 
 
-def own_families(model: str | None) -> frozenset[str]:
-    """Return the lineage of a state's model as names that do not vote on it."""
-    lineage = lineage_of(model or "")
-    return LINEAGES[lineage] | {lineage} if lineage else STUDENT_FAMILIES
-
-
 def is_control(reply: Reply, model: str | None) -> bool:
     """Say whether a reply is a control: bought as one, or of the agent's own family.
 
@@ -195,12 +130,7 @@ def is_own(reply: Reply, model: str | None) -> bool:
     a distillation that is called after the agent's family counts as that family.
     """
     lineage = lineage_of(model or "") or "anthropic"
-    family = reply.family.lower()
-    return (
-        family in own_families(model)
-        or lineage_of(family) == lineage
-        or lineage in lineages_of(reply.model)
-    )
+    return lineage in (lineage_of(reply.family), *lineages_of(reply.model))
 
 
 def loosest_terms(replies: Iterable[Reply]) -> str:
@@ -208,22 +138,6 @@ def loosest_terms(replies: Iterable[Reply]) -> str:
     terms = {reply.training_terms or "unknown" for reply in replies} or {"unknown"}
     ranked = [*(term for term in TERMS if term in terms), *sorted(terms - set(TERMS))]
     return ranked[-1]
-
-
-def lineage_of(name: str) -> str:
-    """Return whose model a name is, by its first telling word; empty if it tells nothing."""
-    return next(iter(lineages_of(name)), "")
-
-
-def lineages_of(name: str) -> list[str]:
-    """Return every lineage that a name tells of, in its order (distillations tell of two)."""
-    found = [_LINEAGE_OF[p] for p in _NAME_PARTS.findall(name.lower()) if p in _LINEAGE_OF]
-    return list(dict.fromkeys(found))
-
-
-def count_kinds(excluded: Iterable[Excluded]) -> dict[str, int]:
-    """Return kind to how many, sorted by name."""
-    return dict(sorted(Counter(item.kind for item in excluded).items()))
 
 
 def _spoken(messages: Sequence[Mapping[str, Any]], own: Action) -> frozenset[str]:

@@ -8,16 +8,11 @@ asking (``replay.selection.curtailed``).
 from collections.abc import Mapping, Sequence
 
 from composer_pipeline.actions import Action
-from composer_pipeline.preferences.actions import canonical as canon
-from composer_pipeline.preferences.actions.levels import Level, Situation, level
-from composer_pipeline.preferences.agreement.vote import (
-    QUORUM,
-    STUDENT_FAMILIES,
-    Reply,
-    situation_of,
-    vote,
-)
-from composer_pipeline.replay.selection.stopping import Cluster
+from composer_pipeline.preferences.actions import Level, Situation, level, mutates
+from composer_pipeline.preferences.agreement.lineage import STUDENT_FAMILIES
+from composer_pipeline.preferences.agreement.situations import situation_of
+from composer_pipeline.preferences.agreement.vote import QUORUM, Reply, vote
+from composer_pipeline.replay.selection import Cluster
 from composer_pipeline.trace_states import TraceState
 
 
@@ -47,5 +42,5 @@ class VoteDecision:
 
 def same_action(a: Action, b: Action, situation: Situation) -> bool:
     """Say whether two actions count as one: L1 where either changes anything, L2 elsewhere."""
-    bound = Level.L1 if canon.mutates(a) or canon.mutates(b) else Level.L2
+    bound = Level.L1 if mutates(a) or mutates(b) else Level.L2
     return level(a, b, situation).level <= bound

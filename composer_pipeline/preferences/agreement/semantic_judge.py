@@ -23,18 +23,15 @@ import orjson
 
 from composer_pipeline.actions import Action
 from composer_pipeline.errors import BudgetExhausted, ComposerError, InputError
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake import Lake
 from composer_pipeline.money import NOTHING, ceiling_of, to_usd
 from composer_pipeline.preferences.rules import JudgeRule
-from composer_pipeline.replay.catalogue.fetch import preflight
-from composer_pipeline.replay.ledger import rules
-from composer_pipeline.replay.ledger.group_commit import Commits
-from composer_pipeline.replay.ledger.ledger import Ledger, ledger_target
-from composer_pipeline.replay.ledger.values import Call
+from composer_pipeline.replay.catalogue import preflight
+from composer_pipeline.replay.endpoints import Endpoint
+from composer_pipeline.replay.ledger import Call, Commits, Ledger, ledger_target, rules
 from composer_pipeline.replay.paid_call import PaidCalls
-from composer_pipeline.replay.provider.bounds import worst_case
-from composer_pipeline.replay.provider.client import Wire, request_key
-from composer_pipeline.replay.teachers import Endpoint, Teacher, TeacherSet
+from composer_pipeline.replay.provider import Wire, request_key, worst_case
+from composer_pipeline.replay.teachers import Teacher, TeacherSet
 
 _TASK = (
     "Two coding agents were in the same situation. Say whether their actions have the same"
@@ -109,7 +106,7 @@ class SemanticJudge:
             BudgetExhausted: the ledger has no room for the worst case of this question.
             ComposerError: the judge is quarantined, or the endpoint refuses the account.
         """
-        from composer_pipeline.redaction.text import find_secrets
+        from composer_pipeline.redaction import find_secrets
 
         body = self._body(a, b)
         if find_secrets([orjson.loads(action.to_json()) for action in (a, b)]):

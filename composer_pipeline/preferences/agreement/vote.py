@@ -1,44 +1,31 @@
 """Who agrees with whom: one vote a model family, complete linkage, tiers.
 
-Belongs here: comparing two actions given as JSON (:func:`compare`), and the vote of the
-teachers' replies to one state (:func:`vote`). Does not belong here: the levels
-(``preferences.actions.levels``), and the tables (``preferences.pairs.build``).
+Belongs here: the vote of the teachers' replies to one state, and its tier. Does not belong here:
+clusters (``preferences.agreement.clusters``), levels (``preferences.actions.levels``), and the
+tables (``preferences.agreement.vote_rows``, ``preferences.pairs.build``).
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-
-from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.errors import InputError
-from composer_pipeline.preferences.actions import canonical as canon
-from composer_pipeline.preferences.actions.file_knowledge import KnownFiles
-from composer_pipeline.preferences.actions.levels import Level, Semantic, Situation, level, level_of
-from composer_pipeline.preferences.actions.shell.lines import Place
-from composer_pipeline.preferences.agreement.eligibility import (
-    STUDENT_FAMILIES,
-    Excluded,
-    Reply,
-    is_control,
-    screen,
+from composer_pipeline.actions import Action
+from composer_pipeline.preferences.actions import Level, Semantic, level_of, mutates, read_action
+from composer_pipeline.preferences.agreement.clusters import (
+    action_length,
+    ballot_of,
+    ballot_order,
+    complete_linkage,
+    distances,
+    medoid_of,
+    one_a_family,
 )
+from composer_pipeline.preferences.agreement.eligibility import Excluded, Reply, is_control, screen
+from composer_pipeline.preferences.agreement.situations import situation_of
 from composer_pipeline.trace_states import TraceState
 
-__all__ = [
-    "QUORUM",
-    "STUDENT_FAMILIES",
-    "Excluded",
-    "Reply",
-    "Vote",
-    "compare",
-    "home_of",
-    "situation_of",
-    "tier_of",
-    "vote",
-]
+__all__ = ["QUORUM", "Excluded", "Reply", "Vote", "tier_of", "vote"]
 
 #: Fewest families that make a winner.
 QUORUM = 2
@@ -86,34 +73,6 @@ class Vote:
         return self.tier in ("gold", "silver")
 
 
-@dataclass(frozen=True)
-class _Ballot:
-    """A reply with its action read once, whether it mutates, and its length."""
-
-    reply: Reply
-    read: canon.CanonicalAction
-    mutating: bool
-    length: int
-
-
-def situation_of(state: TraceState) -> Situation:
-    """Return the place and the known files of a state.
-
-    The home folder is taken from the working directory, which redaction keeps in shape.
-    Files are rebuilt from the prefix when they are first asked for.
-    """
-    cwd = state.cwd or ""
-    return Situation(Place(cwd, home_of(cwd)), KnownFiles(state.messages))
-
-
-def home_of(cwd: str) -> str:
-    """Return ``/home/NAME``, ``/Users/NAME`` or ``/root`` of a path, or an empty string."""
-    parts = cwd.split("/")
-    if len(parts) > 2 and parts[1] in ("home", "Users"):
-        return "/".join(parts[:3])
-    return "/root" if parts[:2] == ["", "root"] else ""
-
-
 def vote(
     state: TraceState,
     replies: Sequence[Reply],
@@ -143,33 +102,33 @@ def vote(
     own = state.model
     mine = {id(reply) for reply in kept if is_control(reply, own)}
     place = situation.place
-    controls = [_ballot(reply, place) for reply in kept if id(reply) in mine]
-    voters, doubles = _one_a_family(
-        [_ballot(reply, place) for reply in kept if id(reply) not in mine], situation
+    controls = [ballot_of(reply, place) for reply in kept if id(reply) in mine]
+    voters, doubles = one_a_family(
+        [ballot_of(reply, place) for reply in kept if id(reply) not in mine], situation
     )
     tally: dict[str, Any] = {
         "voters": tuple(ballot.reply for ballot in voters),
         "doubles": tuple(ballot.reply for ballot in doubles),
-        "controls": tuple(ballot.reply for ballot in sorted(controls, key=_order)),
+        "controls": tuple(ballot.reply for ballot in sorted(controls, key=ballot_order)),
         "excluded": tuple(sorted(excluded, key=lambda e: (e.family, e.teacher, e.kind))),
         "n_usable": len(kept),
         "n_families": len(voters),
     }
     if not voters and not controls:
         return Vote(**tally)
-    student = canon.read_action(state.action, place)
+    student = read_action(state.action, place)
     near = [level_of(student, b.read, situation, semantic=semantic).level for b in voters]
     tally["to_student"] = tuple(
         [(b.reply.teacher, far) for b, far in zip(voters, near, strict=True)]
         + [
             (b.reply.teacher, level_of(student, b.read, situation).level)
-            for b in sorted(controls, key=_order)
+            for b in sorted(controls, key=ballot_order)
         ]
     )
     if not voters:
         return Vote(**tally)
-    distance = _distances(voters, situation)
-    clusters = _complete_linkage([ballot.mutating for ballot in voters], distance)
+    distance = distances(voters, situation)
+    clusters = complete_linkage([ballot.mutating for ballot in voters], distance)
     sizes = sorted((len(cluster) for cluster in clusters), reverse=True)
     runner_up = sizes[1] if len(sizes) > 1 else 0
     shares = [size / len(voters) for size in sizes]
@@ -187,10 +146,10 @@ def vote(
     if sizes[0] < quorum or sizes[0] == runner_up:
         return Vote(**facts)
     winners = next(cluster for cluster in clusters if len(cluster) == sizes[0])
-    medoid = voters[_medoid(winners, voters, distance, _length(state.action))]
+    medoid = voters[medoid_of(winners, voters, distance, action_length(state.action))]
     winner_level = max(distance[i][j] for i in winners for j in winners)
     student_level = min(near[i] for i in winners)
-    mutating = canon.mutates(state.action) or medoid.mutating
+    mutating = mutates(state.action) or medoid.mutating
     return Vote(
         **facts,
         winner_action=medoid.reply.action,
@@ -223,151 +182,3 @@ def tier_of(winner_level: Level, student_level: Level, *, mutating: bool) -> str
     if winner_level == Level.L2 and student_level > Level.L4:
         return "silver"
     return "none"
-
-
-def compare(line: Mapping[str, Any]) -> dict[str, Any]:
-    """Compare two actions given as JSON.
-
-    Args:
-        line: ``{a, b, cwd, home, context}``; ``a`` and ``b`` are ``{text, tool_calls:
-            [{name, arguments}]}``, ``context`` maps absolute paths to known content.
-
-    Returns:
-        ``{level, mutating, why}``.
-
-    Raises:
-        InputError: a field is missing, unknown or of the wrong type.
-    """
-    if unknown := set(line) - {"a", "b", "cwd", "home", "context"}:
-        raise InputError(f"compare: unknown field {sorted(unknown)[0]!r}")
-    a, b = (_action(line, side) for side in ("a", "b"))
-    for key in ("cwd", "home"):
-        if not isinstance(line.get(key) or "", str):
-            raise InputError(f"compare: field {key!r} must be text or null")
-    context = line.get("context") or {}
-    if not isinstance(context, Mapping) or not all(isinstance(v, str) for v in context.values()):
-        raise InputError("compare: field 'context' must map paths to text, or be null")
-    place = Place(line.get("cwd") or "", line.get("home") or "")
-    verdict = level(a, b, Situation(place, context))
-    return {
-        "level": verdict.level.label,
-        "mutating": canon.mutates(a) or canon.mutates(b),
-        "why": verdict.why,
-    }
-
-
-def _action(line: Mapping[str, Any], side: str) -> Action:
-    if side not in line:
-        raise InputError(f"compare: field {side!r} is missing")
-    try:
-        action = msgspec.convert(line[side], _ActionIn)
-    except msgspec.ValidationError as error:
-        raise InputError(f"compare: field {side!r} is not an action: {error}") from error
-    calls = tuple(ToolCall(c.name, c.arguments, c.id) for c in action.tool_calls or ())
-    return Action(action.text or "", calls)
-
-
-class _CallIn(msgspec.Struct):
-    name: str
-    arguments: dict[str, Any]
-    id: str = ""
-
-
-class _ActionIn(msgspec.Struct):
-    text: str | None = ""
-    tool_calls: list[_CallIn] | None = None
-
-
-def _ballot(reply: Reply, place: Place) -> _Ballot:
-    read = canon.read_action(reply.action, place)
-    return _Ballot(reply, read, canon.mutates(reply.action), _length(reply.action))
-
-
-def _length(action: Action) -> int:
-    """The length that a pair would show: characters of the action as JSON."""
-    return len(action.to_json())
-
-
-def _order(ballot: _Ballot) -> tuple[Any, ...]:
-    """A total order of replies that does not depend on the order they came in."""
-    reply = ballot.reply
-    return (
-        reply.family.lower(),
-        reply.teacher,
-        ballot.read.form,
-        reply.action.to_json(),
-        reply.cost_picodollars,
-        reply.tokens,
-        reply.model,
-    )
-
-
-def _one_a_family(
-    ballots: Sequence[_Ballot], situation: Situation
-) -> tuple[list[_Ballot], list[_Ballot]]:
-    """Return one ballot for each family, the closest to the family's others, and the rest."""
-    families: dict[str, list[_Ballot]] = {}
-    for ballot in sorted(ballots, key=_order) if len(ballots) > 1 else ballots:
-        families.setdefault(ballot.reply.family.lower(), []).append(ballot)
-    voters: list[_Ballot] = []
-    doubles: list[_Ballot] = []
-    for group in families.values():
-        spokesman = group[0]
-        if len(group) > 1:
-            spokesman = min(
-                group, key=lambda b: sum(level_of(b.read, o.read, situation).level for o in group)
-            )
-        voters.append(spokesman)
-        doubles.extend(ballot for ballot in group if ballot is not spokesman)
-    return voters, doubles
-
-
-def _distances(voters: Sequence[_Ballot], situation: Situation) -> list[list[Level]]:
-    grid = [[Level.L0] * len(voters) for _ in voters]
-    for i, a in enumerate(voters):
-        for j in range(i):
-            grid[i][j] = grid[j][i] = level_of(a.read, voters[j].read, situation).level
-    return grid
-
-
-def _complete_linkage(
-    changes: Sequence[bool], distance: Sequence[Sequence[Level]]
-) -> list[list[int]]:
-    """Merge the two closest clusters while every pair across them may be linked.
-
-    Args:
-        changes: for each voter, whether its action changes anything.
-        distance: levels of all pairs of voters.
-    """
-
-    def linked(i: int, j: int) -> bool:
-        return distance[i][j] <= (Level.L1 if changes[i] or changes[j] else Level.L2)
-
-    clusters = [[i] for i in range(len(changes))]
-    while True:
-        best: tuple[int, int, int] | None = None
-        for x in range(len(clusters)):
-            for y in range(x):
-                if all(linked(i, j) for i in clusters[x] for j in clusters[y]):
-                    far = max(distance[i][j] for i in clusters[x] for j in clusters[y])
-                    best = min(best, (far, y, x)) if best else (far, y, x)
-        if best is None:
-            return sorted(clusters, key=lambda cluster: (-len(cluster), cluster))
-        _, y, x = best
-        clusters[y] = sorted(clusters[y] + clusters[x])
-        del clusters[x]
-
-
-def _medoid(
-    cluster: Sequence[int],
-    voters: Sequence[_Ballot],
-    distance: Sequence[Sequence[Level]],
-    size: int,
-) -> int:
-    def key(i: int) -> tuple[int, int, int, int, str, str]:
-        reply, length = voters[i].reply, voters[i].length
-        far = sum(distance[i][j] for j in cluster)
-        near = abs(length - size)
-        return far, near, length, reply.cost_picodollars, reply.family, reply.teacher
-
-    return min(cluster, key=key)

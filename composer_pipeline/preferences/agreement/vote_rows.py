@@ -7,7 +7,7 @@ over rows (``preferences.quality.statistics``).
 A row has *raters*: the agent first, then each teacher with a usable reply, by name. The
 columns that speak of raters are aligned with them; ``levels`` has the level of each two,
 (0, 1), (0, 2) … (1, 2) …, as numbers of
-:class:`~composer_pipeline.preferences.actions.levels.Level`.
+:class:`~composer_pipeline.preferences.actions.tool_rules.Level`.
 """
 
 import hashlib
@@ -16,9 +16,9 @@ from itertools import combinations
 from typing import Any
 
 from composer_pipeline.actions import Action
-from composer_pipeline.preferences.actions import canonical as canon
-from composer_pipeline.preferences.actions.levels import Level, Situation, level
-from composer_pipeline.preferences.agreement.vote import Reply, Vote, situation_of
+from composer_pipeline.preferences.actions import Level, Situation, canonical, level, mutates
+from composer_pipeline.preferences.agreement.situations import situation_of
+from composer_pipeline.preferences.agreement.vote import Reply, Vote
 from composer_pipeline.trace_states import TraceState
 
 AGENT = "agent"
@@ -121,7 +121,7 @@ def ballot_row(
         "raters": [name for name, _, _ in raters],
         "families": [family for _, family, _ in raters],
         "controls": [name in controls for name, _, _ in raters],
-        "mutates": [canon.mutates(action) for _, _, action in raters],
+        "mutates": [mutates(action) for _, _, action in raters],
         "labels": [labels.get(name) for name, _, _ in raters],
         "levels": _levels(raters, situation, dict(outcome.to_student)),
         "winners": sorted(reply.teacher for reply in outcome.members),
@@ -141,7 +141,7 @@ def cluster_labels(outcome: Vote, situation: Situation) -> dict[str, str]:
     action_of = {reply.teacher: reply.action for reply in outcome.voters}
     labels: dict[str, str] = {}
     for cluster in outcome.clusters:
-        form = min(canon.canonical(action_of[teacher], situation.place) for teacher in cluster)
+        form = min(canonical(action_of[teacher], situation.place) for teacher in cluster)
         name = hashlib.blake2b(form.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
         labels |= dict.fromkeys(cluster, name)
     return labels

@@ -21,18 +21,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.chat.day_tools import Toolsets
+from composer_pipeline.chat import Toolsets
 from composer_pipeline.errors import InputError
 from composer_pipeline.json_values import json_objects
-from composer_pipeline.lake.store import Lake
-from composer_pipeline.preferences.agreement.vote import vote
-from composer_pipeline.preferences.agreement.vote_rows import reason_of
-from composer_pipeline.preferences.pairs.build import (
-    RECORDED,
-    cost_of_states,
-    pair_row,
-    usable_replies,
-)
+from composer_pipeline.lake import Lake
+from composer_pipeline.preferences.agreement import reason_of, vote
+from composer_pipeline.preferences.pairs import RECORDED, cost_of_states, pair_row, usable_replies
 from composer_pipeline.trace_states import load_states
 
 

@@ -18,8 +18,6 @@ Messages are ``list<arrow.json>``, as in the lake; ``datasets`` reads them and T
 them without glue. Minority answers of teachers are in no format.
 """
 
-import os
-import uuid
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -29,14 +27,12 @@ from typing import Any
 import pyarrow as pa
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake.parquet import encode_parquet, table_from_rows
-from composer_pipeline.lake.store import Lake
-from composer_pipeline.lake.tables import JSON_LIST, TableSpec
-from composer_pipeline.preferences.agreement.vote_rows import CONFIRMED
+from composer_pipeline.files import replace, writing
+from composer_pipeline.lake import JSON_LIST, Lake, TableSpec, encode_parquet, table_from_rows
+from composer_pipeline.preferences.agreement import CONFIRMED
 from composer_pipeline.preferences.export.student_samples import read_samples, sampled_pairs
-from composer_pipeline.preferences.hints.from_disagreement import SOURCE, consensus_hint
-from composer_pipeline.preferences.pairs.build import RECORDED
-from composer_pipeline.preferences.pairs.contamination import is_strong
+from composer_pipeline.preferences.hints import SOURCE, consensus_hint
+from composer_pipeline.preferences.pairs import RECORDED, is_strong
 from composer_pipeline.preferences.rules import PreferenceRules
 from composer_pipeline.reports import Progress, Report
 
@@ -130,7 +126,7 @@ def export(
         # `datasets` fails on a split whose file holds no row.
         if part:
             table = table_from_rows(spec, [{key: row[key] for key in columns} for row in part])
-            _write(path, encode_parquet(table))
+            replace(path, encode_parquet(table), f"--out {path}")
             files[str(path)] = len(part)
         else:
             _remove(path)
@@ -223,26 +219,7 @@ def _sdpo(lake: Lake, left: Counter[str], *, full_arguments: bool) -> list[Row]:
     return sorted(rows, key=lambda row: (row["split"], row["state_id"], row["hint_source"]))
 
 
-def _write(path: Path, data: bytes) -> None:
-    """Write a file so that it appears whole or not at all."""
-    scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with scratch.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            scratch.replace(path)
-        finally:
-            scratch.unlink(missing_ok=True)
-    except OSError as error:
-        raise InputError(f"--out {path} cannot be written: {error.strerror}") from error
-
-
 def _remove(path: Path) -> None:
     """Remove the file of an earlier export, so that no stale split stays beside a new one."""
-    try:
+    with writing(f"--out {path}"):
         path.unlink(missing_ok=True)
-    except OSError as error:
-        raise InputError(f"--out {path} cannot be replaced: {error.strerror}") from error

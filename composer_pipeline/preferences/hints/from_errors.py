@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from composer_pipeline.actions import Action
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake import Lake
 from composer_pipeline.reports import Progress, Report, add_counts
 from composer_pipeline.trace_states import load_states
 
@@ -62,7 +62,7 @@ def build_hints(
         progress: called after each state with a hint.
 
     Raises:
-        InputError: the lake is not writable.
+        StorageError: the lake is not writable.
     """
     wanted = lake.days("states") if days is None else sorted(set(days))
     by_day = {day: _build_day(lake, day, progress) for day in wanted}

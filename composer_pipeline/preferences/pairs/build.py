@@ -1,59 +1,30 @@
 """States and replies of a day in, the partitions of ``votes`` and ``pairs`` out.
 
-Belongs here: the stage :func:`build_pairs`, its report, and how a vote becomes a row. Does
-not belong here: the vote (``preferences.agreement.vote``), which pairs are kept
-(``preferences.pairs.filters``) and chat messages (``chat.messages``).
+Belongs here: the stage :func:`build_pairs` and its report. Does not belong here: the vote
+(``preferences.agreement.vote``), the row of a pair (``preferences.pairs.pair_row``) and which
+pairs are kept (``preferences.pairs.filters``).
 
 Every state has one row in ``votes``. Each of them whose reason is ``pair`` is in ``pairs`` or,
 with the rule that dropped it, in ``drops``.
 """
 
-import hashlib
-import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from composer_pipeline.actions import Action
-from composer_pipeline.chat.day_tools import Toolsets
-from composer_pipeline.chat.messages import action_message, to_chat
-from composer_pipeline.chat.tools import Toolset
+from composer_pipeline.chat import Toolsets
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake.store import Lake
-from composer_pipeline.preferences.actions import canonical as canon
-from composer_pipeline.preferences.actions.levels import Level, Semantic
-from composer_pipeline.preferences.actions.shell.lines import Place
-from composer_pipeline.preferences.agreement.eligibility import loosest_terms
-from composer_pipeline.preferences.agreement.vote import Reply, Vote, home_of, vote
-from composer_pipeline.preferences.agreement.vote_rows import CONFIRMED, ballot_row
+from composer_pipeline.lake import Lake
+from composer_pipeline.preferences.actions import Level, Semantic
+from composer_pipeline.preferences.agreement import CONFIRMED, ballot_row, vote
 from composer_pipeline.preferences.pairs.contamination import Benchmarks, contaminated_sessions
-from composer_pipeline.preferences.pairs.filters import STAGE, hindsight, select
-from composer_pipeline.preferences.rules import Hindsight, PreferenceRules
+from composer_pipeline.preferences.pairs.filters import STAGE, select
+from composer_pipeline.preferences.pairs.pair_row import pair_row
+from composer_pipeline.preferences.pairs.replies import Answers, answers_of, reply_rows, usable_of
+from composer_pipeline.preferences.rules import PreferenceRules
 from composer_pipeline.reports import Progress, Report, add_counts
-from composer_pipeline.trace_states import TraceState, load_states
-
-SCHEMA_VERSION = 2
-
-#: The student of a pair whose rejected side is what the agent did in the trace.
-RECORDED = "recorded"
-
-#: Columns of `replies` that a vote and its explanation read.
-REPLY_COLUMNS = [
-    "state_id",
-    "family",
-    "model",
-    "status",
-    "detail",
-    "action",
-    "request_hash",
-    "completion_tokens",
-    "cost_picodollars",
-    "simulated",
-    "created_at",
-    "control",
-    "training_terms",
-]
+from composer_pipeline.trace_states import load_states
 
 
 @dataclass(frozen=True)
@@ -63,7 +34,7 @@ class PairFigures(Report):
     ``voted`` are the states with at least two families, ``consensus`` those with a winner,
     ``confirmed`` those whose winner agrees with the agent. The rates are per consensus and
     per voted state, 0.0 where there are none. ``by_tool`` counts pairs by the chosen tool.
-    ``by_reason`` counts every state by what came of its vote (``votes.REASONS``), and
+    ``by_reason`` counts every state by what came of its vote (``vote_rows.REASONS``), and
     ``drops`` the pairs that a rule of the recipe left out.
     """
 
@@ -117,9 +88,10 @@ def build_pairs(
         progress: called after each state of a day.
 
     Raises:
-        InputError: the lake is not writable, a list of benchmarks cannot be read, or the
-            recipe names a judge and none is given.
+        InputError: a list of benchmarks cannot be read, or the recipe names a judge and none
+            is given.
         BudgetExhausted: the judge has no money left; nothing of the day is written.
+        StorageError: the lake is not writable.
     """
     rules = rules or PreferenceRules()
     if rules.semantic_judge and judge is None:
@@ -149,7 +121,7 @@ def _build_day(
     progress: Progress | None,
 ) -> PairFigures:
     states = list(load_states(lake, days=[day]))
-    rows = _replies(lake, day)
+    rows = reply_rows(lake, day)
     replies, answered = usable_of(rows), answers_of(rows)
     tools = Toolsets(lake, states)
     ballots: list[dict[str, Any]] = []
@@ -197,154 +169,6 @@ def _build_day(
         by_reason=_count(row["reason"] for row in ballots),
         drops=_count(row["op"] for row in drops),
     )
-
-
-def usable_replies(lake: Lake, day: str) -> dict[str, list[Reply]]:
-    """Return state id to its usable replies, the newest of each teacher, sorted by teacher."""
-    return usable_of(_replies(lake, day))
-
-
-def usable_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Reply]]:
-    """Return :func:`usable_replies` of rows of the table ``replies``."""
-    newest: dict[tuple[str, str], Mapping[str, Any]] = {}
-    for row in rows:
-        if row["status"] != "ok" or row["action"] is None:
-            continue
-        key = (row["state_id"], row["teacher"])
-        old = newest.get(key)
-        if old is None or reply_age(row) > reply_age(old):
-            newest[key] = row
-    found: dict[str, list[Reply]] = {}
-    for (state_id, _), row in sorted(newest.items()):
-        found.setdefault(state_id, []).append(Reply.from_row(row))
-    return found
-
-
-@dataclass
-class Answers:
-    """All replies to a state: how many, their billed cost, and those that cannot vote."""
-
-    count: int = 0
-    cost: int = 0
-    unusable: list[str] = field(default_factory=list)
-
-
-def answers_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, Answers]:
-    """Return state id to what all its replies were, from rows of the table ``replies``."""
-    found: dict[str, Answers] = {}
-    for row in sorted(rows, key=lambda row: (row["state_id"], row["teacher"], reply_age(row))):
-        mine = found.setdefault(row["state_id"], Answers())
-        mine.count += 1
-        mine.cost += row["cost_picodollars"] or 0
-        if row["status"] != "ok" or row["action"] is None:
-            why = row["detail"] or "no reason is recorded"
-            mine.unusable.append(f"{row['teacher']}: {row['status']}: {why}")
-    return found
-
-
-def cost_of_states(lake: Lake, day: str) -> dict[str, int]:
-    """Return state id to the billed cost of all its replies, usable or not, in picodollars."""
-    return {state_id: told.cost for state_id, told in answers_of(_replies(lake, day)).items()}
-
-
-def pair_row(
-    state: TraceState,
-    outcome: Vote,
-    tools: Toolset,
-    cost: int,
-    *,
-    weights: Hindsight | None = None,
-) -> dict[str, Any]:
-    """Return the row of the table ``pairs`` for a vote that makes a pair.
-
-    Args:
-        state: the state.
-        outcome: its vote.
-        tools: the tools of its session.
-        cost: billed cost of all replies to the state, picodollars.
-        weights: by what became of the agent's action; the recipe's defaults when not given.
-    """
-    chosen = outcome.winner_action
-    if chosen is None:
-        raise ValueError(f"state {state.state_id}: the vote has no winner")
-    talk = to_chat(state, tools=tools.tools)
-    place = Place(state.cwd, home_of(state.cwd))
-    became, weight, why = hindsight(state, weights or Hindsight())
-    sides = [one_style(chosen, tools)], [one_style(state.action, tools)]
-    return {
-        "pair_id": pair_id(state.state_id, chosen, place),
-        "state_id": state.state_id,
-        "session_id": state.session_id,
-        "project": state.project,
-        "prompt": talk.messages,
-        "chosen": sides[0],
-        "rejected": sides[1],
-        "tools": talk.tools,
-        "tier": outcome.tier,
-        "n_teachers": outcome.n_usable,
-        "n_agree": outcome.n_agree,
-        "n_families": outcome.n_families,
-        "winner_level": outcome.winner_level.label,
-        "student_level": outcome.student_level.label,
-        "agreement": outcome.n_agree / outcome.n_families,
-        "chosen_models": sorted({reply.model for reply in outcome.members}),
-        "chosen_families": sorted({reply.family for reply in outcome.members}),
-        "rejected_model": state.model,
-        "tool_chosen": first_tool(chosen),
-        "tool_rejected": first_tool(state.action),
-        "turn": state.turn,
-        "error_turn": state.error_kind is not None,
-        "mutating": outcome.mutating,
-        "simulated": any(reply.simulated for reply in outcome.voters),
-        "cost_picodollars": cost,
-        "schema_version": SCHEMA_VERSION,
-        "margin": outcome.margin,
-        "entropy": outcome.entropy,
-        "chosen_teachers": sorted(reply.teacher for reply in outcome.members),
-        "length_ratio": len(json.dumps(sides[0])) / len(json.dumps(sides[1])),
-        "outcome": became,
-        "weight": weight,
-        "weight_reason": why,
-        "contamination": [],
-        "student": RECORDED,
-        "training_terms": loosest_terms(outcome.voters),
-    }
-
-
-def one_style(action: Action, tools: Toolset) -> dict[str, Any]:
-    """Return an action in chat form with the arguments in the order of the tool's schema.
-
-    The order of keys says whose hand an action is of, and nothing of what it does. Both sides
-    of a pair are written in one order; keys that the schema lacks follow by name.
-    """
-    message = action_message(action)
-    schemas = {str(tool["function"]["name"]): tool["function"] for tool in tools.tools}
-    for call, done in zip(action.tool_calls, message.get("tool_calls") or (), strict=True):
-        properties = schemas.get(call.name, {}).get("parameters", {}).get("properties") or {}
-        place = {name: number for number, name in enumerate(properties)}
-        keys = sorted(call.arguments, key=lambda key: (place.get(key, len(place)), key))
-        done["function"]["arguments"] = {key: call.arguments[key] for key in keys}
-    return message
-
-
-def pair_id(state_id: str, chosen: Action, place: Place) -> str:
-    """Return BLAKE2b-128 of the state and the canonical chosen action, hexadecimal."""
-    text = f"{state_id}\n{canon.canonical(chosen, place)}"
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-
-
-def first_tool(action: Action) -> str:
-    """Return the name of the first tool of an action, or ``text``."""
-    return action.tool_calls[0].name if action.tool_calls else "text"
-
-
-def _replies(lake: Lake, day: str) -> list[dict[str, Any]]:
-    return lake.rows("replies", days=[day], columns=REPLY_COLUMNS)
-
-
-def reply_age(row: Mapping[str, Any]) -> tuple[str, str]:
-    """Return what orders the replies of a teacher to a state; the greatest is the newest."""
-    return str(row["created_at"] or ""), str(row["request_hash"])
 
 
 def _count(values: Iterable[str]) -> dict[str, int]:

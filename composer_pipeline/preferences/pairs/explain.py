@@ -6,23 +6,26 @@ replies, so that an explanation is of what the code decides now.
 """
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
-from composer_pipeline.actions import Action
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake import Lake
 from composer_pipeline.money import to_usd
-from composer_pipeline.preferences.actions.levels import Level, Semantic, Situation, level
-from composer_pipeline.preferences.agreement.vote import Reply, Vote, situation_of, vote
-from composer_pipeline.preferences.agreement.vote_rows import (
+from composer_pipeline.preferences.actions import Level
+from composer_pipeline.preferences.agreement import (
     CONFIRMED,
     REASONS,
-    level_of,
+    Vote,
     reason_of,
+    vote,
     vote_figures,
 )
-from composer_pipeline.preferences.pairs.build import REPLY_COLUMNS, reply_age, usable_of
+from composer_pipeline.preferences.pairs.explain_replies import (
+    action_json,
+    recorded_verdicts,
+    replies_told,
+)
+from composer_pipeline.preferences.pairs.replies import REPLY_COLUMNS, usable_of
 from composer_pipeline.trace_states import TraceState, load_state
 
 _TIERS = {
@@ -41,7 +44,7 @@ def explain(lake: Lake, any_id: str) -> dict[str, Any]:
         any_id: a pair's or a state's id, or an unambiguous beginning.
 
     Returns:
-        JSON-able facts: ``reason`` is a key of ``votes.REASONS`` and ``why`` its sentence,
+        JSON-able facts: ``reason`` is a key of ``vote_rows.REASONS`` and ``why`` its sentence,
         ``agent`` and ``chosen`` are actions, ``teachers`` has one entry a reply (``usable``
         false with ``status`` and ``detail``; else its ``action``, ``family``, ``cluster``
         counted from 1 or ``None`` where it has no vote, ``level_to_agent`` and
@@ -59,7 +62,7 @@ def explain(lake: Lake, any_id: str) -> dict[str, Any]:
         if row["state_id"] == state_id
     ]
     replies = usable_of(rows).get(state_id, [])
-    semantic = _recorded_verdicts(lake, state, replies)
+    semantic = recorded_verdicts(lake, state, replies)
     outcome = vote(state, replies, semantic=semantic)
     reason = reason_of(outcome, len(rows))
     fate = _fate(lake, state, pair_id)
@@ -77,9 +80,9 @@ def explain(lake: Lake, any_id: str) -> dict[str, Any]:
         "n_replies": len(rows),
         **vote_figures(outcome),
         "cost_usd": to_usd(sum(row["cost_picodollars"] or 0 for row in rows)),
-        "agent": {"model": state.model, **_action(state.action)},
-        "chosen": _action(outcome.winner_action) if outcome.winner_action else None,
-        "teachers": _teachers(state, rows, replies, outcome, semantic),
+        "agent": {"model": state.model, **action_json(state.action)},
+        "chosen": action_json(outcome.winner_action) if outcome.winner_action else None,
+        "teachers": replies_told(state, rows, replies, outcome, semantic),
         "error_kind": state.error_kind,
         "hint": state.hint,
         "fate": fate,
@@ -132,70 +135,6 @@ def _find(lake: Lake, any_id: str) -> tuple[str, str]:
     return str(found[0][0]), str(found[0][1])
 
 
-def _teachers(
-    state: TraceState,
-    rows: list[dict[str, Any]],
-    replies: list[Reply],
-    outcome: Vote,
-    semantic: Semantic | None,
-) -> list[dict[str, Any]]:
-    situation = situation_of(state) if replies else Situation()
-    cluster_of = {
-        teacher: number
-        for number, cluster in enumerate(outcome.clusters, start=1)
-        for teacher in cluster
-    }
-    winners = {reply.teacher for reply in outcome.members}
-    controls = {reply.teacher for reply in outcome.controls}
-    excluded = {reply.teacher: reply for reply in outcome.excluded}
-    used = {reply.teacher: reply for reply in replies}
-    newest = {
-        row["teacher"]: row["request_hash"]
-        for row in sorted(rows, key=reply_age)
-        if row["status"] == "ok" and row["action"] is not None
-    }
-    found = []
-    for row in sorted(rows, key=lambda row: (row["teacher"], str(row["created_at"] or ""))):
-        name = row["teacher"]
-        entry = {
-            "teacher": name,
-            "family": row["family"],
-            "model": row["model"],
-            "simulated": bool(row["simulated"]),
-            "control": name in controls or bool(row["control"]),
-            "cost_usd": to_usd(row["cost_picodollars"] or 0),
-        }
-        reply = used.get(name)
-        if row["status"] != "ok" or row["action"] is None or reply is None:
-            detail = row["detail"] or "no reason is recorded"
-            found.append({**entry, "usable": False, "status": row["status"], "detail": detail})
-            continue
-        if row["request_hash"] != newest[name]:
-            older = "a newer reply of this teacher counts"
-            found.append({**entry, "usable": False, "status": "older", "detail": older})
-            continue
-        if name in excluded:
-            kept_out = {"status": excluded[name].kind, "detail": excluded[name].detail}
-            found.append({**entry, "usable": False, **kept_out})
-            continue
-        entry |= {
-            "usable": True,
-            "votes": name in cluster_of,
-            "cluster": cluster_of.get(name),
-            "wins": name in winners,
-            "spokesman": outcome.winner is not None and outcome.winner.teacher == name,
-            "action": _action(reply.action),
-            "level_to_agent": _verdict(reply.action, state.action, situation, semantic),
-            "level_to_winner": (
-                _verdict(reply.action, outcome.winner_action, situation)
-                if outcome.winner_action
-                else None
-            ),
-        }
-        found.append(entry)
-    return found
-
-
 def _fate(lake: Lake, state: TraceState, pair_id: str) -> dict[str, str]:
     """Return stage to what it did with the pair; stages that have not run are left out."""
     if not pair_id:
@@ -217,33 +156,6 @@ def _fate(lake: Lake, state: TraceState, pair_id: str) -> dict[str, str]:
             bound = f" (bound {row['bound']})" if row["bound"] else ""
             fate[row["stage"]] = f"dropped by {row['op']} on {row['field']}{number}{bound}"
     return fate
-
-
-def _action(action: Action) -> dict[str, Any]:
-    calls = [{"name": call.name, "arguments": call.arguments} for call in action.tool_calls]
-    return {"text": action.text, "tool_calls": calls}
-
-
-def _recorded_verdicts(lake: Lake, state: TraceState, replies: Sequence[Reply]) -> Semantic | None:
-    """Return the judge's verdicts as the row of ``votes`` has them; nobody is asked again."""
-    rows = [
-        row for row in lake.rows("votes", days=[state.day]) if row["state_id"] == state.state_id
-    ]
-    same = {
-        name
-        for row in rows
-        for place, name in enumerate(row["raters"])
-        if place and level_of(row, 0, place) is Level.L3
-    }
-    forms = {reply.action.to_json() for reply in replies if reply.teacher in same}
-    return (lambda a, b: bool({a.to_json(), b.to_json()} & forms)) if forms else None
-
-
-def _verdict(
-    a: Action, b: Action, situation: Situation, semantic: Semantic | None = None
-) -> dict[str, str]:
-    found = level(a, b, situation, semantic=semantic)
-    return {"level": found.level.label, "why": found.why}
 
 
 def _level_name(found: Level) -> str:

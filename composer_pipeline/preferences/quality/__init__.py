@@ -2,3 +2,29 @@
 
 Does not belong here: rules that drop rows (``preferences.pairs``).
 """
+
+from composer_pipeline.preferences.quality.figures import (
+    agreement_figure,
+    agreement_table,
+    alpha_table,
+    funnel_figure,
+    reason_table,
+    separability_figure,
+)
+from composer_pipeline.preferences.quality.quality_rows import ALL, Quality
+from composer_pipeline.preferences.quality.row_accounting import leaks
+from composer_pipeline.preferences.quality.statistics import measured_on_dataset, write_statistics
+
+__all__ = [
+    "ALL",
+    "Quality",
+    "agreement_figure",
+    "agreement_table",
+    "alpha_table",
+    "funnel_figure",
+    "leaks",
+    "measured_on_dataset",
+    "reason_table",
+    "separability_figure",
+    "write_statistics",
+]

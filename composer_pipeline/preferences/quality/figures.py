@@ -9,9 +9,9 @@ nothing depends on seeing it. All of a day's together stay far below 48 KB.
 """
 
 from composer_pipeline.figures import bars, heatmap, lines, markdown_image
-from composer_pipeline.preferences.agreement.vote_rows import AGENT, REASONS
+from composer_pipeline.preferences.agreement import AGENT, REASONS
+from composer_pipeline.preferences.quality.quality_rows import Quality
 from composer_pipeline.preferences.quality.separability import Separation
-from composer_pipeline.preferences.quality.statistics import Quality
 
 #: More raters than this do not fit a page.
 MAX_RATERS = 12

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from composer_pipeline.preferences.actions.levels import Level
-from composer_pipeline.preferences.agreement.vote_rows import level_of
+from composer_pipeline.preferences.actions import Level
+from composer_pipeline.preferences.agreement import level_of
 
 Row = Mapping[str, Any]
 

@@ -7,7 +7,7 @@ alone. Does not belong here: the stages. Nothing here trusts a report of theirs.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake import Lake
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """What a trivial classifier can tell between chosen and rejected actions.
 
-Belongs here: the features of an action's style, and the cross-validated AUC. Does not belong
-here: the bound of the check (``preferences.rules``).
+Belongs here: the cross-validated AUC. Does not belong here: the features
+(``preferences.quality.style_features``) and the bound of the check (``preferences.rules``).
 
 Chosen actions are written by teachers and rejected ones by the agent, so a model may learn
 whose hand it was instead of what was better. The features see only style: how long, with or
@@ -9,34 +9,14 @@ without text, how many calls, in which order keys stand, how strings are quoted 
 spelled. Which tool or file was chosen is the preference itself, and no feature.
 """
 
-import json
 import math
-import re
-from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from composer_pipeline.preferences.quality.style_features import FEATURES, style_of, usual_orders
 from composer_pipeline.preferences.rules import Separability
 
-FEATURES = (
-    "log_length",
-    "has_text",
-    "calls",
-    "arguments",
-    "keys_sorted",
-    "keys_reversed",
-    "keys_as_usual",
-    "single_quotes",
-    "double_quotes",
-    "newlines",
-    "spaces",
-    "absolute_paths",
-    "final_newline",
-    "non_ascii",
-)
-
-_ABSOLUTE = re.compile(r"(?:^|[\s=\"'(])(?:/|~/)[\w.-]")
 #: Points of a ROC curve that a figure needs.
 _POINTS = 60
 
@@ -86,8 +66,8 @@ def separability(rows: Sequence[Mapping[str, Any]], rules: Separability) -> Sepa
         why = "not measured: needs pip install 'composer-pipeline[statistics]'"
         return Separation(None, len(rows), sessions, why)
     sides = [(row[side], row["session_id"]) for row in rows for side in ("chosen", "rejected")]
-    usual = _usual_orders([messages for messages, _ in sides])
-    data = [_features(messages, usual) for messages, _ in sides]
+    usual = usual_orders([messages for messages, _ in sides])
+    data = [style_of(messages, usual) for messages, _ in sides]
     labels = [1, 0] * len(rows)
     model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
     scores = cross_val_predict(
@@ -111,78 +91,6 @@ def separability(rows: Sequence[Mapping[str, Any]], rules: Separability) -> Sepa
         roc=(*points[:-1:step], points[-1]),
         weights=dict(zip(FEATURES, map(float, fit.coef_[0]), strict=True)),
     )
-
-
-def _features(
-    messages: Sequence[Mapping[str, Any]], usual: Mapping[str, tuple[str, ...]]
-) -> list[float]:
-    text = "".join(str(message.get("content") or "") for message in messages)
-    calls = _calls(messages)
-    keys = [(name, list(arguments)) for name, arguments in calls]
-    strings = [s for _, arguments in calls for s in _strings(arguments)] or [text]
-    body = "\n".join(strings)
-    size = max(1, len(body))
-    several = [(name, order) for name, order in keys if len(order) > 1]
-    return [
-        math.log1p(len(text) + sum(len(json.dumps(a)) for _, a in calls)),
-        float(bool(text.strip())),
-        float(len(calls)),
-        float(sum(len(order) for _, order in keys)),
-        _share([order == sorted(order) for _, order in several]),
-        _share([order == sorted(order, reverse=True) for _, order in several]),
-        _share([_in_order(order, usual.get(name, ())) for name, order in several]),
-        body.count("'") / size,
-        body.count('"') / size,
-        body.count("\n") / size,
-        body.count(" ") / size,
-        float(len(_ABSOLUTE.findall(body))),
-        float(body.endswith("\n")),
-        sum(not char.isascii() for char in body) / size,
-    ]
-
-
-def _usual_orders(sides: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, tuple[str, ...]]:
-    """Return tool to its keys by their mean position over all actions, chosen or not."""
-    places: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for messages in sides:
-        for name, arguments in _calls(messages):
-            for position, key in enumerate(arguments):
-                places[name][key].append(position)
-    return {
-        name: tuple(sorted(of, key=lambda key: (_most_common(of[key]), key)))
-        for name, of in places.items()
-    }
-
-
-def _most_common(values: Sequence[int]) -> int:
-    counts = Counter(values)
-    return min(counts, key=lambda value: (-counts[value], value))
-
-
-def _in_order(keys: Sequence[str], usual: Sequence[str]) -> bool:
-    return list(keys) == [key for key in usual if key in keys]
-
-
-def _share(flags: Sequence[bool]) -> float:
-    return sum(flags) / len(flags) if flags else 0.5
-
-
-def _calls(messages: Sequence[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
-    return [
-        (call["function"]["name"], call["function"]["arguments"])
-        for message in messages
-        for call in message.get("tool_calls") or ()
-    ]
-
-
-def _strings(value: Any) -> list[str]:
-    if isinstance(value, str):
-        return [value]
-    if isinstance(value, Mapping):
-        return [text for inner in value.values() for text in _strings(inner)]
-    if isinstance(value, list):
-        return [text for inner in value for text in _strings(inner)]
-    return []
 
 
 def _error(auc: float, n: int) -> float:

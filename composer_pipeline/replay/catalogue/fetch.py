@@ -17,7 +17,7 @@ from urllib.parse import quote
 import msgspec
 
 from composer_pipeline.errors import ComposerError, InputError
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake import Lake
 from composer_pipeline.replay.catalogue.model_records import (
     ModelRecord,
     dig,
@@ -30,10 +30,9 @@ from composer_pipeline.replay.catalogue.price_bounds import (
     is_dated,
     warnings_of,
 )
-from composer_pipeline.replay.provider.http import MOST_BYTES, ask, new_session
-from composer_pipeline.replay.provider.outcome import is_page
-from composer_pipeline.replay.provider.reading import read_json
-from composer_pipeline.replay.teachers import Endpoint, Teacher, TeacherSet
+from composer_pipeline.replay.endpoints import Endpoint
+from composer_pipeline.replay.provider import MOST_BYTES, ask, is_page, new_session, read_json
+from composer_pipeline.replay.teachers import Teacher, TeacherSet
 
 #: Folder of the lake with the raw catalogues, by day and content.
 FOLDER = "catalogue"
@@ -174,7 +173,7 @@ def preflight(
     if found is None:
         return {}
     found.record(lake)
-    return found.verdicts(teachers)
+    return found.verdicts(teacher_set.at_the_router(teachers))
 
 
 def fetch(
@@ -200,7 +199,10 @@ def fetch(
     """
     if teacher_set.endpoint.api != "openrouter":
         return None
-    asked = teacher_set.teachers if teachers is None else teachers
+    every = teacher_set.teachers if teachers is None else teachers
+    asked = teacher_set.at_the_router(every)
+    if not asked:
+        return None
     models = sorted({teacher.model for teacher in asked}) if endpoints else []
     return asyncio.run(_fetch(teacher_set.endpoint, models, timeout_s))
 
@@ -321,6 +323,8 @@ def terms_of(teacher: Teacher, verdict: Verdict | None) -> dict[str, str | None]
 
 
 def _terms(teacher: Teacher, record: ModelRecord | None) -> str:
+    if teacher.endpoint is not None:
+        return "not enforced"  # nobody stands between: the teacher file's licence is all there is
     if teacher.provider.enforce_distillable_text:
         return "enforced"
     return "declared" if record and record.is_distillable else "not enforced"

@@ -15,7 +15,7 @@ from decimal import Decimal
 
 from composer_pipeline.errors import ComposerError
 from composer_pipeline.replay.catalogue.model_records import ModelRecord
-from composer_pipeline.replay.provider.bounds import CACHE_WRITE
+from composer_pipeline.replay.provider import CACHE_WRITE
 from composer_pipeline.replay.teachers import Teacher
 
 MILLION = 1_000_000

@@ -10,8 +10,8 @@ from typing import Any
 
 from composer_pipeline.actions import Action
 from composer_pipeline.replay.engine.judgement import ReplyChecks, judge, names_of
-from composer_pipeline.replay.ledger.ledger import Call, Ledger
-from composer_pipeline.replay.provider.reading import read_reply
+from composer_pipeline.replay.ledger import Call, Ledger
+from composer_pipeline.replay.provider import read_reply
 
 
 class Answered:

@@ -19,12 +19,18 @@ from composer_pipeline.money import NOTHING, Pico
 from composer_pipeline.replay.engine.answers import Answered
 from composer_pipeline.replay.engine.order import ByteGate, Unit
 from composer_pipeline.replay.engine.rate_limit import Lane
-from composer_pipeline.replay.ledger import rules
-from composer_pipeline.replay.ledger.values import Admission
+from composer_pipeline.replay.ledger import Admission, rules
 from composer_pipeline.replay.paid_call import PaidCalls
-from composer_pipeline.replay.provider.bounds import anchor, anchored_tokens, worst_case
-from composer_pipeline.replay.provider.client import Wire
-from composer_pipeline.replay.provider.outcome import BUSY_STATUSES, Outcome, TokenPrice
+from composer_pipeline.replay.provider import (
+    BUSY_STATUSES,
+    Outcome,
+    TokenPrice,
+    Wire,
+    anchor,
+    anchored_tokens,
+    settled_as_it_is,
+    worst_case,
+)
 from composer_pipeline.replay.questions import Question, Questions
 from composer_pipeline.replay.teachers import Teacher
 from composer_pipeline.reports import Progress
@@ -75,7 +81,8 @@ class Caller:
         self.progress = progress
         self.limits = questions.teacher_set.limits
         self.gate = ByteGate(self.limits.inflight_mib << 20)
-        self.wire: Wire
+        #: Name of an endpoint -> its wire.
+        self.wires: Mapping[str, Wire] = {}
         self.refusals: list[dict[str, Any]] = []
         self.skipped: list[dict[str, str]] = []
         self.not_bought: list[dict[str, str]] = []
@@ -196,7 +203,7 @@ class Caller:
                 if admission.kind == "reserved":
                     tries += 1
                     sent_us = time.time_ns() // 1000
-                    outcome = await self._chat(question, lane, admission.attempt, price)
+                    outcome = await self._chat(question, teacher, lane, admission.attempt, price)
             finally:
                 lane.release()
             # The slot is for what is in flight; the bill is written without it.
@@ -204,10 +211,12 @@ class Caller:
                 if outcome.kind == "refused" and recovery and tries < self.limits.attempts:
                     # A reply may have been paid for already; one refusal must not hide it.
                     outcome = msgspec.structs.replace(outcome, kind="unbilled", retryable=True)
-                await self._settle(question, lane, admission.attempt, outcome)
+                if outcome.cut and not self._may_fetch_again(teacher, outcome, tries):
+                    outcome = settled_as_it_is(outcome)
+                await self._settle(question, teacher, lane, admission.attempt, outcome)
                 if outcome.kind == "unknown" and not outcome.ended:
                     self.unknown_since[question.key] = sent_us
-                if outcome.kind in ("billed", "refused"):
+                if outcome.kind in ("billed", "unpriced", "refused"):
                     return "", outcome
                 recovery = recovery or outcome.kind == "unknown"
                 if outcome.ended:
@@ -246,17 +255,17 @@ class Caller:
         )
 
     async def _chat(
-        self, question: Question, lane: Lane, attempt: str, price: TokenPrice
+        self, question: Question, teacher: Teacher, lane: Lane, attempt: str, price: TokenPrice
     ) -> Outcome:
         """Send once; what the teacher's window learns from it is told here."""
         lane.calls += 1
         sent = lane.now()
         try:
-            outcome = await self.calls.send(self.wire, attempt, question.body, price)
+            outcome = await self.calls.send(self._wire(teacher), attempt, question.body, price)
         except asyncio.CancelledError:
             lane.unknown += 1
             raise
-        if outcome.kind == "billed":
+        if outcome.kind in ("billed", "unpriced"):
             lane.succeeded(outcome.latency_ms)
         elif outcome.kind == "refused":
             lane.unreachable = False
@@ -270,26 +279,40 @@ class Caller:
             lane.unreachable = outcome.unreachable
         return outcome
 
-    async def _settle(self, question: Question, lane: Lane, attempt: str, outcome: Outcome) -> None:
-        """Count an outcome and write it to the ledger; durable on return."""
-        if outcome.kind == "billed":
+    async def _settle(
+        self, question: Question, teacher: Teacher, lane: Lane, attempt: str, outcome: Outcome
+    ) -> None:
+        """Write an outcome to the ledger, durable on return, and count it; judge it last."""
+        held = await self.calls.settle(self._wire(teacher), attempt, outcome)
+        if not held:
+            lane.stop("bound_violation: a bill passed its worst case")
+        lane.refused += outcome.kind == "refused"
+        if outcome.kind in ("billed", "unpriced"):
             lane.bought += 1
             lane.recovered += bool(outcome.source_id)
+            lane.unreadable += not outcome.readable
             lane.cost = Pico(lane.cost + (outcome.cost or 0))
             lane.prompt_tokens += outcome.prompt_tokens
             lane.cached_tokens += outcome.cached_tokens
             if self.answered:
                 self.answered.bought(question.call, outcome.body)
-        lane.refused += outcome.kind == "refused"
-        if not await self.calls.settle(self.wire, attempt, outcome):
-            lane.stop("bound_violation: a bill passed its worst case")
-        if outcome.stop == "account":
+        if outcome.stop == "account" and teacher.endpoint is None:
             self.account = outcome.detail
             for one in self.lanes.values():
                 one.stopped_account = not one.stopped or one.stopped_account
                 one.stop(outcome.detail)
-        elif outcome.stop == "teacher":
+        elif outcome.stop:
             lane.stop(outcome.detail)
+
+    def _wire(self, teacher: Teacher) -> Wire:
+        return self.wires[self.questions.teacher_set.endpoint_of(teacher).name]
+
+    def _may_fetch_again(self, teacher: Teacher, outcome: Outcome, tries: int) -> bool:
+        """Say whether the whole of a cut reply may be had for nothing: once, or as a hit."""
+        if outcome.source_id:
+            return tries < self.limits.attempts
+        endpoint = self.questions.teacher_set.endpoint_of(teacher)
+        return tries == 1 and endpoint.api == "openrouter" and endpoint.recovery_cache_s > 0
 
     # -- what is known and what is closed -----------------------------------------
 

@@ -20,10 +20,9 @@ from decimal import Decimal
 from typing import Any
 
 from composer_pipeline.actions import Action
-from composer_pipeline.chat.day_tools import ArgumentCheck, toolsets_of_day
-from composer_pipeline.chat.messages import parse_reply_message
-from composer_pipeline.lake.store import Lake
-from composer_pipeline.replay.provider.reading import choices_of
+from composer_pipeline.chat import ArgumentCheck, parse_reply_message, toolsets_of_day
+from composer_pipeline.lake import Lake
+from composer_pipeline.replay.provider import choices_of
 
 #: Whatever a reply can make the code below stumble over; all of it becomes a status.
 _ODD = (ValueError, TypeError, KeyError, AttributeError, RecursionError, ArithmeticError)

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from composer_pipeline.replay.provider.bounds import Anchor
+from composer_pipeline.replay.provider import Anchor
 from composer_pipeline.replay.teachers import PromptCache
 
 if TYPE_CHECKING:

@@ -57,6 +57,7 @@ class Lane:
         self.unreachable = False
         self.asked = self.done = 0
         self.calls = self.bought = self.recovered = self.cached = self.refused = self.unknown = 0
+        self.unreadable = 0
         self.cost = NOTHING
         self.prompt_tokens = self.cached_tokens = 0
         self.latencies: deque[float] = deque(maxlen=KEPT_LATENCIES)

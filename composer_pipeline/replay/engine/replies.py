@@ -14,12 +14,12 @@ from typing import Any
 
 import zstandard
 
-from composer_pipeline.chat.day_tools import ArgumentCheck
-from composer_pipeline.lake.store import Lake
-from composer_pipeline.redaction.text import redact_json, redact_text
+from composer_pipeline.chat import ArgumentCheck
+from composer_pipeline.lake import Lake
+from composer_pipeline.redaction import redact_json, redact_text
 from composer_pipeline.replay.engine.judgement import ReplyChecks, judge, names_of
-from composer_pipeline.replay.ledger.ledger import Ledger
-from composer_pipeline.replay.provider.reading import choices_of, read_reply
+from composer_pipeline.replay.ledger import Ledger
+from composer_pipeline.replay.provider import choices_of, read_reply
 
 #: Of a name that a reply tells, so much is shown in its row; the raw bytes have all of it.
 LONGEST_NAME = 200

@@ -4,6 +4,7 @@ Belongs here: the report, progress snapshots, and why teachers stopped. Does not
 how they are shown (the CLI and the assets).
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
@@ -12,9 +13,9 @@ import msgspec
 
 from composer_pipeline.errors import ComposerError
 from composer_pipeline.money import PICO
+from composer_pipeline.replay.endpoints import Endpoint
 from composer_pipeline.replay.engine.rate_limit import Lane
-from composer_pipeline.replay.ledger.ledger import ScopeStatus
-from composer_pipeline.replay.teachers import Endpoint
+from composer_pipeline.replay.ledger import ScopeStatus
 from composer_pipeline.reports import Report
 
 #: A :class:`Snapshot` about once a second.
@@ -83,7 +84,8 @@ class ReplayReport(msgspec.Struct, Report):
     unknown) are of this run's scope. ``by_day_teacher`` describes the partitions written.
     ``not_bought`` lists {state_id, teacher, why}; ``exhausted_scope`` names the ceiling
     that refused, or is empty. ``not_asked`` counts pairs that a selector left out. ``sweep``
-    says what the usage of the run's key showed, or is empty.
+    says what the usage of the run's key showed, or is empty. ``unreadable`` counts replies
+    that were paid for in this run, cannot be read and are kept.
     """
 
     run_id: str
@@ -105,6 +107,24 @@ class ReplayReport(msgspec.Struct, Report):
     not_bought: list[dict[str, str]]
     not_asked: int = 0
     sweep: str = ""
+    unreadable: int = 0
+
+    def problem(self) -> str:
+        """Return one sentence where money was spent or calls were made for nothing, or "".
+
+        For runs that no ceiling and no stopped teacher explains.
+        """
+        if self.unknown or self.unreadable:
+            return (
+                f"{self.unknown + self.unreadable} replies may have been paid for and were not"
+                f" delivered ({self.unknown} lost, {self.unreadable} unreadable and kept); they"
+                " stay charged, and lost ones are fetched by the next run"
+            )
+        if self.not_bought and not self.replies and not self.refused:
+            whys = Counter(pair["why"] for pair in self.not_bought)
+            (why, _), *_ = whys.most_common(1)
+            return f"no reply came: {len(self.not_bought)} questions were not answered ({why})"
+        return ""
 
     def stopped(self) -> list[TeacherStopped]:
         """Return a typed error for each teacher that was stopped."""
@@ -250,6 +270,7 @@ def replay_report(
         not_bought=not_bought,
         not_asked=sum(part.not_asked for part in by_teacher.values()),
         sweep=sweep,
+        unreadable=sum(lane.unreadable for lane in all_lanes),
     )
 
 

@@ -15,7 +15,6 @@ cache likes; then sweep what is still unknown against the key's usage; then writ
 
 import asyncio
 import contextlib
-import errno
 import os
 import signal
 import threading
@@ -26,10 +25,11 @@ from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING
 
-from composer_pipeline.errors import ComposerError
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.errors import ComposerError, StorageError
+from composer_pipeline.lake import Lake
 from composer_pipeline.money import Pico, ceiling_of
-from composer_pipeline.replay.catalogue.fetch import preflight
+from composer_pipeline.replay.catalogue import preflight
+from composer_pipeline.replay.endpoints import Endpoint
 from composer_pipeline.replay.engine.answers import Answered
 from composer_pipeline.replay.engine.caller import Caller
 from composer_pipeline.replay.engine.judgement import ReplyChecks
@@ -47,13 +47,11 @@ from composer_pipeline.replay.engine.report import (
 )
 from composer_pipeline.replay.engine.run_key import RunKey
 from composer_pipeline.replay.engine.task_group import Tasks
-from composer_pipeline.replay.ledger import rules
-from composer_pipeline.replay.ledger.group_commit import Commits
-from composer_pipeline.replay.ledger.ledger import Ledger, ledger_target
+from composer_pipeline.replay.ledger import Commits, Ledger, ledger_target, rules
 from composer_pipeline.replay.paid_call import PaidCalls
-from composer_pipeline.replay.provider.client import Wire
+from composer_pipeline.replay.provider import Wire
 from composer_pipeline.replay.questions import Questions
-from composer_pipeline.replay.selection.selector import Selector
+from composer_pipeline.replay.selection import Selector
 from composer_pipeline.replay.teachers import Teacher, TeacherSet
 from composer_pipeline.reports import Progress
 
@@ -111,12 +109,15 @@ def replay(
         InputError: a ceiling that is not above 0, a missing API key, an unknown teacher, a
             lake without states, a bucket lake without a ledger path.
         ComposerError: the endpoint cannot be reached, refuses the account or makes no key,
-            a disk is full, or a signal ended the run. Replies that were paid for are in the
-            ledger all the same, and in the lake unless its disk is full.
+            or a signal ended the run. Replies that were paid for are in the ledger and the lake.
+        StorageError: a disk is full or read-only. Replies that were paid for are in the ledger;
+            running again delivers them without paying.
     """
     ceiling = ceiling_of(Decimal(max_usd), "--max-usd")
     api_key = teacher_set.api_key()
     teacher_set.provisioning_key()
+    for endpoint in teacher_set.endpoints(teacher_set.teachers).values():
+        endpoint.key()
     questions = Questions(
         lake,
         teacher_set,
@@ -126,7 +127,7 @@ def replay(
         only_on_active_path=only_on_active_path,
     )
     lake.check_writable()
-    with _room_for(lake):
+    with _paid_replies_are_safe():
         questions.pin_tools()
     opened = ledger if isinstance(ledger, Ledger) else Ledger(ledger_target(lake, ledger))
     try:
@@ -145,7 +146,7 @@ def replay(
         )
         asyncio.run(run.main(api_key))
         controls = {teacher.name: teacher.control for teacher in questions.teachers}
-        with _room_for(lake):
+        with _paid_replies_are_safe():
             figures = write_replies(
                 lake, opened, list(controls), questions.days, run.caller.refusals, controls
             )
@@ -158,15 +159,13 @@ def replay(
 
 
 @contextlib.contextmanager
-def _room_for(lake: Lake) -> Iterator[None]:
+def _paid_replies_are_safe() -> Iterator[None]:
     try:
         yield
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        raise ComposerError(
-            f"lake {lake.url}: the disk is full; what was paid for is in the ledger,"
-            " run again when there is room"
+    except StorageError as error:
+        raise StorageError(
+            f"{error}; what was paid for is in the ledger: make room and run replay again,"
+            " it is delivered without paying twice"
         ) from error
 
 
@@ -251,12 +250,18 @@ class _Run:
         secret = await key.begin()
         connections = sum(teacher.concurrency for teacher in self.questions.teachers)
         try:
-            async with Wire(
-                self.teacher_set.endpoint,
-                secret,
-                read_timeout_s=self.limits.read_timeout_s,
-                connections=connections,
-            ) as self.caller.wire:
+            async with contextlib.AsyncExitStack() as open_wires:
+                self.caller.wires = {
+                    name: await open_wires.enter_async_context(
+                        Wire(
+                            endpoint,
+                            self._key_of(endpoint, secret),
+                            read_timeout_s=self.limits.read_timeout_s,
+                            connections=connections,
+                        )
+                    )
+                    for name, endpoint in self._endpoints().items()
+                }
                 await self._recover(key)
                 for name, verdict in self.questions.verdicts.items():
                     if verdict.stop:
@@ -267,6 +272,15 @@ class _Run:
             raise
         self.phase = "reading the bill"
         self.sweep = await key.finish()
+
+    def _endpoints(self) -> dict[str, Endpoint]:
+        """Return every endpoint of the run by name; the file's is always among them."""
+        main = self.teacher_set.endpoint
+        return {main.name: main} | self.teacher_set.endpoints(self.questions.teachers)
+
+    def _key_of(self, endpoint: Endpoint, of_the_run: str | None) -> str | None:
+        """Return the key to ask with: each endpoint sees its own alone."""
+        return of_the_run if endpoint == self.teacher_set.endpoint else endpoint.key()
 
     def _interrupt(self, loop: asyncio.AbstractEventLoop, signals: list[signal.Signals]) -> None:
         """Admit nothing more; what is in flight may finish. A second signal ends at once."""
@@ -283,8 +297,9 @@ class _Run:
         """Settle and fetch what earlier runs may have paid for, before anything is bought."""
         self.phase = "recovering"
         caller = self.caller
+        wire = caller.wires[self.teacher_set.endpoint.name]
         for attempt, generation in self.ledger.unsettled_generations():
-            cost = await caller.wire.generation_cost(generation)
+            cost = await wire.generation_cost(generation)
             if cost is not None:
                 await caller.commits.do(rules.reconcile(attempt, cost))
         # Noted before the sweep: what it settles has still to be fetched.

@@ -18,9 +18,8 @@ from collections.abc import Callable
 
 from composer_pipeline.errors import ComposerError
 from composer_pipeline.money import NOTHING, Pico, to_usd
-from composer_pipeline.replay.ledger import rules
-from composer_pipeline.replay.ledger.ledger import Ledger, NotQuiescent, SweepMismatch
-from composer_pipeline.replay.provider.keys import KeyService, KeyUnread, MintedKey, own_usage
+from composer_pipeline.replay.ledger import Ledger, NotQuiescent, SweepMismatch, rules
+from composer_pipeline.replay.provider import KeyService, KeyUnread, MintedKey, own_usage
 from composer_pipeline.replay.teachers import TeacherSet
 
 #: A key is made with at least this limit: no limit is written as 0.

@@ -2,3 +2,42 @@
 
 Does not belong here: HTTP, prices of models, and what a reply means.
 """
+
+from composer_pipeline.replay.ledger import rules
+from composer_pipeline.replay.ledger.group_commit import Commits
+from composer_pipeline.replay.ledger.ledger import (
+    Ledger,
+    budget_report,
+    existing_ledger,
+    open_ledger,
+)
+from composer_pipeline.replay.ledger.place import check_scope, ledger_target
+from composer_pipeline.replay.ledger.values import (
+    Admission,
+    Bill,
+    CacheHit,
+    Call,
+    NotQuiescent,
+    Reply,
+    ScopeStatus,
+    SweepMismatch,
+)
+
+__all__ = [
+    "Admission",
+    "Bill",
+    "CacheHit",
+    "Call",
+    "Commits",
+    "Ledger",
+    "NotQuiescent",
+    "Reply",
+    "ScopeStatus",
+    "SweepMismatch",
+    "budget_report",
+    "check_scope",
+    "existing_ledger",
+    "ledger_target",
+    "open_ledger",
+    "rules",
+]

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake import Lake
 
 LEDGER_VARIABLE = "COMPOSER_LEDGER"
 

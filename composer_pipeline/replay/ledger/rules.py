@@ -34,7 +34,7 @@ from composer_pipeline.replay.ledger.sweep import set_run_key, sweep
 from composer_pipeline.replay.ledger.values import Admission, Bill, CacheHit, Call, Reply
 
 __all__ = [
-    "adopt_dead", "leave", "lift_quarantine", "mark_sent", "mark_unknown", "outcome",
+    "adopt_dead", "keep", "leave", "lift_quarantine", "mark_sent", "mark_unknown", "outcome",
     "quarantine", "reconcile", "release", "reserve", "set_ceiling", "set_run_key", "settle",
     "sweep",
 ]  # fmt: skip
@@ -199,6 +199,23 @@ def mark_unknown(
         end(batch, attempt, "unknown", detail or "unknown")
         attempt.generation_id = generation or attempt.generation_id
         attempt.raw = packed
+
+    return Operation(run, attempt=attempt_id, ends=True)
+
+
+def keep(attempt_id: str, reply: Reply) -> Operation[None]:
+    """Keep the bytes of an answer whose cost nobody knows yet: its worst case stays charged.
+
+    The key has a reply then, so it is not asked again; its generation or a sweep may still
+    tell what it cost. Raises AttemptClosed where the attempt is not open.
+    """
+    body = pack(reply.body)
+
+    def run(batch: Batch) -> None:
+        attempt = _open_or_unknown(batch, attempt_id)
+        end(batch, attempt, "unknown", reply.detail or "no cost")
+        attempt.generation_id = reply.generation_id or attempt.generation_id
+        store(batch, attempt.key, "billed", reply, body, None, "bought")
 
     return Operation(run, attempt=attempt_id, ends=True)
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from composer_pipeline.errors import ComposerError
+from composer_pipeline.errors import ComposerError, StorageError
 from composer_pipeline.money import Pico
 
 
@@ -16,7 +16,7 @@ class AttemptClosed(RuntimeError):
     """The attempt is not open: it has ended, or was adopted because its owner seemed dead."""
 
 
-class LedgerFull(ComposerError):
+class LedgerFull(StorageError):
     """The ledger's disk is full. What was written before is intact."""
 
 

@@ -2,3 +2,7 @@
 
 Does not belong here: spending.
 """
+
+from composer_pipeline.replay.plan.plan import Plan, plan, selector_for
+
+__all__ = ["Plan", "plan", "selector_for"]

@@ -11,16 +11,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from composer_pipeline.actions import Action
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake import Lake
 from composer_pipeline.replay.plan.prompt_cache import DEFAULT_P, DEFAULT_Q
 from composer_pipeline.replay.questions import BYTES_PER_TOKEN
-from composer_pipeline.replay.selection.stopping import (
-    Decide,
-    clusters_of,
-    has_vote,
-    how_many,
-    spokesmen,
-)
+from composer_pipeline.replay.selection import Decide, clusters_of, has_vote, how_many, spokesmen
 from composer_pipeline.replay.teachers import Teacher
 
 if TYPE_CHECKING:

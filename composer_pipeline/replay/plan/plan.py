@@ -13,15 +13,14 @@ from typing import Any
 
 import msgspec
 
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake import Lake
 from composer_pipeline.money import PICO
-from composer_pipeline.replay.catalogue.fetch import Catalogue, fetch
-from composer_pipeline.replay.ledger.ledger import existing_ledger, ledger_target
+from composer_pipeline.replay.catalogue import Catalogue, fetch
+from composer_pipeline.replay.ledger import existing_ledger, ledger_target
 from composer_pipeline.replay.plan.history import Agreement, measure_agreement, measure_replies
 from composer_pipeline.replay.plan.strategies import Strategy, TeacherPlan, Work, pricing_of
 from composer_pipeline.replay.questions import Questions
-from composer_pipeline.replay.selection.curtailed import CurtailedSelector
-from composer_pipeline.replay.selection.stopping import Decide, Price, ask_order
+from composer_pipeline.replay.selection import CurtailedSelector, Decide, Price, ask_order
 from composer_pipeline.replay.teachers import Teacher, TeacherSet
 from composer_pipeline.reports import Progress, Report
 
@@ -104,12 +103,13 @@ def plan(
     )
     if catalogue is None and prices is None:
         catalogue = fetch(teacher_set, questions.teachers)
-    verdicts = catalogue.verdicts(questions.teachers) if catalogue else {}
+    at_the_router = teacher_set.at_the_router(questions.teachers)
+    verdicts = catalogue.verdicts(at_the_router) if catalogue else {}
     work = Work(questions, measure_replies(lake, questions.days))
     work.count(existing_ledger(ledger_target(lake, ledger)))
     pricings = {
         teacher.name: pricing_of(
-            teacher, verdicts.get(teacher.name), prices, teacher_set.endpoint.api
+            teacher, verdicts.get(teacher.name), prices, teacher_set.endpoint_of(teacher).api
         )
         for teacher in questions.teachers
     }
@@ -178,9 +178,9 @@ def selector_for(
         return None
     asked = teacher_set.select(None if teachers is None else list(teachers))
     catalogue = fetch(teacher_set, asked)
-    verdicts = catalogue.verdicts(asked) if catalogue else {}
+    verdicts = catalogue.verdicts(teacher_set.at_the_router(asked)) if catalogue else {}
     pricings = {
-        t.name: pricing_of(t, verdicts.get(t.name), None, teacher_set.endpoint.api)[0].base
+        t.name: pricing_of(t, verdicts.get(t.name), None, teacher_set.endpoint_of(t).api)[0].base
         for t in asked
     }
     return CurtailedSelector(

@@ -24,8 +24,8 @@ from decimal import Decimal
 import msgspec
 import orjson
 
-from composer_pipeline.replay.catalogue.model_records import Prices, Pricing
-from composer_pipeline.replay.selection.stopping import Cluster, how_many
+from composer_pipeline.replay.catalogue import Prices, Pricing
+from composer_pipeline.replay.selection import Cluster, how_many
 
 #: Agreement that is assumed where no replies were measured; a worked example, not a finding.
 DEFAULT_P, DEFAULT_Q = 0.6, 0.5

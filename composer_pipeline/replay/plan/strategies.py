@@ -11,9 +11,8 @@ from typing import Any
 import msgspec
 
 from composer_pipeline.money import PICO, to_pico
-from composer_pipeline.replay.catalogue.fetch import Verdict
-from composer_pipeline.replay.catalogue.model_records import Prices, Pricing
-from composer_pipeline.replay.ledger.ledger import Ledger
+from composer_pipeline.replay.catalogue import Prices, Pricing, Verdict
+from composer_pipeline.replay.ledger import Ledger
 from composer_pipeline.replay.plan.history import Agreement, Measured
 from composer_pipeline.replay.plan.prompt_cache import (
     BATCH_SHARE,
@@ -27,7 +26,7 @@ from composer_pipeline.replay.plan.prompt_cache import (
     reuse,
 )
 from composer_pipeline.replay.questions import Questions
-from composer_pipeline.replay.selection.stopping import Decide, Price, audited, choose, has_vote
+from composer_pipeline.replay.selection import Decide, Price, audited, choose, has_vote
 from composer_pipeline.replay.teachers import Teacher
 
 #: The smallest prefix that most providers cache, in tokens; the loopback server has none.

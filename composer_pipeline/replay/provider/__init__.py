@@ -2,3 +2,50 @@
 
 Does not belong here: the ledger, retries, and the order of calls.
 """
+
+from composer_pipeline.replay.provider.bounds import (
+    CACHE_WRITE,
+    Anchor,
+    anchor,
+    anchored_tokens,
+    worst_case,
+)
+from composer_pipeline.replay.provider.client import Wire, request_key, serialise
+from composer_pipeline.replay.provider.http import MOST_BYTES, ask, new_session
+from composer_pipeline.replay.provider.keys import KeyService, KeyUnread, MintedKey, own_usage
+from composer_pipeline.replay.provider.outcome import (
+    BUSY_STATUSES,
+    Outcome,
+    TokenPrice,
+    is_page,
+    pico_or_none,
+    settled_as_it_is,
+)
+from composer_pipeline.replay.provider.reading import choices_of, read_json, read_reply
+
+__all__ = [
+    "BUSY_STATUSES",
+    "CACHE_WRITE",
+    "MOST_BYTES",
+    "Anchor",
+    "KeyService",
+    "KeyUnread",
+    "MintedKey",
+    "Outcome",
+    "TokenPrice",
+    "Wire",
+    "anchor",
+    "anchored_tokens",
+    "ask",
+    "choices_of",
+    "is_page",
+    "new_session",
+    "own_usage",
+    "pico_or_none",
+    "read_json",
+    "read_reply",
+    "request_key",
+    "serialise",
+    "settled_as_it_is",
+    "worst_case",
+]

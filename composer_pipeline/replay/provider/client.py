@@ -19,8 +19,9 @@ import aiohttp
 import orjson
 from yarl import URL
 
-from composer_pipeline.chat.messages import Conversion, wire_messages
+from composer_pipeline.chat import Conversion, wire_messages
 from composer_pipeline.money import NOTHING, Pico, billed_pico
+from composer_pipeline.replay.endpoints import Endpoint
 from composer_pipeline.replay.provider.bounds import Anchor, anchor, anchored_tokens, worst_case
 from composer_pipeline.replay.provider.http import (
     MOST_BYTES,
@@ -42,7 +43,7 @@ from composer_pipeline.replay.provider.outcome import (
     read_json,
     too_large,
 )
-from composer_pipeline.replay.teachers import Endpoint, Teacher
+from composer_pipeline.replay.teachers import Teacher
 
 __all__ = [
     "BUSY_STATUSES", "Anchor", "Outcome", "TokenPrice", "Wire", "anchor", "anchored_tokens",

@@ -113,6 +113,8 @@ class Outcome(msgspec.Struct, frozen=True):
     ended: bool = False
     #: Whether ``body`` is the beginning of a reply whose rest was lost on its way.
     cut: bool = False
+    #: Whether ``body`` can be read as a reply.
+    readable: bool = True
     #: As the reply reports them; 0 where it does not, and for a cache hit.
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -181,7 +183,9 @@ def classify(
     source = _source(headers) if ok and not seen.cost else ""
     cut = reply is None and is_cut(body)
     if source and (cut or not body):
-        return Outcome("unbilled", detail="truncated reply", retryable=True, cut=cut, **known)
+        return Outcome(
+            "unbilled", detail="truncated reply", retryable=True, cut=cut, source_id=source, **known
+        )
     if source:
         return Outcome("billed", cost=NOTHING, source_id=source, **known)
     if cut or not body:
@@ -198,7 +202,7 @@ def _judged(
 ) -> Outcome:
     """Sort a whole response that is no refusal and no hit of the cache."""
     if reply is None:
-        return Outcome("unpriced", detail="unreadable", retryable=True, **known)
+        return Outcome("unpriced", detail="unreadable", readable=False, **known)
     cost = seen.cost
     if not seen.of_generation and seen.of_nothing:
         return Outcome("unbilled", detail="the model gave nothing", retryable=True, **known)
@@ -207,7 +211,7 @@ def _judged(
     if cost is None:
         absurd = isinstance(usage, dict) and usage.get("cost") is not None
         detail = "a cost that is none" if absurd else "reply without a cost"
-        return Outcome("unpriced", detail=detail, retryable=True, **known)
+        return Outcome("unpriced", detail=detail, **known)
     return Outcome("billed", cost=cost, **known)
 
 
@@ -279,11 +283,19 @@ def no_response(error: Exception, *, generation: str = "", status: int = 0) -> O
     )
 
 
+def settled_as_it_is(outcome: Outcome) -> Outcome:
+    """Return the outcome of a cut reply that is kept, because no whole one can be had."""
+    kept = msgspec.structs.replace(outcome, retryable=False, readable=False, cut=False)
+    if outcome.source_id:
+        return msgspec.structs.replace(kept, kind="billed", cost=NOTHING)
+    return msgspec.structs.replace(kept, kind="unpriced")
+
+
 def too_large(status: int, start: bytes, generation: str, latency: float, most: int) -> Outcome:
     """Return the outcome of a body beyond ``most`` bytes; its ``start`` is kept."""
     return Outcome(
         "unpriced", status, start, generation_id=label(generation), latency_ms=latency,
-        detail=f"a reply of more than {most} bytes", ended=True,
+        detail=f"a reply of more than {most} bytes", ended=True, readable=False,
     )  # fmt: skip
 
 

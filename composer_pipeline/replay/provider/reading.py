@@ -64,7 +64,7 @@ def is_cut(body: bytes) -> bool:
         _loads(text := _text(body))
     except json.JSONDecodeError as error:
         unfinished = error.msg.startswith("Unterminated string")
-        return unfinished or error.pos >= len(text.rstrip())
+        return unfinished or error.pos >= len(text.strip())
     except (ValueError, ArithmeticError, RecursionError):
         return False
     return False
@@ -100,15 +100,19 @@ def _text(body: bytes) -> str:
 
 
 def _loads(text: str) -> Any:
-    return json.loads(
-        text, parse_float=_number, parse_int=_number, parse_constant=lambda _: None, strict=False
-    )
+    # What follows the document (another one, padding) is not looked at.
+    return _LENIENT.raw_decode(text.lstrip())[0]
 
 
 def _number(text: str) -> int | Decimal | None:
     if len(text) > MOST_DIGITS:
         return None
     return int(text) if text.lstrip("-").isdecimal() else Decimal(text)
+
+
+_LENIENT = json.JSONDecoder(
+    parse_float=_number, parse_int=_number, parse_constant=lambda _: None, strict=False
+)
 
 
 def _storable(value: Any) -> Any:

@@ -1,1 +1,31 @@
 """Whom to ask next, and when enough has been asked. It knows no money and no HTTP."""
+
+from composer_pipeline.replay.selection.curtailed import CurtailedSelector
+from composer_pipeline.replay.selection.selector import Selector
+from composer_pipeline.replay.selection.stopping import (
+    Cluster,
+    Decide,
+    Price,
+    ask_order,
+    audited,
+    choose,
+    clusters_of,
+    has_vote,
+    how_many,
+    spokesmen,
+)
+
+__all__ = [
+    "Cluster",
+    "CurtailedSelector",
+    "Decide",
+    "Price",
+    "Selector",
+    "ask_order",
+    "audited",
+    "choose",
+    "clusters_of",
+    "has_vote",
+    "how_many",
+    "spokesmen",
+]

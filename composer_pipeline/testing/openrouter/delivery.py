@@ -16,9 +16,10 @@ import orjson
 from aiohttp import web
 
 from composer_pipeline.actions import Action
-from composer_pipeline.chat.messages import short_name
+from composer_pipeline.chat import short_name
 from composer_pipeline.testing.openrouter.billing import Bill, usd
 from composer_pipeline.testing.openrouter.faults import Fault
+from composer_pipeline.testing.openrouter.odd import odd_answer
 
 _exact = msgspec.json.Encoder(decimal_format="number")
 _HANG_S = 3600.0
@@ -129,6 +130,9 @@ async def deliver(
     if stream:
         headers["Content-Type"] = "text/event-stream"
         payload = b"".join(events(payload))
+    if kind == "odd" and fault:
+        odd = odd_answer(fault.code, payload)
+        return web.Response(body=odd.body, status=odd.status, headers=headers | odd.headers)
     if kind == "garble":
         return web.Response(body=payload[: len(payload) // 2], headers=headers)
     if kind not in ("truncate", "slow"):

@@ -12,6 +12,7 @@ import msgspec
 from aiohttp import web
 
 from composer_pipeline.errors import InputError
+from composer_pipeline.testing.openrouter.odd import ODD_ANSWERS, ODD_REFUSALS
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -38,13 +39,15 @@ class Fault(msgspec.Struct, frozen=True):
     The reply arrives and is billed: ``slow`` (in pieces over ``seconds``), ``length`` (cut
     off by the token limit), ``overcount`` and ``undercount`` (wrong tokens in ``usage``, the
     right cost), ``no_cost`` (no ``usage``), ``overcharge`` (billed a thousandfold),
-    ``misreport`` (``usage.cost`` is half of what is billed).
+    ``misreport`` (``usage.cost`` is half of what is billed), ``odd`` (the shape ``code`` of
+    ``testing.openrouter.odd``; ``odd_refusal`` likewise, and nothing is billed).
     """
 
     kind: Literal[
         "error", "gateway", "in_body", "moderation", "unavailable", "empty", "failed",
         "truncate", "garble", "reset", "hang", "lost_gateway",
         "slow", "length", "overcount", "undercount", "no_cost", "overcharge", "misreport",
+        "odd", "odd_refusal",
     ]  # fmt: skip
     status: int = 500
     retry_after: str | None = None
@@ -84,6 +87,12 @@ MIX: Mapping[str, tuple[Fault, int]] = {
     "402": (Fault("error", 402), 1),
     "privacy_restricted": (Fault("unavailable", code="privacy_restricted"), 1),
     "model_not_found": (Fault("unavailable", code="model_not_found"), 1),
+    **{name: (Fault("odd", code=name), 1) for name in ODD_ANSWERS},
+    # A code that is no status is not asked again, and a redirect stops a teacher.
+    **{
+        name: (Fault("odd_refusal", code=name), 0 if name in ("code_text", "redirect") else 1)
+        for name in ODD_REFUSALS
+    },
 }
 
 
@@ -194,6 +203,10 @@ def refusal(fault: Fault) -> web.Response | None:
     if fault.kind == "in_body":
         error = {"code": fault.status, "message": "the provider failed"}
         return web.json_response({"error": error | {"metadata": {"error_type": "server"}}})
+    if fault.kind == "odd_refusal":
+        status, headers, raw = ODD_REFUSALS[fault.code]
+        headers = {"Content-Type": "application/json"} | headers
+        return web.Response(status=status, headers=headers, body=raw)
     if fault.kind == "moderation":
         body = {"code": 403, "message": "flagged", "metadata": {"reasons": ["violence"]}}
         return web.json_response({"error": body}, status=403)

@@ -12,7 +12,7 @@ from typing import Any
 import zstandard
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake import Lake
 
 Row = dict[str, Any]
 BUFFER = 1 << 20

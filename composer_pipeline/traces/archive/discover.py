@@ -17,7 +17,7 @@ from typing import IO
 import zstandard
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.redaction.text import redact_text
+from composer_pipeline.redaction import redact_text
 from composer_pipeline.traces.archive.given_paths import SUFFIXES, expanded
 
 #: Files of Claude Code that are no sessions.

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake import Lake
 from composer_pipeline.reports import Progress
 from composer_pipeline.traces.archive.blobs import Row
 from composer_pipeline.traces.archive.plan import make_plan, manifest_of, unchanged

@@ -14,10 +14,7 @@ from datetime import UTC, datetime
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.traces.archive.discover import SourceFile
-from composer_pipeline.traces.reading.contents import parse_time
-from composer_pipeline.traces.reading.envelopes import KNOWN_TYPES
-from composer_pipeline.traces.reading.records import LineStats
-from composer_pipeline.traces.reading.sources import read_any
+from composer_pipeline.traces.reading import KNOWN_TYPES, LineStats, parse_time, read_any
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake import Lake
 from composer_pipeline.traces.archive.blobs import Row
 from composer_pipeline.traces.archive.discover import SourceFile, discover
 from composer_pipeline.traces.archive.heads import Head, assign_days, fallback_day, read_head

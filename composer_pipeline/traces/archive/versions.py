@@ -16,7 +16,7 @@ from typing import Any
 
 import zstandard
 
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake import Lake
 from composer_pipeline.traces.archive.blobs import BUFFER, Row, blob_name, open_archived
 from composer_pipeline.traces.archive.discover import SourceFile
 from composer_pipeline.traces.archive.heads import Head

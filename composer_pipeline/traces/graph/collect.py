@@ -13,7 +13,7 @@ further segments of a response, results right behind their call.
 from array import array
 from collections.abc import Iterable
 
-from composer_pipeline.redaction.text import user_names
+from composer_pipeline.redaction import user_names
 from composer_pipeline.traces.graph.nodes import (
     NONE,
     TRANSPARENT,
@@ -27,10 +27,15 @@ from composer_pipeline.traces.graph.sent_requests import Requests
 from composer_pipeline.traces.graph.side_records import SideRecords
 from composer_pipeline.traces.graph.subagents import Sidechains
 from composer_pipeline.traces.graph.uuid_index import UuidIndex
-from composer_pipeline.traces.reading.contents import GRAPH_TYPES, user_kind
-from composer_pipeline.traces.reading.decoding import message_of
-from composer_pipeline.traces.reading.envelopes import Record, RequestRecord
-from composer_pipeline.traces.reading.raw_json import decode_any, decode_text
+from composer_pipeline.traces.reading import (
+    GRAPH_TYPES,
+    Record,
+    RequestRecord,
+    decode_any,
+    decode_text,
+    message_of,
+    user_kind,
+)
 
 #: In ``parents``, in place of a position: a name that is not known yet, or never.
 UNRESOLVED = -2
@@ -75,22 +80,22 @@ class Collector:
         self.first_cwd: str | None = None
         self.boundaries: dict[int, int] = {}
         self.requests = Requests(self.pool.put, self.pool.load)
-        self.last_turn = (0, TRANSPARENT)
+        self.last_turn = NONE
         self._last_main = TRANSPARENT
-        self._count = 0
         self._cwds: set[str] = set()
         self._where: Where = (None, None, None)
-        self._late: list[tuple[int, int, list[Part]]] = []
+        self._late: list[tuple[int, list[Part]]] = []
 
     def read(self, records: Iterable[Record]) -> None:
         """Take records, in file order. Call :meth:`finish` behind the last one."""
-        # One loop over local names: it runs for each of up to millions of lines.
+        # One loop over local names, for speed: it runs for each of up to millions of lines.
+        # Only what has a uuid is in the graph; what no walk can meet leaves a name alone.
         index, get, find = self.index, self.index.get, self.index.find
         old, recent = self.index.old, self.index.RECENT
         parents, node_of, types = self.parents, self.node_of, self.types
         version, session_id, cwd = self._where
         first_time, last_time = self.first_time, self.last_time
-        subagent, last_main, count = self.subagent, self._last_main, self._count
+        subagent, last_main = self.subagent, self._last_main
         sidechains = self.sidechains
         for record in records:
             kind, agent_id = record.type or "", record.agent_id
@@ -113,7 +118,6 @@ class Collector:
                 continue
             if len(index) >= recent:
                 index.settle()
-            count += 1
             main = (agent_id is None and record.is_sidechain is not True) or subagent
             parent = NONE
             if (name := record.parent_uuid) is not None:
@@ -138,9 +142,9 @@ class Collector:
             if number != TRANSPARENT:
                 if parent >= 0 and node_of[parent] == number:
                     index[identity] = last_main = parent
-                    self.last_turn = (count, parent)
+                    self.last_turn = parent
                     continue
-                self.last_turn = (count, at)
+                self.last_turn = at
             index[identity] = at
             parents.append(parent)
             self.previous.append(last_main)
@@ -156,13 +160,13 @@ class Collector:
                 continue
             last_main = at
             if late:
-                self._late.append((count, at, late))
+                self._late.append((at, late))
             elif kind == "attachment":
                 self.sides.take_attachment(at, record)
             elif record.subtype is not None and kind not in ("assistant", "user"):
                 self.sides.take_boundary(at, kind, record)
         self.first_time, self.last_time = first_time, last_time
-        self._last_main, self._count = last_main, count
+        self._last_main = last_main
 
     def _placed(self, version: str | None, session_id: str | None, cwd: str | None) -> None:
         """Note a version, a session and a folder that differ from the record before."""
@@ -210,10 +214,10 @@ class Collector:
         """Attach results that came before their calls, and finish the subagents."""
         if self.sidechains is not None:
             self.sidechains.finish()
-        for count, at, parts in self._late:
+        # The calls stand behind them in the file, and so does the end of the active path.
+        for at, parts in self._late:
             number, _ = self.responses.take_results(parts)
             if number != TRANSPARENT:
                 self.node_of[at] = number
-                self.last_turn = max(self.last_turn, (count, at))
         self._late = []
         self.responses.finish()

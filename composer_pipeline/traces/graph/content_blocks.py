@@ -9,9 +9,14 @@ from typing import Any
 
 from composer_pipeline.traces.graph.nodes import Call, Part
 from composer_pipeline.traces.graph.pool import Pool
-from composer_pipeline.traces.reading.contents import Block, blocks_of, result_text
-from composer_pipeline.traces.reading.envelopes import Message
-from composer_pipeline.traces.reading.raw_json import decode_any, decode_text
+from composer_pipeline.traces.reading import (
+    Block,
+    Message,
+    blocks_of,
+    decode_any,
+    decode_text,
+    result_text,
+)
 
 _THINKING = ("thinking", "redacted_thinking")
 

@@ -13,8 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from composer_pipeline.traces.graph.pool import Pool
-from composer_pipeline.traces.reading.contents import Block
-from composer_pipeline.traces.reading.envelopes import Usage
+from composer_pipeline.traces.reading import Block, Usage
 
 #: In place of a node: the record is transparent. In place of a record or a piece: none.
 TRANSPARENT = -1

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import IO, Any
 
-from composer_pipeline.traces.reading.raw_json import decode_any, encode, trimmed
+from composer_pipeline.traces.reading import decode_any, encode, trimmed
 
 MEMORY = 4 << 20
 _CACHE_BYTES = 2 << 20

@@ -9,6 +9,7 @@ in the file: results are attached by the id of their call, never by their parent
 
 from typing import Any
 
+from composer_pipeline.json_values import text
 from composer_pipeline.traces.graph.content_blocks import PartMaker
 from composer_pipeline.traces.graph.nodes import (
     TRANSPARENT,
@@ -20,9 +21,7 @@ from composer_pipeline.traces.graph.nodes import (
 )
 from composer_pipeline.traces.graph.pool import Pool
 from composer_pipeline.traces.graph.sent_requests import reference
-from composer_pipeline.traces.reading.decoding import message_of
-from composer_pipeline.traces.reading.envelopes import EMPTY, Message, Record, Usage
-from composer_pipeline.traces.reading.raw_json import decode_any
+from composer_pipeline.traces.reading import EMPTY, Message, Record, Usage, decode_any, message_of
 
 
 class Responses:
@@ -58,8 +57,8 @@ class Responses:
         fast = message_of(record)
         given = {} if fast is not None else object_of(decode_any(record.message))
         head = fast or Message(
-            id=_text(given.get("id")),
-            model=_text(given.get("model")),
+            id=text(given.get("id")),
+            model=text(given.get("model")),
             usage=_usage(given.get("usage")),
         )
         model = head.model
@@ -171,7 +170,3 @@ def _usage(value: Any) -> Usage | None:
 def object_of(value: Any) -> dict[str, Any]:
     """Return a decoded object; an empty one for anything else."""
     return value if isinstance(value, dict) else {}
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None

@@ -13,8 +13,7 @@ back to the prefix that the turn graph gives.
 from collections.abc import Callable
 from typing import Any
 
-from composer_pipeline.traces.reading.envelopes import EMPTY, Record, RequestRecord
-from composer_pipeline.traces.reading.raw_json import decode_any
+from composer_pipeline.traces.reading import EMPTY, Record, RequestRecord, decode_any
 
 _ROLES = ("user", "assistant", "system")
 

@@ -9,9 +9,7 @@ from typing import Any
 from composer_pipeline.traces.graph.content_blocks import PartMaker
 from composer_pipeline.traces.graph.nodes import Note
 from composer_pipeline.traces.graph.responses import object_of
-from composer_pipeline.traces.reading.contents import text_of
-from composer_pipeline.traces.reading.envelopes import Record
-from composer_pipeline.traces.reading.raw_json import decode_any
+from composer_pipeline.traces.reading import Record, decode_any, text_of
 
 
 class SideRecords:

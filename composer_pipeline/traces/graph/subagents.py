@@ -13,9 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
-from composer_pipeline.traces.reading.contents import GRAPH_TYPES
-from composer_pipeline.traces.reading.decoding import embedded_record
-from composer_pipeline.traces.reading.envelopes import Record
+from composer_pipeline.traces.reading import GRAPH_TYPES, Record, embedded_record
 
 
 class Reads(Protocol):

@@ -14,8 +14,7 @@ from composer_pipeline.traces.graph.links import Linker
 from composer_pipeline.traces.graph.nodes import Node
 from composer_pipeline.traces.graph.pool import Pool, Redactor
 from composer_pipeline.traces.graph.walk import Walk
-from composer_pipeline.traces.reading.contents import Block, text_of
-from composer_pipeline.traces.reading.envelopes import Record
+from composer_pipeline.traces.reading import Block, Record, text_of
 
 #: Tools whose calls start a subagent.
 _STARTS_AGENTS = frozenset({"Task", "Agent"})

@@ -134,7 +134,7 @@ class Walk:
     def active(self) -> set[int]:
         """Return the nodes on the path from the last turn back to the start."""
         active: set[int] = set()
-        at: int | None = self.read.last_turn[1]
+        at: int | None = self.read.last_turn
         if at == NONE:
             return active
         seen: set[int] = set()

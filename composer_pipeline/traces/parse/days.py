@@ -15,15 +15,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake.store import Lake
-from composer_pipeline.redaction.text import redact_json
+from composer_pipeline.lake import Lake
+from composer_pipeline.redaction import redact_json
 from composer_pipeline.reports import Progress, Report
-from composer_pipeline.traces.graph.pool import Redactor
+from composer_pipeline.traces.graph import Redactor
 from composer_pipeline.traces.parse.files import OnFile, Row, parse_file
 from composer_pipeline.traces.parse.tables import row_order, write_day
-from composer_pipeline.traces.states.extract import Extracted
-from composer_pipeline.traces.states.message_store import MessageStore
-from composer_pipeline.traces.states.state_rows import Rows
+from composer_pipeline.traces.states import Extracted, MessageStore, Rows
 
 #: Objects that the garbage collector tracks, before it looks for cycles among the new ones.
 _COLLECT_AFTER = 200_000

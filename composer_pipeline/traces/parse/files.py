@@ -9,16 +9,19 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from composer_pipeline.lake.store import Lake
-from composer_pipeline.traces.archive.blobs import open_archived
-from composer_pipeline.traces.graph.pool import Redactor
-from composer_pipeline.traces.graph.turns import Trajectory
-from composer_pipeline.traces.reading.records import LineStats
-from composer_pipeline.traces.reading.sources import read_any
-from composer_pipeline.traces.states.counts import Facts, facts_of
-from composer_pipeline.traces.states.extract import Extracted, Source, extract
-from composer_pipeline.traces.states.message_store import MessageStore
-from composer_pipeline.traces.states.state_rows import Rows
+from composer_pipeline.lake import Lake
+from composer_pipeline.traces.archive import open_archived
+from composer_pipeline.traces.graph import Redactor, Trajectory
+from composer_pipeline.traces.reading import LineStats, read_any
+from composer_pipeline.traces.states import (
+    Extracted,
+    Facts,
+    MessageStore,
+    Rows,
+    Source,
+    extract,
+    facts_of,
+)
 
 OnFile = Callable[[str, Facts, set[str], set[str]], None]
 

@@ -14,8 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from composer_pipeline.traces.parse.files import Row
-from composer_pipeline.traces.states.extract import Extracted
-from composer_pipeline.traces.states.identity import blake
+from composer_pipeline.traces.states import Extracted, blake
 
 #: Beyond this many characters two first prompts are not told apart.
 _GROUP_PROMPT_CHARS = 2000

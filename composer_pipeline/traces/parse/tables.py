@@ -15,13 +15,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from composer_pipeline.lake.columns import numbers
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake import Lake, numbers
 from composer_pipeline.traces.parse.files import Row
 from composer_pipeline.traces.parse.groups import session_rows
-from composer_pipeline.traces.states.extract import Extracted
-from composer_pipeline.traces.states.message_store import MessageStore
-from composer_pipeline.traces.states.state_rows import Rows
+from composer_pipeline.traces.states import Extracted, MessageStore, Rows
 
 
 def write_day(

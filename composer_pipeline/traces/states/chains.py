@@ -14,7 +14,7 @@ their own.
 from array import array
 from collections.abc import Iterable
 
-from composer_pipeline.traces.graph.turns import Trajectory
+from composer_pipeline.traces.graph import Trajectory
 from composer_pipeline.traces.states.identity import blake
 from composer_pipeline.traces.states.messages import Composer
 

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from composer_pipeline.traces.graph.turns import Trajectory
-from composer_pipeline.traces.reading.records import LineStats
+from composer_pipeline.traces.graph import Trajectory
+from composer_pipeline.traces.reading import LineStats
 
 Facts = dict[str, Any]
 

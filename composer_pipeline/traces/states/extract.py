@@ -8,11 +8,9 @@ a state saw (``traces.states.chains``), reading files, and which of two copies o
 from dataclasses import dataclass, field
 from typing import Any
 
-from composer_pipeline.redaction.text import redact_text
-from composer_pipeline.traces.graph.nodes import Node
-from composer_pipeline.traces.graph.turns import Trajectory
-from composer_pipeline.traces.reading.contents import parse_time, text_of
-from composer_pipeline.traces.reading.records import LineStats
+from composer_pipeline.redaction import redact_text, redaction_version
+from composer_pipeline.traces.graph import Node, Trajectory
+from composer_pipeline.traces.reading import LineStats, parse_time, text_of
 from composer_pipeline.traces.states.chains import Chains
 from composer_pipeline.traces.states.counts import Facts
 from composer_pipeline.traces.states.failures import corrections, failure_of
@@ -230,6 +228,7 @@ class _Extractor:
             "path": self.source.path,
             "sha256": self.source.sha256,
             "parent_call": self.source.parent_call,
+            "redaction_version": redaction_version(),
             "project": project,
             "first_prompt": self.out.first_prompt[:500],
             "models": sorted(facts["models"]),

@@ -24,9 +24,8 @@ no hint. An action with several failed calls takes the class that is first in th
 import re
 from dataclasses import dataclass
 
-from composer_pipeline.traces.graph.nodes import Call, Node
-from composer_pipeline.traces.graph.turns import Trajectory
-from composer_pipeline.traces.reading.contents import result_text, text_of
+from composer_pipeline.traces.graph import Call, Node, Trajectory
+from composer_pipeline.traces.reading import result_text, text_of
 from composer_pipeline.traces.states.counts import REJECTION
 from composer_pipeline.traces.states.soft_failures import MAY_BE_SOFT, command_of, looks_failed
 

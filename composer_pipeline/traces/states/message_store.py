@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from composer_pipeline.lake.columns import column, numbers, utf8
-from composer_pipeline.lake.tables import MESSAGES
-from composer_pipeline.redaction.user_rules import redaction_version
-from composer_pipeline.traces.graph.pool import Counts
+from composer_pipeline.lake import MESSAGES, column, numbers, utf8
+from composer_pipeline.redaction import redaction_version
+from composer_pipeline.traces.graph import Counts
 
 _HEADS = {
     role: b'{"role":"%s","content":' % role.encode()

@@ -16,11 +16,8 @@ from typing import Any
 
 import orjson
 
-from composer_pipeline.traces.graph.nodes import NONE, Call, Node, Part
-from composer_pipeline.traces.graph.pool import Counts, Pool
-from composer_pipeline.traces.graph.turns import Trajectory
-from composer_pipeline.traces.reading.contents import blocks_of, result_text, text_of
-from composer_pipeline.traces.reading.raw_json import encode
+from composer_pipeline.traces.graph import NONE, Call, Counts, Node, Part, Pool, Trajectory
+from composer_pipeline.traces.reading import blocks_of, encode, result_text, text_of
 from composer_pipeline.traces.states.message_store import MessageStore
 
 #: What the client sends for a call whose result was never recorded.

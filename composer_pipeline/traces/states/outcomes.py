@@ -9,8 +9,7 @@ from typing import Any
 
 import msgspec
 
-from composer_pipeline.traces.graph.nodes import Call, Node
-from composer_pipeline.traces.graph.turns import Trajectory
+from composer_pipeline.traces.graph import Call, Node, Trajectory
 from composer_pipeline.traces.states.counts import REJECTION
 from composer_pipeline.traces.states.failures import CANCELLED, EDITS
 from composer_pipeline.traces.states.soft_failures import LineStart, command_of

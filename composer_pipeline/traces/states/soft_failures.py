@@ -6,7 +6,7 @@ belong here: results that are marked as errors (``traces.states.failures``).
 
 import re
 
-from composer_pipeline.traces.graph.nodes import Call
+from composer_pipeline.traces.graph import Call
 
 
 class LineStart:

@@ -9,8 +9,7 @@ from datetime import datetime
 import msgspec
 import pyarrow as pa
 
-from composer_pipeline.lake.columns import column
-from composer_pipeline.lake.tables import STATES
+from composer_pipeline.lake import STATES, column
 
 #: Rows that are kept as objects until they become one Arrow table.
 _BATCH_ROWS = 4096

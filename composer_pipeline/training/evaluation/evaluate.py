@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake import Lake
 from composer_pipeline.reports import Progress, Report
 from composer_pipeline.training.checkout import repo_root
 from composer_pipeline.training.process import run_process

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake import Lake
 from composer_pipeline.training.data import Pair, pair
 from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import TrainingRecipe

@@ -9,17 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.preferences.actions.levels import Level, Situation, level
+from composer_pipeline.preferences.actions.levels import Situation, level
+from composer_pipeline.preferences.actions.tool_rules import Level
 from composer_pipeline.preferences.agreement.eligibility import (
-    ballots,
-    count_kinds,
     is_own,
-    lineage_of,
-    lineages_of,
     loosest_terms,
     screen,
 )
 from composer_pipeline.preferences.agreement.languages import language_of
+from composer_pipeline.preferences.agreement.lineage import lineage_of, lineages_of
 from composer_pipeline.preferences.agreement.vote import Reply, tier_of, vote
 from tests.fixtures.states import made_state
 
@@ -99,61 +97,7 @@ def test_the_language_of_the_user_counts_and_files_do_not():
     assert screen(user(ENGLISH), READ, [rep("a", preamble)])[1] == []
 
 
-# -- rows of the lake ------------------------------------------------------------------
-
-
-def row(status, action=None, detail=""):
-    return {"teacher": "t", "family": "f", "model": "m", "status": status, "action": action,
-            "detail": detail}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("status", "detail", "kind"),
-    [
-        ("unusable", "arguments of Bash are not JSON", "not_json"),
-        ("unusable", "arguments of Bash are not a JSON object", "not_json"),
-        ("unusable", "the reply has neither text nor a tool call", "empty"),
-        ("unusable", "no choices", "empty"),
-        ("unusable", "finish_reason length", "cut_off"),
-        ("unusable", "a tool that was not offered", "unknown_tool"),
-        ("unusable", "Edit without new_string", "missing_argument"),
-        ("unusable", "something else", "unusable"),
-        ("refused", "moderation", "refused"),
-        ("unknown", "timeout", "no_outcome"),
-    ],
-)
-def test_rows_are_named(status, detail, kind):
-    usable, out = ballots([row(status, None, detail), row("ok", READ.to_json())])
-    assert [reply.action for reply in usable] == [READ]
-    assert (out[0].kind, out[0].detail) == (kind, detail)
-    assert count_kinds(out) == {kind: 1}
-
-
-def test_judge_and_kinds_agree():
-    """The phrases come from the reading of replies; they must not drift apart."""
-    from composer_pipeline.chat.day_tools import ArgumentCheck
-    from composer_pipeline.replay.engine.judgement import judge
-
-    def reply(**message):
-        return {"choices": [{"finish_reason": "tool_calls", "message": message}]}
-
-    def call(name, arguments):
-        return {"tool_calls": [{"function": {"name": name, "arguments": arguments}}]}
-
-    schema = {"type": "object", "required": ["command"],
-              "properties": {"command": {"type": "string"}}}  # fmt: skip
-    check = ArgumentCheck([{"function": {"name": "Bash", "parameters": schema}}])
-    bad = {
-        "not_json": reply(**call("Bash", "{oops")),
-        "empty": reply(content=" "),
-        "unknown_tool": reply(**call("Fly", "{}")),
-        "missing_argument": reply(**call("Bash", "{}")),
-        "bad_argument": reply(**call("Bash", '{"command": 3}')),
-        "cut_off": {"choices": [{"finish_reason": "length", "message": {"content": "x"}}]},
-    }
-    for kind, body in bad.items():
-        status, detail, action = judge(body, check)
-        assert ballots([row(status, action, detail)])[1][0].kind == kind
+# -- replies that say nothing ---------------------------------------------------------
 
 
 def test_an_empty_reply_does_not_vote():
@@ -254,7 +198,7 @@ def test_winners_agree_among_themselves(own, replies):
     assert got.n_agree >= 2
     assert got.winner in got.members
     pairs = {frozenset(names): far for *names, far in got.levels}
-    from composer_pipeline.preferences.actions.canonical import mutates
+    from composer_pipeline.preferences.actions.mutation import mutates
 
     for x, y in itertools.combinations(got.members, 2):
         far = pairs[frozenset((x.teacher, y.teacher))]

@@ -10,8 +10,9 @@ import pytest
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.errors import ComposerError
 from composer_pipeline.preferences.agreement.semantic_judge import SemanticJudge
+from composer_pipeline.replay.endpoints import Endpoint
 from composer_pipeline.replay.ledger.ledger import Ledger
-from composer_pipeline.replay.teachers import Endpoint, Teacher
+from composer_pipeline.replay.teachers import Teacher
 from composer_pipeline.testing.openrouter.server import Asked, Fault, LoopbackOpenRouter
 from composer_pipeline.testing.personas import PersonaName, Script
 

@@ -7,14 +7,10 @@ import pytest
 
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.preferences.actions.file_knowledge import apply_edits, known_content
-from composer_pipeline.preferences.actions.levels import Level
-from composer_pipeline.preferences.agreement.vote import (
-    Reply,
-    _complete_linkage,
-    home_of,
-    tier_of,
-    vote,
-)
+from composer_pipeline.preferences.actions.tool_rules import Level
+from composer_pipeline.preferences.agreement.clusters import complete_linkage
+from composer_pipeline.preferences.agreement.situations import home_of
+from composer_pipeline.preferences.agreement.vote import Reply, tier_of, vote
 from tests.fixtures.states import made_state
 
 
@@ -79,16 +75,16 @@ def test_no_replies():
     assert (got.winner_action, got.n_families, got.winner_level) == (None, 0, Level.NONE)
 
 
-def test_complete_linkage_does_not_chain():
+def testcomplete_linkage_does_not_chain():
     near, far = Level.L2, Level.L4
     distance = [[Level.L0, near, far], [near, Level.L0, near], [far, near, Level.L0]]
-    assert _complete_linkage([False] * 3, distance) == [[0, 1], [2]]
+    assert complete_linkage([False] * 3, distance) == [[0, 1], [2]]
 
 
 def test_closest_clusters_merge_first():
     near, far = Level.L1, Level.L2
     distance = [[Level.L0, far, Level.L4], [far, Level.L0, near], [Level.L4, near, Level.L0]]
-    assert _complete_linkage([False] * 3, distance) == [[1, 2], [0]]
+    assert complete_linkage([False] * 3, distance) == [[1, 2], [0]]
 
 
 def test_mutating_actions_need_l1_and_reading_ones_l2():

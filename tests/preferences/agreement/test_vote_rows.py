@@ -3,7 +3,7 @@
 import pytest
 
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.preferences.actions.levels import Level
+from composer_pipeline.preferences.actions.tool_rules import Level
 from composer_pipeline.preferences.agreement.vote import Reply, vote
 from composer_pipeline.preferences.agreement.vote_rows import REASONS, level_of, reason_of
 from tests.fixtures.states import made_state

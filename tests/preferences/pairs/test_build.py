@@ -12,7 +12,9 @@ from composer_pipeline.chat.tools import Toolset
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.agreement.vote import Reply, vote
 from composer_pipeline.preferences.hints.from_errors import build_hints
-from composer_pipeline.preferences.pairs.build import build_pairs, pair_row, usable_replies
+from composer_pipeline.preferences.pairs.build import build_pairs
+from composer_pipeline.preferences.pairs.pair_row import pair_row
+from composer_pipeline.preferences.pairs.replies import usable_replies
 from composer_pipeline.preferences.rules import PreferenceRules
 from composer_pipeline.testing.personas import Script
 from composer_pipeline.testing.sample_sessions.bundled import answers, sample_sessions_dir

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from composer_pipeline.preferences.actions.levels import Level
+from composer_pipeline.preferences.actions.tool_rules import Level
 from composer_pipeline.preferences.quality.rater_agreement import (
     agreement_matrix,
     noise_floor,

@@ -5,7 +5,8 @@ import random
 import pytest
 
 from composer_pipeline.preferences.quality.figures import separability_figure
-from composer_pipeline.preferences.quality.separability import FEATURES, separability
+from composer_pipeline.preferences.quality.separability import separability
+from composer_pipeline.preferences.quality.style_features import FEATURES
 from composer_pipeline.preferences.rules import Separability
 
 

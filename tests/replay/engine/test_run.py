@@ -182,7 +182,7 @@ def test_unbilled_faults_cost_nothing(
     assert sum(report.by_teacher["careful"].errors.values()) == 12
 
 
-@pytest.mark.parametrize("kind", ["reset", "truncate", "garble", "hang", "no_cost"])
+@pytest.mark.parametrize("kind", ["reset", "truncate", "garble", "hang"])
 def test_lost_replies_are_fetched_again_for_nothing(
     lake: Lake, teacher_set: TeacherSet, serve: Serve, kind: Any
 ) -> None:
@@ -197,6 +197,22 @@ def test_lost_replies_are_fetched_again_for_nothing(
     assert ledger_sums(lake) == (server.billed, 0, 0)
     rows = lake.rows("replies")
     assert {row["obtained"] for row in rows} == {"recovered"}
+    assert sum(row["cost_picodollars"] for row in rows) == server.billed
+
+
+def test_a_reply_without_a_cost_is_kept_and_its_cost_asked(
+    lake: Lake, teacher_set: TeacherSet, serve: Serve
+) -> None:
+    """It is not asked again; without somebody who tells its cost it stays charged."""
+    server = serve(faults=lambda asked: Fault("no_cost"), generation_endpoint=False)
+    report = run(lake, teacher_set, teachers=["careful"], max_states=5)
+    assert (report.replies, report.calls, server.hits) == (5, 5, 0)
+    assert ledger_sums(lake)[2] >= server.billed
+    server.generation_endpoint = True
+    assert run(lake, teacher_set, teachers=["careful"], max_states=5).calls == 0
+    assert ledger_sums(lake) == (server.billed, 0, 0)
+    rows = lake.rows("replies")
+    assert {row["status"] for row in rows} == {"ok"}
     assert sum(row["cost_picodollars"] for row in rows) == server.billed
 
 

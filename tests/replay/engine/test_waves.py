@@ -1,7 +1,7 @@
 """Waves, bounded work, tighter reservations, progress, and teachers that stop."""
 
 import asyncio
-import errno
+import shutil
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from composer_pipeline.actions import Action
-from composer_pipeline.errors import ComposerError
+from composer_pipeline.errors import ComposerError, StorageError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.replay.engine import run as engine
 from composer_pipeline.replay.engine.caller import Caller
@@ -22,6 +22,7 @@ from composer_pipeline.replay.teachers import Teacher, TeacherSet
 from composer_pipeline.testing.openrouter.server import Asked, Fault, LoopbackOpenRouter
 from composer_pipeline.testing.states import write_sessions
 from composer_pipeline.trace_states import TraceState
+from tests.places import fill
 
 Serve = Callable[..., LoopbackOpenRouter]
 
@@ -277,26 +278,30 @@ def test_a_full_disk_under_the_ledger_ends_the_run_and_loses_nothing(
     assert (status.spent, status.reserved, status.unknown) == (server.billed, 0, 0)
 
 
-def test_a_full_disk_under_the_lake_is_told_in_one_sentence(
-    lake: Lake, teacher_set: TeacherSet, serve: Serve, monkeypatch: pytest.MonkeyPatch
+def test_a_full_disk_under_the_lake_loses_nothing_that_was_paid_for(
+    lake: Lake, small_disk: Path, tmp_path: Path, teacher_set: TeacherSet, serve: Serve
 ) -> None:
     server = serve()
-
-    def no_room(*args: Any, **options: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Lake, "write", no_room)
-        with pytest.raises(ComposerError, match="disk is full"):
-            run(lake, teacher_set)
+    lake = Lake(shutil.copytree(lake.root, small_disk / "lake"))
+    books = {"ledger": tmp_path / "ledger.db"}
+    ballast = fill(small_disk)
+    with pytest.raises(StorageError, match="No space left on device"):
+        run(lake, teacher_set, **books)
     assert server.bills == []  # what teachers are offered is kept first
-    with monkeypatch.context() as patch:
-        patch.setattr(engine, "write_replies", no_room)
-        with pytest.raises(ComposerError, match="disk is full"):
-            run(lake, teacher_set)
+    ballast.unlink()
+
+    def full_at_the_end(seen: Snapshot) -> None:
+        if seen.done == seen.total:
+            fill(small_disk)
+
+    with pytest.raises(StorageError, match="what was paid for is in the ledger: make room"):
+        run(lake, teacher_set, on_progress=full_at_the_end, **books)
     assert len(server.bills) == 48
-    assert run(lake, teacher_set).calls == 0
+    assert lake.rows("replies") == []
+    ballast.unlink()
+    assert run(lake, teacher_set, **books).calls == 0
     assert len(lake.rows("replies")) == 48
+    assert len(server.bills) == 48
 
 
 def test_a_refusal_does_not_hide_a_reply_that_was_paid_for(

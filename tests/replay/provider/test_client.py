@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from composer_pipeline.chat.day_tools import ArgumentCheck
+from composer_pipeline.chat.arguments import ArgumentCheck
 from composer_pipeline.chat.messages import Conversion
 from composer_pipeline.chat.tools import tool_schemas
 from composer_pipeline.replay.engine.judgement import judge
@@ -65,21 +65,22 @@ def test_half_a_cache_hit_is_no_reply() -> None:
     """It cost nothing, and the paid reply is still there to be fetched."""
     headers = {"x-openrouter-cache-source-id": "gen-0"}
     outcome = sort_out(200, json.dumps(GOOD).encode()[:40], **headers)
-    assert (outcome.kind, outcome.retryable, outcome.source_id) == ("unbilled", True, "")
+    assert (outcome.kind, outcome.retryable, outcome.source_id) == ("unbilled", True, "gen-0")
+    assert outcome.cut
 
 
 @pytest.mark.parametrize(
     ("status", "body", "kind", "retryable", "stop"),
     [
         (200, b'{"choices": [', "unknown", True, ""),
-        (200, {**GOOD, "usage": {}}, "unpriced", True, ""),
+        (200, {**GOOD, "usage": {}}, "unpriced", False, ""),
         (502, b"<html>", "unknown", True, ""),
         (524, b"", "unknown", True, ""),
         (502, failure(502, "provider_unavailable"), "unbilled", True, ""),
         (429, failure(429, "rate_limit_exceeded"), "unbilled", True, ""),
         (429, b"slow down", "unbilled", True, ""),
         (200, failure(502, "server"), "unbilled", True, ""),
-        (200, {"choices": [{"finish_reason": None}], "usage": {}}, "unpriced", True, ""),
+        (200, {"choices": [{"finish_reason": None}], "usage": {}}, "unpriced", False, ""),
         (200, {"choices": [{}], "usage": {"completion_tokens": 0}}, "unbilled", True, ""),
         (200, {**GOOD, "choices": [{"finish_reason": "error"}], "usage": {}}, "unbilled", True, ""),
         (400, failure(400, "context_length_exceeded"), "refused", False, ""),

@@ -7,16 +7,18 @@ import sys
 import time
 import zlib
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 import pytest
 
 from composer_pipeline.errors import ComposerError, InputError
-from composer_pipeline.replay.catalogue import fetch as catalogue
+from composer_pipeline.replay.catalogue import fetch
+from composer_pipeline.replay.endpoints import Endpoint
 from composer_pipeline.replay.provider.client import Wire
 from composer_pipeline.replay.provider.http import proxy_of
 from composer_pipeline.replay.provider.outcome import Outcome
-from composer_pipeline.replay.teachers import Endpoint, TeacherSet
+from composer_pipeline.replay.teachers import TeacherSet
 from tests.fixtures.odd_server import odd_server, response
 
 GOOD = {
@@ -135,7 +137,7 @@ def test_a_catalogue_that_is_a_page_or_moves_is_said(teacher_set: TeacherSet) ->
         with odd_server(lambda *_, a=answer: iter([a])) as server:
             moved = teacher_set.endpoint.model_copy(update={"base_url": server.url})
             with pytest.raises(ComposerError, match=word):
-                catalogue.fetch(teacher_set.model_copy(update={"endpoint": moved}))
+                fetch(teacher_set.model_copy(update={"endpoint": moved}))
 
 
 def test_a_catalogue_that_drips_ends(
@@ -147,11 +149,11 @@ def test_a_catalogue_that_drips_ends(
             time.sleep(0.1)
             yield b" "
 
-    monkeypatch.setattr(catalogue, "TOTAL_S", 0.5)
+    monkeypatch.setattr(import_module("composer_pipeline.replay.catalogue.fetch"), "TOTAL_S", 0.5)
     started = time.monotonic()
     with odd_server(drip) as server:
         slow = teacher_set.endpoint.model_copy(update={"base_url": server.url})
-        assert catalogue.fetch(teacher_set.model_copy(update={"endpoint": slow})) is None
+        assert fetch(teacher_set.model_copy(update={"endpoint": slow})) is None
     assert time.monotonic() - started < 3
 
 

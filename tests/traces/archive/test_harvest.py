@@ -1,6 +1,8 @@
 """Harvest and parse: nothing shrinks, days stay, bad input leaves the lake as it was."""
 
+import json
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +11,10 @@ import pytest
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.trace_states import load_state, load_states
+from composer_pipeline.traces.archive import discover
 from composer_pipeline.traces.archive.blobs import blob_name, read_blob
 from composer_pipeline.traces.archive.harvest import days_changed, harvest, session_days
+from composer_pipeline.traces.archive.plan import make_plan
 from composer_pipeline.traces.ingest import ingest
 from composer_pipeline.traces.parse import is_current, parse_days
 
@@ -302,3 +306,101 @@ def test_a_touched_file_is_not_a_change(lake: Lake, projects: Path, script: Any)
     os.utime(path, (1, 1))
     assert ingest(lake, [projects]).parse.days == []
     assert days_changed(lake, [projects]) == []
+
+
+def test_a_state_belongs_to_the_session_that_its_record_names(
+    lake: Lake, projects: Path, script: Any
+) -> None:
+    """A file repeats records of another session, without saying that it is a fork."""
+    origin = talk(script, "z-origin")
+    origin.write(projects)
+    copy = script("a-copy")
+    copy.add("system", subtype="local_command")
+    copy.lines += origin.lines
+    copy.leaf = json.loads(origin.lines[-1])["uuid"]
+    copy.say("own", "mine", uuid="a-own")
+    copy.write(projects)
+    ingest(lake, [projects])
+    assert {state.message_id: state.session_id for state in load_states(lake)} == {
+        "z-origin-m0": "z-origin",
+        "z-origin-m1": "z-origin",
+        "own": "a-copy",
+    }
+
+
+def test_a_group_is_named_by_the_earliest_file(lake: Lake, projects: Path, script: Any) -> None:
+    later, earlier, other = script("s1", "2026-11-17"), script("s1"), script("s2", "2026-11-18")
+    for s, prompt in ((later, "later task"), (earlier, "first task"), (other, "First  task")):
+        s.user(prompt, uuid=f"u-{prompt}")
+        s.say(f"m-{prompt}", "done", uuid=f"a-{prompt}")
+    later.write(projects, "a.jsonl")
+    earlier.write(projects, "b.jsonl")
+    other.write(projects, "c.jsonl")
+    ingest(lake, [projects])
+    assert len({row["group_id"] for row in lake.rows("sessions")}) == 1
+
+
+@pytest.mark.parametrize("days", [("2026-11-17", "2026-11-18"), ("2026-11-18", "2026-11-17")])
+def test_the_earliest_file_decides_the_day_whatever_its_name(
+    lake: Lake, projects: Path, script: Any, days: tuple[str, str]
+) -> None:
+    for name, day in zip("ab", days, strict=True):
+        s = script("s1", day)
+        s.say(f"m-{name}", "x", uuid=name)
+        s.write(projects, f"{name}.jsonl")
+    ingest(lake, [projects])
+    assert lake.days("states") == ["2026-11-17"]
+    assert len(ids(lake)) == 2
+
+
+def test_a_day_is_that_of_utc(lake: Lake, projects: Path, script: Any) -> None:
+    s = script("s1", "2026-11-17")
+    s.user("go", timestamp="2026-11-17T01:30:00.000+03:00")
+    s.say("m1", "x", timestamp="2026-11-16T20:31:00-02:00")
+    s.write(projects)
+    ingest(lake, [projects])
+    (state,) = load_states(lake)
+    assert state.day == "2026-11-16"
+    assert state.ts == datetime(2026, 11, 16, 22, 31, tzinfo=UTC)
+
+
+def test_every_rewrite_keeps_its_bytes(lake: Lake, projects: Path, script: Any) -> None:
+    """Three files in one place, none of which continues another."""
+    found = set()
+    for number in range(3):
+        s = script("s1")
+        s.user(f"task {number}" + "!" * number)
+        s.say(f"m{number}", "done")
+        s.write(projects)
+        ingest(lake, [projects])
+        found.add(s.data)
+        assert {state.message_id for state in load_states(lake)} == {
+            f"m{n}" for n in range(number + 1)
+        }
+    assert {read_blob(lake, row["sha256"]) for row in lake.rows("raw_files")} == found
+
+
+def test_a_file_that_is_emptied_while_it_is_harvested_is_no_obstacle(
+    lake: Lake, projects: Path, script: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when Claude Code rewrites a file: truncated first, then written."""
+    s = talk(script)
+    path = s.write(projects)
+    talk(script, "s2").write(projects)
+    read = discover.SourceFile.open
+
+    def emptied(source: Any) -> Any:
+        if source.file == path:
+            path.write_bytes(b"")
+        return read(source)
+
+    plan = make_plan({}, [projects])  # heads are read before bytes
+    monkeypatch.setattr("composer_pipeline.traces.archive.harvest.make_plan", lambda *_: plan)
+    with monkeypatch.context() as patch:
+        patch.setattr(discover.SourceFile, "open", emptied)
+        ingest(lake, [projects])
+    monkeypatch.undo()
+    assert {state.session_id for state in load_states(lake)} == {"s2"}
+    path.write_bytes(s.data)
+    ingest(lake, [projects])
+    assert {state.session_id for state in load_states(lake)} == {"s1", "s2"}

@@ -288,3 +288,98 @@ def test_a_session_id_that_is_no_text_is_no_obstacle(lake: Lake, projects: Any) 
     ingest(lake, [projects])
     states = list(load_states(lake))
     assert [(s.message_id, s.session_id) for s in states] == [("m1", "\ufffd")]
+
+
+def test_a_queued_prompt_on_a_glued_line_is_in_the_prefix(
+    lake: Lake, projects: Any, script: Any
+) -> None:
+    s = script()
+    s.user("go")
+    s.say("m1", "one")
+    s.add("attachment", attachment={"type": "queued_command", "prompt": "and lint"})
+    s.lines[-2:] = ["".join(s.lines[-2:])]  # the newline between the two was never written
+    s.leaf = "s1-3"
+    s.say("m2", "two", uuid="s1-4")
+    states = states_of(lake, projects, s)
+    assert labels(states["m2"].messages) == ["u:go", "a:one", "u:and lint"]
+
+
+def test_the_usage_of_a_response_is_that_of_its_largest_line(
+    lake: Lake, projects: Any, script: Any
+) -> None:
+    """Each line repeats the usage; the first ones are written before the end is known."""
+    s = script()
+    s.user("go")
+    for number, tokens in enumerate((1, 7, 7, 5)):
+        s.say("m1", f"part {number}")
+        record = json.loads(s.lines[-1])
+        record["message"]["usage"]["output_tokens"] = tokens
+        s.lines[-1] = json.dumps(record)
+    state = states_of(lake, projects, s)["m1"]
+    assert (state.input_tokens, state.output_tokens) == (15, 7)
+
+
+def test_the_first_result_of_a_call_counts(lake: Lake, projects: Any, script: Any) -> None:
+    """The next request contained it; what was appended later, no model saw."""
+    s = script()
+    s.user("go")
+    s.call("m1", "t1")
+    s.result("t1", "what the model saw")
+    s.say("m2", "done")
+    s.result("t1", "what came later")
+    assert labels(states_of(lake, projects, s)["m2"].messages)[-1] == "u:what the model saw"
+
+
+def test_a_record_behind_a_compaction_lands_on_what_it_kept(
+    lake: Lake, projects: Any, script: Any
+) -> None:
+    """The next prompt names the last preserved record as its parent, not the summary."""
+    s = script()
+    s.user("one")
+    s.say("m1", "1")
+    head = s.user("two")
+    tail = s.say("m2", "2")
+    kept = {"uuids": [head, tail], "anchorUuid": "s1-6"}
+    metadata = {"preservedMessages": kept}
+    s.add("system", subtype="compact_boundary", parent=None, compactMetadata=metadata)
+    s.user("summary", isCompactSummary=True)
+    s.user("three", parent=tail)
+    s.say("m3", "3")
+    states = states_of(lake, projects, s)
+    assert labels(states["m3"].messages) == ["u:summary", "u:two", "a:2", "u:three"]
+
+
+def test_a_compaction_that_names_its_parent_does_not_follow_itself(
+    lake: Lake, projects: Any, script: Any
+) -> None:
+    """The boundary stands before the copies: its own parent is the record, not a copy."""
+    s = script()
+    s.user("one")
+    s.say("m1", "1")
+    tail = s.say("m2", "2")
+    kept = {"uuids": [tail], "anchorUuid": "s1-5"}
+    s.add("system", subtype="compact_boundary", compactMetadata={"preservedMessages": kept})
+    s.user("summary", isCompactSummary=True)
+    s.user("three", parent=tail)
+    s.say("m3", "3")
+    states = states_of(lake, projects, s)
+    assert labels(states["m3"].messages) == ["u:one", "a:1", "a:2", "u:summary", "a:2", "u:three"]
+
+
+def test_attachments_are_no_proof_where_contents_were_replaced(
+    lake: Lake, projects: Any, script: Any
+) -> None:
+    fidelity = []
+    for replaced in (False, True):
+        s = script(f"s{replaced:d}")
+        s.user("go")
+        s.add("attachment", attachment={"type": "date"}, rendered="It is Monday.")
+        if replaced:
+            s.add("content-replacement", toolUseId="t0")
+        s.say(f"m{replaced:d}", "done")
+        s.write(projects)
+        ingest(lake, [projects])
+    for state in load_states(lake):
+        assert labels(state.messages) == ["u:go", "u:It is Monday."]
+        fidelity.append(state.fidelity)
+    assert fidelity == ["attachments_rendered", "reconstructed"]

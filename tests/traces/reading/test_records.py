@@ -30,6 +30,7 @@ def line(number: int, **fields: Any) -> str:
         (line(1) + line(2) + "\n", ["u1", "u2"], 1, 0, 1),
         (line(1) + " \0\t" + line(2) + "\n", ["u1", "u2"], 1, 0, 1),
         (line(1) + '{"type": "us\n', ["u1"], 1, 1, 0),
+        (line(1) + line(2) + '{"type": "us\n', ["u1", "u2"], 1, 1, 0),
         ("// a comment\n" + line(1) + "\n\n  \n", ["u1"], 2, 1, 0),
         ("[1, 2]\n" + line(1), ["u1"], 2, 1, 0),
         (line(1) + "\0\n", ["u1"], 1, 0, 0),

@@ -25,6 +25,13 @@ from composer_pipeline.preferences.actions.shell.plain_lines import (
     ordered,
     read_plain,
 )
+from composer_pipeline.preferences.actions.shell.tree_words import (
+    EXPANSIONS,
+    heredoc,
+    short_name,
+    substitution,
+    text_of,
+)
 from composer_pipeline.preferences.actions.shell.words import (
     ansi_c,
     double_quoted,
@@ -38,9 +45,6 @@ _HEREDOC_PARTS = frozenset(
     {"heredoc_start", "heredoc_body", "heredoc_end", "file_redirect", "herestring_redirect"}
 )
 _ARGUMENTS = frozenset({"word", "number", "string", "raw_string", "concatenation"})
-_EXPANSIONS = frozenset(
-    {"simple_expansion", "expansion", "command_substitution", "arithmetic_expansion"}
-)
 _STATEMENTS = frozenset(
     {"command", "pipeline", "list", "redirected_statement", "declaration_command",
      "unset_command", "variable_assignment", "variable_assignments", "test_command",
@@ -233,7 +237,7 @@ class _Reader:
         for child in node.children:
             if child.type == "variable_assignment":
                 # The grammar also takes a first word such as --x=1 for an assignment.
-                named = ASSIGNMENT.match(_text(child)) is not None
+                named = ASSIGNMENT.match(text_of(child)) is not None
                 (env if named else words).append(self._assignment(child))
             elif child.type.endswith("_redirect"):
                 redirects.extend(self._redirect(child))
@@ -241,13 +245,13 @@ class _Reader:
             elif child.is_named:
                 words.append(self._word(child))
             elif child.type not in ("\n", ";"):
-                words.append(_text(child))
+                words.append(text_of(child))
         return Stage(tuple(words), env=tuple(env), redirects=ordered(redirects))
 
     def _assignment(self, node: Any) -> str:
         value = node.child_by_field_name("value")
         if value is None or value.type == "array":
-            return _text(node)
+            return text_of(node)
         name = self._source[node.start_byte : value.start_byte].decode("utf-8", "surrogatepass")
         return name + self._word(value)
 
@@ -257,15 +261,15 @@ class _Reader:
         if kind == "command_name" and node.children:
             return self._word(node.children[0], start=start)
         if kind in ("word", "number", "special_character", "variable_name", "extglob_pattern"):
-            return unescaped(_text(node), start=start)
+            return unescaped(text_of(node), start=start)
         if kind == "raw_string":
-            return literal(_text(node)[1:-1], start=start)
+            return literal(text_of(node)[1:-1], start=start)
         if kind == "string":
             return self._string(node, start=start)
         if kind == "ansi_c_string":
-            return ansi_c(_text(node), start=start)
+            return ansi_c(text_of(node), start=start)
         if kind == "concatenation":
-            text = _text(node)
+            text = text_of(node)
             # Quotes inside braces decide whether they expand; such a word stays as it is.
             if re.search(r"\{[^}]*['\"\\]", text):
                 return text
@@ -277,18 +281,18 @@ class _Reader:
                 out += self._word(child, start=start and not out)
             return out if position == node.end_byte else text
         if kind == "command_substitution":
-            return _substitution(_text(node))
-        return _text(node)
+            return substitution(text_of(node))
+        return text_of(node)
 
     def _string(self, node: Any, *, start: bool) -> str:
         begin, end = node.start_byte + 1, node.end_byte - 1
         if self._source[node.start_byte : begin] != b'"':
-            return _text(node)
+            return text_of(node)
         out = ""
         for child in node.children:
-            if child.type in _EXPANSIONS:
+            if child.type in EXPANSIONS:
                 out += self._plain(begin, child.start_byte, start=start and not out)
-                out += f'"{_named(self._word(child))}"'
+                out += f'"{short_name(self._word(child))}"'
                 begin = child.end_byte
         return out + self._plain(begin, end, start=start and not out)
 
@@ -308,14 +312,14 @@ class _Reader:
 
     def _redirect(self, node: Any) -> tuple[str, ...]:
         if node.type == "heredoc_redirect":
-            return (_heredoc(node, self._source),)
+            return (heredoc(node, self._source),)
         operator, target = "", ""
         named = [c for c in node.children if c.is_named and c.type != "file_descriptor"]
         if named:
             target = self._word(named[0])
         for child in node.children:
             if not child.is_named or child.type == "file_descriptor":
-                operator += _text(child)
+                operator += text_of(child)
         if node.type == "herestring_redirect":
             return (operator + target,)
         if operator.endswith("&") and (target.isdigit() or target == "-" or operator[0] == "<"):
@@ -355,42 +359,7 @@ class _Reader:
                 word = self._word(child)
                 out.append(f"\\{word}" if _OPERATOR.fullmatch(word) else word)
             else:
-                out.append(_text(child))
+                out.append(text_of(child))
         if not node.children:
-            out.append(_text(node))
+            out.append(text_of(node))
         return out
-
-
-def _substitution(text: str) -> str:
-    """Write backticks as ``$(…)`` where nothing inside is escaped."""
-    if text[0] == "`" and "\\" not in text:
-        text = f"$({text[1:-1]})"
-    return f"$({text[2:-1].strip()})" if text.startswith("$(") else text
-
-
-def _named(text: str) -> str:
-    """Write ``${X}`` as ``$X``; only inside quotes, where the name ends with its piece."""
-    return re.sub(r"^\$\{(\w+)\}$", r"$\1", text)
-
-
-def _heredoc(node: Any, source: bytes) -> str:
-    """Return ``<<`` and the body, marked where the body is expanded."""
-    start = next((_text(c) for c in node.children if c.type == "heredoc_start"), "")
-    body = next((c for c in node.children if c.type == "heredoc_body"), None)
-    text = ""
-    if body is not None:
-        # The grammar leaves out blanks before the first word of the body.
-        begin = body.start_byte
-        while begin and source[begin - 1 : begin] in (b" ", b"\t", b"\n"):
-            begin -= 1
-        begin = source.index(b"\n", begin) + 1 if b"\n" in source[begin : body.end_byte] else begin
-        text = source[begin : body.end_byte].decode("utf-8", "surrogatepass")
-    if any(c.type == "<<-" for c in node.children):
-        text = re.sub(r"(?m)^\t+", "", text)
-    expanded = not re.search(r"['\"\\]", start) and re.search(r"[$`\\]", text)
-    return ("<<$" if expanded else "<<'") + text
-
-
-def _text(node: Any) -> str:
-    data: bytes = node.text or b""
-    return data.decode("utf-8", "surrogatepass")

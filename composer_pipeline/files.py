@@ -1,0 +1,99 @@
+"""A file replaced atomically: readers see the old one or the new one, whole.
+
+Belongs here: the temporary name beside a file, making it durable, the rename, and which
+failures of a disk are the user's mistake. Does not belong here: what is written.
+"""
+
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from composer_pipeline.errors import InputError, StorageError
+
+
+class Replacement:
+    """The new content of a file, beside it until :meth:`commit`.
+
+    The folder is made where it is missing. The file gets the mode that the umask gives.
+
+    Raises:
+        OSError: here and in every method, the file cannot be written; it is as it was.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self._temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+        self.stream = self._temporary.open("xb")
+
+    def commit(self) -> None:
+        """Make the new content durable, then visible."""
+        self.stream.flush()
+        os.fsync(self.stream.fileno())
+        self.stream.close()
+        self._temporary.replace(self.path)
+        folder = os.open(self.path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)  # else a power cut can undo the rename
+        finally:
+            os.close(folder)
+
+    def discard(self) -> None:
+        """Drop what was written and not committed."""
+        try:
+            self.stream.close()
+        finally:
+            self._temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(what: str) -> Iterator[None]:
+    """Say in one sentence why a place cannot be written.
+
+    Args:
+        what: the place, for example ``lake s3://bucket/lake``.
+
+    Raises:
+        InputError: it cannot be the place at all: a file stands where a folder must.
+        StorageError: it is full, read-only or gone.
+    """
+    try:
+        yield
+    except (NotADirectoryError, IsADirectoryError, FileExistsError) as error:
+        raise InputError(f"{what} is not writable: {reason(error)}") from error
+    except OSError as error:
+        raise StorageError(f"{what} is not writable: {reason(error)}") from error
+
+
+@contextmanager
+def replacing(path: Path, what: str = "") -> Iterator[IO[bytes]]:
+    """Yield a stream whose bytes are the file's once the block has ended well.
+
+    Args:
+        path: the file.
+        what: what the file is called in errors; its path when empty.
+
+    Raises:
+        InputError, StorageError: as :func:`writing`; the file is as it was.
+    """
+    with writing(what or str(path)):
+        new = Replacement(path)
+        try:
+            yield new.stream
+            new.commit()
+        finally:
+            new.discard()
+
+
+def replace(path: Path, data: bytes | str, what: str = "") -> None:
+    """Replace a file's content as :func:`replacing`; text is written as UTF-8."""
+    with replacing(path, what) as stream:
+        stream.write(data.encode() if isinstance(data, str) else data)
+
+
+def reason(error: OSError) -> str:
+    """One line of why a write failed; a bucket's own message has a page of debugging."""
+    return error.strerror or str(error).partition("\n")[0][:200] or type(error).__name__

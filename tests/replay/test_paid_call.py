@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from composer_pipeline.money import Pico
+from composer_pipeline.replay.endpoints import Endpoint
 from composer_pipeline.replay.ledger import rules
 from composer_pipeline.replay.ledger.group_commit import Commits
 from composer_pipeline.replay.ledger.ledger import Ledger
@@ -14,7 +15,6 @@ from composer_pipeline.replay.ledger.values import Call
 from composer_pipeline.replay.paid_call import PaidCalls
 from composer_pipeline.replay.provider.client import Wire
 from composer_pipeline.replay.provider.outcome import Outcome, TokenPrice
-from composer_pipeline.replay.teachers import Endpoint
 
 CALL = Call("state", "t", "session", "2026-11-16", {})
 ENDPOINT = Endpoint.model_validate(

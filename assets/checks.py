@@ -1,21 +1,22 @@
 """Blocking checks: a stage that breaks one of these stops everything after it.
 
-Belongs here: checks of what is in the lake now, in SQL over its DuckDB views where
-they can be. They do not trust the code that wrote the tables.
+Belongs here: what blocks, and what a violation is called. Does not belong here: the queries
+(``lake.violations``); they do not trust the code that wrote the tables.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 
 import dagster as dg
 
 from assets.partitions import partition_days
 from assets.resources import LakeResource, RecipesResource, TeachersResource
-from composer_pipeline.lake import Lake
-
-
-def _violations(lake: Lake, sql: str) -> list[str]:
-    return [str(row[0]) for row in lake.query(sql)]
+from composer_pipeline.lake import (
+    Lake,
+    doubled_states,
+    groups_in_two_splits,
+    incomplete_prefixes,
+    pairs_without_difference,
+)
 
 
 def _result(bad: Sequence[str], what: str) -> dg.AssetCheckResult:
@@ -29,61 +30,27 @@ def _result(bad: Sequence[str], what: str) -> dg.AssetCheckResult:
 @dg.asset_check(asset="raw_sessions", blocking=True)
 def raw_sessions_never_shrink(lake: LakeResource) -> dg.AssetCheckResult:
     """No archived session is shorter than at the last check, and all bytes are there."""
-    from composer_pipeline.traces.archive import blob_name
+    from composer_pipeline.traces.archive import shrunk_or_lost
 
-    store = lake.open()
-    now = {
-        path: [int(size), sha]
-        for path, size, sha in store.query("SELECT path, size, sha256 FROM raw_files")
-    }
-    name = "checks/raw_sessions_high_water.json"
-    before = json.loads(store.get_bytes(name)) if store.exists(name) else {}
-    bad = [path for path, (size, _) in before.items() if now.get(path, [-1])[0] < size]
-    bad += [
-        path
-        for path, sha in store.query(
-            "SELECT path, unnest(coalesce(pieces, [sha256])) FROM raw_files"
-        )
-        if not store.exists(blob_name(sha))
-    ]
-    if not bad:
-        store.put_bytes(name, json.dumps(now, sort_keys=True).encode())
-    return _result(sorted(set(bad)), "archived sessions shrank or lost their bytes")
+    return _result(shrunk_or_lost(lake.open()), "archived sessions shrank or lost their bytes")
 
 
 @dg.asset_check(asset="trace_states", blocking=True)
 def state_ids_unique(lake: LakeResource) -> dg.AssetCheckResult:
     """No state id stands in two rows, over all days."""
-    bad = _violations(
-        lake.open(), "SELECT state_id FROM states GROUP BY state_id HAVING count(*) > 1"
-    )
-    return _result(bad, "state ids stand more than once")
+    return _result(doubled_states(lake.open()), "state ids stand more than once")
 
 
 @dg.asset_check(asset="trace_states", blocking=True)
 def prefixes_complete(lake: LakeResource) -> dg.AssetCheckResult:
     """Every state's prefix is whole: its chain is long enough and its messages exist."""
-    bad = _violations(
-        lake.open(),
-        """
-        SELECT s.state_id FROM states s LEFT JOIN chains c USING (chain_id, day)
-        WHERE s.n_messages + CAST(s.action IS NULL AS INT) > coalesce(len(c.messages), 0)
-        UNION ALL
-        SELECT u.chain_id FROM (SELECT chain_id, day, unnest(messages) AS n FROM chains) u
-        ANTI JOIN messages m USING (n, day)
-        """,
-    )
-    return _result(bad, "states have an incomplete prefix")
+    return _result(incomplete_prefixes(lake.open()), "states have an incomplete prefix")
 
 
 @dg.asset_check(asset="preference_pairs", blocking=True)
 def chosen_differs_from_rejected(lake: LakeResource) -> dg.AssetCheckResult:
     """No pair prefers an action to itself."""
-    bad = _violations(
-        lake.open(),
-        "SELECT pair_id FROM pairs WHERE CAST(chosen AS VARCHAR) = CAST(rejected AS VARCHAR)",
-    )
-    return _result(bad, "pairs have chosen equal to rejected")
+    return _result(pairs_without_difference(lake.open()), "pairs have chosen equal to rejected")
 
 
 def _accounted(store: Lake, stages: Sequence[str], tags: Mapping[str, str]) -> dg.AssetCheckResult:
@@ -148,18 +115,7 @@ def chosen_not_told_by_style(lake: LakeResource, recipes: RecipesResource) -> dg
 @dg.asset_check(asset="training_dataset", blocking=True)
 def no_group_in_two_splits(lake: LakeResource) -> dg.AssetCheckResult:
     """No group and no session is in two splits, in any config of the dataset."""
-    bad = _violations(
-        lake.open(),
-        """
-        WITH every AS (
-          SELECT group_id, session_id, split FROM dataset_pairs
-          UNION ALL SELECT group_id, session_id, split FROM dataset_groups
-          UNION ALL SELECT group_id, session_id, split FROM dataset_hints)
-        SELECT group_id FROM every GROUP BY group_id HAVING count(DISTINCT split) > 1
-        UNION SELECT session_id FROM every GROUP BY session_id HAVING count(DISTINCT split) > 1
-        """,
-    )
-    return _result(bad, "groups are in two splits")
+    return _result(groups_in_two_splits(lake.open()), "groups are in two splits")
 
 
 def build_budget_checks(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetChecksDefinition]:

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 
 import cyclopts
 
-from composer_pipeline.cli import preferences, replay, traces, training
+from composer_pipeline.cli import preferences, redaction, replay, traces, training
 from composer_pipeline.cli.common import app
 from composer_pipeline.errors import BudgetExhausted, ComposerError, InputError
 
 #: Importing a module registers its commands, in the order of the help page.
-COMMANDS = (traces, replay, preferences, training)
+COMMANDS = (traces, redaction, replay, preferences, training)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -8,4 +8,7 @@ from composer_pipeline.lake.parquet import encode_parquet, table_from_rows
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.lake.tables import JSON_LIST, MESSAGES, NORMALIZED_PAIRS, PAIRS, SCHEMA_VERSION, STATES, TABLES, TableSpec
 
-__all__ = ["JSON_LIST", "Lake", "MESSAGES", "NORMALIZED_PAIRS", "PAIRS", "SCHEMA_VERSION", "STATES", "TABLES", "TableSpec", "column", "encode_parquet", "numbers", "table_from_rows", "utf8",]
+from composer_pipeline.lake.violations import doubled_states, groups_in_two_splits, incomplete_prefixes, pairs_without_difference
+
+__all__ = [
+    "doubled_states", "groups_in_two_splits", "incomplete_prefixes", "pairs_without_difference","JSON_LIST", "Lake", "MESSAGES", "NORMALIZED_PAIRS", "PAIRS", "SCHEMA_VERSION", "STATES", "TABLES", "TableSpec", "column", "encode_parquet", "numbers", "table_from_rows", "utf8",]

@@ -4,6 +4,7 @@ Belongs here: finding and replacing secrets, names and places in texts and JSON 
 Does not belong here: where texts come from or where they go.
 """
 
+from composer_pipeline.redaction.explain import Explanation, explain_file
 from composer_pipeline.redaction.people import user_names
 from composer_pipeline.redaction.text import find_secrets, redact_json, redact_text, redact_value
 from composer_pipeline.redaction.user_rules import (
@@ -14,7 +15,9 @@ from composer_pipeline.redaction.user_rules import (
 
 __all__ = [
     "REDACTION_VERSION",
+    "Explanation",
     "RedactionRules",
+    "explain_file",
     "find_secrets",
     "redact_json",
     "redact_text",

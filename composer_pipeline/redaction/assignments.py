@@ -2,7 +2,7 @@
 
 Belongs here: which names tell of a secret, and which values are literal secrets rather
 than code. Does not belong here: secrets with a shape of their own
-(``redaction.patterns``).
+(``redaction.tables.patterns``).
 """
 
 import re

@@ -1,7 +1,7 @@
 r"""The rules of redaction as functions of a text.
 
 Belongs here: one function for each way of finding private text, and which of them a
-text needs. Does not belong here: the tables (``redaction.patterns``) and the walk
+text needs. Does not belong here: the tables (``redaction.tables.patterns``) and the walk
 over values (``redaction.text``).
 """
 
@@ -11,7 +11,6 @@ from functools import partial
 
 import orjson
 
-from composer_pipeline.redaction import patterns as kinds
 from composer_pipeline.redaction.assignments import (
     ASSIGNMENT_GATE,
     ASSIGNMENT_LITERALS,
@@ -27,10 +26,19 @@ from composer_pipeline.redaction.literals import (
     is_literal_secret,
 )
 from composer_pipeline.redaction.people import (
+    AUTHOR_GATE,
+    AUTHOR_LITERALS,
+    BLAME_GATE,
     DOMAIN,
     EMAIL_KEPT,
     HOMES,
+    OWNER_GATE,
+    PROMPT_GATE,
     SERVICE_USERS,
+    find_authors,
+    find_blamed,
+    find_owners,
+    find_prompts,
     is_personal,
     is_route,
     local_start,
@@ -44,6 +52,7 @@ from composer_pipeline.redaction.structures import (
     find_cookies,
     find_kubernetes,
 )
+from composer_pipeline.redaction.tables import patterns as kinds
 from composer_pipeline.redaction.tables.contexts import CONTEXTS, Context
 from composer_pipeline.redaction.tables.programs import PROGRAMS
 from composer_pipeline.redaction.user_rules import RedactionRules, second_net
@@ -84,7 +93,7 @@ class Rules:
             self._add(f"file/{extra.kind}", (extra.literal,) if extra.literal else (), pattern)
         for kind, hints, body in kinds.SHAPES:
             shape = partial(self._shape, kind, hints, kinds.compile_kind(body))
-            self._add(f"shape/{kind}", hints, shape)
+            self._add(f"shape/{kind}", hints, shape, kinds.SHAPE_GATES.get(kind, ""))
         self._add("view/base64", ENCODED_LITERALS, self._encoded)
         for row in CONTEXTS:
             context = partial(self._context, row, kinds.compile_kind(row.pattern))
@@ -99,6 +108,10 @@ class Rules:
         self._add("account", kinds.ACCOUNT_LITERALS, self._account)
         self._add("keyed", _KEYED_LITERALS, _nothing, _KEYED_GATE)
         self._add("assigned", ASSIGNMENT_LITERALS, self._assigned, ASSIGNMENT_GATE)
+        self._add("author", AUTHOR_LITERALS, partial(self._finder, find_authors), AUTHOR_GATE)
+        self._add("blame", (")",), partial(self._finder, find_blamed), BLAME_GATE)
+        self._add("prompt", ("@",), partial(self._finder, find_prompts), PROMPT_GATE)
+        self._add("owner", ("rw", "r-x"), partial(self._finder, find_owners), OWNER_GATE)
         self._add("email", ("@",), self._email, _EMAIL_GATE)
         self._add("host/url", kinds.URL_HOST_LITERALS, partial(self._host, kinds.URL_HOST))
         self._add("host/ssh", kinds.SSH_LITERALS, partial(self._host, kinds.SSH_TARGET))
@@ -107,7 +120,7 @@ class Rules:
             named = re.compile(rf"(?<![A-Za-z0-9_-])(?i:{re.escape(name)})(?![A-Za-z0-9_-])")
             self._add("file/host", (name,), partial(self._named_host, named))
         for literal, home in HOMES:
-            gate = _DRIVE_GATE if literal == "users" else ""
+            gate = _HOME_GATES.get(literal, "")
             self._add(
                 f"home/{literal.strip('/-')}", (literal,), partial(self._home, literal, home), gate
             )
@@ -190,7 +203,7 @@ class Rules:
         return value in self._allow or any(p.fullmatch(value) for p in self._allow_patterns)
 
     def _kept(self, value: str) -> bool:
-        return "[SECRET_" in value or "[EMAIL_" in value or self._allowed(value)
+        return _REPLACED.search(value) is not None or self._allowed(value)
 
     def _finder(self, find: Finder, text: str, ledger: Ledger) -> str:
         found = [f for f in find(text) if not self._kept(text[f.start : f.end])]
@@ -374,7 +387,7 @@ class Rules:
     def _home(self, literal: str, pattern: re.Pattern[str], text: str, ledger: Ledger) -> str:
         names = self._personal(pattern, text)
         certain = set()
-        for name in names if literal.startswith("/") else ():
+        for name in names if literal in ("/home/", "/users/") else ():
             prefix = literal if literal == "/home/" else "/Users/"
             if count := text.count(f"{prefix}{name}/"):
                 certain.add(name)
@@ -426,7 +439,12 @@ _HEADER_RULES = frozenset(
                  "authorization_signature", "secret_header", "docker_auth")
 )  # fmt: skip
 _EMAIL_GATE = r"[A-Za-z0-9._%+-]@[A-Za-z0-9-]+\.[A-Za-z]"
-_DRIVE_GATE = r"[A-Za-z]:[\\/]+users[\\/]"
+_HOME_GATES = {
+    "users": r"[A-Za-z]:[\\/]+users[\\/]",
+    "/mnt/": r"/[a-z]/users/",
+    "\\\\": r"[\\/]{2}[a-z0-9_.$-]+[\\/][^\"]{0,200}?(?:users|home)[\\/]",
+}
+_REPLACED = re.compile(r"\[(?:SECRET|EMAIL|HOST|ACCOUNT|NAME)_")
 _ACCOUNTS = [kinds.compile_kind(body) for body in kinds.ACCOUNTS]
 #: What does not make base64 worth replacing as a whole.
 _NOT_ALONE = frozenset(("HOME", "USER", *(PERSONAL - {"EMAIL"})))

@@ -5,8 +5,10 @@ stands for a user. Does not belong here: replacing them (``redaction.engine``).
 """
 
 import re
+from collections.abc import Iterator
 
-from composer_pipeline.redaction.patterns import compile_kind
+from composer_pipeline.redaction.edits import Found
+from composer_pipeline.redaction.tables.patterns import compile_kind
 
 #: Accounts that name no person.
 GENERIC_USERS = frozenset(
@@ -52,7 +54,8 @@ _TLD = (
     r"|hk|sg|au|nz|za|br|mx|ar|cl|ca|us)"
 )
 DOMAIN = re.compile(
-    r"(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,62})\.){1,4}" + _TLD + r"(?![A-Za-z0-9_(-]|\.[A-Za-z])"
+    rf"(?:[A-Za-z0-9](?:[A-Za-z0-9-]{{0,62}})\.){{1,4}}(?:{_TLD}|{_TLD.upper()})"
+    r"(?![A-Za-z0-9_(-]|\.[A-Za-z])"
 )
 EMAIL_KEPT = re.compile(
     r"(?i)^(?:git|hg|noreply|no-reply)@|@(?:[a-z0-9-]+\.)*example\.[a-z]+$|@users\.noreply\."
@@ -81,6 +84,19 @@ _NAME = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?"
 HOMES = (
     ("/home/", compile_kind(rf"/home/(?<![A-Za-z0-9_.\-]/home/)(?P<name>{_NAME})")),
     ("/users/", compile_kind(rf"/Users/(?<![A-Za-z0-9_.\-]/Users/)(?P<name>{_NAME})")),
+    # Drives as WSL, Cygwin and Git Bash mount them.
+    (
+        "/mnt/",
+        re.compile(rf"(?i:(?<![\w.-])(?:/mnt|/cygdrive)?/[a-z]/Users/)(?P<name>{_NAME})"),
+    ),
+    # UNC: a server's share, and the file systems of WSL.
+    (
+        "\\\\",
+        re.compile(
+            r"(?i:(?<![\w\\/:])(?:\\{2,8}|//)[\w.$-]+(?:(?:\\{1,4}|/)[\w.$ -]+){0,3}?(?:\\{1,4}|/)"
+            rf"(?:Users|home)(?:\\{{1,4}}|/))(?P<name>{_NAME})"
+        ),
+    ),
     (
         "users",
         re.compile(rf":(?<=[A-Za-z]:)(?:\\{{1,4}}|/)Users(?:\\{{1,4}}|/)(?P<name>{_NAME})"),
@@ -144,3 +160,103 @@ def names_a_user(match: re.Match[str]) -> bool:
     if ends and _OWNED.search(line[-24:]):
         return True
     return before == " " and after == " " and _LS_OWNER.match(line) is not None
+
+
+# -- names that the structure around them gives away ---------------------------------------
+
+# A name, then an address in angle brackets: searched for from the bracket, which is rare.
+_ADDRESSED = re.compile(r"<(?:[^<>\s@]{1,64}@[^<>\s@]{1,100}|\[EMAIL_\w+\])>")
+_AUTHOR = re.compile(
+    r"(?:(?i:(?:author|commit|committer|[a-z]+(?:-[a-z]+)?-by|from|tagger):[ \t]+"
+    r"|(?:author|committer|tagger)[ \t])|--author[= ]\\*[\"']?)"
+    r"(?P<name>[^\W\d_][\w.'-]{0,30}(?:[ \t]+[^\W\d_(][\w.'-]{0,30}){0,4})[ \t]*$"
+)
+_GIT_NAME = re.compile(
+    r"(?:user\.name[ =]|GIT_(?:AUTHOR|COMMITTER)_NAME=)[ \t]*\\*(?P<q>[\"']?)"
+    r"(?P<name>[A-Z][\w.'-]+(?:[ \t][A-Z][\w.'-]*){0,3})"
+)
+_BLAME = re.compile(
+    r"(?m)^\^?[0-9a-f]{7,40} (?:[^\s(]+ +)?\((?P<name>[^()\d\n][^()\n]{0,40}?) +"
+    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [+-]\d{4} +\d+\)"
+)
+AUTHOR_LITERALS = ("author", "committer", "-by:", "tagger", "user.name", "git_", "commit:", "from:")
+AUTHOR_GATE = (
+    r"(?:author|commit(?:ter)?|-by|tagger|from)[:= ][ \t\\\"'=]*[^<>@\"\\]{1,62}"
+    r"<(?:[^<>\s]{1,64}@|\[email)"
+    r"|user\.name[ =]|git_(?:author|committer)_name="
+)
+BLAME_GATE = r" \d{4}-\d\d-\d\d \d\d:\d\d:\d\d [+-]\d{4} +\d+\)"
+#: Authors that are no persons.
+_MACHINE_NAME = re.compile(
+    r"(?i)\[bot\]|\bbot\b|^claude\b|\b(?:test|local|global|only|default|config|user|name|author|team"
+    r"|contributors|someone|your|example|committed|action|actions)\b"
+    r"|^(?:codex|copilot|cursor|devin|gemini|renovate|dependabot|github|gitlab|jenkins|root|ci|you|me"
+    r"|the .*|semantic-release.*|j(?:ohn|ane) doe)$"
+)
+
+
+def find_authors(text: str) -> Iterator[Found]:
+    """Yield the names of persons in the lines of Git that say who wrote something."""
+    found = [(*match.span("name"), match["name"]) for match in _GIT_NAME.finditer(text)]
+    for address in _ADDRESSED.finditer(text):
+        begin = max(text.rfind("\n", 0, address.start()) + 1, address.start() - 200)
+        if match := _AUTHOR.search(text[begin : address.start()]):
+            start, end = match.span("name")
+            found.append((begin + start, begin + end, match["name"]))
+    for start, end, name in sorted(found):
+        if not _MACHINE_NAME.search(name):
+            yield Found(start, end, "NAME")
+
+
+def find_blamed(text: str) -> Iterator[Found]:
+    """Yield the names of persons in the output of ``git blame``."""
+    for match in _BLAME.finditer(text):
+        if not _MACHINE_NAME.search(match["name"]):
+            yield Found(*match.span("name"), "NAME")
+
+
+#: Accounts that systems come with; they own files.
+_SYSTEM_USERS = frozenset(
+    """
+    root daemon bin sys sync games man lp mail news uucp proxy www-data backup list irc gnats _apt
+    nobody systemd-network systemd-resolve messagebus sshd postgres mysql redis nginx apache http
+    rabbitmq mongodb elasticsearch jenkins git docker wheel staff adm nogroup _www codespace gitpod
+    coder circleci travis builder build claude agent sandbox wwwrun tomcat odoo vagrant azureuser
+    airflow dagster opc core rocky fedora alpine nixbld steam ollama
+    """.split()  # noqa: SIM905  a line of names instead of a column
+)
+_LISTED = re.compile(
+    r"(?m)(?:^|(?<=\\n))[ \t]*(?:\d+[ \t]+){0,2}[-dlbcps][-rwxsStT]{9}[.+@]?[ \t]+\d+[ \t]+"
+    r"(?P<owner>[A-Za-z_][\w.-]*)[ \t]+(?P<group>[\w.-]+)[ \t]+[\d.,]+[KMGT]?[ \t]+"
+)
+OWNER_GATE = r"[-dlbcps][-rwxst]{9}[.+@]?(?:[ \t]|\\t)+\d+(?:[ \t]|\\t)+[a-z_]"
+
+
+def find_owners(text: str) -> Iterator[Found]:
+    """Yield owners, and groups of the same name, in the output of ``ls -l``."""
+    for match in _LISTED.finditer(text):
+        owner = match["owner"]
+        if owner.lower() in _SYSTEM_USERS | SERVICE_USERS or not is_personal(owner):
+            continue
+        yield Found(*match.span("owner"), "USER")
+        if match["group"] == owner:
+            yield Found(*match.span("group"), "USER")
+
+
+_PROMPT = re.compile(
+    r"(?m)(?:^|(?<=\\n))(?:\([\w.-]+\) )?\[?"
+    r"(?P<user>[a-z_][\w.-]{0,31})@(?P<host>[A-Za-z0-9][\w.-]{1,62})"
+    r"(?:(?::|[ \t])(?:~|/)?[\w./~-]{0,80}\]?[ \t]?|\]?)[$#%>](?=[ \t]|$)"
+)
+PROMPT_GATE = r"[a-z_][a-z0-9_.-]*@[a-z0-9][a-z0-9_.-]*(?::|[ \t])?[^@\s]{0,80}\]?[ \t]?[$#%]"
+_NO_HOST = re.compile(r"(?i)localhost|[0-9a-f]{12}|host(?:name)?|server|container|sandbox|[a-z]")
+
+
+def find_prompts(text: str) -> Iterator[Found]:
+    """Yield the user and the host of shell prompts such as ``mira@build-7:~/x$``."""
+    for match in _PROMPT.finditer(text):
+        user = match["user"]
+        if is_personal(user) and user not in _SYSTEM_USERS | SERVICE_USERS:
+            yield Found(*match.span("user"), "USER")
+        if not _NO_HOST.fullmatch(match["host"]):
+            yield Found(*match.span("host"), "HOST")

@@ -1,7 +1,7 @@
 r"""Redaction: secrets, e-mail addresses, home folders, user names, hosts, account ids.
 
 Belongs here: what replaces private text, in which order, the residual scan. Does not
-belong here: what private things look like (``redaction.patterns``), a user's own
+belong here: what private things look like (``redaction.tables.patterns``), a user's own
 rules (``redaction.user_rules``), when redaction runs (``traces.states.messages`` before
 anything is stored; replay and publishing scan again and refuse on a hit).
 
@@ -67,7 +67,7 @@ def redact_text(
     ledger = Ledger(names=names)
     if len(text) < 6:
         return text, ledger.counts
-    compiled = _compiled(rules)
+    compiled = compiled_rules(rules)
     return compiled.settle(text, compiled.active(dump_text(text), names), ledger), ledger.counts
 
 
@@ -82,7 +82,7 @@ def redact_value(
     Raises:
         InputError: the redaction file is missing or wrong.
     """
-    compiled = _compiled(rules)
+    compiled = compiled_rules(rules)
     active = compiled.active(_dump(value), names)
     return _redact(value, compiled, active, names) if active else (value, Counter())
 
@@ -151,7 +151,7 @@ def redact_json(
         InputError: the redaction file is missing or wrong.
         ValueError: ``source`` is not JSON.
     """
-    compiled = _compiled(rules)
+    compiled = compiled_rules(rules)
     active = compiled.active(source, names)
     if not active:
         return source, Counter()
@@ -187,7 +187,12 @@ def _load(source: bytes) -> Any:
         return json.loads(source)
 
 
-def _compiled(rules: RedactionRules | None) -> Rules:
+def compiled_rules(rules: RedactionRules | None = None) -> Rules:
+    """Return a user's rules with the built-in ones, ready to run; made once a process.
+
+    Raises:
+        InputError: the redaction file is missing or wrong.
+    """
     if rules is not None:
         return _of_rules(rules)
     return _of_file(os.environ.get("COMPOSER_REDACTION", ""))

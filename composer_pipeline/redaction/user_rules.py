@@ -1,12 +1,13 @@
 """Rules that a user adds to redaction: an allow-list, names, hosts, patterns.
 
 Belongs here: the file that ``COMPOSER_REDACTION`` names, its checks, its version. Does
-not belong here: the built-in rules (``redaction.patterns``) and applying them
+not belong here: the built-in rules (``redaction.tables.patterns``) and applying them
 (``redaction.text``).
 
 The file is YAML; every field may be left out::
 
     allow: [AKIAIOSFODNN7ABCDEFG]          # values that stay
+    allow_typed: [AWS_KEY]                 # kinds of typed keys that `allow` may let through
     allow_patterns: ['test-[a-z]+-token']  # values that stay, by pattern (whole value)
     names: [alice]                         # user names
     hosts: [build7.acme.net]               # host names, with everything below them
@@ -28,6 +29,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from composer_pipeline.config_file import read_model
 from composer_pipeline.errors import InputError
+from composer_pipeline.redaction.regex_guard import SECONDS, first_slow, sample
+from composer_pipeline.redaction.tables.patterns import SHAPES, compile_kind
 
 #: Version of the built-in rules. It is part of the lake: messages that another version
 #: redacted are redacted again from the archive.
@@ -64,6 +67,7 @@ class RedactionRules(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     allow: tuple[str, ...] = ()
+    allow_typed: tuple[str, ...] = ()
     allow_patterns: tuple[Regex, ...] = ()
     names: tuple[Text, ...] = ()
     hosts: tuple[Text, ...] = ()
@@ -89,9 +93,38 @@ class RedactionRules(BaseModel):
             InputError: the file is missing, is not YAML, or a field is wrong.
         """
         rules = read_model(path, "redaction file", RedactionRules, empty=True)
+        patterns = [extra.pattern for extra in rules.patterns]
+        if slow := first_slow([*patterns, *rules.allow_patterns]):
+            field = "patterns" if slow in patterns else "allow_patterns"
+            raise InputError(
+                f"redaction file {path}, field {field}: {slow!r} takes more than {SECONDS} s on"
+                " a text made to slow it down; rewrite its nested repetition"
+            )
+        _refuse_typed(path, rules)
         if rules.second_net:
             second_net()
         return rules
+
+
+def _refuse_typed(file: Path | str, rules: RedactionRules) -> None:
+    """Refuse an allow-list that lets a key of a known type through, unless it says so."""
+    for kind, _, body in SHAPES:
+        if kind in rules.allow_typed:
+            continue
+        shape = compile_kind(body)
+        let = [("allow", value) for value in rules.allow if shape.search(value)]
+        for pattern in rules.allow_patterns:
+            if shape.search(sample(pattern)) or re.fullmatch(pattern, sample(body)):
+                let.append(("allow_patterns", pattern))
+        for field, value in let:
+            raise InputError(
+                f"redaction file {file}, field {field}: {_short(value)!r} would let a {kind}"
+                f" through; name {kind} in allow_typed to force it"
+            )
+
+
+def _short(value: str) -> str:
+    return value if len(value) < 12 else f"{value[:6]}…"
 
 
 def active_rules() -> RedactionRules:

@@ -12,7 +12,7 @@ from typing import Any
 
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.lake import Lake
-from composer_pipeline.trace_states import chain_digest
+from composer_pipeline.trace_states.chains import chain_digest
 
 DAY = "2026-11-16"
 

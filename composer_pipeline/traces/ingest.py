@@ -12,7 +12,7 @@ from typing import Any
 from composer_pipeline.lake import Lake
 from composer_pipeline.reports import Progress, Report
 from composer_pipeline.traces.archive import Harvested, HarvestReport, harvest, open_archived
-from composer_pipeline.traces.parse import ParseReport, analyse, is_current, parse_days
+from composer_pipeline.traces.parse import ParseReport, analyse, is_current, is_redacted, parse_days
 from composer_pipeline.traces.states import Facts, total_of
 
 
@@ -57,7 +57,9 @@ def ingest(
 ) -> IngestReport:
     """Archive and parse session files.
 
-    Days whose archived files this parser has already written are not written again.
+    Days whose archived files this parser has already written are not written again. Days
+    that other redaction rules wrote are redacted again from the archive, one after the other;
+    an interrupted run goes on where it stopped.
 
     Args:
         lake: gets ``raw_files`` and the archive, ``messages``, ``chains``, ``states`` and
@@ -71,8 +73,11 @@ def ingest(
     """
     harvested = harvest(lake, paths, days=days, progress=progress)
     seen = _Seen()
-    stale = [day for day in harvested.days if not is_current(lake, day)]
-    parsed = parse_days(lake, stale, progress=progress, on_file=seen.take)
+    stale = {day for day in harvested.days if not is_current(lake, day)}
+    if days is None:
+        # Changed rules hold for all that is stored, not only for what was named now.
+        stale |= {day for day in lake.days("sessions") if not is_redacted(lake, day)}
+    parsed = parse_days(lake, sorted(stale), progress=progress, on_file=seen.take)
     for item in harvested.files:
         _ensure_counted(lake, item, seen)
     by_file = _by_file(harvested.files, seen)

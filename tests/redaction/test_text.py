@@ -231,7 +231,7 @@ def test_nothing_planted_reaches_the_lake(lake: Lake, projects: Any, script: Any
         ("curl http://build7.internal:8080/", "build7.internal", {"HOST": 1}),
         ("ssh alice@10.1.2.3 uptime", "10.1.2.3", {"HOST": 1, "USER": 1}),
         ("scp -r x deploy@gpu-17:/srv", "gpu-17", {"HOST": 1}),
-        ("alice@Alices-MacBook-Pro ~ %", "Alices-MacBook-Pro", {"HOST": 1}),
+        ("alice@Alices-MacBook-Pro ~ %", "Alices-MacBook-Pro", {"HOST": 1, "USER": 1}),
         ("arn:aws:s3:us-east-1:481516234299:x", "481516234299", {"ACCOUNT": 1}),
         ("481516234299.dkr.ecr.eu-west-1.amazonaws.com/x", "481516234299", {"ACCOUNT": 1}),
         (
@@ -323,6 +323,7 @@ def test_rules_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch,
         f"""
         allow: [{allowed}, bob@acme.com]
+        allow_typed: [GITHUB_TOKEN]
         allow_patterns: ['hunter[0-9]+x']
         names: [alice]
         hosts: [acme.net]
@@ -361,6 +362,11 @@ def test_rules_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         ("second_net: gitleaks", "second_net"),
         ("[1, 2]", "mapping"),
         ("a: [", "YAML"),
+        ("patterns: [{kind: SLOW, pattern: 'acme_(x+)+y'}]", "'acme_(x+)+y' takes more than"),
+        ("allow_patterns: ['(a|a)*b']", "allow_patterns"),
+        ("allow: [AK" + "IAQ3EGRZP7XK2LMNOP]", "allow_typed"),
+        ("allow_patterns: ['ghp_[A-Za-z0-9]{36}']", "GITHUB_TOKEN"),
+        ("allow_patterns: ['.{20,}']", "allow_typed"),
     ],
 )
 def test_a_wrong_file_stops_everything(
@@ -399,6 +405,37 @@ def test_other_rules_redact_the_archive_again(
     _file(tmp_path, monkeypatch, "hosts: [zelda-corp]")
     ingest(lake, [path])
     assert "zelda-corp" not in str(lake.rows("messages"))
+
+
+def test_other_rules_redact_every_stored_day_again_and_go_on_when_interrupted(
+    lake: Lake, projects: Any, script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = []
+    for day in ("01", "02", "03"):
+        s = script(f"s{day}", f"2026-11-{day}")
+        s.user("ask zelda-corp about it")
+        s.say(f"m{day}", "ok")
+        paths.append(s.write(projects, f"-p/s{day}.jsonl"))
+    ingest(lake, paths)
+    assert len(lake.days("sessions")) == 3
+    _file(tmp_path, monkeypatch, "hosts: [zelda-corp]")
+    stopped = []
+
+    def interrupt(stage: str, done: int, total: int) -> None:
+        if stage == "parse" and done == 2:
+            stopped.append(total)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ingest(lake, paths[:1], progress=interrupt)
+    assert stopped == [3]
+    old = [row for row in lake.rows("messages") if "zelda-corp" in row["json"]]
+    assert len({row["day"] for row in old}) == 2  # the second day is not half new
+    seen: list[int] = []
+    ingest(lake, paths[:1], progress=lambda stage, done, total: seen.append(total))
+    assert "zelda-corp" not in str([lake.rows(t) for t in ("messages", "states", "sessions")])
+    assert {row["redaction_version"] for row in lake.rows("sessions")} == {redaction_version()}
+    assert seen[-1] == 2  # the first day was done before
 
 
 def test_the_second_net_is_asked_for_and_missing(

@@ -30,7 +30,7 @@ def show_state(console: Console, state: TraceState, following: Sequence[Mapping[
         console: where to.
         state: the state.
         following: the blocks of the message behind the action
-            (:func:`composer_pipeline.traces.following.following`).
+            (:func:`composer_pipeline.trace_states.following`).
     """
     console.rule(f"state {state.state_id}")
     facts = {

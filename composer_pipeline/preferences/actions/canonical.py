@@ -1,8 +1,9 @@
 """Actions without what does not matter: defaults, cosmetics, spelling of paths.
 
-Belongs here: the canonical form of a tool call and of an action, the class of a tool, and
-whether a call changes anything. Does not belong here: how close two forms are
-(``preferences.actions.levels``) and how shell lines are read (``preferences.actions.shell.lines``).
+Belongs here: the canonical form of a tool call and of an action. Does not belong here: how close
+two forms are (``preferences.actions.levels``), what a call changes
+(``preferences.actions.mutation``) and how shell lines are read
+(``preferences.actions.shell.lines``).
 """
 
 import json
@@ -46,7 +47,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 _NO_DEFAULTS: dict[str, Any] = {}
 _PATHS = ("file_path", "notebook_path", "path")
 _EDITS = {"Edit", "MultiEdit"}
-_EDIT_STRINGS = {"old_string", "new_string"}
+_EDIT_STRINGS = frozenset({"old_string", "new_string", "edits"})
 _FILE_TOOLS = {
     "Read",
     "Write",
@@ -85,17 +86,17 @@ def canonical_args(call: ToolCall, place: Place) -> dict[str, Any]:  # noqa: C90
     """
     name = tool_name(call.name)
     cosmetic = _COSMETIC.get(name, ())
-    edit = name in _EDITS
-    args: dict[str, Any] = {}
-    for key, value in call.arguments.items():
-        if value is None or key in cosmetic:
-            continue
-        if isinstance(value, str):
-            args[key] = value if edit and key in _EDIT_STRINGS else whole_text(value)
-        elif isinstance(value, (list, dict)) and not (edit and key == "edits"):
-            args[key] = _text(value)
-        else:
-            args[key] = value
+    # Blanks and line ends inside the strings of an edit count; elsewhere they are spelling.
+    exact = _EDIT_STRINGS if name in _EDITS else frozenset[str]()
+    given = {k: v for k, v in call.arguments.items() if v is not None and k not in cosmetic}
+    args = {key: value if key in exact else _text(value) for key, value in given.items()}
+    args = _of_tool(name, args, place)
+    defaults = _DEFAULTS.get(name, _NO_DEFAULTS)
+    return {k: v for k, v in args.items() if k not in defaults or v != defaults[k]}
+
+
+def _of_tool(name: str, args: dict[str, Any], place: Place) -> dict[str, Any]:
+    """Return arguments in the one spelling of their tool: commands parsed, paths resolved."""
     if name == "Bash":
         if isinstance(args.get("command"), str):
             args["command"] = shell.canonical_line(args["command"], place)
@@ -109,9 +110,6 @@ def canonical_args(call: ToolCall, place: Place) -> dict[str, Any]:  # noqa: C90
             args = _glob(args, place)
     elif name == "TodoWrite" and isinstance(args.get("todos"), list):
         args["todos"] = [t.get("status") if isinstance(t, Mapping) else t for t in args["todos"]]
-    for key, default in _DEFAULTS.get(name, _NO_DEFAULTS).items():
-        if key in args and args[key] == default:
-            del args[key]
     return args
 
 

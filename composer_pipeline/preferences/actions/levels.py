@@ -1,7 +1,8 @@
 """How close two actions are: L0, L1, L2, L4 or none.
 
-Belongs here: the levels and the rules of each tool. Does not belong here: what is
-cosmetic (``preferences.actions.canonical``) and who wins a vote (``preferences.agreement.vote``).
+Belongs here: whole actions, edits and command lines. Does not belong here: the levels and the
+rules of other tools (``preferences.actions.tool_rules``), what is cosmetic
+(``preferences.actions.canonical``) and who wins a vote (``preferences.agreement.vote``).
 
 L0 is a byte-equal canonical form; L1 an equal effect; L2 the same tool on the same target;
 L4 the same class of tool. L3, a paid judge of meaning, is never given here. The relation is
@@ -201,7 +202,10 @@ def _trailing(args: Mapping[str, Any]) -> str:
 
 
 def _perfect_matching(allowed: Sequence[Sequence[bool]]) -> list[int] | None:
-    """Match every row to a column of its own (Kuhn); ``None`` if that is impossible."""
+    """Match every row to a column of its own (Kuhn); ``None`` if that is impossible.
+
+    scipy has it too, but the base install does without scipy.
+    """
     size = len(allowed)
     owner = [-1] * size
 

@@ -1,9 +1,10 @@
 """Which replies may vote on a state, and why the others may not.
 
-Belongs here: one reply as a vote sees it, the reason of every reply that is kept out, the
-agent's own family, controls, and the terms of a vote's replies. Does not belong here: reading
-raw bytes (``replay.engine.replies``) and the vote (``preferences.agreement.vote``). Nothing is
-lost: a reply is a voter, a control, or excluded with a reason, and the three add up.
+Belongs here: one reply as a vote sees it, the reason of every reply that is kept out, controls,
+and the terms of a vote's replies. Does not belong here: whose model a name is
+(``preferences.agreement.lineage``), reading raw bytes (``replay.engine.replies``) and the vote
+(``preferences.agreement.vote``). Nothing is lost: a reply is a voter, a control, or excluded with
+a reason, and the three add up.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

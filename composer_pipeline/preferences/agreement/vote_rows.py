@@ -7,7 +7,7 @@ over rows (``preferences.quality.statistics``).
 A row has *raters*: the agent first, then each teacher with a usable reply, by name. The
 columns that speak of raters are aligned with them; ``levels`` has the level of each two,
 (0, 1), (0, 2) … (1, 2) …, as numbers of
-:class:`~composer_pipeline.preferences.actions.levels.Level`.
+:class:`~composer_pipeline.preferences.actions.tool_rules.Level`.
 """
 
 import hashlib

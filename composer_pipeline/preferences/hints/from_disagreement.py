@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from composer_pipeline.json_values import strings
 from composer_pipeline.preferences.actions import Place, targets
 from composer_pipeline.preferences.agreement import home_of
 from composer_pipeline.preferences.hints.from_errors import leakage
@@ -85,7 +86,7 @@ class _Seen:
     """What a prompt shows, for asking whether a target stands in it."""
 
     def __init__(self, prompt: list[Mapping[str, Any]]) -> None:
-        self._texts = [text for message in prompt for text in _texts(message)]
+        self._texts = [text for message in prompt for text in strings(message)]
 
     def __contains__(self, target: str) -> bool:
         return any(target in text for text in self._texts)
@@ -148,14 +149,3 @@ def _calls(messages: list[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, An
         for message in messages
         for call in message.get("tool_calls") or ()
     ]
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for inner in value.values():
-            yield from _texts(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _texts(inner)

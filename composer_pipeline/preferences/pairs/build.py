@@ -1,8 +1,8 @@
 """States and replies of a day in, the partitions of ``votes`` and ``pairs`` out.
 
-Belongs here: the stage :func:`build_pairs`, its report, and how a vote becomes a row. Does
-not belong here: the vote (``preferences.agreement.vote``), which pairs are kept
-(``preferences.pairs.filters``) and chat messages (``chat.messages``).
+Belongs here: the stage :func:`build_pairs` and its report. Does not belong here: the vote
+(``preferences.agreement.vote``), the row of a pair (``preferences.pairs.pair_row``) and which
+pairs are kept (``preferences.pairs.filters``).
 
 Every state has one row in ``votes``. Each of them whose reason is ``pair`` is in ``pairs`` or,
 with the rule that dropped it, in ``drops``.
@@ -34,7 +34,7 @@ class PairFigures(Report):
     ``voted`` are the states with at least two families, ``consensus`` those with a winner,
     ``confirmed`` those whose winner agrees with the agent. The rates are per consensus and
     per voted state, 0.0 where there are none. ``by_tool`` counts pairs by the chosen tool.
-    ``by_reason`` counts every state by what came of its vote (``votes.REASONS``), and
+    ``by_reason`` counts every state by what came of its vote (``vote_rows.REASONS``), and
     ``drops`` the pairs that a rule of the recipe left out.
     """
 

@@ -12,11 +12,12 @@ a list of dependencies, is no evidence.
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from composer_pipeline.config_file import read_model
+from composer_pipeline.json_values import strings
 from composer_pipeline.preferences.rules import PreferenceRules, bundled_benchmarks
 from composer_pipeline.trace_states import TraceState
 
@@ -119,7 +120,7 @@ def contaminated_sessions(
         for message in state.messages:
             if id(message) not in seen:
                 seen.add(id(message))
-                for text in _strings(message):
+                for text in strings(message):
                     evidence.update(benchmarks.in_text(text))
     return {session: sorted(evidence) for session, evidence in found.items() if evidence}
 
@@ -127,14 +128,3 @@ def contaminated_sessions(
 def is_strong(evidence: Iterable[str]) -> bool:
     """Say whether any evidence is more than a folder's name."""
     return any(item.split(" ", 1)[0] in STRONG for item in evidence)
-
-
-def _strings(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for inner in value.values():
-            yield from _strings(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _strings(inner)

@@ -44,7 +44,7 @@ def explain(lake: Lake, any_id: str) -> dict[str, Any]:
         any_id: a pair's or a state's id, or an unambiguous beginning.
 
     Returns:
-        JSON-able facts: ``reason`` is a key of ``votes.REASONS`` and ``why`` its sentence,
+        JSON-able facts: ``reason`` is a key of ``vote_rows.REASONS`` and ``why`` its sentence,
         ``agent`` and ``chosen`` are actions, ``teachers`` has one entry a reply (``usable``
         false with ``status`` and ``detail``; else its ``action``, ``family``, ``cluster``
         counted from 1 or ``None`` where it has no vote, ``level_to_agent`` and

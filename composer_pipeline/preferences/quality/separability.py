@@ -1,7 +1,7 @@
 """What a trivial classifier can tell between chosen and rejected actions.
 
-Belongs here: the features of an action's style, and the cross-validated AUC. Does not belong
-here: the bound of the check (``preferences.rules``).
+Belongs here: the cross-validated AUC. Does not belong here: the features
+(``preferences.quality.style_features``) and the bound of the check (``preferences.rules``).
 
 Chosen actions are written by teachers and rejected ones by the agent, so a model may learn
 whose hand it was instead of what was better. The features see only style: how long, with or

@@ -1,8 +1,9 @@
 """The quality of the preference data, of a day or of the whole lake, as numbers in the lake.
 
-Belongs here: collecting every statistic of a scope into one :class:`Quality`, and writing the
-tables ``preference_statistics`` and ``near_duplicates``. Does not belong here: how a statistic
-is computed (``agreement``, ``separability``, ``duplicates``) or drawn (``plots``).
+Belongs here: collecting every statistic of a scope, and writing the tables
+``preference_statistics`` and ``near_duplicates``. Does not belong here: how a statistic is computed
+(``rater_agreement``, ``separability``, ``near_duplicates``), its rows (``quality_rows``) and
+pictures (``figures``).
 """
 
 import json

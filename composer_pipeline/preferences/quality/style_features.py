@@ -10,6 +10,8 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from composer_pipeline.json_values import strings
+
 FEATURES = (
     "log_length",
     "has_text",
@@ -38,8 +40,7 @@ def style_of(
     text = "".join(str(message.get("content") or "") for message in messages)
     calls = _calls(messages)
     keys = [(name, list(arguments)) for name, arguments in calls]
-    strings = [s for _, arguments in calls for s in _strings(arguments)] or [text]
-    body = "\n".join(strings)
+    body = "\n".join([s for _, arguments in calls for s in strings(arguments)] or [text])
     size = max(1, len(body))
     several = [(name, order) for name, order in keys if len(order) > 1]
     return [
@@ -92,13 +93,3 @@ def _calls(messages: Sequence[Mapping[str, Any]]) -> list[tuple[str, Mapping[str
         for message in messages
         for call in message.get("tool_calls") or ()
     ]
-
-
-def _strings(value: Any) -> list[str]:
-    if isinstance(value, str):
-        return [value]
-    if isinstance(value, Mapping):
-        return [text for inner in value.values() for text in _strings(inner)]
-    if isinstance(value, list):
-        return [text for inner in value for text in _strings(inner)]
-    return []

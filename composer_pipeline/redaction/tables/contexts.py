@@ -58,29 +58,35 @@ CONTEXTS: tuple[Context, ...] = (
         "aws_secret", "AWS_SECRET", ("secret",),
         r"(?i:secret(?:_access)?_?key|secretaccesskey)\\*[\"']?\s*[=:]\s*\\*[\"']?"
         r"(?P<value>[A-Za-z0-9/+]{40})(?![A-Za-z0-9/+])",
+        gate=r"secret(?:_access)?_?(?:access)?key[\\\"'\s]*[=:][\\\"'\s]*[a-z0-9/+]{40}",
     ),
     Context(
         "bearer", "BEARER_TOKEN", ("bearer",),
         r"(?<![A-Za-z0-9_])(?i:bearer)(?:\s+|%20)(?=[A-Za-z._~+/-]{0,200}[0-9])"
         r"(?P<value>[A-Za-z0-9._~+/-]{20,}=*)",
+        gate=r"bearer(?:\s|%20)\s*[a-z0-9._~+/-]{20}",
     ),
     Context(
         "authorization_basic", "BASIC_AUTH", ("authorization",),
         rf"{_AUTHORIZATION}basic)\s+(?P<value>[A-Za-z0-9+/_-]{{6,}}=*)", is_basic,
+        gate=r"authorization[\\\"'`]*\s{0,3}(?::|=>|,|=)\s{0,3}\(?[\\\"'`]*[a-z0-9+/_.~-]{5}",
     ),
     Context(
         "authorization_token", "AUTH_HEADER", ("authorization",),
         rf"{_AUTHORIZATION}(?:token|bearer|apikey|key|negotiate|ntlm|sso-key|genie-?key|splunk|bot|jwt|oauth)"
         r"(?:\s+token\s?=\s?\\*[\"']?|\s+))(?P<value>[A-Za-z0-9._~+/:=-]{8,})", is_random,
+        gate=r"authorization[\\\"'`]*\s{0,3}(?::|=>|,|=)\s{0,3}\(?[\\\"'`]*[a-z0-9+/_.~-]{5}",
     ),
     Context(
         "authorization_bare", "AUTH_HEADER", ("authorization",),
         rf"{_AUTHORIZATION})(?P<value>[A-Za-z0-9._~+/=-]{{16,}})(?![A-Za-z0-9 (])", is_random,
+        gate=r"authorization[\\\"'`]*\s{0,3}(?::|=>|,|=)\s{0,3}\(?[\\\"'`]*[a-z0-9+/_.~-]{5}",
     ),
     Context(
         "authorization_signature", "AUTH_HEADER", ("signature=", "response=", "oauth_signature"),
         r"(?i:,?\s?(?:signature|response|oauth_signature|oauth_token)=\\*[\"']?)"
         r"(?P<value>[A-Za-z0-9+/%=]{28,})", is_random,
+        gate=r"(?:signature|response|oauth_token)=[\\\"']*[a-z0-9+/%=]{28}",
     ),
     Context(
         "secret_header", "AUTH_HEADER",
@@ -88,7 +94,7 @@ CONTEXTS: tuple[Context, ...] = (
         rf"(?<![A-Za-z0-9_-])(?i:{_SECRET_HEADERS}){_JOIN}(?P<value>[A-Za-z0-9._~+/:=!@#$^&*-]{{8,}})",
         is_random,
         r"(?:x-|api-|private-|job-|subscription-|application-|circle-|api)"
-        r"[a-z0-9-]*(?:key|token|256|session|secret|team)[\\\"'`]*\s{0,3}(?::|=|,)",
+        r"[a-z0-9-]*(?:key|token|256|session|secret|team)[\\\"'`]*\s{0,3}(?::|=>|=|,)\s{0,3}[\\\"'`]*[a-z0-9._~+/:=!@#$^&*-]{8}",
     ),
     Context("azure_key", "AZURE_KEY", ("accountkey", "sharedaccesskey"),
             r"(?i:accountkey|sharedaccesskey)=(?P<value>[A-Za-z0-9+/]{40,}={0,2})"),
@@ -110,6 +116,7 @@ CONTEXTS: tuple[Context, ...] = (
         ("password=", "passwd=", "secret=", "token=", "pwd=", "pass="),
         r"(?:(?<=[\s\"'&?])|(?<=%26))(?i:[a-z_]{0,30}(?:password|passwd|client_secret|secret|token|pwd|pass))"
         r"=(?P<value>[A-Za-z0-9._~+/%!*$:@-]{6,400})(?=&[a-z_]+=)", is_given_secret,
+        gate=r"(?:password|passwd|secret|token|pwd|pass)=[a-z0-9._~+/%!*$:@-]{6,400}&[a-z_]",
     ),
     Context("twilio", "TWILIO_KEY", ("twilio",),
             r"(?<![A-Za-z0-9])(?P<value>SK[a-f0-9]{32})(?![A-Za-z0-9])"),
@@ -117,11 +124,13 @@ CONTEXTS: tuple[Context, ...] = (
         "connection", "CONNECTION_PASSWORD", ("password=", "pwd=", "password =", "pwd ="),
         r"[;\"']\s?(?i:password|pwd)\s?=\s?(?P<value>[^;\"'\s${}<>\[\]]{4,100})(?=;|\\*[\"'])",
         is_given_secret,
+        gate=r"(?:password|pwd)\s?=\s?[^;\"'\s]{4,100}[;\\\"']",
     ),
     Context(
         "conninfo", "CONNECTION_PASSWORD", ("password=",),
         r"(?i:(?:host|hostaddr|user|dbname|port)\s?=\s?[^\s;\"']{1,80}\s+(?:[a-z_]+\s?=\s?[^\s;\"']{1,80}\s+){0,6}"
         r"password\s?=\s?\\*[\"']?)(?P<value>[^;\"'\s${}<>\[\]\\]{4,100})", is_given_secret,
+        gate=r"password\s?=\s?[\\\"']*[^;\"'\s\\]{4}",
     ),
     Context(
         "netrc", "NETRC_PASSWORD", ("machine", "default"),
@@ -133,6 +142,7 @@ CONTEXTS: tuple[Context, ...] = (
         "pgpass", "PGPASS", (":54", ":64", ":*:"),
         r"(?<![^\s\"'|\u2192])(?:[A-Za-z0-9_.-]+|\*):(?:54\d\d|64\d\d|\*):(?:[A-Za-z0-9_.-]+|\*):(?:[A-Za-z0-9_.-]+|\*)"
         r":(?P<value>[^\s:\"'\\]{4,100})", is_given_secret,
+        gate=r":(?:54\d\d|64\d\d|\*):[a-z0-9_.*-]+:[a-z0-9_.*-]+:[^\s:]{4}",
     ),
     Context(
         "option_password", "OPTION_PASSWORD", ("--", " -d", "sshpass"),
@@ -180,6 +190,7 @@ CONTEXTS: tuple[Context, ...] = (
         "npm_auth", "NPM_AUTH", ("_authtoken", "_password", "npmauthtoken"),
         rf"(?i:_authtoken|:_password|npmauthtoken|npmauthident){_Q}\s*[=: ]\s*{_Q}"
         r"(?P<value>[A-Za-z0-9+/_.-]{8,}={0,2})", is_given_secret,
+        gate=r"(?:_authtoken|_password|npmauth[a-z]{5})[\\\"'`]*\s*[=: ][\\\"'\s]*[a-z0-9+/_.-]{8}",
     ),
     Context(
         "ansible", "ANSIBLE_PASSWORD", ("ansible_",),
@@ -225,5 +236,7 @@ CONTEXTS: tuple[Context, ...] = (
         r"(?: (?:for|of|to) (?:the )?[\w.@-]{1,40}){0,2} (?:is|to|ist)(?: now)?[: ]{1,2})"
         r"\\*[\"'`]?(?P<value>(?=[^\s]*[0-9])(?=[^\s]*[A-Za-z])[A-Za-z0-9!@#$%^&*_+=.~?/-]{7,200}?)"
         r"(?=\\*[\"'`]?[.,;)]?(?:\s|$|\\n))", is_random,
+        gate=r"(?:password|passphrase|passcode|pass phrase|api key|token|secret|passwort)(?: (?:for|of|to) [^\\\"]{1,50})?"
+        r" (?:is|to|ist)(?: now)?[: ]{1,2}[\\\"'`]*[^\s\\\"]*[0-9]",
     ),
 )  # fmt: skip

@@ -50,7 +50,7 @@ PROGRAMS: tuple[Program, ...] = (
     Program("redis_auth", "redis-cli valkey-cli keydb-cli", words="AUTH|auth", argument=1),
     Program("redis_config", "redis-cli valkey-cli", words="requirepass|masterauth", argument=1),
     Program("sqlcmd", "sqlcmd bcp mssql-cli osql isql", "-P?"),
-    Program("sqlplus", "sqlplus sqlldr rman expdp impdp exp imp", argument=1, part="user/"),
+    Program("sqlplus", "sqlplus sqlldr rman expdp impdp", argument=1, part="user/"),
     Program("cqlsh", "cqlsh nodetool dse cassandra-stress", "-p? -pw --password"),
     Program("clickhouse", "clickhouse-client clickhouse clickhouse-local chc", "--password"),
     Program("influx", "influx influxd", "-password -p? --password -t --token --admin-token"),
@@ -71,7 +71,7 @@ PROGRAMS: tuple[Program, ...] = (
     # container registries
     Program("docker_login", "docker podman nerdctl buildah skopeo oras crane regctl cosign helm ctr", "-p? --password", words="login"),
     Program("docker_login_stdin", "docker podman nerdctl buildah skopeo oras crane helm", "--password-stdin", words="login", stdin=True),
-    Program("registry_creds", "skopeo podman buildah ctr crictl img", "--creds --src-creds --dest-creds -u? --user", part="user:"),
+    Program("registry_creds", "skopeo podman buildah ctr crictl", "--creds --src-creds --dest-creds -u? --user", part="user:"),
     Program("docker_env", "docker podman nerdctl docker-compose", "-e? --env --build-arg --secret", part="name="),
     # HTTP clients
     Program("curl_user", "curl curlie", "-u? --user -U? --proxy-user", part="user:"),
@@ -123,8 +123,8 @@ PROGRAMS: tuple[Program, ...] = (
     Program("consul_kv", "consul etcdctl", words="put", argument=2),
     Program("etcdctl", "etcdctl", "--user --password", part="user:"),
     # clusters
-    Program("kubectl_secret", "kubectl oc k3s microk8s kubecolor k", "--from-literal", words="secret", part="name="),
-    Program("kubectl_docker", "kubectl oc kubecolor k", "--docker-password --password --token"),
+    Program("kubectl_secret", "kubectl oc k3s microk8s kubecolor", "--from-literal", words="secret", part="name="),
+    Program("kubectl_docker", "kubectl oc kubecolor", "--docker-password --password --token"),
     Program("helm_password", "helm", "--password"),
     Program("argocd", "argocd flux rancher", "--password --auth-token --token --admin-password --current-password --new-password"),
     # forges and packages

@@ -20,6 +20,21 @@ _BEGINNINGS = (
     + ["rk_live_", "whsec_", "dckr_pat_", "shpat_", "lin_api_", "eyJhbGci", "-----BEGIN "]
     + ["PRIVATE KEY", "postgres", "mongodb", "mysql:/", "redis:/", "amqp:/", "AGE-SECRET"]
     + [sign + "hf_" for sign in ("=", ":", " ", '"', "'")]
+    # Words that give a secret away.
+    + ["password", "PASSWORD", "Password", "passwd", "secret", "SECRET", "Secret", "token", "TOKEN"]
+    + ["Token", "api_key", "API_KEY", "apikey", "apiKey", "ApiKey", "api-key", "_auth", '"auth"']
+    + [
+        "Authoriz",
+        "authoriz",
+        "Bearer ",
+        "https:",
+        "credential",
+        "Cookie",
+        "cookie",
+        "KEY=",
+        "PASS=",
+    ]
+    + ["mysql ", "docker", "curl -", "sshpass", "kubectl", "DENTIFIED", "define(", "machine "]
 )
 _RUN = re.compile(r"[A-Za-z0-9+/_-]+={0,2}")
 _WRAP = re.compile(r"(?:\\n|\\?\r?\n)[ \t]*")

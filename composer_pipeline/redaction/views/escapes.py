@@ -140,31 +140,45 @@ _TELLS = (
     r"(?:key|secret|token|pass|pwd|cred|auth|cookie)[a-z0-9_.-]{0,40}[\\\\\"'\])]{0,6}\s?(?::[^:]|=[^=])"
     r"|--[a-z-]{0,20}(?:key|secret|token|pass|pwd)|://[^\s/@\"\\\\]{0,100}:[^\s/@\"]{0,200}\\\\n[^\\\\]"
 )
-_TOLD = re.compile("|".join(_TELLING), re.IGNORECASE)
+_TOLD = re.compile(
+    r"(?i)(?:key|secret|token|pass|pwd|cred|auth|cookie|salt)[\w.-]{0,40}[\"'\])\\]{0,6}[ \t]{0,3}"
+    r"(?:=>|[:=](?![:=]))|--?[a-z-]*(?:key|secret|token|pass|pwd)|-[pu]|://[^\s/@]*:"
+    r"|(?:basic|bearer) "
+)
 
 
 def _wrapped(text: str) -> Iterable[tuple[int, int, str]]:
     lines = text.split("\n")
-    if len(lines) < 2 or ("\r" not in text and WIDTHS.isdisjoint(map(len, lines))):
-        return
-    at = 0
-    for number, line in enumerate(lines[:-1]):
-        at += len(line) + 1
-        if len(line) not in WIDTHS and len(line) - 1 not in WIDTHS:
+    sizes = list(map(len, lines))
+    if "\r" in text:
+        sizes = [len(line.removesuffix("\r")) for line in lines]
+    full = [number for number, size in enumerate(sizes[:-1]) if size in WIDTHS]
+    at = done = 0
+    for number in full:
+        line, following = lines[number], lines[number + 1]
+        if sizes[number + 1] > sizes[number] or following[:1].isspace() or not following:
             continue
-        short, following = line.removesuffix("\r"), lines[number + 1]
-        wrapped = len(short) in WIDTHS and len(following.removesuffix("\r")) <= len(short)
         # The name may stand on a line before, which was wrapped too.
-        told = wrapped and _TOLD.search("".join(lines[max(0, number - 3) : number + 1]))
-        if told and not short[-1].isspace() and not following[:1].isspace():
-            yield at - 1 - (len(line) - len(short)), at, ""
+        if line[sizes[number] - 1].isspace() or not _TOLD.search(
+            "".join(lines[max(0, number - 2) : number + 1])
+        ):
+            continue
+        at += sum(len(passed) + 1 for passed in lines[done : number + 1])
+        done = number + 1
+        yield at - 1 - (len(line) - sizes[number]), at, ""
 
 
+#: An escaped letter or sign; or an escape behind a telling name or the head of a manifest.
+_JSON_GATE = (
+    r"\\\\(?:u00[2-7][0-9a-f]|x[2-7][0-9a-f])"
+    r"|(?:key|secret|token|pass|pwd|credential|auth|cookie|authorization|salt)[a-z0-9_.-]{0,40}\\\\\\\""
+    r"|kind:\s?[\\\"']*secret[\\\"']*\\\\n|://[^\s@\"]{0,80}:[^\s@\"]{0,80}\\\\/"
+)
 #: Gates hold on JSON source, where a backslash of the text stands twice.
 VIEWS: tuple[View, ...] = (
-    View("json", ("\\\\",), r"\\\\(?:u00[2-7][0-9a-f]|x[2-7][0-9a-f]|\\\")", _json),
+    View("json", ("\\\\",), _JSON_GATE, _json),
     View("percent", ("%",), r"%[2-7][0-9a-f]", _percent),
     View("html", ("&",), r"&(?:#x?[0-9a-f]{2,5}|quot|apos|amp|equals|colon|commat);", _entities),
-    View("quoted-printable", ("=",), r"=3d|=(?:\\r)?\\n", _quoted),
+    View("quoted-printable", ("=",), r"=3d|=40|[^=\s\\\"]{30}=(?:\\r)?\\n\S", _quoted),
     View("wrapped", _TELLING, _TELLS, _wrapped),
 )

@@ -1,7 +1,7 @@
 """Secrets that a line break splits: continued lines, wrapped lines, joined string literals.
 
 Belongs here: where a broken secret ends. Does not belong here: what a secret looks like
-(``redaction.patterns``).
+(``redaction.tables.patterns``).
 """
 
 import re

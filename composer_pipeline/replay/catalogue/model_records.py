@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 
+from composer_pipeline.json_values import flag, integer
+
 #: Price keys, as the catalogue calls them.
 _KEYS = (
     "prompt", "completion", "request", "internal_reasoning",
@@ -194,14 +196,14 @@ def read_model(row: Any) -> ModelRecord | None:
         canonical_slug=str(row.get("canonical_slug") or row["id"]),
         pricing=_pricing(row.get("pricing")),
         alias_target=str(row["alias_target"]) if row.get("alias_target") else None,
-        context_length=_int(row.get("context_length")),
-        max_completion_tokens=_int(row.get("max_completion_tokens"))
-        or _int(dig(top, "max_completion_tokens")),
+        context_length=integer(row.get("context_length")),
+        max_completion_tokens=integer(row.get("max_completion_tokens"))
+        or integer(dig(top, "max_completion_tokens")),
         supported_parameters=_words(row.get("supported_parameters")),
         input_modalities=_words(dig(row, "architecture", "input_modalities")),
         expiration_date=_date(row.get("expiration_date")),
         reasoning=reasoning if isinstance(reasoning, dict) else None,
-        supports_implicit_caching=_flag(row.get("supports_implicit_caching")),
+        supports_implicit_caching=flag(row.get("supports_implicit_caching")),
     )
 
 
@@ -212,11 +214,11 @@ def read_endpoint(row: Any) -> EndpointRecord | None:
     return EndpointRecord(
         provider=str(row.get("provider_name") or row.get("name") or "unnamed"),
         pricing=_pricing(row.get("pricing")),
-        context_length=_int(row.get("context_length")),
-        max_completion_tokens=_int(row.get("max_completion_tokens")),
+        context_length=integer(row.get("context_length")),
+        max_completion_tokens=integer(row.get("max_completion_tokens")),
         quantization=str(row["quantization"]) if row.get("quantization") else None,
         supported_parameters=_words(row.get("supported_parameters")),
-        supports_implicit_caching=_flag(row.get("supports_implicit_caching")),
+        supports_implicit_caching=flag(row.get("supports_implicit_caching")),
     )
 
 
@@ -230,7 +232,7 @@ def _pricing(value: Any) -> Pricing:
             nested = row.get("pricing")
             prices: dict[str, Any] = nested if isinstance(nested, dict) else row
             windowed = any(row.get(k) for k in ("utc_start", "utc_end", "utc_days"))
-            least = _int(row.get("min_prompt_tokens")) or 0
+            least = integer(row.get("min_prompt_tokens")) or 0
             overrides.append(Override(_prices(prices), least, windowed))
     return Pricing(_prices(value), tuple(overrides))
 
@@ -257,10 +259,6 @@ def dig(value: Any, *keys: str) -> Any:
     return value
 
 
-def _int(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
 def _words(value: Any) -> tuple[str, ...]:
     return tuple(str(v) for v in value) if isinstance(value, list) else ()
 
@@ -272,7 +270,3 @@ def _date(value: Any) -> date | None:
         return datetime.fromisoformat(value.replace("Z", "+00:00")).date()
     except ValueError:
         return None
-
-
-def _flag(value: Any) -> bool | None:
-    return value if isinstance(value, bool) else None

@@ -14,6 +14,7 @@ from urllib.parse import quote
 import msgspec
 
 from composer_pipeline.errors import ComposerError
+from composer_pipeline.json_values import mapping_at
 from composer_pipeline.money import NOTHING, PICO, Pico
 from composer_pipeline.replay.endpoints import Endpoint
 from composer_pipeline.replay.provider.http import ask_json, bearer, new_session
@@ -59,7 +60,7 @@ class KeyService:
         """
         wanted = {"name": name, "limit": Decimal(limit) / PICO}
         status, reply = await _ask("POST", self._url, self._key, _ENCODER.encode(wanted))
-        data = _data(reply)
+        data = mapping_at(reply, "data")
         key_hash, secret = data.get("hash"), reply.get("key") if isinstance(reply, dict) else None
         usage = pico_or_none(data.get("usage"))
         usable = isinstance(key_hash, str) and isinstance(secret, str) and key_hash and secret
@@ -80,7 +81,7 @@ class KeyService:
         status, reply = await _ask("GET", self._of(key_hash), self._key)
         if status == 404:
             return None
-        usage = pico_or_none(_data(reply).get("usage")) if status == 200 else None
+        usage = pico_or_none(mapping_at(reply, "data").get("usage")) if status == 200 else None
         if usage is None:
             raise KeyUnread(f"endpoint {self._endpoint} does not tell the usage of a run's key")
         return usage
@@ -106,7 +107,7 @@ async def own_usage(endpoint: Endpoint, api_key: str) -> Pico:
         KeyUnread: the endpoint does not tell.
     """
     status, reply = await _ask("GET", f"{endpoint.url()}/key", api_key)
-    usage = pico_or_none(_data(reply).get("usage")) if status == 200 else None
+    usage = pico_or_none(mapping_at(reply, "data").get("usage")) if status == 200 else None
     if usage is None:
         raise KeyUnread(f"endpoint {endpoint.name} does not tell the usage of the key")
     return usage
@@ -117,8 +118,3 @@ async def _ask(method: str, url: str, key: str, body: bytes | None = None) -> tu
     headers = {"Content-Type": "application/json"} | bearer(key)
     async with new_session() as session:
         return await ask_json(session, method, url, data=body, headers=headers)
-
-
-def _data(reply: Any) -> dict[str, Any]:
-    data = reply.get("data") if isinstance(reply, dict) else None
-    return data if isinstance(data, dict) else {}

@@ -88,7 +88,8 @@ class Collector:
 
     def read(self, records: Iterable[Record]) -> None:  # noqa: C901  one loop over local names, for speed
         """Take records, in file order. Call :meth:`finish` behind the last one."""
-        # One loop over local names: it runs for each of up to millions of lines.
+        # One loop over local names, for speed: it runs for each of up to millions of lines.
+        # Only what has a uuid is in the graph; what no walk can meet leaves a name alone.
         index, get, find = self.index, self.index.get, self.index.find
         old, recent = self.index.old, self.index.RECENT
         parents, node_of, types = self.parents, self.node_of, self.types

@@ -9,6 +9,7 @@ in the file: results are attached by the id of their call, never by their parent
 
 from typing import Any
 
+from composer_pipeline.json_values import text
 from composer_pipeline.traces.graph.content_blocks import PartMaker
 from composer_pipeline.traces.graph.nodes import (
     TRANSPARENT,
@@ -56,8 +57,8 @@ class Responses:
         fast = message_of(record)
         given = {} if fast is not None else object_of(decode_any(record.message))
         head = fast or Message(
-            id=_text(given.get("id")),
-            model=_text(given.get("model")),
+            id=text(given.get("id")),
+            model=text(given.get("model")),
             usage=_usage(given.get("usage")),
         )
         model = head.model
@@ -169,7 +170,3 @@ def _usage(value: Any) -> Usage | None:
 def object_of(value: Any) -> dict[str, Any]:
     """Return a decoded object; an empty one for anything else."""
     return value if isinstance(value, dict) else {}
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None

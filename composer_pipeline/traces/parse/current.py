@@ -19,9 +19,20 @@ def is_current(lake: Lake, day: str) -> bool:
     archived = {row["sha256"] for row in lake.rows("raw_files", days=[day]) if is_trajectory(row)}
     parsed = lake.read("sessions", days=[day], columns=["sha256"])["sha256"].to_pylist()
     parsers = lake.read("states", days=[day], columns=["parser_version"])["parser_version"]
-    rules = lake.read("messages", days=[day], columns=["redaction_version"])["redaction_version"]
     return (
         archived == set(parsed)
         and set(parsers.to_pylist()) <= {PARSER_VERSION}
-        and set(rules.to_pylist()) <= {redaction_version()}
+        and is_redacted(lake, day)
     )
+
+
+def is_redacted(lake: Lake, day: str) -> bool:
+    """Say whether all rows of a parsed day were redacted by the rules of now.
+
+    A day's sessions are written last, so a day that was interrupted is not.
+    """
+    for table in ("sessions", "messages"):
+        versions = lake.read(table, days=[day], columns=["redaction_version"])
+        if not set(versions["redaction_version"].to_pylist()) <= {redaction_version()}:
+            return False
+    return True

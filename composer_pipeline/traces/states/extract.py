@@ -8,7 +8,7 @@ a state saw (``traces.states.chains``), reading files, and which of two copies o
 from dataclasses import dataclass, field
 from typing import Any
 
-from composer_pipeline.redaction import redact_text
+from composer_pipeline.redaction import redact_text, redaction_version
 from composer_pipeline.traces.graph import Node, Trajectory
 from composer_pipeline.traces.reading import LineStats, parse_time, text_of
 from composer_pipeline.traces.states.chains import Chains
@@ -228,6 +228,7 @@ class _Extractor:
             "path": self.source.path,
             "sha256": self.source.sha256,
             "parent_call": self.source.parent_call,
+            "redaction_version": redaction_version(),
             "project": project,
             "first_prompt": self.out.first_prompt[:500],
             "models": sorted(facts["models"]),

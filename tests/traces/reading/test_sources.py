@@ -366,11 +366,13 @@ def test_built_in_sources_need_no_entry_point(monkeypatch: pytest.MonkeyPatch) -
 def test_a_fork_is_a_session_of_its_own(lake: Lake, tmp_path: Path) -> None:
     """It repeats the meta line of the session that it comes from, behind its own."""
     fork = Rollout("0199bbbb-0000-7000-8000-000000000002")
-    fork.lines += Rollout(SESSION).lines
+    meta = Rollout(SESSION).lines[0]
+    fork.lines.append(meta.replace("You are", "You were").replace("0.65.0", "0.1.0"))
     fork.say("user", "and now?")
     fork.call("c9", "true")
     (state,) = states_of(lake, fork.write(tmp_path))
     assert state.session_id == "0199bbbb-0000-7000-8000-000000000002"
+    assert (state.system, state.version) == ("You are Codex.", "0.65.0")
 
 
 def test_the_same_words_twice_are_two_states(lake: Lake, tmp_path: Path) -> None:

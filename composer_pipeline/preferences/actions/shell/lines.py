@@ -1,10 +1,10 @@
 """Bash command lines: canonical form, target, effect.
 
-Belongs here: what of a line only changes the display, the words of each command in one
-order and spelling, and whether a line changes anything. Does not belong here: the grammar
-of Bash (``preferences.actions.shell.parse``), tables of programs
-(``preferences.actions.shell.programs``, ``preferences.actions.shell.options_table``) and other
-tools (``preferences.actions.canonical``).
+Belongs here: what of a line only changes the display, and whether a line changes anything. Does
+not belong here: the grammar of Bash (``preferences.actions.shell.parse``), the words of one
+command (``preferences.actions.shell.steps``), tables of programs
+(``preferences.actions.shell.programs_table``, ``options_table``) and other tools
+(``preferences.actions.canonical``).
 """
 
 import re

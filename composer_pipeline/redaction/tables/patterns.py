@@ -22,6 +22,12 @@ def compile_kind(body: str) -> re.Pattern[str]:
     return re.compile(_BEHIND.sub(r"(?:(?<!\1\2)|(?<=\\\\[nrt]\2))", body))
 
 
+#: Gates of kinds whose literal is also a part of common words (``task-``, ``msg.``).
+SHAPE_GATES = {
+    "OPENAI_KEY": r"(?:[^a-z0-9_-]|\\[nrt])sk-[a-z0-9_-]",
+    "SENDGRID_KEY": r"(?:[^a-z0-9]|\\[nrt])SG\.[a-z0-9_-]",
+}
+
 #: Secrets known by their shape, in order of precedence: kind, literals (case as in the
 #: secret; one must occur), pattern.
 SHAPES: tuple[tuple[str, tuple[str, ...], str], ...] = (

@@ -1,0 +1,88 @@
+"""One pyarrow schema for each table of the lake; the single source of column facts.
+
+Belongs here: tables, their keys, their partition keys, their columns with a
+description each. Dagster's column metadata, the schema checks and the README's
+tables are all made from this folder, which has one module a stage. Does not belong here: reading and writing
+(``lake.store``), and how a row is computed (the room that writes the table).
+
+Columns are only ever added. Partition keys are part of the path, never of the file.
+Message columns are ``list<arrow.json>``: one JSON document a message, which
+``datasets`` reads as ``List(Json())`` and TRL trains on as it is.
+"""
+
+from composer_pipeline.lake.tables.traces import (
+    RAW_FILES,
+    SESSIONS,
+    MESSAGES,
+    CHAINS,
+    STATES,
+)
+from composer_pipeline.lake.tables.replies import (
+    REPLIES,
+    TOOLSETS,
+)
+from composer_pipeline.lake.tables.preferences import (
+    HINTS,
+    PAIRS,
+    NORMALIZED_PAIRS,
+    DROPS,
+    VOTES,
+    PREFERENCE_STATISTICS,
+    NEAR_DUPLICATES,
+)
+from composer_pipeline.lake.tables.datasets import (
+    DATASET_PAIRS,
+    DATASET_GROUPS,
+    DATASET_HINTS,
+)
+from composer_pipeline.lake.tables.spec import JSON_LIST, TIMESTAMP, TableSpec
+
+__all__ = [
+    "CHAINS",
+    "DATASET_GROUPS",
+    "DATASET_HINTS",
+    "DATASET_PAIRS",
+    "DROPS",
+    "HINTS",
+    "JSON_LIST",
+    "MESSAGES",
+    "NEAR_DUPLICATES",
+    "NORMALIZED_PAIRS",
+    "PAIRS",
+    "PREFERENCE_STATISTICS",
+    "RAW_FILES",
+    "REPLIES",
+    "SCHEMA_VERSION",
+    "SESSIONS",
+    "STATES",
+    "TABLES",
+    "TIMESTAMP",
+    "TOOLSETS",
+    "TableSpec",
+    "VOTES",
+]
+
+SCHEMA_VERSION = 1
+
+TABLES: dict[str, TableSpec] = {
+    spec.name: spec
+    for spec in (
+        RAW_FILES,
+        SESSIONS,
+        MESSAGES,
+        CHAINS,
+        STATES,
+        TOOLSETS,
+        REPLIES,
+        HINTS,
+        PAIRS,
+        NORMALIZED_PAIRS,
+        DROPS,
+        DATASET_PAIRS,
+        DATASET_GROUPS,
+        DATASET_HINTS,
+        VOTES,
+        PREFERENCE_STATISTICS,
+        NEAR_DUPLICATES,
+    )
+}

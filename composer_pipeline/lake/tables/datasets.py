@@ -1,0 +1,69 @@
+"""Tables of what trainers read and the Hub gets.
+
+Belongs here: keys, partitions and columns. Does not belong here: how a row is computed.
+"""
+
+from composer_pipeline.lake.tables.preferences import PAIR_COLUMNS
+from composer_pipeline.lake.tables.spec import (
+    FLAG,
+    INT32,
+    JSON_LIST,
+    STATE_ID,
+    STRINGS,
+    TEXT,
+    TableSpec,
+    schema_of,
+)
+
+DATASET_PAIRS = TableSpec(
+    "dataset_pairs",
+    "The published preference dataset, one file a split.",
+    ("pair_id",),
+    ("split",),
+    schema_of(
+        {
+            **PAIR_COLUMNS,
+            "recipe": (TEXT, "name and hash of the data-juicer recipe"),
+            "day": (TEXT, "day of the session"),
+            "group_id": (TEXT, "split group; no group is in two splits"),
+        }
+    ),
+)
+
+DATASET_GROUPS = TableSpec(
+    "dataset_groups",
+    "Recorded answers to one state, for the GRPO channel.",
+    ("state_id",),
+    ("split",),
+    schema_of(
+        {
+            **STATE_ID,
+            "group_id": (TEXT, "split group"),
+            "prompt": (JSON_LIST, "chat messages before the action"),
+            "tools": (JSON_LIST, "tool schemas offered"),
+            "candidates": (JSON_LIST, "assistant messages: the agent's, then the teachers'"),
+            "sources": (STRINGS, "agent, or the teacher's name, for each candidate"),
+            "consensus": (JSON_LIST, "one assistant message: the winning cluster's medoid"),
+            "simulated": (FLAG, "any teacher was simulated"),
+        }
+    ),
+)
+
+DATASET_HINTS = TableSpec(
+    "dataset_hints",
+    "Error turns with a hint, for the SDPO channel.",
+    ("state_id",),
+    ("split",),
+    schema_of(
+        {
+            **STATE_ID,
+            "group_id": (TEXT, "split group"),
+            "prompt": (JSON_LIST, "chat messages before the action"),
+            "tools": (JSON_LIST, "tool schemas offered"),
+            "action": (JSON_LIST, "one assistant message: the agent's action"),
+            "hint": (TEXT, "what the trace says was wrong"),
+            "source": (TEXT, "as in hints"),
+            "span_call": (INT32, "index of the call it is about; -1 is the whole action"),
+        }
+    ),
+)

@@ -1,0 +1,19 @@
+"""TraceStates back from the lake: prefixes rebuilt from chains and messages.
+
+The one way in which later rooms read states. Does not belong here: how the tables are
+written (``traces.parse``).
+"""
+
+from composer_pipeline.trace_states.load import following, load_state, load_states
+from composer_pipeline.trace_states.reader import StateReader
+from composer_pipeline.trace_states.state import Message, TraceState, action_of
+
+__all__ = [
+    "Message",
+    "StateReader",
+    "TraceState",
+    "action_of",
+    "following",
+    "load_state",
+    "load_states",
+]

@@ -1,0 +1,106 @@
+"""What a TraceState is, and how one is put together from its row and its chain.
+
+Belongs here: the columns, the messages and the action of one state. Does not belong here:
+finding its rows in the lake (``trace_states.load``, ``trace_states.reader``).
+"""
+
+import json
+from datetime import datetime
+from typing import Any
+
+import msgspec
+import orjson
+
+from composer_pipeline.actions import Action, ToolCall
+
+Message = dict[str, Any]
+
+
+class TraceState(msgspec.Struct, frozen=True, kw_only=True):
+    """One model response: what the agent saw (``messages``) and what it did (``action``).
+
+    The columns of the table ``states``, its ``day``, and three rebuilt parts:
+    ``messages`` is the prefix (the result of the action is not in it), ``system`` and
+    ``tools`` are the recorded system prompt and tool schemas or ``None``. States of one
+    chain share their message objects: do not change them. ``action_json`` is the action
+    as stored.
+    """
+
+    state_id: str
+    session_id: str
+    agent_id: str
+    message_id: str
+    day: str
+    chain_id: str
+    n_messages: int
+    messages: list[Message]
+    system: str | None
+    tools: list[Any] | None
+    action: Action
+    action_json: str
+    fidelity: str
+    on_active_path: bool
+    repaired: bool
+    project: str
+    cwd: str
+    turn: int
+    parser_version: str
+    system_hash: str | None = None
+    tools_hash: str | None = None
+    error_kind: str | None = None
+    hint: str | None = None
+    hint_source: str | None = None
+    hint_call: int | None = None
+    model: str | None = None
+    version: str | None = None
+    ts: datetime | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    followed_by_error: bool | None = None
+    followed_by_correction: bool | None = None
+    interrupted: bool | None = None
+    reverted: bool | None = None
+    tests_passed: bool | None = None
+
+
+def state_of(
+    row: dict[str, Any], chain: list[Message], system: Message | None, tools: Message | None
+) -> TraceState:
+    """Put a state together from its row and the decoded messages of its chain."""
+    text = row.pop("action")
+    if text is None:
+        action = action_of(chain[row["n_messages"]])
+        text = action.to_json()
+    else:
+        action = Action.from_json(text)
+    return TraceState(
+        **row,
+        action=action,
+        action_json=text,
+        messages=chain[: row["n_messages"]],
+        system=system["content"] if system else None,
+        tools=tools["content"] if tools else None,
+    )
+
+
+def action_of(message: Message) -> Action:
+    """Return what an assistant message did: its texts joined, and its tool calls."""
+    texts: list[str] = []
+    calls: list[ToolCall] = []
+    for block in message["content"]:
+        if block["type"] == "text":
+            texts.append(block["text"])
+        elif block["type"] == "tool_use":
+            given = block["input"]
+            arguments = given if isinstance(given, dict) else {"input": given}
+            calls.append(ToolCall(block["name"], arguments, block["id"]))
+    return Action("\n\n".join(texts), tuple(calls))
+
+
+def decoded(text: str) -> Message:
+    """Return a stored message, whose integers may have more than 64 bits."""
+    try:
+        message: Message = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        message = json.loads(text)
+    return message

@@ -79,7 +79,7 @@ class CanonicalAction:
     form: str
 
 
-def canonical_args(call: ToolCall, place: Place) -> dict[str, Any]:  # noqa: C901  one branch a tool
+def canonical_args(call: ToolCall, place: Place) -> dict[str, Any]:
     """Return the arguments that matter, with defaults dropped and paths resolved.
 
     Bash's command becomes its parsed form; ``TodoWrite`` keeps statuses and their number.

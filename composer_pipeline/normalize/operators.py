@@ -294,17 +294,6 @@ def _load_own(paths: Sequence[str], ops: Any) -> set[str]:
 
 
 def _check_arguments(name: str, arguments: dict[str, Any], ops: Any, *, own: bool) -> None:
-    _check_columns(name, arguments, mapper=issubclass(ops.OPERATORS.modules[name], ops.Mapper))
-    if own:
-        return
-    if arguments.get("tokenization") is True:
-        raise InputError(f"[{name}] tokenization needs a model from the network")
-    for kind in ("flagged_words", "stopwords"):
-        if name == f"{kind}_filter":
-            _check_words(name, kind, arguments)
-
-
-def _check_columns(name: str, arguments: dict[str, Any], *, mapper: bool) -> None:
     fields = [arguments["text_key"]]
     if arguments.get("field_key"):
         fields.append(arguments["field_key"])
@@ -313,11 +302,24 @@ def _check_columns(name: str, arguments: dict[str, Any], *, mapper: bool) -> Non
     for field in fields:
         if field not in COLUMNS:
             raise InputError(f"[{name}] unknown column {field!r}; known: {', '.join(COLUMNS)}")
-    if mapper and (field := arguments["text_key"]) not in MAPPED:
-        raise InputError(
-            f"[{name}] column {field!r} is made from others and cannot be changed; a mapper's"
-            f" text_key is one of {', '.join(MAPPED)}"
-        )
+    if issubclass(ops.OPERATORS.modules[name], ops.Mapper):
+        field = arguments["text_key"]
+        if field not in MAPPED:
+            raise InputError(
+                f"[{name}] column {field!r} is made from others and cannot be changed; a mapper's"
+                f" text_key is one of {', '.join(MAPPED)}"
+            )
+    if not own:
+        _check_offline(name, arguments)
+
+
+def _check_offline(name: str, arguments: dict[str, Any]) -> None:
+    """Refuse what data-juicer's own operators would fetch from the network."""
+    if arguments.get("tokenization") is True:
+        raise InputError(f"[{name}] tokenization needs a model from the network")
+    for kind in ("flagged_words", "stopwords"):
+        if name == f"{kind}_filter":
+            _check_words(name, kind, arguments)
 
 
 def _check_words(name: str, kind: str, arguments: dict[str, Any]) -> None:

@@ -68,7 +68,7 @@ class Reading:
     grammar: Grammar
 
 
-def read(words: tuple[str, ...]) -> Reading | None:  # noqa: C901  one branch a way to name a subcommand
+def read(words: tuple[str, ...]) -> Reading | None:
     """Read an unwrapped command; ``None`` where no grammar fits all of its words."""
     program = words[0]
     subcommand, rest = "", words[1:]
@@ -164,7 +164,7 @@ def _dashed(name: str) -> str:
 Taken = tuple[tuple[tuple[str, str], ...], tuple[str, ...], tuple[str, ...]]
 
 
-def _take(rest: tuple[str, ...], grammar: Grammar) -> Taken | None:  # noqa: C901  one branch a way to write an option
+def _take(rest: tuple[str, ...], grammar: Grammar) -> Taken | None:
     """Return (options, operands, words after ``--``) in one order."""
     options: list[tuple[str, str]] = []
     operands: list[str] = []

@@ -120,7 +120,7 @@ class _Reader:
         self._source = source
         self._connector = ""
 
-    def walk(self, node: Any) -> None:  # noqa: C901  one branch a kind of node
+    def walk(self, node: Any) -> None:
         kind = node.type
         if kind in _GROUPS:
             self._group(node)
@@ -264,7 +264,7 @@ class _Reader:
         name = self._source[node.start_byte : value.start_byte].decode("utf-8", "surrogatepass")
         return name + self._word(value)
 
-    def _word(self, node: Any, *, start: bool = True) -> str:  # noqa: C901  one branch a kind of node
+    def _word(self, node: Any, *, start: bool = True) -> str:
         """Encode the word of a node."""
         kind = node.type
         if kind == "command_name" and node.children:

@@ -7,7 +7,7 @@ here: single positions (``redaction.tables.contexts``), names and their values
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -86,18 +86,21 @@ def document_edits(text: str, judge: Judge) -> Iterator[tuple[int, int, str]]:
         return new
 
     with_keys(value, remember)
-    places = []
+    done = 0
+    for start, end, new in sorted(_spelled(text, changed)):
+        if start >= done:
+            yield start, end, new
+            done = end
+
+
+def _spelled(text: str, changed: Mapping[str, str]) -> Iterator[tuple[int, int, str]]:
+    """Yield where old strings stand in a JSON text, in each spelling that JSON allows."""
     for old, new in changed.items():
         for ascii_only in (True, False):
             quoted = json.dumps(old, ensure_ascii=ascii_only)
             for spelled in {quoted, quoted.replace("/", "\\/")}:
                 for match in re.finditer(re.escape(spelled), text):
-                    places.append((match.start() + 1, match.end() - 1, new))
-    done = 0
-    for start, end, new in sorted(places):
-        if start >= done:
-            yield start, end, new
-            done = end
+                    yield match.start() + 1, match.end() - 1, new
 
 
 # -- cookies -----------------------------------------------------------------------------

@@ -174,7 +174,7 @@ class Caller:
                 chained.anchors[state.chain_id] = measured
         return why
 
-    async def _buy(
+    async def _buy(  # noqa: C901  one loop over the answers of ledger and provider
         self,
         question: Question,
         teacher: Teacher,

@@ -10,7 +10,8 @@ from typing import Literal
 import zstandard
 
 from composer_pipeline.money import NOTHING, Pico
-from composer_pipeline.replay.ledger.batch import Attempt, Batch
+from composer_pipeline.replay.ledger.batch import Batch
+from composer_pipeline.replay.ledger.rows import Attempt
 from composer_pipeline.replay.ledger.values import AttemptClosed, CacheHit, Reply
 
 VIOLATION = "bound_violation"

@@ -2,8 +2,8 @@
 
 Belongs here: opening a ledger, running operations on it, one durable transaction each, and
 asking it. Does not belong here: the operations (``replay.ledger.rules``), databases
-(``replay.ledger.sqlite``, ``replay.ledger.postgres``), many operations in one transaction
-(``replay.ledger.group_commit``), HTTP, prices of models, and what a reply means.
+(``replay.ledger.stores``), many operations in one transaction (``replay.ledger.group_commit``),
+HTTP, prices of models, and what a reply means.
 
 Any number of processes share a ceiling exactly: ``spent + reserved + unknown`` of a scope
 never passes its ceiling by admission. Money is int64 picodollars (1e-12 USD).
@@ -28,7 +28,7 @@ from composer_pipeline.replay.ledger.place import (
     ledger_target,
 )
 from composer_pipeline.replay.ledger.process_identity import new_owner, retire
-from composer_pipeline.replay.ledger.store import Store
+from composer_pipeline.replay.ledger.stores.store import Store
 from composer_pipeline.replay.ledger.values import (
     Admission,
     AttemptClosed,
@@ -127,8 +127,7 @@ class Ledger:
         results: list[Any] = []
         with self._lock:
             with self._store.transaction() as session:
-                batch = Batch(session, self.owner)
-                batch.prefetch(operations)
+                batch = Batch(session, self.owner, operations)
                 for operation in operations:
                     try:
                         results.append(operation.run(batch))
@@ -248,10 +247,10 @@ def existing_ledger(target: str | os.PathLike[str]) -> Ledger | None:
 
 def _open_store(target: str | os.PathLike[str]) -> Store:
     if is_url(target):
-        from composer_pipeline.replay.ledger.postgres import PostgresStore
+        from composer_pipeline.replay.ledger.stores.postgres import PostgresStore
 
         return PostgresStore(str(target))
-    from composer_pipeline.replay.ledger.sqlite import SqliteStore
+    from composer_pipeline.replay.ledger.stores.sqlite import SqliteStore
 
     return SqliteStore(target)
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import zstandard
 
-from composer_pipeline.replay.ledger.store import Store
+from composer_pipeline.replay.ledger.stores.store import Store
 from composer_pipeline.replay.ledger.values import Event, RunKey, ScopeStatus, UnknownAttempt
 
 _PARTITION = """

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 
 from composer_pipeline.money import NOTHING, Pico, ceiling_of
-from composer_pipeline.replay.ledger.batch import Attempt, Batch, Operation, dump
+from composer_pipeline.replay.ledger.batch import Batch, Operation
 from composer_pipeline.replay.ledger.endings import (
     adopt,
     charge,
@@ -29,6 +29,7 @@ from composer_pipeline.replay.ledger.endings import (
     settle_source,
     store,
 )
+from composer_pipeline.replay.ledger.rows import Attempt, dump
 from composer_pipeline.replay.ledger.sweep import set_run_key, sweep
 from composer_pipeline.replay.ledger.values import Admission, Bill, CacheHit, Call, Reply
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from composer_pipeline.money import Pico, billed_pico
-from composer_pipeline.replay.ledger import batch as ledger_batch
-from composer_pipeline.replay.ledger import rules
+from composer_pipeline.replay.ledger import rules, working_set
 from composer_pipeline.replay.ledger.ledger import (
     AttemptClosed,
     Call,
@@ -261,7 +260,7 @@ def test_on_another_machine_the_heartbeat_decides(
     with Ledger(target) as other:
         assert other.do(rules.reserve("a", Pico(1), [], CALL)).kind == "busy"
         assert other.do(rules.adopt_dead()) == 0
-        monkeypatch.setattr(ledger_batch, "STALE_S", -1)
+        monkeypatch.setattr(working_set, "STALE_S", -1)
         assert other.do(rules.adopt_dead()) == 1
         assert sums(other) == (0, 0, 100)
     ledger.do(rules.settle(attempt, Bill(Pico(1)), Reply(200, b"{}")))

@@ -147,6 +147,8 @@ class _Outer(BaseModel):
     [
         ("one: {name: a, cuont: 1}", "one.cuont: unknown field (did you mean: count?)"),
         ("many: [{name: a}, {name: b, cuont: 1}]", "many[1] (b).cuont: unknown field (did you"),
+        ("many: [{cuont: 1}]", "many[0].cuont: unknown field (did you mean: count?)"),
+        ("one: {name: a, cuont: 1}\nmany: 5", "one.cuont: unknown field (did you mean: count?)"),
         ("zzz: 1", "zzz: unknown field; known: one, many, either"),
         ("many: [{count: 1}]", "many[0].name: missing field"),
         ("many: [{name: a, count: x}]", "many[0] (a).count: Input should be a valid integer"),

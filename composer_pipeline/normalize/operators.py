@@ -309,8 +309,12 @@ def _check_arguments(name: str, arguments: dict[str, Any], ops: Any, *, own: boo
                 f"[{name}] column {field!r} is made from others and cannot be changed; a mapper's"
                 f" text_key is one of {', '.join(MAPPED)}"
             )
-    if own:
-        return
+    if not own:
+        _check_offline(name, arguments)
+
+
+def _check_offline(name: str, arguments: dict[str, Any]) -> None:
+    """Refuse what data-juicer's own operators would fetch from the network."""
     if arguments.get("tokenization") is True:
         raise InputError(f"[{name}] tokenization needs a model from the network")
     for kind in ("flagged_words", "stopwords"):

@@ -99,16 +99,12 @@ class PaidCalls:
             refusal = reply if outcome.kind == "refused" else None
             await self.commits.do(rules.release(attempt, detail, refusal))
             return True
+        # Of an error the id names no generation that could be asked for its cost.
+        named = generation if 200 <= outcome.status < 300 else ""
         await self.commits.do(
-            rules.mark_unknown(
-                attempt,
-                detail,
-                raw=outcome.body or None,
-                # Of an error the id names no generation that could be asked for its cost.
-                generation=generation if outcome.status == 200 else "",
-            )
+            rules.mark_unknown(attempt, detail, raw=outcome.body or None, generation=named)
         )
-        return True
+        return not outcome.ended or await self._ask_cost(wire, attempt, named)
 
     async def _keep(self, wire: Wire, attempt: str, reply: Reply) -> bool:
         """Keep an answer's bytes first, and ask then what it cost.
@@ -116,9 +112,10 @@ class PaidCalls:
         Until that is known its worst case stays charged; a later run asks again.
         """
         await self.commits.do(rules.keep(attempt, reply))
-        if not reply.generation_id:
-            return True
-        cost = await wire.generation_cost(reply.generation_id)
+        return await self._ask_cost(wire, attempt, reply.generation_id)
+
+    async def _ask_cost(self, wire: Wire, attempt: str, generation: str) -> bool:
+        cost = await wire.generation_cost(generation) if generation else None
         return cost is None or await self.commits.do(rules.reconcile(attempt, cost))
 
     async def _settle_hit(self, wire: Wire, attempt: str, source: str, reply: Reply) -> bool:

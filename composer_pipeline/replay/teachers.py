@@ -75,12 +75,12 @@ class Teacher(_Model):
     family: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
     model: str
     licence: str
+    #: What a token costs at a server that states no cost; 0 is a price.
+    price: MaxPrice | None = None
     #: The dearest price at the file's endpoint; of an own endpoint it is the price.
     max_price: MaxPrice
     #: A server of this teacher alone; the file's endpoint where there is none.
     endpoint: OwnEndpoint | None = None
-    #: What a token costs at a server that states no cost; 0 is a price.
-    price: MaxPrice | None = None
     #: Other names that this model answers by, besides ``model`` and its dated name.
     served_as: list[str] = []
     max_tokens: Annotated[int, Field(ge=16, le=200_000)] = 2048
@@ -224,6 +224,19 @@ class TeacherSet(_Model):
 
     @model_validator(mode="before")
     @classmethod
+    def _own_endpoints_are_enough(cls, data: Any) -> Any:
+        """Where every teacher has an endpoint of its own, the file need not name another."""
+        if not isinstance(data, dict) or data.get("endpoint") is not None:
+            return data
+        teachers = data.get("teachers")
+        entries = teachers if isinstance(teachers, list) else []
+        own = [t["endpoint"] for t in entries if isinstance(t, dict) and t.get("endpoint")]
+        if not own or len(own) < len(entries) or not isinstance(own[0], dict):
+            return data
+        return {**data, "endpoint": {"api": "openai", "api_key_env": None, **own[0]}}
+
+    @model_validator(mode="before")
+    @classmethod
     def _apply_defaults(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
@@ -242,7 +255,7 @@ class TeacherSet(_Model):
         metered = self.endpoint.dedicated_key or self.endpoint.provisioning_key_env
         for teacher in self.teachers:
             at = self.endpoint_of(teacher)
-            if known.setdefault(at.name, at) != at:
+            if known.setdefault(at.name, at).model_dump() != at.model_dump():
                 raise ValueError(f"teachers: {teacher.name}: two endpoints are named {at.name!r}")
             if teacher.endpoint and metered:
                 raise ValueError(

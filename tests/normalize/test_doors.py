@@ -177,11 +177,15 @@ def test_other_bad_input_ends_with_2(run: Run, lake: Lake, tmp_path: Path) -> No
 def test_the_report_and_the_flat_columns(run: Run, lake: Lake, tmp_path: Path) -> None:
     done = run(lake, write(tmp_path, LENGTH))
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {
+    said = json.loads(done.stdout)
+    assert said.pop("recipe_id").startswith("recipe@")
+    assert said == {
+        "rows": 2,
         "kept": 1,
         "dropped": 1,
         "by_op": {"0:text_length_filter": 1},
         "changed": {},
+        "by_day": {DAY: {"rows": 2, "kept": 1, "dropped": 1}},
     }
     out = tmp_path / "flat.jsonl"
     done = run(lake, write(tmp_path, LENGTH), "--columns", str(out))

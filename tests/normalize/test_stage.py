@@ -375,8 +375,8 @@ def test_flat_columns_can_be_written_for_other_tools(lake: Lake, tmp_path: Path)
     rows = [json.loads(line) for line in lines]
     expected = [narrow_row(row) for row in lake.rows("pairs")]
     assert rows == [{k: v for k, v in row.items() if k != "prompt_text"} for row in expected]
-    with pytest.raises(InputError, match="No such file"):
-        write_columns(lake, tmp_path / "no" / "pairs.jsonl")
+    with pytest.raises(InputError, match="is not writable"):
+        write_columns(lake, tmp_path / "pairs.jsonl" / "below-a-file.jsonl")
 
 
 def test_a_dead_worker_is_an_error_and_writes_nothing(

@@ -375,9 +375,11 @@ def test_each_fault_is_billed_or_not_as_it_says(name: str) -> None:
     lost = fault.kind in ("truncate", "reset", "hang")
     free = not fault.billed or fault.kind in (
         "error", "gateway", "in_body", "moderation", "unavailable", "empty", "failed",
+        "odd_refusal",
     )  # fmt: skip
+    broken = name == "not_gzip"  # what the server calls compressed is not
     with LoopbackOpenRouter(faults=always(fault)) as server:
-        if lost:
+        if lost or broken:
             with pytest.raises(httpx.HTTPError):
                 httpx.post(
                     f"{server.url}/chat/completions",
@@ -386,16 +388,17 @@ def test_each_fault_is_billed_or_not_as_it_says(name: str) -> None:
                 )
         else:
             reply = ask(server)
-            assert (fault.kind in ("error", "gateway", "lost_gateway")) == (
-                reply.status_code == fault.status
-            )
-            assert ("retry-after" in reply.headers) == (fault.retry_after is not None)
+            if not fault.kind.startswith("odd"):
+                assert (fault.kind in ("error", "gateway", "lost_gateway")) == (
+                    reply.status_code == fault.status
+                )
+                assert ("retry-after" in reply.headers) == (fault.retry_after is not None)
             if fault.kind in ("overcount", "undercount"):
                 usage, bill = exact(reply)["usage"], server.bills[0]
                 assert usage["prompt_tokens"] != bill.prompt_tokens
                 assert pico(usage["cost"]) == bill.cost
         assert len(server.bills) == (not free)
-        if lost or free or fault.kind == "length":
+        if lost or free or broken or fault.kind == "length":
             return
         # The same request again is a hit, whatever happens to its delivery.
         ask(server)
@@ -437,7 +440,9 @@ def test_the_mix_of_faults_is_seeded_weighted_and_patient() -> None:
     assert 900 < len(harmed) < 1100
     assert set(first.dealt) == set(MIX)
     assert sum(first.dealt.values()) == len(harmed)
-    assert sum(count > 0 for count in first.dealt.values()) >= len(MIX) - 3
+    assert len(MIX) >= 60
+    assert all(count for name, count in first.dealt.items() if MIX[name][1] > 1)
+    assert sum(count > 0 for count in first.dealt.values()) >= 0.9 * len(MIX)
     assert not any(FaultMix(3, 1.0)(Asked("m", a.digest, 4, 0)) for a in asked)
     only = FaultMix(0, 1.0, parse_mix("reset=2,hang"))
     kinds = [fate.kind for a in asked if (fate := only(a))]

@@ -11,10 +11,11 @@ takes a token to cost, or the reservation would not be a bound, and the teacher 
 """
 
 import re
+from collections.abc import Mapping
 from decimal import Decimal
 
 from composer_pipeline.errors import ComposerError
-from composer_pipeline.replay.catalogue.model_records import ModelRecord
+from composer_pipeline.replay.catalogue.model_records import ModelRecord, Pricing
 from composer_pipeline.replay.provider import CACHE_WRITE
 from composer_pipeline.replay.teachers import Teacher
 
@@ -52,7 +53,6 @@ def check_prices(teacher: Teacher, record: ModelRecord) -> None:
         "prompt": teacher.max_price.prompt / MILLION,
         "completion": teacher.max_price.completion / MILLION,
     }
-    hour = teacher.cache_control == "1h"
     # What the reservation takes a prompt token to cost at most.
     bound = {**cap, "prompt": cap["prompt"] * CACHE_WRITE[teacher.cache_control]}
     offers = [(e.provider, e.pricing) for e in record.endpoints] or [("", record.pricing)]
@@ -78,21 +78,28 @@ def check_prices(teacher: Teacher, record: ModelRecord) -> None:
         )
     for provider, pricing in admitted:
         where = f"{record.id}" + (f" at {provider}" if provider else "")
-        worst = {
-            "prompt": pricing.worst_prompt(teacher.context_length, hour=hour),
-            "completion": pricing.worst_completion(teacher.context_length),
-        }
-        for key, price in worst.items():
-            if price > bound[key]:
-                kind = "cache write and long context" if key == "prompt" else "reasoning"
-                what = f"the worst {key} price of {where} ({kind})"
-                _above(teacher, key, what, price, bound[key])
-        if pricing.worst(teacher.context_length).of("request"):
-            raise CatalogueError(
-                teacher.name, "pricing.request",
-                f"{where} charges {pricing.base.of('request')} USD a request, which the"
-                " reservation does not hold",
-            )  # fmt: skip
+        _check_worst(teacher, where, pricing, bound)
+
+
+def _check_worst(
+    teacher: Teacher, where: str, pricing: Pricing, bound: Mapping[str, Decimal]
+) -> None:
+    """Refuse an endpoint whose worst price is above what the reservation takes it to be."""
+    worst = {
+        "prompt": pricing.worst_prompt(teacher.context_length, hour=teacher.cache_control == "1h"),
+        "completion": pricing.worst_completion(teacher.context_length),
+    }
+    for key, price in worst.items():
+        if price > bound[key]:
+            kind = "cache write and long context" if key == "prompt" else "reasoning"
+            what = f"the worst {key} price of {where} ({kind})"
+            _above(teacher, key, what, price, bound[key])
+    if pricing.worst(teacher.context_length).of("request"):
+        raise CatalogueError(
+            teacher.name, "pricing.request",
+            f"{where} charges {pricing.base.of('request')} USD a request, which the"
+            " reservation does not hold",
+        )  # fmt: skip
 
 
 def _above(teacher: Teacher, key: str, what: str, price: Decimal, cap: Decimal) -> None:

@@ -53,7 +53,7 @@ def judge(reply: Any, check: ArgumentCheck | None, asked: Iterable[str] = ()) ->
         return "unusable", "a shape that is no reply", None
 
 
-def _judged(reply: dict[str, Any], check: ArgumentCheck | None) -> Judged:
+def _judged(reply: dict[str, Any], check: ArgumentCheck | None) -> Judged:  # noqa: C901  a list of checks, in reading order
     if reply.get("error"):
         return "unusable", "an error came with the answer", None
     choice = next(iter(choices_of(reply)), {})

@@ -1,34 +1,26 @@
-"""The rows that the operations of one transaction read and change, in memory.
+"""Many operations in one transaction: what they change, written in few statements.
 
-Belongs here: loading each row once, and writing what changed in as few statements as there
-are tables. Does not belong here: what an operation may do (``replay.ledger.rules``).
+Belongs here: changes in memory, and writing them in as few statements as there are tables.
+Does not belong here: loading rows (``replay.ledger.working_set``), and what an operation may
+do (``replay.ledger.rules``).
 
-A transaction holds the ledger's one write lock, so a row that was read stays true until the
-commit. That makes a batch of many operations as exact as one transaction for each.
+A transaction holds the ledger's one write lock, so a batch of many operations is as exact as
+one transaction for each.
 """
 
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
-import msgspec
-
-from composer_pipeline.money import NOTHING, Pico
-from composer_pipeline.replay.ledger.process_identity import lives
-from composer_pipeline.replay.ledger.store import Session, Write
-from composer_pipeline.replay.ledger.values import AttemptClosed
+from composer_pipeline.money import Pico
+from composer_pipeline.replay.ledger.rows import COLUMNS, Attempt, inserted, updated
+from composer_pipeline.replay.ledger.stores.store import Session, Write
+from composer_pipeline.replay.ledger.working_set import WorkingSet
 
 T = TypeVar("T")
 
-#: An owner on another machine is dead when its heartbeat is older than this.
-STALE_S = 60
 #: How often an owner that writes renews its heartbeat.
 BEAT_S = 10
-
-_ATTEMPT = (
-    "id, key, state, reserve, cost, scopes, owner, generation_id, detail, created_us,"
-    " ended_us, teacher"
-)
 
 
 class Operation(Generic[T]):
@@ -56,201 +48,31 @@ class Operation(Generic[T]):
         self.admits = admits
 
 
-class Attempt(msgspec.Struct):
-    """One row of ``attempt``; ``raw`` only where this batch writes it."""
+class Batch(WorkingSet):
+    """The rows of one transaction, and what its operations change of them.
 
-    id: str
-    key: str
-    state: str
-    reserve: Pico
-    cost: Pico | None
-    scopes: list[str]
-    owner: str
-    generation_id: str | None
-    detail: str
-    created_us: int
-    ended_us: int | None
-    teacher: str
-    raw: bytes | None = None
+    Args:
+        session: the open transaction.
+        owner: who runs it.
+        operations: what will be run, to load what they need in few round trips.
+    """
 
-    @property
-    def open(self) -> bool:
-        """Whether it is in flight, as far as the ledger knows."""
-        return self.state in ("reserved", "sent")
-
-
-class Scope(msgspec.Struct):
-    """One row of ``scope``."""
-
-    ceiling: Pico | None
-    spent: Pico = NOTHING
-    reserved: Pico = NOTHING
-    unknown: Pico = NOTHING
-
-
-class Batch:
-    """The working set of one transaction of one owner."""
-
-    def __init__(self, session: Session, owner: str) -> None:
-        self.session = session
-        self.owner = owner
-        self.now = session.now
-        self.attempts: dict[str, Attempt | None] = {}
-        self.scopes: dict[str, Scope] = {}
-        self.claims: dict[str, tuple[str, str] | None] = {}
-        self.replies: dict[str, str] = {}
-        #: Key -> when its latest unknown attempt was admitted.
-        self.lost: dict[str, int] = {}
-        self._quarantine: dict[str, str] | None = None
+    def __init__(
+        self, session: Session, owner: str, operations: Sequence[Operation[Any]] = ()
+    ) -> None:
+        super().__init__(session, owner)
         self._new_attempts: set[str] = set()
         self._changed_attempts: set[str] = set()
-        self._new_scopes: set[str] = set()
         self._changed_scopes: set[str] = set()
-        self._stored_claims: set[str] = set()
         self._changed_claims: set[str] = set()
         self._calls: list[Sequence[Any]] = []
         self._reply_rows: dict[str, Sequence[Any]] = {}
         self._writes: list[Write] = []
-        self._dead: dict[str, bool] = {}
-
-    # -- loading -------------------------------------------------------------------
-
-    def prefetch(self, operations: Sequence[Operation[Any]]) -> None:
-        """Load in two round trips what the operations name."""
-        ids = {op.attempt for op in operations if op.attempt}
-        if ids:
-            self._load_attempts("id IN :many", sorted(ids))
-        keys = {op.key for op in operations if op.key}
-        names = {name for op in operations for name in op.scopes}
-        for attempt in self.attempts.values():
-            if attempt:
-                keys.add(attempt.key)
-                names.update(attempt.scopes)
-        self._load(keys, names)
-
-    def _load_attempts(self, where: str, value: Any) -> list[Attempt]:
-        (rows,) = self.session.fetch((f"SELECT {_ATTEMPT} FROM attempt WHERE {where}", [value]))
-        found = []
-        for row in rows:
-            attempt = self.attempts.get(row[0])
-            if attempt is None:
-                values: list[Any] = list(row)
-                values[5] = _list(values[5])
-                attempt = Attempt(*values)
-                self.attempts[attempt.id] = attempt
-            found.append(attempt)
-        return found
-
-    def _load(self, keys: Iterable[str] = (), names: Iterable[str] = ()) -> None:
-        keys = sorted(key for key in keys if key not in self.claims)
-        names = sorted(name for name in names if name not in self.scopes)
-        if not keys and not names:
-            return
-        replies, lost, claims, scopes = self.session.fetch(
-            ("SELECT key, outcome FROM reply WHERE key IN :many", [keys]),
-            (
-                "SELECT key, max(created_us) FROM attempt"
-                " WHERE detail <> '' AND state = 'unknown' AND key IN :many GROUP BY key",
-                [keys],
-            ),
-            ("SELECT key, owner, attempt FROM claim WHERE key IN :many", [keys]),
-            # One order for everyone, so that locks on these rows can never cross.
-            (
-                "SELECT name, ceiling, spent, reserved, unknown FROM scope"
-                " WHERE name IN :many ORDER BY name FOR UPDATE",
-                [names],
-            ),
+        self.prefetch(
+            {op.attempt for op in operations if op.attempt},
+            {op.key for op in operations if op.key},
+            {name for op in operations for name in op.scopes},
         )
-        self.claims |= dict.fromkeys(keys)
-        self.replies |= dict.fromkeys(keys, "")
-        self.replies |= dict(replies)
-        self.lost |= dict(lost)
-        for key, owner, attempt in claims:
-            self.claims[key] = (owner, attempt)
-            self._stored_claims.add(key)
-        for name in names:
-            self.scopes[name] = Scope(None)
-        self._new_scopes.update(names)
-        for name, *sums in scopes:
-            self.scopes[name] = Scope(*sums)
-            self._new_scopes.discard(name)
-
-    # -- rows ----------------------------------------------------------------------
-
-    def attempt(self, attempt_id: str) -> Attempt:
-        """Return an attempt.
-
-        Raises:
-            AttemptClosed: there is none with this id.
-        """
-        attempt = self.attempts.get(attempt_id)
-        if attempt is None:
-            self._load_attempts("id = ?", attempt_id)
-            attempt = self.attempts.get(attempt_id)
-            if attempt is None:
-                raise AttemptClosed(f"attempt {attempt_id} is not in the ledger")
-        return attempt
-
-    def troubled_attempts(self, key: str) -> list[Attempt]:
-        """Return the attempts of a key that had any trouble, the oldest first."""
-        self._load_attempts("detail <> '' AND key = ?", key)
-        found = [a for a in self.attempts.values() if a and a.key == key and a.detail]
-        return sorted(found, key=lambda attempt: attempt.created_us)
-
-    def open_attempts(self, owner: str) -> list[Attempt]:
-        """Return what an owner has in flight."""
-        found = self._load_attempts("state IN ('reserved', 'sent') AND owner = ?", owner)
-        return [attempt for attempt in found if attempt.open]
-
-    def unknown_attempts(self) -> list[Attempt]:
-        """Return the unknown attempts of every run, the oldest first."""
-        found = self._load_attempts("state = 'unknown' AND created_us >= ?", 0)
-        here = {a.id: a for a in self.attempts.values() if a}
-        here |= {attempt.id: attempt for attempt in found}
-        unknown = [attempt for attempt in here.values() if attempt.state == "unknown"]
-        return sorted(unknown, key=lambda attempt: (attempt.created_us, attempt.id))
-
-    def scope(self, name: str) -> Scope:
-        """Return a scope, a new one where nobody used the name before."""
-        if name not in self.scopes:
-            self._load(names=[name])
-        return self.scopes[name]
-
-    def claim(self, key: str) -> tuple[str, str] | None:
-        """Return (owner, attempt) of the claim on a key."""
-        if key not in self.claims:
-            self._load(keys=[key])
-        return self.claims[key]
-
-    def reply(self, key: str) -> str:
-        """Return the outcome that is stored for a key, or an empty string."""
-        if key not in self.replies:
-            self._load(keys=[key])
-        return self.replies[key]
-
-    def quarantine(self, teacher: str) -> str:
-        """Return why a teacher is quarantined, or an empty string."""
-        if self._quarantine is None:
-            (rows,) = self.session.fetch(("SELECT teacher, why FROM quarantine", []))
-            self._quarantine = dict(rows)
-        return self._quarantine.get(teacher, "")
-
-    def is_dead(self, owner: str) -> bool:
-        """Say whether an owner can settle nothing any more.
-
-        On this boot /proc decides; of another machine, the age of its heartbeat.
-        """
-        if owner == self.owner:
-            return False
-        if owner not in self._dead:
-            here = lives(owner)
-            if here is None:
-                (rows,) = self.session.fetch(("SELECT beat_us FROM owner WHERE id = ?", [owner]))
-                here = bool(rows) and self.now - rows[0][0] <= STALE_S * 1_000_000
-            self._dead[owner] = not here
-        return self._dead[owner]
-
-    # -- changes -------------------------------------------------------------------
 
     def add_attempt(self, attempt: Attempt) -> None:
         """Insert a new attempt."""
@@ -304,8 +126,8 @@ class Batch:
     def set_quarantine(self, teacher: str, why: str) -> None:
         """Refuse a teacher until it is lifted; the first reason stays."""
         if not self.quarantine(teacher):
-            assert self._quarantine is not None
-            self._quarantine[teacher] = why
+            assert self.quarantined is not None
+            self.quarantined[teacher] = why
             self.later(
                 "INSERT INTO quarantine (teacher, why, at_us) VALUES (?, ?, ?)"
                 " ON CONFLICT (teacher) DO NOTHING",
@@ -315,8 +137,8 @@ class Batch:
     def forget_quarantine(self, teacher: str) -> None:
         """Lift a teacher's quarantine."""
         if self.quarantine(teacher):
-            assert self._quarantine is not None
-            del self._quarantine[teacher]
+            assert self.quarantined is not None
+            del self.quarantined[teacher]
             self.later("DELETE FROM quarantine WHERE teacher = ?", teacher)
 
     def beat(self) -> None:
@@ -328,19 +150,24 @@ class Batch:
         )  # fmt: skip
 
     def flush(self) -> None:
-        """Write everything that changed."""
+        """Write everything that changed.
+
+        The order matters twice. New rows come before the rare statements, which may update
+        them. And scopes and attempts go in the order of their names, as everyone's do, so
+        that two databases' row locks can never wait for each other.
+        """
         new, changed = self._new_attempts, self._changed_attempts - self._new_attempts
         attempts = self.attempts
         writes: list[Write] = [
             (
                 "INSERT INTO scope (name, spent, reserved, unknown, touched_us)"
                 " VALUES (?, ?, ?, ?, ?)",
-                [self._scope_row(n, first=True) for n in sorted(self._new_scopes)],
+                [self._scope_row(n, first=True) for n in sorted(self.new_scopes)],
             ),
             (
                 "UPDATE scope SET spent = ?, reserved = ?, unknown = ?, touched_us = ?"
                 " WHERE name = ?",
-                [self._scope_row(n) for n in sorted(self._changed_scopes - self._new_scopes)],
+                [self._scope_row(n) for n in sorted(self._changed_scopes - self.new_scopes)],
             ),
             (
                 "INSERT INTO call (key, state_id, teacher, session_id, day, meta)"
@@ -348,18 +175,19 @@ class Batch:
                 self._calls,
             ),
             (
-                f"INSERT INTO attempt ({_ATTEMPT}, raw)"
+                f"INSERT INTO attempt ({COLUMNS}, raw)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                [_attempt_row(attempts[i]) for i in sorted(new)],
+                [inserted(attempts[i]) for i in sorted(new)],
             ),
             (
                 "UPDATE attempt SET state = ?, cost = ?, generation_id = ?, detail = ?,"
                 " raw = coalesce(?, raw), ended_us = ? WHERE id = ?",
-                [_changes(attempts[i]) for i in sorted(changed)],
+                [updated(attempts[i]) for i in sorted(changed)],
             ),
             (
+                # A claim that changed hands is deleted and inserted: the row says whose it is.
                 "DELETE FROM claim WHERE key = ?",
-                [(k,) for k in sorted(self._changed_claims & self._stored_claims)],
+                [(k,) for k in sorted(self._changed_claims & self.stored_claims)],
             ),
             (
                 "INSERT INTO claim (key, owner, attempt) VALUES (?, ?, ?)",
@@ -368,6 +196,7 @@ class Batch:
             (
                 "INSERT INTO reply (key, outcome, http_status, body, cost, generation_id,"
                 " latency_ms, obtained, detail, created_us) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+                # Only a refusal is ever replaced (store_reply), by the bill that followed it.
                 " ON CONFLICT (key) DO UPDATE SET outcome = excluded.outcome,"
                 " http_status = excluded.http_status, body = excluded.body, cost = excluded.cost,"
                 " generation_id = excluded.generation_id, latency_ms = excluded.latency_ms,"
@@ -384,28 +213,3 @@ class Batch:
         touched = self.now if name in self._changed_scopes else 0
         sums = (scope.spent, scope.reserved, scope.unknown, touched)
         return (name, *sums) if first else (*sums, name)
-
-
-def _attempt_row(a: Attempt | None) -> tuple[Any, ...]:
-    assert a is not None
-    return (
-        a.id, a.key, a.state, a.reserve, a.cost, dump(a.scopes), a.owner, a.generation_id,
-        a.detail, a.created_us, a.ended_us, a.teacher, a.raw,
-    )  # fmt: skip
-
-
-def _changes(a: Attempt | None) -> tuple[Any, ...]:
-    assert a is not None
-    return (a.state, a.cost, a.generation_id, a.detail, a.raw, a.ended_us, a.id)
-
-
-def dump(value: Any) -> str:
-    """Return a value as JSON text."""
-    return msgspec.json.encode(value).decode()
-
-
-_decoder = msgspec.json.Decoder(list[str])
-
-
-def _list(text: str) -> list[str]:
-    return _decoder.decode(text)

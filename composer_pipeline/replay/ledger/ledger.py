@@ -2,8 +2,8 @@
 
 Belongs here: opening a ledger, running operations on it, one durable transaction each, and
 asking it. Does not belong here: the operations (``replay.ledger.rules``), databases
-(``replay.ledger.sqlite``, ``replay.ledger.postgres``), many operations in one transaction
-(``replay.ledger.group_commit``), HTTP, prices of models, and what a reply means.
+(``replay.ledger.stores``), many operations in one transaction (``replay.ledger.group_commit``),
+HTTP, prices of models, and what a reply means.
 
 Any number of processes share a ceiling exactly: ``spent + reserved + unknown`` of a scope
 never passes its ceiling by admission. Money is int64 picodollars (1e-12 USD).
@@ -28,7 +28,7 @@ from composer_pipeline.replay.ledger.place import (
     ledger_target,
 )
 from composer_pipeline.replay.ledger.process_identity import new_owner, retire
-from composer_pipeline.replay.ledger.store import Store
+from composer_pipeline.replay.ledger.stores.store import Store
 from composer_pipeline.replay.ledger.values import (
     Admission,
     AttemptClosed,
@@ -71,6 +71,8 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+#: Clocks of machines that share a ledger may differ by so much.
+CLOCK_SLACK_S = 60.0
 
 
 class Ledger:
@@ -125,8 +127,7 @@ class Ledger:
         results: list[Any] = []
         with self._lock:
             with self._store.transaction() as session:
-                batch = Batch(session, self.owner)
-                batch.prefetch(operations)
+                batch = Batch(session, self.owner, operations)
                 for operation in operations:
                     try:
                         results.append(operation.run(batch))
@@ -160,6 +161,20 @@ class Ledger:
         self.apply([])
 
     # -- questions ---------------------------------------------------------------
+
+    def check_clock(self) -> None:
+        """See that the clock was not set back behind what the ledger has recorded.
+
+        Raises:
+            ComposerError: it was; days and waits would be wrong.
+        """
+        with self._lock:
+            ahead_s = queries.newest(self._store) / 1_000_000 - time.time()
+        if ahead_s > CLOCK_SLACK_S:
+            raise ComposerError(
+                f"ledger {self.name} was written {ahead_s:.0f} s later than this machine's clock"
+                " says it is now; set the clock right, or its days and waits are wrong"
+            )
 
     def status(self) -> dict[str, ScopeStatus]:
         """Return every scope's ceiling and sums."""
@@ -232,10 +247,10 @@ def existing_ledger(target: str | os.PathLike[str]) -> Ledger | None:
 
 def _open_store(target: str | os.PathLike[str]) -> Store:
     if is_url(target):
-        from composer_pipeline.replay.ledger.postgres import PostgresStore
+        from composer_pipeline.replay.ledger.stores.postgres import PostgresStore
 
         return PostgresStore(str(target))
-    from composer_pipeline.replay.ledger.sqlite import SqliteStore
+    from composer_pipeline.replay.ledger.stores.sqlite import SqliteStore
 
     return SqliteStore(target)
 

@@ -43,11 +43,6 @@ def lives(owner: str) -> bool | None:
     return int(pid) != os.getpid() or not instance or instance[0] in _instances
 
 
-def is_alive(owner: str) -> bool:
-    """Say whether the process of an owner identity still runs on this machine."""
-    return lives(owner) is True
-
-
 def _boot() -> str:
     try:
         namespace = str(Path("/proc/self/ns/pid").readlink())  # pid:[4026531836]

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import zstandard
 
-from composer_pipeline.replay.ledger.store import Store
+from composer_pipeline.replay.ledger.stores.store import Store
 from composer_pipeline.replay.ledger.values import Event, RunKey, ScopeStatus, UnknownAttempt
 
 _PARTITION = """
@@ -90,6 +90,11 @@ def unsettled_generations(store: Store) -> list[tuple[str, str]]:
         " WHERE state = 'unknown' AND generation_id IS NOT NULL ORDER BY created_us, id"
     )
     return [(attempt, generation) for attempt, generation in store.read(sql)[1]]
+
+
+def newest(store: Store) -> int:
+    """Return when the latest attempt was made, in microseconds since 1970; 0 where none was."""
+    return int(store.read("SELECT max(created_us) FROM attempt")[1][0][0] or 0)
 
 
 def run_keys(store: Store, run_scope: str) -> list[RunKey]:

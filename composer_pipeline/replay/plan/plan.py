@@ -24,7 +24,7 @@ from composer_pipeline.replay.selection import CurtailedSelector, Decide, Price,
 from composer_pipeline.replay.teachers import Teacher, TeacherSet
 from composer_pipeline.reports import Progress, Report
 
-__all__ = ["Plan", "Strategy", "TeacherPlan", "catalogue_prices", "plan", "selector_for"]
+__all__ = ["Plan", "Strategy", "TeacherPlan", "plan", "selector_for"]
 
 
 class Plan(msgspec.Struct, Report):
@@ -146,17 +146,6 @@ def plan(
         batch=_batch_terms(asked),
         catalogue=catalogue.sha256[:16] if catalogue else "",
     )
-
-
-def catalogue_prices(teacher_set: TeacherSet) -> dict[str, Price]:
-    """Ask the endpoint for its models' prices; empty where it cannot be reached."""
-    found = fetch(teacher_set, endpoints=False)
-    prices = {}
-    for model, record in found.models.items() if found else ():
-        base = record.pricing.base
-        if base.prompt is not None and base.completion is not None:
-            prices[model] = (base.prompt, base.completion)
-    return prices
 
 
 def selector_for(

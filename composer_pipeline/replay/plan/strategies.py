@@ -26,8 +26,8 @@ from composer_pipeline.replay.plan.prompt_cache import (
     reuse,
 )
 from composer_pipeline.replay.questions import Questions
-from composer_pipeline.replay.selection import Decide, Price, audited, choose, has_vote
-from composer_pipeline.replay.teachers import Teacher
+from composer_pipeline.replay.selection import Decide, Price, choose, has_vote
+from composer_pipeline.replay.teachers import Teacher, sampled
 
 #: The smallest prefix that most providers cache, in tokens; the loopback server has none.
 CACHE_MINIMUM_TOKENS = 1024
@@ -106,7 +106,7 @@ class Work:
         chosen, ruled_out = choose(questions.states, questions.teacher_set.selection)
         self._chosen = {state.state_id for state in chosen}
         selection = questions.teacher_set.selection
-        self._audited = {s.state_id for s in chosen if audited(s.state_id, selection.audit_share)}
+        self._audited = {s.state_id for s in chosen if sampled(s.state_id, selection.audit_share)}
         skipped = [rule for state, rule in ruled_out.items() if state not in self._audited]
         self.selected = {
             "curtail": selection.curtail,

@@ -30,14 +30,13 @@ from composer_pipeline.replay.selection.stopping import (
     Decide,
     Price,
     ask_order,
-    audited,
     choose,
     clusters_of,
     how_many,
     pair_found,
     spokesmen,
 )
-from composer_pipeline.replay.teachers import Selection, SkipRule, Teacher
+from composer_pipeline.replay.teachers import Selection, SkipRule, Teacher, sampled
 
 if TYPE_CHECKING:
     from composer_pipeline.trace_states import TraceState
@@ -119,7 +118,7 @@ class CurtailedSelector:
         left_out: list[str] = [
             rule
             for state_id, rule in self._ruled_out.items()
-            if not audited(state_id, self.selection.audit_share)
+            if not sampled(state_id, self.selection.audit_share)
         ]
         skipped = {rule: left_out.count(rule) for rule in sorted(set(left_out))}
         found = SelectionReport(
@@ -137,7 +136,7 @@ class CurtailedSelector:
             known = self._answers(state.state_id)
             votes = clusters_of(state, self._teachers, known, self.decide)
             found.pairs += pair_found(votes, self.decide.quorum)
-            if audited(state.state_id, share) and self._was_asked_in_full(state, known):
+            if sampled(state.state_id, share) and self._was_asked_in_full(state, known):
                 found.audited += 1
                 if pair_found(votes, self.decide.quorum) and not self._would_find(state, known):
                     found.missed_in_audit += 1
@@ -186,7 +185,7 @@ class CurtailedSelector:
             return []
         open_ = [t for t in self._of(state) if (state.state_id, t.name) not in self._asked]
         curtail = self.selection.curtail
-        if curtail == "off" or audited(state.state_id, self.selection.audit_share):
+        if curtail == "off" or sampled(state.state_id, self.selection.audit_share):
             self._closed.add(state.state_id)
             return open_
         still_open = {teacher.name for teacher in open_}

@@ -185,11 +185,6 @@ def ask_order(teachers: Sequence[Teacher], prices: Mapping[str, Price] | None = 
     return [t.name for t in sorted(teachers, key=lambda t: (cost(t), t.name))]
 
 
-def audited(state_id: str, share: float) -> bool:
-    """Say whether a state is in the audit sample: decided by its id alone."""
-    return sampled(state_id, share)
-
-
 def choose(
     states: Sequence["TraceState"], selection: Selection
 ) -> tuple[list["TraceState"], dict[str, SkipRule]]:
@@ -202,7 +197,7 @@ def choose(
     chosen = [
         state
         for state in states
-        if state.state_id not in ruled_out or audited(state.state_id, selection.audit_share)
+        if state.state_id not in ruled_out or sampled(state.state_id, selection.audit_share)
     ]
     if selection.max_states is not None and selection.max_states < len(chosen):
         chosen.sort(key=lambda s: (-value(features(s)), s.state_id))

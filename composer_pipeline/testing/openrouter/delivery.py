@@ -110,7 +110,7 @@ def events(payload: bytes) -> Iterator[bytes]:
     yield b"data: [DONE]\n\n"
 
 
-async def deliver(
+async def deliver(  # noqa: C901  one branch a fault
     request: web.Request, payload: bytes, headers: dict[str, str], fault: Fault | None, *,
     stream: bool,
 ) -> web.StreamResponse:  # fmt: skip

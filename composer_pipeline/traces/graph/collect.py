@@ -86,7 +86,7 @@ class Collector:
         self._where: Where = (None, None, None)
         self._late: list[tuple[int, list[Part]]] = []
 
-    def read(self, records: Iterable[Record]) -> None:
+    def read(self, records: Iterable[Record]) -> None:  # noqa: C901  one loop over local names, for speed
         """Take records, in file order. Call :meth:`finish` behind the last one."""
         # One loop over local names, for speed: it runs for each of up to millions of lines.
         # Only what has a uuid is in the graph; what no walk can meet leaves a name alone.

@@ -22,6 +22,7 @@ from tests.places import ROOT
 AGENT = Action("", (ToolCall("Grep", {"pattern": "class Parser"}),))
 SAME = Action("", (ToolCall("Grep", {"pattern": "parser = "}),))
 OTHER = Action("", (ToolCall("Grep", {"pattern": "lexer"}),))
+THIRD = Action("", (ToolCall("Grep", {"pattern": "token"}),))
 
 
 class Judge(Script):
@@ -42,16 +43,17 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackOpenRouter]:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    """Three states on which two families agree: another meaning, the same one, the same action."""
+    """Four states: two families agree on another meaning, on the same one, on the agent's own
+    action; and on nothing."""
     lake = Lake(tmp_path / "lake")
-    ids = write_session(lake, "s1", [(AGENT, "found"), (AGENT, "found"), (AGENT, "found")])
-    for family in "ab":
+    ids = write_session(lake, "s1", [(AGENT, "found")] * 4)
+    for family, last in (("a", OTHER), ("b", THIRD)):
         rows = [
             {"state_id": state_id, "session_id": "s1", "family": family, "status": "ok",
              "request_hash": f"{family}{state_id}", "model": f"m/{family}",
              "action": action.to_json(), "completion_tokens": 9, "cost_picodollars": 7,
              "simulated": True, "created_at": datetime(2026, 11, 20, tzinfo=UTC)}
-            for state_id, action in zip(ids, (OTHER, SAME, AGENT), strict=True)
+            for state_id, action in zip(ids, (OTHER, SAME, AGENT, last), strict=True)
         ]  # fmt: skip
         lake.write("replies", rows, day=DAY, teacher=family)
     return lake
@@ -106,7 +108,9 @@ def test_the_judge_drops_a_pair_that_means_the_same_and_is_paid_once(
     assert pairs(lake, rules) == 0
     report = told(capsys)
     assert report["pairs"] == 1
-    assert report["by_reason"] == {"agrees_with_student": 1, "pair": 1, "same_meaning": 1}
+    assert report["by_reason"] == {
+        "agrees_with_student": 1, "no_quorum": 1, "pair": 1, "same_meaning": 1,
+    }  # fmt: skip
     # Only where a pair would be made: one question a state, both families gave one action.
     assert (report["judge"]["asked"], report["judge"]["unjudged"]) == (2, 0)
     with Ledger(Path(lake.root) / "ledger.db") as ledger:

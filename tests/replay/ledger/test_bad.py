@@ -106,8 +106,8 @@ def test_a_ledger_of_version_1_is_migrated_in_place(tmp_path: Path) -> None:
 def test_a_migration_that_fails_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from composer_pipeline.replay.ledger import sqlite as ledger_sqlite
-    from composer_pipeline.replay.ledger.store import statements
+    from composer_pipeline.replay.ledger.stores import sqlite as ledger_sqlite
+    from composer_pipeline.replay.ledger.stores.tables import statements
 
     version_1(tmp_path / "ledger.db")
     real = statements

@@ -17,7 +17,7 @@ from composer_pipeline.lake.store import Lake
 from composer_pipeline.money import Pico, to_pico, to_usd
 from composer_pipeline.replay.ledger import rules
 from composer_pipeline.replay.ledger.ledger import Call, Ledger, Reply, ledger_target
-from composer_pipeline.replay.ledger.process_identity import is_alive, process_identity
+from composer_pipeline.replay.ledger.process_identity import lives, process_identity
 from composer_pipeline.replay.ledger.values import Bill, CacheHit
 
 CALL = Call("state", "teacher", "session", "2026-11-16", {"family": "f"})
@@ -154,13 +154,13 @@ def test_ceiling_is_read_at_every_admission(ledger: Ledger) -> None:
 
 
 def test_identity_of_processes() -> None:
-    assert is_alive(process_identity())
+    assert lives(process_identity())
     boot, pid, _ = process_identity().split(":")
-    assert not is_alive(f"{boot}:{pid}:1")
-    assert not is_alive(f"other-boot:{pid}:{process_identity().split(':')[2]}")
+    assert not lives(f"{boot}:{pid}:1")
+    assert not lives(f"other-boot:{pid}:{process_identity().split(':')[2]}")
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
-    assert not is_alive(f"{boot}:{child.pid}:12345")
+    assert not lives(f"{boot}:{child.pid}:12345")
 
 
 CRASH = """

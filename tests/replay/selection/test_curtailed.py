@@ -18,13 +18,12 @@ from composer_pipeline.replay.selection.features import TROUBLE, features, skips
 from composer_pipeline.replay.selection.stopping import (
     Cluster,
     ask_order,
-    audited,
     decided,
     how_many,
     least_needed,
     pair_found,
 )
-from composer_pipeline.replay.teachers import Selection, Teacher
+from composer_pipeline.replay.teachers import Selection, Teacher, sampled
 from composer_pipeline.testing.states import write_session
 from composer_pipeline.trace_states import TraceState, load_states
 
@@ -72,11 +71,11 @@ def test_a_vote_is_decided_exactly_when_nothing_can_change_it(families: int, quo
 
 
 def test_the_audit_sample_is_the_share_that_was_asked_for() -> None:
-    found = [audited(f"state{n}", 0.03) for n in range(20_000)]
+    found = [sampled(f"state{n}", 0.03) for n in range(20_000)]
     assert sum(found) / 20_000 == pytest.approx(0.03, abs=0.004)
-    assert found == [audited(f"state{n}", 0.03) for n in range(20_000)]
-    assert not any(audited(f"state{n}", 0.0) for n in range(100))
-    assert all(audited(f"state{n}", 1.0) for n in range(100))
+    assert found == [sampled(f"state{n}", 0.03) for n in range(20_000)]
+    assert not any(sampled(f"state{n}", 0.0) for n in range(100))
+    assert all(sampled(f"state{n}", 1.0) for n in range(100))
 
 
 # -- the selector --------------------------------------------------------------------

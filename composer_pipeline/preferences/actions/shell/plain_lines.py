@@ -55,7 +55,7 @@ _OPENING = frozenset(
 )  # fmt: skip
 
 
-def read_plain(text: str) -> Line | None:
+def read_plain(text: str) -> Line | None:  # noqa: C901  the fast path: one loop over tokens
     """Read a line of words, quotes without expansions, connectors and redirections.
 
     Gives what :func:`read_tree` gives, several times faster. ``None`` for any other line.

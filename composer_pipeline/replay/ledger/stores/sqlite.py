@@ -16,14 +16,8 @@ from typing import Any, Literal
 import msgspec
 
 from composer_pipeline.errors import ComposerError, InputError
-from composer_pipeline.replay.ledger.store import (
-    VERSION,
-    Query,
-    Session,
-    Write,
-    found_version,
-    statements,
-)
+from composer_pipeline.replay.ledger.stores.store import Query, Session, Write
+from composer_pipeline.replay.ledger.stores.tables import VERSION, found_version, statements
 from composer_pipeline.replay.ledger.values import LedgerFull
 
 #: How long a transaction waits for those of other processes.

@@ -1,0 +1,88 @@
+"""One paid call: every way out of it is in the books."""
+
+import asyncio
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from composer_pipeline.money import Pico
+from composer_pipeline.replay.endpoints import Endpoint
+from composer_pipeline.replay.ledger import rules
+from composer_pipeline.replay.ledger.group_commit import Commits
+from composer_pipeline.replay.ledger.ledger import Ledger
+from composer_pipeline.replay.ledger.values import Call
+from composer_pipeline.replay.paid_call import PaidCalls
+from composer_pipeline.replay.provider.client import Wire
+from composer_pipeline.replay.provider.outcome import Outcome, TokenPrice
+
+CALL = Call("state", "t", "session", "2026-11-16", {})
+ENDPOINT = Endpoint.model_validate(
+    {"name": "nobody", "base_url": "http://127.0.0.1:9/api/v1", "simulated": True}
+)
+HIT = Outcome("billed", 200, b"{}", Pico(0), "gen-2", "gen-1")
+
+
+class Slow(Wire):
+    """An endpoint that never answers."""
+
+    async def chat(self, body: bytes, price: TokenPrice | None = None) -> Outcome:
+        return await asyncio.Future[Outcome]()
+
+    async def generation_cost(self, generation_id: str) -> Pico | None:
+        return await asyncio.Future[Pico]()
+
+
+async def cancelled(task: "asyncio.Task[object]") -> None:
+    await asyncio.sleep(0.05)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+def test_a_call_is_charged_to_all_its_scopes_at_the_time_it_is_sent(tmp_path: Path) -> None:
+    async def main(ledger: Ledger) -> None:
+        async with Commits(ledger) as commits:
+            await PaidCalls(commits, "r").reserve("k", Pico(5), CALL)
+
+    with Ledger(tmp_path / "ledger.db") as ledger:
+        before = datetime.now(UTC).strftime("%Y-%m-%d")
+        asyncio.run(main(ledger))
+        days = {before, datetime.now(UTC).strftime("%Y-%m-%d")}
+        held = {name: sums.held for name, sums in ledger.status().items()}
+    (day,) = [name.removeprefix("day:") for name in held if name.startswith("day:")]
+    assert day in days
+    assert held == dict.fromkeys(
+        ["run:r", f"day:{day}", f"month:{day[:7]}", "teacher:t", "partition:2026-11-16", "global"],
+        5,
+    )
+
+
+def test_a_cancelled_call_stays_charged(tmp_path: Path) -> None:
+    async def main(ledger: Ledger) -> None:
+        async with Commits(ledger) as commits, Slow(ENDPOINT, None) as wire:
+            calls = PaidCalls(commits, "r")
+            admission = await calls.reserve("k", Pico(5), CALL)
+            await cancelled(asyncio.create_task(calls.send(wire, admission.attempt, b"{}")))
+        sums = ledger.status()["run:r"]
+        assert (sums.spent, sums.reserved, sums.unknown) == (0, 0, 5)
+
+    with Ledger(tmp_path / "ledger.db") as ledger:
+        asyncio.run(main(ledger))
+
+
+def test_a_hit_whose_source_is_asked_for_when_it_is_cancelled_is_kept(tmp_path: Path) -> None:
+    async def main(ledger: Ledger) -> None:
+        async with Commits(ledger) as commits, Slow(ENDPOINT, None) as wire:
+            calls = PaidCalls(commits, "r")
+            lost = await calls.reserve("k", Pico(5), CALL)
+            await commits.do(rules.mark_unknown(lost.attempt, "reset"))
+            again = await calls.reserve("k", Pico(5), CALL)
+            await cancelled(asyncio.create_task(calls.settle(wire, again.attempt, HIT)))
+
+    with Ledger(tmp_path / "ledger.db") as ledger:
+        asyncio.run(main(ledger))
+        sums = ledger.status()["run:r"]
+        assert (sums.spent, sums.reserved, sums.unknown) == (0, 0, 5)
+        assert ledger.has_reply("k")
+        assert [generation for _, generation in ledger.unsettled_generations()] == ["gen-1"]

@@ -23,6 +23,7 @@ from composer_pipeline.redaction.finders.people import (
     BLAME_GATE,
     DOMAIN,
     EMAIL_KEPT,
+    HOME_GATES,
     HOMES,
     OWNER_GATE,
     PROMPT_GATE,
@@ -49,10 +50,11 @@ from composer_pipeline.redaction.literals import (
     is_literal_secret,
 )
 from composer_pipeline.redaction.prefilter import Gate, dump_value, searcher
+from composer_pipeline.redaction.second_net import second_opinion
 from composer_pipeline.redaction.tables import patterns as kinds
 from composer_pipeline.redaction.tables.contexts import CONTEXTS, Context
 from composer_pipeline.redaction.tables.programs import PROGRAMS
-from composer_pipeline.redaction.user_rules import RedactionRules, second_net
+from composer_pipeline.redaction.user_rules import RedactionRules
 from composer_pipeline.redaction.views.base64_runs import BASE64_GATE, decoded_runs
 from composer_pipeline.redaction.views.escapes import VIEWS, Decoded, View, windows
 from composer_pipeline.redaction.views.line_breaks import BREAK, BROKEN, MANY_LINES, joined_end
@@ -88,7 +90,7 @@ class Rules:
         for extra in rules.patterns:
             pattern = partial(self._pattern, extra.kind, re.compile(extra.pattern))
             self._add(f"file/{extra.kind}", (extra.literal,) if extra.literal else (), pattern)
-        self._add_views(joins=True)
+        self._add_views(first=True)
         for kind, hints, body in kinds.SHAPES:
             shape = partial(self._shape, kind, hints, kinds.compile_kind(body))
             self._add(f"shape/{kind}", hints, shape, kinds.SHAPE_GATES.get(kind, ""))
@@ -117,11 +119,11 @@ class Rules:
             named = re.compile(rf"(?<![A-Za-z0-9_-])(?i:{re.escape(name)})(?![A-Za-z0-9_-])")
             self._add("file/host", (name,), partial(self._named_host, named))
         for literal, home in HOMES:
-            gate = _HOME_GATES.get(literal, "")
+            gate = HOME_GATES.get(literal, "")
             self._add(f"home/{literal}", (literal,), partial(self._home, literal, home), gate)
-        self._add_views(joins=False)
+        self._add_views(first=False)
         if rules.second_net:
-            self._add("second_net", (), self._second_net)
+            self._add("second_net", (), partial(self._finder, second_opinion))
         self._search = searcher(self._gates)
 
     def _add(self, name: str, hints: tuple[str, ...], rule: Rule, gate: str = "") -> None:
@@ -135,10 +137,10 @@ class Rules:
         else:
             self._always.append(number)
 
-    def _add_views(self, *, joins: bool) -> None:
+    def _add_views(self, *, first: bool) -> None:
         for view in VIEWS:
-            if view.joins == joins:
-                run = partial(self._joined if joins else self._view, view)
+            if view.first == first:
+                run = partial(self._joined if view.joins else self._view, view)
                 self._add(f"view/{view.name}", view.literals, run, view.gate)
 
     @property
@@ -330,21 +332,6 @@ class Rules:
             text, (Found(a, b, "ASSIGNED") for a, b in found if not self._allowed(text[a:b]))
         )
 
-    def _second_net(self, text: str, ledger: Ledger) -> str:
-        if len(text) < 16:
-            return text
-        # The scanner is written in Go and bound through C, where a NUL ends a string.
-        found = {f.secret: f.rule_id for f in second_net().scan_string(text.replace("\0", " "))}
-        for secret in sorted(found, key=len, reverse=True):
-            if len(secret) < 6 or "[SECRET_" in secret or self._allowed(secret):
-                continue
-            if re.search(rf"\[[A-Z_]*{re.escape(secret)}[A-Za-z0-9_]*\]", text):
-                continue  # a part of a placeholder
-            kind = re.sub(r"[^A-Z0-9]+", "_", found[secret].upper())
-            places = (m.span() for m in re.finditer(re.escape(secret), text))
-            text = ledger.put(text, [Found(*place, kind) for place in places])
-        return text
-
     # -- accounts, addresses, hosts ------------------------------------------------
 
     def _account(self, text: str, ledger: Ledger) -> str:
@@ -445,11 +432,6 @@ _HEADER_RULES = frozenset(
                  "authorization_signature", "secret_header", "docker_auth")
 )  # fmt: skip
 _EMAIL_GATE = r"[A-Za-z0-9._%+-]@[A-Za-z0-9-]+\.[A-Za-z]"
-_HOME_GATES = {
-    "users": r"[A-Za-z]:[\\/]+users[\\/]",
-    "/mnt/": r"/[a-z]/users/",
-    "\\\\": r"[\\/]{2}[a-z0-9_.$-]+[\\/][^\"]{0,200}?(?:users|home)[\\/]",
-}
 _PLACEHOLDER = re.compile(r"\[(?:SECRET_)?([A-Z0-9_]+)_[0-9a-f]{4}\]")
 _REPLACED = re.compile(r"\[(?:SECRET|EMAIL|HOST|ACCOUNT|NAME)_")
 _ACCOUNTS = [kinds.compile_kind(body) for body in kinds.ACCOUNTS]

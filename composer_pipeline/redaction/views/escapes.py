@@ -28,14 +28,15 @@ class View:
             something to decode.
         gate: if given, this expression (``re`` and Hyperscan) matches there too.
         escapes: yields ``(start, end, decoded)`` of each escape, in order.
-        joins: the escapes are breaks of lines, and only what goes over one is replaced; such
-            a view runs before all rules, which would replace what stands before the break.
+        first: the view runs before all rules, which would replace what stands before a break.
+        joins: the escapes are breaks of lines, and only what goes over one is replaced.
     """
 
     name: str
     literals: tuple[str, ...]
     gate: str
     escapes: Callable[[str], Iterable[tuple[int, int, str]]]
+    first: bool = False
     joins: bool = False
 
 
@@ -140,6 +141,9 @@ def _quoted(text: str) -> Iterable[tuple[int, int, str]]:
 #: Where lines are joined: something in them may tell of a secret.
 
 
+_WORD = re.compile(r"[a-z]+(?:\s|$)")
+
+
 def _wrapped(text: str) -> Iterable[tuple[int, int, str]]:
     lines = text.split("\n")
     sizes = list(map(len, lines))
@@ -153,6 +157,9 @@ def _wrapped(text: str) -> Iterable[tuple[int, int, str]]:
         # What is broken has no white space at the break.
         if line[sizes[number] - 1].isspace() or following[0].isspace():
             continue
+        # A line that is one word, as long as a terminal is wide by chance, ends before a word.
+        if not line.count(" ") and _WORD.match(following):
+            continue
         at += sum(sizes[done : number + 1]) + number + 1 - done
         if "\r" in text:
             at += sum(passed.endswith("\r") for passed in lines[done : number + 1])
@@ -165,7 +172,7 @@ def windows(
 ) -> Iterator[tuple[int, int, list[tuple[int, int, str]]]]:
     """Yield ``(start, end, escapes)`` of the parts of a text around groups of joined lines.
 
-    A part begins two lines before the group, where a name may stand, and ends a line behind it.
+    A part begins two lines before the group, where a name may stand, and ends two behind it.
     """
     groups: list[list[tuple[int, int, str]]] = []
     for escape in escapes:
@@ -177,9 +184,11 @@ def windows(
         start = group[0][0]
         for _ in range(3):
             start = max(0, text.rfind("\n", 0, start))
-        end = text.find("\n", group[-1][1])
+        end = group[-1][1]
+        for _ in range(3):  # the line that was joined, and two that may end what it holds
+            end = text.find("\n", end) + 1 or len(text)
         shifted = [(a - start, b - start, new) for a, b, new in group]
-        yield start, len(text) if end < 0 else end, shifted
+        yield start, end, shifted
 
 
 #: An escaped letter or sign; or an escape behind a telling name or the head of a manifest.
@@ -193,6 +202,6 @@ VIEWS: tuple[View, ...] = (
     View("json", ("\\\\",), _JSON_GATE, _json),
     View("percent", ("%",), r"%[2-7][0-9a-f]", _percent),
     View("html", ("&",), r"&(?:#x?[0-9a-f]{2,5}|quot|apos|amp|equals|colon|commat);", _entities),
-    View("quoted-printable", ("=",), r"=3d|=40|[^=\s\\\"]{30}=(?:\\r)?\\n\S", _quoted, joins=True),
-    View("wrapped", ("\\n",), "", _wrapped, joins=True),
+    View("quoted-printable", ("=",), r"=3d|=40|[^=\s\\\"]{30}=(?:\\r)?\\n\S", _quoted, first=True),
+    View("wrapped", ("\\n",), "", _wrapped, first=True, joins=True),
 )

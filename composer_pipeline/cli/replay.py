@@ -67,6 +67,7 @@ def replay(
     max_usd: str = "",
     day: Sequence[str] = (),
     max_states: int = 0,
+    again: str = "",
     lake: LakeOption = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -77,6 +78,7 @@ def replay(
         max_usd: ceiling of this run in USD (COMPOSER_MAX_USD).
         day: only these days (YYYY-MM-DD).
         max_states: at most this many states; 0 is all.
+        again: unreadable asks again about replies that were paid for and cannot be read.
     """
     from composer_pipeline.cli.views.progress import LiveReplay
     from composer_pipeline.preferences.agreement import VoteDecision
@@ -98,6 +100,7 @@ def replay(
             ledger=settings.ledger or None,
             on_progress=live,
             selector=selector,
+            again=again,
         )
     chosen = {"selection": selector.report().to_dict()} if selector else {}
     show(report.to_dict() | chosen, as_json, "replay")

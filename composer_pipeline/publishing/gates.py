@@ -31,7 +31,7 @@ def check_gates(tables: Mapping[tuple[str, str], pa.Table]) -> None:
         spec = TABLES[CONFIGS[config]]
         if table.column_names != spec.schema.names:
             raise PublishRefused(f"{config}/{split}: its columns are not those of {spec.name}")
-        for row, column, kinds in _secrets(table):
+        for row, column, kinds in find_private(table):
             raise PublishRefused(
                 f"{config}/{split}: row {row}, column {column} holds {', '.join(kinds)}"
             )
@@ -67,8 +67,11 @@ def _check_pairs(table: pa.Table, split: str) -> None:
             )
 
 
-def _secrets(table: pa.Table) -> Iterator[tuple[int, str, list[str]]]:
-    """Scan every string of a table, inside JSON too; each distinct string once."""
+def find_private(table: pa.Table) -> Iterator[tuple[int, str, list[str]]]:
+    """Yield ``(row, column, kinds)`` of what is private in a table; each distinct string once.
+
+    A message is scanned whole: its keys tell what its values are.
+    """
     clean: set[str] = set()
     for name in table.column_names:
         for row, value in enumerate(table.column(name).to_pylist()):
@@ -77,7 +80,6 @@ def _secrets(table: pa.Table) -> Iterator[tuple[int, str, list[str]]]:
             for item in items:
                 if item in clean or not isinstance(item, str):
                     continue
-                # A message is scanned whole: its keys tell what its values are.
                 if kinds := find_secrets(json.loads(item) if is_json else item):
                     yield row, name, kinds
                 clean.add(item)

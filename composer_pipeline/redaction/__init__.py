@@ -5,7 +5,7 @@ Does not belong here: where texts come from or where they go.
 """
 
 from composer_pipeline.redaction.explain import Explanation, explain_file
-from composer_pipeline.redaction.people import user_names
+from composer_pipeline.redaction.finders.people import user_names
 from composer_pipeline.redaction.text import find_secrets, redact_json, redact_text, redact_value
 from composer_pipeline.redaction.user_rules import (
     REDACTION_VERSION,

@@ -9,23 +9,15 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
-import orjson
-
-from composer_pipeline.redaction.assignments import (
+from composer_pipeline.redaction.edits import PERSONAL, Edit, Found, Ledger, Trace
+from composer_pipeline.redaction.finders.assignments import (
     ASSIGNMENT_GATE,
     ASSIGNMENT_LITERALS,
     find_assignments,
     is_secret_name,
 )
-from composer_pipeline.redaction.commands import ProgramRule
-from composer_pipeline.redaction.edits import PERSONAL, Edit, Found, Ledger, Trace
-from composer_pipeline.redaction.literals import (
-    EXAMPLE,
-    holds_key,
-    is_given_secret,
-    is_literal_secret,
-)
-from composer_pipeline.redaction.people import (
+from composer_pipeline.redaction.finders.commands import ProgramRule
+from composer_pipeline.redaction.finders.people import (
     AUTHOR_GATE,
     AUTHOR_LITERALS,
     BLAME_GATE,
@@ -44,19 +36,24 @@ from composer_pipeline.redaction.people import (
     local_start,
     names_a_user,
 )
-from composer_pipeline.redaction.prefilter import Gate, searcher
-from composer_pipeline.redaction.structures import (
+from composer_pipeline.redaction.finders.structures import (
     COOKIE_GATE,
     cookie_values,
-    document_edits,
     find_cookies,
     find_kubernetes,
 )
+from composer_pipeline.redaction.literals import (
+    EXAMPLE,
+    holds_key,
+    is_given_secret,
+    is_literal_secret,
+)
+from composer_pipeline.redaction.prefilter import Gate, dump_value, searcher
 from composer_pipeline.redaction.tables import patterns as kinds
 from composer_pipeline.redaction.tables.contexts import CONTEXTS, Context
 from composer_pipeline.redaction.tables.programs import PROGRAMS
 from composer_pipeline.redaction.user_rules import RedactionRules, second_net
-from composer_pipeline.redaction.views.base64_runs import ENCODED_LITERALS, decoded_runs
+from composer_pipeline.redaction.views.base64_runs import BASE64_GATE, decoded_runs
 from composer_pipeline.redaction.views.escapes import VIEWS, Decoded, View
 from composer_pipeline.redaction.views.line_breaks import BREAK, BROKEN, MANY_LINES, joined_end
 
@@ -69,7 +66,7 @@ Finder = Callable[[str], Iterable[Found]]
 #: Rules that also judge values by their keys.
 KEYED = frozenset(("assigned", "account", "keyed"))
 _MAX_PASSES = 8
-_MAX_DEPTH = 3
+MAX_DEPTH = 3
 
 
 class Rules:
@@ -94,7 +91,7 @@ class Rules:
         for kind, hints, body in kinds.SHAPES:
             shape = partial(self._shape, kind, hints, kinds.compile_kind(body))
             self._add(f"shape/{kind}", hints, shape, kinds.SHAPE_GATES.get(kind, ""))
-        self._add("view/base64", ENCODED_LITERALS, self._encoded)
+        self._add("view/base64", ("",), self._encoded, BASE64_GATE)
         for row in CONTEXTS:
             context = partial(self._context, row, kinds.compile_kind(row.pattern))
             self._add(f"context/{row.name}", row.literals, context, row.gate)
@@ -104,7 +101,6 @@ class Rules:
             self._add(f"command/{program.name}", command.literals, rule, command.gate)
         self._add("cookies", ("cookie",), partial(self._finder, find_cookies), COOKIE_GATE)
         self._add("kubernetes", ("secret",), partial(self._finder, find_kubernetes), _MANIFEST_GATE)
-        self._add("document", _DOCUMENT_LITERALS, self._document, _DOCUMENT_GATE)
         self._add("account", kinds.ACCOUNT_LITERALS, self._account)
         self._add("keyed", _KEYED_LITERALS, _nothing, _KEYED_GATE)
         self._add("assigned", ASSIGNMENT_LITERALS, self._assigned, ASSIGNMENT_GATE)
@@ -121,9 +117,7 @@ class Rules:
             self._add("file/host", (name,), partial(self._named_host, named))
         for literal, home in HOMES:
             gate = _HOME_GATES.get(literal, "")
-            self._add(
-                f"home/{literal.strip('/-')}", (literal,), partial(self._home, literal, home), gate
-            )
+            self._add(f"home/{literal}", (literal,), partial(self._home, literal, home), gate)
         for view in VIEWS:
             self._add(f"view/{view.name}", view.literals, partial(self._view, view), view.gate)
         if rules.second_net:
@@ -142,9 +136,9 @@ class Rules:
             self._always.append(number)
 
     @property
-    def ids(self) -> list[str]:
-        """The ids of all rules, in order of precedence."""
-        return [name for name, _ in self._rules]
+    def rows(self) -> list[Row]:
+        """All rules by their ids, in order of precedence."""
+        return list(self._rules)
 
     def active(self, source: bytes, names: Iterable[str]) -> list[Row]:
         """Return the rules that may find something, in order of precedence.
@@ -250,26 +244,26 @@ class Rules:
 
     def _encoded(self, text: str, ledger: Ledger) -> str:
         """Replace base64 that holds a secret."""
-        if ledger.depth >= _MAX_DEPTH:
+        if ledger.depth >= MAX_DEPTH:
             return text
         found = []
         for start, end, plain in decoded_runs(text):
             inner = Ledger(depth=ledger.depth + 1, names=ledger.names)
-            self.settle(plain, self.active(dump_text(plain), ()), inner)
-            kind = next((k for k in inner.counts if k not in _NOT_ALONE), None)
-            if kind is not None and not self._allowed(text[start:end]):
+            self.settle(plain, self.active(dump_value(plain), ()), inner)
+            if inner.counts and not self._allowed(text[start:end]):
+                kind = next((k for k in inner.counts if k not in _NOT_ALONE), "ENCODED")
                 found.append(Found(start, end, kind))
         return ledger.put(text, found)
 
     def _view(self, view: View, text: str, ledger: Ledger) -> str:
         """Replace what is found in another reading of the text."""
-        if ledger.depth >= _MAX_DEPTH:
+        if ledger.depth >= MAX_DEPTH:
             return text
         escapes = list(view.escapes(text))
         if not escapes:
             return text
         decoded = Decoded(text, escapes)
-        active = self.active(dump_text(decoded.text), ledger.names)
+        active = self.active(dump_value(decoded.text), ledger.names)
         inner = Ledger(Trace(len(decoded.text)), ledger.depth + 1, ledger.names)
         self.settle(decoded.text, active, inner)
         if not inner.counts or inner.trace is None:
@@ -286,11 +280,6 @@ class Rules:
             else:
                 merged.append(Edit(start, end, edit.new, rule))
         return ledger.replace(text, merged)
-
-    def _document(self, text: str, ledger: Ledger) -> str:
-        judge = partial(judged, self, ledger)
-        edits = [Edit(*edit, ledger.rule) for edit in document_edits(text, judge)]
-        return ledger.replace(text, edits)
 
     def _context(self, row: Context, pattern: re.Pattern[str], text: str, ledger: Ledger) -> str:
         found = []
@@ -418,12 +407,6 @@ class Rules:
 
 # In the syntax that `re` and Hyperscan share; they hold on JSON source too.
 _MANIFEST_GATE = r"kind:(?:\s|\\[\"'])*secret"
-_DOCUMENT_LITERALS = ("secret", "sensitive", "cookie", "authorization", *ASSIGNMENT_LITERALS)
-#: A key and its value inside a string that is JSON itself.
-_DOCUMENT_GATE = (
-    r"\\\"(?:kind\\\":\s?\\\"secret|sensitive\\\":\s?true|[a-z0-9_-]*(?:key|secret|token|pass|pwd|credential"
-    r"|auth|cookie|authorization|salt)[a-z0-9_-]*\\\"\s?[:,])"
-)
 _KEYED_LITERALS = ('"',)
 #: A key of an object, or the first of a pair, that may tell of a secret.
 _KEYED_GATE = (
@@ -457,14 +440,3 @@ def _nothing(text: str, ledger: Ledger) -> str:
 def judged(rules: Rules, ledger: Ledger, key: str, value: str, certain: bool) -> str:
     """Return :meth:`Rules.keyed`, with the ledger first: for ``partial``."""
     return rules.keyed(key, value, certain, ledger)
-
-
-def dump_text(text: str) -> bytes:
-    """Return a text as the JSON on which gates are tried."""
-    try:
-        return orjson.dumps(text)
-    except (TypeError, orjson.JSONEncodeError):  # a lone surrogate
-        return orjson.dumps(_SURROGATES.sub("?", text))
-
-
-_SURROGATES = re.compile("[\ud800-\udfff]")

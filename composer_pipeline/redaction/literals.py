@@ -1,7 +1,7 @@
 """Is a value a literal secret, or code, a placeholder, an example, a hash?
 
 Belongs here: judging one value, also together with its name. Does not belong here: finding
-values in a text (``redaction.assignments``, ``redaction.structures``, ``redaction.commands``).
+values in a text (``redaction.finders``).
 """
 
 import base64

@@ -14,6 +14,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from composer_pipeline.redaction.tables.patterns import SHAPES
+
 #: Lines of these lengths, followed by one that does not begin with a space, were wrapped.
 WIDTHS = frozenset((64, 72, 76, 78, 79, 80, 100, 120, 132, 160, 200))
 
@@ -134,17 +136,13 @@ def _quoted(text: str) -> Iterable[tuple[int, int, str]]:
 # -- lines wrapped by a terminal ---------------------------------------------------------
 
 
-#: Where lines are joined: a secret has a telling name.
-_TELLING = ("key", "secret", "token", "pass", "pwd", "cred", "auth", "://", "cookie")
-_TELLS = (
-    r"(?:key|secret|token|pass|pwd|cred|auth|cookie)[a-z0-9_.-]{0,40}[\\\\\"'\])]{0,6}\s?(?::[^:]|=[^=])"
-    r"|--[a-z-]{0,20}(?:key|secret|token|pass|pwd)|://[^\s/@\"\\\\]{0,100}:[^\s/@\"]{0,200}\\\\n[^\\\\]"
-)
-_TOLD = re.compile(
-    r"(?i)(?:key|secret|token|pass|pwd|cred|auth|cookie|salt)[\w.-]{0,40}[\"'\])\\]{0,6}[ \t]{0,3}"
-    r"(?:=>|[:=](?![:=]))|--?[a-z-]*(?:key|secret|token|pass|pwd)|-[pu]|://[^\s/@]*:"
-    r"|(?:basic|bearer) "
-)
+#: Where lines are joined: something in them may tell of a secret.
+_TELLING = (
+    "key", "secret", "token", "pass", "pwd", "cred", "auth", "://", "cookie", "sig", "bearer",
+    "identified", "define", "digest", "response", "echo", "twilio", "salt",
+    *sorted({hint.lower() for _, hints, _ in SHAPES for hint in hints}),
+)  # fmt: skip
+_TOLD = re.compile("|".join(map(re.escape, _TELLING)), re.IGNORECASE)
 
 
 def _wrapped(text: str) -> Iterable[tuple[int, int, str]]:
@@ -180,5 +178,5 @@ VIEWS: tuple[View, ...] = (
     View("percent", ("%",), r"%[2-7][0-9a-f]", _percent),
     View("html", ("&",), r"&(?:#x?[0-9a-f]{2,5}|quot|apos|amp|equals|colon|commat);", _entities),
     View("quoted-printable", ("=",), r"=3d|=40|[^=\s\\\"]{30}=(?:\\r)?\\n\S", _quoted),
-    View("wrapped", _TELLING, _TELLS, _wrapped),
+    View("wrapped", _TELLING, "", _wrapped),
 )

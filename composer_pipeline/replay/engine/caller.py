@@ -194,7 +194,8 @@ class Caller:
                 # While the lost call is still being generated, the same bytes are a second
                 # purchase; once it has ended, they are a hit of the response cache.
                 since = self.unknown_since[question.key] / 1_000_000
-                await self._pause(since + self.limits.recover_after_s - time.time())
+                longest_s = self.limits.recover_after_s
+                await self._pause(min(since + longest_s - time.time(), longest_s))
             await lane.acquire()
             try:
                 if why := self._closed(lane, question):

@@ -18,7 +18,7 @@ from composer_pipeline.chat import ArgumentCheck
 from composer_pipeline.lake import Lake
 from composer_pipeline.redaction import redact_json, redact_text
 from composer_pipeline.replay.engine.judgement import ReplyChecks, judge, names_of
-from composer_pipeline.replay.ledger import Ledger
+from composer_pipeline.replay.ledger import Ledger, rules
 from composer_pipeline.replay.provider import choices_of, read_reply
 
 #: Of a name that a reply tells, so much is shown in its row; the raw bytes have all of it.
@@ -64,6 +64,25 @@ def write_replies(
             if counts:
                 figures.setdefault(day, {})[teacher] = counts
     return figures
+
+
+def forget_replies(
+    lake: Lake, ledger: Ledger, teachers: Sequence[str], days: Sequence[str], status: str
+) -> int:
+    """Let the replies of a status be asked again; return how many.
+
+    What they cost stays charged, and their bytes stay with the attempts that bought them.
+    """
+    forgotten = 0
+    for day in days:
+        checks = ReplyChecks(lake, day)
+        for teacher in teachers:
+            for item in ledger.rows(teacher, day):
+                paid = item["outcome"] == "billed"
+                if paid and reply_row(item, checks.of(item["meta"]))["status"] == status:
+                    ledger.do(rules.forget(item["key"]))
+                    forgotten += 1
+    return forgotten
 
 
 def _write_partition(

@@ -25,17 +25,16 @@ from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING
 
-from composer_pipeline.errors import ComposerError, StorageError
+from composer_pipeline.errors import ComposerError, InputError, StorageError
 from composer_pipeline.lake import Lake
 from composer_pipeline.money import Pico, ceiling_of
 from composer_pipeline.replay.catalogue import preflight
-from composer_pipeline.replay.endpoints import Endpoint
 from composer_pipeline.replay.engine.answers import Answered
 from composer_pipeline.replay.engine.caller import Caller
 from composer_pipeline.replay.engine.judgement import ReplyChecks
 from composer_pipeline.replay.engine.order import Queue, Unit, units
 from composer_pipeline.replay.engine.rate_limit import Lane
-from composer_pipeline.replay.engine.replies import write_replies
+from composer_pipeline.replay.engine.replies import forget_replies, write_replies
 from composer_pipeline.replay.engine.report import (
     OnProgress,
     ReplayReport,
@@ -47,9 +46,9 @@ from composer_pipeline.replay.engine.report import (
 )
 from composer_pipeline.replay.engine.run_key import RunKey
 from composer_pipeline.replay.engine.task_group import Tasks
+from composer_pipeline.replay.engine.wires import open_wires
 from composer_pipeline.replay.ledger import Commits, Ledger, ledger_target, rules
 from composer_pipeline.replay.paid_call import PaidCalls
-from composer_pipeline.replay.provider import Wire
 from composer_pipeline.replay.questions import Questions
 from composer_pipeline.replay.selection import Selector
 from composer_pipeline.replay.teachers import Teacher, TeacherSet
@@ -83,6 +82,7 @@ def replay(
     only_on_active_path: bool = False,
     selector: Selector | None = None,
     on_progress: OnProgress | None = None,
+    again: str = "",
 ) -> ReplayReport:
     """Buy the teachers' replies that are not there yet, and write the lake's partitions.
 
@@ -100,6 +100,8 @@ def replay(
         only_on_active_path: leave out abandoned branches.
         selector: chooses what to ask, wave by wave; everything at once when ``None``.
         on_progress: called with a :class:`Snapshot` about once a second and at the end.
+        again: ``unreadable`` asks again about replies that were paid for and cannot be read;
+            while the provider's response cache has them, that costs nothing.
 
     Returns:
         The report. A ceiling that refused calls is in ``exhausted_scope``; teachers that
@@ -114,6 +116,8 @@ def replay(
             running again delivers them without paying.
     """
     ceiling = ceiling_of(Decimal(max_usd), "--max-usd")
+    if again not in ("", "unreadable"):
+        raise InputError(f"--again takes unreadable, not {again!r}")
     api_key = teacher_set.api_key()
     teacher_set.provisioning_key()
     for endpoint in teacher_set.endpoints(teacher_set.teachers).values():
@@ -131,6 +135,11 @@ def replay(
         questions.pin_tools()
     opened = ledger if isinstance(ledger, Ledger) else Ledger(ledger_target(lake, ledger))
     try:
+        opened.check_clock()
+        if again:
+            forget_replies(
+                lake, opened, [t.name for t in questions.teachers], questions.days, again
+            )
         name = run_id or uuid.uuid4().hex
         questions.verdicts = preflight(lake, teacher_set, questions.teachers)
         opened.do(rules.set_ceiling(f"run:{name}", Decimal(max_usd)))
@@ -248,20 +257,10 @@ class _Run:
             stop=self.stop,
         )
         secret = await key.begin()
-        connections = sum(teacher.concurrency for teacher in self.questions.teachers)
         try:
-            async with contextlib.AsyncExitStack() as open_wires:
-                self.caller.wires = {
-                    name: await open_wires.enter_async_context(
-                        Wire(
-                            endpoint,
-                            self._key_of(endpoint, secret),
-                            read_timeout_s=self.limits.read_timeout_s,
-                            connections=connections,
-                        )
-                    )
-                    for name, endpoint in self._endpoints().items()
-                }
+            async with open_wires(
+                self.teacher_set, self.questions.teachers, secret
+            ) as self.caller.wires:
                 await self._recover(key)
                 for name, verdict in self.questions.verdicts.items():
                     if verdict.stop:
@@ -272,15 +271,6 @@ class _Run:
             raise
         self.phase = "reading the bill"
         self.sweep = await key.finish()
-
-    def _endpoints(self) -> dict[str, Endpoint]:
-        """Return every endpoint of the run by name; the file's is always among them."""
-        main = self.teacher_set.endpoint
-        return {main.name: main} | self.teacher_set.endpoints(self.questions.teachers)
-
-    def _key_of(self, endpoint: Endpoint, of_the_run: str | None) -> str | None:
-        """Return the key to ask with: each endpoint sees its own alone."""
-        return of_the_run if endpoint == self.teacher_set.endpoint else endpoint.key()
 
     def _interrupt(self, loop: asyncio.AbstractEventLoop, signals: list[signal.Signals]) -> None:
         """Admit nothing more; what is in flight may finish. A second signal ends at once."""

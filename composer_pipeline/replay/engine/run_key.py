@@ -87,7 +87,7 @@ class RunKey:
             swept = scope == GLOBAL if dedicated else self.service and scope.startswith("run:")
             if swept and sums.unknown and self.ledger.run_keys(scope):
                 with contextlib.suppress(ComposerError):
-                    await self._sweep(scope, self.grace_s)
+                    await self._sweep(scope)
 
     async def abandon(self) -> None:
         """Let the run's key spend nothing more; a later run reads it."""
@@ -122,11 +122,10 @@ class RunKey:
     async def _sweep_patiently(self, scope: str, waiting: Callable[[float], None] | None) -> str:
         """Sweep once the grace is over and the usage has caught up with the bills."""
         loop = asyncio.get_running_loop()
-        unknown = bool(self.ledger.unknown_attempts(scope))
         lag_ends = loop.time() + min(LAG_S, self.grace_s)
         while True:
             try:
-                return await self._sweep(scope, self.grace_s if unknown else 0.0)
+                return await self._sweep(scope)
             except NotQuiescent as early:
                 if self.stop.is_set() or not early.wait_s:
                     raise
@@ -142,20 +141,29 @@ class RunKey:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.stop.wait(), pause + 0.05)
 
-    async def _sweep(self, scope: str, grace_s: float) -> str:
-        usage = baseline = 0
+    async def _sweep(self, scope: str) -> str:
+        usage = baseline = since = 0
         for noted in self.ledger.run_keys(scope):
             used: Pico | None
             if self.service:
                 used = await self.service.usage(noted.key_hash)
             elif noted.key_hash == self._dedicated and self.api_key:
+                since = noted.created_us
                 used = await own_usage(self.endpoint, self.api_key)
             else:
                 raise KeyUnread("this ledger was used with another dedicated_key before")
             if used is not None:
                 usage += used
                 baseline += noted.baseline_pico
-        result = self.ledger.do(rules.sweep(scope, Pico(usage), Pico(baseline), grace_s=grace_s))
+        result = self.ledger.do(
+            rules.sweep(scope, Pico(usage), Pico(baseline), grace_s=self.grace_s, since_us=since)
+        )
+        older = sum(a.created_us < since for a in self.ledger.unknown_attempts(scope))
+        if older:
+            return (
+                f"not exact: {older} unknown attempts are older than dedicated_key and stay"
+                f" charged at their worst case; since then {scope} was billed as charged"
+            )
         found = f"; {result.attempts} unknown attempts cost {to_usd(result.swept_pico)} USD"
         return f"exact: {scope} spent {to_usd(self._spent(scope))} USD, as the key was billed" + (
             found if result.attempts else ""

@@ -68,7 +68,7 @@ def settle_source(batch: Batch, hit: Attempt, paid: CacheHit) -> Pico | None:
     for attempt in named:
         if attempt.state == "done" and attempt.cost is not None:
             return attempt.cost
-    nameless = [a for a in candidates if a.generation_id is None]
+    nameless = _may_have_bought(batch, hit, [a for a in candidates if a.generation_id is None])
     if any(a.state == "swept" for a in named + nameless):
         # A sweep may have charged it already. An attempt that is still unknown stays so:
         # only the next sweep can tell whether it was billed besides.
@@ -83,6 +83,23 @@ def settle_source(batch: Batch, hit: Attempt, paid: CacheHit) -> Pico | None:
             charge(batch, attempt, paid.source_cost, paid.source)
         return paid.source_cost
     return NOTHING  # bought through another ledger: nothing of it is charged here
+
+
+def _may_have_bought(batch: Batch, hit: Attempt, candidates: list[Attempt]) -> list[Attempt]:
+    """Return the attempts that may have bought what a hit returned: its own run's, if any.
+
+    Another run's come into question only where this one has lost none, and where its key is
+    not its own: a response cache belongs to the key.
+    """
+    runs = {scope for scope in hit.scopes if scope.startswith("run:")}
+    mine = [attempt for attempt in candidates if runs.intersection(attempt.scopes)]
+    if mine or not candidates:
+        return mine
+    for run in sorted(runs):
+        (own_keys,) = batch.session.fetch(("SELECT key_hash FROM run_key WHERE run = ?", [run]))
+        if own_keys:
+            return []
+    return candidates
 
 
 def store(

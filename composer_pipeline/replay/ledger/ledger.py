@@ -71,6 +71,8 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+#: Clocks of machines that share a ledger may differ by so much.
+CLOCK_SLACK_S = 60.0
 
 
 class Ledger:
@@ -159,6 +161,20 @@ class Ledger:
         self.apply([])
 
     # -- questions ---------------------------------------------------------------
+
+    def check_clock(self) -> None:
+        """See that the clock was not set back behind what the ledger has recorded.
+
+        Raises:
+            ComposerError: it was; days and waits would be wrong.
+        """
+        with self._lock:
+            ahead_s = queries.newest(self._store) / 1_000_000 - time.time()
+        if ahead_s > CLOCK_SLACK_S:
+            raise ComposerError(
+                f"ledger {self.name} was written {ahead_s:.0f} s later than this machine's clock"
+                " says it is now; set the clock right, or its days and waits are wrong"
+            )
 
     def status(self) -> dict[str, ScopeStatus]:
         """Return every scope's ceiling and sums."""

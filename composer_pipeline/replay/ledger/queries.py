@@ -92,6 +92,11 @@ def unsettled_generations(store: Store) -> list[tuple[str, str]]:
     return [(attempt, generation) for attempt, generation in store.read(sql)[1]]
 
 
+def newest(store: Store) -> int:
+    """Return when the latest attempt was made, in microseconds since 1970; 0 where none was."""
+    return int(store.read("SELECT max(created_us) FROM attempt")[1][0][0] or 0)
+
+
 def run_keys(store: Store, run_scope: str) -> list[RunKey]:
     """Return the keys of a run, the oldest first."""
     sql = (

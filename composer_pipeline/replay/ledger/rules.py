@@ -34,9 +34,9 @@ from composer_pipeline.replay.ledger.sweep import set_run_key, sweep
 from composer_pipeline.replay.ledger.values import Admission, Bill, CacheHit, Call, Reply
 
 __all__ = [
-    "adopt_dead", "keep", "leave", "lift_quarantine", "mark_sent", "mark_unknown", "outcome",
-    "quarantine", "reconcile", "release", "reserve", "set_ceiling", "set_run_key", "settle",
-    "sweep",
+    "adopt_dead", "forget", "keep", "leave", "lift_quarantine", "mark_sent", "mark_unknown",
+    "outcome", "quarantine", "reconcile", "release", "reserve", "set_ceiling", "set_run_key",
+    "settle", "sweep",
 ]  # fmt: skip
 
 # -- one attempt -------------------------------------------------------------------------
@@ -80,7 +80,9 @@ def reserve(
             if not batch.is_dead(claim[0]):
                 return Admission("busy")
             adopt(batch, claim[0])
-        if batch.now - batch.lost.get(key, 0) < recover_after_s * 1_000_000:
+        lost_us = batch.now - batch.lost.get(key, 0)
+        # A clock that was set back is not waited for; at the next start it is told.
+        if 0 <= lost_us < recover_after_s * 1_000_000:
             return Admission("busy")  # the provider may still be generating the lost one
         for name in names:
             scope = batch.scope(name)
@@ -240,6 +242,21 @@ def reconcile(attempt_id: str, cost: Pico) -> Operation[bool]:
         return held
 
     return Operation(run, attempt=attempt_id, ends=True)
+
+
+def forget(key: str) -> Operation[None]:
+    """Let a key be asked again; its bytes stay with the attempt that bought them."""
+
+    def run(batch: Batch) -> None:
+        batch.later(
+            "UPDATE attempt SET raw = (SELECT body FROM reply WHERE reply.key = attempt.key)"
+            " WHERE key = ? AND raw IS NULL AND state IN ('done', 'unknown', 'swept')",
+            key,
+        )
+        batch.later("DELETE FROM reply WHERE key = ?", key)
+        batch.replies[key] = ""
+
+    return Operation(run, key=key, ends=True)
 
 
 def outcome(key: str, call: Call) -> Operation[str]:

@@ -18,7 +18,12 @@ from composer_pipeline.replay.ledger.values import NotQuiescent, SweepMismatch, 
 
 
 def sweep(
-    run_scope: str, key_usage: Pico, baseline: Pico, *, grace_s: float = 0.0
+    run_scope: str,
+    key_usage: Pico,
+    baseline: Pico,
+    *,
+    grace_s: float = 0.0,
+    since_us: int = 0,
 ) -> Operation[SweepResult]:
     """Charge a run's unknown attempts what they cost, by the meter of the run's own keys.
 
@@ -31,21 +36,25 @@ def sweep(
         key_usage: usage of these keys now, own provider keys (BYOK) included where costs
             include them.
         baseline: their usage before the run.
-        grace_s: seconds since the last change in the run; at least the provider's timeout
-            plus the delay of its meter.
+        grace_s: seconds since the last change in the run before its unknown attempts may be
+            swept; at least the provider's timeout plus the delay of its meter. Whatever
+            becomes unknown while the meter is read is such a change.
+        since_us: when the baseline was read. The baseline holds what older attempts cost, so
+            they stay charged as they are, and what they are settled with later counts apart.
     """
 
     def run(batch: Batch) -> SweepResult:
         scope = batch.scope(run_scope)
         if scope.reserved or _in_flight(batch, run_scope):
             raise NotQuiescent(f"{run_scope} cannot be swept while calls are in flight")
+        unknown = [a for a in batch.unknown_attempts() if run_scope in a.scopes]
+        attempts = [attempt for attempt in unknown if attempt.created_us >= since_us]
         age = (batch.now - _touched(batch, run_scope)) / 1_000_000
-        if age < grace_s:
+        if attempts and age < grace_s:
             left = grace_s - age
             raise NotQuiescent(f"{run_scope} can be swept in {left:.0f} s, not before", left)
-        attempts = [a for a in batch.unknown_attempts() if run_scope in a.scopes]
         worst = sum(attempt.reserve for attempt in attempts)
-        value = key_usage - baseline - scope.spent
+        value = key_usage - baseline - scope.spent + _settled_late(batch, run_scope, since_us)
         if not 0 <= value <= worst:
             raise SweepMismatch(
                 f"{run_scope}: the provider's bill leaves {to_usd(value)} USD for unknown"
@@ -112,6 +121,20 @@ def _in_flight(batch: Batch, run_scope: str) -> bool:
         ("SELECT scopes FROM attempt WHERE state IN ('reserved', 'sent')", [])
     )
     return any(f'"{run_scope}"' in scopes for (scopes,) in rows)
+
+
+def _settled_late(batch: Batch, run_scope: str, since_us: int) -> int:
+    """Return what was learned since then of attempts that are older: the baseline holds it."""
+    if not since_us:
+        return 0
+    (rows,) = batch.session.fetch(
+        (
+            "SELECT scopes, cost FROM attempt"
+            " WHERE state = 'done' AND created_us < ? AND ended_us >= ?",
+            [since_us, since_us],
+        )
+    )
+    return sum(cost for scopes, cost in rows if f'"{run_scope}"' in scopes)
 
 
 def _touched(batch: Batch, run_scope: str) -> int:

@@ -7,6 +7,7 @@ bill is a row of the lake, and a second run sends nothing.
 
 import gzip
 import json
+import time
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -203,3 +204,38 @@ def test_a_key_that_no_header_carries_is_refused_before_anything(
         with pytest.raises(InputError, match=variable):
             run(lake, teacher_set)
     assert not lake.partitions("replies")
+
+
+def test_unreadable_replies_are_asked_again_where_that_is_wanted(
+    lake: Lake, teacher_set: TeacherSet
+) -> None:
+    answers = [response(b"\x00 nothing")] * 2 + [response(good())] * 2
+    serve = only_chats(b"")
+
+    def answer(request: str, *rest: Any) -> Any:
+        return iter([answers.pop(0)]) if "/chat/" in request else serve(request, *rest)
+
+    with odd_server(answer) as server:
+        teachers = at(server, teacher_set)
+        assert run(lake, teachers).unreadable == 2
+        assert run(lake, teachers).calls == 0
+        assert run(lake, teachers, again="unreadable").calls == 2
+        assert {row["status"] for row in lake.rows("replies")} == {"ok"}
+        spent, _, unknown = sums(lake)
+        assert spent == 2 * BILL  # and the worst cases of the first two stay charged
+        assert unknown > 0
+        assert run(lake, teachers, again="unreadable").calls == 0
+
+
+def test_a_clock_that_was_set_back_is_said(
+    lake: Lake, teacher_set: TeacherSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from composer_pipeline.errors import ComposerError
+
+    with odd_server(only_chats(response(good()))) as server:
+        teachers = at(server, teacher_set)
+        run(lake, teachers)
+        now = time.time
+        monkeypatch.setattr(time, "time", lambda: now() - 3600)
+        with pytest.raises(ComposerError, match="clock"):
+            run(lake, teachers)

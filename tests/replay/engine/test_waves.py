@@ -13,6 +13,7 @@ import pytest
 from composer_pipeline.actions import Action
 from composer_pipeline.errors import ComposerError, StorageError
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.replay.engine import caller
 from composer_pipeline.replay.engine import run as engine
 from composer_pipeline.replay.engine.caller import Caller
 from composer_pipeline.replay.engine.run import ReplayReport, Snapshot, replay
@@ -104,7 +105,7 @@ def test_few_tasks_and_bodies_for_many_states(
         return await build(self, *args, **options)
 
     monkeypatch.setattr(Caller, "answer", counting)
-    monkeypatch.setattr("composer_pipeline.replay.engine.caller.ByteGate", _small_gate)
+    monkeypatch.setattr(caller, "ByteGate", _small_gate)
     few = changed(teacher_set, concurrency=4)
     report = run(lake, few)
     assert report.replies == report.states * 4 > 700

@@ -1,5 +1,6 @@
 """Being exact again: late answers, sweeps, reconciliation, quarantine, other machines."""
 
+import time
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -293,3 +294,81 @@ def test_identity_of_owners() -> None:
     assert lives(owner) is False
     # Before version 2 there was neither a namespace nor an instance.
     assert lives(":".join([process_identity().partition("@")[0], *owner.split(":")[1:3]]))
+
+
+def test_a_hit_settles_what_its_own_run_lost(ledger: Ledger) -> None:
+    """Two runs lost a call of the same key; the hit of the second one is the second's bill."""
+    call = Call("s1", "a", "s", "2026-11-16", {})
+    lost = {}
+    for name in ("first", "second"):
+        scopes = [f"run:{name}", "global"]
+        lost[name] = ledger.do(rules.reserve("k", Pico(100), scopes, call, send=True)).attempt
+        ledger.do(rules.mark_unknown(lost[name], "reset"))
+    hit = ledger.do(rules.reserve("k", Pico(100), ["run:second", "global"], call, send=True))
+    paid = CacheHit("gen-1", Pico(40))
+    ledger.do(rules.settle(hit.attempt, paid, Reply(200, b"{}", "gen-2")))
+    status = ledger.status()
+    assert (status["run:second"].spent, status["run:second"].unknown) == (40, 0)
+    assert (status["run:first"].spent, status["run:first"].unknown) == (0, 100)
+
+
+@pytest.mark.parametrize("minted", [True, False])
+def test_a_hit_of_a_later_run_settles_an_earlier_one_unless_the_key_is_its_own(
+    ledger: Ledger, minted: bool
+) -> None:
+    call = Call("s1", "a", "s", "2026-11-16", {})
+    lost = ledger.do(rules.reserve("k", Pico(100), ["run:first"], call, send=True)).attempt
+    ledger.do(rules.mark_unknown(lost, "reset"))
+    if minted:
+        ledger.do(rules.set_run_key("run:second", "hash", Pico(0)))
+    hit = ledger.do(rules.reserve("k", Pico(100), ["run:second"], call, send=True))
+    ledger.do(rules.settle(hit.attempt, CacheHit("gen-1", Pico(40)), Reply(200, b"{}", "gen-2")))
+    first = ledger.status()["run:first"]
+    assert (first.spent, first.unknown) == ((0, 100) if minted else (40, 0))
+
+
+def test_a_baseline_that_holds_lost_bills_frees_nothing(ledger: Ledger) -> None:
+    """The meter was read after a call was lost: it says nothing of that call any more."""
+    call = Call("s1", "a", "s", "2026-11-16", {})
+    old = ledger.do(rules.reserve("old", Pico(100), ["global"], call, send=True)).attempt
+    ledger.do(rules.mark_unknown(old, "reset"))
+    time.sleep(0.01)
+    ledger.do(rules.set_run_key("global", "hash", Pico(70)))  # 70 of it are the lost bill
+    (noted,) = ledger.run_keys("global")
+    time.sleep(0.01)
+    new = ledger.do(rules.reserve("new", Pico(50), ["global"], call, send=True)).attempt
+    ledger.do(rules.mark_unknown(new, "reset"))
+    result = ledger.do(rules.sweep("global", Pico(90), Pico(70), since_us=noted.created_us))
+    assert (result.attempts, result.swept_pico) == (1, 20)
+    held = ledger.status()["global"]
+    assert (held.spent, held.unknown) == (20, 100)
+    # What the old one cost is learned later, and the meter still agrees.
+    ledger.do(rules.reconcile(old, Pico(70)))
+    result = ledger.do(rules.sweep("global", Pico(90), Pico(70), since_us=noted.created_us))
+    assert (result.attempts, ledger.status()["global"].spent) == (0, 90)
+
+
+def test_what_becomes_unknown_while_the_meter_is_read_waits_its_grace(ledger: Ledger) -> None:
+    call = Call("s1", "a", "s", "2026-11-16", {})
+    assert ledger.do(rules.sweep("run:r", Pico(0), Pico(0), grace_s=60)).attempts == 0
+    lost = ledger.do(rules.reserve("k", Pico(100), ["run:r"], call, send=True)).attempt
+    ledger.do(rules.mark_unknown(lost, "owner died"))
+    with pytest.raises(NotQuiescent):
+        ledger.do(rules.sweep("run:r", Pico(0), Pico(0), grace_s=60))
+
+
+def test_an_answer_without_a_cost_is_kept_and_charged(ledger: Ledger) -> None:
+    call = Call("s1", "a", "s", "2026-11-16", {})
+    attempt = ledger.do(rules.reserve("k", Pico(100), ["run:r"], call, send=True)).attempt
+    ledger.do(rules.keep(attempt, Reply(200, b"\xff", "gen-1", detail="unreadable")))
+    assert ledger.status()["run:r"].unknown == 100
+    assert ledger.do(rules.reserve("k", Pico(100), ["run:r"], call)).kind == "cached"
+    assert not ledger.unknown_calls()
+    (row,) = ledger.rows("a", "2026-11-16")
+    assert (row["body"], row["cost"], row["detail"]) == (b"\xff", None, "unreadable")
+    ledger.do(rules.reconcile(attempt, Pico(40)))
+    (row,) = ledger.rows("a", "2026-11-16")
+    assert (row["cost"], ledger.status()["run:r"].spent) == (40, 40)
+    # Asked for once more, its bytes stay with the attempt.
+    ledger.do(rules.forget("k"))
+    assert ledger.do(rules.reserve("k", Pico(100), ["run:r"], call)).kind == "reserved"

@@ -248,6 +248,14 @@ class Machine(RuleBasedStateMachine):
         reply = Reply(200, number.encode(), f"hit-{number}", 1.0)
         assert self.any_ledger(data).do(rules.settle(number, CacheHit(source, price), reply))
         attempt |= {"state": "done", "cost": 0, "truth": 0}
+        swept = [
+            a
+            for a in self.attempts.values()
+            if a["key"] == key and a["state"] == "swept" and not a["generation"]
+        ]
+        if swept:  # it may be what the sweep charged: only the next sweep can tell
+            self.store(attempt["key"], "billed")
+            return
         sources[0]["generation"] = source
         if told:
             sources[0] |= {"state": "done", "cost": sources[0]["truth"]}

@@ -68,7 +68,7 @@ class Reading:
     grammar: Grammar
 
 
-def read(words: tuple[str, ...]) -> Reading | None:  # noqa: C901  one branch a way to name a subcommand
+def read(words: tuple[str, ...]) -> Reading | None:
     """Read an unwrapped command; ``None`` where no grammar fits all of its words."""
     program = words[0]
     subcommand, rest = "", words[1:]
@@ -76,25 +76,10 @@ def read(words: tuple[str, ...]) -> Reading | None:  # noqa: C901  one branch a 
     if program in SUBCOMMANDS and not (
         program in GRAMMARS and f"{program} {' '.join(rest[:1])}" not in GRAMMARS
     ):
-        depth = 0
-        while depth < len(rest) and rest[depth].startswith("-"):
-            # Options of the program itself stay where they are.
-            depth += 2 if f"{program} {rest[depth]}" in GLOBAL_VALUED else 1
-        before, rest = rest[:depth], rest[depth:]
-        if not rest:
+        split = _subcommand(program, rest)
+        if split is None:
             return None
-        subcommand, rest = rest[0], rest[1:]
-        name = f"{program} {subcommand}"
-        if rest and f"{name} {rest[0]}" in ALIASES:
-            subcommand, rest = ALIASES[f"{name} {rest[0]}"], rest[1:]
-        elif name in ALIASES:
-            subcommand = ALIASES[name]
-        elif rest and f"{name} {rest[0]}" in GRAMMARS:
-            subcommand, rest = f"{subcommand} {rest[0]}", rest[1:]
-        elif name == "git stash" and (not rest or rest[0].startswith("-")):
-            subcommand = "stash push"
-        if before and program in GLOBAL_ANYWHERE:
-            before, rest = (), (*before, *rest)
+        before, subcommand, rest = split
     elif program == "tar" and rest and re.fullmatch(r"[a-zA-Z]*f|[a-eg-zA-Z]+", rest[0]):
         rest = (f"-{rest[0]}", *rest[1:])
     grammar = grammar_of(f"{program} {subcommand}" if subcommand else program)
@@ -105,6 +90,32 @@ def read(words: tuple[str, ...]) -> Reading | None:  # noqa: C901  one branch a 
         return None
     options, operands, tail = taken
     return Reading(program, subcommand, before, options, operands, tail, grammar)
+
+
+def _subcommand(
+    program: str, rest: tuple[str, ...]
+) -> tuple[tuple[str, ...], str, tuple[str, ...]] | None:
+    """Return (options of the program itself, subcommand by its one name, words behind it)."""
+    depth = 0
+    while depth < len(rest) and rest[depth].startswith("-"):
+        # Options of the program itself stay where they are.
+        depth += 2 if f"{program} {rest[depth]}" in GLOBAL_VALUED else 1
+    before, rest = rest[:depth], rest[depth:]
+    if not rest:
+        return None
+    subcommand, rest = rest[0], rest[1:]
+    name = f"{program} {subcommand}"
+    if rest and f"{name} {rest[0]}" in ALIASES:
+        subcommand, rest = ALIASES[f"{name} {rest[0]}"], rest[1:]
+    elif name in ALIASES:
+        subcommand = ALIASES[name]
+    elif rest and f"{name} {rest[0]}" in GRAMMARS:
+        subcommand, rest = f"{subcommand} {rest[0]}", rest[1:]
+    elif name == "git stash" and (not rest or rest[0].startswith("-")):
+        subcommand = "stash push"
+    if before and program in GLOBAL_ANYWHERE:
+        before, rest = (), (*before, *rest)
+    return before, subcommand, rest
 
 
 @cache
@@ -153,9 +164,8 @@ def _dashed(name: str) -> str:
 Taken = tuple[tuple[tuple[str, str], ...], tuple[str, ...], tuple[str, ...]]
 
 
-def _take(rest: tuple[str, ...], grammar: Grammar) -> Taken | None:  # noqa: C901  one branch a way to write an option
+def _take(rest: tuple[str, ...], grammar: Grammar) -> Taken | None:
     """Return (options, operands, words after ``--``) in one order."""
-    names, arity = grammar.names, grammar.arity
     options: list[tuple[str, str]] = []
     operands: list[str] = []
     at, end = 0, len(rest)
@@ -170,38 +180,44 @@ def _take(rest: tuple[str, ...], grammar: Grammar) -> Taken | None:  # noqa: C90
             continue
         if word == "--":
             return _sorted(options, grammar), tuple(operands), rest[at - 1 :]
-        if (name := names.get(word)) is not None:
-            value = ""
-            if arity[name] in (":", "@") and arity[name]:
-                if at >= end:
-                    return None
-                value, at = rest[at], at + 1
-            options.append((name, value))
-            continue
-        if word.startswith("--") or grammar.dash:
-            flag, equals, value = word.partition("=")
-            flag = flag[1:] if grammar.dash and flag.startswith("--") else flag
-            if grammar.dash and not equals and arity.get(names.get(flag, ""), "") and at < end:
-                equals, value, at = "=", rest[at], at + 1
-            name = names.get(flag)
-            if name is None or (not equals and arity[name]) or (equals and not arity[name]):
-                return None
-            options.append((name, value))
-            continue
-        if grammar.count and (match := _COUNT.fullmatch(word)):
-            options.append((grammar.count, match[1]))
-            continue
-        bundle = _bundle(word[1:], rest, at, grammar)
-        if bundle is None:
+        read = _options_of(word, rest, at, grammar)
+        if read is None:
             return None
-        found, at = bundle
+        found, at = read
         options.extend(found)
     return _sorted(options, grammar), tuple(operands), ()
 
 
-def _bundle(
-    letters: str, rest: tuple[str, ...], at: int, grammar: Grammar
-) -> tuple[list[tuple[str, str]], int] | None:
+Found = tuple[list[tuple[str, str]], int]
+
+
+def _options_of(word: str, rest: tuple[str, ...], at: int, grammar: Grammar) -> Found | None:
+    """Read one word of options; return them and the position behind the values they took."""
+    if (name := grammar.names.get(word)) is not None:
+        if grammar.arity[name] not in (":", "@"):
+            return [(name, "")], at
+        return ([(name, rest[at])], at + 1) if at < len(rest) else None
+    if word.startswith("--") or grammar.dash:
+        return _long_option(word, rest, at, grammar)
+    if grammar.count and (match := _COUNT.fullmatch(word)):
+        return [(grammar.count, match[1])], at
+    return _bundle(word[1:], rest, at, grammar)
+
+
+def _long_option(word: str, rest: tuple[str, ...], at: int, grammar: Grammar) -> Found | None:
+    """Read ``--name``, ``--name=value`` and, where one dash is enough, ``-name value``."""
+    names, arity = grammar.names, grammar.arity
+    flag, equals, value = word.partition("=")
+    flag = flag[1:] if grammar.dash and flag.startswith("--") else flag
+    if grammar.dash and not equals and arity.get(names.get(flag, ""), "") and at < len(rest):
+        equals, value, at = "=", rest[at], at + 1
+    name = names.get(flag)
+    if name is None or (not equals and arity[name]) or (equals and not arity[name]):
+        return None
+    return [(name, value)], at
+
+
+def _bundle(letters: str, rest: tuple[str, ...], at: int, grammar: Grammar) -> Found | None:
     """Read ``-rn``, ``-n5`` and ``-am message``; return the options and the next position."""
     found: list[tuple[str, str]] = []
     for i, letter in enumerate(letters):

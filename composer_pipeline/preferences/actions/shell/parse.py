@@ -12,6 +12,7 @@ still count when the line is judged as mutating.
 
 import re
 import shlex
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, lru_cache
 from typing import Any
@@ -119,53 +120,61 @@ class _Reader:
         self._source = source
         self._connector = ""
 
-    def walk(self, node: Any) -> None:  # noqa: C901  one branch a kind of node
+    def walk(self, node: Any) -> None:
         kind = node.type
         if kind in _GROUPS:
             self._group(node)
-        elif kind == "redirected_statement":
-            body = node.child_by_field_name("body")
-            start = len(self.stages)
-            if body is not None:
-                self.walk(body)
-            if len(self.stages) == start:
-                self._push(Stage(()))
-            self._amend(self._redirects(node))
-            self._unseen(node)
-            for child in node.children:
-                if child.type.endswith("_redirect"):
-                    self._inside(child)
-                if child.type == "heredoc_redirect":
-                    self._after_heredoc(child)
-        elif kind == "negated_command":
-            start = len(self.stages)
-            self.walk(node.children[-1])
-            if len(self.stages) > start:
-                self.stages[start] = replace(self.stages[start], negated=True)
-        elif kind == "command":
-            self._push(self._simple(node))
-            self._inside(node)
-        elif kind in ("variable_assignment", "variable_assignments"):
-            found = [node] if kind == "variable_assignment" else node.named_children
-            values = tuple(self._assignment(n) for n in found)
-            named = all(ASSIGNMENT.match(value) for value in values)
-            self._push(Stage((), env=values) if named else Stage(values))
-            self._inside(node)
-        elif kind in ("declaration_command", "unset_command"):
-            words = [
-                self._assignment(c) if c.type == "variable_assignment" else self._word(c)
-                for c in node.children
-            ]
-            self._push(Stage(tuple(words)))
-            self._inside(node)
-        elif kind == "test_command":
-            words = self._tokens(node)
-            single = words[:1] == ["["] and words[-1:] == ["]"]
-            self._push(Stage(("test", *(words[1:-1] if single else words))))
-            self._inside(node)
+        elif kind in _VISITS:
+            _VISITS[kind](self, node)
         elif node.is_named and kind != "comment":
             self._push(Stage(tuple(self._tokens(node)), compound=kind))
             self._inside(node)
+
+    def _redirected(self, node: Any) -> None:
+        body = node.child_by_field_name("body")
+        start = len(self.stages)
+        if body is not None:
+            self.walk(body)
+        if len(self.stages) == start:
+            self._push(Stage(()))
+        self._amend(self._redirects(node))
+        self._unseen(node)
+        for child in node.children:
+            if child.type.endswith("_redirect"):
+                self._inside(child)
+            if child.type == "heredoc_redirect":
+                self._after_heredoc(child)
+
+    def _negated(self, node: Any) -> None:
+        start = len(self.stages)
+        self.walk(node.children[-1])
+        if len(self.stages) > start:
+            self.stages[start] = replace(self.stages[start], negated=True)
+
+    def _command(self, node: Any) -> None:
+        self._push(self._simple(node))
+        self._inside(node)
+
+    def _assigned(self, node: Any) -> None:
+        found = [node] if node.type == "variable_assignment" else node.named_children
+        values = tuple(self._assignment(n) for n in found)
+        named = all(ASSIGNMENT.match(value) for value in values)
+        self._push(Stage((), env=values) if named else Stage(values))
+        self._inside(node)
+
+    def _declared(self, node: Any) -> None:
+        words = [
+            self._assignment(c) if c.type == "variable_assignment" else self._word(c)
+            for c in node.children
+        ]
+        self._push(Stage(tuple(words)))
+        self._inside(node)
+
+    def _tested(self, node: Any) -> None:
+        words = self._tokens(node)
+        single = words[:1] == ["["] and words[-1:] == ["]"]
+        self._push(Stage(("test", *(words[1:-1] if single else words))))
+        self._inside(node)
 
     def _group(self, node: Any) -> None:
         for child in node.children:
@@ -255,7 +264,7 @@ class _Reader:
         name = self._source[node.start_byte : value.start_byte].decode("utf-8", "surrogatepass")
         return name + self._word(value)
 
-    def _word(self, node: Any, *, start: bool = True) -> str:  # noqa: C901  one branch a kind of node
+    def _word(self, node: Any, *, start: bool = True) -> str:
         """Encode the word of a node."""
         kind = node.type
         if kind == "command_name" and node.children:
@@ -269,20 +278,23 @@ class _Reader:
         if kind == "ansi_c_string":
             return ansi_c(text_of(node), start=start)
         if kind == "concatenation":
-            text = text_of(node)
-            # Quotes inside braces decide whether they expand; such a word stays as it is.
-            if re.search(r"\{[^}]*['\"\\]", text):
-                return text
-            out, position = "", node.start_byte
-            for child in node.children:
-                if child.start_byte != position:
-                    return text
-                position = child.end_byte
-                out += self._word(child, start=start and not out)
-            return out if position == node.end_byte else text
+            return self._concatenation(node, start=start)
         if kind == "command_substitution":
             return substitution(text_of(node))
         return text_of(node)
+
+    def _concatenation(self, node: Any, *, start: bool) -> str:
+        text = text_of(node)
+        # Quotes inside braces decide whether they expand; such a word stays as it is.
+        if re.search(r"\{[^}]*['\"\\]", text):
+            return text
+        out, position = "", node.start_byte
+        for child in node.children:
+            if child.start_byte != position:
+                return text
+            position = child.end_byte
+            out += self._word(child, start=start and not out)
+        return out if position == node.end_byte else text
 
     def _string(self, node: Any, *, start: bool) -> str:
         begin, end = node.start_byte + 1, node.end_byte - 1
@@ -363,3 +375,16 @@ class _Reader:
         if not node.children:
             out.append(text_of(node))
         return out
+
+
+#: How a node of the grammar becomes stages; any other named node is one opaque stage.
+_VISITS: dict[str, Callable[[_Reader, Any], None]] = {
+    "redirected_statement": _Reader._redirected,
+    "negated_command": _Reader._negated,
+    "command": _Reader._command,
+    "variable_assignment": _Reader._assigned,
+    "variable_assignments": _Reader._assigned,
+    "declaration_command": _Reader._declared,
+    "unset_command": _Reader._declared,
+    "test_command": _Reader._tested,
+}

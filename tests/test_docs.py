@@ -1,0 +1,45 @@
+"""The documents name what is there: every room in the tree, every path that they point to."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.places import ROOT
+
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
+LIBRARY = ROOT / "composer_pipeline"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def _tree() -> str:
+    return ARCHITECTURE.split("```")[3]
+
+
+@pytest.mark.parametrize(
+    "room", sorted(path.parent.relative_to(LIBRARY) for path in LIBRARY.rglob("__init__.py"))
+)
+def test_the_tree_shows_every_room(room: Path) -> None:
+    if room != Path():
+        assert re.search(rf"(^| ){re.escape(room.name)}/", _tree(), re.M), f"{room} is not shown"
+
+
+def test_the_tree_shows_nothing_that_is_gone() -> None:
+    folders = {path.name for path in ROOT.rglob("*") if path.is_dir() and ".venv" not in path.parts}
+    shown = set(re.findall(r"(?:^| )([a-z_]+)/(?= |$)", _tree(), re.M))
+    assert shown - folders == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_paths_in_the_documents_exist(page: Path) -> None:
+    named = re.findall(r"`((?:[\w.-]+/)+[\w.-]*)`", page.read_text())
+    code = [name for name in named if name.endswith((".py", ".yaml", ".md", "/"))]
+    made = ("lake-demo/", "build/", "archive/", "rounds/", "benchmarks/NAME")
+    gone = [
+        name
+        for name in code
+        if not name.startswith(made)
+        and not (ROOT / name).exists()
+        and not (LIBRARY / name).exists()
+    ]
+    assert gone == []

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from composer_pipeline.chat.messages import to_chat, wire_messages
+from composer_pipeline.chat.messages import to_chat
+from composer_pipeline.chat.wire_form import wire_messages
 from composer_pipeline.cli import main
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake

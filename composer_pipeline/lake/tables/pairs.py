@@ -59,8 +59,6 @@ PAIR_COLUMNS: dict[str, tuple[pa.DataType, str]] = {
         " null in old rows",
     ),
 }
-
-
 PAIRS = TableSpec(
     "pairs",
     "Preference pairs: teachers that agree with each other against the agent.",
@@ -68,8 +66,6 @@ PAIRS = TableSpec(
     ("day",),
     schema_of(PAIR_COLUMNS),
 )
-
-
 NORMALIZED_PAIRS = TableSpec(
     "normalized_pairs",
     "Pairs that survived a data-juicer recipe.",
@@ -77,8 +73,6 @@ NORMALIZED_PAIRS = TableSpec(
     ("day",),
     schema_of({**PAIR_COLUMNS, "recipe": (TEXT, "name and hash of the data-juicer recipe")}),
 )
-
-
 DROPS = TableSpec(
     "drops",
     "Every row that a stage dropped, and why.",

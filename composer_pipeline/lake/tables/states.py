@@ -30,8 +30,6 @@ CHAINS = TableSpec(
     ),
     compact=True,
 )
-
-
 STATES = TableSpec(
     "states",
     "One TraceState for each model response: what the agent saw, and what it did.",

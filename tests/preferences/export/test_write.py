@@ -13,7 +13,7 @@ from composer_pipeline.chat.wire_form import wire_messages
 from composer_pipeline.cli import main
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.preferences.export.student_samples import read_samples
+from composer_pipeline.preferences.export.samples_file import read_samples
 from composer_pipeline.preferences.export.write import export
 from composer_pipeline.preferences.hints.from_disagreement import (
     MAX_TOKENS,

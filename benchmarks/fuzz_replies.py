@@ -112,11 +112,31 @@ class Spoiler:
 
     @staticmethod
     def _stated(reply: dict[str, Any], bill: int) -> int:
-        """Return the bill; a cost that is still stated is a true one."""
+        """Return the bill; a cost that is still stated is a true one.
+
+        What became of the reply may be what the documentation calls free; then it is.
+        """
         usage = reply.get("usage")
-        if isinstance(usage, dict) and usage.get("is_byok") is True:
-            usage["is_byok"] = False  # nobody's own key was used here
-        return bill
+        counts = usage if isinstance(usage, dict) else {}
+        if counts.get("is_byok") is True:
+            counts["is_byok"] = False  # nobody's own key was used here
+        listed = reply.get("choices")
+        choices = [c for c in listed if isinstance(c, dict)] if isinstance(listed, list) else []
+        said = [c.get("message", c.get("delta")) for c in choices]
+        answer = any(
+            message.get(name)
+            for message in said
+            if isinstance(message, dict)
+            for name in ("content", "tool_calls", "refusal")
+        )
+        tokens = counts.get("completion_tokens")
+        generated = type(tokens) is int and 0 < tokens <= 10**9
+        if answer or generated or str(counts.get("cost")).startswith("COST"):
+            return bill
+        ends = [choice.get("finish_reason") for choice in choices]
+        failed = bool(ends) and all(end == "error" for end in ends)
+        nothing = not any(ends) and type(tokens) is int and tokens == 0
+        return 0 if reply.get("error") or failed or nothing else bill
 
     def _bytes(self, raw: bytes) -> bytes:
         rng = self.random

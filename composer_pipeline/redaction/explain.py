@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from composer_pipeline.redaction.edits import Ledger, Trace
-from composer_pipeline.redaction.engine import Rules, dump_text, judged
-from composer_pipeline.redaction.structures import with_keys
+from composer_pipeline.redaction.engine import Rules, judged
+from composer_pipeline.redaction.finders.structures import with_keys
+from composer_pipeline.redaction.prefilter import dump_value
 from composer_pipeline.redaction.text import compiled_rules
 from composer_pipeline.redaction.user_rules import RedactionRules
 
@@ -101,7 +102,7 @@ def _in_text(
 ) -> Iterator[Replacement]:
     trace = Trace(len(text))
     ledger = Ledger(trace)
-    rules.settle(text, rules.active(dump_text(text), ()), ledger)
+    rules.settle(text, rules.active(dump_value(text), ()), ledger)
     counts.update(ledger.counts)
     starts = [0]
     for line in text.split("\n"):

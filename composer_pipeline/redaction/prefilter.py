@@ -8,10 +8,14 @@ searched for by itself, and a gate's expression is not used: more rules run, and
 same.
 """
 
+import json
 import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
+
+import orjson
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,3 +82,15 @@ def _plain_searcher(gates: list[Gate]) -> Callable[[bytes], set[int]]:
         return found
 
     return search
+
+
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+def dump_value(value: Any) -> bytes:
+    """Return the JSON on which gates are tried; a text is a value too."""
+    try:
+        return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
+    except (TypeError, orjson.JSONEncodeError):  # a lone surrogate, or a number too large
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
+        return _SURROGATES.sub("?", text).encode()

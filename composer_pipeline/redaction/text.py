@@ -23,19 +23,19 @@ and IP addresses, telephone numbers, secrets without a known shape or a telling 
 
 import json
 import os
-import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from functools import lru_cache, partial
+from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 import orjson
 
 from composer_pipeline.redaction.edits import Ledger
-from composer_pipeline.redaction.engine import KEYED, Row, Rules, dump_text, judged
-from composer_pipeline.redaction.people import user_names
-from composer_pipeline.redaction.structures import with_keys
+from composer_pipeline.redaction.engine import Rules
+from composer_pipeline.redaction.finders.people import user_names
+from composer_pipeline.redaction.prefilter import dump_value
 from composer_pipeline.redaction.user_rules import REDACTION_VERSION, RedactionRules
+from composer_pipeline.redaction.values import redact_in
 
 __all__ = [
     "REDACTION_VERSION",
@@ -68,7 +68,9 @@ def redact_text(
     if len(text) < 6:
         return text, ledger.counts
     compiled = compiled_rules(rules)
-    return compiled.settle(text, compiled.active(dump_text(text), names), ledger), ledger.counts
+    return redact_in(
+        text, compiled, compiled.active(dump_value(text), names), ledger
+    ), ledger.counts
 
 
 def redact_value(
@@ -83,56 +85,11 @@ def redact_value(
         InputError: the redaction file is missing or wrong.
     """
     compiled = compiled_rules(rules)
-    active = compiled.active(_dump(value), names)
-    return _redact(value, compiled, active, names) if active else (value, Counter())
-
-
-def _redact(
-    value: Any, compiled: Rules, active: list[Row], names: Iterable[str]
-) -> tuple[Any, Counter[str]]:
+    active = compiled.active(dump_value(value), names)
+    if not active:
+        return value, Counter()
     ledger = Ledger(names=names)
-    if isinstance(value, str):
-        return compiled.settle(value, active, ledger), ledger.counts
-    if any(name in KEYED for name, _ in active):
-        ledger.rule = "keyed"
-        value = with_keys(value, partial(judged, compiled, ledger))
-    leaves: list[str] = []
-    _collect(value, leaves)
-    before = ledger.counts.copy()
-    parts = compiled.settle(_SEPARATOR.join(leaves), active, ledger).split(_SEPARATOR)
-    if len(parts) != len(leaves):  # a separator in the text, or a rule that ran over one
-        ledger.counts = before
-        parts = [compiled.settle(leaf, active, ledger) for leaf in leaves]
-    if parts == leaves:
-        return value, ledger.counts
-    return _rebuild(value, iter(parts)), ledger.counts
-
-
-# Between the strings of a value: white space for rules that stop at lines, and a NUL that
-# those which cross white space do not cross.
-_SEPARATOR = "\n\0\n"
-
-
-def _collect(item: Any, leaves: list[str]) -> None:
-    if isinstance(item, str):
-        leaves.append(item)
-    elif isinstance(item, dict):
-        for key, part in item.items():
-            leaves.append(key)
-            _collect(part, leaves)
-    elif isinstance(item, list):
-        for part in item:
-            _collect(part, leaves)
-
-
-def _rebuild(item: Any, parts: Iterator[str]) -> Any:
-    if isinstance(item, str):
-        return next(parts)
-    if isinstance(item, dict):
-        return {next(parts): _rebuild(part, parts) for part in item.values()}
-    if isinstance(item, list):
-        return [_rebuild(part, parts) for part in item]
-    return item
+    return redact_in(value, compiled, active, ledger), ledger.counts
 
 
 def redact_json(
@@ -155,8 +112,9 @@ def redact_json(
     active = compiled.active(source, names)
     if not active:
         return source, Counter()
-    value, counts = _redact(_load(source), compiled, active, names)
-    return (_dump(value) if counts else source), counts
+    ledger = Ledger(names=names)
+    value = redact_in(_load(source), compiled, active, ledger)
+    return (dump_value(value) if ledger.counts else source), ledger.counts
 
 
 def find_secrets(
@@ -206,15 +164,3 @@ def _of_rules(rules: RedactionRules) -> Rules:
 @lru_cache(maxsize=8)
 def _of_file(path: str) -> Rules:
     return Rules(RedactionRules.load(path) if path else RedactionRules())
-
-
-_SURROGATES = re.compile("[\ud800-\udfff]")
-
-
-def _dump(value: Any) -> bytes:
-    """Return JSON in which every literal of a rule stands as it stands in the value."""
-    try:
-        return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
-    except (TypeError, orjson.JSONEncodeError):
-        text = json.dumps(value, ensure_ascii=False, default=str)
-        return _SURROGATES.sub("?", text).encode()

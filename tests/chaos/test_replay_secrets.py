@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import yaml
 
+from composer_pipeline import redaction
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.redaction import text as redaction
 from composer_pipeline.replay.engine.run import replay
 from composer_pipeline.replay.teachers import TeacherSet
 from composer_pipeline.testing.openrouter.server import FaultMix, LoopbackOpenRouter

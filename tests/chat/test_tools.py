@@ -74,3 +74,18 @@ def test_session_has_one_toolset() -> None:
     assert {"mcp__db__query", "WebFetch"} <= set(names(chosen["s"].tools))
     assert chosen["s"].source == "registry@1+inferred:1"
     assert names(chosen["other"].tools) == sorted(CORE)
+
+
+def test_the_first_recorded_tools_of_a_session_are_offered_to_all_of_it() -> None:
+    """A session that goes on with other tools keeps the bodies that its replies are known by."""
+
+    def recorded(name: str) -> list[dict[str, Any]]:
+        return [{"name": name, "description": name, "input_schema": {"type": "object"}}]
+
+    states = [
+        made_state(session_id="s", turn=0),
+        made_state(session_id="s", turn=1, tools=recorded("First")),
+        made_state(session_id="s", turn=2, tools=recorded("Second")),
+    ]
+    chosen = session_tools(states)["s"]
+    assert (names(chosen.tools), chosen.source) == (["First"], "recorded")

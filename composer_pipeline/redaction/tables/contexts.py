@@ -1,7 +1,7 @@
 r"""Secrets that a position gives away: headers, queries, SQL, settings files.
 
 Belongs here: one row for each such position. Does not belong here: names of variables and
-keys (``redaction.assignments``), options of commands (``redaction.tables.programs``).
+keys (``redaction.finders.assignments``), options of commands (``redaction.tables.programs``).
 
 In a pattern only the group ``value`` is replaced. The literals are lower case; one of them
 occurs in a text, in any case, where the pattern can match.
@@ -204,6 +204,12 @@ CONTEXTS: tuple[Context, ...] = (
         r"sensitive[\\\"]*\s*:\s*true",
     ),
     Context(
+        "named_value", "NAMED_VALUE", ("value",),
+        r"\\*\"(?i:name|key)\\*\"\s*:\s*\\*\"(?i:[A-Za-z0-9_.-]*(?:password|passwd|secret|token|api[_-]?key|access[_-]?key"
+        r"|credential))\\*\"\s*,\s*\\*\"(?i:value)\\*\"\s*:\s*\\*\"(?P<value>[^\"\\\s]{6,400})", is_given_secret,
+        r"(?:name|key)[\\\"]+\s*:\s*[\\\"]+[a-z0-9_.-]*(?:password|passwd|secret|token|key|credential)[\\\"]+\s*,\s*[\\\"]+value",
+    ),
+    Context(
         "env_password", "ENV_PASSWORD",
         ("pgpassword", "mysql_pwd", "sshpass=", "redis_pass", "restic_password", "borg_passphrase", "rediscli_auth",
          "mysql_root_password", "postgres_password", "vault_token", "ansible_become_pass", "gpg_passphrase",
@@ -226,8 +232,8 @@ CONTEXTS: tuple[Context, ...] = (
     ),
     Context(
         "login_prompt", "PROMPTED", ("password:", "passphrase", "password for"),
-        r"(?m:^(?:\[sudo\] )?(?i:(?:enter )?password(?: for [\w.@'-]+)?|enter passphrase(?: for [^:\n]+)?):[ \t]+)"
-        r"(?P<value>(?=[^\s]*[0-9!@#%^&*])[^\s\"'<>()]{6,60})$", is_given_secret,
+        r"(?m:^(?:[ \t]*\[sudo\] )?(?i:(?:enter )?password(?: for [\w.@'-]+)?|enter passphrase(?: for [^:\n]+)?):[ \t]+)"
+        r"(?P<value>(?=[^\s]*[0-9!@#%^&*])[^\s\"'<>()]{6,60})(?=\s|$)", is_given_secret,
     ),
     Context(
         "prose", "PROSE_PASSWORD", ("password is", "password to", "passphrase is", "pin is", "token is", "key is", "passwort",

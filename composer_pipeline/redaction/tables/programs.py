@@ -1,6 +1,6 @@
 """Programs and their options that take a secret: one row each.
 
-Belongs here: rows. Does not belong here: reading a command (``redaction.commands``).
+Belongs here: rows. Does not belong here: reading a command (``redaction.finders.commands``).
 
 How an option is written:
 
@@ -132,12 +132,11 @@ PROGRAMS: tuple[Program, ...] = (
     Program("gh_secret", "gh glab", "-b? --body --value -v?", words="secret|variable"),
     Program("glab", "glab gitlab-runner gitlab tea", "-t? --token --registration-token -r? --private-token"),
     Program("npm_config", "npm yarn pnpm", words="set", part="token=", options="*"),
-    Program("yarn", "yarn", words="npmAuthToken|npmAuthIdent", argument=1),
     Program("twine", "twine poetry flit hatch uv pdm", "-p? --password --token -t?"),
     Program("poetry", "poetry", words="http-basic", argument=2),
     Program("poetry_token", "poetry", words="config", argument=2),
     Program("cargo", "cargo gem", words="login", argument=1),
-    Program("cargo_token", "cargo gem nuget mvn", "--token --key -k? -ApiKey"),
+    Program("cargo_token", "cargo gem", "--token --key"),
     Program("nuget", "nuget dotnet choco", "-ApiKey -Password -k? --api-key -p? --password"),
     Program("nuget_source", "nuget", words="setapikey", argument=1),
     Program("composer", "composer", words="http-basic|bearer|github-oauth|gitlab-token", argument=-1),

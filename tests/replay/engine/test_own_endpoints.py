@@ -15,6 +15,7 @@ from composer_pipeline.replay.plan.plan import plan
 from composer_pipeline.replay.questions import Questions
 from composer_pipeline.replay.teachers import TeacherSet
 from tests.fixtures.odd_server import odd_server, response
+from tests.places import ROOT
 
 FILE = """\
 purpose: evaluation
@@ -157,3 +158,11 @@ def test_a_metered_key_and_an_own_endpoint_exclude_each_other(tmp_path: Path) ->
     )
     with pytest.raises(InputError, match="dedicated_key"):
         teachers(tmp_path, "http://127.0.0.1:1/v1", "http://127.0.0.1:2/v1", metered)
+
+
+def test_the_guides_file_loads(tmp_path: Path) -> None:
+    guide = (ROOT / "docs" / "own-endpoints.md").read_text()
+    path = tmp_path / "teachers.yaml"
+    path.write_text(guide.split("```yaml\n")[1].split("```")[0])
+    chosen = TeacherSet.load(path)
+    assert [t.name for t in chosen.at_the_router(chosen.teachers)] == ["kimi"]

@@ -2,7 +2,7 @@ r"""Secrets that a command line gives away: options, arguments, what is piped in
 
 Belongs here: reading one command of a text with the grammar of Bash, and which of its words
 are secret by a row of ``redaction.tables.programs``. Does not belong here: the rows, and names
-such as ``PGPASSWORD=...`` (``redaction.assignments``).
+such as ``PGPASSWORD=...`` (``redaction.finders.assignments``).
 
 A command is read wherever its program stands: in a tool's input, a code block, a log, behind
 ``sudo`` or ``docker exec``, and as a list of strings (``["mysql", "-psecret"]``). The grammar
@@ -55,7 +55,7 @@ class ProgramRule:
     def __init__(self, row: Program) -> None:
         self.row = row
         names = "|".join(map(re.escape, sorted(row.programs.split(), key=len, reverse=True)))
-        self._program = re.compile(rf"(?<![A-Za-z0-9_.=@-])(?:[\w.~/-]*/)?(?:{names})(?=[\s\"'])")
+        self._program = re.compile(rf"(?<![A-Za-z0-9_.=@-])(?:[\w.~/-]*/)?(?:{names})(?=[\s\"']|$)")
         self._words = frozenset(row.words.split("|")) if row.words else frozenset()
         self._options = row.options.split()
         self.literals = tuple(sorted({name.lower() for name in row.programs.split()}))
@@ -64,7 +64,7 @@ class ProgramRule:
     def _needed(self) -> str:
         """Return what follows the program, for the gate."""
         if self._words:
-            return rf".*[\s\"'](?:{'|'.join(map(re.escape, sorted(self._words)))})[\s\"'\\]"
+            return rf".*[\s\"'](?:{'|'.join(map(re.escape, sorted(self._words)))})[\s\"'\\.]"
         plain = [option.rstrip("?*") for option in self._options if option != "*"]
         if plain and not self.row.argument:
             return rf".*[\s\"'](?:{'|'.join(map(re.escape, plain))})"
@@ -87,7 +87,12 @@ class ProgramRule:
         words = words[1:]
         behind = words
         if self._words:
-            at = next((n for n, word in enumerate(words) if word.text in self._words), -1)
+            # A setting's key goes on behind a dot: `http-basic.example.org`.
+            at = next(
+                (n for n, word in enumerate(words) if word.text.split(".")[0] in self._words), -1
+            )
+            if at < 0:
+                at = next((n for n, word in enumerate(words) if word.text in self._words), -1)
             if at < 0:
                 return
             behind = words[at + 1 :]
@@ -108,7 +113,7 @@ class ProgramRule:
         """Yield the part of a value that is secret."""
         text, start, part = word.text, word.start, self.row.part
         if part == "cookie":
-            from composer_pipeline.redaction.structures import cookie_values
+            from composer_pipeline.redaction.finders.structures import cookie_values
 
             yield from cookie_values(text, start)
             return

@@ -2,12 +2,11 @@
 
 Belongs here: walking values with their keys, and finding structures in text. Does not belong
 here: single positions (``redaction.tables.contexts``), names and their values
-(``redaction.assignments``).
+(``redaction.finders.assignments``).
 """
 
-import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -64,45 +63,6 @@ def with_keys(item: Any, judge: Judge, key: str = "") -> Any:
     return out
 
 
-def document_edits(text: str, judge: Judge) -> Iterator[tuple[int, int, str]]:
-    """Yield ``(start, end, new)`` of the strings that keys give away in a text that is JSON.
-
-    Args:
-        text: any text; nothing is yielded where it is no JSON object or array.
-        judge: as in :func:`with_keys`.
-    """
-    if text.lstrip()[:1] not in ("{", "["):
-        return
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return
-    changed: dict[str, str] = {}
-
-    def remember(key: str, old: str, certain: bool) -> str:
-        new = judge(key, old, certain)
-        if new != old:
-            changed[old] = new
-        return new
-
-    with_keys(value, remember)
-    done = 0
-    for start, end, new in sorted(_spelled(text, changed)):
-        if start >= done:
-            yield start, end, new
-            done = end
-
-
-def _spelled(text: str, changed: Mapping[str, str]) -> Iterator[tuple[int, int, str]]:
-    """Yield where old strings stand in a JSON text, in each spelling that JSON allows."""
-    for old, new in changed.items():
-        for ascii_only in (True, False):
-            quoted = json.dumps(old, ensure_ascii=ascii_only)
-            for spelled in {quoted, quoted.replace("/", "\\/")}:
-                for match in re.finditer(re.escape(spelled), text):
-                    yield match.start() + 1, match.end() - 1, new
-
-
 # -- cookies -----------------------------------------------------------------------------
 
 _COOKIES = re.compile(
@@ -140,7 +100,7 @@ def find_cookies(text: str) -> Iterator[Found]:
 
 #: What may stand before a line of a file that a tool shows: its number, a diff's mark.
 LINE_HEAD = (
-    r"(?:[ \t]*\d{1,6}(?:\u2192|\t|: ?|\|)|[+>-](?=[ \t]|[A-Za-z\"'])"
+    r"(?:[ \t]*\d{1,6}(?:\u2192|\t|: ?|\|)|[ \t]*[+>-](?=[ \t]|[A-Za-z\"'])"
     r"|[A-Za-z0-9_./-]+\.[a-z]+[:-]\d+[:-])?"
 )
 _SECRET = re.compile(rf"(?m)^{LINE_HEAD}[ \t]*(?:- )?kind:[ \t]*[\"']?Secret[\"']?[ \t]*\r?$")

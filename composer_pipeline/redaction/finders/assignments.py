@@ -8,8 +8,13 @@ than code. Does not belong here: secrets with a shape of their own
 import re
 from collections.abc import Iterator
 
-from composer_pipeline.redaction.literals import is_literal_secret, is_password, is_placeholder
-from composer_pipeline.redaction.structures import LINE_HEAD
+from composer_pipeline.redaction.finders.structures import LINE_HEAD
+from composer_pipeline.redaction.literals import (
+    is_literal_secret,
+    is_long_random,
+    is_password,
+    is_placeholder,
+)
 
 ASSIGNMENT_LITERALS = (
     "key", "secret", "token", "pass", "pwd", "credential", "salt", "mnemonic", "dsn",
@@ -109,8 +114,9 @@ def _value_end(match: re.Match[str], name: str) -> int:
     if shell:
         return match.start("value") + len(value) if is_literal_secret(name, value) else 0
     # and configuration files: `password: value`, `db.password=value` on a line of its own.
-    before = text[max(0, match.start() - 120) : match.start()]
-    alone = join.strip() in (":", "=") and _alone(before, name, following)
+    named = match.start("join") - len(name)
+    before = text[max(0, named - 120) : named]
+    alone = join.strip() in (":", "=") and _alone(before, following)
     if (
         alone
         and join.strip() == "="
@@ -118,7 +124,8 @@ def _value_end(match: re.Match[str], name: str) -> int:
         and not _SECTION.search(text, 0, match.start())
     ):
         return 0  # code assigns like this too
-    if alone and not _TYPE.fullmatch(value) and not value.isidentifier():
+    literal = not value.isidentifier() or is_long_random(value)
+    if alone and literal and not _TYPE.fullmatch(value):
         return match.start("value") + len(value) if is_literal_secret(name, value) else 0
     if alone and is_password(name) and re.fullmatch(r"[A-Za-z]+[0-9]+[A-Za-z0-9]*", value):
         return match.start("value") + len(value) if not _TYPE.fullmatch(value) else 0
@@ -130,12 +137,12 @@ _SECTION = re.compile(r"(?m)^(?:[ \t]*\d{1,6}(?:→|\t|: ?))?\[[\w.:/ \"-]{2,60}
 _HEAD = re.compile(rf"{LINE_HEAD}[ \t]*(?:- |export )?[\"']?(?P<path>[A-Za-z0-9_./:@\[\]-]*)$")
 
 
-def _alone(before: str, name: str, following: str) -> bool:
+def _alone(before: str, following: str) -> bool:
     at = max(before.rfind("\n"), before.rfind("\\n") + 1)
     head = _HEAD.fullmatch(before[at + 1 :] if at >= 0 else before)
     if head is None or following not in ("", "\n", "\r", "\\"):
         return False
-    return not head["path"] or head["path"][-1] in "./:-_[" or name.startswith(head["path"])
+    return not head["path"] or head["path"][-1] in "./:-_["
 
 
 def is_secret_name(name: str) -> bool:

@@ -1,5 +1,6 @@
 """Real processes that replay are killed at random points; money and replies survive."""
 
+import json
 import random
 import signal
 import subprocess

@@ -168,6 +168,22 @@ def budget_set(
     show({"scope": name, "ceiling_usd": ceiling}, as_json, "budget set")
 
 
+@budget.command(name="rebuild")
+def budget_rebuild(
+    *, ledger: LedgerOption = "", lake: LakeOption = "", as_json: JsonOption = False
+) -> None:
+    """Write a lost ledger again from the lake's replies and what they cost.
+
+    Ceilings, and calls whose outcome was not known, are not in the lake: set the ceilings anew.
+    """
+    from composer_pipeline.replay.engine.rebuild import rebuild
+    from composer_pipeline.replay.ledger import ledger_target, open_ledger
+
+    opened_lake = open_lake(lake)
+    with open_ledger(ledger_target(opened_lake, ledger)) as opened:
+        show(rebuild(opened_lake, opened), as_json, "budget rebuild")
+
+
 @budget.command(name="lift")
 def budget_lift(
     teacher: str,

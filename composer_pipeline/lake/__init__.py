@@ -4,7 +4,8 @@ Import from the modules: ``lake.tables`` (tables) and ``lake.store`` (:class:`La
 """
 
 from composer_pipeline.lake.columns import column, numbers, utf8
-from composer_pipeline.lake.parquet import encode_parquet, table_from_rows
+from composer_pipeline.lake.parquet import (encode_parquet)
+from composer_pipeline.lake.rows import (table_from_rows)
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.lake.tables import JSON_LIST, MESSAGES, NORMALIZED_PAIRS, PAIRS, SCHEMA_VERSION, STATES, TABLES, TableSpec
 

@@ -24,15 +24,8 @@ import pyarrow.parquet as pq
 from composer_pipeline.errors import InputError
 from composer_pipeline.files import replacing, writing
 from composer_pipeline.lake.columns import constant
-from composer_pipeline.lake.parquet import (
-    empty_table,
-    group_rows,
-    parquet_writer,
-    plain_table,
-    encode_parquet,
-    rows_from_table,
-    table_from_rows,
-)
+from composer_pipeline.lake.parquet import (group_rows, parquet_writer, encode_parquet)
+from composer_pipeline.lake.rows import (empty_table, plain_table, rows_from_table, table_from_rows)
 from composer_pipeline.lake.partition_writer import PartitionWriter
 from composer_pipeline.lake.tables import TABLES, TableSpec
 

@@ -86,7 +86,7 @@ def publish(
         raise InputError(f"repo {repo!r} is not OWNER/NAME")
     payloads = read_payloads(lake)
     tables = {key: pq.read_table(io.BytesIO(data)) for key, data in payloads.items()}
-    check_gates(tables)
+    check_gates(tables, public=not private)
     made, total = simulated_rows(tables)
     if made and not allow_simulated:
         raise InputError(

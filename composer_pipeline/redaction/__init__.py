@@ -6,12 +6,14 @@ Does not belong here: where texts come from or where they go.
 
 from composer_pipeline.redaction.explain import Explanation, explain_file
 from composer_pipeline.redaction.finders.people import user_names
+from composer_pipeline.redaction.second_net import second_opinion
 from composer_pipeline.redaction.text import find_secrets, redact_json, redact_text, redact_value
 from composer_pipeline.redaction.user_rules import (
     REDACTION_VERSION,
     RedactionRules,
     redaction_version,
 )
+from composer_pipeline.redaction.values import strings
 
 __all__ = [
     "REDACTION_VERSION",
@@ -23,5 +25,7 @@ __all__ = [
     "redact_text",
     "redact_value",
     "redaction_version",
+    "second_opinion",
+    "strings",
     "user_names",
 ]

@@ -23,6 +23,7 @@ from composer_pipeline.redaction.finders.people import (
     BLAME_GATE,
     DOMAIN,
     EMAIL_KEPT,
+    HOME_GATES,
     HOMES,
     OWNER_GATE,
     PROMPT_GATE,
@@ -49,12 +50,13 @@ from composer_pipeline.redaction.literals import (
     is_literal_secret,
 )
 from composer_pipeline.redaction.prefilter import Gate, dump_value, searcher
+from composer_pipeline.redaction.second_net import second_opinion
 from composer_pipeline.redaction.tables import patterns as kinds
 from composer_pipeline.redaction.tables.contexts import CONTEXTS, Context
 from composer_pipeline.redaction.tables.programs import PROGRAMS
-from composer_pipeline.redaction.user_rules import RedactionRules, second_net
+from composer_pipeline.redaction.user_rules import RedactionRules
 from composer_pipeline.redaction.views.base64_runs import BASE64_GATE, decoded_runs
-from composer_pipeline.redaction.views.escapes import VIEWS, Decoded, View
+from composer_pipeline.redaction.views.escapes import VIEWS, Decoded, View, windows
 from composer_pipeline.redaction.views.line_breaks import BREAK, BROKEN, MANY_LINES, joined_end
 
 #: A rule's function: a text and the ledger of this redaction to the text redacted.
@@ -88,6 +90,7 @@ class Rules:
         for extra in rules.patterns:
             pattern = partial(self._pattern, extra.kind, re.compile(extra.pattern))
             self._add(f"file/{extra.kind}", (extra.literal,) if extra.literal else (), pattern)
+        self._add_views(first=True)
         for kind, hints, body in kinds.SHAPES:
             shape = partial(self._shape, kind, hints, kinds.compile_kind(body))
             self._add(f"shape/{kind}", hints, shape, kinds.SHAPE_GATES.get(kind, ""))
@@ -116,12 +119,11 @@ class Rules:
             named = re.compile(rf"(?<![A-Za-z0-9_-])(?i:{re.escape(name)})(?![A-Za-z0-9_-])")
             self._add("file/host", (name,), partial(self._named_host, named))
         for literal, home in HOMES:
-            gate = _HOME_GATES.get(literal, "")
+            gate = HOME_GATES.get(literal, "")
             self._add(f"home/{literal}", (literal,), partial(self._home, literal, home), gate)
-        for view in VIEWS:
-            self._add(f"view/{view.name}", view.literals, partial(self._view, view), view.gate)
+        self._add_views(first=False)
         if rules.second_net:
-            self._add("second_net", (), self._second_net)
+            self._add("second_net", (), partial(self._finder, second_opinion))
         self._search = searcher(self._gates)
 
     def _add(self, name: str, hints: tuple[str, ...], rule: Rule, gate: str = "") -> None:
@@ -134,6 +136,12 @@ class Rules:
             self._gates.append(Gate(number, hints, gate))
         else:
             self._always.append(number)
+
+    def _add_views(self, *, first: bool) -> None:
+        for view in VIEWS:
+            if view.first == first:
+                run = partial(self._joined if view.joins else self._view, view)
+                self._add(f"view/{view.name}", view.literals, run, view.gate)
 
     @property
     def rows(self) -> list[Row]:
@@ -255,31 +263,48 @@ class Rules:
                 found.append(Found(start, end, kind))
         return ledger.put(text, found)
 
+    def _joined(self, view: View, text: str, ledger: Ledger) -> str:
+        """Replace what is found where lines are joined, and goes over a break."""
+        escapes = list(view.escapes(text)) if ledger.depth < MAX_DEPTH else []
+        edits: list[Edit] = []
+        for start, end, breaks in windows(text, escapes):
+            for edit in self._inner(Decoded(text[start:end], breaks), ledger, over=True):
+                if not edits or start + edit.start >= edits[-1].end:
+                    edits.append(Edit(start + edit.start, start + edit.end, edit.new, edit.rule))
+                    kinds_of = _PLACEHOLDER.findall(edit.new) or ["USER"]
+                    ledger.counts.update(kinds_of)
+                    ledger.placeholders += len(kinds_of)
+        return ledger.replace(text, edits)
+
     def _view(self, view: View, text: str, ledger: Ledger) -> str:
         """Replace what is found in another reading of the text."""
-        if ledger.depth >= MAX_DEPTH:
-            return text
-        escapes = list(view.escapes(text))
+        escapes = list(view.escapes(text)) if ledger.depth < MAX_DEPTH else []
         if not escapes:
             return text
-        decoded = Decoded(text, escapes)
-        active = self.active(dump_value(decoded.text), ledger.names)
-        inner = Ledger(Trace(len(decoded.text)), ledger.depth + 1, ledger.names)
-        self.settle(decoded.text, active, inner)
-        if not inner.counts or inner.trace is None:
-            return text
-        ledger.counts.update(inner.counts)
-        ledger.placeholders += inner.placeholders
         merged: list[Edit] = []
-        for edit in inner.trace.edits():
-            start, end = decoded.source(edit.start, edit.end)
-            rule = f"{ledger.rule}/{edit.rule}"
-            if merged and start < merged[-1].end:  # two in one escape
+        for edit in self._inner(Decoded(text, escapes), ledger, over=False):
+            if merged and edit.start < merged[-1].end:  # two in one escape
                 last = merged.pop()
-                merged.append(Edit(last.start, max(end, last.end), last.new + edit.new, rule))
-            else:
-                merged.append(Edit(start, end, edit.new, rule))
+                edit = Edit(last.start, max(edit.end, last.end), last.new + edit.new, edit.rule)
+            merged.append(edit)
         return ledger.replace(text, merged)
+
+    def _inner(self, decoded: Decoded, ledger: Ledger, *, over: bool) -> Iterator[Edit]:
+        """Yield what is replaced in a decoded text, at its place in the source.
+
+        With ``over`` only what an escape is a part of; else it is counted here.
+        """
+        trace = Trace(len(decoded.text))
+        inner = Ledger(trace, ledger.depth + 1, ledger.names)
+        active = self.active(dump_value(decoded.text), ledger.names)
+        self.settle(decoded.text, [row for row in active if row[0] != ledger.rule], inner)
+        if not over:
+            ledger.counts.update(inner.counts)
+            ledger.placeholders += inner.placeholders
+        for edit in trace.edits():
+            start, end = decoded.source(edit.start, edit.end)
+            if not over or end - start != edit.end - edit.start:
+                yield Edit(start, end, edit.new, f"{ledger.rule}/{edit.rule}")
 
     def _context(self, row: Context, pattern: re.Pattern[str], text: str, ledger: Ledger) -> str:
         found = []
@@ -306,21 +331,6 @@ class Rules:
         return ledger.put(
             text, (Found(a, b, "ASSIGNED") for a, b in found if not self._allowed(text[a:b]))
         )
-
-    def _second_net(self, text: str, ledger: Ledger) -> str:
-        if len(text) < 16:
-            return text
-        # The scanner is written in Go and bound through C, where a NUL ends a string.
-        found = {f.secret: f.rule_id for f in second_net().scan_string(text.replace("\0", " "))}
-        for secret in sorted(found, key=len, reverse=True):
-            if len(secret) < 6 or "[SECRET_" in secret or self._allowed(secret):
-                continue
-            if re.search(rf"\[[A-Z_]*{re.escape(secret)}[A-Za-z0-9_]*\]", text):
-                continue  # a part of a placeholder
-            kind = re.sub(r"[^A-Z0-9]+", "_", found[secret].upper())
-            places = (m.span() for m in re.finditer(re.escape(secret), text))
-            text = ledger.put(text, [Found(*place, kind) for place in places])
-        return text
 
     # -- accounts, addresses, hosts ------------------------------------------------
 
@@ -422,11 +432,7 @@ _HEADER_RULES = frozenset(
                  "authorization_signature", "secret_header", "docker_auth")
 )  # fmt: skip
 _EMAIL_GATE = r"[A-Za-z0-9._%+-]@[A-Za-z0-9-]+\.[A-Za-z]"
-_HOME_GATES = {
-    "users": r"[A-Za-z]:[\\/]+users[\\/]",
-    "/mnt/": r"/[a-z]/users/",
-    "\\\\": r"[\\/]{2}[a-z0-9_.$-]+[\\/][^\"]{0,200}?(?:users|home)[\\/]",
-}
+_PLACEHOLDER = re.compile(r"\[(?:SECRET_)?([A-Z0-9_]+)_[0-9a-f]{4}\]")
 _REPLACED = re.compile(r"\[(?:SECRET|EMAIL|HOST|ACCOUNT|NAME)_")
 _ACCOUNTS = [kinds.compile_kind(body) for body in kinds.ACCOUNTS]
 #: What does not make base64 worth replacing as a whole.

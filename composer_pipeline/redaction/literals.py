@@ -22,8 +22,8 @@ DUMMY_PASSWORDS = frozenset(
     """.split()  # noqa: SIM905  twelve words a line instead of one
 )
 _PLACEHOLDER_WORDS = re.compile(
-    r"(?i)your|example|placeholder|change_?(?:me|it)|redacted|dummy|xxxx|\*\*\*|\.\.\.|insert|replace"
-    r"|<|todo|\[(?:secret|email|host|account|name)_|\{\{|%s\b|%\(|my[-_](?:secret|token|key|pass)"
+    r"(?i)(?<![a-z0-9])(?:your|dummy|insert|replace|todo)|example|placeholder|change_?(?:me|it)\b"
+    r"|redacted|xxxx|\*\*\*|\.\.\.|<|\[(?:secret|email|host|account|name)_|\{\{|%s\b|%\(|my[-_](?:secret|token|key|pass)"
     r"|(?:^|[-_])(?:fake|mock|sample)(?:[-_]|$)|unique phrase"
 )
 _REFERENCE = re.compile(

@@ -23,12 +23,13 @@ import os
 import re
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from composer_pipeline.config_file import read_model
 from composer_pipeline.errors import InputError
+from composer_pipeline.redaction import second_net
 from composer_pipeline.redaction.regex_guard import SECONDS, first_slow, sample
 from composer_pipeline.redaction.tables.patterns import SHAPES, compile_kind
 
@@ -102,7 +103,7 @@ class RedactionRules(BaseModel):
             )
         _refuse_typed(path, rules)
         if rules.second_net:
-            second_net()
+            second_net.load("redaction field second_net")
         return rules
 
 
@@ -148,19 +149,3 @@ def redaction_version() -> int:
         InputError: as :meth:`RedactionRules.load`.
     """
     return active_rules().version
-
-
-def second_net() -> Any:
-    """Return the module ``betterleaks``.
-
-    Raises:
-        InputError: it is not installed.
-    """
-    try:
-        import betterleaks
-    except ImportError as error:
-        raise InputError(
-            "redaction field second_net: betterleaks is not installed; pip install"
-            " 'composer-pipeline[redaction-extra]'"
-        ) from error
-    return betterleaks

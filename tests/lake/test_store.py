@@ -15,7 +15,8 @@ import pytest
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.tables import TABLES
 from composer_pipeline.lake.store import (Lake)
-from composer_pipeline.lake.parquet import (encode_parquet, table_from_rows)
+from composer_pipeline.lake.parquet import (encode_parquet)
+from composer_pipeline.lake.rows import (table_from_rows)
 
 DAY = "2026-11-16"
 

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -363,3 +364,25 @@ def test_the_card_shows_the_headline_statistics(lake: Lake, hub: LoopbackHub) ->
     assert table["teachers differ from the agent beyond the noise floor by"] == [
         "not measured: no data", "-",
     ]  # fmt: skip
+
+
+def test_a_public_release_needs_the_second_scanner(
+    lake: Lake, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "betterleaks", None)
+    with pytest.raises(InputError, match="public release needs a second scanner"):
+        send(lake, hub, private=False)
+    assert hub.repos == {}
+    assert send(lake, hub, private=True).commit
+
+
+def test_what_the_second_scanner_finds_is_not_published(
+    lake: Lake, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found(text: str) -> list[SimpleNamespace]:
+        return [SimpleNamespace(secret=text[:12], rule_id="odd-key")] if len(text) > 20 else []
+
+    monkeypatch.setitem(sys.modules, "betterleaks", SimpleNamespace(scan_string=found))
+    with pytest.raises(PublishRefused, match="ODD_KEY"):
+        send(lake, hub, private=False)
+    assert hub.repos == {}

@@ -30,7 +30,9 @@ def leaked(value: Any, planted: Planted) -> bool:
     """Whether the secret can be read in what redaction left."""
     text = json.dumps(value, ensure_ascii=False).replace("\\n", "").replace("\n", "")
     secret = planted.secret.replace("\n", "")
-    return secret in text or secret in urllib.parse.unquote(text)
+    # Of a secret that a line break splits, the second half is on a line of its own.
+    half = secret[len(secret) // 2 :]
+    return any(part in text or part in urllib.parse.unquote(text) for part in (secret, half))
 
 
 def test_the_corpus_is_as_large_as_promised() -> None:

@@ -10,26 +10,14 @@ Message columns are ``list<arrow.json>``: one JSON document a message, which
 ``datasets`` reads as ``List(Json())`` and TRL trains on as it is.
 """
 
-from composer_pipeline.lake.tables.traces import (
-    RAW_FILES,
-    SESSIONS,
-    MESSAGES,
-    CHAINS,
-    STATES,
-)
+from composer_pipeline.lake.tables.traces import (RAW_FILES, SESSIONS, MESSAGES)
+from composer_pipeline.lake.tables.states import (CHAINS, STATES)
 from composer_pipeline.lake.tables.replies import (
     REPLIES,
     TOOLSETS,
 )
-from composer_pipeline.lake.tables.preferences import (
-    HINTS,
-    PAIRS,
-    NORMALIZED_PAIRS,
-    DROPS,
-    VOTES,
-    PREFERENCE_STATISTICS,
-    NEAR_DUPLICATES,
-)
+from composer_pipeline.lake.tables.preferences import (HINTS, VOTES, PREFERENCE_STATISTICS, NEAR_DUPLICATES)
+from composer_pipeline.lake.tables.pairs import (PAIRS, NORMALIZED_PAIRS, DROPS)
 from composer_pipeline.lake.tables.datasets import (
     DATASET_PAIRS,
     DATASET_GROUPS,

@@ -104,6 +104,12 @@ HOMES = (
     ("-home-", compile_kind(r"-home-(?<![A-Za-z0-9-]-home-)(?P<name>[A-Za-z0-9_]+)(?=-)")),
     ("-users-", compile_kind(r"-Users-(?<![A-Za-z0-9-]-Users-)(?P<name>[A-Za-z0-9_]+)(?=-)")),
 )
+#: What a text with such a home matches, by its literal.
+HOME_GATES = {
+    "users": r"[A-Za-z]:[\\/]+users[\\/]",
+    "/mnt/": r"/[a-z]/users/",
+    "\\\\": r"[\\/]{2}[a-z0-9_.$-]+[\\/][^\"]{0,200}?(?:users|home)[\\/]",
+}
 _LS_OWNER = re.compile(r"^[-dlbcps][-rwxsStT]{9}[.+@]?\s+\d+\s+$")
 _OWNED = re.compile(
     r"(?i)(?:^|[^a-z0-9])(?:user|username|user_name|logname|owner|login|whoami)[\"']?\s?[:=]\s?[\"']?$"

@@ -11,10 +11,8 @@ the text itself, from the first escape it touches to the last; everything else s
 import html
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-
-from composer_pipeline.redaction.tables.patterns import SHAPES
 
 #: Lines of these lengths, followed by one that does not begin with a space, were wrapped.
 WIDTHS = frozenset((64, 72, 76, 78, 79, 80, 100, 120, 132, 160, 200))
@@ -30,12 +28,16 @@ class View:
             something to decode.
         gate: if given, this expression (``re`` and Hyperscan) matches there too.
         escapes: yields ``(start, end, decoded)`` of each escape, in order.
+        first: the view runs before all rules, which would replace what stands before a break.
+        joins: the escapes are breaks of lines, and only what goes over one is replaced.
     """
 
     name: str
     literals: tuple[str, ...]
     gate: str
     escapes: Callable[[str], Iterable[tuple[int, int, str]]]
+    first: bool = False
+    joins: bool = False
 
 
 class Decoded:
@@ -137,12 +139,9 @@ def _quoted(text: str) -> Iterable[tuple[int, int, str]]:
 
 
 #: Where lines are joined: something in them may tell of a secret.
-_TELLING = (
-    "key", "secret", "token", "pass", "pwd", "cred", "auth", "://", "cookie", "sig", "bearer",
-    "identified", "define", "digest", "response", "echo", "twilio", "salt",
-    *sorted({hint.lower() for _, hints, _ in SHAPES for hint in hints}),
-)  # fmt: skip
-_TOLD = re.compile("|".join(map(re.escape, _TELLING)), re.IGNORECASE)
+
+
+_WORD = re.compile(r"[a-z]+(?:\s|$)")
 
 
 def _wrapped(text: str) -> Iterable[tuple[int, int, str]]:
@@ -150,20 +149,46 @@ def _wrapped(text: str) -> Iterable[tuple[int, int, str]]:
     sizes = list(map(len, lines))
     if "\r" in text:
         sizes = [len(line.removesuffix("\r")) for line in lines]
-    full = [number for number, size in enumerate(sizes[:-1]) if size in WIDTHS]
     at = done = 0
-    for number in full:
+    for number in [number for number, size in enumerate(sizes[:-1]) if size in WIDTHS]:
         line, following = lines[number], lines[number + 1]
-        if sizes[number + 1] > sizes[number] or following[:1].isspace() or not following:
+        if not 0 < sizes[number + 1] <= sizes[number]:
             continue
-        # The name may stand on a line before, which was wrapped too.
-        if line[sizes[number] - 1].isspace() or not _TOLD.search(
-            "".join(lines[max(0, number - 2) : number + 1])
-        ):
+        # What is broken has no white space at the break.
+        if line[sizes[number] - 1].isspace() or following[0].isspace():
             continue
-        at += sum(len(passed) + 1 for passed in lines[done : number + 1])
+        # A line that is one word, as long as a terminal is wide by chance, ends before a word.
+        if not line.count(" ") and _WORD.match(following):
+            continue
+        at += sum(sizes[done : number + 1]) + number + 1 - done
+        if "\r" in text:
+            at += sum(passed.endswith("\r") for passed in lines[done : number + 1])
         done = number + 1
         yield at - 1 - (len(line) - sizes[number]), at, ""
+
+
+def windows(
+    text: str, escapes: Sequence[tuple[int, int, str]]
+) -> Iterator[tuple[int, int, list[tuple[int, int, str]]]]:
+    """Yield ``(start, end, escapes)`` of the parts of a text around groups of joined lines.
+
+    A part begins two lines before the group, where a name may stand, and ends two behind it.
+    """
+    groups: list[list[tuple[int, int, str]]] = []
+    for escape in escapes:
+        if groups and "\n" not in text[groups[-1][-1][1] : escape[0]]:
+            groups[-1].append(escape)
+        else:
+            groups.append([escape])
+    for group in groups:
+        start = group[0][0]
+        for _ in range(3):
+            start = max(0, text.rfind("\n", 0, start))
+        end = group[-1][1]
+        for _ in range(3):  # the line that was joined, and two that may end what it holds
+            end = text.find("\n", end) + 1 or len(text)
+        shifted = [(a - start, b - start, new) for a, b, new in group]
+        yield start, end, shifted
 
 
 #: An escaped letter or sign; or an escape behind a telling name or the head of a manifest.
@@ -177,6 +202,6 @@ VIEWS: tuple[View, ...] = (
     View("json", ("\\\\",), _JSON_GATE, _json),
     View("percent", ("%",), r"%[2-7][0-9a-f]", _percent),
     View("html", ("&",), r"&(?:#x?[0-9a-f]{2,5}|quot|apos|amp|equals|colon|commat);", _entities),
-    View("quoted-printable", ("=",), r"=3d|=40|[^=\s\\\"]{30}=(?:\\r)?\\n\S", _quoted),
-    View("wrapped", _TELLING, "", _wrapped),
+    View("quoted-printable", ("=",), r"=3d|=40|[^=\s\\\"]{30}=(?:\\r)?\\n\S", _quoted, first=True),
+    View("wrapped", ("\\n",), "", _wrapped, first=True, joins=True),
 )

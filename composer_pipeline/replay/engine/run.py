@@ -34,6 +34,7 @@ from composer_pipeline.replay.engine.caller import Caller
 from composer_pipeline.replay.engine.judgement import ReplyChecks
 from composer_pipeline.replay.engine.order import Queue, Unit, units
 from composer_pipeline.replay.engine.rate_limit import Lane
+from composer_pipeline.replay.engine.rebuild import check_ledger
 from composer_pipeline.replay.engine.replies import forget_replies, write_replies
 from composer_pipeline.replay.engine.report import (
     OnProgress,
@@ -136,6 +137,7 @@ def replay(
     opened = ledger if isinstance(ledger, Ledger) else Ledger(ledger_target(lake, ledger))
     try:
         opened.check_clock()
+        check_ledger(lake, opened)
         if again:
             forget_replies(
                 lake, opened, [t.name for t in questions.teachers], questions.days, again

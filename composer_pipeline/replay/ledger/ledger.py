@@ -181,6 +181,11 @@ class Ledger:
         with self._lock:
             return queries.status(self._store)
 
+    def noted(self) -> dict[tuple[str, str], int]:
+        """Return (teacher, day) -> how many questions were ever noted."""
+        with self._lock:
+            return queries.noted(self._store)
+
     def run_keys(self, run_scope: str) -> list[RunKey]:
         """Return the keys of a run, the oldest first."""
         with self._lock:

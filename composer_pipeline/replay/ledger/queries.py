@@ -92,6 +92,12 @@ def unsettled_generations(store: Store) -> list[tuple[str, str]]:
     return [(attempt, generation) for attempt, generation in store.read(sql)[1]]
 
 
+def noted(store: Store) -> dict[tuple[str, str], int]:
+    """Return (teacher, day) -> how many questions were ever noted; it only ever grows."""
+    sql = "SELECT teacher, day, count(*) FROM call GROUP BY teacher, day"
+    return {(teacher, day): int(count) for teacher, day, count in store.read(sql)[1]}
+
+
 def newest(store: Store) -> int:
     """Return when the latest attempt was made, in microseconds since 1970; 0 where none was."""
     return int(store.read("SELECT max(created_us) FROM attempt")[1][0][0] or 0)

@@ -17,6 +17,7 @@ runs, an operation looks first and changes then, so one that fails has changed n
 import os
 from collections.abc import Sequence
 from decimal import Decimal
+from typing import Literal
 
 from composer_pipeline.money import NOTHING, Pico, ceiling_of
 from composer_pipeline.replay.ledger.batch import Batch, Operation
@@ -35,8 +36,8 @@ from composer_pipeline.replay.ledger.values import Admission, Bill, CacheHit, Ca
 
 __all__ = [
     "adopt_dead", "forget", "keep", "leave", "lift_quarantine", "mark_sent", "mark_unknown",
-    "outcome", "quarantine", "reconcile", "release", "reserve", "set_ceiling", "set_run_key",
-    "settle", "sweep",
+    "outcome", "quarantine", "reconcile", "release", "reserve", "restore", "set_ceiling",
+    "set_run_key", "settle", "sweep",
 ]  # fmt: skip
 
 # -- one attempt -------------------------------------------------------------------------
@@ -242,6 +243,58 @@ def reconcile(attempt_id: str, cost: Pico) -> Operation[bool]:
         return held
 
     return Operation(run, attempt=attempt_id, ends=True)
+
+
+def restore(
+    key: str,
+    call: Call,
+    reply: Reply,
+    outcome: Literal["billed", "refused"],
+    cost: Pico | None,
+    scopes: Sequence[str],
+    at_us: int,
+) -> Operation[bool]:
+    """Write a reply that a lost ledger held, with its bill; answer whether it was missing.
+
+    Args:
+        key: of the reply.
+        call: the question it answers.
+        reply: the answer, as the lake kept it.
+        outcome: what it was.
+        cost: its bill; ``None`` where nobody ever learned it, which charges nothing.
+        scopes: what the bill is charged to.
+        at_us: when it was settled.
+    """
+    body = pack(reply.body)
+    names = list(dict.fromkeys(scopes))
+
+    def run(batch: Batch) -> bool:
+        batch.note(key, call.state_id, call.teacher, call.session_id, call.day, dump(call.meta))
+        if batch.reply(key):
+            return False
+        if cost is not None:
+            batch.add_attempt(
+                Attempt(
+                    id=_new_id(at_us),
+                    key=key,
+                    state="done",
+                    reserve=cost,
+                    cost=cost,
+                    scopes=names,
+                    owner=batch.owner,
+                    generation_id=reply.generation_id or None,
+                    detail="",
+                    created_us=at_us,
+                    ended_us=at_us,
+                    teacher=call.teacher,
+                )
+            )
+            batch.move(names, spent=cost)
+        store(batch, key, outcome, reply, body, cost, "bought")
+        batch.later("UPDATE reply SET created_us = ? WHERE key = ?", at_us, key)
+        return True
+
+    return Operation(run, key=key, scopes=names, ends=True)
 
 
 def forget(key: str) -> Operation[None]:

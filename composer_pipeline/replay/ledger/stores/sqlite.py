@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from composer_pipeline.errors import ComposerError, InputError
+from composer_pipeline.errors import ComposerError, InputError, StorageError
 from composer_pipeline.replay.ledger.stores.store import Query, Session, Write
 from composer_pipeline.replay.ledger.stores.tables import VERSION, found_version, statements
 from composer_pipeline.replay.ledger.values import LedgerFull
@@ -53,6 +53,7 @@ class SqliteStore:
                 # and copy them back to the file only every 32 MB of journal.
                 self._db.execute("PRAGMA cache_size=-65536")
                 self._db.execute("PRAGMA wal_autocheckpoint=8000")
+                self._inode = self.path.stat().st_ino
                 if self._version() != VERSION:
                     self._prepare()
         except ComposerError:
@@ -93,10 +94,23 @@ class SqliteStore:
     def transaction(self) -> Iterator[Session]:
         """Open the write transaction; see :class:`Store`."""
         with self._errors(), self._begin():
+            self._still_there()
             ((stamp,),) = self._db.execute("SELECT value FROM meta WHERE name = 'version'")
             if stamp != str(VERSION):
                 found_version(self.name, set(), stamp)
             yield _SqliteSession(self._db)
+
+    def _still_there(self) -> None:
+        """Stop where the file was deleted or replaced: what is written would be lost."""
+        try:
+            there = self.path.stat().st_ino == self._inode
+        except FileNotFoundError:
+            there = False
+        if not there:
+            raise StorageError(
+                f"ledger {self.name} was deleted or replaced while it was open; put it back, or"
+                " run composer-pipeline budget rebuild"
+            )
 
     def read(self, sql: str, params: Sequence[Any] = ()) -> tuple[list[str], list[tuple[Any, ...]]]:
         """Run one query; see :class:`Store`."""

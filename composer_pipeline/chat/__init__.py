@@ -7,15 +7,11 @@ answer is read back. Does not belong here: whom to ask, what it costs, or HTTP.
 from composer_pipeline.chat.arguments import ArgumentCheck
 from composer_pipeline.chat.builder import ERROR_PREFIX, INTERRUPTED, ORPHAN_PREFIX, short_name
 from composer_pipeline.chat.day_tools import Toolsets, toolsets_of_day
-from composer_pipeline.chat.installed_tools import keep, kept_sets, read_installation
-from composer_pipeline.chat.messages import (
-    Conversion,
-    action_message,
-    parse_reply_message,
-    to_chat,
-    wire_messages,
-)
-from composer_pipeline.chat.tools import Toolset
+from composer_pipeline.chat.installed_tools import read_installation
+from composer_pipeline.chat.kept_tools import keep, kept_sets
+from composer_pipeline.chat.messages import Conversion, to_chat
+from composer_pipeline.chat.tool_schemas import Toolset
+from composer_pipeline.chat.wire_form import action_message, parse_reply_message, wire_messages
 
 __all__ = [
     "ERROR_PREFIX",

@@ -14,8 +14,9 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from composer_pipeline.chat.installed_tools import kept_sets
-from composer_pipeline.chat.tools import Toolset, session_tools
+from composer_pipeline.chat.kept_tools import kept_sets
+from composer_pipeline.chat.tool_schemas import Toolset
+from composer_pipeline.chat.tools import session_tools
 from composer_pipeline.lake import Lake
 from composer_pipeline.trace_states import TraceState
 

@@ -1,8 +1,8 @@
 """Tool schemas taken from a user's own installation of Claude Code.
 
-Belongs here: finding ``sdk-tools.d.ts``, its version, which tool an interface is, keeping
-what was read in the lake, and choosing the set for a session. Does not belong here: reading
-TypeScript (``chat.typescript``) and which tools are offered (``chat.tools``).
+Belongs here: finding ``sdk-tools.d.ts``, its version, and which tool an interface is. Does not
+belong here: reading TypeScript (``chat.typescript``) and what the lake keeps
+(``chat.kept_tools``).
 
 Only names, types, enums and which arguments are required are taken. The file's comments
 are its author's text: they are neither stored nor sent.
@@ -19,10 +19,8 @@ import msgspec
 
 from composer_pipeline.chat.typescript import TypeScriptError, read_declarations
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake import Lake
 
 DECLARATIONS = "sdk-tools.d.ts"
-_INDEX = "tool_schemas/index.json"
 
 #: Interfaces whose tool is not their name without ``Input``.
 _TOOLS: Mapping[str, tuple[str, ...]] = {
@@ -78,42 +76,6 @@ def read_installation(path: str | os.PathLike[str], version: str = "") -> Instal
     return InstalledTools(_version(file, version), parameters)
 
 
-def keep(lake: Lake, tools: InstalledTools) -> None:
-    """Store a set in the lake; one of the same version is replaced.
-
-    Raises:
-        StorageError: the lake is not writable.
-    """
-    known = {kept.version: kept for kept in kept_sets(lake)} | {tools.version: tools}
-    ordered = [known[version] for version in sorted(known, key=_number)]
-    lake.put_bytes(_INDEX, msgspec.json.encode(ordered))
-
-
-def kept_sets(lake: Lake) -> list[InstalledTools]:
-    """Return the sets of a lake, oldest version first.
-
-    Raises:
-        InputError: the file that keeps them is damaged.
-    """
-    if not lake.exists(_INDEX):
-        return []
-    try:
-        return msgspec.json.decode(lake.get_bytes(_INDEX), type=list[InstalledTools])
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise InputError(f"{_INDEX} of lake {lake.url} is damaged: {error}") from error
-
-
-def nearest(sets: list[InstalledTools], version: str | None) -> InstalledTools | None:
-    """Return the set for a session's version: the latest not above it, else the earliest."""
-    if not sets:
-        return None
-    ordered = sorted(sets, key=lambda kept: _number(kept.version))
-    if not version:
-        return ordered[-1]
-    below = [kept for kept in ordered if _number(kept.version) <= _number(version)]
-    return below[-1] if below else ordered[0]
-
-
 def _version(file: Path, given: str) -> str:
     if given:
         return given
@@ -125,7 +87,7 @@ def _version(file: Path, given: str) -> str:
     except ValueError as error:
         raise InputError(f"{package} is no JSON") from error
     version = data.get("version") if isinstance(data, dict) else None
-    if not isinstance(version, str) or not _number(version):
+    if not isinstance(version, str) or not version_number(version):
         raise InputError(f"{package} has no version; name it with --version")
     if data.get("name") == "@anthropic-ai/claude-agent-sdk":
         # Release 0.3.n of the SDK carries release 2.1.n of Claude Code.
@@ -133,5 +95,6 @@ def _version(file: Path, given: str) -> str:
     return version
 
 
-def _number(version: str) -> tuple[int, ...]:
+def version_number(version: str) -> tuple[int, ...]:
+    """Return a version's numbers, in which versions are ordered."""
     return tuple(int(part) for part in re.findall(r"\d+", version)[:3])

@@ -11,12 +11,22 @@ from collections.abc import Sequence
 
 import cyclopts
 
-from composer_pipeline.cli import preferences, redaction, replay, traces, training
+from composer_pipeline.cli import (
+    budget,
+    dataset,
+    doctor,
+    preferences,
+    redaction,
+    replay,
+    tools,
+    traces,
+    training,
+)
 from composer_pipeline.cli.common import app
 from composer_pipeline.errors import BudgetExhausted, ComposerError, InputError
 
-#: Importing a module registers its commands, in the order of the help page.
-COMMANDS = (traces, redaction, replay, preferences, training)
+#: Importing a module registers its commands.
+COMMANDS = (traces, redaction, replay, budget, tools, doctor, preferences, dataset, training)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

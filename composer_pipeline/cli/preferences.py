@@ -1,4 +1,4 @@
-"""Commands of the preferences room: pairs, pair, statistics, compare, normalize."""
+"""Commands of the preferences room: pairs, pair, statistics, compare."""
 
 import json
 import sys
@@ -118,35 +118,3 @@ def compare(file: Path, /) -> None:
         raise InputError(f"{file}: no such file")
     for _, record in json_objects(file, file.read_text(encoding="utf-8")):
         sys.stdout.write(json.dumps(run(record), ensure_ascii=False) + "\n")
-
-
-@app.command
-def normalize(
-    *,
-    recipe: str = "",
-    executor: str = "",
-    columns: str = "",
-    lake: LakeOption = "",
-    as_json: JsonOption = False,
-) -> None:
-    """Filter the pairs with a data-juicer recipe; every dropped row is recorded.
-
-    Args:
-        recipe: data-juicer recipe (COMPOSER_NORMALIZE).
-        executor: default or ray, in place of the recipe's executor_type.
-        columns: only write the flat columns that recipes judge, as JSON lines, to this file.
-    """
-    from composer_pipeline.normalize import normalize as run
-    from composer_pipeline.normalize import write_columns
-
-    store = open_lake(lake)
-    if not store.days("pairs"):
-        raise InputError(f"lake {store.url} has no pairs; run pairs first")
-    if columns:
-        rows = write_columns(store, columns)
-        show({"rows": rows, "file": columns}, as_json, "normalize")
-        return
-    path = recipe or Settings.from_env().normalize
-    with Bar() as progress:
-        report = run(store, path, executor=executor, progress=progress)
-    show(report.to_dict(), as_json, "normalize")

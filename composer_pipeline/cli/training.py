@@ -1,4 +1,4 @@
-"""Commands from the dataset on: dataset, export, publish, train, evaluate."""
+"""Commands of the training room: train, evaluate."""
 
 from pathlib import Path
 from typing import Annotated
@@ -16,77 +16,6 @@ from composer_pipeline.cli.common import (
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake import Lake
 from composer_pipeline.settings import Settings
-
-
-@app.command
-def dataset(*, lake: LakeOption = "", as_json: JsonOption = False) -> None:
-    """Split by group of sessions and write the training columns."""
-    from composer_pipeline.publishing import build_dataset
-
-    with Bar() as progress:
-        report = build_dataset(open_lake(lake), progress=progress)
-    show(report.to_dict(), as_json, "dataset")
-
-
-@app.command
-def export(
-    *,
-    format: str,  # noqa: A002  the option's name
-    out: Path,
-    samples: Path | None = None,
-    rules: str = "",
-    full_arguments: Annotated[bool, Parameter(negative="")] = False,
-    lake: LakeOption = "",
-    as_json: JsonOption = False,
-) -> None:
-    """Write the dataset in the columns of a kind of training: dpo, kto, sft or sdpo.
-
-    Args:
-        format: dpo (pairs), kto (unpaired), sft (the teachers' consensus), sdpo (hints).
-        out: a file that ends in .parquet, or a folder that gets one file a split.
-        samples: Parquet or JSONL of {state_id, student, action}: a model's own actions, which
-            take the place of the agent's as rejected side.
-        rules: preference recipe (COMPOSER_PREFERENCES).
-        full_arguments: allow hints that hold the teachers' whole action.
-    """
-    from composer_pipeline.preferences.export import export as run
-    from composer_pipeline.preferences.rules import PreferenceRules
-
-    report = run(
-        open_lake(lake),
-        format,
-        out,
-        samples=samples,
-        rules=PreferenceRules.load(rules or Settings.from_env().preferences),
-        full_arguments=full_arguments,
-    )
-    show(report.to_dict(), as_json, "export")
-
-
-@app.command
-def publish(
-    *,
-    repo: str,
-    public: Annotated[bool, Parameter(negative="")] = False,
-    dry_run: Annotated[bool, Parameter(negative="")] = False,
-    allow_simulated: Annotated[bool, Parameter(negative="")] = False,
-    lake: LakeOption = "",
-    as_json: JsonOption = False,
-) -> None:
-    """Commit the dataset to the Hugging Face Hub, once; private unless --public.
-
-    Args:
-        repo: OWNER/NAME.
-        public: create the repository public.
-        dry_run: plan and check, commit nothing.
-        allow_simulated: allow rows of simulated teachers; the card says so.
-    """
-    from composer_pipeline.publishing import publish as run
-
-    report = run(
-        open_lake(lake), repo, private=not public, dry_run=dry_run, allow_simulated=allow_simulated
-    )
-    show(report.to_dict(), as_json, "publish")
 
 
 @app.command

@@ -15,6 +15,13 @@ from dataclasses import dataclass
 
 import torch
 
+from composer_pipeline.diloco.encoding import (
+    decode_delta,
+    decode_state,
+    encode_delta,
+    encode_state,
+    state_sha,
+)
 from composer_pipeline.diloco.heartbeat import Pulse
 from composer_pipeline.diloco.log import (
     Commit,
@@ -25,17 +32,7 @@ from composer_pipeline.diloco.log import (
     OuterLogError,
     Rejected,
 )
-from composer_pipeline.diloco.outer import (
-    OuterState,
-    Tensors,
-    decode_delta,
-    decode_state,
-    encode_delta,
-    encode_state,
-    outer_step,
-    signature,
-    state_sha,
-)
+from composer_pipeline.diloco.outer import OuterState, Tensors, outer_step, signature
 from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.errors import InputError
 

@@ -1,22 +1,15 @@
-"""Rows to Arrow to bytes and back, byte-deterministic.
+"""Arrow tables as Parquet bytes, the same bytes each time.
 
-Belongs here: writer settings and conversions. Does not belong here: partitions and where
+Belongs here: writer settings. Does not belong here: partitions and where
 they are (``lake.store``), and what columns there are (``lake.tables``).
 """
+
 import io
 import json
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-
-from composer_pipeline.errors import InputError
-from composer_pipeline.lake.columns import column
-from composer_pipeline.lake.tables import TableSpec
-
-if TYPE_CHECKING:
-    pass
 
 #: Content-defined chunking, equal to ``datasets.config.DEFAULT_CDC_OPTIONS``.
 CDC = {"min_chunk_size": 256 * 1024, "max_chunk_size": 1024 * 1024, "norm_level": 0}
@@ -58,6 +51,7 @@ def encode_parquet(table: pa.Table, *, compact: bool = False) -> bytes:
 
 
 def group_rows(table: pa.Table, *, compact: bool) -> int:
+    """Return how many rows a row group holds, from the bytes that a row takes."""
     size: int = table.nbytes
     rows: int = table.num_rows
     if compact:
@@ -68,6 +62,7 @@ def group_rows(table: pa.Table, *, compact: bool) -> int:
 
 
 def parquet_writer(sink: Any, schema: pa.Schema, *, compact: bool) -> pq.ParquetWriter:
+    """Open a Parquet writer with the settings of the lake; see :func:`encode_parquet`."""
     if not compact:
         return pq.ParquetWriter(
             sink,
@@ -92,62 +87,3 @@ def parquet_writer(sink: Any, schema: pa.Schema, *, compact: bool) -> pq.Parquet
         store_schema=False,
         data_page_size=COMPACT_GROUP_BYTES,
     )
-
-
-def table_from_rows(spec: TableSpec, rows: Sequence[dict[str, Any]]) -> pa.Table:
-    """Build a table with ``spec``'s schema from dictionaries.
-
-    Values of ``list<arrow.json>`` columns are lists of Python objects or of JSON text;
-    objects are written as compact JSON with their key order kept.
-
-    Raises:
-        InputError: a row has a column that the schema does not know.
-    """
-    known = set(spec.schema.names)
-    for row in rows:
-        if not known.issuperset(row) and (unknown := set(row) - known):
-            raise InputError(f"table {spec.name} has no column {sorted(unknown)[0]!r}")
-    columns = []
-    for field in spec.schema:
-        values = [row.get(field.name) for row in rows]
-        if field.type == pa.list_(pa.json_()):
-            text = [None if v is None else [_json_text(item) for item in v] for v in values]
-            columns.append(column(text, pa.list_(pa.string())).cast(field.type))
-        else:
-            columns.append(column(values, field.type))
-    return pa.Table.from_arrays(columns, schema=spec.schema)
-
-
-def rows_from_table(table: pa.Table) -> list[dict[str, Any]]:
-    """Return the rows as dictionaries, JSON message columns decoded to objects."""
-    rows: list[dict[str, Any]] = table.to_pylist()
-    names = [f.name for f in table.schema if f.type == pa.list_(pa.json_())]
-    for row in rows:
-        for name in names:
-            if row[name] is not None:
-                row[name] = [json.loads(item) for item in row[name]]
-    return rows
-
-
-def _json_text(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
-def empty_table(schema: pa.Schema) -> pa.Table:
-    """``Schema.empty_table`` for schemas with ``list<arrow.json>``, which pyarrow refuses."""
-    columns = []
-    for field in schema:
-        plain = pa.list_(pa.string()) if field.type == pa.list_(pa.json_()) else field.type
-        columns.append(column([], plain).cast(field.type))
-    return pa.Table.from_arrays(columns, schema=schema)
-
-
-def plain_table(table: pa.Table) -> pa.Table:
-    """Storage types in place of extension types, which DuckDB cannot register empty."""
-    fields = [
-        pa.field(f.name, pa.list_(pa.string()) if f.type == pa.list_(pa.json_()) else f.type)
-        for f in table.schema
-    ]
-    return pa.schema(fields).empty_table()

@@ -1,15 +1,15 @@
 """One commit to the Hugging Face Hub.
 
-Belongs here: requests, retries and what changed. Does not belong here: what may be
-published (``publishing.gates``) and building files (``publishing.publish``).
+Belongs here: requests and retries. Does not belong here: what changed (``publishing.changes``),
+what may be published (``publishing.gates``) and building files (``publishing.publish``).
 """
 
-import hashlib
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from composer_pipeline.errors import ComposerError, InputError
+from composer_pipeline.publishing.changes import plan_changes
 
 ATTEMPTS = 5
 
@@ -108,30 +108,6 @@ class Hub:
         except self.hub.errors.HfHubHTTPError as error:
             status = error.response.status_code if error.response is not None else 0
             raise ComposerError(_sentence(self.repo, status)) from None
-
-
-def plan_changes(files: Mapping[str, bytes], remote: Mapping[str, str]) -> dict[str, str]:
-    """Return path to ``add``, ``replace`` or ``delete``, sorted by path.
-
-    Args:
-        files: what the repository shall hold.
-        remote: path to SHA-256 (LFS) or git blob id of what it holds. Files that are not
-            ours (outside ``data/``) are left alone.
-    """
-    changes = {}
-    for path, data in files.items():
-        if path not in remote:
-            changes[path] = "add"
-        elif remote[path] not in (hashlib.sha256(data).hexdigest(), _git_blob(data)):
-            changes[path] = "replace"
-    for path in remote:
-        if path not in files and path.startswith("data/") and path.endswith(".parquet"):
-            changes[path] = "delete"
-    return dict(sorted(changes.items()))
-
-
-def _git_blob(data: bytes) -> str:
-    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()  # noqa: S324
 
 
 def _sentence(repo: str, status: int) -> str:

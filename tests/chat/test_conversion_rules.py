@@ -18,8 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from composer_pipeline.chat.messages import Conversion, to_chat, wire_messages
+from composer_pipeline.chat.messages import Conversion, to_chat
 from composer_pipeline.chat.tools import session_tools
+from composer_pipeline.chat.wire_form import wire_messages
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.testing.chat_rules import broken_rules, leaks
 from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir

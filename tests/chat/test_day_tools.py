@@ -12,14 +12,9 @@ from composer_pipeline import cli
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.chat.arguments import ArgumentCheck
 from composer_pipeline.chat.day_tools import Toolsets
-from composer_pipeline.chat.installed_tools import (
-    InstalledTools,
-    keep,
-    kept_sets,
-    nearest,
-    read_installation,
-)
-from composer_pipeline.chat.tools import tool_schemas
+from composer_pipeline.chat.installed_tools import InstalledTools, read_installation
+from composer_pipeline.chat.kept_tools import keep, kept_sets, nearest
+from composer_pipeline.chat.tool_schemas import tool_schemas
 from composer_pipeline.chat.typescript import TypeScriptError, read_declarations
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake

@@ -10,13 +10,8 @@ from hypothesis import strategies as st
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.chat import builder
 from composer_pipeline.chat.builder import short_name
-from composer_pipeline.chat.messages import (
-    SYSTEM_TEMPLATE_VERSION,
-    action_message,
-    parse_reply_message,
-    to_chat,
-    wire_messages,
-)
+from composer_pipeline.chat.messages import SYSTEM_TEMPLATE_VERSION, to_chat
+from composer_pipeline.chat.wire_form import action_message, parse_reply_message, wire_messages
 from composer_pipeline.trace_states import TraceState
 from tests.fixtures.states import made_state
 

@@ -2,18 +2,15 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from composer_pipeline.diloco.log import CorruptObject
-from composer_pipeline.diloco.outer import (
-    OuterState,
+from composer_pipeline.diloco.encoding import (
     decode_delta,
     decode_state,
     encode_delta,
     encode_state,
-    outer_step,
-    pseudo_gradient,
-    signature,
     state_sha,
 )
+from composer_pipeline.diloco.log import CorruptObject
+from composer_pipeline.diloco.outer import OuterState, outer_step, pseudo_gradient, signature
 
 
 def tensors(seed: int, scale: float = 1.0) -> dict[str, torch.Tensor]:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from composer_pipeline.diloco.encoding import decode_state, state_sha
 from composer_pipeline.diloco.log import OuterLog
-from composer_pipeline.diloco.outer import decode_state, state_sha
 from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.diloco.supervisor import ReplicaCommand, ReplicasFailed, Supervisor
 from composer_pipeline.errors import InputError

@@ -6,8 +6,8 @@ import time
 import pytest
 import torch
 
+from composer_pipeline.diloco.encoding import state_sha
 from composer_pipeline.diloco.log import OuterLog, OuterLogError
-from composer_pipeline.diloco.outer import state_sha
 from composer_pipeline.diloco.replica import Replica, read_state
 from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.errors import InputError

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from composer_pipeline.errors import ComposerError, InputError
-from composer_pipeline.lake.parquet import table_from_rows
+from composer_pipeline.lake.rows import table_from_rows
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.lake.tables import TABLES
 from composer_pipeline.normalize import worker_client as process

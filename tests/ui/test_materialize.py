@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from composer_pipeline.chat.messages import to_chat, wire_messages
+from composer_pipeline.chat.messages import to_chat
+from composer_pipeline.chat.wire_form import wire_messages
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.pairs.build import build_pairs
 from composer_pipeline.testing.personas import PersonaName, Script

@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import Any
 from urllib.parse import urlsplit
 
-from composer_pipeline.preferences.actions.canonical import READ_LIMIT
+from composer_pipeline.preferences.actions.canonical_arguments import READ_LIMIT
 
 
 class Level(IntEnum):

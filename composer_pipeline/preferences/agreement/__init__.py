@@ -4,8 +4,8 @@ Does not belong here: which votes become pairs (``preferences.pairs``).
 """
 
 from composer_pipeline.preferences.agreement.compare import compare
-from composer_pipeline.preferences.agreement.eligibility import Reply, loosest_terms
 from composer_pipeline.preferences.agreement.replay_vote import VoteDecision
+from composer_pipeline.preferences.agreement.reply import Reply, loosest_terms
 from composer_pipeline.preferences.agreement.semantic_judge import open_judge
 from composer_pipeline.preferences.agreement.situations import home_of, situation_of
 from composer_pipeline.preferences.agreement.vote import Vote, vote

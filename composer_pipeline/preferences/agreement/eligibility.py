@@ -1,10 +1,9 @@
 """Which replies may vote on a state, and why the others may not.
 
-Belongs here: one reply as a vote sees it, the reason of every reply that is kept out, controls,
-and the terms of a vote's replies. Does not belong here: whose model a name is
-(``preferences.agreement.lineage``), reading raw bytes (``replay.engine.replies``) and the vote
-(``preferences.agreement.vote``). Nothing is lost: a reply is a voter, a control, or excluded with
-a reason, and the three add up.
+Belongs here: the reason of every reply that is kept out. Does not belong here: a reply by
+itself (``preferences.agreement.reply``), whose model a name is
+(``preferences.agreement.lineage``) and the vote (``preferences.agreement.vote``). Nothing is
+lost: a reply is a voter, a control, or excluded with a reason, and the three add up.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,50 +12,12 @@ from typing import Any
 
 from composer_pipeline.actions import Action
 from composer_pipeline.preferences.agreement.languages import language_of
-from composer_pipeline.preferences.agreement.lineage import (
-    lineage_of,
-    lineages_of,
-)
-
-#: Training terms of replies, the strictest first; see the table ``replies``. Old rows name
-#: none, which may mean that nobody looked, and counts as looser than what was looked up.
-TERMS = ("enforced", "declared", "unknown", "not enforced")
-
+from composer_pipeline.preferences.agreement.reply import Reply
 
 #: Arguments in which a call speaks to somebody, by tool.
 _PROSE = {"AskUserQuestion": "questions", "ExitPlanMode": "plan", "Task": "prompt",
           "Agent": "prompt"}  # fmt: skip
 _USER_TEXTS, _USER_CHARS = 4, 4000
-
-
-@dataclass(frozen=True)
-class Reply:
-    """A usable reply of a teacher."""
-
-    teacher: str
-    family: str
-    model: str
-    action: Action
-    tokens: int = 0
-    cost_picodollars: int = 0
-    simulated: bool = False
-    control: bool = False
-    training_terms: str | None = None
-
-    @staticmethod
-    def from_row(row: Mapping[str, Any]) -> "Reply":
-        """Read a row of the table ``replies`` whose status is ok."""
-        return Reply(
-            teacher=str(row["teacher"]),
-            family=str(row["family"]),
-            model=str(row["model"]),
-            action=Action.from_json(row["action"]),
-            tokens=int(row.get("completion_tokens") or 0),
-            cost_picodollars=int(row.get("cost_picodollars") or 0),
-            simulated=bool(row.get("simulated")),
-            control=bool(row.get("control")),
-            training_terms=row.get("training_terms"),
-        )
 
 
 @dataclass(frozen=True)
@@ -111,33 +72,6 @@ def prose_of(action: Action) -> str:
         call.arguments.get(_PROSE[call.name]) for call in action.tool_calls if call.name in _PROSE
     ]
     return " ".join(str(part) for part in said if part)
-
-
-def is_control(reply: Reply, model: str | None) -> bool:
-    """Say whether a reply is a control: bought as one, or of the agent's own family.
-
-    Args:
-        reply: a usable reply.
-        model: the agent's model, where the state names it.
-    """
-    return reply.control or is_own(reply, model)
-
-
-def is_own(reply: Reply, model: str | None) -> bool:
-    """Say whether a reply comes from the family of the agent that wrote the trace.
-
-    The family that the teachers' file declares decides, then the name of the reply's model:
-    a distillation that is called after the agent's family counts as that family.
-    """
-    lineage = lineage_of(model or "") or "anthropic"
-    return lineage in (lineage_of(reply.family), *lineages_of(reply.model))
-
-
-def loosest_terms(replies: Iterable[Reply]) -> str:
-    """Return the loosest training terms of some replies; ``unknown`` where one names none."""
-    terms = {reply.training_terms or "unknown" for reply in replies} or {"unknown"}
-    ranked = [*(term for term in TERMS if term in terms), *sorted(terms - set(TERMS))]
-    return ranked[-1]
 
 
 def _spoken(messages: Sequence[Mapping[str, Any]], own: Action) -> frozenset[str]:

@@ -12,16 +12,15 @@ from typing import Any
 
 from composer_pipeline.actions import Action
 from composer_pipeline.preferences.actions import Level, Semantic, level_of, mutates, read_action
-from composer_pipeline.preferences.agreement.clusters import (
+from composer_pipeline.preferences.agreement.ballots import (
     action_length,
     ballot_of,
     ballot_order,
-    complete_linkage,
-    distances,
-    medoid_of,
     one_a_family,
 )
-from composer_pipeline.preferences.agreement.eligibility import Excluded, Reply, is_control, screen
+from composer_pipeline.preferences.agreement.clusters import complete_linkage, distances, medoid_of
+from composer_pipeline.preferences.agreement.eligibility import Excluded, screen
+from composer_pipeline.preferences.agreement.reply import Reply, is_control
 from composer_pipeline.preferences.agreement.situations import situation_of
 from composer_pipeline.trace_states import TraceState
 

@@ -30,7 +30,8 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.files import replace, writing
 from composer_pipeline.lake import JSON_LIST, Lake, TableSpec, encode_parquet, table_from_rows
 from composer_pipeline.preferences.agreement import CONFIRMED
-from composer_pipeline.preferences.export.student_samples import read_samples, sampled_pairs
+from composer_pipeline.preferences.export.samples_file import read_samples
+from composer_pipeline.preferences.export.student_samples import sampled_pairs
 from composer_pipeline.preferences.hints import SOURCE, consensus_hint
 from composer_pipeline.preferences.pairs import RECORDED, is_strong
 from composer_pipeline.preferences.rules import PreferenceRules

@@ -17,7 +17,7 @@ from typing import Any
 from composer_pipeline.json_values import strings
 from composer_pipeline.preferences.actions import Place, targets
 from composer_pipeline.preferences.agreement import home_of
-from composer_pipeline.preferences.hints.from_errors import leakage
+from composer_pipeline.preferences.hints.leakage import leakage
 
 SOURCE = "teacher_consensus"
 MAX_TOKENS = 120

@@ -1,13 +1,11 @@
 """Error turns of a day in, the ``hints`` partition out.
 
-Belongs here: which span a hint is about, and how much of that span the hint gives away.
-Does not belong here: finding error turns and their hints (``traces``), hints from the
-teachers' consensus (``preferences.hints.from_disagreement``), and turning a hint into tokens
-(``training``).
+Belongs here: which span a hint is about. Does not belong here: how much a hint gives away
+(``preferences.hints.leakage``), finding error turns and their hints (``traces``), hints from
+the teachers' consensus (``preferences.hints.from_disagreement``), and turning a hint into
+tokens (``training``).
 """
 
-import json
-import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -15,6 +13,7 @@ from typing import Any
 
 from composer_pipeline.actions import Action
 from composer_pipeline.lake import Lake
+from composer_pipeline.preferences.hints.leakage import leakage, span_text
 from composer_pipeline.reports import Progress, Report, add_counts
 from composer_pipeline.trace_states import load_states
 
@@ -30,8 +29,6 @@ _COLUMNS = [
     "hint_source",
     "hint_call",
 ]
-_WORDS = re.compile(r"\w+", re.UNICODE)
-_NGRAM = 3
 
 
 @dataclass(frozen=True)
@@ -116,39 +113,3 @@ def hint_row(state: dict[str, Any]) -> dict[str, Any] | None:
         "span_text": span,
         "leakage": leakage(text, span),
     }
-
-
-def span_text(action: Action, call: int) -> str:
-    """Return what a hint is about.
-
-    The JSON arguments of one call; for -1 (the whole action) those of every call, one a
-    line, or the text of an action without calls.
-    """
-    calls = action.tool_calls
-    if 0 <= call < len(calls):
-        calls = calls[call : call + 1]
-    if not calls:
-        return action.text
-    return "\n".join(
-        json.dumps(c.arguments, ensure_ascii=False, separators=(",", ":")) for c in calls
-    )
-
-
-def leakage(hint: str, span: str) -> float:
-    """Return the share of the span's word 3-grams that the hint contains, in [0, 1].
-
-    A span shorter than three words counts as one n-gram; an empty span leaks nothing.
-    """
-    wanted = _ngrams(span)
-    if not wanted:
-        return 0.0
-    size = len(next(iter(wanted)))
-    return len(wanted & _ngrams(hint, size)) / len(wanted)
-
-
-def _ngrams(text: str, size: int = _NGRAM) -> set[tuple[str, ...]]:
-    words = _WORDS.findall(text.lower())
-    size = min(size, len(words))
-    if not size:
-        return set()
-    return {tuple(words[i : i + size]) for i in range(len(words) - size + 1)}

@@ -1,7 +1,8 @@
 """A pair is made here: candidates, the rules that keep them, and why a state made none."""
 
+from composer_pipeline.preferences.pairs.benchmarks import Benchmarks
 from composer_pipeline.preferences.pairs.build import build_pairs
-from composer_pipeline.preferences.pairs.contamination import Benchmarks, is_strong
+from composer_pipeline.preferences.pairs.contamination import is_strong
 from composer_pipeline.preferences.pairs.explain import explain
 from composer_pipeline.preferences.pairs.pair_row import RECORDED, pair_row
 from composer_pipeline.preferences.pairs.replies import cost_of_states, usable_replies

@@ -18,7 +18,8 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.lake import Lake
 from composer_pipeline.preferences.actions import Level, Semantic
 from composer_pipeline.preferences.agreement import CONFIRMED, ballot_row, vote
-from composer_pipeline.preferences.pairs.contamination import Benchmarks, contaminated_sessions
+from composer_pipeline.preferences.pairs.benchmarks import Benchmarks
+from composer_pipeline.preferences.pairs.contamination import contaminated_sessions
 from composer_pipeline.preferences.pairs.filters import STAGE, select
 from composer_pipeline.preferences.pairs.pair_row import pair_row
 from composer_pipeline.preferences.pairs.replies import Answers, answers_of, reply_rows, usable_of

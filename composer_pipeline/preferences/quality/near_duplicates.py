@@ -1,8 +1,8 @@
 """Pairs that are nearly the same: tail of the prompt and the chosen action.
 
-Belongs here: shingles, MinHash with banding to find candidates, and the exact similarity of
-each candidate. Does not belong here: dropping rows; exact repeats are the recipe's and the
-dataset's business.
+Belongs here: MinHash with banding to find candidates, and the exact similarity of each
+candidate. Does not belong here: shingles (``shingles``) and dropping rows; exact repeats are
+the recipe's and the dataset's business.
 
 A group is named after its first pair by id, and every other member is compared with that
 one. Two pairs of similarity s meet in a band with probability 1 - (1 - s^4)^16: 0.9998 at
@@ -12,22 +12,15 @@ No library: datasketch 2.0 with the same bands names the same pairs (325 of 1,19
 sessions and edited copies), takes 0.77 s where this takes 0.14 s, and needs numpy and scipy.
 """
 
-import json
-import re
-import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
+from composer_pipeline.preferences.quality.shingles import MIX, Shingles
 from composer_pipeline.preferences.rules import NearDuplicates
 
-_WORD = re.compile(r"\w+|[^\w\s]", re.UNICODE)
-_SHINGLE = 5
 _BANDS, _ROWS = 16, 4
 _BINS = _BANDS * _ROWS
-_MIX, _MASK = 0x9E3779B97F4A7C15, (1 << 64) - 1
-
-Shingles = frozenset[int]
 
 
 def near_duplicates(
@@ -72,40 +65,6 @@ def near_duplicates(
     return sorted(rows, key=lambda row: str(row["pair_id"]))
 
 
-def shingles_of(tail: str, action: str) -> Shingles:
-    """Return the hashes of the word 5-grams of a prompt's tail and an action.
-
-    A text of fewer words is one shingle.
-    """
-    words = [*_WORD.findall(tail), "\x00", *_WORD.findall(action)]
-    size = min(_SHINGLE, len(words))
-    return frozenset(
-        zlib.crc32("\x01".join(words[i : i + size]).encode("utf-8", "surrogatepass")) * _MIX & _MASK
-        for i in range(len(words) - size + 1)
-    )
-
-
-def prompt_tail(messages: Sequence[str], limit: int) -> str:
-    """Return the last ``limit`` characters of what a prompt's messages say.
-
-    Args:
-        messages: chat messages as JSON, as the column ``prompt`` stores them; only as many
-            as are needed are decoded.
-        limit: characters.
-    """
-    parts: list[str] = []
-    length = 0
-    for text in reversed(messages):
-        message = json.loads(text)
-        said = str(message.get("content") or "")
-        calls = [str(call["function"]) for call in message.get("tool_calls") or ()]
-        parts.append("\n".join([said, *calls]))
-        length += len(parts[-1])
-        if length >= limit:
-            break
-    return "\n".join(reversed(parts))[-limit:]
-
-
 def _signature(shingles: Shingles) -> tuple[int, ...]:
     """One-permutation MinHash: the smallest hash of each of 64 bins.
 
@@ -123,7 +82,7 @@ def _signature(shingles: Shingles) -> tuple[int, ...]:
         for distance in range(_BINS):
             found = bins[(at + distance) % _BINS]
             if found is not None:
-                filled[at] = found + distance * _MIX
+                filled[at] = found + distance * MIX
                 break
     return tuple(filled)
 

@@ -7,10 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from composer_pipeline.preferences.quality.rater_agreement import (
-    Measured,
-    NoiseFloor,
-)
+from composer_pipeline.preferences.quality.noise_floor import NoiseFloor
+from composer_pipeline.preferences.quality.rater_agreement import Measured
 from composer_pipeline.preferences.quality.separability import Separation
 from composer_pipeline.reports import Report
 

@@ -14,20 +14,16 @@ from typing import Any
 
 from composer_pipeline.lake import Lake
 from composer_pipeline.preferences.actions import Level
-from composer_pipeline.preferences.quality.near_duplicates import (
-    Shingles,
-    near_duplicates,
-    prompt_tail,
-    shingles_of,
-)
+from composer_pipeline.preferences.quality.near_duplicates import near_duplicates
+from composer_pipeline.preferences.quality.noise_floor import noise_floor
 from composer_pipeline.preferences.quality.quality_rows import ALL, Quality, StatisticsReport
 from composer_pipeline.preferences.quality.rater_agreement import (
     Measured,
     agreement_matrix,
     alpha_by_tool,
-    noise_floor,
 )
 from composer_pipeline.preferences.quality.separability import Separation, separability
+from composer_pipeline.preferences.quality.shingles import Shingles, prompt_tail, shingles_of
 from composer_pipeline.preferences.rules import NearDuplicates, PreferenceRules
 from composer_pipeline.reports import Progress
 

@@ -10,6 +10,7 @@ which costs 2.5 times as much CPU a call (``benchmarks/replay.py``); plain httpx
 above 64 connections (its pool is quadratic).
 """
 
+import asyncio
 import hashlib
 import time
 from decimal import Decimal
@@ -132,7 +133,7 @@ class Wire:
         endpoint: where.
         api_key: sent as a bearer token; kept out of every message and log.
         read_timeout_s: silence after which the outcome counts as unknown, and the longest
-            that a call may take in all.
+            that a body may take from its first byte to its last.
         connections: most connections at once.
         most_bytes: of a larger body only the beginning is kept.
     """
@@ -168,7 +169,8 @@ class Wire:
     async def __aenter__(self) -> "Wire":
         self._session = new_session(
             read_s=self._read_timeout_s,
-            total_s=self._read_timeout_s,
+            # Connecting, sending and waiting for the first byte; the body has its own time.
+            total_s=2 * self._read_timeout_s + 10,
             connections=self._connections,
         )
         return self
@@ -195,7 +197,8 @@ class Wire:
             ) as response:
                 status = response.status
                 generation = response.headers.get("x-generation-id", "")
-                content = await read_body(response, self._most)
+                async with asyncio.timeout(self._read_timeout_s):
+                    content = await read_body(response, self._most)
         except (aiohttp.ClientError, TimeoutError) as error:
             return no_response(error, generation=generation, status=status)
         latency = (time.perf_counter() - started) * 1000

@@ -18,7 +18,8 @@ import krippendorff
 import pytest
 
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.chat.messages import to_chat, wire_messages
+from composer_pipeline.chat.messages import to_chat
+from composer_pipeline.chat.wire_form import wire_messages
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.pairs.build import build_pairs
 from composer_pipeline.preferences.quality.row_accounting import leaks

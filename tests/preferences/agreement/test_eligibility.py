@@ -9,15 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.preferences.actions.levels import Situation, level
+from composer_pipeline.preferences.actions.call_levels import Situation
+from composer_pipeline.preferences.actions.levels import level
 from composer_pipeline.preferences.actions.tool_rules import Level
-from composer_pipeline.preferences.agreement.eligibility import (
-    is_own,
-    loosest_terms,
-    screen,
-)
+from composer_pipeline.preferences.agreement.eligibility import screen
 from composer_pipeline.preferences.agreement.languages import language_of
 from composer_pipeline.preferences.agreement.lineage import lineage_of, lineages_of
+from composer_pipeline.preferences.agreement.reply import is_own, loosest_terms
 from composer_pipeline.preferences.agreement.vote import Reply, tier_of, vote
 from tests.fixtures.states import made_state
 

@@ -9,7 +9,8 @@ import pytest
 
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.errors import BudgetExhausted, InputError
-from composer_pipeline.preferences.actions.levels import Situation, level
+from composer_pipeline.preferences.actions.call_levels import Situation
+from composer_pipeline.preferences.actions.levels import level
 from composer_pipeline.preferences.actions.tool_rules import Level
 from composer_pipeline.preferences.agreement.semantic_judge import SemanticJudge, verdict_of
 from composer_pipeline.preferences.agreement.vote import Reply, vote

@@ -8,7 +8,7 @@ import pytest
 
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.errors import InputError
-from composer_pipeline.preferences.export.student_samples import Sample, read_samples
+from composer_pipeline.preferences.export.samples_file import Sample, read_samples
 
 CALL = {"name": "Bash", "arguments": {"command": "ls"}}
 ROWS = [

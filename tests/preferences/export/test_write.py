@@ -8,11 +8,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from composer_pipeline.chat.messages import to_chat, wire_messages
+from composer_pipeline.chat.messages import to_chat
+from composer_pipeline.chat.wire_form import wire_messages
 from composer_pipeline.cli import main
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.preferences.export.student_samples import read_samples
+from composer_pipeline.preferences.export.samples_file import read_samples
 from composer_pipeline.preferences.export.write import export
 from composer_pipeline.preferences.hints.from_disagreement import (
     MAX_TOKENS,

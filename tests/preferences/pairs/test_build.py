@@ -7,8 +7,9 @@ from typing import Any, cast
 import pytest
 
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.chat.messages import to_chat, wire_messages
-from composer_pipeline.chat.tools import Toolset
+from composer_pipeline.chat.messages import to_chat
+from composer_pipeline.chat.tool_schemas import Toolset
+from composer_pipeline.chat.wire_form import wire_messages
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.agreement.vote import Reply, vote
 from composer_pipeline.preferences.hints.from_errors import build_hints

@@ -8,12 +8,9 @@ import pytest
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.preferences.pairs.benchmarks import Benchmarks
 from composer_pipeline.preferences.pairs.build import build_pairs
-from composer_pipeline.preferences.pairs.contamination import (
-    Benchmarks,
-    contaminated_sessions,
-    is_strong,
-)
+from composer_pipeline.preferences.pairs.contamination import contaminated_sessions, is_strong
 from composer_pipeline.preferences.pairs.filters import hindsight, select
 from composer_pipeline.preferences.quality.row_accounting import leaks
 from composer_pipeline.preferences.rules import Hindsight, PreferenceRules, bundled_benchmarks

@@ -9,7 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 from composer_pipeline.actions import Action
-from composer_pipeline.chat.messages import to_chat, wire_messages
+from composer_pipeline.chat.messages import to_chat
+from composer_pipeline.chat.wire_form import wire_messages
 from composer_pipeline.cli.views.plan import plan_tables
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.agreement.replay_vote import VoteDecision

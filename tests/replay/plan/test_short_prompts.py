@@ -2,14 +2,17 @@
 
 import json
 from array import array
+from collections.abc import Callable
 from decimal import Decimal
 
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.replay.catalogue.fetch import parse
+from composer_pipeline.replay.engine.run import replay
 from composer_pipeline.replay.plan.plan import Plan, plan
 from composer_pipeline.replay.plan.prompt_cache import Prompt, reuse
 from composer_pipeline.replay.teachers import TeacherSet
+from composer_pipeline.testing.openrouter.server import Fault, LoopbackOpenRouter
 from composer_pipeline.testing.states import write_session
 
 
@@ -74,6 +77,22 @@ def test_a_question_that_two_states_share_is_planned_once(
     before = planned(lake, at_the_router(teacher_set))
     action = Action("", (ToolCall("Read", {"file_path": "/home/user/x"}),))
     write_session(lake, "same", [(action, "")], day="2026-11-17")
-    write_session(lake, "same", [(action, "")], day="2026-11-18")
+    (row,) = lake.rows("states", days=["2026-11-17"])
+    del row["day"]  # the same prompt was answered twice, so two states have one body
+    lake.write("states", [row, row | {"state_id": "f" * 32}], day="2026-11-17")
     after = planned(lake, at_the_router(teacher_set))
+    assert after.states == before.states + 2
     assert after.calls == before.calls + 1
+
+
+def test_a_reply_that_tells_no_tokens_is_not_measured(
+    lake: Lake, teacher_set: TeacherSet, serve: Callable[..., LoopbackOpenRouter]
+) -> None:
+    """What was fetched again from the provider's cache names none."""
+    data = teacher_set.model_dump()
+    data["limits"]["recover_after_s"] = 0
+    hasty = TeacherSet.model_validate(data)
+    serve(faults=lambda asked: Fault("reset") if asked.nth == 1 else None)
+    report = replay(lake, hasty, max_usd=Decimal(1), teachers=["careful"], max_states=2)
+    assert report.recovered == 2
+    assert plan(lake, hasty).by_teacher["careful"].measured_replies == 0

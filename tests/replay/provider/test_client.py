@@ -8,7 +8,7 @@ import pytest
 
 from composer_pipeline.chat.arguments import ArgumentCheck
 from composer_pipeline.chat.messages import Conversion
-from composer_pipeline.chat.tools import tool_schemas
+from composer_pipeline.chat.tool_schemas import tool_schemas
 from composer_pipeline.replay.engine.judgement import judge
 from composer_pipeline.replay.provider.bounds import anchor, anchored_tokens, worst_case
 from composer_pipeline.replay.provider.client import (

@@ -1,0 +1,120 @@
+"""Commands from pairs to a published dataset: normalize, dataset, export, publish."""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from composer_pipeline.cli.common import (
+    Bar,
+    JsonOption,
+    LakeOption,
+    app,
+    open_lake,
+    show,
+)
+from composer_pipeline.errors import InputError
+from composer_pipeline.settings import Settings
+
+
+@app.command
+def dataset(*, lake: LakeOption = "", as_json: JsonOption = False) -> None:
+    """Split by group of sessions and write the training columns."""
+    from composer_pipeline.publishing import build_dataset
+
+    with Bar() as progress:
+        report = build_dataset(open_lake(lake), progress=progress)
+    show(report.to_dict(), as_json, "dataset")
+
+
+@app.command
+def export(
+    *,
+    format: str,  # noqa: A002  the option's name
+    out: Path,
+    samples: Path | None = None,
+    rules: str = "",
+    full_arguments: Annotated[bool, Parameter(negative="")] = False,
+    lake: LakeOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Write the dataset in the columns of a kind of training: dpo, kto, sft or sdpo.
+
+    Args:
+        format: dpo (pairs), kto (unpaired), sft (the teachers' consensus), sdpo (hints).
+        out: a file that ends in .parquet, or a folder that gets one file a split.
+        samples: Parquet or JSONL of {state_id, student, action}: a model's own actions, which
+            take the place of the agent's as rejected side.
+        rules: preference recipe (COMPOSER_PREFERENCES).
+        full_arguments: allow hints that hold the teachers' whole action.
+    """
+    from composer_pipeline.preferences.export import export as run
+    from composer_pipeline.preferences.rules import PreferenceRules
+
+    report = run(
+        open_lake(lake),
+        format,
+        out,
+        samples=samples,
+        rules=PreferenceRules.load(rules or Settings.from_env().preferences),
+        full_arguments=full_arguments,
+    )
+    show(report.to_dict(), as_json, "export")
+
+
+@app.command
+def publish(
+    *,
+    repo: str,
+    public: Annotated[bool, Parameter(negative="")] = False,
+    dry_run: Annotated[bool, Parameter(negative="")] = False,
+    allow_simulated: Annotated[bool, Parameter(negative="")] = False,
+    lake: LakeOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Commit the dataset to the Hugging Face Hub, once; private unless --public.
+
+    Args:
+        repo: OWNER/NAME.
+        public: create the repository public.
+        dry_run: plan and check, commit nothing.
+        allow_simulated: allow rows of simulated teachers; the card says so.
+    """
+    from composer_pipeline.publishing import publish as run
+
+    report = run(
+        open_lake(lake), repo, private=not public, dry_run=dry_run, allow_simulated=allow_simulated
+    )
+    show(report.to_dict(), as_json, "publish")
+
+
+@app.command
+def normalize(
+    *,
+    recipe: str = "",
+    executor: str = "",
+    columns: str = "",
+    lake: LakeOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Filter the pairs with a data-juicer recipe; every dropped row is recorded.
+
+    Args:
+        recipe: data-juicer recipe (COMPOSER_NORMALIZE).
+        executor: default or ray, in place of the recipe's executor_type.
+        columns: only write the flat columns that recipes judge, as JSON lines, to this file.
+    """
+    from composer_pipeline.normalize import normalize as run
+    from composer_pipeline.normalize import write_columns
+
+    store = open_lake(lake)
+    if not store.days("pairs"):
+        raise InputError(f"lake {store.url} has no pairs; run pairs first")
+    if columns:
+        rows = write_columns(store, columns)
+        show({"rows": rows, "file": columns}, as_json, "normalize")
+        return
+    path = recipe or Settings.from_env().normalize
+    with Bar() as progress:
+        report = run(store, path, executor=executor, progress=progress)
+    show(report.to_dict(), as_json, "normalize")

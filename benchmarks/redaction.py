@@ -29,7 +29,7 @@ from composer_pipeline.traces.graph import Redactor
 from composer_pipeline.traces.parse import analyse
 from composer_pipeline.traces.reading import decode_any
 
-BAR_MB_S = 50.0
+BAR_MB_S = 40.0
 ROUNDS = 3
 CORPUS = Path(__file__).resolve().parents[2] / "shared" / "corpus"
 

@@ -4,12 +4,43 @@ Import from the modules: ``lake.tables`` (tables) and ``lake.store`` (:class:`La
 """
 
 from composer_pipeline.lake.columns import column, numbers, utf8
-from composer_pipeline.lake.parquet import (encode_parquet)
-from composer_pipeline.lake.rows import (table_from_rows)
+from composer_pipeline.lake.parquet import encode_parquet
+from composer_pipeline.lake.rows import table_from_rows
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.lake.tables import JSON_LIST, MESSAGES, NORMALIZED_PAIRS, PAIRS, SCHEMA_VERSION, STATES, TABLES, TableSpec
-
-from composer_pipeline.lake.violations import doubled_states, groups_in_two_splits, incomplete_prefixes, pairs_without_difference
+from composer_pipeline.lake.tables import (
+    JSON_LIST,
+    MESSAGES,
+    NORMALIZED_PAIRS,
+    PAIRS,
+    SCHEMA_VERSION,
+    STATES,
+    TABLES,
+    TableSpec,
+)
+from composer_pipeline.lake.violations import (
+    doubled_states,
+    groups_in_two_splits,
+    incomplete_prefixes,
+    pairs_without_difference,
+)
 
 __all__ = [
-    "doubled_states", "groups_in_two_splits", "incomplete_prefixes", "pairs_without_difference","JSON_LIST", "Lake", "MESSAGES", "NORMALIZED_PAIRS", "PAIRS", "SCHEMA_VERSION", "STATES", "TABLES", "TableSpec", "column", "encode_parquet", "numbers", "table_from_rows", "utf8",]
+    "JSON_LIST",
+    "MESSAGES",
+    "NORMALIZED_PAIRS",
+    "PAIRS",
+    "SCHEMA_VERSION",
+    "STATES",
+    "TABLES",
+    "Lake",
+    "TableSpec",
+    "column",
+    "doubled_states",
+    "encode_parquet",
+    "groups_in_two_splits",
+    "incomplete_prefixes",
+    "numbers",
+    "pairs_without_difference",
+    "table_from_rows",
+    "utf8",
+]

@@ -3,6 +3,7 @@
 Belongs here: writer settings. Does not belong here: partitions and where
 they are (``lake.store``), and what columns there are (``lake.tables``).
 """
+
 import io
 import json
 from typing import Any
@@ -50,6 +51,7 @@ def encode_parquet(table: pa.Table, *, compact: bool = False) -> bytes:
 
 
 def group_rows(table: pa.Table, *, compact: bool) -> int:
+    """Return how many rows a row group holds, from the bytes that a row takes."""
     size: int = table.nbytes
     rows: int = table.num_rows
     if compact:
@@ -60,6 +62,7 @@ def group_rows(table: pa.Table, *, compact: bool) -> int:
 
 
 def parquet_writer(sink: Any, schema: pa.Schema, *, compact: bool) -> pq.ParquetWriter:
+    """Open a Parquet writer with the settings of the lake; see :func:`encode_parquet`."""
     if not compact:
         return pq.ParquetWriter(
             sink,
@@ -84,13 +87,3 @@ def parquet_writer(sink: Any, schema: pa.Schema, *, compact: bool) -> pq.Parquet
         store_schema=False,
         data_page_size=COMPACT_GROUP_BYTES,
     )
-
-
-
-
-
-
-
-
-
-

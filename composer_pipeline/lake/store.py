@@ -4,13 +4,13 @@ Belongs here: paths, atomic writes, reads, DuckDB views, blobs of the archive. D
 not belong here: what the columns mean (``lake.tables``) and which rows to write.
 
 A partition becomes visible in one step: a rename on a local disk (``files``), one PUT in a
-bucket. A reader sees the old file or the new one. Files are byte-deterministic: the same table gives the same bytes.
+bucket. A reader sees the old file or the new one. Files are byte-deterministic: the same table
+gives the same bytes.
 """
 
 import io
 import os
 import shutil
-import tempfile
 import uuid
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
@@ -24,29 +24,13 @@ import pyarrow.parquet as pq
 from composer_pipeline.errors import InputError
 from composer_pipeline.files import replacing, writing
 from composer_pipeline.lake.columns import constant
-from composer_pipeline.lake.parquet import (group_rows, parquet_writer, encode_parquet)
-from composer_pipeline.lake.rows import (empty_table, plain_table, rows_from_table, table_from_rows)
+from composer_pipeline.lake.parquet import encode_parquet
 from composer_pipeline.lake.partition_writer import PartitionWriter
+from composer_pipeline.lake.rows import empty_table, plain_table, rows_from_table, table_from_rows
 from composer_pipeline.lake.tables import TABLES, TableSpec
 
 if TYPE_CHECKING:
     import duckdb
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
 
 
 class Lake:
@@ -326,10 +310,6 @@ def spec_of(table: str) -> TableSpec:
     if table not in TABLES:
         raise InputError(f"unknown table {table!r}; known: {', '.join(TABLES)}")
     return TABLES[table]
-
-
-
-
 
 
 def _safe(value: str) -> str:

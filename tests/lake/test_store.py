@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from composer_pipeline.errors import InputError
+from composer_pipeline.lake.parquet import encode_parquet
+from composer_pipeline.lake.rows import table_from_rows
+from composer_pipeline.lake.store import Lake
 from composer_pipeline.lake.tables import TABLES
-from composer_pipeline.lake.store import (Lake)
-from composer_pipeline.lake.parquet import (encode_parquet)
-from composer_pipeline.lake.rows import (table_from_rows)
 
 DAY = "2026-11-16"
 
@@ -242,9 +242,7 @@ def test_row_groups_of_compact_tables_have_no_small_rest(tmp_path: Path) -> None
     lake = Lake(tmp_path)
     text = "x" * 1000
     for rows, groups in ((4300, 1), (8400, 2), (10, 1)):
-        messages = [
-            {"hash": f"{n:032}", "role": "user", "json": text, "n": n} for n in range(rows)
-        ]
+        messages = [{"hash": f"{n:032}", "role": "user", "json": text, "n": n} for n in range(rows)]
         lake.write("messages", messages, day="2026-11-16")
         file = pq.ParquetFile(lake.path("messages", day="2026-11-16"))
         found = [file.metadata.row_group(n).num_rows for n in range(file.metadata.num_row_groups)]

@@ -2,7 +2,7 @@
 
 Belongs here: tables, their keys, their partition keys, their columns with a
 description each. Dagster's column metadata, the schema checks and the README's
-tables are all made from this folder, which has one module a stage. Does not belong here: reading and writing
+tables are all made from this folder. Does not belong here: reading and writing
 (``lake.store``), and how a row is computed (the room that writes the table).
 
 Columns are only ever added. Partition keys are part of the path, never of the file.
@@ -10,20 +10,25 @@ Message columns are ``list<arrow.json>``: one JSON document a message, which
 ``datasets`` reads as ``List(Json())`` and TRL trains on as it is.
 """
 
-from composer_pipeline.lake.tables.traces import (RAW_FILES, SESSIONS, MESSAGES)
-from composer_pipeline.lake.tables.states import (CHAINS, STATES)
+from composer_pipeline.lake.tables.datasets import (
+    DATASET_GROUPS,
+    DATASET_HINTS,
+    DATASET_PAIRS,
+)
+from composer_pipeline.lake.tables.pairs import DROPS, NORMALIZED_PAIRS, PAIRS
+from composer_pipeline.lake.tables.preferences import (
+    HINTS,
+    NEAR_DUPLICATES,
+    PREFERENCE_STATISTICS,
+    VOTES,
+)
 from composer_pipeline.lake.tables.replies import (
     REPLIES,
     TOOLSETS,
 )
-from composer_pipeline.lake.tables.preferences import (HINTS, VOTES, PREFERENCE_STATISTICS, NEAR_DUPLICATES)
-from composer_pipeline.lake.tables.pairs import (PAIRS, NORMALIZED_PAIRS, DROPS)
-from composer_pipeline.lake.tables.datasets import (
-    DATASET_PAIRS,
-    DATASET_GROUPS,
-    DATASET_HINTS,
-)
 from composer_pipeline.lake.tables.spec import JSON_LIST, TIMESTAMP, TableSpec
+from composer_pipeline.lake.tables.states import CHAINS, STATES
+from composer_pipeline.lake.tables.traces import MESSAGES, RAW_FILES, SESSIONS
 
 __all__ = [
     "CHAINS",
@@ -46,8 +51,8 @@ __all__ = [
     "TABLES",
     "TIMESTAMP",
     "TOOLSETS",
-    "TableSpec",
     "VOTES",
+    "TableSpec",
 ]
 
 SCHEMA_VERSION = 1

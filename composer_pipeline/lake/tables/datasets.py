@@ -3,7 +3,7 @@
 Belongs here: keys, partitions and columns. Does not belong here: how a row is computed.
 """
 
-from composer_pipeline.lake.tables.pairs import (PAIR_COLUMNS)
+from composer_pipeline.lake.tables.pairs import PAIR_COLUMNS
 from composer_pipeline.lake.tables.spec import (
     FLAG,
     INT32,

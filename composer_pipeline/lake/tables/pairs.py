@@ -48,7 +48,10 @@ PAIR_COLUMNS: dict[str, tuple[pa.DataType, str]] = {
     "entropy": (FLOAT, "of the sizes of the clusters, bits"),
     "chosen_teachers": (STRINGS, "teachers of the winning cluster, by name"),
     "length_ratio": (FLOAT, "characters of chosen / characters of rejected, as JSON"),
-    "outcome": (TEXT, "what the trace says of the rejected action: student_ok, student_bad, unknown"),
+    "outcome": (
+        TEXT,
+        "what the trace says of the rejected action: student_ok, student_bad, unknown",
+    ),
     "weight": (FLOAT, "weight by that outcome; 1 where nothing is known"),
     "weight_reason": (TEXT, "why the weight is not 1, or empty"),
     "contamination": (STRINGS, "evidence that the session works on a benchmark's repository"),

@@ -36,9 +36,6 @@ HINTS = TableSpec(
 )
 
 
-
-
-
 VOTES = TableSpec(
     "votes",
     "One row for each state: who answered, how far apart the answers are, what came of it.",
@@ -61,10 +58,16 @@ VOTES = TableSpec(
             "mutating": (FLAG, "either side changes files or state"),
             "raters": (STRINGS, "agent, then each teacher with a usable reply, by name"),
             "families": (STRINGS, "family of each rater; empty for the agent"),
-            "controls": (pa.list_(FLAG), "rater is a control: does not vote, by its own family or its entry"),
+            "controls": (
+                pa.list_(FLAG),
+                "rater is a control: does not vote, by its own family or its entry",
+            ),
             "mutates": (pa.list_(FLAG), "rater's action changes something"),
             "labels": (STRINGS, "name of each voter's cluster; null where a rater has no vote"),
-            "levels": (pa.list_(INT32), "level of each two raters: (0,1), (0,2) ... (1,2) ...; 5 none"),
+            "levels": (
+                pa.list_(INT32),
+                "level of each two raters: (0,1), (0,2) ... (1,2) ...; 5 none",
+            ),
             "winners": (STRINGS, "teachers of the winning cluster"),
             "unusable": (STRINGS, "teacher: status: why, of each reply that cannot vote"),
             "cost_picodollars": (INT64, "billed cost of all replies to the state"),

@@ -48,7 +48,10 @@ REPLIES = TableSpec(
             "schema_source": (TEXT, "where the tool schemas came from"),
             "converter_version": (TEXT, "version of the message converter"),
             "created_at": (TIMESTAMP, "when the reply was settled"),
-            "canonical_slug": (TEXT, "dated name of the model in the catalogue of the run, or null"),
+            "canonical_slug": (
+                TEXT,
+                "dated name of the model in the catalogue of the run, or null",
+            ),
             "training_terms": (
                 TEXT,
                 "enforced (only models whose author allows training on outputs), declared"
@@ -68,7 +71,10 @@ TOOLSETS = TableSpec(
         {
             "session_id": (TEXT, "Claude Code session"),
             "digest": (TEXT, "BLAKE2b-128 of the tools; replies in the ledger name it"),
-            "source": (TEXT, "where the schemas came from: recorded, registry, installed, inferred"),
+            "source": (
+                TEXT,
+                "where the schemas came from: recorded, registry, installed, inferred",
+            ),
             "tools": (JSON_LIST, "tool schemas in OpenAI form, with recorded names"),
             "state_ids": (STRINGS, "states of the session that were asked with them"),
         }

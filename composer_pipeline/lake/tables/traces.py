@@ -3,7 +3,6 @@
 Belongs here: keys, partitions and columns. Does not belong here: how a row is computed.
 """
 
-
 from composer_pipeline.lake.tables.spec import (
     INT32,
     INT64,
@@ -68,8 +67,15 @@ SESSIONS = TableSpec(
             "repaired_states": (INT32, "states whose prefix crossed a repaired edge"),
             "unknown_types": (TEXT, "JSON object: unknown record type to count"),
             "sha256": (TEXT, "key of the archived bytes that were parsed"),
-            "parent_call": (TEXT, "call of the parent that started the subagent, told by its prompt; null if not found"),
-            "redaction_version": (INT32, "version of the redaction rules that wrote the day; null in old rows"),
+            "parent_call": (
+                TEXT,
+                "call of the parent that started the subagent, told by its prompt; "
+                "null if not found",
+            ),
+            "redaction_version": (
+                INT32,
+                "version of the redaction rules that wrote the day; null in old rows",
+            ),
         }
     ),
     compact=True,
@@ -93,5 +99,3 @@ MESSAGES = TableSpec(
     ),
     compact=True,
 )
-
-

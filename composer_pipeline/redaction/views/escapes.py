@@ -149,6 +149,8 @@ def _wrapped(text: str) -> Iterable[tuple[int, int, str]]:
     sizes = list(map(len, lines))
     if "\r" in text:
         sizes = [len(line.removesuffix("\r")) for line in lines]
+    if WIDTHS.isdisjoint(sizes):
+        return
     at = done = 0
     for number in [number for number, size in enumerate(sizes[:-1]) if size in WIDTHS]:
         line, following = lines[number], lines[number + 1]

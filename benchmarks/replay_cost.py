@@ -139,7 +139,7 @@ def simulate(lake: Lake) -> float:
         f" ({time.process_time() - began:.1f} CPU s)"
     )
     cheapest = sorted(default.teachers, key=lambda t: (t.max_price.prompt, t.name))
-    table = Table("teachers", "cached read", "naive", "chain", "+ exact", "+ student", "batch")
+    table = Table("teachers", "cached read", "naive", "chain", "+ exact", "+ student")
     held = 0.0
     for count in (3, 5):
         teachers = cheapest[:count]
@@ -151,7 +151,7 @@ def simulate(lake: Lake) -> float:
                 cells.append(f"{usd / naive:.1%}")
                 if (count, read, way) == (3, "0.25", "exact"):
                     held = usd / naive
-            table.add_row(str(count), f"{read} of prompt", f"${naive:,.2f}", *cells, "50.0%")
+            table.add_row(str(count), f"{read} of prompt", f"${naive:,.2f}", *cells)
     console.print(table)
     sensitivity = Table("p", *[f"q = {q}" for q in (0.2, 0.5, 0.8)])
     for p in (0.3, 0.5, DEFAULT_P, 0.8):

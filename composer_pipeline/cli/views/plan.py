@@ -12,7 +12,6 @@ from composer_pipeline.replay.plan import Plan
 
 _WORDS = {
     "naive": "every prompt in full",
-    "batch": "batches",
     "chain": "sessions in order, prompts cached",
     "chain_exact": "and stop when the vote is decided",
     "chain_student": "and stop when the agent is confirmed",
@@ -47,8 +46,6 @@ def plan_tables(plan: Plan) -> list[Table]:
         agreement.source
     )  # fmt: skip
     notes.add_row("agreement", f"p = {agreement.p:g}, q = {agreement.q:g} ({on})")
-    if plan.batch:
-        notes.add_row("batch", plan.batch)
     if any(item.prices == "caps" for item in plan.by_teacher.values()):
         notes.add_row("prices", "caps of the teacher file, no cached reads: no catalogue was read")
     for item in plan.by_teacher.values():

@@ -21,7 +21,7 @@ from composer_pipeline.replay.plan.history import Agreement, measure_agreement, 
 from composer_pipeline.replay.plan.strategies import Strategy, TeacherPlan, Work, pricing_of
 from composer_pipeline.replay.questions import Questions
 from composer_pipeline.replay.selection import CurtailedSelector, Decide, Price, ask_order
-from composer_pipeline.replay.teachers import Teacher, TeacherSet
+from composer_pipeline.replay.teachers import TeacherSet
 from composer_pipeline.reports import Progress, Report
 
 __all__ = ["Plan", "Strategy", "TeacherPlan", "plan", "selector_for"]
@@ -31,7 +31,7 @@ class Plan(msgspec.Struct, Report):
     """What would be asked. ``expected_usd`` is an estimate, ``worst_usd`` a bound.
 
     ``strategies`` compares ways of asking the same open questions: ``naive`` (every prompt in
-    full), ``batch``, ``chain`` (sessions in order, so that beginnings are read from the
+    full), ``chain`` (sessions in order, so that beginnings are read from the
     prompt cache), ``chain_exact`` and ``chain_student`` (and curtailed voting), and
     ``selected``, which is what the teacher file asks for and ``expected_usd`` says. The
     bound is what the ledger would reserve if nothing ever came back.
@@ -46,7 +46,6 @@ class Plan(msgspec.Struct, Report):
     strategies: dict[str, Strategy] = msgspec.field(default_factory=dict)
     agreement: Agreement = Agreement()
     selection: dict[str, Any] = msgspec.field(default_factory=dict)
-    batch: str = ""
     catalogue: str = ""
 
     def to_dict(self) -> dict[str, Any]:
@@ -143,7 +142,6 @@ def plan(
         strategies=strategies,
         agreement=found,
         selection=work.selected,
-        batch=_batch_terms(asked),
         catalogue=catalogue.sha256[:16] if catalogue else "",
     )
 
@@ -177,10 +175,3 @@ def selector_for(
         decide,
         prices={name: (p.of("prompt"), p.of("completion")) for name, p in pricings.items()},
     )
-
-
-def _batch_terms(teachers: Sequence[Teacher]) -> str:
-    barred = [teacher.name for teacher in teachers if teacher.provider.zdr]
-    if barred:
-        return f"not possible with zdr: {', '.join(barred)}"
-    return "possible; this program does not send batches"

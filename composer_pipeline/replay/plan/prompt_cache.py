@@ -19,7 +19,6 @@ unique. p = w a and q (1 - p) = (1 - w) a^2 give a = (p + sqrt(p^2 + 4 q (1 - p)
 import math
 from array import array
 from collections.abc import Collection, Iterable, Sequence
-from decimal import Decimal
 
 import msgspec
 import orjson
@@ -29,8 +28,6 @@ from composer_pipeline.replay.selection import Cluster, how_many
 
 #: Agreement that is assumed where no replies were measured; a worked example, not a finding.
 DEFAULT_P, DEFAULT_Q = 0.6, 0.5
-#: Share of the naive price that a batch costs.
-BATCH_SHARE = Decimal("0.5")
 
 
 class Prompt(msgspec.Struct, frozen=True):
@@ -182,27 +179,6 @@ def _usd(prices: Prices) -> tuple[float, float, float, float, float]:
     keys = ("prompt", "input_cache_read", "input_cache_write", "completion", "request")
     found = [float(prices.of(key)) for key in keys]
     return found[0], found[1], found[2], found[3], found[4]
-
-
-def chain_beats_batch(total: int, shared: int, prices: Prices) -> bool:
-    """Say whether a session costs less as a chain than as a batch.
-
-    It does when (new tokens / prefix tokens) < (0.5 - r) / (w - r), with r and w the prices of
-    a cached read and of a write relative to the prompt price.
-
-    Args:
-        total: bytes of all prompts of the session.
-        shared: bytes of them that an earlier prompt had.
-        prices: of the teacher.
-    """
-    prompt = prices.of("prompt")
-    if not total or not prompt:
-        return True
-    read = prices.of("input_cache_read") / prompt
-    write = prices.of("input_cache_write") / prompt
-    if read >= BATCH_SHARE:
-        return False
-    return Decimal(total - shared) / total < (BATCH_SHARE - read) / (write - read)
 
 
 def asked_shares(

@@ -15,12 +15,10 @@ from composer_pipeline.replay.catalogue import Prices, Pricing, Verdict
 from composer_pipeline.replay.ledger import Ledger
 from composer_pipeline.replay.plan.history import Agreement, Measured
 from composer_pipeline.replay.plan.prompt_cache import (
-    BATCH_SHARE,
     Prompt,
     Reuse,
     Tariff,
     asked_shares,
-    chain_beats_batch,
     expected_cost,
     pieces,
     reuse,
@@ -72,7 +70,6 @@ class TeacherPlan(msgspec.Struct):
     completion_tokens: float = 0.0
     measured_replies: int = 0
     caches_prompts: bool = False
-    batch_sessions: int = 0
     canonical_slug: str = ""
     terms: str = ""
     stop: str = ""
@@ -195,7 +192,7 @@ class Work:
             else asked_shares(len(voting), way, p=agreement.p, q=agreement.q, quorum=quorum)
             for way in ("off", "exact", "student")
         }
-        names = ("naive", "batch", "chain", "chain_exact", "chain_student", "selected")
+        names = ("naive", "chain", "chain_exact", "chain_student", "selected")
         usd, calls = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
         for rank, teacher in enumerate(asked, start=1):
             figures, tariff = self.by_teacher[teacher.name], self._tariffs[teacher.name]
@@ -216,7 +213,6 @@ class Work:
             figures.chain_usd = expected_cost(everything, tariff)
             sums = {
                 "naive": (figures.naive_usd, states),
-                "batch": (figures.naive_usd * float(BATCH_SHARE), states),
                 "chain": (figures.chain_usd, states),
                 **{
                     f"chain_{way}": (
@@ -238,10 +234,6 @@ class Work:
             )
             expected = expected_cost(selected, tariff, share=shares[curtail])
             figures.expected_picodollars = min(to_pico(str(expected)), figures.worst_picodollars)
-            figures.batch_sessions = sum(
-                not chain_beats_batch(total, held, tariff.pricing.base)
-                for total, held in everything.sessions.values()
-            )
             sums["selected"] = (figures.expected_picodollars / float(PICO), figures.expected_calls)
             for name, (cost, number) in sums.items():
                 usd[name] += cost

@@ -1,4 +1,4 @@
-"""The plan: prompt caches against the loopback's bill, votes, batches, catalogue and caps."""
+"""The plan: prompt caches against the loopback's bill, votes, catalogue and caps."""
 
 import io
 import itertools
@@ -25,7 +25,6 @@ from composer_pipeline.replay.plan.prompt_cache import (
     Reuse,
     Tariff,
     asked_shares,
-    chain_beats_batch,
     expected_cost,
     reuse,
 )
@@ -98,20 +97,6 @@ def test_long_prompts_pay_their_own_price() -> None:
     assert costs.edges() == (300,)
     # 300 is not strictly more than 300: only the last prompt pays twice the price.
     assert expected_cost(found, costs, cached=False) == 100 + 200 + 300 + 2 * 400
-
-
-def test_batch_or_chain_follows_the_published_rule() -> None:
-    def price(read: str, write: str | None = None) -> Prices:
-        return Prices(
-            Decimal(1), Decimal(1), None, None, Decimal(read), Decimal(write) if write else None
-        )
-
-    # (0.5 - r) / (w - r): 0.348 for 0.1 and 1.25, 1/3 for 0.25 and 1, never for 0.5.
-    assert chain_beats_batch(1000, 653, price("0.1", "1.25"))
-    assert not chain_beats_batch(1000, 651, price("0.1", "1.25"))
-    assert chain_beats_batch(1000, 667, price("0.25"))
-    assert not chain_beats_batch(1000, 666, price("0.25"))
-    assert not chain_beats_batch(1000, 1000, price("0.5"))
 
 
 def test_shares_of_the_vote() -> None:

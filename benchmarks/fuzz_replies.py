@@ -24,9 +24,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from composer_pipeline.lake.store import Lake
-from composer_pipeline.replay.engine.run import replay
-from composer_pipeline.replay.ledger.ledger import Ledger
+from composer_pipeline.lake import Lake
+from composer_pipeline.replay.engine import replay
+from composer_pipeline.replay.ledger import Ledger
 from composer_pipeline.replay.teachers import TeacherSet
 from composer_pipeline.testing.states import write_sessions
 

@@ -75,7 +75,7 @@ def budget_rebuild(
 
     Ceilings, and calls whose outcome was not known, are not in the lake: set the ceilings anew.
     """
-    from composer_pipeline.replay.engine.rebuild import rebuild
+    from composer_pipeline.replay.engine import rebuild
     from composer_pipeline.replay.ledger import ledger_target, open_ledger
 
     opened_lake = open_lake(lake)

@@ -185,7 +185,7 @@ class SemanticJudge:
                 self.asked += 1
                 outcome = await calls.send(wire, admission.attempt, body)
                 await calls.settle(wire, admission.attempt, outcome)
-                if outcome.kind == "billed":
+                if outcome.kind in ("billed", "unpriced"):
                     return outcome.body
                 if outcome.stop:
                     raise ComposerError(f"{self._teacher} cannot be asked: {outcome.detail}")

@@ -4,7 +4,8 @@ Does not belong here: what a call may cost (``replay.provider``), the arithmetic
 (``replay.ledger``) and which states are worth asking (``replay.selection``).
 """
 
+from composer_pipeline.replay.engine.rebuild import rebuild
 from composer_pipeline.replay.engine.report import OnProgress, ReplayReport, Snapshot
 from composer_pipeline.replay.engine.run import replay
 
-__all__ = ["OnProgress", "ReplayReport", "Snapshot", "replay"]
+__all__ = ["OnProgress", "ReplayReport", "Snapshot", "rebuild", "replay"]

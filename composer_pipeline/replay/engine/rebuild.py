@@ -14,7 +14,7 @@ from typing import Any
 import zstandard
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake import Lake
 from composer_pipeline.money import Pico
 from composer_pipeline.replay.ledger import Call, Ledger, Reply, rules
 

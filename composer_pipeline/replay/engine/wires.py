@@ -7,7 +7,7 @@ Belongs here: which endpoint is opened, and with which key. Does not belong here
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from composer_pipeline.replay.provider.client import Wire
+from composer_pipeline.replay.provider import Wire
 from composer_pipeline.replay.teachers import Teacher, TeacherSet
 
 

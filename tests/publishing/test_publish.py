@@ -380,7 +380,7 @@ def test_what_the_second_scanner_finds_is_not_published(
     lake: Lake, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def found(text: str) -> list[SimpleNamespace]:
-        return [SimpleNamespace(secret=text[:12], rule_id="odd-key")] if len(text) > 20 else []
+        return [SimpleNamespace(secret=text[:12], rule_id="odd-key")]
 
     monkeypatch.setitem(sys.modules, "betterleaks", SimpleNamespace(scan_string=found))
     with pytest.raises(PublishRefused, match="ODD_KEY"):

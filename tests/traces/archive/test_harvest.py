@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -395,7 +396,9 @@ def test_a_file_that_is_emptied_while_it_is_harvested_is_no_obstacle(
         return read(source)
 
     plan = make_plan({}, [projects])  # heads are read before bytes
-    monkeypatch.setattr("composer_pipeline.traces.archive.harvest.make_plan", lambda *_: plan)
+    # The door names the stage as the module is named, so the module is found by its full name.
+    module = sys.modules["composer_pipeline.traces.archive.harvest"]
+    monkeypatch.setattr(module, "make_plan", lambda *_: plan)
     with monkeypatch.context() as patch:
         patch.setattr(discover.SourceFile, "open", emptied)
         ingest(lake, [projects])

@@ -56,8 +56,8 @@ def test_a_changed_cap_or_limit_is_named_for_its_teacher_alone(
     )
     found = plan(lake, dearer, teachers=NAMES)
     part = found.by_teacher["careful"]
-    was = old.max_price.prompt
-    was = int(was) if was == int(was) else float(was)
+    cap = old.max_price.prompt
+    was = int(cap) if cap == int(cap) else float(cap)
     assert (part.calls, part.cached, part.answered_before) == (12, 0, 12)
     assert part.changed == {f"max_price.prompt {was} -> 3.5": 12}
     assert found.by_teacher["steady"].answered_before == 0

@@ -29,7 +29,7 @@ def main(folder: str) -> None:
     with TemporaryDirectory() as place, loopback():
         lake = Lake(place)  # or Lake("lake"), Lake("s3://bucket/lake")
         teachers = TeacherSet.load("recipes/teachers/demo.yaml")
-        print("states:", ingest(lake, [folder]).totals["states"])
+        print("states:", ingest(lake, [folder]).totals["distinct_states"])
         print(f"worst case: {plan(lake, teachers).worst_usd:.4f} USD (simulated)")
         bought = replay(lake, teachers, max_usd=Decimal("1.00"))
         print(f"replies: {bought.replies} for {bought.spent_usd:.4f} USD (simulated)")

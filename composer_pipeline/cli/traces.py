@@ -33,6 +33,9 @@ def ingest(
 ) -> None:
     """Archive and parse session files or folders.
 
+    `distinct_states` is what `plan` and `replay` ask about: each response once, those of subagents
+    (`subagent_states`) included. `states` adds up main files alone, copies too.
+
     Args:
         paths: JSONL files, or folders of them.
         per_file: report the counts of each file too.

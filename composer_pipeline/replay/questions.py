@@ -18,7 +18,7 @@ from composer_pipeline.lake import Lake
 from composer_pipeline.money import Pico
 from composer_pipeline.replay.catalogue import Verdict, terms_of
 from composer_pipeline.replay.ledger import Call
-from composer_pipeline.replay.provider import request_key, serialise, worst_case
+from composer_pipeline.replay.provider import request_key, serialise, settings_sent, worst_case
 from composer_pipeline.replay.teachers import Teacher, TeacherSet
 
 if TYPE_CHECKING:
@@ -94,6 +94,11 @@ class Questions:
             self.states = self.states[:max_states]
         #: What the catalogue says of each teacher, where there is one; provenance.
         self.verdicts: Mapping[str, Verdict] = {}
+        self._settings = {
+            teacher.name: settings_sent(teacher, endpoint.name, api=endpoint.api)
+            for teacher in self.teachers
+            for endpoint in [teacher_set.endpoint_of(teacher)]
+        }
         self._conversions: dict[str, Conversion] = {}
         self._clean: set[bytes] = set()
 
@@ -136,6 +141,7 @@ class Questions:
                 "schema_source": toolset.source,
                 "converter_version": conversion.version,
                 "toolset": toolset.digest,
+                "settings": self._settings[teacher.name],
                 **terms_of(teacher, self.verdicts.get(teacher.name)),
             },
         )

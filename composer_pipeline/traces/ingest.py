@@ -5,14 +5,22 @@ here: the two stages themselves.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from composer_pipeline.lake import Lake
 from composer_pipeline.reports import Progress, Report
 from composer_pipeline.traces.archive import Harvested, HarvestReport, harvest, open_archived
-from composer_pipeline.traces.parse import ParseReport, analyse, is_current, is_redacted, parse_days
+from composer_pipeline.traces.parse import (
+    Found,
+    ParseReport,
+    analyse,
+    found_in,
+    is_current,
+    is_redacted,
+    parse_days,
+)
 from composer_pipeline.traces.states import Facts, total_of
 
 
@@ -22,8 +30,14 @@ class IngestReport(Report):
 
     ``by_file`` maps each main file's path, relative to its PATH, to the keys of the
     corpus' ``expected.json``; ``totals`` adds them up and has ``files``,
-    ``subagent_files``, ``unreadable_files`` and ``distinct_states`` (by message id)
-    besides. ``harvest`` and ``parse`` are the reports of the stages.
+    ``subagent_files`` and ``unreadable_files`` besides. ``harvest`` and ``parse`` are the
+    reports of the stages.
+
+    ``distinct_states`` of the totals is what table ``states`` holds of these files, and so
+    what ``plan`` and ``replay`` ask about: each API response once, subagents included, in
+    files of their own or embedded. ``subagent_states`` are those of subagents among them.
+    ``states`` is another number: the sum over main files, which counts a response again
+    in every copy and leaves subagents out.
     """
 
     totals: dict[str, Any]
@@ -36,16 +50,8 @@ class IngestReport(Report):
         return {**self.totals, "by_file": self.by_file}
 
 
-@dataclass(slots=True)
-class _Seen:
-    facts: dict[str, Facts] = field(default_factory=dict)
-    states: dict[str, set[str]] = field(default_factory=dict)
-    responses: dict[str, set[str]] = field(default_factory=dict)
-
-    def take(self, sha256: str, facts: Facts, responses: set[str], states: set[str]) -> None:
-        self.facts[sha256] = facts
-        self.responses[sha256] = responses
-        self.states[sha256] = states
+#: What each file holds, by SHA-256.
+_Seen = dict[str, Found]
 
 
 def ingest(
@@ -72,32 +78,44 @@ def ingest(
         InputError: as :func:`composer_pipeline.traces.archive.harvest.harvest`.
     """
     harvested = harvest(lake, paths, days=days, progress=progress)
-    seen = _Seen()
+    seen: _Seen = {}
     stale = {day for day in harvested.days if not is_current(lake, day)}
     if days is None:
         # Changed rules hold for all that is stored, not only for what was named now.
         stale |= {day for day in lake.days("sessions") if not is_redacted(lake, day)}
-    parsed = parse_days(lake, sorted(stale), progress=progress, on_file=seen.take)
+    parsed = parse_days(lake, sorted(stale), progress=progress, on_file=seen.__setitem__)
     for item in harvested.files:
         _ensure_counted(lake, item, seen)
     by_file = _by_file(harvested.files, seen)
-    totals: dict[str, Any] = total_of(by_file.values())
-    main = [item for item in harvested.files if not item.source.agent_id]
-    totals["files"] = len(main)
-    totals["subagent_files"] = len(harvested.files) - len(main)
-    totals["unreadable_files"] = len(harvested.unreadable)
-    distinct = set().union(*(seen.states[item.row["sha256"]] for item in main))
-    totals["distinct_states"] = len(distinct)
+    main = sum(not item.source.agent_id for item in harvested.files)
+    totals: dict[str, Any] = {
+        **_distinct_states(harvested.files, seen),
+        "files": main,
+        "subagent_files": len(harvested.files) - main,
+        "unreadable_files": len(harvested.unreadable),
+        **total_of(by_file.values()),
+    }
     return IngestReport(totals, by_file, harvested, parsed)
+
+
+def _distinct_states(files: list[Harvested], seen: _Seen) -> dict[str, int]:
+    """Count the states as a day's table keeps them: once, as the agent's own where it has it."""
+    own: set[tuple[str, str]] = set()
+    below: set[tuple[str, str]] = set()
+    for item in files:
+        found = seen[item.row["sha256"]]
+        own.update((item.day, key) for key in found.states)
+        below.update((item.day, key) for key in found.subagent_states)
+    return {"distinct_states": len(own | below), "subagent_states": len(below - own)}
 
 
 def _ensure_counted(lake: Lake, item: Harvested, seen: _Seen) -> None:
     sha256 = item.row["sha256"]
-    if sha256 in seen.facts:
+    if sha256 in seen:
         return
     with open_archived(lake, item.row) as lines:
         graph, _, facts = analyse(lines, subagent=bool(item.row["agent_id"]))
-    seen.take(sha256, facts, graph.response_keys(), graph.state_keys())
+    seen[sha256] = found_in(graph, facts, item.row["agent_id"])
 
 
 def _by_file(files: list[Harvested], seen: _Seen) -> dict[str, Facts]:
@@ -105,14 +123,14 @@ def _by_file(files: list[Harvested], seen: _Seen) -> dict[str, Facts]:
     below: dict[str, set[str]] = {}
     for item in files:
         if item.source.agent_id and (parent := _main_of(item)):
-            below.setdefault(parent, set()).update(seen.responses[item.row["sha256"]])
+            below.setdefault(parent, set()).update(seen[item.row["sha256"]].responses)
     out: dict[str, Facts] = {}
     for item in files:
         if not item.source.agent_id:
             name = item.source.shown
             if name in out:  # the same relative path below two PATHs
                 name = str(item.source.file)
-            facts = dict(seen.facts[item.row["sha256"]])
+            facts = dict(seen[item.row["sha256"]].facts)
             facts["subagent_responses"] = len(below.get(str(item.source.file), ()))
             out[name] = facts
     return out

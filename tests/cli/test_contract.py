@@ -50,7 +50,15 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any
 
 
 KEYS = {
-    "ingest": {"files", "distinct_states", "unreadable_files", "states", "tool_calls", "by_file"},
+    "ingest": {
+        "files",
+        "distinct_states",
+        "subagent_states",
+        "unreadable_files",
+        "states",
+        "tool_calls",
+        "by_file",
+    },
     "plan": {"calls", "cached", "expected_usd", "worst_usd", "by_teacher"},
     "replay": {
         *("calls", "replies", "cached", "refused", "unknown"),

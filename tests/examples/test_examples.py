@@ -12,7 +12,7 @@ from tests.places import ROOT
 #: What a reader is promised to see, as patterns of the output.
 PROMISED = {
     "own_sessions_to_pairs": [
-        r"states: 201\n", r"worst case: \d+\.\d+ USD \(simulated\)",
+        r"states: 198\n", r"worst case: \d+\.\d+ USD \(simulated\)",
         r"replies: \d+ for 0\.\d+ USD \(simulated\)", r"hints: 39\n",
         r"pairs: \d+ \{'gold': \d+", r"one of them: The teachers agreed with each other",
     ],

@@ -8,7 +8,7 @@ from decimal import Decimal
 
 from rich.table import Table
 
-from composer_pipeline.replay.plan import Plan
+from composer_pipeline.replay.plan import Plan, TeacherPlan
 
 _WORDS = {
     "naive": "every prompt in full",
@@ -48,10 +48,24 @@ def plan_tables(plan: Plan) -> list[Table]:
     notes.add_row("agreement", f"p = {agreement.p:g}, q = {agreement.q:g} ({on})")
     if any(item.prices == "caps" for item in plan.by_teacher.values()):
         notes.add_row("prices", "caps of the teacher file, no cached reads: no catalogue was read")
-    for item in plan.by_teacher.values():
+    for name, item in plan.by_teacher.items():
+        if item.answered_before:
+            notes.add_row("new calls", _why_new(name, item))
         for line in [item.stop] if item.stop else item.warnings:
             notes.add_row("note", line)
     return [ways, rows, notes]
+
+
+def _why_new(name: str, item: TeacherPlan) -> str:
+    """Say what made calls new that a teacher had answered."""
+    changed = ", ".join(
+        what if count == item.answered_before else f"{what} (at {count})"
+        for what, count in item.changed.items()
+    )
+    return (
+        f"{name}: {item.answered_before} of {item.calls} calls were answered and paid for"
+        f" before, under other settings; what changed: {changed}"
+    )
 
 
 def _usd(amount: float) -> str:

@@ -365,5 +365,5 @@ def _refusal_row(question: Question) -> dict[str, Any]:
         "status": "refused",
         "detail": question.refuse,
         "cost_picodollars": 0,
-        **{k: v for k, v in call.meta.items() if k != "toolset"},
+        **{k: v for k, v in call.meta.items() if k not in ("toolset", "settings")},
     }

@@ -230,6 +230,11 @@ class Ledger:
         with self._lock:
             return queries.partition(self._store, teacher, day)
 
+    def bought(self, teacher: str, day: str) -> list[tuple[str, dict[str, Any]]]:
+        """Return (state_id, ``Call.meta``) of a partition's paid answers, the oldest first."""
+        with self._lock:
+            return queries.bought(self._store, teacher, day)
+
     def answered(self, teacher: str, day: str) -> int:
         """Return how many rows of :meth:`rows` have a reply; it only ever grows."""
         with self._lock:

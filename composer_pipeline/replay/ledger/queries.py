@@ -57,6 +57,17 @@ def partition(store: Store, teacher: str, day: str) -> list[dict[str, Any]]:
     return rows
 
 
+def bought(store: Store, teacher: str, day: str) -> list[tuple[str, dict[str, Any]]]:
+    """Return (state_id, meta) of the calls of a partition that were paid for and answered."""
+    sql = (
+        "SELECT call.state_id, call.meta FROM call JOIN reply ON reply.key = call.key"
+        " WHERE call.teacher = ? AND call.day = ? AND reply.outcome = 'billed'"
+        " ORDER BY reply.created_us, call.key"
+    )
+    rows = store.read(sql, (teacher, day))[1]
+    return [(state, msgspec.json.decode(meta)) for state, meta in rows]
+
+
 def answered(store: Store, teacher: str, day: str) -> int:
     """Return how many calls of a partition have a reply."""
     sql = (

@@ -3,6 +3,6 @@
 Does not belong here: spending.
 """
 
-from composer_pipeline.replay.plan.plan import Plan, plan, selector_for
+from composer_pipeline.replay.plan.plan import Plan, TeacherPlan, plan, selector_for
 
-__all__ = ["Plan", "plan", "selector_for"]
+__all__ = ["Plan", "TeacherPlan", "plan", "selector_for"]

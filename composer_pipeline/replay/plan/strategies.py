@@ -13,6 +13,7 @@ import msgspec
 from composer_pipeline.money import PICO, to_pico
 from composer_pipeline.replay.catalogue import Prices, Pricing, Verdict
 from composer_pipeline.replay.ledger import Ledger
+from composer_pipeline.replay.plan.changed_settings import explain
 from composer_pipeline.replay.plan.history import Agreement, Measured
 from composer_pipeline.replay.plan.prompt_cache import (
     Prompt,
@@ -48,7 +49,9 @@ class TeacherPlan(msgspec.Struct):
     ``calls`` are the most that may be made, ``expected_calls`` those that the vote is
     expected to need. ``not_asked`` are the states outside the teacher's ``ask_share``.
     ``prices``: ``catalogue``, ``file`` (api openai), or ``caps`` of the teacher file. ``stop``
-    says why the catalogue rules the teacher out.
+    says why the catalogue rules the teacher out. Of the ``calls``, ``answered_before`` have a
+    paid reply to the same state under other settings; ``changed`` says what differs, at how
+    many of them (:mod:`replay.plan.changed_settings`).
     """
 
     calls: int = 0
@@ -56,6 +59,8 @@ class TeacherPlan(msgspec.Struct):
     skipped: int = 0
     refused: int = 0
     not_asked: int = 0
+    answered_before: int = 0
+    changed: dict[str, int] = msgspec.field(default_factory=dict)
     control: bool = False
     expected_picodollars: int = 0
     worst_picodollars: int = 0
@@ -77,10 +82,11 @@ class TeacherPlan(msgspec.Struct):
 
 
 class _Open(msgspec.Struct):
-    """The open questions of one teacher: bytes of their bodies, and their worst cases."""
+    """The open questions of one teacher: bytes of their bodies, worst cases, day and meta."""
 
     bodies: dict[str, int]
     amounts: dict[str, int]
+    calls: dict[str, tuple[str, dict[str, Any]]]
 
 
 class Work:
@@ -93,7 +99,8 @@ class Work:
         self.by_teacher = {t.name: TeacherPlan(control=t.control) for t in questions.teachers}
         self.selected: dict[str, Any] = {}
         self._prompts: dict[str, Prompt] = {}
-        self._open = {teacher.name: _Open({}, {}) for teacher in questions.teachers}
+        self._open = {teacher.name: _Open({}, {}, {}) for teacher in questions.teachers}
+        self._metas: dict[tuple[str, str, str], dict[str, Any]] = {}
         self._tariffs: dict[str, Tariff] = {}
         self._explicit: dict[str, bool] = {}
 
@@ -117,9 +124,20 @@ class Work:
                 for state in chain:
                     for teacher in questions.teachers:
                         self._count_one(state, teacher, opened, seen)
+            if opened:
+                self._explain(opened)
         finally:
             if opened:
                 opened.close()
+
+    def _explain(self, ledger: Ledger) -> None:
+        """Say of each teacher why calls that it answered before are open."""
+        for name, figures in self.by_teacher.items():
+            calls = self._open[name].calls
+            figures.answered_before, figures.changed = explain(
+                ledger, name, ((calls[s][0], s, calls[s][1]) for s in calls if s in self._chosen)
+            )
+            calls.clear()
 
     def _count_one(
         self, state: Any, teacher: Teacher, ledger: Ledger | None, seen: set[str]
@@ -140,6 +158,11 @@ class Work:
             seen.add(question.key)
             self._open[teacher.name].bodies[state.state_id] = len(question.body)
             self._open[teacher.name].amounts[state.state_id] = question.amount
+            # One object for all that are alike; a plan may hold a million of them.
+            meta = question.call.meta
+            alike = (teacher.name, meta["toolset"], meta["converter_version"])
+            meta = self._metas.setdefault(alike, meta)
+            self._open[teacher.name].calls[state.state_id] = (question.call.day, meta)
             if state.state_id not in self._prompts:
                 shape = pieces(question.body)
                 self._prompts[state.state_id] = Prompt(state.state_id, state.session_id, *shape)

@@ -10,7 +10,7 @@ from composer_pipeline.replay.provider.bounds import (
     anchored_tokens,
     worst_case,
 )
-from composer_pipeline.replay.provider.client import Wire, request_key, serialise
+from composer_pipeline.replay.provider.client import Wire, request_key, serialise, settings_sent
 from composer_pipeline.replay.provider.http import MOST_BYTES, ask, new_session
 from composer_pipeline.replay.provider.keys import KeyService, KeyUnread, MintedKey, own_usage
 from composer_pipeline.replay.provider.outcome import (
@@ -46,6 +46,7 @@ __all__ = [
     "read_reply",
     "request_key",
     "serialise",
+    "settings_sent",
     "settled_as_it_is",
     "worst_case",
 ]

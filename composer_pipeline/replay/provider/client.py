@@ -48,7 +48,8 @@ from composer_pipeline.replay.teachers import Teacher
 
 __all__ = [
     "BUSY_STATUSES", "Anchor", "Outcome", "TokenPrice", "Wire", "anchor", "anchored_tokens",
-    "billed_cost", "classify", "read_json", "request_key", "serialise", "worst_case",
+    "billed_cost", "classify", "read_json", "request_key", "serialise", "settings_sent",
+    "worst_case",
 ]  # fmt: skip
 
 WIRE = "chat/completions@1"
@@ -109,6 +110,30 @@ def _preferences(teacher: Teacher) -> bytes:
         _PREFERENCES.clear()
     _PREFERENCES[id(teacher)] = (teacher, orjson.dumps(preferences))
     return _PREFERENCES[id(teacher)][1]
+
+
+def settings_sent(teacher: Teacher, endpoint: str, *, api: str = "openrouter") -> dict[str, Any]:
+    """Return what :func:`serialise` takes from the teacher file, model apart: name -> value.
+
+    It is recorded with each call, so that a plan can say which setting made a call new.
+
+    Args:
+        teacher: who is asked.
+        endpoint: name of the endpoint, which is part of the key.
+        api: as for :func:`serialise`.
+    """
+    settings: dict[str, Any] = {
+        "endpoint": endpoint,
+        "max_tokens": teacher.max_tokens,
+        "temperature": teacher.temperature,
+    }
+    if api == "openai":
+        return settings
+    preferences = orjson.loads(_preferences(teacher))
+    prices = preferences.pop("max_price")
+    settings |= {f"max_price.{name}": prices[name] for name in ("prompt", "completion")}
+    settings |= {f"provider.{name}": value for name, value in preferences.items()}
+    return settings | {"cache_control": teacher.cache_control}
 
 
 def request_key(endpoint: str, body: bytes) -> str:

@@ -62,8 +62,7 @@ def parse_days(
         lake: the lake.
         days: days to parse; all harvested days when ``None``.
         progress: called with ``("parse", done, total)`` after each file.
-        on_file: called with the SHA-256, the counts, and the message ids of the responses
-            and of the states of each file.
+        on_file: called with the SHA-256 of each file and what it holds.
 
     Raises:
         InputError: a day is not written ``YYYY-MM-DD``, or the archive lacks a blob.

@@ -6,12 +6,12 @@ trajectory yields (``traces.states.extract``).
 
 import io
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from composer_pipeline.lake import Lake
 from composer_pipeline.traces.archive import open_archived
-from composer_pipeline.traces.graph import Redactor, Trajectory
+from composer_pipeline.traces.graph import Redactor, Subagent, Trajectory
 from composer_pipeline.traces.reading import LineStats, read_any
 from composer_pipeline.traces.states import (
     Extracted,
@@ -23,12 +23,29 @@ from composer_pipeline.traces.states import (
     facts_of,
 )
 
-OnFile = Callable[[str, Facts, set[str], set[str]], None]
-
 Row = dict[str, Any]
 
 #: How ids of agents begin whose only call writes the summary of a compaction.
 _COMPACTS = "acompact"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one file holds: its facts, and the message ids of responses and states.
+
+    ``facts`` and ``responses`` are of the file's own trajectory. ``states`` are those of
+    the agent, ``subagent_states`` those of subagents, embedded ones included: together
+    they are what table ``states`` keeps of the file, where no other file has it better.
+    """
+
+    facts: Facts
+    responses: set[str]
+    states: set[str]
+    subagent_states: set[str]
+
+
+#: Called with the SHA-256 of a file and what it holds.
+OnFile = Callable[[str, Found], None]
 
 
 def analyse(
@@ -45,6 +62,26 @@ def analyse(
     lines = io.BytesIO(data) if isinstance(data, bytes) else data
     trajectory = Trajectory(read_any(lines, stats), subagent=subagent, redactor=redactor)
     return trajectory, stats, facts_of(trajectory, stats)
+
+
+def found_in(trajectory: Trajectory, facts: Facts, agent_id: str) -> Found:
+    """Say what a file holds, by its turn graph; ``agent_id`` is empty for a main file."""
+    states: set[str] = set()
+    below: set[str] = set()
+    if not agent_id.startswith(_COMPACTS):
+        (below if agent_id else states).update(trajectory.state_keys())
+        for side in _embedded(trajectory).values():
+            below |= side.trajectory.state_keys()
+    return Found(facts, trajectory.response_keys(), states, below)
+
+
+def _embedded(trajectory: Trajectory) -> dict[str, Subagent]:
+    """Return the subagents of a file that are trajectories of their own, by agent id."""
+    return {
+        agent_id: side
+        for agent_id, side in trajectory.sidechains.items()
+        if not agent_id.startswith(_COMPACTS) and side.trajectory.nodes
+    }
 
 
 def is_trajectory(row: Row) -> bool:
@@ -75,7 +112,7 @@ def parse_file(
     with open_archived(lake, row) as lines:
         trajectory, stats, facts = analyse(lines, subagent=bool(row["agent_id"]), redactor=redactor)
     if on_file is not None:
-        on_file(row["sha256"], facts, trajectory.response_keys(), trajectory.state_keys())
+        on_file(row["sha256"], found_in(trajectory, facts, row["agent_id"]))
     if not is_trajectory(row):
         return []
     source = Source(row["path"], row["session_id"], row["agent_id"], row["sha256"])
@@ -85,9 +122,8 @@ def parse_file(
     elif calls := trajectory.agent_calls():
         agent_calls[source.session_id] = calls
     found = [extract(trajectory, stats, facts, source, store, states)]
-    for agent_id, side in trajectory.sidechains.items():
-        if not agent_id.startswith(_COMPACTS) and side.trajectory.nodes:
-            part = replace(source, agent_id=agent_id, embedded=True, parent_call=side.parent_call)
-            graph, none = side.trajectory, LineStats()
-            found.append(extract(graph, none, facts_of(graph, none), part, store, states))
+    for agent_id, side in _embedded(trajectory).items():
+        part = replace(source, agent_id=agent_id, embedded=True, parent_call=side.parent_call)
+        graph, none = side.trajectory, LineStats()
+        found.append(extract(graph, none, facts_of(graph, none), part, store, states))
     return found

@@ -90,7 +90,10 @@ def test_wrapped_records_are_trajectories_of_their_own(
     assert report.totals["states"] == 2
     assert report.totals["files"] == 1
     assert report.parse.day("2026-11-16")["files"] == 1
-    assert report.parse.day("2026-11-16")["subagent_states"] == 3
+    # The day's numbers, which an orchestrator shows, are those of the totals.
+    day = report.parse.day("2026-11-16")
+    assert day["states"] == report.totals["distinct_states"] == 5
+    assert day["subagent_states"] == report.totals["subagent_states"] == 3
 
 
 def test_records_marked_as_sidechain_are_linked_by_their_prompt(

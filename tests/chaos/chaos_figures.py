@@ -50,8 +50,8 @@ FULL = (
 )
 #: Little work to begin with: what the kills need is added.
 SHORT = {
-    "sqlite": (Round("sqlite", "sqlite", True, True, 12, 6, 6, seed=8, classes=0.75),),
-    "postgres": (Round("postgres", "postgres", True, True, 6, 4, 6, seed=9, classes=0.75),),
+    "sqlite": (Round("sqlite", "sqlite", True, True, 12, 6, 6, seed=8, classes=0.4),),
+    "postgres": (Round("postgres", "postgres", True, True, 6, 4, 6, seed=9, classes=0.4),),
 }
 
 

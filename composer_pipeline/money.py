@@ -9,7 +9,7 @@ cannot be charged by mistake. Adding two of them is checked by nobody: whoever d
 """
 
 from decimal import ROUND_CEILING, Decimal, InvalidOperation
-from typing import NewType
+from typing import Any, NewType
 
 from composer_pipeline.errors import InputError
 
@@ -64,3 +64,19 @@ def billed_pico(charged: Pico, upstream: Pico = NOTHING, is_byok: bool = False) 
     OpenRouter charges; otherwise it is part of it and must not be added.
     """
     return Pico(charged + upstream) if is_byok else charged
+
+
+def pico_or_none(value: Any) -> Pico | None:
+    """Return an amount in USD from decoded JSON as picodollars; ``None`` where it is none."""
+    if isinstance(value, bool) or not isinstance(value, Decimal | int | str):
+        return None
+    if isinstance(value, str) and len(value) > 100:
+        return None
+    try:
+        amount = Decimal(value)
+        if not amount.is_finite() or amount.adjusted() > 12:
+            return None
+        pico = to_pico(amount)
+    except (ArithmeticError, ValueError, InputError):
+        return None
+    return pico if pico >= 0 else None

@@ -13,14 +13,13 @@ import msgspec
 import orjson
 
 from composer_pipeline.chat import Conversion
-from composer_pipeline.money import NOTHING, PICO, Pico
+from composer_pipeline.money import NOTHING, PICO, Pico, pico_or_none
 from composer_pipeline.replay.catalogue import Catalogue
 from composer_pipeline.replay.ledger import Call
 from composer_pipeline.replay.paid_call import PaidCalls
 from composer_pipeline.replay.provider import (
     Outcome,
     Wire,
-    pico_or_none,
     read_json,
     request_key,
     serialise,

@@ -18,7 +18,6 @@ from composer_pipeline.replay.provider.outcome import (
     Outcome,
     TokenPrice,
     is_page,
-    pico_or_none,
     settled_as_it_is,
 )
 from composer_pipeline.replay.provider.reading import choices_of, read_json, read_reply
@@ -41,7 +40,6 @@ __all__ = [
     "is_page",
     "new_session",
     "own_usage",
-    "pico_or_none",
     "read_json",
     "read_reply",
     "request_key",

@@ -21,7 +21,7 @@ import orjson
 from yarl import URL
 
 from composer_pipeline.chat import Conversion, wire_messages
-from composer_pipeline.money import NOTHING, Pico, billed_pico
+from composer_pipeline.money import NOTHING, Pico, billed_pico, pico_or_none
 from composer_pipeline.replay.endpoints import Endpoint
 from composer_pipeline.replay.provider.bounds import Anchor, anchor, anchored_tokens, worst_case
 from composer_pipeline.replay.provider.http import (
@@ -40,7 +40,6 @@ from composer_pipeline.replay.provider.outcome import (
     classify,
     is_page,
     no_response,
-    pico_or_none,
     read_json,
     too_large,
 )

@@ -15,10 +15,9 @@ import msgspec
 
 from composer_pipeline.errors import ComposerError
 from composer_pipeline.json_values import mapping_at
-from composer_pipeline.money import NOTHING, PICO, Pico
+from composer_pipeline.money import NOTHING, PICO, Pico, pico_or_none
 from composer_pipeline.replay.endpoints import Endpoint
 from composer_pipeline.replay.provider.http import ask_json, bearer, new_session
-from composer_pipeline.replay.provider.outcome import pico_or_none
 
 _ENCODER = msgspec.json.Encoder(decimal_format="number")
 

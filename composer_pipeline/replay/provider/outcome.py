@@ -61,7 +61,7 @@ import aiohttp
 import msgspec
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.money import NOTHING, Pico, to_pico
+from composer_pipeline.money import NOTHING, Pico, pico_or_none, to_pico
 from composer_pipeline.replay.provider.reading import (
     choices_of,
     is_cut,
@@ -72,7 +72,7 @@ from composer_pipeline.replay.provider.reading import (
 
 __all__ = [
     "BUSY_STATUSES", "Outcome", "TokenPrice", "billed_cost", "classify", "no_response",
-    "pico_or_none", "read_json",
+    "read_json",
 ]  # fmt: skip
 
 RETRY_STATUSES = {408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529}
@@ -320,22 +320,6 @@ def billed_cost(usage: Any) -> Pico | None:
         besides = pico_or_none(upstream)
         cost = None if besides is None else Pico(cost + besides)
     return cost if cost is None or cost <= MOST_BILL else None
-
-
-def pico_or_none(value: Any) -> Pico | None:
-    """Return an amount in USD from decoded JSON as picodollars; ``None`` where it is none."""
-    if isinstance(value, bool) or not isinstance(value, Decimal | int | str):
-        return None
-    if isinstance(value, str) and len(value) > 100:
-        return None
-    try:
-        amount = Decimal(value)
-        if not amount.is_finite() or amount.adjusted() > 12:
-            return None
-        pico = to_pico(amount)
-    except (ArithmeticError, ValueError, InputError):
-        return None
-    return pico if pico >= 0 else None
 
 
 def _evidence(reply: Mapping[str, Any], cost: Pico | None) -> _Evidence:

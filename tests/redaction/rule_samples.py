@@ -158,7 +158,7 @@ CONTEXTS = {
     "sql": ("CREATE USER bob IDENTIFIED BY '{}';", "W"),
     "wp_config": ("define('AUTH_KEY', '{} x&');", "W"),
     "docker_auth": ('"r.io": {{"auth": "{}"', "B"),
-    "npm_auth": ("//registry.npmjs.org/:_authToken={}", "W"),
+    "npm_auth": ("//npm.example.com/:_authToken={}", "W"),
     "ansible": ("h1 ansible_host=h ansible_ssh_pass={} x=1", "W"),
     "terraform_sensitive": ('"db": {{"sensitive": true, "type": "string", "value": "{}"}}', "W"),
     "env_password": ("PGPASSWORD={} psql", "W"),

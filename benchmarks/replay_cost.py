@@ -131,10 +131,11 @@ def simulate(lake: Lake) -> float:
     began = time.process_time()
     prompts, rest = prompts_of(questions)
     found = reuse(prompts, minimum_bytes=CACHE_MINIMUM_TOKENS * BYTES_PER_TOKEN)
-    total = sum(size for size, _ in found.sessions.values())
-    shared = sum(held for _, held in found.sessions.values())
+    total = sum(sum(band.bytes) for band in found.bands)
+    shared = sum(sum(held) for band in found.bands for held in band.held.values())
+    sessions = len({prompt.session_id for prompt in prompts})
     console.print(
-        f"{len(prompts)} states in {len(found.sessions)} sessions; {total / 1e6:,.0f} MB of"
+        f"{len(prompts)} states in {sessions} sessions; {total / 1e6:,.0f} MB of"
         f" prompts, {shared / total:.1%} of them in an earlier prompt of the session"
         f" ({time.process_time() - began:.1f} CPU s)"
     )

@@ -55,12 +55,10 @@ class Reuse(msgspec.Struct):
     """How prompts share their beginnings.
 
     ``bands`` are split at ``edges`` (bytes of a prompt; a longer one is in the next band).
-    ``sessions`` maps a session to its (bytes, bytes that an earlier prompt had).
     """
 
     edges: tuple[int, ...]
     bands: list[Band]
-    sessions: dict[str, tuple[int, int]]
 
 
 def pieces(body: bytes) -> tuple["array[int]", "array[int]"]:
@@ -93,14 +91,13 @@ def reuse(
     """
     bands = [Band([0, 0], [0, 0], {}) for _ in range(len(edges) + 1)]
     counts: dict[tuple[str, int], list[int]] = {}
-    sessions: dict[str, tuple[int, int]] = {}
     for prompt in prompts:
         kind = int(prompt.state_id in surely)
         size = sum(prompt.sizes)
         band = bands[sum(size > edge for edge in edges)]
         band.states[kind] += 1
         band.bytes[kind] += size
-        waiting = so_far = shared = 0
+        waiting = so_far = 0
         for prefix, part in zip(prompt.prefixes, prompt.sizes, strict=True):
             so_far += part
             waiting += part
@@ -109,12 +106,9 @@ def reuse(
             earlier = counts.setdefault((prompt.session_id, prefix), [0, 0])
             if earlier[0] or earlier[1]:
                 band.held.setdefault((earlier[0], earlier[1]), [0, 0])[kind] += waiting
-                shared += waiting
             earlier[kind] += 1
             waiting = 0
-        total, held = sessions.get(prompt.session_id, (0, 0))
-        sessions[prompt.session_id] = (total + size, held + shared)
-    return Reuse(tuple(edges), bands, sessions)
+    return Reuse(tuple(edges), bands)
 
 
 class Tariff(msgspec.Struct, frozen=True):

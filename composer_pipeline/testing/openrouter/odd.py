@@ -46,10 +46,6 @@ def _with(**fields: Any) -> Callable[[Reply], Odd]:
     return lambda reply: Odd(_plain(reply | fields))
 
 
-def _without(*names: str) -> Callable[[Reply], Odd]:
-    return lambda reply: Odd(_plain({k: v for k, v in reply.items() if k not in names}))
-
-
 def _usage(**fields: Any) -> Callable[[Reply], Odd]:
     """Replace fields of ``usage``."""
     return lambda reply: Odd(_plain(reply | {"usage": reply["usage"] | fields}))

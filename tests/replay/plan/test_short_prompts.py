@@ -10,7 +10,7 @@ from composer_pipeline.lake.store import Lake
 from composer_pipeline.replay.catalogue.fetch import parse
 from composer_pipeline.replay.engine.run import replay
 from composer_pipeline.replay.plan.plan import Plan, plan
-from composer_pipeline.replay.plan.prompt_cache import Prompt, reuse
+from composer_pipeline.replay.plan.prompt_cache import Prompt, Reuse, reuse
 from composer_pipeline.replay.teachers import TeacherSet
 from composer_pipeline.testing.openrouter.server import Fault, LoopbackOpenRouter
 from composer_pipeline.testing.states import write_session
@@ -41,11 +41,20 @@ def session(lake: Lake, name: str, words: int) -> None:
 
 def test_a_beginning_is_cached_from_the_minimum_on() -> None:
     short = reuse([prompt_of("a", 400), prompt_of("b", 400, 400)], minimum_bytes=1024)
-    assert short.sessions == {"s": (1200, 0)}
+    assert sizes_of(short) == (1200, 0)
     grown = reuse(
         [prompt_of("a", 400, 400, 400), prompt_of("b", 400, 400, 400, 400)], minimum_bytes=1024
     )
-    assert grown.sessions == {"s": (2800, 1200)}  # its beginning is long, its messages are not
+    assert sizes_of(grown) == (2800, 1200)  # its beginning is long, its messages are not
+    # Behind a long beginning a short message counts by itself: all that is before it is cached.
+    third = [prompt_of(name, *[400] * n) for name, n in (("a", 3), ("b", 4), ("c", 5))]
+    assert sizes_of(reuse(third, minimum_bytes=1024)) == (4800, 1200 + 1600)
+
+
+def sizes_of(found: Reuse) -> tuple[int, int]:
+    """Return the bytes of all prompts, and those of them that an earlier prompt had."""
+    held = sum(sum(bytes_) for band in found.bands for bytes_ in band.held.values())
+    return sum(sum(band.bytes) for band in found.bands), held
 
 
 def prompt_of(name: str, *sizes: int) -> Prompt:

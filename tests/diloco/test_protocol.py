@@ -367,12 +367,13 @@ class TestS3:
 
     def test_a_killed_committer_is_replaced_as_on_a_folder(self, run, bucket, tmp_path) -> None:
         def silence(url: str, member: str) -> None:
-            from moto.core import DEFAULT_ACCOUNT_ID
+            from moto.core.models import DEFAULT_ACCOUNT_ID
             from moto.s3.models import s3_backends
 
             key = s3_backends[DEFAULT_ACCOUNT_ID]["aws"].get_object(
                 "outer", f"below/runs/run/{member}"
             )
+            assert key is not None
             key.last_modified -= dt.timedelta(seconds=LONG_AGO_S)
 
         log, outcomes = run(bucket, spec(rounds=3), hooks=killed_committer(2), silence=silence)

@@ -33,7 +33,7 @@ from composer_pipeline.training.runs.events import read
 from composer_pipeline.training.runs.folder import set_aside
 from composer_pipeline.training.runs.identity import fingerprint
 
-RECIPE, DATA, METRICS, RESULT = "recipe.yaml", "data.msgpack", "metrics.jsonl", "composer.json"
+RECIPE, DATA, METRICS, RESULT = "recipe.yaml", "data", "metrics.jsonl", "composer.json"
 #: What else a metric line says besides numbers of channels.
 _PLACE = frozenset({"event", "time", "slot", "step", "of"})
 

@@ -8,7 +8,7 @@ with one sentence on standard error. A replica's own exit code decides whether i
 again (``diloco.supervisor``). An interrupted run goes on at its last committed round. A run
 whose rounds merged nothing has failed: its state is the untouched base.
 
-Run folder: ``recipe.yaml`` ``data.msgpack`` ``outer/`` (the outer log) ``replicas/``
+Run folder: ``recipe.yaml`` ``data/`` ``outer/`` (the outer log) ``replicas/``
 ``metrics.jsonl`` ``checkpoint/`` and, last of all, ``composer.json``, which makes it complete.
 """
 
@@ -90,7 +90,7 @@ def train(recipe: TrainingRecipe, lake: Lake, run_dir: Path, pipes: Any = None) 
         write_recipe(recipe, run_dir)
         started = time.monotonic()
         data = _data(recipe, lake, run_dir)
-        counts = data.counts()
+        counts = {c: n for c, n in data.counts().items() if c in recipe.channels.weights()}
         _say(pipes, {"event": "data", **counts, "dropped": data.dropped})
         with events.appending(run_dir / METRICS) as metrics:
             report = _replicas(recipe, lake, run_dir, metrics, pipes)
@@ -123,11 +123,9 @@ def train(recipe: TrainingRecipe, lake: Lake, run_dir: Path, pipes: Any = None) 
 
 
 def _data(recipe: TrainingRecipe, lake: Lake, run_dir: Path) -> TrainingData:
-    if (run_dir / DATA).is_file():
+    if TrainingData.is_complete(run_dir / DATA):
         return TrainingData.load(run_dir / DATA)
-    data = build(lake, load_tokenizer(resolve_model(recipe.model)), recipe)
-    data.save(run_dir / DATA)
-    return data
+    return build(lake, load_tokenizer(resolve_model(recipe.model)), recipe, run_dir / DATA)
 
 
 def _replicas(

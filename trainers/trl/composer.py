@@ -115,7 +115,8 @@ class ComposerTrainer(GRPOTrainer):
         self._pairs: list[Pair] = taken.get("dpo", [])
         # Over all rows, not a replica's share, so that every replica weights alike.
         self._factors = loss_factors(data.pairs) if self._pairs else {}
-        groups: list[Group] = taken.get("grpo", [])
+        size = recipe.channels.grpo.group_size
+        groups = [_exactly(group, size) for group in taken.get("grpo", [])]
         self._groups = {str(i): group for i, group in enumerate(groups)}
         # One prompt a group in training order; TRL repeats each for its generations.
         prompts = list(self._groups) or ["none"] * steps * sizes["grpo"]
@@ -292,6 +293,28 @@ class ComposerTrainer(GRPOTrainer):
 def recorded_reward(prompts: Any, completions: Any, recorded: Any, **_: Any) -> list[float]:
     """Return the rewards that came with the recorded answers (``training.rewards``)."""
     return [float(value) for value in recorded]
+
+
+def _exactly(group: Group, size: int) -> Group:
+    """Repeat each answer as often as it was given, then make them ``size`` in number.
+
+    Too few are repeated in turn; of too many the extremes stay first, then the earliest.
+    """
+    kept = [
+        (ids, reward)
+        for ids, count, reward in zip(group.completions, group.counts, group.rewards, strict=True)
+        for _ in range(count)
+    ]
+    if len(kept) > size:
+        order = sorted(range(len(kept)), key=lambda i: kept[i][1])
+        extremes = [order[0], order[-1]]
+        rest = [i for i in range(len(kept)) if i not in extremes]
+        kept = [kept[i] for i in sorted([*extremes, *rest][:size])]
+    kept = [kept[i % len(kept)] for i in range(size)]
+    completions, rewards = [ids for ids, _ in kept], [reward for _, reward in kept]
+    return msgspec.structs.replace(
+        group, completions=completions, rewards=rewards, counts=[1] * size
+    )
 
 
 def _recorded_groups(prompts: list[str], trainer: Any) -> dict[str, Any]:

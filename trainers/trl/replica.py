@@ -3,7 +3,7 @@
 Belongs here: putting model, data and DiLoCo's callback together. Does not belong here: the
 loss (``trainers.trl.composer``) and the other processes (``trainers.trl.__main__``).
 
-Reads ``recipe.yaml`` and ``data.msgpack`` of the run folder and DiLoCo's place from the
+Reads ``recipe.yaml`` and ``data/`` of the run folder and DiLoCo's place from the
 environment. Prints one JSON object a line for each step and commit. Exit codes are those of
 ``diloco.supervisor``: 2 for bad input and a channel that does nothing, 4 for what would fail
 again (too many bad steps, a full disk), 1 for what another start may get past.
@@ -75,7 +75,7 @@ def train(run_dir: Path) -> None:
     trainer = ComposerTrainer(
         model=load_model(resolved),
         recipe=recipe,
-        data=TrainingData.load(run_dir / "data.msgpack"),
+        data=TrainingData.load(run_dir / "data"),
         output_dir=folder,
         tokenizer=load_tokenizer(resolved),
         slot=callback.slot,

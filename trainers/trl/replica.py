@@ -30,6 +30,7 @@ from composer_pipeline.training.data import TrainingData
 from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.runs.events import line
+from trainers.trl.checkpoints.adapters import load_start
 from trainers.trl.composer import ComposerTrainer, EmptyChannel
 
 
@@ -84,6 +85,7 @@ def train(run_dir: Path) -> None:
         on_step=on_step,
         reference_file=folder / "reference.json",
     )
+    load_start(trainer.accelerator.unwrap_model(trainer.model), recipe)
     trainer.train()
 
 

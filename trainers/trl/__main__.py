@@ -261,7 +261,7 @@ def sentence(event: dict[str, Any]) -> str:
         return f"replica {event['slot']} step {event['step']}/{event['of']}: {losses}"
     if event["event"] == "round":
         included = ", ".join(map(str, event["included"]))
-        if not event["merged"]:
+        if not event.get("merged", True):
             why = "; ".join(f"replica {slot}: {why}" for slot, why in event["rejected"].items())
             return f"round {event['round']}/{event['of']} merged nothing ({why})"
         return f"round {event['round']}/{event['of']} committed by replicas {included}"

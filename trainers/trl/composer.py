@@ -34,6 +34,7 @@ from composer_pipeline.losses.preference import dpo_sigmoid, token_logps
 from composer_pipeline.training.data import Group, Hint, Pair, TrainingData, loss_factors
 from composer_pipeline.training.recipe import TrainingRecipe
 from trainers.trl.batches import Row, Stream, backbone_and_head, response_states
+from trainers.trl.loading import lora_config
 
 #: Called after each optimizer step with the step and its numbers by channel.
 OnStep = Callable[[int, dict[str, float]], None]
@@ -329,22 +330,6 @@ def _recorded_groups(prompts: list[str], trainer: Any) -> dict[str, Any]:
         out["completion_ids"].append(list(group.completions[index]))
         out["recorded"].append(group.rewards[index])
     return {**out, "logprobs": None}
-
-
-def lora_config(recipe: TrainingRecipe) -> Any:
-    """Return the PEFT configuration of a recipe, or ``None`` for full fine-tuning."""
-    if not recipe.lora.r:
-        return None
-    from peft import LoraConfig
-
-    targets = recipe.lora.targets
-    return LoraConfig(
-        r=recipe.lora.r,
-        lora_alpha=recipe.lora.alpha,
-        lora_dropout=0.0,
-        target_modules=targets if isinstance(targets, str) else list(targets),
-        task_type="CAUSAL_LM",
-    )
 
 
 def _arguments(recipe: TrainingRecipe, output_dir: Path) -> GRPOConfig:

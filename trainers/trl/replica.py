@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
 
 from composer_pipeline.diloco.callback import DiLoCoCallback
 from composer_pipeline.diloco.log import OuterLogError
@@ -32,6 +31,7 @@ from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.runs.events import line
 from trainers.trl.checkpoints.adapters import load_start
 from trainers.trl.composer import ComposerTrainer, EmptyChannel
+from trainers.trl.loading import load_base
 
 
 def main() -> int:
@@ -74,7 +74,7 @@ def train(run_dir: Path) -> None:
         emit("step", {**place, **numbers})
 
     trainer = ComposerTrainer(
-        model=load_model(resolved),
+        model=load_base(resolved, recipe),
         recipe=recipe,
         data=TrainingData.load(run_dir / "data"),
         output_dir=folder,
@@ -87,11 +87,6 @@ def train(run_dir: Path) -> None:
     )
     load_start(trainer.accelerator.unwrap_model(trainer.model), recipe)
     trainer.train()
-
-
-def load_model(resolved: str) -> Any:
-    """Load a resolved model in float32, the precision in which replicas are compared."""
-    return AutoModelForCausalLM.from_pretrained(resolved, dtype=torch.float32)
 
 
 def emit(kind: str, numbers: dict[str, Any]) -> None:

@@ -19,8 +19,7 @@ from composer_pipeline.diloco.replica import read_state
 from composer_pipeline.files import out_of_space
 from composer_pipeline.training.models import ADAPTER_CONFIG, load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import TrainingRecipe
-from trainers.trl.composer import lora_config
-from trainers.trl.replica import load_model
+from trainers.trl.loading import load_base, lora_config
 
 
 def write_checkpoint(
@@ -51,7 +50,7 @@ def write_checkpoint(
     """
     theta, _ = read_state(url, run_id)
     resolved = resolve_model(recipe.model)
-    model = load_model(resolved)
+    model = load_base(resolved, recipe)
     if recipe.lora.r:
         from peft import get_peft_model
 

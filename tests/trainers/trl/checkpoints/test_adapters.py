@@ -12,13 +12,14 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.testing.training import tiny_recipe, write_tiny_model
 from composer_pipeline.training.runs.content import model_content
 from trainers.trl.checkpoints.adapters import check_start, load_start
-from trainers.trl.composer import lora_config
-from trainers.trl.replica import load_model
+from trainers.trl.loading import load_base, lora_config
 
 
 @pytest.fixture
 def adapter(tiny_model, tmp_path):
-    model = get_peft_model(load_model(tiny_model), lora_config(tiny_recipe(tiny_model)))
+    model = get_peft_model(
+        load_base(tiny_model, tiny_recipe(tiny_model)), lora_config(tiny_recipe(tiny_model))
+    )
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -40,7 +41,7 @@ def change(folder: Path, **fields) -> None:
 def test_a_run_begins_with_the_weights_of_an_earlier_one(tiny_model, adapter):
     recipe = tiny_recipe(tiny_model, start_from=str(adapter))
     check_start(recipe, base_of(tiny_model))
-    model = get_peft_model(load_model(tiny_model), lora_config(recipe))
+    model = get_peft_model(load_base(tiny_model, tiny_recipe(tiny_model)), lora_config(recipe))
     load_start(model, recipe)
     saved = load_file(adapter / "adapter_model.safetensors")
     own = get_peft_model_state_dict(model)
@@ -48,7 +49,7 @@ def test_a_run_begins_with_the_weights_of_an_earlier_one(tiny_model, adapter):
     assert any("lora_B" in name for name in saved)
     for name, tensor in saved.items():
         assert torch.equal(own[name], tensor), name
-    fresh = get_peft_model(load_model(tiny_model), lora_config(recipe))
+    fresh = get_peft_model(load_base(tiny_model, tiny_recipe(tiny_model)), lora_config(recipe))
     load_start(fresh, tiny_recipe(tiny_model))
     assert not any(v.any() for k, v in get_peft_model_state_dict(fresh).items() if "lora_B" in k)
 
@@ -86,7 +87,7 @@ def test_an_adapter_of_another_base_is_refused(tiny_model, adapter, tmp_path):
 def test_shapes_that_do_not_fit_name_the_tensor(tiny_model, adapter, tmp_path):
     wide = str(write_tiny_model(tmp_path / "wide", hidden=64))
     recipe = tiny_recipe(wide, start_from=str(adapter))
-    model = get_peft_model(load_model(wide), lora_config(recipe))
+    model = get_peft_model(load_base(wide, recipe), lora_config(recipe))
     with pytest.raises(InputError, match=r"lora_A.* is \(8, 32\) in the adapter and \(8, 64\) her"):
         load_start(model, recipe)
     weights = load_file(adapter / "adapter_model.safetensors")

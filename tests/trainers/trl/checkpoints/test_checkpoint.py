@@ -23,8 +23,7 @@ from composer_pipeline.training.runs.card import card
 from composer_pipeline.training.runs.content import model_content
 from trainers.trl.checkpoints.merge import merge
 from trainers.trl.checkpoints.write import appearing, write_checkpoint
-from trainers.trl.composer import lora_config
-from trainers.trl.replica import load_model
+from trainers.trl.loading import load_base, lora_config
 
 IDS = [[5, 6, 7, 8, 9, 10]]
 
@@ -57,7 +56,7 @@ def run(tiny_model, tmp_path_factory):
     run_dir = tmp_path_factory.mktemp("machine") / "runs" / "tiny-abc"
     run_dir.mkdir(parents=True)
     recipe = tiny_recipe(tiny_model)
-    model = random_adapter(get_peft_model(load_model(tiny_model), lora_config(recipe)))
+    model = random_adapter(get_peft_model(load_base(tiny_model, recipe), lora_config(recipe)))
     trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
     log = OuterLog.open(str(run_dir / "outer"), "run")
     data = encode_state(OuterState.initial(trained))

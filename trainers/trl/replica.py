@@ -15,14 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
 
 from composer_pipeline.diloco.callback import DiLoCoCallback
 from composer_pipeline.errors import InputError
 from composer_pipeline.training.data import TrainingData
 from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import TrainingRecipe
-from trainers.trl.composer import ComposerTrainer, EmptyChannel
+from trainers.trl.base_scores import BaseScores
+from trainers.trl.composer import ComposerTrainer
+from trainers.trl.gradients import DeadChannel
+from trainers.trl.hint_gain import gate
+from trainers.trl.loading import load_base
 
 
 def main() -> int:
@@ -32,7 +35,7 @@ def main() -> int:
     run_dir = parser.parse_args().run_dir
     try:
         train(run_dir)
-    except (InputError, EmptyChannel) as error:
+    except (InputError, DeadChannel) as error:
         print(f"error: {error}", flush=True)
         return 2
     return 0
@@ -43,7 +46,8 @@ def train(run_dir: Path) -> None:
 
     Raises:
         InputError: recipe, model or the DiLoCo environment do not fit.
-        EmptyChannel: a channel with a weight saw no active token.
+        DeadChannel: a channel with a weight had no gradient for a round.
+        BadSteps: too many steps in a row were not finite.
     """
     recipe = TrainingRecipe.load(run_dir / "recipe.yaml")
     if recipe.threads:
@@ -55,28 +59,25 @@ def train(run_dir: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     first = (start - 1) * recipe.diloco.inner_steps
 
-    def on_step(step: int, numbers: dict[str, float]) -> None:
-        place = {"slot": callback.slot, "step": first + step, "of": recipe.steps}
-        emit("step", {**place, **numbers})
+    def on_event(kind: str, step: int, numbers: dict[str, Any]) -> None:
+        emit(kind, {"slot": callback.slot, "step": step, "of": recipe.steps, **numbers})
 
+    base = BaseScores.load(run_dir)
+    data, _ = gate(recipe, TrainingData.load(run_dir / "data"), base.gains())
     trainer = ComposerTrainer(
-        model=load_model(resolved),
+        model=load_base(resolved, recipe),
         recipe=recipe,
-        data=TrainingData.load(run_dir / "data.msgpack"),
+        data=data,
+        base=base,
         output_dir=folder,
         tokenizer=load_tokenizer(resolved),
         slot=callback.slot,
         skip_steps=first,
         callbacks=[callback],
-        on_step=on_step,
-        reference_file=folder / "reference.json",
+        on_event=on_event,
+        state_file=folder / "channels.safetensors",
     )
     trainer.train()
-
-
-def load_model(resolved: str) -> Any:
-    """Load a resolved model in float32, the precision in which replicas are compared."""
-    return AutoModelForCausalLM.from_pretrained(resolved, dtype=torch.float32)
 
 
 def emit(kind: str, numbers: dict[str, Any]) -> None:

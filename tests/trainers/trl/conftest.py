@@ -32,8 +32,8 @@ def lake(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def data(lake, tokenizer, tiny_model):
-    return build(lake, tokenizer, tiny_recipe(tiny_model))
+def data(lake, tokenizer, tiny_model, tmp_path_factory):
+    return build(lake, tokenizer, tiny_recipe(tiny_model), tmp_path_factory.mktemp("data"))
 
 
 @pytest.fixture

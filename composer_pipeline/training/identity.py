@@ -9,13 +9,13 @@ from pathlib import Path
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake import Lake
-from composer_pipeline.training.data import TABLE_OF
+from composer_pipeline.training.data import tables_of
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.trainer import Trainer
 
 #: The library's own code that decides what comes out of a training, below its folder.
 LIBRARY = (
-    "losses", "diloco", "training/data.py", "training/windows.py", "training/rewards.py",
+    "losses", "diloco", "training/data", "training/windows.py", "training/rewards.py",
     "training/models.py",
 )  # fmt: skip
 
@@ -56,8 +56,10 @@ def files_of(code: Iterable[Path]) -> Iterator[tuple[str, Path]]:
 def dataset_digest(lake: Lake, recipe: TrainingRecipe, *, split: str = "train") -> str:
     """Return a hash of the Parquet bytes of a split of the weighted channels' tables."""
     digest = hashlib.blake2b(digest_size=16)
-    for channel in sorted(recipe.channels.weights()):
-        path = lake.path(TABLE_OF[channel], split=split).removeprefix(lake.root + "/")
-        digest.update(channel.encode())
+    channels = sorted(recipe.channels.weights())
+    digest.update("\0".join(channels).encode())
+    for table in tables_of(channels):
+        path = lake.path(table, split=split).removeprefix(lake.root + "/")
+        digest.update(f"\0{table}\0".encode())
         digest.update(lake.get_bytes(path) if lake.exists(path) else b"")
     return digest.hexdigest()

@@ -32,7 +32,7 @@ from composer_pipeline.training.process import run_process
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.registry import validate
 
-RECIPE, DATA, METRICS, RESULT = "recipe.yaml", "data.msgpack", "metrics.jsonl", "composer.json"
+RECIPE, DATA, METRICS, RESULT = "recipe.yaml", "data", "metrics.jsonl", "composer.json"
 #: What else a metric line says besides numbers of channels.
 _PLACE = frozenset({"event", "time", "slot", "step", "of"})
 

@@ -6,7 +6,7 @@ and the result files. Does not belong here: training (``trainers.trl.replica``).
 Works on its own and under Dagster Pipes. Exit codes: 0 done, 2 bad input (one sentence on
 standard error), 1 anything else. An interrupted run goes on at its last committed round.
 
-Run folder: ``recipe.yaml`` ``data.msgpack`` ``outer/`` (the outer log) ``replicas/``
+Run folder: ``recipe.yaml`` ``data/`` ``outer/`` (the outer log) ``replicas/``
 ``metrics.jsonl`` ``checkpoint/`` and, last of all, ``composer.json``, which makes it complete.
 """
 
@@ -84,7 +84,7 @@ def train(recipe: TrainingRecipe, lake: Lake, run_dir: Path, pipes: Any = None) 
         write_recipe(recipe, run_dir)
         started = time.monotonic()
         data = _data(recipe, lake, run_dir)
-        counts = data.counts()
+        counts = {c: n for c, n in data.counts().items() if c in recipe.channels.weights()}
         _say(pipes, {"event": "data", **counts, "dropped": data.dropped})
         with (run_dir / METRICS).open("a", encoding="utf-8") as metrics:
             report = _replicas(recipe, lake, run_dir, metrics, pipes)
@@ -115,11 +115,9 @@ def train(recipe: TrainingRecipe, lake: Lake, run_dir: Path, pipes: Any = None) 
 
 
 def _data(recipe: TrainingRecipe, lake: Lake, run_dir: Path) -> TrainingData:
-    if (run_dir / DATA).is_file():
+    if TrainingData.is_complete(run_dir / DATA):
         return TrainingData.load(run_dir / DATA)
-    data = build(lake, load_tokenizer(resolve_model(recipe.model)), recipe)
-    data.save(run_dir / DATA)
-    return data
+    return build(lake, load_tokenizer(resolve_model(recipe.model)), recipe, run_dir / DATA)
 
 
 def _replicas(

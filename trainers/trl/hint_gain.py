@@ -4,14 +4,30 @@ Belongs here: which rows pass, and the statistics of it. Does not belong here: t
 themselves (``trainers.trl.base_pass``).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import quantiles
+from typing import Any
 
 import msgspec
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.training.data import TrainingData
+from composer_pipeline.training.data import Hint, TrainingData
 from composer_pipeline.training.recipe import TrainingRecipe
+
+
+class _Some(Sequence[Hint]):
+    """Some of the rows, each still read only when it is asked for."""
+
+    def __init__(self, rows: Sequence[Hint], chosen: Sequence[int]) -> None:
+        self._rows, self._chosen = rows, chosen
+
+    def __len__(self) -> int:
+        return len(self._chosen)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return _Some(self._rows, self._chosen[index])
+        return self._rows[self._chosen[index]]
 
 
 def gate(
@@ -27,8 +43,9 @@ def gate(
     """
     if "sdpo" not in recipe.channels.weights():
         return data, {}
-    kept = [hint for hint in data.hints if gains[hint.id] > 0]
-    values = sorted(gains[hint.id] for hint in data.hints)
+    ids = [hint.id for hint in data.hints]
+    kept = [i for i, name in enumerate(ids) if gains[name] > 0]
+    values = sorted(gains[name] for name in ids)
     numbers = {"hints_seen": float(len(values)), "hints_kept_share": len(kept) / len(values)}
     quarters = quantiles(values, n=4) if len(values) > 1 else values * 3
     numbers |= {f"hint_gain_p{25 * (i + 1)}": value for i, value in enumerate(quarters)}
@@ -40,4 +57,4 @@ def gate(
             f" {values[-1]:.3g} nats): set channels.sdpo.weight to 0, use a larger model, or"
             " train on them all the same with channels.sdpo.hint_gain: false"
         )
-    return msgspec.structs.replace(data, hints=kept), numbers
+    return msgspec.structs.replace(data, hints=_Some(data.hints, kept)), numbers

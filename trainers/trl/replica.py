@@ -3,7 +3,7 @@
 Belongs here: putting model, data and DiLoCo's callback together. Does not belong here: the
 loss (``trainers.trl.composer``) and the other processes (``trainers.trl.__main__``).
 
-Reads ``recipe.yaml`` and ``data.msgpack`` of the run folder and DiLoCo's place from the
+Reads ``recipe.yaml`` and ``data/`` of the run folder and DiLoCo's place from the
 environment. Prints one JSON object a line for each step and commit. Exits with 2 where the
 same command would fail again.
 """

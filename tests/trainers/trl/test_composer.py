@@ -242,7 +242,7 @@ def test_equal_weights_change_nothing_bit_for_bit(make, data, tiny_model):
 
 
 def test_a_weighted_channel_that_sees_nothing_fails_the_run(make, data, tiny_model):
-    flat = [msgspec.structs.replace(g, rewards=[0.5] * 4) for g in data.groups]
+    flat = [msgspec.structs.replace(g, rewards=[0.5] * len(g.rewards)) for g in data.groups]
     rows = msgspec.structs.replace(data, groups=flat)
     recipe = tiny_recipe(tiny_model, fail_after_empty_steps=1)
     with pytest.raises(EmptyChannel, match="channel grpo has weight 1 but no active token"):

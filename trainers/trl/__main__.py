@@ -36,6 +36,7 @@ from composer_pipeline.training.checkout import repo_root
 from composer_pipeline.training.data import TrainingData, build, require_rows
 from composer_pipeline.training.identity import dataset_digest
 from composer_pipeline.training.models import load_tokenizer, resolve_model
+from composer_pipeline.training.process import run_process
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.registry import validate
 from composer_pipeline.training.run import (
@@ -46,8 +47,19 @@ from composer_pipeline.training.run import (
     write_json,
     write_recipe,
 )
+from trainers.trl.base_scores import BaseScores
+from trainers.trl.hint_gain import gate
 
 RUN_ID = "run"
+#: What a step's line for people says, and how it calls it: each depends on the model.
+STEP_NUMBERS = {
+    "grpo_best_gain": "grpo best",
+    "grpo_worst_gain": "worst",
+    "sdpo_loss": "sdpo",
+    "dpo_loss": "dpo",
+    "sft_loss": "sft",
+    "grad_norm": "gradient",
+}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -86,6 +98,7 @@ def train(recipe: TrainingRecipe, lake: Lake, run_dir: Path, pipes: Any = None) 
         data = _data(recipe, lake, run_dir)
         counts = {c: n for c, n in data.counts().items() if c in recipe.channels.weights()}
         _say(pipes, {"event": "data", **counts, "dropped": data.dropped})
+        hints = _base_pass(recipe, data, run_dir, pipes)
         with (run_dir / METRICS).open("a", encoding="utf-8") as metrics:
             report = _replicas(recipe, lake, run_dir, metrics, pipes)
         from trainers.trl.checkpoint import write_checkpoint  # torch, only when there is a result
@@ -104,7 +117,10 @@ def train(recipe: TrainingRecipe, lake: Lake, run_dir: Path, pipes: Any = None) 
                 for r in report.rounds
             ],
             "restarts": {str(slot): n for slot, n in report.restarts.items()},
-            "metrics": summarise(recipe, run_dir, report.rounds, time.monotonic() - started),
+            "metrics": {
+                **hints,
+                **summarise(recipe, run_dir, report.rounds, time.monotonic() - started),
+            },
         }  # fmt: skip
         for folder in (run_dir / "checkpoint", run_dir):
             write_json(folder / RESULT, result)
@@ -118,6 +134,23 @@ def _data(recipe: TrainingRecipe, lake: Lake, run_dir: Path) -> TrainingData:
     if TrainingData.is_complete(run_dir / DATA):
         return TrainingData.load(run_dir / DATA)
     return build(lake, load_tokenizer(resolve_model(recipe.model)), recipe, run_dir / DATA)
+
+
+def _base_pass(
+    recipe: TrainingRecipe, data: TrainingData, run_dir: Path, pipes: Any
+) -> dict[str, float]:
+    """Let the base model score the rows in a process of its own; return the hint gate's numbers."""
+    run_process(
+        [sys.executable, "-m", "trainers.trl.base_pass", "--run-dir", str(run_dir)],
+        cwd=repo_root(),
+        env={},
+        what="the base pass",
+        on_event=lambda event: _say(pipes, event),
+    )
+    _, numbers = gate(recipe, data, BaseScores.load(run_dir).gains())
+    if numbers:
+        _say(pipes, {"event": "hints", **numbers})
+    return numbers
 
 
 def _replicas(
@@ -142,7 +175,7 @@ def _replicas(
             event = {"time": time.time(), **json.loads(line)}
             metrics.write(json.dumps(event) + "\n")
             metrics.flush()
-            if event["event"] == "step":
+            if event["event"] in ("step", "bad_step", "out_of_memory"):
                 _say(pipes, event)
 
     def on_round(report: RoundReport) -> None:
@@ -175,15 +208,23 @@ def _say(pipes: Any, event: dict[str, Any]) -> None:
 def sentence(event: dict[str, Any]) -> str:
     """Return an event of this command as one line for people."""
     if event["event"] == "step":
-        losses = ", ".join(
-            f"{channel} {event[f'{channel}_loss']:+.4f} ({event[f'{channel}_active']:g} active)"
-            for channel in ("grpo", "sdpo", "dpo")
-            if f"{channel}_loss" in event
+        said = ", ".join(
+            f"{name} {event[key]:+.4f}" for key, name in STEP_NUMBERS.items() if key in event
         )
-        return f"replica {event['slot']} step {event['step']}/{event['of']}: {losses}"
+        return f"replica {event['slot']} step {event['step']}/{event['of']}: {said}"
     if event["event"] == "round":
         included = ", ".join(map(str, event["included"]))
         return f"round {event['round']}/{event['of']} committed by replicas {included}"
+    if event["event"] == "bad_step":
+        return f"replica {event['slot']} step {event['step']}: dropped, {event['reason']}"
+    if event["event"] == "out_of_memory":
+        size = event["micro_batch_tokens"]
+        return f"replica {event['slot']}: out of memory, goes on with micro_batch_tokens {size}"
+    if event["event"] == "base":
+        return f"base model: {event['done']} of {event['of']} rows of {event['channel']} scored"
+    if event["event"] == "hints":
+        share, seen = event["hints_kept_share"], event["hints_seen"]
+        return f"hints: {share:.0%} of {seen:g} help the base model and are taught"
     if event["event"] == "data":
         dropped = sum(event["dropped"].values())
         return (

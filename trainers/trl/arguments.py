@@ -42,9 +42,9 @@ def arguments(recipe: TrainingRecipe, output_dir: Path) -> GRPOConfig:
         max_grad_norm=recipe.max_grad_norm,
         seed=recipe.seed,
         bf16=recipe.dtype == "bf16",
-        gradient_checkpointing=recipe.activation_checkpointing,
+        activation_checkpointing=recipe.activation_checkpointing,
         # The reentrant kind fails where a step has several forwards.
-        gradient_checkpointing_kwargs={"use_reentrant": False},
+        activation_checkpointing_kwargs={"use_reentrant": False},
         use_cpu=not cuda,
         dataloader_pin_memory=cuda,
         shuffle_dataset=False,

@@ -12,6 +12,7 @@ from typing import Any
 
 from safetensors import safe_open
 from safetensors.torch import save
+from torch import Tensor
 
 from composer_pipeline.files import replace
 from trainers.trl.channels.base import Channel
@@ -19,7 +20,8 @@ from trainers.trl.channels.base import Channel
 
 def save_state(file: Path, channels: Sequence[Channel[Any]], step: int) -> None:
     """Write the channels' states as they are after ``step`` steps of the run."""
-    tensors, numbers = {}, {}
+    tensors: dict[str, Tensor] = {}
+    numbers: dict[str, Any] = {}
     for channel in channels:
         own, numbers[channel.name] = channel.state()
         tensors |= {f"{channel.name}/{name}": tensor.contiguous() for name, tensor in own.items()}

@@ -117,11 +117,12 @@ class ComposerTrainer(GRPOTrainer):
 
     def _compute_loss(self, model: Any, inputs: Any) -> Tensor:
         """Run a step: leave its gradient in the parameters, return its loss without one."""
-        try:
-            loss = self._step_of_run()
-        except torch.OutOfMemoryError as error:
-            self._shrink(error)
-            loss = self._step_of_run()
+        loss = None
+        while loss is None:
+            try:
+                loss = self._step_of_run()
+            except torch.OutOfMemoryError as error:
+                self._shrink(error)  # raises the second time
         # The trainer calls backward on what is returned: a leaf that nothing depends on.
         return torch.full((), loss, device=self.accelerator.device, requires_grad=True)
 
@@ -232,7 +233,7 @@ class ComposerTrainer(GRPOTrainer):
         """
         done = self._skip + self.state.global_step
         for channel in self.channels:
-            channel.after_step(self.student, done)
+            channel.after_step(done)
         if done % self.recipe.diloco.inner_steps == 0:
             self._watch.end_of_round()
             if self._state_file is not None:
@@ -252,7 +253,7 @@ class _AfterStep(TrainerCallback):
 def peak_memory_mib() -> float:
     """Return the most memory that this process ever held: of its GPU, else its resident set."""
     if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated() / 2**20
+        return float(torch.cuda.max_memory_allocated()) / 2**20
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 
 

@@ -28,8 +28,9 @@ class Teacher(ABC):
     def states(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor]:
         """Return states (N, H), the tokens (N,) that they predict, and the head (V, H)."""
 
-    def follow(self, student: Student) -> None:
-        """Move after an optimizer step."""
+    def follow(self) -> None:
+        """Move after an optimizer step; most teachers stay."""
+        return
 
     def state(self) -> dict[str, Tensor]:
         """Return what a restart needs."""
@@ -37,6 +38,7 @@ class Teacher(ABC):
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
         """Restore :meth:`state`."""
+        return
 
 
 class Frozen(Teacher):
@@ -86,7 +88,7 @@ class Ema(Teacher):
             return states, ids, self._student.head.detach()
 
     @torch.no_grad()
-    def follow(self, student: Student) -> None:
+    def follow(self) -> None:
         """Take one step towards the student."""
         for name, parameter in self._trained().items():
             average = self._average[name]

@@ -49,9 +49,7 @@ def make(tiny_model, tokenizer, data, tmp_path):
     def build_trainer(recipe=None, rows=None, **options):
         recipe, rows = recipe or tiny_recipe(tiny_model), rows or data
         torch.manual_seed(0)
-        base = Student(
-            load_base(tiny_model, recipe), pad=tokenizer.pad_token_id, device="cpu"
-        )
+        base = Student(load_base(tiny_model, recipe), pad=tokenizer.pad_token_id, device="cpu")
         folder = tmp_path / f"run-{len(list(tmp_path.iterdir()))}"
         trainer = ComposerTrainer(
             model=load_base(tiny_model, recipe),

@@ -16,7 +16,7 @@ from composer_pipeline.testing.training import tiny_recipe
 pytestmark = pytest.mark.slow
 
 WEIGHTS = {"grpo": 0.7, "sdpo": 1.3, "dpo": 0.45, "sft": 0.3}
-BETA_DPO, BETA_JSD, TEMPERATURE, THRESHOLD = 0.3, 0.35, 1.4, 0.5
+BETA_DPO, BETA_JSD, TEMPERATURE, THRESHOLD = 0.3, 0.35, 1.4, 0.01
 
 
 @pytest.fixture(scope="module")
@@ -101,12 +101,11 @@ def flat(model):
     return torch.cat([p.grad.double().flatten() for p in model.parameters() if p.requires_grad])
 
 
-@pytest.mark.parametrize("shaken", [0.05, 0.4])
-def test_the_gradient_of_a_step_is_that_of_the_formulas(make, recipe, uneven, shake, shaken):
+def test_the_gradient_of_a_step_is_that_of_the_formulas(make, recipe, uneven, shake):
     trainer = make(recipe, uneven)
-    shake(trainer, shaken)
+    shake(trainer)
     found = {}
-    for limit in (1_000_000, 1500, 900, 64):
+    for limit in (1_000_000, 900, 64):  # a window in one forward, in some, a row at a time
         trainer._micro_batch_tokens = limit
         total = float(trainer._compute_loss(trainer.model, {}).detach())
         found[limit] = (total, flat(trainer.model))
@@ -131,8 +130,7 @@ def test_the_gradient_of_a_step_is_that_of_the_formulas(make, recipe, uneven, sh
     want.backward()
     gradient = flat(model)
     assert gradient.norm() > 1e-3
-    if shaken > 0.1:  # the off-policy mask is at work
-        assert seen["grpo"].numbers["masked"] > 0
+    assert 0 < seen["grpo"].numbers["masked"] < 0.5  # the off-policy mask is at work
     for limit, (total, other) in found.items():
         assert total == pytest.approx(float(want.detach()), rel=1e-5), limit
         assert (other - gradient).norm() / gradient.norm() < 1e-5, limit
@@ -141,14 +139,15 @@ def test_the_gradient_of_a_step_is_that_of_the_formulas(make, recipe, uneven, sh
     assert max(apart) < 1e-5, apart
 
 
-@pytest.mark.parametrize("channel", WEIGHTS)
-def test_each_channel_moves_the_oracle_by_its_weight(make, recipe, uneven, shake, channel):
-    """Dropping a weight changes the whole step, so the test above holds every channel."""
+def test_each_weight_is_held_by_the_test_above(make, recipe, uneven, shake):
+    """A hundredth of a channel's weight moves the whole step by more than that test allows."""
     trainer = make(recipe, uneven)
-    shake(trainer, 0.05)
+    shake(trainer)
     trainer._compute_loss(trainer.model, {})
     whole = flat(trainer.model)
-    mine = next(c for c in trainer.channels if c.name == channel)
-    mine.weight *= 1.01
-    trainer._compute_loss(trainer.model, {})
-    assert (flat(trainer.model) - whole).norm() / whole.norm() > 1e-5
+    assert [channel.name for channel in trainer.channels] == list(WEIGHTS)
+    for channel in trainer.channels:
+        channel.weight *= 1.01
+        trainer._compute_loss(trainer.model, {})
+        assert (flat(trainer.model) - whole).norm() / whole.norm() > 1e-5, channel.name
+        channel.weight /= 1.01

@@ -65,7 +65,7 @@ class Channel(ABC, Generic[R]):
         """Return a micro-batch's share of the window's unweighted loss, and note its numbers."""
 
     def finish(self, window: Sequence[R]) -> dict[str, float]:
-        """Return the window's numbers under ``<name>_…``; always ``loss`` and ``active``."""
+        """Return the window's numbers under ``<name>_…``; ``active`` counts what it trained on."""
         return {f"{self.name}_{key}": float(value) for key, value in self.numbers.items()}
 
     def split(self, window: Sequence[R], limit: int) -> list[list[R]]:
@@ -76,8 +76,9 @@ class Channel(ABC, Generic[R]):
         """Start the numbers of a window."""
         self.numbers = defaultdict(float, loss=0.0, active=0.0)
 
-    def after_step(self, student: Student, step: int) -> None:
-        """Called once the optimizer has made step ``step`` and a round's state is adopted."""
+    def after_step(self, step: int) -> None:
+        """Called once the optimizer has made ``step`` steps and a round's state is adopted."""
+        return
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return what a restart needs besides the parameters: tensors and plain numbers."""
@@ -85,3 +86,4 @@ class Channel(ABC, Generic[R]):
 
     def load_state(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
         """Restore :meth:`state`."""
+        return

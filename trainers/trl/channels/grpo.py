@@ -105,8 +105,19 @@ class Grpo(Channel[Answer]):
         batch = self._batch(student, rows)
         loss, logps = self._trl_loss(batch)
         self._note(batch, logps.detach(), rows, window)
-        self.numbers["loss"] += float(loss.detach())
         return loss
+
+    def finish(self, window: Sequence[Answer]) -> dict[str, float]:
+        """Return the numbers; the value of the loss at ratio 1 says nothing of the model.
+
+        ``best_gain`` and ``worst_gain`` are log p now minus ``…_logp_before``, means over groups.
+        """
+        for side in ("best", "worst"):
+            if f"{side}_logp" in self.numbers:
+                before = self.numbers[f"{side}_logp_before"]
+                self.numbers[f"{side}_gain"] = self.numbers[f"{side}_logp"] - before
+        self.numbers.pop("loss")
+        return super().finish(window)
 
     def _batch(self, student: Student, rows: Sequence[Answer]) -> dict[str, Tensor]:
         """Return TRL's batch; the advantages hold what its normaliser lacks."""

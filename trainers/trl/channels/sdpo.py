@@ -114,9 +114,9 @@ class Sdpo(Channel[Hint]):
             now = token_logps(states.detach(), student.head.detach(), ids)
         return importance_ratio(now, now.new_tensor(old), clip=self._options.importance_clip)
 
-    def after_step(self, student: Student, step: int) -> None:
+    def after_step(self, step: int) -> None:
         """Move teacher and schedule."""
-        self._teacher.follow(student)
+        self._teacher.follow()
         if self._options.divergence == "taid":
             self._taid.update(self.numbers["loss"], step)
 
@@ -127,4 +127,4 @@ class Sdpo(Channel[Hint]):
     def load_state(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
         """Go on with them."""
         self._teacher.load_state(tensors)
-        self._taid.load_state(numbers["taid"])
+        self._taid.load_state_dict(numbers["taid"])

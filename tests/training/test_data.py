@@ -146,7 +146,7 @@ def test_a_hinted_prompt_keeps_the_response_ids(tokenizer, tmp_path, last):
         "action": [call("Read", file_path="x.py")], "span_call": 0, "source": "tool_error",
     }  # fmt: skip
     lake.write("dataset_hints", [row], split="train")
-    recipe = tiny_recipe("m", channels={"grpo": {"weight": 0}, "dpo": {"weight": 0}})
+    recipe = tiny_recipe("m", channels={c: {"weight": 0} for c in ("grpo", "dpo", "sft")})
     (hint,) = build(lake, tokenizer, recipe, tmp_path / "data").hints
     teacher = tokenizer.decode(hint.teacher_prompt_ids)
     assert "No such file." in teacher
@@ -208,7 +208,7 @@ def test_the_target_is_the_consensus_unless_it_is_the_failing_action(tokenizer, 
     rows = [{k: v for k, v in r.items() if k != "split"} for r in lake.rows("dataset_groups")]
     rows[1]["consensus"] = lake.rows("dataset_hints")[1]["action"]
     lake.write("dataset_groups", rows[:2], split="train")  # no teacher was asked about the third
-    recipe = tiny_recipe("m", channels={"grpo": {"weight": 0}, "dpo": {"weight": 0}})
+    recipe = tiny_recipe("m", channels={c: {"weight": 0} for c in ("grpo", "dpo", "sft")})
     hints = build(lake, tokenizer, recipe, tmp_path / "data").hints
     assert ["src/alder.py" in tokenizer.decode(h.target_ids) for h in hints] == [True, False, False]
     assert [len(h.target_ids) for h in hints[1:]] == [0, 0]

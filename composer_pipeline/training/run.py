@@ -11,7 +11,6 @@ interrupted it goes on from its last committed round.
 
 import json
 import os
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,11 +25,13 @@ from composer_pipeline.lake import Lake
 from composer_pipeline.reports import Progress, Report
 from composer_pipeline.training.checkout import repo_root
 from composer_pipeline.training.data import require_rows
-from composer_pipeline.training.identity import fingerprint
 from composer_pipeline.training.models import SMOLLM2
 from composer_pipeline.training.process import run_process
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.registry import validate
+from composer_pipeline.training.runs.events import read
+from composer_pipeline.training.runs.folder import set_aside
+from composer_pipeline.training.runs.identity import fingerprint
 
 RECIPE, DATA, METRICS, RESULT = "recipe.yaml", "data", "metrics.jsonl", "composer.json"
 #: The numbers of a channel that say whether it gets anywhere, at the first and last round.
@@ -113,15 +114,15 @@ def train(
         recipe: a recipe, or the path of its YAML file.
         run_root: folder of all runs.
         progress: called as (label, steps done by all replicas, their total).
-        force: delete a run of the same inputs and train again.
+        force: train again; a run of the same inputs is moved aside to ``<folder>.<n>``.
 
     Raises:
         InputError: as in :func:`prepare`, or what the trainer itself refuses.
-        ComposerError: training failed; names the run folder.
+        ComposerError: training failed, or another process trains in the run's folder; names it.
     """
     run = prepare(lake, recipe, run_root)
     if force:
-        shutil.rmtree(run.run_dir)
+        set_aside(run.run_dir)
         run = prepare(lake, recipe, run_root)
     if not run.complete:
         _execute(run, progress)
@@ -167,18 +168,24 @@ def write_recipe(recipe: TrainingRecipe, run_dir: Path) -> None:
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write indented JSON so that it appears whole or not at all."""
-    replace(path, json.dumps(value, indent=1))
+    replace(path, json.dumps(value, indent=1, allow_nan=False))
 
 
 def read_steps(run_dir: Path) -> dict[tuple[int, int], dict[str, float]]:
-    """Return the numbers of each (slot, step); a step that was repeated counts once."""
+    """Return the numbers of each (slot, step); a step that was repeated counts once.
+
+    A number that was not finite is left out (``training.runs.events``).
+    """
     steps = {}
-    for line in (run_dir / METRICS).read_text(encoding="utf-8").splitlines():
-        event = json.loads(line)
-        if event["event"] == "step":
-            numbers = {k: float(v) for k, v in event.items() if k not in _PLACE}
+    for event in read(run_dir / METRICS):
+        if event.get("event") == "step":
+            numbers = {k: float(v) for k, v in event.items() if _is_number(k, v)}
             steps[event["slot"], event["step"]] = numbers
     return steps
+
+
+def _is_number(name: str, value: object) -> bool:
+    return name not in _PLACE and isinstance(value, (int, float))
 
 
 def summarise(
@@ -211,6 +218,7 @@ def summarise(
     return {
         **numbers,
         "rounds": len(rounds),
+        "rounds_merged": sum(bool(round_.included) for round_ in rounds),
         "rounds_with_all_replicas": everybody,
         "replicas": replicas,
         "steps": recipe.steps,

@@ -206,12 +206,17 @@ def test_the_target_is_the_consensus_unless_it_is_the_failing_action(tokenizer, 
     lake = Lake(tmp_path)
     write_dataset(lake, rows=3)
     rows = [{k: v for k, v in r.items() if k != "split"} for r in lake.rows("dataset_groups")]
-    rows[1]["consensus"] = lake.rows("dataset_hints")[1]["action"]
-    lake.write("dataset_groups", rows[:2], split="train")  # no teacher was asked about the third
+    told = [{k: v for k, v in r.items() if k != "split"} for r in lake.rows("dataset_hints")]
+    rows[1]["consensus"] = told[1]["action"]
+    lake.write("dataset_groups", rows[:2], split="train")  # no teacher was asked about the others
+    told.append({**told[2], "state_id": "own", "recovery": [call("Read", file_path="own.py")]})
+    told[0]["recovery"] = told[3]["recovery"]  # the consensus goes first
+    lake.write("dataset_hints", told, split="train")
     recipe = tiny_recipe("m", channels={c: {"weight": 0} for c in ("grpo", "dpo", "sft")})
     hints = build(lake, tokenizer, recipe, tmp_path / "data").hints
-    assert ["src/alder.py" in tokenizer.decode(h.target_ids) for h in hints] == [True, False, False]
-    assert [len(h.target_ids) for h in hints[1:]] == [0, 0]
+    assert ["src/alder.py" in tokenizer.decode(h.target_ids) for h in hints] == [True, *[False] * 3]
+    assert [len(h.target_ids) for h in hints[1:3]] == [0, 0]
+    assert "own.py" in tokenizer.decode(hints[3].target_ids)
     groups = build(lake, tokenizer, tiny_recipe("m"), tmp_path / "other").groups
     assert hints[0].target_ids in groups[0].completions
 

@@ -8,7 +8,6 @@ A killed pass goes on with the parts that are missing. Imports no TRL.
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.training.data import Group, Hint, Pair, TrainingData
 from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import TrainingRecipe
+from composer_pipeline.training.runs.events import line
 from trainers.trl.base_scores import BaseScores, parts, write
 from trainers.trl.batches import Row, micro_batches
 from trainers.trl.loading import load_base
@@ -54,7 +54,7 @@ def main() -> int:
 
 def say(channel: str, done: int, of: int) -> None:
     """Print an event."""
-    print(json.dumps({"event": "base", "channel": channel, "done": done, "of": of}), flush=True)
+    print(line({"event": "base", "channel": channel, "done": done, "of": of}), flush=True)
 
 
 @torch.no_grad()

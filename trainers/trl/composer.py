@@ -98,7 +98,9 @@ class ComposerTrainer(GRPOTrainer):
             device=self.accelerator.device,
             autocast=self.accelerator.autocast,
         )
-        self.channels: list[Channel[Any]] = channels_of(self, data, base, slot)
+        self.channels: list[Channel[Any]] = channels_of(
+            recipe, data, base, self.student, self.trl_loss, slot
+        )
         if skip_steps and state_file is not None:
             load_state(state_file, self.channels, skip_steps)
         self._watch = Watch(

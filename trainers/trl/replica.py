@@ -4,12 +4,12 @@ Belongs here: putting model, data and DiLoCo's callback together. Does not belon
 loss (``trainers.trl.composer``) and the other processes (``trainers.trl.__main__``).
 
 Reads ``recipe.yaml`` and ``data/`` of the run folder and DiLoCo's place from the
-environment. Prints one JSON object a line for each step and commit. Exits with 2 where the
-same command would fail again.
+environment. Prints one JSON object a line for each step and commit. Exit codes are those of
+``diloco.supervisor``: 2 for bad input and a channel that does nothing, 4 for what would fail
+again (too many bad steps, a full disk), 1 for what another start may get past.
 """
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,18 @@ from typing import Any
 import torch
 
 from composer_pipeline.diloco.callback import DiLoCoCallback
-from composer_pipeline.errors import InputError
+from composer_pipeline.diloco.log import OuterLogError
+from composer_pipeline.diloco.supervisor import (
+    EXIT_BAD_INPUT,
+    EXIT_WOULD_REPEAT,
+    end_with_supervisor,
+)
+from composer_pipeline.errors import ComposerError, InputError
+from composer_pipeline.files import out_of_space
 from composer_pipeline.training.data import TrainingData
 from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import TrainingRecipe
+from composer_pipeline.training.runs.events import line
 from trainers.trl.base_scores import BaseScores
 from trainers.trl.composer import ComposerTrainer
 from trainers.trl.gradients import DeadChannel
@@ -33,11 +41,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run-dir", type=Path, required=True)
     run_dir = parser.parse_args().run_dir
+    end_with_supervisor()
     try:
-        train(run_dir)
-    except (InputError, DeadChannel) as error:
+        with out_of_space(f"run folder {run_dir}"):
+            train(run_dir)
+    except ComposerError as error:
         print(f"error: {error}", flush=True)
-        return 2
+        if isinstance(error, InputError | DeadChannel):
+            return EXIT_BAD_INPUT
+        # The other replicas may bring back what is missing in the log.
+        return 1 if isinstance(error, OuterLogError) else EXIT_WOULD_REPEAT
     return 0
 
 
@@ -82,7 +95,7 @@ def train(run_dir: Path) -> None:
 
 def emit(kind: str, numbers: dict[str, Any]) -> None:
     """Print one event for the supervisor, which tails this process's output."""
-    print(json.dumps({"event": kind, **numbers}), flush=True)
+    print(line({"event": kind, **numbers}), flush=True)
 
 
 if __name__ == "__main__":

@@ -201,7 +201,7 @@ def _hint(windows: Windows, row: _Row, consensus: list[Any] | None) -> Hint:
     start, length = windows.span(window, tools, action, call)
     teacher = windows.prompt_ids(windows.hinted(window, row["hint"].strip()), tools)
     prompt = windows.prompt_ids(window, tools)
-    target = _target(windows, window, tools, response, consensus)
+    target = _target(windows, window, tools, response, consensus, row["recovery"])
     return Hint(row["state_id"], prompt, teacher, response, start, length, target)
 
 

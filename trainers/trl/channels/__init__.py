@@ -4,32 +4,43 @@ Belongs here: building them for a trainer. Does not belong here: the step that r
 (``trainers.trl.composer``).
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from composer_pipeline.training.data import TrainingData, loss_factors
+from composer_pipeline.training.recipe import TrainingRecipe
 from trainers.trl.base_scores import BaseScores
 from trainers.trl.channels.base import Channel
-from trainers.trl.channels.grpo import Grpo, mean_length
+from trainers.trl.channels.grpo import Grpo, TrlLoss, mean_length
 from trainers.trl.channels.preference import Dpo, Sft
 from trainers.trl.channels.sdpo import Sdpo
 from trainers.trl.streams import planned, rows_of
+from trainers.trl.student import Student
 from trainers.trl.teachers import teacher
-
-if TYPE_CHECKING:
-    from trainers.trl.composer import ComposerTrainer
 
 __all__ = ["Channel", "channels_of"]
 
 
 def channels_of(
-    trainer: "ComposerTrainer", data: TrainingData, base: BaseScores, slot: int
+    recipe: TrainingRecipe,
+    data: TrainingData,
+    base: BaseScores,
+    student: Student,
+    trl_loss: TrlLoss,
+    slot: int,
 ) -> list[Channel[Any]]:
-    """Return the weighted channels of a trainer's recipe, in the order of their work.
+    """Return the weighted channels of a recipe, in the order of their work.
+
+    Args:
+        recipe: weights and options.
+        data: rows.
+        base: what the base model thinks of them.
+        student: the model that is trained.
+        trl_loss: TRL's loss of a batch of answers.
+        slot: 0-based replica.
 
     Raises:
         InputError: a weighted channel has no row.
     """
-    recipe = trainer.recipe
     built: list[Channel[Any]] = []
     for name, weight in recipe.channels.weights().items():
         rows = rows_of(data, name)
@@ -39,7 +50,7 @@ def channels_of(
             built.append(
                 Grpo(
                     *given,
-                    trl_loss=trainer.trl_loss,
+                    trl_loss=trl_loss,
                     limit=recipe.data.max_completion_tokens,
                     length=mean_length(data.groups),
                     threshold=recipe.channels.grpo.off_policy_threshold,
@@ -52,7 +63,7 @@ def channels_of(
                 Sdpo(
                     *given,
                     options=options,
-                    teacher=teacher(options.teacher, trainer.student, ema_rate=options.ema_rate),
+                    teacher=teacher(options.teacher, student, ema_rate=options.ema_rate),
                     steps=recipe.steps,
                     gains=base.gains(),
                     base_logps=base.failed(),

@@ -11,7 +11,7 @@ from tests.places import ROOT
 def test_the_shipped_recipes_load(name):
     recipe = TrainingRecipe.load(ROOT / "recipes" / "train" / f"{name}.yaml")
     assert recipe.name == name
-    assert set(recipe.channels.weights()) == {"grpo", "sdpo", "dpo"}
+    assert set(recipe.channels.weights()) == {"grpo", "sdpo", "dpo", "sft"}
     assert recipe.steps == recipe.diloco.rounds * recipe.diloco.inner_steps
 
 
@@ -21,8 +21,10 @@ def test_the_shipped_recipes_load(name):
         ("name: x\nlearning_rat: 1", "learning_rat"),
         ("name: x\nlora: {r: -1}", "lora.r"),
         ("name: x\nlora: {targets: [lm_head]}", "lm_head"),
-        ("name: x\nlora: {r: 0}", "frozen"),
-        ("name: x\nchannels: {grpo: {weight: 0}, sdpo: {weight: 0}, dpo: {weight: 0}}", "weight 0"),
+        (
+            "name: x\nchannels: {grpo: {weight: 0}, sdpo: {weight: 0}, dpo: {weight: 0}, sft: {weight: 0}}",
+            "weight 0",
+        ),
         ("name: x\nchannels: {sdpo: {weight: -1}}", "channels.sdpo.weight"),
         ("name: x\ndiloco: {replicas: 1, min_quorum: 2}", "min_quorum 2 exceeds"),
         ("name: x\ngradient_accumulation_steps: 3", "gradient_accumulation_steps"),

@@ -52,17 +52,9 @@ from composer_pipeline.training.runs.folder import alone
 from composer_pipeline.training.runs.identity import dataset_digest
 from trainers.trl.base_scores import BaseScores
 from trainers.trl.hint_gain import gate
+from trainers.trl.sentences import sentence
 
 RUN_ID = "run"
-#: What a step's line for people says, and how it calls it: each depends on the model.
-STEP_NUMBERS = {
-    "grpo_best_gain": "grpo best",
-    "grpo_worst_gain": "worst",
-    "sdpo_loss": "sdpo",
-    "dpo_loss": "dpo",
-    "sft_loss": "sft",
-    "grad_norm": "gradient",
-}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -228,42 +220,6 @@ def _say(pipes: Any, event: dict[str, Any]) -> None:
         line = sentence(event)
         print(f"  {line}", flush=True)
         pipes.log.info(line)
-
-
-def sentence(event: dict[str, Any]) -> str:
-    """Return an event of this command as one line for people."""
-    if event["event"] == "step":
-        losses = ", ".join(
-            f"{channel} {event[f'{channel}_loss']:+.4f} ({event[f'{channel}_active']:g} active)"
-            for channel in ("grpo", "sdpo", "dpo")
-            if event.get(f"{channel}_loss") is not None
-        )
-        if odd := event.get("non_finite"):
-            losses += f" not finite: {', '.join(odd)}"
-        return f"replica {event['slot']} step {event['step']}/{event['of']}: {losses}"
-    if event["event"] == "round":
-        included = ", ".join(map(str, event["included"]))
-        if not event["merged"]:
-            why = "; ".join(f"replica {slot}: {why}" for slot, why in event["rejected"].items())
-            return f"round {event['round']}/{event['of']} merged nothing ({why})"
-        return f"round {event['round']}/{event['of']} committed by replicas {included}"
-    if event["event"] == "bad_step":
-        return f"replica {event['slot']} step {event['step']}: dropped, {event['reason']}"
-    if event["event"] == "out_of_memory":
-        size = event["micro_batch_tokens"]
-        return f"replica {event['slot']}: out of memory, goes on with micro_batch_tokens {size}"
-    if event["event"] == "base":
-        return f"base model: {event['done']} of {event['of']} rows of {event['channel']} scored"
-    if event["event"] == "hints":
-        share, seen = event["hints_kept_share"], event["hints_seen"]
-        return f"hints: {share:.0%} of {seen:g} help the base model and are taught"
-    if event["event"] == "data":
-        dropped = sum(event["dropped"].values())
-        return (
-            f"{event.get('grpo', 0)} groups, {event.get('sdpo', 0)} hints and"
-            f" {event.get('dpo', 0)} pairs fit their windows, {dropped} rows dropped"
-        )
-    return f"done: {event['run_dir']}"
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from trainers.trl import batches
 from trainers.trl.base_pass import score
 from trainers.trl.batches import Row, backbone_and_head, micro_batches, response_states
 from trainers.trl.gradients import BadSteps, DeadChannel
+from trainers.trl.sentences import sentence
 from trainers.trl.student import Student
 
 pytestmark = pytest.mark.slow
@@ -423,11 +424,9 @@ def test_trl_still_has_what_we_build_on():
 
 
 def test_events_read_as_sentences():
-    from trainers.trl.__main__ import sentence
-
     step = {"event": "step", "slot": 1, "step": 2, "of": 6, "dpo_loss": 0.5, "grad_norm": 2.0}
     assert sentence(step) == "replica 1 step 2/6: dpo +0.5000, gradient +2.0000"
     bad = {"event": "bad_step", "slot": 0, "step": 3, "of": 6, "reason": "channel dpo: loss (nan)"}
     assert sentence(bad) == "replica 0 step 3: dropped, channel dpo: loss (nan)"
-    committed = {"event": "round", "round": 1, "of": 2, "included": [0, 1]}
+    committed = {"event": "round", "round": 1, "of": 2, "included": [0, 1], "merged": True}
     assert sentence(committed) == "round 1/2 committed by replicas 0, 1"

@@ -52,7 +52,7 @@ def test_two_processes_commit_every_round_and_leave_a_checkpoint(finished):
     composer = json.loads((result.run_dir / "composer.json").read_text())
     assert [c["included"] for c in composer["commits"]] == [[0, 1], [0, 1]]
     assert composer["rows"] == {"grpo": 8, "sdpo": 8, "dpo": 8, "sft": 8}
-    assert 0 < metrics["hints_kept_share"] <= 1
+    assert 0 <= metrics["hints_kept_share"] <= 1
     assert metrics["grpo_best_gain_last"] > metrics["grpo_worst_gain_last"]
     assert metrics["sft_loss_last"] < metrics["sft_loss_first"]
     steps = read_steps(result.run_dir)

@@ -36,6 +36,13 @@ from composer_pipeline.training.trainer import Merger, Trainer
 
 RECIPE, DATA, METRICS, RESULT = "recipe.yaml", "data", "metrics.jsonl", "composer.json"
 CHECKPOINT, MERGED = "checkpoint", "merged"
+#: The numbers of a channel that say whether it gets anywhere, at the first and last round.
+PROGRESS: dict[str, tuple[str, ...]] = {
+    "grpo": ("grpo_best_gain", "grpo_worst_gain"),
+    "sdpo": ("sdpo_loss",),
+    "dpo": ("dpo_loss", "dpo_accuracy"),
+    "sft": ("sft_loss",),
+}
 #: What else a metric line says besides numbers of channels.
 _PLACE = frozenset({"event", "time", "slot", "step", "of"})
 
@@ -249,24 +256,28 @@ def _is_number(name: str, value: object) -> bool:
 def summarise(
     recipe: TrainingRecipe, run_dir: Path, rounds: Sequence[_Round], seconds: float
 ) -> dict[str, float]:
-    """Return a run's numbers: losses of the first and last round, active counts, rounds.
+    """Return a run's numbers: those of the first and last round, totals, rounds.
 
-    Losses are means over the steps of all replicas in that round, since a single step has
-    few rows; active counts are sums over the whole run (tokens for GRPO and SDPO, pairs for
-    DPO).
+    ``<key>_first`` and ``<key>_last`` are means over the steps of all replicas in that round,
+    since a single step has few rows; ``<channel>_active`` is a sum over the whole run (tokens,
+    for DPO pairs). Every one depends on the model.
     """
     steps = read_steps(run_dir)
     inner = recipe.diloco.inner_steps
     numbers: dict[str, float] = {}
     for channel in recipe.channels.weights():
-        for name, first in (("first", 1), ("last", recipe.steps - inner + 1)):
-            window = range(first, first + inner)
-            loss = f"{channel}_loss"
-            losses = [v[loss] for (_, s), v in steps.items() if s in window and loss in v]
-            if losses:
-                numbers[f"{channel}_loss_{name}"] = sum(losses) / len(losses)
+        for key in PROGRESS[channel]:
+            for name, first in (("first", 1), ("last", recipe.steps - inner + 1)):
+                window = range(first, first + inner)
+                values = [v[key] for (_, s), v in steps.items() if s in window and key in v]
+                if values:
+                    numbers[f"{key}_{name}"] = sum(values) / len(values)
         active = f"{channel}_active"
-        numbers[active] = sum(v[active] for v in steps.values() if active in v)
+        numbers[active] = sum(v.get(active, 0.0) for v in steps.values())
+    for key in ("tokens", "peak_memory_mib"):
+        values = [v[key] for v in steps.values() if key in v]
+        if values:
+            numbers[key] = max(values) if key == "peak_memory_mib" else sum(values)
     replicas = recipe.diloco.replicas
     everybody = sum(len(round_.included) == replicas for round_ in rounds)
     return {

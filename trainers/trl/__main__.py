@@ -31,6 +31,7 @@ from composer_pipeline.diloco.supervisor import (
     RoundReport,
     Supervisor,
     SupervisorReport,
+    supervised,
 )
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.files import out_of_space, writing
@@ -38,6 +39,7 @@ from composer_pipeline.lake import Lake
 from composer_pipeline.training.checkout import repo_root
 from composer_pipeline.training.data import TrainingData, build, require_rows
 from composer_pipeline.training.models import load_tokenizer, resolve_model
+from composer_pipeline.training.process import run_process
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.registry import validate
 from composer_pipeline.training.run import (
@@ -60,10 +62,13 @@ from composer_pipeline.training.runs.identity import (
     simulated_rows,
     versions,
 )
+from trainers.trl.base_scores import BaseScores
 from trainers.trl.checkpoints.adapters import check_start
+from trainers.trl.hint_gain import gate
+from trainers.trl.sentences import sentence
 
 RUN_ID = "run"
-#: Replicas load what this process has found: the same commit of a Hub id for all of them.
+#: Children load what this process has found: the same commit of a Hub id for all of them.
 OFFLINE = {"HF_HUB_OFFLINE": "1"}
 
 
@@ -105,9 +110,11 @@ def train(recipe: TrainingRecipe, lake: Lake, run_dir: Path, pipes: Any = None) 
         check_start(recipe, found["model"])
         write_recipe(recipe, run_dir)
         started, digest = time.monotonic(), dataset_digest(lake, recipe)
-        data = _data(recipe, lake, run_dir)
+        resolved = resolve_model(recipe.model)  # also where the data are there: children look here
+        data = _data(recipe, lake, run_dir, resolved)
         counts = {c: n for c, n in data.counts().items() if c in recipe.channels.weights()}
         _say(pipes, {"event": "data", **counts, "dropped": data.dropped})
+        hints = _base_pass(recipe, data, run_dir, pipes)
         with events.appending(run_dir / METRICS) as metrics:
             report = _replicas(recipe, digest, run_dir, metrics, pipes)
         require_merged(report.rounds)
@@ -129,7 +136,10 @@ def train(recipe: TrainingRecipe, lake: Lake, run_dir: Path, pipes: Any = None) 
                 for r in report.rounds
             ],
             "restarts": {str(slot): n for slot, n in report.restarts.items()},
-            "metrics": summarise(recipe, run_dir, report.rounds, time.monotonic() - started),
+            "metrics": {
+                **hints,
+                **summarise(recipe, run_dir, report.rounds, time.monotonic() - started),
+            },
         }  # fmt: skip
         _write_checkpoint(recipe, run_dir, result)
         write_json(run_dir / RESULT, result)
@@ -173,10 +183,27 @@ def _write_checkpoint(recipe: TrainingRecipe, run_dir: Path, result: dict[str, A
     )
 
 
-def _data(recipe: TrainingRecipe, lake: Lake, run_dir: Path) -> TrainingData:
+def _data(recipe: TrainingRecipe, lake: Lake, run_dir: Path, resolved: str) -> TrainingData:
     if TrainingData.is_complete(run_dir / DATA):
         return TrainingData.load(run_dir / DATA)
-    return build(lake, load_tokenizer(resolve_model(recipe.model)), recipe, run_dir / DATA)
+    return build(lake, load_tokenizer(resolved), recipe, run_dir / DATA)
+
+
+def _base_pass(
+    recipe: TrainingRecipe, data: TrainingData, run_dir: Path, pipes: Any
+) -> dict[str, float]:
+    """Let the base model score the rows in a process of its own; return the hint gate's numbers."""
+    run_process(
+        [sys.executable, "-m", "trainers.trl.base_pass", "--run-dir", str(run_dir)],
+        cwd=repo_root(),
+        env={**OFFLINE, **supervised()},
+        what="the base pass",
+        on_event=lambda event: _say(pipes, event),
+    )
+    _, numbers = gate(recipe, data, BaseScores.load(run_dir).gains())
+    if numbers:
+        _say(pipes, {"event": "hints", **numbers})
+    return numbers
 
 
 def _replicas(
@@ -246,32 +273,6 @@ def _say(pipes: Any, event: dict[str, Any]) -> None:
         line = sentence(event)
         print(f"  {line}", flush=True)
         pipes.log.info(line)
-
-
-def sentence(event: dict[str, Any]) -> str:
-    """Return an event of this command as one line for people."""
-    if event["event"] == "step":
-        losses = ", ".join(
-            f"{channel} {event[f'{channel}_loss']:+.4f} ({event[f'{channel}_active']:g} active)"
-            for channel in ("grpo", "sdpo", "dpo")
-            if event.get(f"{channel}_loss") is not None
-        )
-        if odd := event.get("non_finite"):
-            losses += f" not finite: {', '.join(odd)}"
-        return f"replica {event['slot']} step {event['step']}/{event['of']}: {losses}"
-    if event["event"] == "round":
-        included = ", ".join(map(str, event["included"]))
-        if not event.get("merged", True):
-            why = "; ".join(f"replica {slot}: {why}" for slot, why in event["rejected"].items())
-            return f"round {event['round']}/{event['of']} merged nothing ({why})"
-        return f"round {event['round']}/{event['of']} committed by replicas {included}"
-    if event["event"] == "data":
-        dropped = sum(event["dropped"].values())
-        return (
-            f"{event.get('grpo', 0)} groups, {event.get('sdpo', 0)} hints and"
-            f" {event.get('dpo', 0)} pairs fit their windows, {dropped} rows dropped"
-        )
-    return f"done: {event['run_dir']}"
 
 
 @contextmanager

@@ -13,8 +13,18 @@ from composer_pipeline.training.recipe import TrainingRecipe
 
 
 def load_base(resolved: str, recipe: TrainingRecipe) -> Any:
-    """Load a resolved model, bare, in float32: the precision in which replicas are compared."""
-    return AutoModelForCausalLM.from_pretrained(resolved, dtype=torch.float32)
+    """Load a resolved model, bare.
+
+    ``dtype: bf16`` loads bf16 weights where only an adapter is trained; PEFT keeps the adapter
+    in float32. A model whose every parameter is trained stays in float32 and computes under
+    autocast: bf16 cannot hold small updates.
+    """
+    half = recipe.dtype == "bf16" and recipe.lora.r > 0
+    return AutoModelForCausalLM.from_pretrained(
+        resolved,
+        dtype=torch.bfloat16 if half else torch.float32,
+        attn_implementation=recipe.attention,
+    )
 
 
 def lora_config(recipe: TrainingRecipe) -> Any:

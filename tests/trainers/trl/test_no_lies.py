@@ -12,8 +12,9 @@ from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.testing.training import tiny_recipe
 from composer_pipeline.training.run import RECIPE, prepare, train
 from composer_pipeline.training.runs.folder import alone
-from trainers.trl.__main__ import require_merged, sentence
+from trainers.trl.__main__ import require_merged
 from trainers.trl.__main__ import train as train_here
+from trainers.trl.sentences import sentence
 
 
 def round_of(number, included=(), rejected=None):

@@ -8,6 +8,7 @@ An answer is one action from one state: nothing runs it, and no later state foll
 """
 
 import copy
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -105,6 +106,4 @@ def reader(tokenizer: Any) -> Any:
 
 def _number(text: str) -> int:
     """Return a seed that is a function of the text alone."""
-    import hashlib
-
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")

@@ -101,7 +101,7 @@ def test_the_model_samples_with_its_own_policy_and_learns_from_it(make, tiny_mod
     trainer = make(recipe, on_event=lambda kind, step, numbers: seen.append(numbers))
     (grpo,) = trainer.channels
     sampler, liked = grpo._sampler, 7
-    asked = []
+    asked: list[tuple[int, ...]] = []
 
     def generate(prompts):
         asked.extend(map(tuple, prompts))

@@ -114,7 +114,8 @@ class Grpo(Channel[Answer]):
                 group.completions, group.counts, group.rewards, self._base_logps[group.id],
                 strict=True,
             ):  # fmt: skip
-                answers[tuple(ids)] = (count, reward, logps)
+                given = answers.get(tuple(ids), (0, reward, logps))[0]
+                answers[tuple(ids)] = (given + count, reward, logps)
         for ids, count, reward in zip(*(own or ([], [], [])), strict=True):
             before = answers.get(tuple(ids), (0, reward, ()))
             answers[tuple(ids)] = (before[0] + count, before[1], before[2])

@@ -52,6 +52,16 @@ class Grpo(_Model):
     groups_per_step: int = Field(1, ge=1)
     off_policy_threshold: float | None = Field(0.5, gt=0, description="nats a token; null: none")
 
+    @property
+    def recorded(self) -> bool:
+        """Whether recorded answers are trained on."""
+        return self.source != "sampled"
+
+    @property
+    def sampled(self) -> bool:
+        """Whether the model answers."""
+        return self.source != "recorded"
+
 
 class Taid(_Model):
     """The schedule of TAID's target between student (0) and teacher (1); upstream's names."""

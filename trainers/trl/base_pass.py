@@ -83,7 +83,7 @@ def score(
         say: called with channel, rows done and rows in all.
     """
     for channel in recipe.channels.weights():
-        if channel not in _HOW:
+        if channel not in _HOW or (channel == "grpo" and not recipe.channels.grpo.recorded):
             continue
         rows = _coming(recipe, data, channel)
         sequences, shape = _HOW[channel]

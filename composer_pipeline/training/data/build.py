@@ -47,8 +47,9 @@ def build(
         left.unlink()
     windows = Windows(tokenizer, recipe.data)
     consensus = _consensus(lake, split) if "sdpo" in recipe.channels.weights() else {}
+    recorded = not recipe.channels.grpo.sampled
     makers: dict[str, Callable[[_Row], Any]] = {
-        "grpo": lambda row: _group(windows, row),
+        "grpo": lambda row: _group(windows, row, recorded=recorded),
         "sdpo": lambda row: _hint(windows, row, consensus.get(row["state_id"])),
         "dpo": lambda row: pair(windows, row),
         "sft": lambda row: _demonstration(windows, row),
@@ -151,7 +152,8 @@ def _consensus(lake: Lake, split: str) -> dict[str, list[Any]]:
     }
 
 
-def _group(windows: Windows, row: _Row) -> Group:
+def _group(windows: Windows, row: _Row, *, recorded: bool) -> Group:
+    """Return a group; where the model answers too, recorded rewards may be all the same."""
     consensus = _consensus_of(row)
     candidates = [action_message([message]) for message in row["candidates"] or []]
     window, tools = windows.window(row["prompt"], row["tools"] or [], [*candidates, consensus])
@@ -166,7 +168,7 @@ def _group(windows: Windows, row: _Row) -> Group:
         rewards.setdefault(ids, action_match(candidate, consensus))
     if not counts:
         raise Dropped("response is too long")
-    if max(rewards.values()) - min(rewards.values()) < 1e-9:
+    if recorded and max(rewards.values()) - min(rewards.values()) < 1e-9:
         raise Dropped(ZERO_VARIANCE)
     return Group(
         row["state_id"],

@@ -52,11 +52,16 @@ def test_two_processes_commit_every_round_and_leave_a_checkpoint(finished):
     assert metrics["sdpo_active"] > 0
     composer = json.loads((result.run_dir / "composer.json").read_text())
     assert [c["included"] for c in composer["commits"]] == [[0, 1], [0, 1]]
-    assert composer["rows"] == {"grpo": 8, "sdpo": 8, "dpo": 8}
+    assert composer["rows"] == {"grpo": 8, "sdpo": 8, "dpo": 8, "sft": 8}
+    assert 0 <= metrics["hints_kept_share"] <= 1
+    assert metrics["grpo_best_gain_last"] > metrics["grpo_worst_gain_last"]
+    assert metrics["sft_loss_last"] < metrics["sft_loss_first"]
     steps = read_steps(result.run_dir)
     assert set(steps) == {(s, k) for s in (0, 1) for k in (1, 2, 3, 4)}
     for slot in (0, 1):
-        assert steps[slot, 1]["dpo_loss"] == pytest.approx(math.log(2), abs=1e-6)
+        assert steps[slot, 1]["dpo_loss"] == pytest.approx(math.log(2), abs=1e-5)
+    assert [c["merged"] for c in composer["commits"]] == [True, True]
+    assert metrics["rounds_merged"] == 2
     adapter = load_file(result.checkpoint / "adapter_model.safetensors")
     assert any(float(v.abs().max()) > 0 for k, v in adapter.items() if "lora_B" in k)
 
@@ -102,6 +107,7 @@ def test_evaluation_before_and_after(finished, lake, recipe, tmp_path):
     again = evaluate(lake, result.run_dir)
     assert again.reused
     assert again.metrics == first.metrics
+    assert "| preference_accuracy |" in (result.checkpoint / "README.md").read_text()
     only_train = Lake(tmp_path / "lake")
     write_dataset(only_train, rows=2)
     with pytest.raises(InputError, match="split=validation"):
@@ -201,7 +207,7 @@ def test_smollm2_trains_and_learns_the_chosen_actions(lake, tmp_path):
         "smollm2-135m",
         diloco={"replicas": 2, "rounds": 1, "inner_steps": 2, "min_quorum": 2},
         data={"max_prompt_tokens": 160, "max_completion_tokens": 48, "max_tools_tokens": 0},
-        gradient_accumulation_steps=4,
+        micro_batch_tokens=512,
     )
     result = train(lake, recipe, tmp_path)
     assert result.metrics["rounds_with_all_replicas"] == 1

@@ -42,7 +42,7 @@ class Outside:
     def code(self):
         return [Path(__file__).parent]
 '''
-WEIGHTS = {"grpo": {"weight": 0}, "sdpo": {"weight": 0}}
+WEIGHTS = {name: {"weight": 0} for name in ("grpo", "sdpo", "sft")}
 
 
 @pytest.fixture

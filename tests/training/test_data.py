@@ -1,6 +1,7 @@
 """Windows: what fits, what stays together, spans, and what is dropped."""
 
 import itertools
+import json
 
 import pytest
 
@@ -24,7 +25,7 @@ from composer_pipeline.training.data import (
 )
 from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import Data
-from composer_pipeline.training.windows import CUT, Dropped, Windows
+from composer_pipeline.training.windows import CUT, Dropped, Windows, action_message
 
 
 @pytest.fixture(scope="module")
@@ -145,8 +146,8 @@ def test_a_hinted_prompt_keeps_the_response_ids(tokenizer, tmp_path, last):
         "action": [call("Read", file_path="x.py")], "span_call": 0, "source": "tool_error",
     }  # fmt: skip
     lake.write("dataset_hints", [row], split="train")
-    recipe = tiny_recipe("m", channels={"grpo": {"weight": 0}, "dpo": {"weight": 0}})
-    (hint,) = build(lake, tokenizer, recipe).hints
+    recipe = tiny_recipe("m", channels={c: {"weight": 0} for c in ("grpo", "dpo", "sft")})
+    (hint,) = build(lake, tokenizer, recipe, tmp_path / "data").hints
     teacher = tokenizer.decode(hint.teacher_prompt_ids)
     assert "No such file." in teacher
     assert "No such file." not in tokenizer.decode(hint.prompt_ids)
@@ -155,7 +156,7 @@ def test_a_hinted_prompt_keeps_the_response_ids(tokenizer, tmp_path, last):
     assert (hint.start, hint.length) == (0, len(hint.response_ids))
 
 
-def test_groups_have_their_size_their_extremes_and_a_variance(tokenizer, tmp_path):
+def test_groups_are_distinct_answers_with_counts_and_a_variance(tokenizer, tmp_path):
     lake = Lake(tmp_path)
     write_dataset(lake, rows=3)
     rows = lake.rows("dataset_groups", split="train")
@@ -163,19 +164,19 @@ def test_groups_have_their_size_their_extremes_and_a_variance(tokenizer, tmp_pat
     right = base["consensus"][0]
     two = base | {"state_id": "two", "candidates": base["candidates"][:2]}
     same = base | {"state_id": "same", "candidates": [right] * 4}
-    late = [right] * 5 + base["candidates"][:1]  # the only wrong answer comes last
+    late = [right] * 5 + base["candidates"][:1]
     six = base | {"state_id": "six", "candidates": late}
     lake.write("dataset_groups", [two, same, six], split="train")
     recipe = tiny_recipe("m")
-    data = build(lake, tokenizer, recipe)
+    data = build(lake, tokenizer, recipe, tmp_path / "data")
     assert [g.id for g in data.groups] == ["two", "six"]
-    assert [len(g.completions) for g in data.groups] == [4, 4]
-    assert data.groups[0].rewards == [0.5, 1.0, 0.5, 1.0]
-    assert min(data.groups[1].rewards) == 0.5
+    assert [g.counts for g in data.groups] == [[1, 1], [5, 1]]
+    assert [g.rewards for g in data.groups] == [[0.5, 1.0], [1.0, 0.5]]
+    said = [tokenizer.decode(ids) for ids in data.groups[1].completions]
+    assert ["src/alder.py" in text for text in said] == [True, False]
+    assert json.loads(data.groups[0].consensus) == action_message([right])
     assert data.dropped == {"grpo: zero-variance group": 1}
-    path = tmp_path / "d.msgpack"
-    data.save(path)
-    assert TrainingData.load(path) == data
+    assert data.seen["grpo"] == 3
 
 
 def test_too_many_dropped_rows_and_empty_channels_fail(tokenizer, tmp_path):
@@ -183,7 +184,7 @@ def test_too_many_dropped_rows_and_empty_channels_fail(tokenizer, tmp_path):
     with pytest.raises(InputError, match=r"channels\.grpo\.weight.*dataset_groups.*split=train"):
         require_rows(lake, tiny_recipe("m"))
     write_dataset(lake, rows=4)
-    assert require_rows(lake, tiny_recipe("m")) == {"grpo": 4, "sdpo": 4, "dpo": 4}
+    assert require_rows(lake, tiny_recipe("m")) == dict.fromkeys(("grpo", "sdpo", "dpo", "sft"), 4)
     rows = [{k: v for k, v in r.items() if k != "split"} for r in lake.rows("dataset_pairs")]
     for row in rows[:3]:
         row["rejected"] = row["chosen"]
@@ -191,12 +192,33 @@ def test_too_many_dropped_rows_and_empty_channels_fail(tokenizer, tmp_path):
     with pytest.raises(
         InputError, match=r"3 of 4 rows of dataset_pairs dropped.*max_dropped_share"
     ):
-        build(lake, tokenizer, tiny_recipe("m"))
+        build(lake, tokenizer, tiny_recipe("m"), tmp_path / "data")
     for row in rows:
         row["rejected"] = row["chosen"]
     lake.write("dataset_pairs", rows, split="train")
     with pytest.raises(InputError, match="none of 4 rows of dataset_pairs"):
-        build(lake, tokenizer, tiny_recipe("m"))
+        build(lake, tokenizer, tiny_recipe("m"), tmp_path / "data")
+    with pytest.raises(InputError, match="holds no finished training data"):
+        TrainingData.load(tmp_path / "data")
+
+
+def test_the_target_is_the_consensus_unless_it_is_the_failing_action(tokenizer, tmp_path):
+    lake = Lake(tmp_path)
+    write_dataset(lake, rows=3)
+    rows = [{k: v for k, v in r.items() if k != "split"} for r in lake.rows("dataset_groups")]
+    told = [{k: v for k, v in r.items() if k != "split"} for r in lake.rows("dataset_hints")]
+    rows[1]["consensus"] = told[1]["action"]
+    lake.write("dataset_groups", rows[:2], split="train")  # no teacher was asked about the others
+    told.append({**told[2], "state_id": "own", "recovery": [call("Read", file_path="own.py")]})
+    told[0]["recovery"] = told[3]["recovery"]  # the consensus goes first
+    lake.write("dataset_hints", told, split="train")
+    recipe = tiny_recipe("m", channels={c: {"weight": 0} for c in ("grpo", "dpo", "sft")})
+    hints = build(lake, tokenizer, recipe, tmp_path / "data").hints
+    assert ["src/alder.py" in tokenizer.decode(h.target_ids) for h in hints] == [True, *[False] * 3]
+    assert [len(h.target_ids) for h in hints[1:3]] == [0, 0]
+    assert "own.py" in tokenizer.decode(hints[3].target_ids)
+    groups = build(lake, tokenizer, tiny_recipe("m"), tmp_path / "other").groups
+    assert hints[0].target_ids in groups[0].completions
 
 
 def test_loss_factors_have_mean_one_and_equal_weights_are_exactly_one(tokenizer):
@@ -219,3 +241,18 @@ def test_loss_factors_have_mean_one_and_equal_weights_are_exactly_one(tokenizer)
     w = windows(tokenizer)
     assert pair(w, row | sides | {"weight": 1.5}).weight == 1.5
     assert pair(w, row | sides | {"weight": None}).weight == pair(w, row | sides).weight == 1.0
+
+
+def test_a_build_clears_what_a_killed_one_left_and_begins_again(tokenizer, tmp_path):
+    lake = Lake(tmp_path / "lake")
+    write_dataset(lake, rows=3)
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / ".pairs.arrow.1f.tmp").write_bytes(b"half a file")
+    (folder / "pairs.arrow").write_bytes(b"of another time")
+    assert not TrainingData.is_complete(folder)
+    data = build(lake, tokenizer, tiny_recipe("m"), folder)
+    assert data.counts() == dict.fromkeys(("grpo", "sdpo", "dpo", "sft"), 3)
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "data.json", "demonstrations.arrow", "groups.arrow", "hints.arrow", "pairs.arrow",
+    ]  # fmt: skip

@@ -11,13 +11,10 @@ later one sees.
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from composer_pipeline.replay.ledger.process_identity import lives
+from composer_pipeline.replay.ledger.process_identity import STALE_S, lives
 from composer_pipeline.replay.ledger.rows import COLUMNS, Attempt, Scope, read_list
 from composer_pipeline.replay.ledger.stores.store import Session
 from composer_pipeline.replay.ledger.values import AttemptClosed
-
-#: An owner on another machine is dead when its heartbeat is older than this.
-STALE_S = 60
 
 
 class WorkingSet:

@@ -7,8 +7,7 @@ Belongs here: SQL that makes tables. Does not belong here: running it (``stores.
 from collections.abc import Iterable
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.replay.ledger.process_identity import lives
-from composer_pipeline.replay.ledger.working_set import STALE_S
+from composer_pipeline.replay.ledger.process_identity import STALE_S, lives
 
 
 def found_version(name: str, tables: set[str], stamp: str | None) -> int | None:

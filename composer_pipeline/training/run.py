@@ -11,7 +11,6 @@ interrupted it goes on from its last committed round.
 
 import json
 import os
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,13 +25,22 @@ from composer_pipeline.lake import Lake
 from composer_pipeline.reports import Progress, Report
 from composer_pipeline.training.checkout import repo_root
 from composer_pipeline.training.data import require_rows
-from composer_pipeline.training.identity import fingerprint
 from composer_pipeline.training.models import SMOLLM2
 from composer_pipeline.training.process import run_process
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.registry import validate
+from composer_pipeline.training.runs.events import read
+from composer_pipeline.training.runs.folder import set_aside
+from composer_pipeline.training.runs.identity import fingerprint
 
 RECIPE, DATA, METRICS, RESULT = "recipe.yaml", "data", "metrics.jsonl", "composer.json"
+#: The numbers of a channel that say whether it gets anywhere, at the first and last round.
+PROGRESS: dict[str, tuple[str, ...]] = {
+    "grpo": ("grpo_best_gain", "grpo_worst_gain"),
+    "sdpo": ("sdpo_loss",),
+    "dpo": ("dpo_loss", "dpo_accuracy"),
+    "sft": ("sft_loss",),
+}
 #: What else a metric line says besides numbers of channels.
 _PLACE = frozenset({"event", "time", "slot", "step", "of"})
 
@@ -106,15 +114,15 @@ def train(
         recipe: a recipe, or the path of its YAML file.
         run_root: folder of all runs.
         progress: called as (label, steps done by all replicas, their total).
-        force: delete a run of the same inputs and train again.
+        force: train again; a run of the same inputs is moved aside to ``<folder>.<n>``.
 
     Raises:
         InputError: as in :func:`prepare`, or what the trainer itself refuses.
-        ComposerError: training failed; names the run folder.
+        ComposerError: training failed, or another process trains in the run's folder; names it.
     """
     run = prepare(lake, recipe, run_root)
     if force:
-        shutil.rmtree(run.run_dir)
+        set_aside(run.run_dir)
         run = prepare(lake, recipe, run_root)
     if not run.complete:
         _execute(run, progress)
@@ -160,44 +168,57 @@ def write_recipe(recipe: TrainingRecipe, run_dir: Path) -> None:
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write indented JSON so that it appears whole or not at all."""
-    replace(path, json.dumps(value, indent=1))
+    replace(path, json.dumps(value, indent=1, allow_nan=False))
 
 
 def read_steps(run_dir: Path) -> dict[tuple[int, int], dict[str, float]]:
-    """Return the numbers of each (slot, step); a step that was repeated counts once."""
+    """Return the numbers of each (slot, step); a step that was repeated counts once.
+
+    A number that was not finite is left out (``training.runs.events``).
+    """
     steps = {}
-    for line in (run_dir / METRICS).read_text(encoding="utf-8").splitlines():
-        event = json.loads(line)
-        if event["event"] == "step":
-            numbers = {k: float(v) for k, v in event.items() if k not in _PLACE}
+    for event in read(run_dir / METRICS):
+        if event.get("event") == "step":
+            numbers = {k: float(v) for k, v in event.items() if _is_number(k, v)}
             steps[event["slot"], event["step"]] = numbers
     return steps
+
+
+def _is_number(name: str, value: object) -> bool:
+    return name not in _PLACE and isinstance(value, (int, float))
 
 
 def summarise(
     recipe: TrainingRecipe, run_dir: Path, rounds: Sequence[_Round], seconds: float
 ) -> dict[str, float]:
-    """Return a run's numbers: losses of the first and last round, active counts, rounds.
+    """Return a run's numbers: those of the first and last round, totals, rounds.
 
-    Losses are means over the steps of all replicas in that round, since a single step has
-    few rows; active counts are sums over the whole run (tokens for GRPO and SDPO, pairs for
-    DPO).
+    ``<key>_first`` and ``<key>_last`` are means over the steps of all replicas in that round,
+    since a single step has few rows; ``<channel>_active`` is a sum over the whole run (tokens,
+    for DPO pairs). Every one depends on the model.
     """
     steps = read_steps(run_dir)
     inner = recipe.diloco.inner_steps
     numbers: dict[str, float] = {}
     for channel in recipe.channels.weights():
-        for name, first in (("first", 1), ("last", recipe.steps - inner + 1)):
-            window = range(first, first + inner)
-            losses = [v[f"{channel}_loss"] for (_, s), v in steps.items() if s in window]
-            if losses:
-                numbers[f"{channel}_loss_{name}"] = sum(losses) / len(losses)
-        numbers[f"{channel}_active"] = sum(v[f"{channel}_active"] for v in steps.values())
+        for key in PROGRESS[channel]:
+            for name, first in (("first", 1), ("last", recipe.steps - inner + 1)):
+                window = range(first, first + inner)
+                values = [v[key] for (_, s), v in steps.items() if s in window and key in v]
+                if values:
+                    numbers[f"{key}_{name}"] = sum(values) / len(values)
+        active = f"{channel}_active"
+        numbers[active] = sum(v.get(active, 0.0) for v in steps.values())
+    for key in ("tokens", "peak_memory_mib"):
+        values = [v[key] for v in steps.values() if key in v]
+        if values:
+            numbers[key] = max(values) if key == "peak_memory_mib" else sum(values)
     replicas = recipe.diloco.replicas
     everybody = sum(len(round_.included) == replicas for round_ in rounds)
     return {
         **numbers,
         "rounds": len(rounds),
+        "rounds_merged": sum(bool(round_.included) for round_ in rounds),
         "rounds_with_all_replicas": everybody,
         "replicas": replicas,
         "steps": recipe.steps,

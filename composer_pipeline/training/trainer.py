@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 #: ``exact``: the formula itself. ``sampled``: an unbiased estimate from sampled tokens.
-Fidelity = Literal["exact", "sampled"]
+#: ``surrogate``: another objective in its place, such as a policy gradient on recorded answers.
+Fidelity = Literal["exact", "sampled", "surrogate"]
 
 
 @dataclass(frozen=True)

@@ -291,7 +291,7 @@ class Stage:
     def usage(self) -> int:
         """Ask the provider what the key has used, in picodollars."""
         headers = {"Authorization": f"Bearer {self.key}"}
-        reply = httpx.get(f"{self.server.url}/key", headers=headers)
+        reply = httpx.get(f"{self.server.url}/key", headers=headers, timeout=120)
         return to_pico(json.loads(reply.text, parse_float=Decimal)["data"]["usage"])
 
     def sweep(self, ledger: Ledger) -> tuple[int, int]:

@@ -112,7 +112,7 @@ def test_no_key_in_any_file_log_exception_or_process_list(tmp_path: Path) -> Non
         def run(*command: str, **more: str) -> int:
             done = subprocess.run(
                 [sys.executable, *command], env=env | more, cwd=tmp_path,
-                capture_output=True, text=True, timeout=120, check=False,
+                capture_output=True, text=True, timeout=600, check=False,
             )  # fmt: skip
             said.append(done.stdout + done.stderr)
             return done.returncode

@@ -206,7 +206,7 @@ def test_too_few_steps_are_refused_before_any_work(tmp_path) -> None:
 def test_an_orphaned_replica_stops(tmp_path, monkeypatch) -> None:
     spec = SPEC.model_copy(update={"replicas": 1})
     callback = DiLoCoCallback(
-        url=str(tmp_path / "o"), run_id="run", slot=0, spec=spec, supervised=True
+        url=str(tmp_path / "o"), run_id="run", slot=0, spec=spec, supervisor=os.getppid()
     )
     monkeypatch.setattr(os, "getppid", lambda: 1_000_000)
     with pytest.raises(ComposerError, match="supervisor of DiLoCo slot 0 is gone"):

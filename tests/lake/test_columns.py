@@ -71,4 +71,4 @@ def test_ingesting_does_not_import_pandas(tmp_path: Path) -> None:
         "assert ingest(lake, [sample_sessions_dir()]).totals['states']\n"
         "assert 'pandas' not in sys.modules\n"
     )
-    subprocess.run([sys.executable, "-c", code, str(tmp_path / "lake")], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "lake")], check=True, timeout=600)

@@ -61,7 +61,7 @@ def peer(name: str) -> Iterator[Ask]:
 
     yield ask
     child.stdin.close()
-    child.wait(timeout=30)
+    child.wait(timeout=600)
     source.close()
 
 

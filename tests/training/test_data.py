@@ -102,7 +102,7 @@ def test_a_hinted_prompt_keeps_the_response_ids(tokenizer, tmp_path, last):
         "action": [call("Read", file_path="x.py")], "span_call": 0, "source": "tool_error",
     }  # fmt: skip
     lake.write("dataset_hints", [row], split="train")
-    recipe = tiny_recipe("m", channels={"grpo": {"weight": 0}, "dpo": {"weight": 0}})
+    recipe = tiny_recipe("m", channels={c: {"weight": 0} for c in ("grpo", "dpo", "sft")})
     (hint,) = build(lake, tokenizer, recipe, tmp_path / "data").hints
     teacher = tokenizer.decode(hint.teacher_prompt_ids)
     assert "No such file." in teacher
@@ -140,7 +140,7 @@ def test_too_many_dropped_rows_and_empty_channels_fail(tokenizer, tmp_path):
     with pytest.raises(InputError, match=r"channels\.grpo\.weight.*dataset_groups.*split=train"):
         require_rows(lake, tiny_recipe("m"))
     write_dataset(lake, rows=4)
-    assert require_rows(lake, tiny_recipe("m")) == {"grpo": 4, "sdpo": 4, "dpo": 4}
+    assert require_rows(lake, tiny_recipe("m")) == dict.fromkeys(("grpo", "sdpo", "dpo", "sft"), 4)
     rows = [{k: v for k, v in r.items() if k != "split"} for r in lake.rows("dataset_pairs")]
     for row in rows[:3]:
         row["rejected"] = row["chosen"]
@@ -168,7 +168,7 @@ def test_the_target_is_the_consensus_unless_it_is_the_failing_action(tokenizer, 
     told.append({**told[2], "state_id": "own", "recovery": [call("Read", file_path="own.py")]})
     told[0]["recovery"] = told[3]["recovery"]  # the consensus goes first
     lake.write("dataset_hints", told, split="train")
-    recipe = tiny_recipe("m", channels={"grpo": {"weight": 0}, "dpo": {"weight": 0}})
+    recipe = tiny_recipe("m", channels={c: {"weight": 0} for c in ("grpo", "dpo", "sft")})
     hints = build(lake, tokenizer, recipe, tmp_path / "data").hints
     assert ["src/alder.py" in tokenizer.decode(h.target_ids) for h in hints] == [True, *[False] * 3]
     assert [len(h.target_ids) for h in hints[1:3]] == [0, 0]
@@ -208,7 +208,7 @@ def test_a_build_clears_what_a_killed_one_left_and_begins_again(tokenizer, tmp_p
     (folder / "pairs.arrow").write_bytes(b"of another time")
     assert not TrainingData.is_complete(folder)
     data = build(lake, tokenizer, tiny_recipe("m"), folder)
-    assert data.counts() == {"grpo": 3, "sdpo": 3, "dpo": 3, "sft": 0}
+    assert data.counts() == dict.fromkeys(("grpo", "sdpo", "dpo", "sft"), 3)
     assert sorted(path.name for path in folder.iterdir()) == [
         "data.json", "demonstrations.arrow", "groups.arrow", "hints.arrow", "pairs.arrow",
     ]  # fmt: skip

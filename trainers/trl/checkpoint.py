@@ -11,8 +11,7 @@ from composer_pipeline.diloco.callback import adopt
 from composer_pipeline.diloco.replica import read_state
 from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import TrainingRecipe
-from trainers.trl.composer import lora_config
-from trainers.trl.replica import load_model
+from trainers.trl.loading import load_base, lora_config
 
 
 def write_checkpoint(recipe: TrainingRecipe, url: str, run_id: str, target: Path) -> None:
@@ -26,7 +25,7 @@ def write_checkpoint(recipe: TrainingRecipe, url: str, run_id: str, target: Path
     """
     theta, _ = read_state(url, run_id)
     resolved = resolve_model(recipe.model)
-    model = load_model(resolved)
+    model = load_base(resolved, recipe)
     if recipe.lora.r:
         from peft import get_peft_model
 

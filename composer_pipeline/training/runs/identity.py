@@ -32,7 +32,7 @@ def fingerprint(lake: Lake, recipe: TrainingRecipe, trainer: Trainer) -> str:
     digest = hashlib.blake2b(digest_size=6)
     digest.update(recipe.model_dump_json().encode())
     digest.update(dataset_digest(lake, recipe).encode())
-    library = Path(__file__).parents[1]
+    library = Path(__file__).parents[2]
     for name, path in files_of([*(library / part for part in LIBRARY), *trainer.code()]):
         digest.update(f"{name}\0{path.stat().st_size}\0".encode())
         digest.update(path.read_bytes())

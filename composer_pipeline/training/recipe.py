@@ -16,6 +16,10 @@ class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+def _is_head(target: str) -> bool:
+    return target.rpartition(".")[2] in ("lm_head", "embed_out", "output")
+
+
 class Lora(_Model):
     """A LoRA adapter. ``r: 0`` trains every parameter."""
 
@@ -25,7 +29,7 @@ class Lora(_Model):
 
     @model_validator(mode="after")
     def _no_head(self) -> "Lora":
-        if isinstance(self.targets, tuple) and "lm_head" in self.targets:
+        if isinstance(self.targets, tuple) and any(_is_head(t) for t in self.targets):
             raise ValueError(
                 "an adapter on lm_head would never be trained: the losses read its weight"
             )
@@ -47,6 +51,16 @@ class Grpo(_Model):
     group_size: int = Field(4, ge=2, description="answers that the model samples to a state")
     groups_per_step: int = Field(1, ge=1)
     off_policy_threshold: float | None = Field(0.5, gt=0, description="nats a token; null: none")
+
+    @property
+    def recorded(self) -> bool:
+        """Whether recorded answers are trained on."""
+        return self.source != "sampled"
+
+    @property
+    def sampled(self) -> bool:
+        """Whether the model answers."""
+        return self.source != "recorded"
 
 
 class Taid(_Model):
@@ -182,6 +196,12 @@ class TrainingRecipe(_Model):
     name: str = Field(min_length=1)
     trainer: str = "trl"
     model: str = "smollm2-135m"
+    start_from: str = Field(
+        "", description="an earlier adapter to go on from: run folder, adapter folder or Hub id"
+    )
+    report_to: tuple[Literal["tensorboard", "wandb", "trackio", "mlflow"], ...] = Field(
+        (), description="where transformers reports each step besides metrics.jsonl"
+    )
     lora: Lora = Lora()
     channels: Channels = Channels()
     data: Data = Data()
@@ -208,6 +228,12 @@ class TrainingRecipe(_Model):
     max_bad_steps: int = Field(
         3, ge=1, description="consecutive steps with a non-finite loss or gradient"
     )
+
+    @model_validator(mode="after")
+    def _adapter_continues(self) -> "TrainingRecipe":
+        if self.start_from and self.lora.r == 0:
+            raise ValueError("start_from is an adapter, and lora.r 0 trains none")
+        return self
 
     @property
     def steps(self) -> int:

@@ -50,8 +50,9 @@ def build(
         left.unlink()
     windows = Windows(tokenizer, recipe.data)
     consensus = _consensus(lake, split) if "sdpo" in recipe.channels.weights() else {}
+    recorded = not recipe.channels.grpo.sampled
     makers: dict[str, Callable[[Prompt, _Row], Any]] = {
-        "grpo": group_of,
+        "grpo": lambda prompt, row: group_of(prompt, row, recorded=recorded),
         "sdpo": lambda prompt, row: hint_of(prompt, row, consensus.get(row["state_id"])),
         "dpo": pair_of,
         "sft": demonstration_of,

@@ -108,8 +108,14 @@ def pair_of(prompt: Prompt, row: _Row) -> Pair:
     return Pair(row["pair_id"], prompt.ids, chosen, rejected, 1.0 if weight is None else weight)
 
 
-def group_of(prompt: Prompt, row: _Row) -> Group:
+def group_of(prompt: Prompt, row: _Row, *, recorded: bool = True) -> Group:
     """Return the distinct answers to a state with their counts and rewards.
+
+    Args:
+        prompt: the state's window.
+        row: of ``dataset_groups``.
+        recorded: the model gives no answers of its own, so that the recorded ones must differ
+            in what they are worth.
 
     Raises:
         Dropped: there is no consensus, no answer fits, or all are worth the same.
@@ -129,7 +135,7 @@ def group_of(prompt: Prompt, row: _Row) -> Group:
         rewards.setdefault(ids, action_match(candidate, consensus))
     if not counts:
         raise Dropped(why)
-    if max(rewards.values()) - min(rewards.values()) < 1e-9:
+    if recorded and max(rewards.values()) - min(rewards.values()) < 1e-9:
         raise Dropped(ZERO_VARIANCE)
     return Group(
         row["state_id"],

@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -76,7 +77,12 @@ def test_what_a_database_cannot_hold_is_still_charged_and_kept(
 ) -> None:
     """A NUL in an id, say: PostgreSQL has no text with one."""
     server = serve(faults=lambda asked: Fault("odd", code=code))
-    one = {"teachers": ["careful"], "max_usd": Decimal(1), "max_states": 3, "ledger": target}
+    one: dict[str, Any] = {
+        "teachers": ["careful"],
+        "max_usd": Decimal(1),
+        "max_states": 3,
+        "ledger": target,
+    }
     report = replay(lake, teacher_set, **one)
     assert report.replies == len(server.bills) == 3
     with Ledger(target) as ledger:

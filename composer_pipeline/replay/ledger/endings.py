@@ -62,12 +62,20 @@ def charge(batch: Batch, attempt: Attempt, cost: Pico, generation: str) -> bool:
 
 
 def settle_source(batch: Batch, hit: Attempt, paid: CacheHit) -> Pico | None:
-    """Settle the attempt that bought what a cache hit returned; return what it cost."""
-    candidates = [a for a in batch.troubled_attempts(hit.key) if a.id != hit.id]
-    named = [a for a in candidates if a.generation_id == paid.source]
+    """Settle the attempt that bought what a cache hit returned; return what it cost.
+
+    The provider's cache goes by the exact bytes, so only an attempt with the very bytes of the
+    hit can have bought it. Where one with other bytes has the source's name, that tells what
+    the source cost and settles nothing: its own name settles that one.
+    """
+    others = [a for a in batch.troubled_attempts(hit.key) if a.digest != hit.digest]
+    candidates = [a for a in batch.same_bytes(hit.digest) if a.id != hit.id]
+    named = [a for a in others + candidates if a.generation_id == paid.source]
     for attempt in named:
         if attempt.state == "done" and attempt.cost is not None:
             return attempt.cost
+    if any(attempt in others for attempt in named):
+        return paid.source_cost
     nameless = _may_have_bought(batch, hit, [a for a in candidates if a.generation_id is None])
     if any(a.state == "swept" for a in named + nameless):
         # A sweep may have charged it already. An attempt that is still unknown stays so:

@@ -32,7 +32,7 @@ from composer_pipeline.replay.ledger.endings import (
 )
 from composer_pipeline.replay.ledger.rows import Attempt, dump
 from composer_pipeline.replay.ledger.sweep import set_run_key, sweep
-from composer_pipeline.replay.ledger.values import Admission, Bill, CacheHit, Call, Reply
+from composer_pipeline.replay.ledger.values import Admission, Asked, Bill, CacheHit, Call, Reply
 
 __all__ = [
     "adopt_dead", "forget", "keep", "leave", "lift_quarantine", "mark_sent", "mark_unknown",
@@ -44,7 +44,7 @@ __all__ = [
 
 
 def reserve(
-    key: str,
+    key: str | Asked,
     amount: Pico,
     scopes: Sequence[str],
     call: Call,
@@ -56,7 +56,7 @@ def reserve(
     """Admit one call, or say why not.
 
     Args:
-        key: hash of the exact bytes to send.
+        key: what is asked. A name alone covers the exact bytes to send.
         amount: worst case; charged to all ``scopes`` or to none.
         scopes: names such as ``run:…``, ``day:2026-11-16``, ``teacher:…``, ``global``.
         call: remembered for the lake, also where a reply is already there.
@@ -69,19 +69,23 @@ def reserve(
     if amount < 0 or headroom < 0:
         raise ValueError("amounts are not negative")
     names = list(dict.fromkeys(scopes))
-    note = (key, call.state_id, call.teacher, call.session_id, call.day, dump(call.meta))
+    asked = key if isinstance(key, Asked) else Asked(key)
+    keys = asked.keys or (asked.key,)
+    digest = asked.digest or asked.key
+    note = (call.state_id, call.teacher, call.session_id, call.day, dump(call.meta))
 
     def run(batch: Batch) -> Admission:
-        batch.note(*note)
-        if outcome := batch.reply(key):
-            return Admission("cached", outcome=outcome)
+        if answered := _answered(batch, keys):
+            batch.note(answered, *note)
+            return Admission("cached", outcome=batch.reply(answered), key=answered)
         if why := batch.quarantine(call.teacher):
             return Admission("quarantined", scope=f"teacher:{call.teacher}", why=why)
-        if claim := batch.claim(key):
-            if not batch.is_dead(claim[0]):
-                return Admission("busy")
-            adopt(batch, claim[0])
-        lost_us = batch.now - batch.lost.get(key, 0)
+        if _in_flight(batch, keys):
+            return Admission("busy")
+        if other := _other_bytes(batch, asked, digest, keys):
+            return other
+        batch.note(asked.key, *note)
+        lost_us = batch.now - max(batch.lost.get(one, 0) for one in keys)
         # A clock that was set back is not waited for; at the next start it is told.
         if 0 <= lost_us < recover_after_s * 1_000_000:
             return Admission("busy")  # the provider may still be generating the lost one
@@ -93,7 +97,7 @@ def reserve(
                 return Admission("wait" if waits else "refused", scope=name)
         attempt = Attempt(
             id=_new_id(batch.now),
-            key=key,
+            key=asked.key,
             state="sent" if send else "reserved",
             reserve=amount,
             cost=None,
@@ -104,13 +108,46 @@ def reserve(
             created_us=batch.now,
             ended_us=None,
             teacher=call.teacher,
+            digest=digest,
+            cap=asked.cap,
         )
         batch.add_attempt(attempt)
-        batch.set_claim(key, attempt.id)
+        batch.set_claim(asked.key, attempt.id)
         batch.move(names, reserved=amount)
         return Admission("reserved", attempt.id)
 
-    return Operation(run, key=key, scopes=names, admits=True)
+    return Operation(run, keys=keys, scopes=names, admits=True)
+
+
+def _answered(batch: Batch, keys: Sequence[str]) -> str:
+    return next((key for key in keys if batch.reply(key)), "")
+
+
+def _in_flight(batch: Batch, keys: Sequence[str]) -> bool:
+    """Say whether somebody asks one of the keys now; what the dead claim is adopted."""
+    claims = [claim for claim in map(batch.claim, keys) if claim]
+    if any(not batch.is_dead(owner) for owner, _ in claims):
+        return True
+    for owner, _ in claims:
+        adopt(batch, owner)
+    return False
+
+
+def _other_bytes(batch: Batch, asked: Asked, digest: str, keys: Sequence[str]) -> Admission | None:
+    """Say with which bytes to ask instead; nothing where those of the call are the right ones.
+
+    A call that may have been paid for is asked again with its own bytes under its own key:
+    only those are answered from the provider's cache, and only for as long as it keeps them.
+    """
+    lost = [a for a in batch.unresolved(keys) if a.digest and a.digest not in asked.tried]
+    if any((a.key, a.digest) == (asked.key, digest) for a in lost):
+        return None
+    kept_us = asked.kept_s * 1_000_000
+    lost = [a for a in lost if a.digest == digest or batch.now - a.created_us < kept_us]
+    if lost:
+        one = max(lost, key=lambda a: (a.digest == digest, a.created_us))
+        return Admission("resume", key=one.key, digest=one.digest, cap=one.cap)
+    return Admission("resume", key=keys[0]) if asked.key != keys[0] else None
 
 
 def mark_sent(attempt_id: str) -> Operation[None]:
@@ -287,6 +324,8 @@ def restore(
                     created_us=at_us,
                     ended_us=at_us,
                     teacher=call.teacher,
+                    digest="",
+                    cap="",
                 )
             )
             batch.move(names, spent=cost)
@@ -294,7 +333,7 @@ def restore(
         batch.later("UPDATE reply SET created_us = ? WHERE key = ?", at_us, key)
         return True
 
-    return Operation(run, key=key, scopes=names, ends=True)
+    return Operation(run, keys=[key], scopes=names, ends=True)
 
 
 def forget(key: str) -> Operation[None]:
@@ -306,23 +345,30 @@ def forget(key: str) -> Operation[None]:
             " WHERE key = ? AND raw IS NULL AND state IN ('done', 'unknown', 'swept')",
             key,
         )
+        # What was paid for may be had again: its attempts are what may be asked for.
+        batch.later(
+            "UPDATE attempt SET detail = 'reply forgotten'"
+            " WHERE key = ? AND detail = '' AND state = 'done'",
+            key,
+        )
         batch.later("DELETE FROM reply WHERE key = ?", key)
         batch.replies[key] = ""
 
-    return Operation(run, key=key, ends=True)
+    return Operation(run, keys=[key], ends=True)
 
 
-def outcome(key: str, call: Call) -> Operation[str]:
+def outcome(key: str | Asked, call: Call) -> Operation[str]:
     """Answer ``billed``, ``refused`` or nothing, and note that the reply answers a call."""
-    note = (key, call.state_id, call.teacher, call.session_id, call.day, dump(call.meta))
+    note = (call.state_id, call.teacher, call.session_id, call.day, dump(call.meta))
+    keys = [key] if isinstance(key, str) else key.keys or (key.key,)
 
     def run(batch: Batch) -> str:
-        found = batch.reply(key)
-        if found:
-            batch.note(*note)
-        return found
+        answered = _answered(batch, keys)
+        if answered:
+            batch.note(answered, *note)
+        return batch.reply(answered) if answered else ""
 
-    return Operation(run, key=key)
+    return Operation(run, keys=keys)
 
 
 # -- owners, ceilings, quarantine --------------------------------------------------------

@@ -158,13 +158,16 @@ class Data(_Model):
     """How rows become token windows.
 
     ``max_tools_tokens`` bounds the tool schemas inside the prompt (never more than a third
-    of it): beyond it they are shortened, then limited to the tools in use; 0 offers none.
+    of it): beyond it they are shortened, then limited to their names; 0 offers none.
+    ``drop_lost_files`` leaves out rows whose action names a file that the prompt showed and the
+    window does not: nobody could know that name.
     """
 
     max_prompt_tokens: int = Field(1024, ge=64)
     max_completion_tokens: int = Field(256, ge=8)
     max_tools_tokens: int = Field(512, ge=0)
     max_dropped_share: float = Field(0.5, ge=0, le=1)
+    drop_lost_files: bool = True
 
 
 class DiLoCo(_Model):

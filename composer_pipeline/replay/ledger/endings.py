@@ -1,10 +1,12 @@
 """How an attempt ends: its money, its claim, its reply, and the attempt that paid for a hit.
 
-Belongs here: the changes that several operations share. Does not belong here: when they are
-allowed (``replay.ledger.rules``).
+Belongs here: the changes that several operations share, and what is to be asked again of
+attempts that ended without an answer. Does not belong here: when an operation is allowed
+(``replay.ledger.rules``).
 """
 
 import threading
+from collections.abc import Sequence
 from typing import Literal
 
 import zstandard
@@ -12,7 +14,7 @@ import zstandard
 from composer_pipeline.money import NOTHING, Pico
 from composer_pipeline.replay.ledger.batch import Batch
 from composer_pipeline.replay.ledger.rows import Attempt
-from composer_pipeline.replay.ledger.values import AttemptClosed, CacheHit, Reply
+from composer_pipeline.replay.ledger.values import Admission, Asked, AttemptClosed, CacheHit, Reply
 
 VIOLATION = "bound_violation"
 
@@ -138,6 +140,33 @@ def adopt(batch: Batch, owner: str) -> int:
         if claim and claim[0] == owner:
             batch.set_claim(key, None)
     return len(attempts)
+
+
+def in_flight(batch: Batch, keys: Sequence[str]) -> bool:
+    """Say whether somebody asks one of the keys now; what the dead claim is adopted."""
+    claims = [claim for claim in map(batch.claim, keys) if claim]
+    if any(not batch.is_dead(owner) for owner, _ in claims):
+        return True
+    for owner, _ in claims:
+        adopt(batch, owner)
+    return False
+
+
+def other_bytes(batch: Batch, asked: Asked, digest: str, keys: Sequence[str]) -> Admission | None:
+    """Say with which bytes to ask instead; nothing where those of the call are the right ones.
+
+    A call that may have been paid for is asked again with its own bytes under its own key:
+    only those are answered from the provider's cache, and only for as long as it keeps them.
+    """
+    lost = [a for a in batch.unresolved(keys) if a.digest and a.digest not in asked.tried]
+    if any((a.key, a.digest) == (asked.key, digest) for a in lost):
+        return None
+    kept_us = asked.kept_s * 1_000_000
+    lost = [a for a in lost if a.digest == digest or batch.now - a.created_us < kept_us]
+    if lost:
+        one = max(lost, key=lambda a: (a.digest == digest, a.created_us))
+        return Admission("resume", key=one.key, digest=one.digest, cap=one.cap)
+    return Admission("resume", key=keys[0]) if asked.key != keys[0] else None
 
 
 def closed(attempt: Attempt) -> AttemptClosed:

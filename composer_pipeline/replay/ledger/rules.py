@@ -26,6 +26,8 @@ from composer_pipeline.replay.ledger.endings import (
     charge,
     closed,
     end,
+    in_flight,
+    other_bytes,
     pack,
     settle_source,
     store,
@@ -39,6 +41,13 @@ __all__ = [
     "outcome", "quarantine", "reconcile", "release", "reserve", "restore", "set_ceiling",
     "set_run_key", "settle", "sweep",
 ]  # fmt: skip
+
+#: Not where another attempt, whose cost is not known yet, is the one that brought the reply.
+_COST_LEARNED = (
+    "UPDATE reply SET cost = ? WHERE key = ? AND cost IS NULL AND NOT EXISTS ("
+    "SELECT 1 FROM attempt WHERE attempt.key = reply.key AND attempt.detail <> ''"
+    " AND attempt.state = 'unknown' AND attempt.generation_id = reply.generation_id)"
+)
 
 # -- one attempt -------------------------------------------------------------------------
 
@@ -80,9 +89,9 @@ def reserve(
             return Admission("cached", outcome=batch.reply(answered), key=answered)
         if why := batch.quarantine(call.teacher):
             return Admission("quarantined", scope=f"teacher:{call.teacher}", why=why)
-        if _in_flight(batch, keys):
+        if in_flight(batch, keys):
             return Admission("busy")
-        if other := _other_bytes(batch, asked, digest, keys):
+        if other := other_bytes(batch, asked, digest, keys):
             return other
         batch.note(asked.key, *note)
         lost_us = batch.now - max(batch.lost.get(one, 0) for one in keys)
@@ -121,33 +130,6 @@ def reserve(
 
 def _answered(batch: Batch, keys: Sequence[str]) -> str:
     return next((key for key in keys if batch.reply(key)), "")
-
-
-def _in_flight(batch: Batch, keys: Sequence[str]) -> bool:
-    """Say whether somebody asks one of the keys now; what the dead claim is adopted."""
-    claims = [claim for claim in map(batch.claim, keys) if claim]
-    if any(not batch.is_dead(owner) for owner, _ in claims):
-        return True
-    for owner, _ in claims:
-        adopt(batch, owner)
-    return False
-
-
-def _other_bytes(batch: Batch, asked: Asked, digest: str, keys: Sequence[str]) -> Admission | None:
-    """Say with which bytes to ask instead; nothing where those of the call are the right ones.
-
-    A call that may have been paid for is asked again with its own bytes under its own key:
-    only those are answered from the provider's cache, and only for as long as it keeps them.
-    """
-    lost = [a for a in batch.unresolved(keys) if a.digest and a.digest not in asked.tried]
-    if any((a.key, a.digest) == (asked.key, digest) for a in lost):
-        return None
-    kept_us = asked.kept_s * 1_000_000
-    lost = [a for a in lost if a.digest == digest or batch.now - a.created_us < kept_us]
-    if lost:
-        one = max(lost, key=lambda a: (a.digest == digest, a.created_us))
-        return Admission("resume", key=one.key, digest=one.digest, cap=one.cap)
-    return Admission("resume", key=keys[0]) if asked.key != keys[0] else None
 
 
 def mark_sent(attempt_id: str) -> Operation[None]:
@@ -276,7 +258,7 @@ def reconcile(attempt_id: str, cost: Pico) -> Operation[bool]:
         if attempt.state != "unknown":
             return True
         held = charge(batch, attempt, cost, "")
-        batch.later("UPDATE reply SET cost = ? WHERE key = ? AND cost IS NULL", cost, attempt.key)
+        batch.later(_COST_LEARNED, cost, attempt.key)
         return held
 
     return Operation(run, attempt=attempt_id, ends=True)

@@ -101,6 +101,21 @@ def test_a_source_that_other_bytes_are_known_to_have_bought_settles_no_one_else(
     assert sums(ledger) == (9, 0, 100)
 
 
+def test_a_reply_is_not_given_the_cost_of_other_bytes(ledger: Ledger) -> None:
+    lost = lose(ledger, A, generation="gen-a")
+    kept = reserve(ledger, Asked("k", "b", "cap b", ("k",), tried=("a",)))
+    ledger.do(rules.keep(kept.attempt, Reply(200, b"no cost", "gen-b")))
+
+    def cost() -> Any:
+        (row,) = ledger.rows("t", "2026-11-16")
+        return row["cost"]
+
+    ledger.do(rules.reconcile(lost, Pico(9)))
+    assert (cost(), sums(ledger)) == (None, (9, 0, 100))
+    ledger.do(rules.reconcile(kept.attempt, Pico(5)))
+    assert (cost(), sums(ledger)) == (5, (14, 0, 0))
+
+
 def test_bytes_that_the_provider_keeps_no_more_are_left_alone(ledger: Ledger) -> None:
     lose(ledger, A)
     late = Asked("k", "b", "cap b", ("k",), kept_s=0)

@@ -25,7 +25,6 @@ from composer_pipeline.training.run import prepare, read_steps, report, train
 from composer_pipeline.training.windows import Windows
 from tests.fixtures.waiting import wait_until
 
-
 pytestmark = pytest.mark.slow
 
 

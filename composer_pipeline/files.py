@@ -4,7 +4,9 @@ Belongs here: the temporary name beside a file, making it durable, the rename, a
 failures of a disk are the user's mistake. Does not belong here: what is written.
 """
 
+import errno
 import os
+import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,6 +68,31 @@ def writing(what: str) -> Iterator[None]:
         raise InputError(f"{what} is not writable: {reason(error)}") from error
     except OSError as error:
         raise StorageError(f"{what} is not writable: {reason(error)}") from error
+
+
+@contextmanager
+def out_of_space(what: str, *also: type[Exception]) -> Iterator[None]:
+    """Say in one sentence that a disk is full or read-only; other failures pass as they are.
+
+    For a block that does more than write: :func:`writing` would blame the place for all.
+
+    Args:
+        what: the place.
+        also: errors of libraries that hide the system's number in their message.
+
+    Raises:
+        StorageError: nothing more can be written there.
+    """
+    kinds: tuple[type[Exception], ...] = (OSError, *also)
+    try:
+        yield
+    except kinds as error:
+        number = error.errno if isinstance(error, OSError) else None
+        hidden = re.search(r"\(os error (\d+)\)", str(error))
+        number = int(hidden[1]) if number is None and hidden else number
+        if number not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+            raise
+        raise StorageError(f"{what} is not writable: {os.strerror(number)}") from error
 
 
 @contextmanager

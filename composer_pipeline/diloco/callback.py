@@ -64,7 +64,7 @@ class DiLoCoCallback(TrainerCallback):
         attempt: 1-based start of the slot.
         on_commit: called with the round and a JSON-able summary after each round that this
             replica took part in or waited for.
-        supervised: stop when the parent process dies, so that no orphan goes on training.
+        supervisor: process id of the parent; when it dies, stop, so that no orphan goes on.
 
     Raises:
         InputError: the slot is outside of the spec, or the store cannot be opened.
@@ -79,12 +79,12 @@ class DiLoCoCallback(TrainerCallback):
         spec: DiLoCoSpec,
         attempt: int = 1,
         on_commit: OnCommit | None = None,
-        supervised: bool = False,
+        supervisor: int | None = None,
     ) -> None:
         self.replica = Replica(OuterLog.open(url, run_id), spec, slot, attempt)
         self.commits: list[dict[str, Any]] = []
         self._on_commit = on_commit
-        self._parent = os.getppid() if supervised else None
+        self._parent = supervisor
         self._inner, self._tokens_seen = 0, 0
         self._start: Tensors = {}
 
@@ -104,6 +104,7 @@ class DiLoCoCallback(TrainerCallback):
         for name in ("SLOT", "ATTEMPT"):
             if not values[name].isdecimal():
                 raise InputError(f"COMPOSER_DILOCO_{name} is {values[name]!r}, not a number")
+        supervisor = os.environ.get("COMPOSER_DILOCO_SUPERVISOR")
         return cls(
             url=values["URL"],
             run_id=values["RUN"],
@@ -111,7 +112,7 @@ class DiLoCoCallback(TrainerCallback):
             spec=DiLoCoSpec.from_json(values["SPEC"], "COMPOSER_DILOCO_SPEC"),
             attempt=int(values["ATTEMPT"]),
             on_commit=on_commit,
-            supervised=os.environ.get("COMPOSER_DILOCO_SUPERVISED") == "1",
+            supervisor=int(supervisor) if supervisor else None,
         )
 
     @property
@@ -204,6 +205,7 @@ class DiLoCoCallback(TrainerCallback):
             "rounds": self.spec.rounds,
             "slot": self.slot,
             "attempt": self.replica.attempt,
+            "merged": bool(commit.included),
             "included": [part.slot for part in commit.included],
             "rejected": {part.slot: part.reason for part in commit.rejected},
             "contributed": result.contributed,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from composer_pipeline.errors import InputError
+from composer_pipeline.files import out_of_space
 
 
 class Entry(NamedTuple):
@@ -44,7 +45,7 @@ class ObjectStore:
             ) from None
         self.url, self.prefix = url, prefix
         self._api: Any = obstore
-        self._exists = AlreadyExistsError
+        self._exists, self._error = AlreadyExistsError, BaseError
         try:
             if "://" in url:
                 self._store: Any = from_url(url)
@@ -59,13 +60,23 @@ class ObjectStore:
         return f"{self.prefix}/{key}"
 
     def put(self, key: str, data: bytes) -> None:
-        """Write an object, replacing it; readers see the old bytes or the new ones."""
-        self._api.put(self._store, self._key(key), data, use_multipart=False)
+        """Write an object, replacing it; readers see the old bytes or the new ones.
+
+        Raises:
+            StorageError: the disk is full or read-only.
+        """
+        with out_of_space(f"the outer log {self.url}", self._error):
+            self._api.put(self._store, self._key(key), data, use_multipart=False)
 
     def create(self, key: str, data: bytes) -> bool:
-        """Write an object only if the key is free; return whether this call wrote it."""
+        """Write an object only if the key is free; return whether this call wrote it.
+
+        Raises:
+            StorageError: the disk is full or read-only.
+        """
         try:
-            self._api.put(self._store, self._key(key), data, mode="create", use_multipart=False)
+            with out_of_space(f"the outer log {self.url}", self._error):
+                self._api.put(self._store, self._key(key), data, mode="create", use_multipart=False)
         except self._exists:
             return False
         return True

@@ -5,12 +5,27 @@ Does not belong here: training, tensors (no torch), Dagster.
 
 Success is a complete log, never an exit code: a replica that was killed after its last
 contribution has done its work, and one that exits with 0 too early has not.
+
+A replica's exit code says whether starting it again could help:
+
+=====  ==================================================================================
+0      its work is done
+2      bad input: the run fails at once with the replica's own sentence (``InputError``)
+4      it failed in a way that would repeat (``ReplicaFailed``): likewise, at once
+other  a crash or a signal: started again up to ``max_restarts``; then the run goes on
+       without it while ``min_quorum`` slots are left
+=====  ==================================================================================
+
+Codes 2 and 4 end the run whatever the quorum: what is wrong for one replica is wrong for
+the result. The sentence is the last line ``error: …`` of its output.
 """
 
+import ctypes
 import logging
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,12 +41,20 @@ logger = logging.getLogger(__name__)
 POLL_S = 0.2
 #: Between SIGTERM and SIGKILL.
 STOP_PATIENCE_S = 5.0
-#: Exit code of bad input: starting the same command again would fail the same way.
-EXIT_BAD_INPUT = 2
+#: Exit codes after which starting the same command again would fail the same way.
+EXIT_BAD_INPUT, EXIT_WOULD_REPEAT = 2, 4
+#: How much of the end of a replica's output is searched for its sentence.
+TAIL_BYTES = 16_384
+#: ``prctl``: the signal that a process gets when its parent dies.
+_PR_SET_PDEATHSIG = 1
 
 
 class ReplicasFailed(ComposerError):
     """The replicas ended, or time ran out, before the log had all rounds."""
+
+
+class ReplicaFailed(ComposerError):
+    """One replica failed in a way that would repeat; the message is its own sentence."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +168,8 @@ class Supervisor:
         no other process is touched.
 
         Raises:
-            InputError: the run's log has another spec.
+            InputError: the run's log has another spec, or a replica was given bad input.
+            ReplicaFailed: a replica failed in a way that would repeat.
             ReplicasFailed: fewer slots than the quorum are left, or the timeout has passed.
         """
         started = time.monotonic()
@@ -217,7 +241,11 @@ class Supervisor:
             return
         slot.exit_codes.append(code)
         slot.process = None
-        if code == EXIT_BAD_INPUT or slot.restarts >= self._max_restarts:
+        slot.partial = b""  # a line that the end of the process has torn
+        if code in (EXIT_BAD_INPUT, EXIT_WOULD_REPEAT):
+            kind = InputError if code == EXIT_BAD_INPUT else ReplicaFailed
+            raise kind(f"{_sentence(slot.log)} (replica {slot.slot})")
+        if slot.restarts >= self._max_restarts:
             slot.lost = True
             logger.warning("slot %d ended with %d and is not started again", slot.slot, code)
         else:
@@ -235,7 +263,7 @@ class Supervisor:
             "COMPOSER_DILOCO_SLOT": str(slot.slot),
             "COMPOSER_DILOCO_ATTEMPT": str(slot.attempt),
             "COMPOSER_DILOCO_SPEC": self.spec.model_dump_json(),
-            "COMPOSER_DILOCO_SUPERVISED": "1",
+            **supervised(),
         }
         with slot.log.open("ab") as output:
             if slot.tail is None:
@@ -268,7 +296,7 @@ class Supervisor:
         left = sum(not slot.lost for slot in slots)
         if left < self.spec.min_quorum:
             ends = "; ".join(
-                f"slot {slot.slot} ended with {slot.exit_codes[-1]}: {_last_line(slot.log)}"
+                f"slot {slot.slot} ended with {slot.exit_codes[-1]}: {_sentence(slot.log)}"
                 for slot in slots
                 if slot.lost
             )
@@ -290,6 +318,26 @@ class Supervisor:
                 time.sleep(POLL_S / 4)
 
 
+def supervised() -> dict[str, str]:
+    """Return the variables by which a child knows this process as its supervisor."""
+    return {"COMPOSER_DILOCO_SUPERVISOR": str(os.getpid())}
+
+
+def end_with_supervisor() -> None:
+    """Let the kernel end this process as soon as the supervisor that started it is gone.
+
+    Called by a replica before it loads anything, so that after ``kill -9`` of the supervisor
+    nobody writes into the run folder any more. Does nothing without a supervisor, and beside
+    Linux, where replicas look for their parent after each step.
+    """
+    supervisor = os.environ.get("COMPOSER_DILOCO_SUPERVISOR")
+    if supervisor is None or not sys.platform.startswith("linux"):
+        return
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != int(supervisor):  # it died before the call
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def _stop(slots: Sequence[_Slot]) -> None:
     """End the process groups of all slots, gently first, and note their exit codes."""
     running = [slot.process for slot in slots if slot.process is not None]
@@ -307,9 +355,10 @@ def _stop(slots: Sequence[_Slot]) -> None:
             slot.process = None
 
 
-def _last_line(path: Path) -> str:
-    """Return the last line of a log that says something, at most 200 characters of it."""
+def _sentence(path: Path) -> str:
+    """Return the last ``error: …`` of a log, else its last line that says something."""
     with path.open("rb") as log:
-        log.seek(max(0, path.stat().st_size - 4096))
-        lines = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
-    return lines[-1].strip()[:200] if lines else "no output"
+        log.seek(max(0, path.stat().st_size - TAIL_BYTES))
+        lines = [line.strip() for line in log.read().decode(errors="replace").splitlines()]
+    said = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    return said[-1] if said else next((line for line in reversed(lines) if line), "no output")[:200]

@@ -12,7 +12,7 @@ import io
 import os
 import shutil
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -247,6 +247,28 @@ class Lake:
     def rows(self, table: str, **kwargs: Any) -> list[dict[str, Any]]:
         """Read like :meth:`read`, as dictionaries with JSON message columns decoded."""
         return rows_from_table(self.read(table, **kwargs))
+
+    def iter_rows(
+        self, table: str, *, columns: Sequence[str] | None = None, **keys: str
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the rows of :meth:`rows` without holding more than a row group of them.
+
+        Args:
+            table: the table's name.
+            columns: only these columns of the file.
+            keys: fixed partition keys, for example ``split="train"``.
+        """
+        spec = spec_of(table)
+        schema = pa.schema([spec.schema.field(n) for n in columns or spec.schema.names])
+        for part in self.partitions(table, **keys):
+            with self.fs.open(self.path(table, **part), "rb") as file:
+                reader = pq.ParquetFile(file)
+                have = [n for n in schema.names if n in set(reader.schema_arrow.names)]
+                for batch in reader.iter_batches(batch_size=64, columns=have):
+                    piece = pa.Table.from_batches([batch])
+                    missing = dict.fromkeys(set(schema.names) - set(have))
+                    for row in rows_from_table(piece.cast(pa.schema(map(schema.field, have)))):
+                        yield {**row, **missing, **part}
 
     def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Run one SQL query over the lake's views and return its rows.

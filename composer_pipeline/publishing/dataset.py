@@ -19,6 +19,7 @@ from composer_pipeline.chat import Toolsets, action_message, to_chat
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake import Lake
 from composer_pipeline.preferences.agreement import Reply, vote
+from composer_pipeline.preferences.hints import recoveries
 from composer_pipeline.preferences.pairs import usable_replies
 from composer_pipeline.publishing.splits import (
     SPLITS,
@@ -194,6 +195,7 @@ def _from_states(lake: Lake, progress: Progress | None) -> tuple[list[Row], list
             continue
         states = sorted(load_states(lake, days=[day]), key=lambda state: state.state_id)
         tools = Toolsets(lake, states)
+        recovered = recoveries(states, {name: row["span_call"] for name, row in hint_of.items()})
         for state in states:
             every, hint = replies.get(state.state_id, []), hint_of.get(state.state_id)
             outcome = vote(state, every) if every else None
@@ -221,6 +223,9 @@ def _from_states(lake: Lake, progress: Progress | None) -> tuple[list[Row], list
                         "hint": hint["text"],
                         "source": hint["source"],
                         "span_call": hint["span_call"],
+                        "recovery": [action_message(recovered[state.state_id])]
+                        if state.state_id in recovered
+                        else None,
                     }
                 )
     return recorded, hints

@@ -105,11 +105,18 @@ def write_tiny_model(folder: Path, *, hidden: int = 32, layers: int = 2) -> Path
 
 
 def tiny_recipe(model: str, **changes: Any) -> TrainingRecipe:
-    """Return a recipe of a few short steps; ``changes`` replace top-level fields."""
+    """Return a recipe of a few short steps; ``changes`` replace top-level fields.
+
+    The hint-gain gate is off: a random model gains nothing from a hint.
+    """
     fields: dict[str, Any] = {
         "name": "tiny",
         "model": model,
-        "channels": {"grpo": {}, "sdpo": {"rows_per_step": 2}, "dpo": {"pairs_per_step": 2}},
+        "channels": {
+            "grpo": {},
+            "sdpo": {"rows_per_step": 2, "hint_gain": False},
+            "dpo": {"pairs_per_step": 2},
+        },
         "data": {"max_prompt_tokens": 400, "max_completion_tokens": 64, "max_tools_tokens": 0},
         "diloco": {"replicas": 1, "rounds": 1, "inner_steps": 2},
         "learning_rate": 1e-3,

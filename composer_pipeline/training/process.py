@@ -5,7 +5,6 @@ belong here: what the command does. Both the trainer and the worker of an evalua
 torch, which stays out of the caller this way.
 """
 
-import json
 import os
 import subprocess
 from collections import deque
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from composer_pipeline.errors import ComposerError, InputError
+from composer_pipeline.training.runs.events import parse
 
 #: Lines of output that an error shows where the command said none itself.
 TAIL_LINES = 20
@@ -54,8 +54,9 @@ def run_process(
         assert process.stdout is not None
         try:
             for line in process.stdout:
-                if line.startswith('{"'):
-                    on_event(json.loads(line))
+                event = parse(line) if line.startswith('{"') else None
+                if event is not None:
+                    on_event(event)
                 else:
                     tail.append(line.strip())
             code = process.wait()

@@ -16,6 +16,10 @@ class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+def _is_head(target: str) -> bool:
+    return target.rpartition(".")[2] in ("lm_head", "embed_out", "output")
+
+
 class Lora(_Model):
     """A LoRA adapter. ``r: 0`` trains every parameter."""
 
@@ -25,7 +29,7 @@ class Lora(_Model):
 
     @model_validator(mode="after")
     def _no_head(self) -> "Lora":
-        if isinstance(self.targets, tuple) and "lm_head" in self.targets:
+        if isinstance(self.targets, tuple) and any(_is_head(t) for t in self.targets):
             raise ValueError(
                 "an adapter on lm_head would never be trained: the losses read its weight"
             )
@@ -33,47 +37,99 @@ class Lora(_Model):
 
 
 class Grpo(_Model):
-    """GRPO over recorded groups: the agent's action and the teachers' actions to one state."""
+    """Policy gradient on answers to one state, rewarded by how close they are to the consensus.
+
+    ``source: recorded`` takes the agent's and the teachers' answers: an offline surrogate, since
+    nobody sampled them from the model. An answer that is worse than its group's mean is left
+    alone once the model's log-probability of it has fallen, a token, by more than
+    ``off_policy_threshold`` nats below the base model's. ``sampled`` lets the model answer
+    ``group_size`` times: one action from one state. ``mixed`` joins both in one group.
+    """
 
     weight: float = Field(1.0, ge=0)
-    group_size: int = Field(4, ge=2)
+    source: Literal["recorded", "sampled", "mixed"] = "recorded"
+    group_size: int = Field(4, ge=2, description="answers that the model samples to a state")
     groups_per_step: int = Field(1, ge=1)
+    off_policy_threshold: float | None = Field(0.5, gt=0, description="nats a token; null: none")
+
+    @property
+    def recorded(self) -> bool:
+        """Whether recorded answers are trained on."""
+        return self.source != "sampled"
+
+    @property
+    def sampled(self) -> bool:
+        """Whether the model answers."""
+        return self.source != "recorded"
+
+
+class Taid(_Model):
+    """The schedule of TAID's target between student (0) and teacher (1); upstream's names."""
+
+    t_start: float = Field(0.4, ge=0, le=1)
+    t_end: float = Field(1.0, ge=0, le=1)
+    alpha: float = Field(5e-4, ge=0)
+    beta: float = Field(0.99, ge=0, lt=1)
+
+
+class Eopd(_Model):
+    """Entropy-aware distillation: threshold in nats, weight and support of its forward term."""
+
+    tau: float = Field(0.8, ge=0)
+    alpha: float = Field(1.0, ge=0)
+    top_k: int = Field(16, ge=1)
 
 
 class Sdpo(_Model):
     """Self-distillation at error turns; the teacher also sees the hint.
 
-    ``weight`` is α of the composer loss, ``jsd_beta`` mixes teacher and student in the
-    divergence. ``teacher: frozen`` is the model before training, ``live`` the student
-    itself without gradient (which is known to be unstable).
+    ``weight`` is α of the composer loss. ``hint_gain`` keeps a row only where the hint helps:
+    under the base model it must raise log p(consensus or recovery) − log p(failed action).
+    ``teacher: frozen`` is the model before training, ``ema`` follows the student by
+    ``ema_rate`` a step, ``live`` is the student itself (known to be unstable).
+    ``divergence: jsd`` mixes by ``jsd_beta`` at ``temperature``; ``taid`` and ``eopd`` have
+    their own fields. ``importance_clip`` weights each token by min(p/p_base, clip), because
+    the recorded action was not sampled from the model.
     """
 
     weight: float = Field(1.0, ge=0)
+    rows_per_step: int = Field(1, ge=1)
+    hint_gain: bool = True
+    teacher: Literal["frozen", "ema", "live"] = "frozen"
+    ema_rate: float = Field(0.02, gt=0, le=1)
+    divergence: Literal["jsd", "taid", "eopd"] = "jsd"
     jsd_beta: float = Field(0.5, ge=0, le=1)
     temperature: float = Field(1.0, gt=0)
-    teacher: Literal["frozen", "live"] = "frozen"
-    rows_per_step: int = Field(1, ge=1)
+    taid: Taid = Taid()
+    eopd: Eopd = Eopd()
+    importance_clip: float | None = Field(None, gt=0)
 
 
 class Dpo(_Model):
     """Trace-replay DPO: the teachers' action against the agent's.
 
-    ``weight`` is the composer loss's β; ``beta`` is DPO's own. ``anchor`` adds the
-    chosen action's mean negative log-likelihood, which keeps DPO from unlearning it.
+    ``weight`` is the composer loss's β; ``beta`` is DPO's own.
     """
 
     weight: float = Field(1.0, ge=0)
     beta: float = Field(0.1, gt=0)
-    anchor: float = Field(0.2, ge=0)
     pairs_per_step: int = Field(2, ge=1)
 
 
+class Sft(_Model):
+    """Likelihood of the consensus of every group: keeps DPO from unlearning what it prefers."""
+
+    weight: float = Field(0.2, ge=0)
+    rows_per_step: int = Field(2, ge=1)
+
+
 class Channels(_Model):
-    """The three terms of the composer loss. A weight of 0 turns a term off."""
+    """The terms of the composer loss. A weight of 0 turns a term off."""
 
     grpo: Grpo = Grpo()
     sdpo: Sdpo = Sdpo()
     dpo: Dpo = Dpo()
+    sft: Sft = Sft()
 
     @model_validator(mode="after")
     def _something_is_on(self) -> "Channels":
@@ -82,22 +138,36 @@ class Channels(_Model):
         return self
 
     def weights(self) -> dict[str, float]:
-        """Return the weights of the channels that are on."""
-        every = {"grpo": self.grpo.weight, "sdpo": self.sdpo.weight, "dpo": self.dpo.weight}
+        """Return the weights of the channels that are on, in the order of their work."""
+        every = {
+            "grpo": self.grpo.weight, "sdpo": self.sdpo.weight, "dpo": self.dpo.weight,
+            "sft": self.sft.weight,
+        }  # fmt: skip
         return {name: weight for name, weight in every.items() if weight > 0}
+
+    def rows_per_step(self) -> dict[str, int]:
+        """Return how many rows one optimizer step of one replica takes from each channel."""
+        every = {
+            "grpo": self.grpo.groups_per_step, "sdpo": self.sdpo.rows_per_step,
+            "dpo": self.dpo.pairs_per_step, "sft": self.sft.rows_per_step,
+        }  # fmt: skip
+        return {name: every[name] for name in self.weights()}
 
 
 class Data(_Model):
     """How rows become token windows.
 
     ``max_tools_tokens`` bounds the tool schemas inside the prompt (never more than a third
-    of it): beyond it they are shortened, then limited to the tools in use; 0 offers none.
+    of it): beyond it they are shortened, then limited to their names; 0 offers none.
+    ``drop_lost_files`` leaves out rows whose action names a file that the prompt showed and the
+    window does not: nobody could know that name.
     """
 
     max_prompt_tokens: int = Field(1024, ge=64)
     max_completion_tokens: int = Field(256, ge=8)
     max_tools_tokens: int = Field(512, ge=0)
     max_dropped_share: float = Field(0.5, ge=0, le=1)
+    drop_lost_files: bool = True
 
 
 class DiLoCo(_Model):
@@ -126,49 +196,49 @@ class TrainingRecipe(_Model):
     name: str = Field(min_length=1)
     trainer: str = "trl"
     model: str = "smollm2-135m"
+    start_from: str = Field(
+        "", description="an earlier adapter to go on from: run folder, adapter folder or Hub id"
+    )
+    report_to: tuple[Literal["tensorboard", "wandb", "trackio", "mlflow"], ...] = Field(
+        (), description="where transformers reports each step besides metrics.jsonl"
+    )
     lora: Lora = Lora()
     channels: Channels = Channels()
     data: Data = Data()
     diloco: DiLoCo = DiLoCo()
     learning_rate: float = Field(1e-4, gt=0)
-    gradient_accumulation_steps: int = Field(1, ge=1)
+    optimizer: Literal["adamw_torch", "adamw_torch_fused", "adafactor", "sgd"] = "adamw_torch"
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_steps: int = Field(0, ge=0)
+    weight_decay: float = Field(0.0, ge=0)
     max_grad_norm: float = Field(1.0, gt=0)
+    dtype: Literal["fp32", "bf16"] = Field(
+        "fp32", description="bf16: weights in bf16 with adapters in fp32; autocast without LoRA"
+    )
+    activation_checkpointing: bool = False
+    attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
+    micro_batch_tokens: int = Field(
+        4096, ge=64, description="tokens, padding included, of one forward of any channel"
+    )
     seed: int = Field(0, ge=0)
-    bf16: bool = False
     threads: int = Field(1, ge=0, description="CPU threads of a replica; 0 leaves it to torch")
-    fail_after_empty_steps: int | None = Field(
-        None, ge=1, description="steps without an active token of a channel; default: one round"
+    norms_every: int = Field(
+        10, ge=1, description="steps between measurements of each channel's own gradient"
+    )
+    max_bad_steps: int = Field(
+        3, ge=1, description="consecutive steps with a non-finite loss or gradient"
     )
 
     @model_validator(mode="after")
-    def _teacher_exists(self) -> "TrainingRecipe":
-        sdpo = self.channels.sdpo
-        if sdpo.weight > 0 and sdpo.teacher == "frozen" and self.lora.r == 0:
-            raise ValueError(
-                "channels.sdpo.teacher 'frozen' needs a LoRA adapter to switch off (lora.r > 0);"
-                " full fine-tuning has only 'live'"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _batches_split(self) -> "TrainingRecipe":
-        rows = self.channels.grpo.group_size * self.channels.grpo.groups_per_step
-        if rows % self.gradient_accumulation_steps:
-            raise ValueError(
-                f"gradient_accumulation_steps {self.gradient_accumulation_steps} does not divide"
-                f" channels.grpo.group_size x groups_per_step = {rows}"
-            )
+    def _adapter_continues(self) -> "TrainingRecipe":
+        if self.start_from and self.lora.r == 0:
+            raise ValueError("start_from is an adapter, and lora.r 0 trains none")
         return self
 
     @property
     def steps(self) -> int:
         """Optimizer steps of one replica."""
         return self.diloco.rounds * self.diloco.inner_steps
-
-    @property
-    def empty_limit(self) -> int:
-        """Steps after which a channel that saw nothing fails the run."""
-        return self.fail_after_empty_steps or self.diloco.inner_steps
 
     @staticmethod
     def load(path: str | Path) -> "TrainingRecipe":

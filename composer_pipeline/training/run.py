@@ -11,7 +11,6 @@ interrupted it goes on from its last committed round.
 
 import json
 import os
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,13 +25,24 @@ from composer_pipeline.lake import Lake
 from composer_pipeline.reports import Progress, Report
 from composer_pipeline.training.checkout import repo_root
 from composer_pipeline.training.data import require_rows
-from composer_pipeline.training.identity import fingerprint
 from composer_pipeline.training.models import SMOLLM2
 from composer_pipeline.training.process import run_process
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.registry import validate
+from composer_pipeline.training.runs.events import read
+from composer_pipeline.training.runs.folder import set_aside
+from composer_pipeline.training.runs.identity import fingerprint
+from composer_pipeline.training.trainer import Merger, Trainer
 
-RECIPE, DATA, METRICS, RESULT = "recipe.yaml", "data.msgpack", "metrics.jsonl", "composer.json"
+RECIPE, DATA, METRICS, RESULT = "recipe.yaml", "data", "metrics.jsonl", "composer.json"
+CHECKPOINT, MERGED = "checkpoint", "merged"
+#: The numbers of a channel that say whether it gets anywhere, at the first and last round.
+PROGRESS: dict[str, tuple[str, ...]] = {
+    "grpo": ("grpo_best_gain", "grpo_worst_gain"),
+    "sdpo": ("sdpo_loss",),
+    "dpo": ("dpo_loss", "dpo_accuracy"),
+    "sft": ("sft_loss",),
+}
 #: What else a metric line says besides numbers of channels.
 _PLACE = frozenset({"event", "time", "slot", "step", "of"})
 
@@ -44,23 +54,33 @@ class _Round(Protocol):
 
 @dataclass(frozen=True)
 class PreparedRun:
-    """A checked run: the command that trains it, and where. ``env`` is added to the caller's."""
+    """A checked run: the command that trains it, and where. ``env`` is added to the caller's.
+
+    ``no_merge`` is why ``merge_command`` is empty.
+    """
 
     command: list[str]
     env: dict[str, str]
     cwd: str
     run_dir: Path
     complete: bool
+    merge_command: list[str]
+    no_merge: str = ""
 
 
 @dataclass(frozen=True)
 class TrainReport(Report):
-    """A finished run. ``metrics`` are numbers; ``reused`` says that nothing was trained now."""
+    """A finished run.
+
+    ``metrics`` are numbers; ``reused`` says that nothing was trained now; ``merged`` is the
+    folder of base and adapter as one model, where it was asked for.
+    """
 
     run_dir: Path
     checkpoint: Path
     metrics: dict[str, float]
     reused: bool
+    merged: Path | None = None
 
 
 def prepare(lake: Lake, recipe: TrainingRecipe | str | Path, run_root: str | Path) -> PreparedRun:
@@ -77,6 +97,7 @@ def prepare(lake: Lake, recipe: TrainingRecipe | str | Path, run_root: str | Pat
     """
     if not isinstance(recipe, TrainingRecipe):
         recipe = TrainingRecipe.load(recipe)
+    recipe = _absolute(recipe)
     trainer = validate(recipe)
     require_rows(lake, recipe)
     root = repo_root()
@@ -88,7 +109,33 @@ def prepare(lake: Lake, recipe: TrainingRecipe | str | Path, run_root: str | Pat
         run_dir.mkdir(parents=True, exist_ok=True)
         write_recipe(recipe, run_dir)
     command = trainer.command(sys.executable, run_dir / RECIPE, lake.url, run_dir)
-    return PreparedRun(list(command), environment(recipe), str(root), run_dir, complete)
+    merge_command, no_merge = _merging(trainer, recipe, run_dir)
+    return PreparedRun(
+        list(command),
+        environment(recipe),
+        str(root),
+        run_dir,
+        complete,
+        merge_command,
+        no_merge,
+    )
+
+
+def _merging(trainer: Trainer, recipe: TrainingRecipe, run_dir: Path) -> tuple[list[str], str]:
+    """Return the command that merges, or why there is none."""
+    if not isinstance(trainer, Merger):
+        return [], f"recipe field trainer: {trainer.name!r} writes no merged weights"
+    if not recipe.lora.r:
+        return [], "recipe field lora.r: 0 trains the whole model, there is nothing to merge"
+    return list(trainer.merge_command(sys.executable, run_dir)), ""
+
+
+def _absolute(recipe: TrainingRecipe) -> TrainingRecipe:
+    """Name folders from the root: the trainer works in another folder than the caller."""
+    names = {"model": recipe.model, "start_from": recipe.start_from}
+    folders = {field: Path(name).expanduser() for field, name in names.items() if name}
+    found = {f: str(path.absolute()) for f, path in folders.items() if path.is_dir()}
+    return recipe.model_copy(update=found)
 
 
 def train(
@@ -98,6 +145,7 @@ def train(
     *,
     progress: Progress | None = None,
     force: bool = False,
+    merge: bool = False,
 ) -> TrainReport:
     """Train a recipe in a process of its own, or return the finished run of the same inputs.
 
@@ -106,18 +154,25 @@ def train(
         recipe: a recipe, or the path of its YAML file.
         run_root: folder of all runs.
         progress: called as (label, steps done by all replicas, their total).
-        force: delete a run of the same inputs and train again.
+        force: train again; a run of the same inputs is moved aside to ``<folder>.<n>``.
+        merge: also write base and adapter as one model, where it is not there yet.
 
     Raises:
         InputError: as in :func:`prepare`, or what the trainer itself refuses.
-        ComposerError: training failed; names the run folder.
+        ComposerError: training failed, or another process trains in the run's folder; names it.
     """
     run = prepare(lake, recipe, run_root)
     if force:
-        shutil.rmtree(run.run_dir)
+        set_aside(run.run_dir)
         run = prepare(lake, recipe, run_root)
+    if merge and run.no_merge:
+        raise InputError(run.no_merge)
     if not run.complete:
         _execute(run, progress)
+    if merge and not (run.run_dir / MERGED).is_dir():
+        run_process(
+            run.merge_command, cwd=run.cwd, env=run.env, what="merging", on_event=lambda _: None
+        )
     return report(run.run_dir, reused=run.complete)
 
 
@@ -128,10 +183,27 @@ def report(run_dir: str | Path, *, reused: bool = False) -> TrainReport:
         InputError: the folder holds no finished run.
     """
     run_dir = Path(run_dir)
+    result = finished(run_dir)
+    merged = run_dir / MERGED
+    return TrainReport(
+        run_dir,
+        run_dir / CHECKPOINT,
+        result["metrics"],
+        reused,
+        merged if merged.is_dir() else None,
+    )
+
+
+def finished(run_dir: Path) -> dict[str, Any]:
+    """Return the content of a finished run's ``composer.json``.
+
+    Raises:
+        InputError: the folder holds no finished run.
+    """
     if not (run_dir / RESULT).is_file():
         raise InputError(f"{run_dir} holds no finished training run")
-    result = json.loads((run_dir / RESULT).read_text(encoding="utf-8"))
-    return TrainReport(run_dir, run_dir / "checkpoint", result["metrics"], reused)
+    result: dict[str, Any] = json.loads((run_dir / RESULT).read_text(encoding="utf-8"))
+    return result
 
 
 def environment(recipe: TrainingRecipe) -> dict[str, str]:
@@ -145,7 +217,8 @@ def environment(recipe: TrainingRecipe) -> dict[str, str]:
         "TRL_EXPERIMENTAL_SILENCE": "1",
         "TQDM_DISABLE": "1",  # steps are reported as events
     }
-    if recipe.model == SMOLLM2 or Path(recipe.model).expanduser().is_dir():
+    local = recipe.model == SMOLLM2 or Path(recipe.model).expanduser().is_dir()
+    if local and (not recipe.start_from or Path(recipe.start_from).expanduser().is_dir()):
         env["HF_HUB_OFFLINE"] = "1"
     if recipe.threads:
         env["OMP_NUM_THREADS"] = str(recipe.threads)
@@ -160,44 +233,57 @@ def write_recipe(recipe: TrainingRecipe, run_dir: Path) -> None:
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write indented JSON so that it appears whole or not at all."""
-    replace(path, json.dumps(value, indent=1))
+    replace(path, json.dumps(value, indent=1, allow_nan=False))
 
 
 def read_steps(run_dir: Path) -> dict[tuple[int, int], dict[str, float]]:
-    """Return the numbers of each (slot, step); a step that was repeated counts once."""
+    """Return the numbers of each (slot, step); a step that was repeated counts once.
+
+    A number that was not finite is left out (``training.runs.events``).
+    """
     steps = {}
-    for line in (run_dir / METRICS).read_text(encoding="utf-8").splitlines():
-        event = json.loads(line)
-        if event["event"] == "step":
-            numbers = {k: float(v) for k, v in event.items() if k not in _PLACE}
+    for event in read(run_dir / METRICS):
+        if event.get("event") == "step":
+            numbers = {k: float(v) for k, v in event.items() if _is_number(k, v)}
             steps[event["slot"], event["step"]] = numbers
     return steps
+
+
+def _is_number(name: str, value: object) -> bool:
+    return name not in _PLACE and isinstance(value, (int, float))
 
 
 def summarise(
     recipe: TrainingRecipe, run_dir: Path, rounds: Sequence[_Round], seconds: float
 ) -> dict[str, float]:
-    """Return a run's numbers: losses of the first and last round, active counts, rounds.
+    """Return a run's numbers: those of the first and last round, totals, rounds.
 
-    Losses are means over the steps of all replicas in that round, since a single step has
-    few rows; active counts are sums over the whole run (tokens for GRPO and SDPO, pairs for
-    DPO).
+    ``<key>_first`` and ``<key>_last`` are means over the steps of all replicas in that round,
+    since a single step has few rows; ``<channel>_active`` is a sum over the whole run (tokens,
+    for DPO pairs). Every one depends on the model.
     """
     steps = read_steps(run_dir)
     inner = recipe.diloco.inner_steps
     numbers: dict[str, float] = {}
     for channel in recipe.channels.weights():
-        for name, first in (("first", 1), ("last", recipe.steps - inner + 1)):
-            window = range(first, first + inner)
-            losses = [v[f"{channel}_loss"] for (_, s), v in steps.items() if s in window]
-            if losses:
-                numbers[f"{channel}_loss_{name}"] = sum(losses) / len(losses)
-        numbers[f"{channel}_active"] = sum(v[f"{channel}_active"] for v in steps.values())
+        for key in PROGRESS[channel]:
+            for name, first in (("first", 1), ("last", recipe.steps - inner + 1)):
+                window = range(first, first + inner)
+                values = [v[key] for (_, s), v in steps.items() if s in window and key in v]
+                if values:
+                    numbers[f"{key}_{name}"] = sum(values) / len(values)
+        active = f"{channel}_active"
+        numbers[active] = sum(v.get(active, 0.0) for v in steps.values())
+    for key in ("tokens", "peak_memory_mib"):
+        values = [v[key] for v in steps.values() if key in v]
+        if values:
+            numbers[key] = max(values) if key == "peak_memory_mib" else sum(values)
     replicas = recipe.diloco.replicas
     everybody = sum(len(round_.included) == replicas for round_ in rounds)
     return {
         **numbers,
         "rounds": len(rounds),
+        "rounds_merged": sum(bool(round_.included) for round_ in rounds),
         "rounds_with_all_replicas": everybody,
         "replicas": replicas,
         "steps": recipe.steps,

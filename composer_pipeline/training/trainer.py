@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 #: ``exact``: the formula itself. ``sampled``: an unbiased estimate from sampled tokens.
-Fidelity = Literal["exact", "sampled"]
+#: ``surrogate``: another objective in its place, such as a policy gradient on recorded answers.
+Fidelity = Literal["exact", "sampled", "surrogate"]
 
 
 @dataclass(frozen=True)
@@ -49,4 +50,13 @@ class Trainer(Protocol):
         comes out; what a trainer imports from ``composer_pipeline`` is counted without it.
         ``[Path(__file__).parent]`` is right for a trainer that is a package.
         """
+        ...
+
+
+@runtime_checkable
+class Merger(Protocol):
+    """What a trainer may have besides: base and adapter of a finished run as one model."""
+
+    def merge_command(self, python: str, run_dir: Path) -> Sequence[str]:
+        """Return the command that writes ``merged/`` into a run folder, whole or not at all."""
         ...

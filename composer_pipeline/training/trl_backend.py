@@ -11,15 +11,15 @@ from composer_pipeline.training.trainer import Capabilities
 
 
 class TRL:
-    """``python -m trainers.trl``: all three channels exactly, on CPU or one GPU a replica."""
+    """``python -m trainers.trl``: every channel, on CPU or one GPU a replica."""
 
     name = "trl"
 
     def capabilities(self) -> Capabilities:
-        """All three channels exactly, with DiLoCo."""
+        """Every channel, with DiLoCo; GRPO on recorded answers is a surrogate."""
         install = "pip install 'composer-pipeline[train]'"
         return Capabilities(
-            channels={"grpo": "exact", "sdpo": "exact", "dpo": "exact"},
+            channels={"grpo": "surrogate", "sdpo": "exact", "dpo": "exact", "sft": "exact"},
             diloco=True,
             modules=dict.fromkeys(("torch", "trl", "peft", "transformers"), install),
         )
@@ -28,6 +28,10 @@ class TRL:
         """Return ``python -m trainers.trl --recipe … --lake … --run-dir …``."""
         options = ["--recipe", str(recipe), "--lake", lake, "--run-dir", str(run_dir)]
         return [python, "-m", "trainers.trl", *options]
+
+    def merge_command(self, python: str, run_dir: Path) -> Sequence[str]:
+        """Return ``python -m trainers.trl.checkpoints.merge --run-dir …``."""
+        return [python, "-m", "trainers.trl.checkpoints.merge", "--run-dir", str(run_dir)]
 
     def code(self) -> Sequence[Path]:
         """Return the folder ``trainers/trl``."""

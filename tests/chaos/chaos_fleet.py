@@ -74,7 +74,7 @@ class Fleet:
         assert self._forker.stdin is not None
         self._forker.stdin.write(line.encode())
         self._forker.stdin.flush()
-        worker = Worker(place, self._pids.get(timeout=120), log)
+        worker = Worker(place, self._pids.get(timeout=600), log)
         self.all[worker.pid] = worker
         return worker
 

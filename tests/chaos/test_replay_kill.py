@@ -5,7 +5,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -19,6 +18,7 @@ from composer_pipeline.testing.openrouter.server import Asked, Fault, LoopbackOp
 from composer_pipeline.testing.personas import Script
 from composer_pipeline.testing.states import write_sessions
 from composer_pipeline.trace_states import load_states
+from tests.fixtures.waiting import DEADLINE_S, wait_until
 from tests.places import ROOT
 
 DEMO = ROOT / "recipes" / "teachers" / "demo.yaml"
@@ -51,7 +51,8 @@ class Stage:
         self.server, self.lake = server, lake
         data = TeacherSet.load(DEMO).model_dump()
         data["endpoint"]["base_url"] = server.url
-        data["limits"] |= {"backoff_s": 0.01, "backoff_cap_s": 0.05, "drain_s": 5}
+        data["limits"] |= {"backoff_s": 0.01, "backoff_cap_s": 0.05}
+        data["limits"] |= {"read_timeout_s": DEADLINE_S, "drain_s": DEADLINE_S}
         self.teachers = folder / "teachers.json"
         self.teachers.write_text(TeacherSet.model_validate(data).model_dump_json())
 
@@ -60,10 +61,18 @@ class Stage:
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def wait_for_requests(self, process: subprocess.Popen[str], more: int) -> None:
+        """Wait until ``more`` have come; those after them do not end, until ``go_on``."""
         goal = self.server.requests + more
-        end = time.monotonic() + 60
-        while self.server.requests < goal and process.poll() is None and time.monotonic() < end:
-            time.sleep(0.002)
+        self.server.held = lambda asked: asked.total > goal
+        wait_until(
+            lambda: self.server.requests >= goal or process.poll() is not None,
+            f"{more} requests",
+        )
+
+    def go_on(self) -> None:
+        """Let the provider end what it generates; wait for it, as the engine does."""
+        self.server.held = None
+        wait_until(lambda: not self.server.generating, "the provider is quiet")
 
     def sums(self) -> tuple[int, int, int]:
         with Ledger(Path(self.lake.root) / "ledger.db") as ledger:
@@ -77,7 +86,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     lake = Lake(tmp_path / "lake")
     write_sessions(lake, sessions=6, turns=8)  # 48 states, 192 calls
     script = Script.from_states(load_states(lake), {})
-    with LoopbackOpenRouter(script, lifetime=300, latency=0.03, flaky_faults=False) as server:
+    with LoopbackOpenRouter(script, latency=0.03, flaky_faults=False) as server:
         yield Stage(tmp_path, server, lake)
 
 
@@ -91,9 +100,10 @@ def test_kill_nine_loses_nothing_and_buys_nothing_twice(stage: Stage) -> None:
         kills += process.poll() is None
         process.kill()
         process.communicate()
+        stage.go_on()
     assert kills >= 3
     process = stage.start("5")
-    _, errors = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=6000)
     assert process.returncode == 0, errors
 
     assert stage.server.duplicate_bills() == 0
@@ -117,9 +127,10 @@ def test_kill_nine_under_a_tight_ceiling_never_overspends(stage: Stage) -> None:
         stage.wait_for_requests(process, rng.randint(5, 15))
         process.kill()
         process.communicate()
+        stage.go_on()
         assert stage.server.billed <= Decimal(ceiling) * 10**12
     process = stage.start(ceiling)
-    output, errors = process.communicate(timeout=120)
+    output, errors = process.communicate(timeout=6000)
     assert process.returncode == 0, errors
     assert json.loads(output)["exhausted_scope"] == "run:chaos"
 
@@ -156,8 +167,9 @@ def test_faults_and_kills_together(stage: Stage) -> None:
         stage.wait_for_requests(process, rng.randint(10, 40))
         process.kill()
         process.communicate()
+        stage.go_on()
     process = stage.start("5")
-    _, errors = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=6000)
     assert process.returncode == 0, errors
     rows = stage.lake.rows("replies")
     assert len(rows) == len(stage.server.bills) == 192
@@ -171,7 +183,8 @@ def test_sigterm_drains(stage: Stage) -> None:
     process = stage.start("5")
     stage.wait_for_requests(process, 20)
     process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=60)
+    stage.go_on()
+    _, errors = process.communicate(timeout=600)
     assert process.returncode == 1
     assert "interrupted" in errors
     bills = len(stage.server.bills)

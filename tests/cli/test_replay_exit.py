@@ -13,7 +13,7 @@ from tests.fixtures.odd_server import odd_server, response
 
 FILE = """\
 purpose: evaluation
-limits: {{attempts: 1, backoff_s: 0, read_timeout_s: 5, recover_after_s: 0}}
+limits: {{attempts: 1, backoff_s: 0, read_timeout_s: 300, recover_after_s: 0}}
 teachers:
   - name: local
     family: qwen

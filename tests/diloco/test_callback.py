@@ -14,9 +14,17 @@ from composer_pipeline.diloco.outer import signature
 from composer_pipeline.diloco.replica import Replica, read_state
 from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.errors import ComposerError, InputError
+from tests.fixtures.waiting import DEADLINE_S
 
 SPEC = DiLoCoSpec(
-    rounds=3, inner_steps=4, outer_lr=0.7, outer_momentum=0.9, join_timeout_s=60, grace_s=60
+    rounds=3,
+    inner_steps=4,
+    outer_lr=0.7,
+    outer_momentum=0.9,
+    join_timeout_s=DEADLINE_S,
+    grace_s=DEADLINE_S,
+    heartbeat_timeout_s=DEADLINE_S,
+    round_timeout_s=DEADLINE_S,
 )
 
 
@@ -70,7 +78,7 @@ def peer(url: str, spec: DiLoCoSpec, slot: int = 1) -> threading.Thread:
             replica.sync({n: -torch.ones_like(t) for n, t in replica.state.theta.items()}, tokens=1)
         replica.close()
 
-    thread = threading.Thread(target=loop)
+    thread = threading.Thread(target=loop, daemon=True)
     thread.start()
     return thread
 
@@ -92,7 +100,7 @@ def test_a_trainer_is_one_replica_of_a_run(tmp_path) -> None:
     other = peer(url, SPEC)
     training = trainer(tmp_path, [callback, Starts()], schedule="constant")
     training.train()
-    other.join(30)
+    other.join(DEADLINE_S)
     log = OuterLog.open(url, "run")
     assert [[p.slot for p in c.included] for c in log.commits()[1:]] == [[0, 1]] * 3
     assert training.state.global_step == 12
@@ -150,7 +158,7 @@ def test_a_rejoining_trainer_follows_the_schedule_of_the_run(tmp_path) -> None:
     assert second.start_round() == 2
     again = trainer(tmp_path, [second, Rates()])
     again.train()
-    other.join(30)
+    other.join(DEADLINE_S)
     assert again.state.global_step == 8
     assert rates == pytest.approx([0.05 * (12 - step) / 12 for step in range(4, 12)])
     log = OuterLog.open(url, "run")
@@ -198,7 +206,7 @@ def test_too_few_steps_are_refused_before_any_work(tmp_path) -> None:
 def test_an_orphaned_replica_stops(tmp_path, monkeypatch) -> None:
     spec = SPEC.model_copy(update={"replicas": 1})
     callback = DiLoCoCallback(
-        url=str(tmp_path / "o"), run_id="run", slot=0, spec=spec, supervised=True
+        url=str(tmp_path / "o"), run_id="run", slot=0, spec=spec, supervisor=os.getppid()
     )
     monkeypatch.setattr(os, "getppid", lambda: 1_000_000)
     with pytest.raises(ComposerError, match="supervisor of DiLoCo slot 0 is gone"):

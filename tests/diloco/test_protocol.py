@@ -1,7 +1,13 @@
-"""The protocol in one process: replicas are threads, a kill is an exception."""
+"""The protocol in one process: replicas are threads, a kill is an exception.
 
+No result depends on how fast a thread is: a dead replica's heartbeat is made old by the
+store's clock, hooks wait for what the log shows, and the other limits are far away.
+"""
+
+import datetime as dt
+import os
 import threading
-import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +17,7 @@ from composer_pipeline.diloco.log import OuterLog, OuterLogError
 from composer_pipeline.diloco.replica import Replica, read_state
 from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.errors import InputError
+from tests.fixtures.waiting import DEADLINE_S, wait_until
 
 
 class Killed(BaseException):
@@ -19,21 +26,35 @@ class Killed(BaseException):
 
 def spec(**changes) -> DiLoCoSpec:
     times = {
-        "join_timeout_s": 20,
-        "grace_s": 20,
-        "heartbeat_timeout_s": 2,
+        "join_timeout_s": DEADLINE_S,
+        "grace_s": DEADLINE_S,
+        "heartbeat_timeout_s": DEADLINE_S,
         "takeover_s": 0.5,
-        "round_timeout_s": 20,
+        "round_timeout_s": DEADLINE_S,
     }
     base = {"rounds": 4, "inner_steps": 4, "outer_lr": 0.7, "outer_momentum": 0.9}
     return DiLoCoSpec(**{**times, **base, **changes})
 
 
-@pytest.fixture
-def run(toy, request):
-    """Run slots as threads; returns ``(log, {slot: results or exception})``."""
+#: Seconds by which a dead replica's last heartbeat lies back.
+LONG_AGO_S = 2 * DEADLINE_S
 
-    def go(url, agreed, slots=None, *, hooks=None, attempt=1, step_s=None, seed=None):
+
+def silence(url: str, member: str) -> None:
+    """Make the last heartbeat of a member in a folder so old that it counts as dead."""
+    path = Path(url, "runs", "run", member)
+    then = path.stat().st_mtime - LONG_AGO_S
+    os.utime(path, (then, then))
+
+
+@pytest.fixture
+def run(toy):
+    """Run slots as threads; returns ``(log, {slot: results or exception})``.
+
+    A killed slot falls silent at once, unless ``silence`` is None: then it counts as alive.
+    """
+
+    def go(url, agreed, slots=None, *, hooks=None, attempt=1, seed=None, silence=silence):
         outcomes = {}
 
         def one(slot: int) -> None:
@@ -42,19 +63,20 @@ def run(toy, request):
             log.hook = hook
             replica = Replica(log, agreed, slot, attempt)
             try:
-                pause = (step_s or {}).get(slot, 0.0)
-                outcomes[slot] = toy.replica_loop(replica, hook, pause, seed)
+                outcomes[slot] = toy.replica_loop(replica, hook, seed)
             except (Killed, InputError, OuterLogError) as error:
                 outcomes[slot] = error
             finally:
                 replica.close()
+            if isinstance(outcomes.get(slot), Killed) and silence is not None:
+                silence(str(url), f"members/{slot}/{attempt}.json")
 
         chosen = range(agreed.replicas) if slots is None else slots
-        threads = [threading.Thread(target=one, args=(slot,)) for slot in chosen]
+        threads = [threading.Thread(target=one, args=(slot,), daemon=True) for slot in chosen]
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(2 * DEADLINE_S)
         assert not any(thread.is_alive() for thread in threads)
         return OuterLog.open(str(url), "run"), outcomes
 
@@ -102,10 +124,25 @@ def test_a_replica_killed_between_delta_and_manifest_is_left_out(run, tmp_path) 
     assert any("/delta/1-" in entry.key for entry in log.store.list("rounds/2"))
 
 
+def killed_committer(round_: int) -> dict:
+    """Return hooks: slot 0 dies as it commits, and slot 1 does not overtake it before."""
+    dying = threading.Event()
+
+    def first(where: str, now: int) -> None:
+        if (where, now) == ("after_state", round_):
+            dying.set()
+            raise Killed
+
+    def second(where: str, now: int) -> None:
+        if (where, now) == ("after_state", round_):
+            assert dying.wait(DEADLINE_S)
+
+    return {0: first, 1: second}
+
+
 def test_a_killed_committer_is_replaced_and_its_delta_counts(run, tmp_path) -> None:
     calm, _ = run(tmp_path / "calm", spec(), seed=7)
-    kill = {0: kill_at("after_state", 2)}
-    log, outcomes = run(tmp_path / "killed", spec(), hooks=kill, seed=7)
+    log, outcomes = run(tmp_path / "killed", spec(), hooks=killed_committer(2), seed=7)
     assert isinstance(outcomes[0], Killed)
     assert included(log) == [[0, 1], [0, 1], [1], [1]]
     again, there = log.commits()[2], calm.commits()[2]
@@ -172,19 +209,30 @@ def test_a_round_without_enough_valid_deltas_is_committed_empty(run, torn, tmp_p
 
 
 def test_a_straggler_is_left_behind_after_the_grace_time_and_comes_back(run, tmp_path) -> None:
-    agreed = spec(replicas=2, rounds=3, grace_s=0.5, heartbeat_timeout_s=30)
-    slow = {"left": 1}
+    grace = 0.5
+    agreed = spec(rounds=2, grace_s=grace)
 
-    def once(where: str, round_: int) -> None:
-        if (where, round_) == ("inner", 1) and slow.pop("left", False):
-            time.sleep(1.6)
+    def contributed(round_: int) -> set[int]:
+        return set(OuterLog.open(str(tmp_path), "run").contributions(round_)[0])
 
-    # Slot 0 pauses after each round, so that slot 1 can catch up with a later one.
-    log, outcomes = run(tmp_path, agreed, hooks={1: once}, step_s={0: 0.15})
-    assert included(log)[0] == [0]
-    assert [0, 1] in included(log)
-    assert outcomes[1][0].contributed is False
-    assert outcomes[1][0].wasted_tokens == 128
+    def straggler(where: str, round_: int) -> None:
+        if (where, round_) == ("inner", 1):
+            log = OuterLog.open(str(tmp_path), "run")
+            wait_until(lambda: log.commit(1), "round 1 is committed without the straggler")
+        elif (where, round_) == ("after_contribution", 2):
+            wait_until(lambda: contributed(2) == {0, 1}, "both contribute to round 2")
+
+    def other(where: str, round_: int) -> None:
+        if (where, round_) == ("inner", 2):
+            wait_until(lambda: 1 in contributed(2), "the straggler contributes to round 2")
+
+    log, outcomes = run(tmp_path, agreed, hooks={0: other, 1: straggler})
+    assert included(log) == [[0], [0, 1]]
+    assert [result.contributed for result in outcomes[1]] == [False, True]
+    assert outcomes[1][-1].wasted_tokens == 128
+    times = {entry.key: entry.last_modified for entry in log.store.list("rounds/1")}
+    waited = times["rounds/1/commit.json"] - times["rounds/1/contrib/0.json"]
+    assert waited.total_seconds() > grace
 
 
 def test_without_a_quorum_the_round_fails_by_name(run, tmp_path) -> None:
@@ -195,12 +243,14 @@ def test_without_a_quorum_the_round_fails_by_name(run, tmp_path) -> None:
 
 
 def test_the_fastest_replica_waits_for_the_others_to_join(run, toy, tmp_path) -> None:
-    agreed = spec(rounds=1)
-    first = threading.Thread(target=run, args=(tmp_path, agreed, [0]))
+    agreed, looks = spec(rounds=1), []
+    hooks = {0: lambda where, round_: looks.append(where)}
+    first = threading.Thread(target=run, args=(tmp_path, agreed, [0]), kwargs={"hooks": hooks})
     first.start()
-    time.sleep(1.0)
+    wait_until(lambda: looks.count("members") >= 4, "slot 0 looks four times for the other")
+    assert "inner" not in looks
     log, _ = run(tmp_path, agreed, [1])
-    first.join(30)
+    first.join(DEADLINE_S)
     assert included(log) == [[0, 1]]
 
 
@@ -214,7 +264,8 @@ def test_a_replica_that_joins_after_the_end_trains_nothing(run, tmp_path) -> Non
 
 def test_a_restart_after_contributing_does_not_train_the_round_again(run, tmp_path) -> None:
     kills = {slot: kill_at("after_contribution", 2) for slot in (0, 1)}
-    log, _ = run(tmp_path, spec(), hooks=kills)
+    # Their heartbeats stay fresh, so that the first to come back waits for the other.
+    log, _ = run(tmp_path, spec(), hooks=kills, silence=None)
     assert len(log.commits()) == 2
     log, outcomes = run(tmp_path, spec(), attempt=2)
     assert included(log) == [[0, 1]] * 4
@@ -252,7 +303,7 @@ def test_a_follower_that_computes_other_bits_downloads_the_state(run, monkeypatc
 
     monkeypatch.setattr(Replica, "_merge", other_bits)
     monkeypatch.setattr(Replica, "_adopt", record)
-    log, outcomes = run(tmp_path, spec(takeover_s=20))
+    log, outcomes = run(tmp_path, spec(takeover_s=DEADLINE_S))
     assert included(log) == [[0, 1]] * 4
     assert {commit.by for commit in log.commits()[1:]} == {0}
     assert all(result.contributed for result in outcomes[1])
@@ -315,9 +366,17 @@ class TestS3:
         server.stop()
 
     def test_a_killed_committer_is_replaced_as_on_a_folder(self, run, bucket, tmp_path) -> None:
-        # Last-modified times of S3 have whole seconds.
-        agreed = spec(rounds=3, heartbeat_timeout_s=3)
-        log, outcomes = run(bucket, agreed, hooks={0: kill_at("after_state", 2)})
+        def silence(url: str, member: str) -> None:
+            from moto.core.models import DEFAULT_ACCOUNT_ID
+            from moto.s3.models import s3_backends
+
+            key = s3_backends[DEFAULT_ACCOUNT_ID]["aws"].get_object(
+                "outer", f"below/runs/run/{member}"
+            )
+            assert key is not None
+            key.last_modified -= dt.timedelta(seconds=LONG_AGO_S)
+
+        log, outcomes = run(bucket, spec(rounds=3), hooks=killed_committer(2), silence=silence)
         assert isinstance(outcomes[0], Killed)
         assert included(log) == [[0, 1], [0, 1], [1]]
         assert log.commits()[2].by == 1

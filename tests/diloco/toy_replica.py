@@ -7,7 +7,6 @@ after_delta, after_contribution or after_state.
 
 import os
 import signal
-import time
 
 import torch
 
@@ -55,7 +54,7 @@ class Inner:
 
 
 def replica_loop(
-    replica: Replica, hook=lambda where, round_: None, step_s: float = 0.0, seed: int | None = None
+    replica: Replica, hook=lambda where, round_: None, seed: int | None = None
 ) -> list:
     """Train one slot to the end of the run; return the results of its rounds.
 
@@ -67,7 +66,6 @@ def replica_loop(
         round_ = replica.round
 
         def before_step(step: int, round_: int = round_) -> None:
-            time.sleep(step_s)
             if step == 2:
                 hook("inner", round_)
 
@@ -86,6 +84,10 @@ class HookedLog(OuterLog):
     """A log that calls ``hook(where, round)`` at the protocol's dangerous moments."""
 
     hook = staticmethod(lambda where, round_: None)
+
+    def members(self):
+        self.hook("members", 0)
+        return super().members()
 
     def contribute(self, contribution):
         self.hook("after_delta", contribution.round)
@@ -114,7 +116,7 @@ def main() -> None:
     log.hook = hook
     spec = DiLoCoSpec.from_json(env["COMPOSER_DILOCO_SPEC"], "COMPOSER_DILOCO_SPEC")
     replica = Replica(log, spec, slot, attempt)
-    replica_loop(replica, hook, float(env.get("TOY_STEP_S", "0")))
+    replica_loop(replica, hook)
     print(f"slot {slot} attempt {attempt} ends with {replica.sha}", flush=True)
 
 

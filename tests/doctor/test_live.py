@@ -1,9 +1,11 @@
 """``doctor --live`` over the wire, against a loopback provider that behaves this way or that."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -19,22 +21,54 @@ from composer_pipeline.replay.ledger.ledger import Ledger
 from composer_pipeline.replay.teachers import TeacherSet
 from composer_pipeline.testing.openrouter.server import (
     MODELS,
+    Asked,
     Fault,
     LoopbackOpenRouter,
     PriceOverride,
 )
 from composer_pipeline.testing.personas import Script
+from tests.fixtures.waiting import DEADLINE_S
 
 pytestmark = pytest.mark.slow
 
 Serve = Callable[..., LoopbackOpenRouter]
-QUICK = Patience(lag_s=1.5, look_s=0.05, cut_s=0.15, settle_s=0.6, read_timeout_s=5)
-SLOW = 0.4  # seconds a generation takes: longer than the cut
+QUICK = Patience(lag_s=1.5, look_s=0.05, cut_s=0.15, settle_s=0.6, read_timeout_s=DEADLINE_S)
 
 
 def probe(lake: Lake, teacher_set: TeacherSet, usd: str = "0.05") -> dict[str, Finding]:
     report = probe_live(lake, teacher_set, max_usd=Decimal(usd), patience=QUICK)
     return {finding.name: finding for finding in report.findings}
+
+
+@pytest.fixture
+def serve(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> Serve:
+    """Servers whose rhyme ends after the client has cut it off and before it asks again."""
+    settling = asyncio.sleep
+
+    def start(**options: Any) -> LoopbackOpenRouter:
+        server, cut_off = serve(**options), 0
+
+        def held(asked: Asked) -> bool:
+            rhyme = "rhyme" in str(server.bodies[asked.total - 1])
+            return rhyme and asked.nth == 1 and asked.total > cut_off
+
+        async def sleep(seconds: float) -> None:
+            nonlocal cut_off
+            if seconds != QUICK.settle_s:
+                await settling(seconds)
+                return
+            # Each rhyme is asked for twice; the first may still be on its way to the server.
+            while sum("rhyme" in str(body) for body in server.bodies) % 2 == 0:
+                await settling(0.01)
+            cut_off = server.requests
+            while server.generating:
+                await settling(0.01)
+
+        server.held = held
+        monkeypatch.setattr("composer_pipeline.doctor.probes.asyncio", SimpleNamespace(sleep=sleep))
+        return server
+
+    return start
 
 
 @pytest.fixture
@@ -60,7 +94,7 @@ def reasoning(**more: Any) -> list[Any]:
 def test_all_probes_on_a_provider_that_behaves(
     lake: Lake, teachers: TeacherSet, serve: Serve
 ) -> None:
-    server = serve(models=reasoning(), latency=SLOW)
+    server = serve(models=reasoning())
     found = probe(lake, teachers)
     answers = {name: finding.status for name, finding in found.items()}
     assert answers == {
@@ -92,9 +126,7 @@ def test_a_provider_that_behaves_otherwise(
     lake: Lake, teachers: TeacherSet, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     models = [msgspec.structs.replace(m, private="careful" in m.slug, zdr=False) for m in MODELS]
-    server = serve(
-        models=models, latency=SLOW, response_cache=False, generation_lag=60, usage_lag=60
-    )
+    server = serve(models=models, response_cache=False, generation_lag=9999, usage_lag=9999)
     data = teachers.model_dump()
     for teacher in data["teachers"]:
         teacher["provider"]["zdr"] = teacher["name"] == "careful"
@@ -182,7 +214,7 @@ def test_from_the_command_line(
     lake: Lake, teacher_set: TeacherSet, serve: Serve, root: Path,
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    serve(models=reasoning(), latency=0.3)
+    serve(models=reasoning())
     monkeypatch.setattr("composer_pipeline.doctor.live.Patience", lambda: QUICK)
     demo = str(root / "recipes" / "teachers" / "demo.yaml")
     arguments = ["doctor", "--live", "--teachers", demo, "--lake", lake.url, "--json"]

@@ -196,7 +196,7 @@ from composer_pipeline.lake import store
 
 def stuck(fd):
     print("written, not yet visible", flush=True)
-    time.sleep(60)
+    time.sleep(600)
 
 os.fsync = stuck
 rows = [{"pair_id": "new", "state_id": "x"}] * 1000

@@ -128,6 +128,31 @@ def test_what_is_built(lake: Lake) -> None:
     assert hint["span_call"] == 0
 
 
+def test_a_hint_has_the_agents_own_later_call_that_worked(lake: Lake) -> None:
+    turns = [(bash("git push"), "no upstream"), (bash("git push -u origin main"), "done")]
+    ids = write_session(lake, "r", [*turns, (bash("git log"), "")], day=DAY)
+    states = plain(lake, "states", day=DAY)
+    for row in states:
+        if row["state_id"] == ids[0]:
+            row["error_kind"] = "exit_code"
+    lake.write("states", states, day=DAY)
+    old = plain(lake, "hints", day=DAY)
+    hint = {**old[0], "state_id": ids[0], "session_id": "r"}
+    lake.write("hints", [*old, hint], day=DAY)
+    first = datetime.fromisoformat(f"{DAY}T09:00:00").replace(tzinfo=UTC)
+    session = {"session_id": "r", "agent_id": "", "path": "r", "first_ts": first, "group_id": "g-r"}
+    lake.write("sessions", [*plain(lake, "sessions", day=DAY), session], day=DAY)
+    build_dataset(lake)
+    rows = {row["state_id"]: row["recovery"] for row in lake.rows("dataset_hints")}
+    (message,) = rows.pop(ids[0])
+    assert message["role"] == "assistant"
+    assert message["content"] == ""
+    assert message["tool_calls"][0]["function"]["arguments"] == {
+        "command": "git push -u origin main"
+    }
+    assert set(rows.values()) == {None}
+
+
 def test_both_splits_of_every_table_are_written(lake: Lake) -> None:
     report = build_dataset(lake, validation_share=0.0)
     assert report.splits == {"train": 16, "validation": 0}

@@ -305,7 +305,7 @@ def test_datasets_loads_what_was_published(lake: Lake, hub: LoopbackHub, tmp_pat
         "OMP_NUM_THREADS": "1",
     }
     done = subprocess.run(
-        [sys.executable, "-c", LOAD, REPO], capture_output=True, text=True, timeout=120, env=env
+        [sys.executable, "-c", LOAD, REPO], capture_output=True, text=True, timeout=600, env=env
     )
     assert "RESULT" in done.stdout, done.stderr[-3000:]
     found = json.loads(done.stdout.split("RESULT")[1])

@@ -24,17 +24,24 @@ HIT = Outcome("billed", 200, b"{}", Pico(0), "gen-2", "gen-1")
 
 
 class Slow(Wire):
-    """An endpoint that never answers."""
+    """An endpoint that never answers; says when it was asked."""
+
+    def __init__(self, endpoint: Endpoint, key: str | None) -> None:
+        super().__init__(endpoint, key)
+        self.asked = asyncio.Event()
 
     async def chat(self, body: bytes, price: TokenPrice | None = None) -> Outcome:
+        self.asked.set()
         return await asyncio.Future[Outcome]()
 
     async def generation_cost(self, generation_id: str) -> Pico | None:
+        self.asked.set()
         return await asyncio.Future[Pico]()
 
 
-async def cancelled(task: "asyncio.Task[object]") -> None:
-    await asyncio.sleep(0.05)
+async def cancelled(wire: Wire, task: "asyncio.Task[object]") -> None:
+    assert isinstance(wire, Slow)
+    await wire.asked.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -63,7 +70,7 @@ def test_a_cancelled_call_stays_charged(tmp_path: Path) -> None:
         async with Commits(ledger) as commits, Slow(ENDPOINT, None) as wire:
             calls = PaidCalls(commits, "r")
             admission = await calls.reserve("k", Pico(5), CALL)
-            await cancelled(asyncio.create_task(calls.send(wire, admission.attempt, b"{}")))
+            await cancelled(wire, asyncio.create_task(calls.send(wire, admission.attempt, b"{}")))
         sums = ledger.status()["run:r"]
         assert (sums.spent, sums.reserved, sums.unknown) == (0, 0, 5)
 
@@ -78,7 +85,7 @@ def test_a_hit_whose_source_is_asked_for_when_it_is_cancelled_is_kept(tmp_path: 
             lost = await calls.reserve("k", Pico(5), CALL)
             await commits.do(rules.mark_unknown(lost.attempt, "reset"))
             again = await calls.reserve("k", Pico(5), CALL)
-            await cancelled(asyncio.create_task(calls.settle(wire, again.attempt, HIT)))
+            await cancelled(wire, asyncio.create_task(calls.settle(wire, again.attempt, HIT)))
 
     with Ledger(tmp_path / "ledger.db") as ledger:
         asyncio.run(main(ledger))

@@ -27,7 +27,10 @@ from composer_pipeline.testing.openrouter.server import (
     flaky_fault,
 )
 from composer_pipeline.testing.personas import Script, prefix_key, restyled
+from tests.fixtures.waiting import DEADLINE_S, wait_until
 
+#: A new connection for each request, as other programs would make, and minutes for it.
+HTTP = httpx.Client(timeout=DEADLINE_S, limits=httpx.Limits(max_keepalive_connections=0))
 CACHE = {"X-OpenRouter-Cache": "true", "X-OpenRouter-Cache-TTL": "60"}
 TOOLS = [{"type": "function", "function": {"name": "Bash", "parameters": {}}}]
 
@@ -41,7 +44,7 @@ def ask(server: LoopbackOpenRouter, persona: str = "careful", **more: Any) -> ht
         "max_completion_tokens": 500,
     }
     body |= more
-    return httpx.post(f"{server.url}/chat/completions", json=body, headers=headers)
+    return HTTP.post(f"{server.url}/chat/completions", json=body, headers=headers)
 
 
 def test_bill_is_exact_and_a_hit_is_free() -> None:
@@ -58,9 +61,9 @@ def test_bill_is_exact_and_a_hit_is_free() -> None:
         assert second.json()["choices"] == first.json()["choices"]
         assert other.status_code == 200
         assert len(server.bills) == 2  # without the header there is no cache
-        told = httpx.get(f"{server.url}/generation", params={"id": source}).json()
+        told = HTTP.get(f"{server.url}/generation", params={"id": source}).json()
         assert int(Decimal(str(told["data"]["total_cost"])) * 10**12) == server.bills[0].cost
-        usage = httpx.get(f"{server.url}/key").json()["data"]["usage"]
+        usage = HTTP.get(f"{server.url}/key").json()["data"]["usage"]
         assert usage == pytest.approx(server.billed / 10**12)
 
 
@@ -79,7 +82,7 @@ def test_long_prompts_and_unknown_models_are_refused() -> None:
 
 def test_catalogue_has_prices_as_text() -> None:
     with LoopbackOpenRouter() as server:
-        models = httpx.get(f"{server.url}/models").json()["data"]
+        models = HTTP.get(f"{server.url}/models").json()["data"]
     assert {type(model["pricing"]["prompt"]) for model in models} == {str}
     assert models[0]["pricing"]["prompt"] == "0.00000027"
 
@@ -190,17 +193,36 @@ def test_explicit_caches_read_only_what_ended_at_a_breakpoint() -> None:
         assert details(plain)[1:] == (0, 0)
 
 
-def test_prompt_caches_expire_and_have_a_smallest_size() -> None:
+class Clock:
+    """The provider's monotonic clock, which stands still until a test moves it."""
+
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    for module in ("server", "account", "billing"):
+        monkeypatch.setattr(f"composer_pipeline.testing.openrouter.{module}.time", clock)
+    return clock
+
+
+def test_prompt_caches_expire_and_have_a_smallest_size(clock: Clock) -> None:
     with LoopbackOpenRouter(models=[model(cache_ttl=2.0, cache_minimum=1500)]) as server:
         assert details(ask(server, messages=turns(2), session_id="s"))[1] == 0
         assert details(ask(server, messages=turns(3), session_id="s"))[1] > 1500
         assert details(ask(server, messages=turns(1), session_id="s"))[1] == 0
-        time.sleep(2.2)
-        assert details(ask(server, messages=turns(4), session_id="s"))[1] == 0
+        clock.now += 1.9
+        assert details(ask(server, messages=turns(4), session_id="s"))[1] > 1500
+        clock.now += 2.1
+        assert details(ask(server, messages=turns(5), session_id="s"))[1] == 0
 
 
-def test_a_prompt_that_is_still_being_read_is_in_no_cache() -> None:
-    with LoopbackOpenRouter(models=[model()], latency=0.3) as server:
+def test_a_prompt_that_is_still_being_read_is_in_no_cache(clock: Clock) -> None:
+    with LoopbackOpenRouter(models=[model()], latency=0.01) as server:
         threads = [
             threading.Thread(target=ask, args=(server,), kwargs={"messages": turns(n)})
             for n in (3, 4)
@@ -234,8 +256,8 @@ def test_the_catalogue_tells_all_that_a_client_must_know() -> None:
         private=True,
     )
     with LoopbackOpenRouter(models=[odd, MODELS[1]]) as server:
-        models = {m["id"]: m for m in httpx.get(f"{server.url}/models").json()["data"]}
-        mine = {m["id"] for m in httpx.get(f"{server.url}/models/user").json()["data"]}
+        models = {m["id"]: m for m in HTTP.get(f"{server.url}/models").json()["data"]}
+        mine = {m["id"] for m in HTTP.get(f"{server.url}/models/user").json()["data"]}
         one = models[odd.slug]
         assert one["pricing"]["input_cache_read"] == "0.0000002"
         assert one["pricing"]["input_cache_write"] == "0.0000025"
@@ -250,8 +272,8 @@ def test_the_catalogue_tells_all_that_a_client_must_know() -> None:
         served = ask(server, model="~loopback/steady-latest").json()["model"]
         assert served == MODELS[1].slug
         path = f"{server.url}/models/{MODELS[1].slug}/endpoints"
-        assert httpx.get(path).json()["data"]["endpoints"][0]["provider_name"] == "Loopback"
-        zdr = httpx.get(f"{server.url}/endpoints/zdr").json()["data"]
+        assert HTTP.get(path).json()["data"]["endpoints"][0]["provider_name"] == "Loopback"
+        zdr = HTTP.get(f"{server.url}/endpoints/zdr").json()["data"]
         assert {e["model_id"] for e in zdr} == {odd.slug, MODELS[1].slug}
 
 
@@ -276,43 +298,44 @@ def test_a_run_key_has_its_own_bill_limit_and_cache() -> None:
     root = {"Authorization": "Bearer root"}
     with LoopbackOpenRouter(api_key="root", usage_lag=0.0) as server:
         keys = f"{server.url}/keys"
-        assert httpx.post(keys, json={"name": "run"}).status_code == 401
-        made = httpx.post(keys, json={"name": "run", "limit": 0.0003}, headers=root)
+        assert HTTP.post(keys, json={"name": "run"}).status_code == 401
+        made = HTTP.post(keys, json={"name": "run", "limit": 0.0003}, headers=root)
         assert made.status_code == 201
         data, secret = made.json()["data"], made.json()["key"]
         assert secret.startswith("sk-or-")
         assert secret not in json.dumps(data)
         assert (data["name"], data["usage"], data["disabled"]) == ("run", 0, False)
         child = {"Authorization": f"Bearer {secret}"}
-        assert httpx.get(f"{keys}/{data['hash']}", headers=child).status_code == 401
+        assert HTTP.get(f"{keys}/{data['hash']}", headers=child).status_code == 401
 
         assert ask(server, headers=root | CACHE).status_code == 200
         first = ask(server, headers=child | CACHE)
         assert "X-OpenRouter-Cache-Source-Id" not in first.headers  # entries are per key
         assert ask(server, headers=child | CACHE).headers["X-OpenRouter-Cache-Status"] == "HIT"
         assert server.hits == 1
-        mine = exact(httpx.get(f"{server.url}/key", headers=child))["data"]
+        mine = exact(HTTP.get(f"{server.url}/key", headers=child))["data"]
         assert pico(mine["usage"]) == server.bills[1].cost == server.books.billed(data["hash"])
         assert pico(mine["limit_remaining"]) == 300_000_000 - server.bills[1].cost
-        told = exact(httpx.get(f"{keys}/{data['hash']}", headers=root))["data"]
+        told = exact(HTTP.get(f"{keys}/{data['hash']}", headers=root))["data"]
         assert told["usage"] == mine["usage"]
 
         for number in range(9):  # each costs about 60 µ$
             last = ask(server, headers=child, messages=turns(1, number))
         assert last.status_code == 403
         assert 0 <= server.books.billed(data["hash"]) - 300_000_000 < 70_000_000
-        patched = httpx.patch(f"{keys}/{data['hash']}", json={"limit": 1}, headers=root)
+        patched = HTTP.patch(f"{keys}/{data['hash']}", json={"limit": 1}, headers=root)
         assert patched.json()["data"]["limit"] == 1
         assert ask(server, headers=child).status_code == 200
 
-        assert httpx.delete(f"{keys}/{data['hash']}", headers=root).json() == {"deleted": True}
-        assert httpx.get(f"{keys}/{data['hash']}", headers=root).status_code == 404
+        assert HTTP.delete(f"{keys}/{data['hash']}", headers=root).json() == {"deleted": True}
+        assert HTTP.get(f"{keys}/{data['hash']}", headers=root).status_code == 404
         assert ask(server, headers=child).status_code == 401
 
 
 def test_limits_are_checked_first_and_settled_later() -> None:
-    with LoopbackOpenRouter(latency=0.3) as server:
-        made = httpx.post(f"{server.url}/keys", json={"name": "r", "limit": 0.000001}).json()
+    with LoopbackOpenRouter() as server:
+        server.held = lambda asked: server.requests < 3
+        made = HTTP.post(f"{server.url}/keys", json={"name": "r", "limit": 0.000001}).json()
         child = {"Authorization": f"Bearer {made['key']}"}
         statuses: list[int] = []
 
@@ -331,25 +354,23 @@ def test_limits_are_checked_first_and_settled_later() -> None:
         assert server.billed > 3_000_000  # a fence that a crowd jumps, not a ceiling
 
 
-def test_usage_and_generations_can_lag_and_credit_can_end() -> None:
+def test_usage_and_generations_can_lag_and_credit_can_end(clock: Clock) -> None:
     with LoopbackOpenRouter(
         usage_lag=1.0, generation_lag=1.0, credit_usd=Decimal("0.000001")
     ) as server:
         generation = ask(server).headers["X-Generation-Id"]
 
         def usage() -> int:
-            return pico(exact(httpx.get(f"{server.url}/key"))["data"]["usage"])
+            return pico(exact(HTTP.get(f"{server.url}/key"))["data"]["usage"])
 
         def told() -> int:
-            return httpx.get(f"{server.url}/generation", params={"id": generation}).status_code
+            return HTTP.get(f"{server.url}/generation", params={"id": generation}).status_code
 
         assert (usage(), told()) == (0, 404)
         assert server.billed > 0
-        until = time.monotonic() + 30
-        while (usage(), told()) != (server.billed, 200) and time.monotonic() < until:
-            time.sleep(0.05)
+        clock.now += 1.1
         assert (usage(), told()) == (server.billed, 200)
-        account = exact(httpx.get(f"{server.url}/credits"))["data"]
+        account = exact(HTTP.get(f"{server.url}/credits"))["data"]
         assert pico(account["total_usage"]) == server.billed
         assert ask(server, headers={}).status_code == 402
 
@@ -359,10 +380,10 @@ def test_a_management_key_cannot_chat() -> None:
         assert ask(server, headers={"Authorization": "Bearer m"}).status_code == 401
         for key, status in (("k", 401), ("m", 201)):
             headers = {"Authorization": f"Bearer {key}"}
-            made = httpx.post(f"{server.url}/keys", json={"name": "r"}, headers=headers)
+            made = HTTP.post(f"{server.url}/keys", json={"name": "r"}, headers=headers)
             assert made.status_code == status
     with LoopbackOpenRouter(key_endpoints=False) as server:
-        assert httpx.post(f"{server.url}/keys", json={"name": "r"}).status_code == 404
+        assert HTTP.post(f"{server.url}/keys", json={"name": "r"}).status_code == 404
 
 
 def always(fault: Fault) -> Callable[[Asked], Fault]:
@@ -381,11 +402,13 @@ def test_each_fault_is_billed_or_not_as_it_says(name: str) -> None:
     with LoopbackOpenRouter(faults=always(fault)) as server:
         if lost or broken:
             with pytest.raises(httpx.HTTPError):
-                httpx.post(
+                HTTP.post(
                     f"{server.url}/chat/completions",
                     json={"model": MODELS[0].slug, "messages": [{"role": "user", "content": "x"}]},
-                    timeout=0.4,
+                    timeout=0.4 if fault.kind == "hang" else DEADLINE_S,
                 )
+            if fault.billed:  # though the client had gone
+                wait_until(lambda: server.bills, "the bill")
         else:
             reply = ask(server)
             if not fault.kind.startswith("odd"):
@@ -478,7 +501,7 @@ def test_taken_port_and_lifetime() -> None:
     server = LoopbackOpenRouter(lifetime=0.2).start()
     server.wait()
     with pytest.raises(httpx.ConnectError):
-        httpx.get(f"{server.url}/models")
+        HTTP.get(f"{server.url}/models")
 
 
 @pytest.mark.slow
@@ -488,7 +511,7 @@ def test_command_serves_the_bundled_sessions() -> None:
         "-m",
         "composer_pipeline.testing.openrouter",
         "--lifetime",
-        "20",
+        "900",
     ]
     wrong = [*command, "--faults", "1", "--fault-mix", "nope=1"]
     told = subprocess.run(wrong, capture_output=True, text=True, check=False)
@@ -499,8 +522,8 @@ def test_command_serves_the_bundled_sessions() -> None:
         line = json.loads(process.stdout.readline())
         assert line["states"] > 100
         assert line["url"].startswith("http://127.0.0.1:")
-        assert httpx.get(f"{line['url']}/models").status_code == 200
+        assert HTTP.get(f"{line['url']}/models").status_code == 200
         asked = {"model": MODELS[0].slug, "messages": []}
-        reply = httpx.post(f"{line['url']}/chat/completions", json=asked)
+        reply = HTTP.post(f"{line['url']}/chat/completions", json=asked)
         assert reply.status_code == 503
         process.terminate()

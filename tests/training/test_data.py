@@ -1,13 +1,12 @@
 """Windows: what fits, what stays together, spans, and what is dropped."""
 
-import itertools
+import json
 
 import pytest
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.testing.training import (
-    BASH,
     READ,
     call,
     prompt,
@@ -24,7 +23,7 @@ from composer_pipeline.training.data import (
 )
 from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import Data
-from composer_pipeline.training.windows import CUT, Dropped, Windows
+from composer_pipeline.training.windows import Dropped, Windows, action_message
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +50,7 @@ def test_a_pair_is_the_templates_text_and_ends_its_turn(tokenizer):
     assert tokenizer.decode(made.chosen_ids) == (
         '<tool_call>\n{"name": "Read", "arguments": {"file_path": "a.py"}}\n</tool_call><|im_end|>'
     )
-    whole = w.ids(w.render([*w.window(prompt(0), [], [right])[0], right], [], open_=False))
+    whole = w.ids(w.render([*w.window(prompt(0), [])[0], right], [], open_=False))
     assert whole[: len(made.prompt_ids) + len(made.chosen_ids)] == [
         *made.prompt_ids, *made.chosen_ids,
     ]  # fmt: skip
@@ -64,51 +63,9 @@ def test_equal_sides_are_dropped(tokenizer):
         pair(windows(tokenizer), row | {"chosen": same, "rejected": same})
 
 
-def test_a_long_history_is_cut_from_the_left_by_whole_turns(tokenizer):
-    history = [m for i in range(30) for m in prompt(i)]
-    w = windows(tokenizer)
-    kept, _ = w.window(history, [], [])
-    assert 2 < len(kept) < len(history)
-    assert kept[0]["role"] == "system"
-    assert kept[-1]["content"] == history[-1]["content"]
-    assert len(w.prompt_ids(kept, [])) <= 300
-    for before, message in itertools.pairwise(kept):
-        if message["role"] == "tool":  # never a result without its call
-            assert before.get("tool_calls") or before["role"] == "tool"
-    longer = windows(tokenizer, max_prompt_tokens=600).window(history, [], [])[0]
-    assert longer[-len(kept) + 1 :] == kept[1:]
-
-
-def test_a_huge_last_result_is_cut_in_its_middle(tokenizer):
-    history = prompt(0)
-    history[-1] = {**history[-1], "content": "first " + "noise " * 3000 + "last"}
-    w = windows(tokenizer)
-    kept, _ = w.window(history, [], [])
-    assert len(w.prompt_ids(kept, [])) <= 300
-    assert kept[-1]["content"].startswith("first")
-    assert kept[-1]["content"].endswith("last")
-    assert CUT in kept[-1]["content"]
-    call_ = call("Write", file_path="a", content="noise " * 3000)
-    with pytest.raises(Dropped, match="prompt does not fit"):
-        w.window([call_, {"role": "tool", "name": "Write", "content": "ok"}], [], [])
-
-
-def test_tools_shrink_before_they_crowd_out_the_prompt(tokenizer):
-    long = {"type": "function", "function": {**READ["function"], "description": "very " * 500}}
-    everything = windows(tokenizer, max_prompt_tokens=2000, max_tools_tokens=600)
-    assert everything.window(prompt(0), [READ, BASH], [])[1] == [READ, BASH]
-    slim = everything.window(prompt(0), [long, BASH], [])[1]
-    assert [t["function"]["name"] for t in slim] == ["Read", "Bash"]
-    assert "description" not in slim[0]["function"]
-    tight = windows(tokenizer, max_prompt_tokens=400, max_tools_tokens=40)
-    named = tight.window(prompt(0), [long, BASH], [])[1]
-    assert [t["function"]["name"] for t in named] == ["Bash"]
-    assert windows(tokenizer).window(prompt(0), [READ, BASH], [])[1] == []
-
-
 def test_too_long_a_response_is_dropped(tokenizer):
     w = windows(tokenizer)
-    window, tools = w.window(prompt(0), [], [])
+    window, tools = w.window(prompt(0), [])
     with pytest.raises(Dropped, match="too long"):
         w.response_ids(window, tools, call("Write", file_path="a", content="word " * 200))
 
@@ -118,7 +75,7 @@ def test_the_span_is_the_failing_call(tokenizer):
     action = call("Read", file_path="a.py")
     for name in ("b.py", "c.py"):
         action["tool_calls"] += call("Read", file_path=name)["tool_calls"]
-    window, tools = w.window(prompt(0), [], [])
+    window, tools = w.window(prompt(0), [])
     ids = w.response_ids(window, tools, action)
     said = []
     for index in range(3):
@@ -145,8 +102,8 @@ def test_a_hinted_prompt_keeps_the_response_ids(tokenizer, tmp_path, last):
         "action": [call("Read", file_path="x.py")], "span_call": 0, "source": "tool_error",
     }  # fmt: skip
     lake.write("dataset_hints", [row], split="train")
-    recipe = tiny_recipe("m", channels={"grpo": {"weight": 0}, "dpo": {"weight": 0}})
-    (hint,) = build(lake, tokenizer, recipe).hints
+    recipe = tiny_recipe("m", channels={c: {"weight": 0} for c in ("grpo", "dpo", "sft")})
+    (hint,) = build(lake, tokenizer, recipe, tmp_path / "data").hints
     teacher = tokenizer.decode(hint.teacher_prompt_ids)
     assert "No such file." in teacher
     assert "No such file." not in tokenizer.decode(hint.prompt_ids)
@@ -155,7 +112,7 @@ def test_a_hinted_prompt_keeps_the_response_ids(tokenizer, tmp_path, last):
     assert (hint.start, hint.length) == (0, len(hint.response_ids))
 
 
-def test_groups_have_their_size_their_extremes_and_a_variance(tokenizer, tmp_path):
+def test_groups_are_distinct_answers_with_counts_and_a_variance(tokenizer, tmp_path):
     lake = Lake(tmp_path)
     write_dataset(lake, rows=3)
     rows = lake.rows("dataset_groups", split="train")
@@ -163,19 +120,19 @@ def test_groups_have_their_size_their_extremes_and_a_variance(tokenizer, tmp_pat
     right = base["consensus"][0]
     two = base | {"state_id": "two", "candidates": base["candidates"][:2]}
     same = base | {"state_id": "same", "candidates": [right] * 4}
-    late = [right] * 5 + base["candidates"][:1]  # the only wrong answer comes last
+    late = [right] * 5 + base["candidates"][:1]
     six = base | {"state_id": "six", "candidates": late}
     lake.write("dataset_groups", [two, same, six], split="train")
     recipe = tiny_recipe("m")
-    data = build(lake, tokenizer, recipe)
+    data = build(lake, tokenizer, recipe, tmp_path / "data")
     assert [g.id for g in data.groups] == ["two", "six"]
-    assert [len(g.completions) for g in data.groups] == [4, 4]
-    assert data.groups[0].rewards == [0.5, 1.0, 0.5, 1.0]
-    assert min(data.groups[1].rewards) == 0.5
+    assert [g.counts for g in data.groups] == [[1, 1], [5, 1]]
+    assert [g.rewards for g in data.groups] == [[0.5, 1.0], [1.0, 0.5]]
+    said = [tokenizer.decode(ids) for ids in data.groups[1].completions]
+    assert ["src/alder.py" in text for text in said] == [True, False]
+    assert json.loads(data.groups[0].consensus) == action_message([right])
     assert data.dropped == {"grpo: zero-variance group": 1}
-    path = tmp_path / "d.msgpack"
-    data.save(path)
-    assert TrainingData.load(path) == data
+    assert data.seen["grpo"] == 3
 
 
 def test_too_many_dropped_rows_and_empty_channels_fail(tokenizer, tmp_path):
@@ -183,7 +140,7 @@ def test_too_many_dropped_rows_and_empty_channels_fail(tokenizer, tmp_path):
     with pytest.raises(InputError, match=r"channels\.grpo\.weight.*dataset_groups.*split=train"):
         require_rows(lake, tiny_recipe("m"))
     write_dataset(lake, rows=4)
-    assert require_rows(lake, tiny_recipe("m")) == {"grpo": 4, "sdpo": 4, "dpo": 4}
+    assert require_rows(lake, tiny_recipe("m")) == dict.fromkeys(("grpo", "sdpo", "dpo", "sft"), 4)
     rows = [{k: v for k, v in r.items() if k != "split"} for r in lake.rows("dataset_pairs")]
     for row in rows[:3]:
         row["rejected"] = row["chosen"]
@@ -191,12 +148,33 @@ def test_too_many_dropped_rows_and_empty_channels_fail(tokenizer, tmp_path):
     with pytest.raises(
         InputError, match=r"3 of 4 rows of dataset_pairs dropped.*max_dropped_share"
     ):
-        build(lake, tokenizer, tiny_recipe("m"))
+        build(lake, tokenizer, tiny_recipe("m"), tmp_path / "data")
     for row in rows:
         row["rejected"] = row["chosen"]
     lake.write("dataset_pairs", rows, split="train")
     with pytest.raises(InputError, match="none of 4 rows of dataset_pairs"):
-        build(lake, tokenizer, tiny_recipe("m"))
+        build(lake, tokenizer, tiny_recipe("m"), tmp_path / "data")
+    with pytest.raises(InputError, match="holds no finished training data"):
+        TrainingData.load(tmp_path / "data")
+
+
+def test_the_target_is_the_consensus_unless_it_is_the_failing_action(tokenizer, tmp_path):
+    lake = Lake(tmp_path)
+    write_dataset(lake, rows=3)
+    rows = [{k: v for k, v in r.items() if k != "split"} for r in lake.rows("dataset_groups")]
+    told = [{k: v for k, v in r.items() if k != "split"} for r in lake.rows("dataset_hints")]
+    rows[1]["consensus"] = told[1]["action"]
+    lake.write("dataset_groups", rows[:2], split="train")  # no teacher was asked about the others
+    told.append({**told[2], "state_id": "own", "recovery": [call("Read", file_path="own.py")]})
+    told[0]["recovery"] = told[3]["recovery"]  # the consensus goes first
+    lake.write("dataset_hints", told, split="train")
+    recipe = tiny_recipe("m", channels={c: {"weight": 0} for c in ("grpo", "dpo", "sft")})
+    hints = build(lake, tokenizer, recipe, tmp_path / "data").hints
+    assert ["src/alder.py" in tokenizer.decode(h.target_ids) for h in hints] == [True, *[False] * 3]
+    assert [len(h.target_ids) for h in hints[1:3]] == [0, 0]
+    assert "own.py" in tokenizer.decode(hints[3].target_ids)
+    groups = build(lake, tokenizer, tiny_recipe("m"), tmp_path / "other").groups
+    assert hints[0].target_ids in groups[0].completions
 
 
 def test_loss_factors_have_mean_one_and_equal_weights_are_exactly_one(tokenizer):
@@ -219,3 +197,18 @@ def test_loss_factors_have_mean_one_and_equal_weights_are_exactly_one(tokenizer)
     w = windows(tokenizer)
     assert pair(w, row | sides | {"weight": 1.5}).weight == 1.5
     assert pair(w, row | sides | {"weight": None}).weight == pair(w, row | sides).weight == 1.0
+
+
+def test_a_build_clears_what_a_killed_one_left_and_begins_again(tokenizer, tmp_path):
+    lake = Lake(tmp_path / "lake")
+    write_dataset(lake, rows=3)
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / ".pairs.arrow.1f.tmp").write_bytes(b"half a file")
+    (folder / "pairs.arrow").write_bytes(b"of another time")
+    assert not TrainingData.is_complete(folder)
+    data = build(lake, tokenizer, tiny_recipe("m"), folder)
+    assert data.counts() == dict.fromkeys(("grpo", "sdpo", "dpo", "sft"), 3)
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "data.json", "demonstrations.arrow", "groups.arrow", "hints.arrow", "pairs.arrow",
+    ]  # fmt: skip

@@ -50,10 +50,11 @@ def registered(monkeypatch):
     monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
 
 
-def test_trl_carries_every_channel_exactly():
+def test_trl_carries_every_channel_and_calls_a_surrogate_one():
     trainer = registry.validate(TrainingRecipe(name="x"))
     assert isinstance(trainer, contract.Trainer)
-    assert dict(trainer.capabilities().channels) == dict.fromkeys(("grpo", "sdpo", "dpo"), "exact")
+    exact = dict.fromkeys(("sdpo", "dpo", "sft"), "exact")
+    assert dict(trainer.capabilities().channels) == {"grpo": "surrogate", **exact}
     command = trainer.command("py", Path("r.yaml"), "lake", Path("d"))
     assert command == [
         "py",
@@ -77,7 +78,7 @@ def test_the_built_in_trainer_needs_no_entry_point_and_yields_to_none():
 def test_a_channel_that_cannot_be_carried_is_an_error():
     with pytest.raises(InputError, match=r"channels\.sdpo\.weight"):
         registry.validate(TrainingRecipe(name="x", trainer="sampled"))
-    only = {"sdpo": {"weight": 0}, "dpo": {"weight": 0}}
+    only = {name: {"weight": 0} for name in ("sdpo", "dpo", "sft")}
     with pytest.raises(InputError, match=r"diloco\.replicas"):
         registry.validate(TrainingRecipe(name="x", trainer="sampled", channels=only))
     one = TrainingRecipe(name="x", trainer="sampled", channels=only, diloco={"replicas": 1})
@@ -93,6 +94,13 @@ def test_unknown_and_broken_trainers_are_named():
         registry.validate(TrainingRecipe(name="x", trainer="nope"))
     with pytest.raises(InputError, match="protocol"):
         registry.TRAINERS.get("odd")
+
+
+def test_a_reporter_that_is_not_installed_is_named(monkeypatch):
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda m: None if m == "wandb" else real(m))
+    with pytest.raises(InputError, match="recipe field report_to: wandb is not installed"):
+        registry.validate(TrainingRecipe(name="x", report_to=("wandb",)))
 
 
 def test_a_missing_module_names_the_install_line(monkeypatch):

@@ -29,8 +29,8 @@ FLAGS = [
     "--disable-sync",
 ]
 
-#: `dagster dev` is ready in 13 to 60 s, a queued run starts in about 10: twice that and more.
-PATIENCE_S = 180
+#: `dagster dev` is ready in 13 to 60 s, a queued run starts in about 10: many times that.
+PATIENCE_S = 600
 
 _RUNS = "{ runsOrError { ... on Runs { results { runId status startTime endTime } } } }"
 
@@ -47,7 +47,7 @@ class DagsterDev:
             json.dumps({"query": query}).encode(),
             {"Content-Type": "application/json"},
         )
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=120) as answer:
             return json.load(answer)["data"]
 
     def runs(self) -> list[dict[str, Any]]:
@@ -148,6 +148,6 @@ def page(chromium: str) -> Iterator[Any]:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
         page = browser.new_page(viewport={"width": 1500, "height": 900})
-        page.set_default_timeout(60_000)
+        page.set_default_timeout(300_000)
         yield page
         browser.close()

@@ -31,7 +31,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackOpenRouter]:
 def _backfill(dagster: Any, page: Any, first: str, last: str) -> None:
     """Start a backfill of all teachers for a range of days, as a user would."""
     page.goto(f"{dagster.url}/locations/composer_pipeline/asset-groups/replay/lineage")
-    expect(page.get_by_text("careful").first).to_be_visible(timeout=60_000)
+    expect(page.get_by_text("careful").first).to_be_visible(timeout=300_000)
     page.get_by_role("button", name="Materialize all").click()
     confirm = page.get_by_role("button", name="Confirm")
     launch = page.get_by_role("button", name="Launch")

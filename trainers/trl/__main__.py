@@ -3,23 +3,25 @@
 Belongs here: preparing the run folder, starting the replicas, gathering what they report,
 and the result files. Does not belong here: training (``trainers.trl.replica``).
 
-Works on its own and under Dagster Pipes. Exit codes: 0 done, 2 bad input (one sentence on
-standard error), 1 anything else. An interrupted run goes on at its last committed round.
+Works on its own and under Dagster Pipes. Exit codes: 0 done, 2 bad input, 1 anything else; both
+with one sentence on standard error. A replica's own exit code decides whether it is started
+again (``diloco.supervisor``). An interrupted run goes on at its last committed round. A run
+whose rounds merged nothing has failed: its state is the untouched base.
 
-Run folder: ``recipe.yaml`` ``data.msgpack`` ``outer/`` (the outer log) ``replicas/``
-``metrics.jsonl`` ``checkpoint/`` and, last of all, ``composer.json``, which makes it complete.
+Run folder: ``recipe.yaml`` ``contents.json`` (what is behind the recipe's names) ``data/``
+``outer/`` (the outer log) ``replicas/`` ``metrics.jsonl`` ``checkpoint/`` and, last of all,
+``composer.json``, which makes it complete.
 """
 
 import argparse
-import fcntl
 import json
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any
 
 from dagster_pipes import PipesEnvVarParamsLoader, open_dagster_pipes
 
@@ -29,16 +31,19 @@ from composer_pipeline.diloco.supervisor import (
     RoundReport,
     Supervisor,
     SupervisorReport,
+    supervised,
 )
 from composer_pipeline.errors import ComposerError, InputError
+from composer_pipeline.files import out_of_space, writing
 from composer_pipeline.lake import Lake
 from composer_pipeline.training.checkout import repo_root
 from composer_pipeline.training.data import TrainingData, build, require_rows
-from composer_pipeline.training.identity import dataset_digest
 from composer_pipeline.training.models import load_tokenizer, resolve_model
+from composer_pipeline.training.process import run_process
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.registry import validate
 from composer_pipeline.training.run import (
+    CHECKPOINT,
     DATA,
     METRICS,
     RESULT,
@@ -46,8 +51,25 @@ from composer_pipeline.training.run import (
     write_json,
     write_recipe,
 )
+from composer_pipeline.training.runs import events
+from composer_pipeline.training.runs.card import CARD, card
+from composer_pipeline.training.runs.folder import alone
+from composer_pipeline.training.runs.identity import (
+    CONTENTS,
+    Contents,
+    contents,
+    dataset_digest,
+    simulated_rows,
+    versions,
+)
+from trainers.trl.base_scores import BaseScores
+from trainers.trl.checkpoints.adapters import check_start
+from trainers.trl.hint_gain import gate
+from trainers.trl.sentences import sentence
 
 RUN_ID = "run"
+#: Children load what this process has found: the same commit of a Hub id for all of them.
+OFFLINE = {"HF_HUB_OFFLINE": "1"}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -62,7 +84,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         with _pipes() as pipes:
             recipe = TrainingRecipe.load(options.recipe)
-            train(recipe, Lake(options.lake), options.run_dir, pipes)
+            with out_of_space(f"run folder {options.run_dir}"):
+                train(recipe, Lake(options.lake), options.run_dir, pipes)
     except ComposerError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return 2 if isinstance(error, InputError) else 1
@@ -75,55 +98,116 @@ def train(recipe: TrainingRecipe, lake: Lake, run_dir: Path, pipes: Any = None) 
     Raises:
         InputError: recipe, data or model are unusable; before any model is loaded where
             a weighted channel has no row.
-        ComposerError: replicas failed, or another process trains in this folder.
+        ComposerError: replicas failed, no round merged anything, or another process trains
+            in this folder.
     """
-    validate(recipe)
+    trainer = validate(recipe)
     require_rows(lake, recipe)
-    run_dir.mkdir(parents=True, exist_ok=True)
-    with _alone(run_dir):
+    with writing(f"run folder {run_dir}"):
+        run_dir.mkdir(parents=True, exist_ok=True)
+    with alone(run_dir):
+        found = _same_contents(recipe, run_dir)
+        check_start(recipe, found["model"])
         write_recipe(recipe, run_dir)
-        started = time.monotonic()
-        data = _data(recipe, lake, run_dir)
-        counts = data.counts()
+        started, digest = time.monotonic(), dataset_digest(lake, recipe)
+        resolved = resolve_model(recipe.model)  # also where the data are there: children look here
+        data = _data(recipe, lake, run_dir, resolved)
+        counts = {c: n for c, n in data.counts().items() if c in recipe.channels.weights()}
         _say(pipes, {"event": "data", **counts, "dropped": data.dropped})
-        with (run_dir / METRICS).open("a", encoding="utf-8") as metrics:
-            report = _replicas(recipe, lake, run_dir, metrics, pipes)
-        from trainers.trl.checkpoint import write_checkpoint  # torch, only when there is a result
-
-        write_checkpoint(recipe, str(run_dir / "outer"), RUN_ID, run_dir / "checkpoint")
+        hints = _base_pass(recipe, data, run_dir, pipes)
+        with events.appending(run_dir / METRICS) as metrics:
+            report = _replicas(recipe, digest, run_dir, metrics, pipes)
+        require_merged(report.rounds)
         result = {
-            "recipe": recipe.model_dump(mode="json"),
-            "base_model": recipe.model,
-            "dataset_sha": dataset_digest(lake, recipe),
+            "recipe": _public(recipe, found),
+            "base_model": found["model"]["name"],
+            "base": found["model"],
+            "start_from": found.get("start_from"),
+            "versions": versions(trainer),
+            "dataset_sha": digest,
+            "simulated": simulated_rows(lake, recipe),
             "rows": counts,
             "seen": data.seen,
             "dropped": data.dropped,
             "commits": [
-                {"round": r.round, "included": list(r.included), "by": r.by, "tokens": r.tokens,
+                {"round": r.round, "merged": bool(r.included), "included": list(r.included),
+                 "by": r.by, "tokens": r.tokens,
                  "rejected": {str(k): v for k, v in r.rejected.items()}, "state_sha": r.state_sha}
                 for r in report.rounds
             ],
             "restarts": {str(slot): n for slot, n in report.restarts.items()},
-            "metrics": summarise(recipe, run_dir, report.rounds, time.monotonic() - started),
+            "metrics": {
+                **hints,
+                **summarise(recipe, run_dir, report.rounds, time.monotonic() - started),
+            },
         }  # fmt: skip
-        for folder in (run_dir / "checkpoint", run_dir):
-            write_json(folder / RESULT, result)
+        _write_checkpoint(recipe, run_dir, result)
+        write_json(run_dir / RESULT, result)
     if pipes is not None:
         pipes.report_asset_materialization(metadata=result["metrics"])
     _say(pipes, {"event": "done", "run_dir": str(run_dir)})
     return result
 
 
-def _data(recipe: TrainingRecipe, lake: Lake, run_dir: Path) -> TrainingData:
-    if (run_dir / DATA).is_file():
+def _same_contents(recipe: TrainingRecipe, run_dir: Path) -> Contents:
+    """Return what is behind the recipe's names, which must be what the run began with.
+
+    Raises:
+        InputError: a model or adapter has changed since.
+    """
+    found, path = contents(recipe), run_dir / CONTENTS
+    if not path.is_file():
+        write_json(path, found)
+    elif (known := json.loads(path.read_text(encoding="utf-8"))) != found:
+        field = next(name for name in {**known, **found} if known.get(name) != found.get(name))
+        raise InputError(
+            f"recipe field {field}: {getattr(recipe, field)!r} is not what run folder {run_dir}"
+            " began with; train through composer-pipeline train, which gives it a run of its own"
+        )
+    return found
+
+
+def _public(recipe: TrainingRecipe, found: Contents) -> dict[str, Any]:
+    """Return the recipe with names for other machines in place of folders of this one."""
+    names = {field: content["name"] for field, content in found.items()}
+    return recipe.model_dump(mode="json") | names
+
+
+def _write_checkpoint(recipe: TrainingRecipe, run_dir: Path, result: dict[str, Any]) -> None:
+    from trainers.trl.checkpoints.write import write_checkpoint  # torch, only for a result
+
+    files = {CARD: card(result), RESULT: json.dumps(result, indent=1, allow_nan=False)}
+    target = run_dir / CHECKPOINT
+    write_checkpoint(
+        recipe, str(run_dir / "outer"), RUN_ID, target, base=result["base"], files=files
+    )
+
+
+def _data(recipe: TrainingRecipe, lake: Lake, run_dir: Path, resolved: str) -> TrainingData:
+    if TrainingData.is_complete(run_dir / DATA):
         return TrainingData.load(run_dir / DATA)
-    data = build(lake, load_tokenizer(resolve_model(recipe.model)), recipe)
-    data.save(run_dir / DATA)
-    return data
+    return build(lake, load_tokenizer(resolved), recipe, run_dir / DATA)
+
+
+def _base_pass(
+    recipe: TrainingRecipe, data: TrainingData, run_dir: Path, pipes: Any
+) -> dict[str, float]:
+    """Let the base model score the rows in a process of its own; return the hint gate's numbers."""
+    run_process(
+        [sys.executable, "-m", "trainers.trl.base_pass", "--run-dir", str(run_dir)],
+        cwd=repo_root(),
+        env={**OFFLINE, **supervised()},
+        what="the base pass",
+        on_event=lambda event: _say(pipes, event),
+    )
+    _, numbers = gate(recipe, data, BaseScores.load(run_dir).gains())
+    if numbers:
+        _say(pipes, {"event": "hints", **numbers})
+    return numbers
 
 
 def _replicas(
-    recipe: TrainingRecipe, lake: Lake, run_dir: Path, metrics: TextIO, pipes: Any
+    recipe: TrainingRecipe, data_plan: str, run_dir: Path, metrics: IO[bytes], pipes: Any
 ) -> SupervisorReport:
     options = recipe.diloco
     spec = DiLoCoSpec(
@@ -135,28 +219,29 @@ def _replicas(
         outer_momentum=options.outer_momentum,
         join_timeout_s=options.join_timeout_s,
         grace_s=options.grace_s,
-        data_plan=dataset_digest(lake, recipe),
+        data_plan=data_plan,
     )
     argv = [sys.executable, "-m", "trainers.trl.replica", "--run-dir", str(run_dir)]
 
     def on_log(slot: int, line: str) -> None:
-        if line.startswith('{"event"'):
-            event = {"time": time.time(), **json.loads(line)}
-            metrics.write(json.dumps(event) + "\n")
-            metrics.flush()
-            if event["event"] == "step":
+        event = events.parse(line) if line.startswith('{"event"') else None
+        if event is not None:
+            event = events.strict({"time": time.time(), **event})
+            events.append(metrics, event)
+            if event.get("event") == "step":
                 _say(pipes, event)
 
     def on_round(report: RoundReport) -> None:
         included = list(report.included)
         _say(pipes, {"event": "round", "round": report.round, "of": options.rounds,
-                     "included": included})  # fmt: skip
+                     "included": included, "merged": bool(included),
+                     "rejected": {str(k): v for k, v in report.rejected.items()}})  # fmt: skip
 
     return Supervisor(
         url=str(run_dir / "outer"),
         run_id=RUN_ID,
         spec=spec,
-        commands=[ReplicaCommand(argv, cwd=repo_root()) for _ in range(options.replicas)],
+        commands=[ReplicaCommand(argv, OFFLINE, repo_root()) for _ in range(options.replicas)],
         run_dir=run_dir / "replicas",
         max_restarts=options.max_restarts,
         on_round=on_round,
@@ -164,35 +249,30 @@ def _replicas(
     ).run()
 
 
+def require_merged(rounds: Sequence[RoundReport]) -> None:
+    """Refuse a run that has changed nothing.
+
+    Raises:
+        ComposerError: every round was committed empty; says why the first one was.
+    """
+    if any(round_.included for round_ in rounds):
+        return
+    reasons = [f"replica {slot}: {why}" for slot, why in sorted(rounds[0].rejected.items())]
+    raise ComposerError(
+        f"none of {len(rounds)} rounds merged anything, so the model is still the one it began"
+        f" with ({'; '.join(reasons) or 'no replica contributed'}); change the recipe, for"
+        " example learning_rate, or train anew with --force"
+    )
+
+
 def _say(pipes: Any, event: dict[str, Any]) -> None:
     """Print an event: one JSON line, or under Dagster one line for people and its log."""
     if pipes is None:
-        print(json.dumps(event), flush=True)
+        print(events.line(event), flush=True)
     else:
         line = sentence(event)
         print(f"  {line}", flush=True)
         pipes.log.info(line)
-
-
-def sentence(event: dict[str, Any]) -> str:
-    """Return an event of this command as one line for people."""
-    if event["event"] == "step":
-        losses = ", ".join(
-            f"{channel} {event[f'{channel}_loss']:+.4f} ({event[f'{channel}_active']:g} active)"
-            for channel in ("grpo", "sdpo", "dpo")
-            if f"{channel}_loss" in event
-        )
-        return f"replica {event['slot']} step {event['step']}/{event['of']}: {losses}"
-    if event["event"] == "round":
-        included = ", ".join(map(str, event["included"]))
-        return f"round {event['round']}/{event['of']} committed by replicas {included}"
-    if event["event"] == "data":
-        dropped = sum(event["dropped"].values())
-        return (
-            f"{event.get('grpo', 0)} groups, {event.get('sdpo', 0)} hints and"
-            f" {event.get('dpo', 0)} pairs fit their windows, {dropped} rows dropped"
-        )
-    return f"done: {event['run_dir']}"
 
 
 @contextmanager
@@ -204,16 +284,6 @@ def _pipes() -> Iterator[Any]:
         return
     with open_dagster_pipes() as context:
         yield context
-
-
-@contextmanager
-def _alone(run_dir: Path) -> Iterator[None]:
-    with (run_dir / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ComposerError(f"another process is training in {run_dir}") from error
-        yield
 
 
 if __name__ == "__main__":

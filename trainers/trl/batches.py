@@ -1,20 +1,19 @@
-"""Rows to tensors: endless streams of rows, and the hidden states of responses.
+"""Rows to tensors: micro-batches, and the hidden states of responses.
 
 Belongs here: what a micro-batch contains, padding, and picking the positions that predict
-a response. Does not belong here: losses and the training loop (``trainers.trl.composer``).
+a response. Does not belong here: which rows (``trainers.trl.streams``) and losses
+(``trainers.trl.channels``).
 
 Shapes: B rows, S positions, N selected response tokens, H hidden size, V vocabulary.
 """
 
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from composer_pipeline.diloco.spec import shard
 from composer_pipeline.errors import InputError
 
 T = TypeVar("T")
@@ -35,41 +34,23 @@ class Row:
         return len(self.response) - self.start if self.length is None else self.length
 
 
-class Stream(Generic[T]):
-    """Rows without end: a seeded shuffle of a replica's share, again for each epoch.
-
-    A channel with fewer rows than replicas is shared whole by all of them. The order is a
-    function of seed and slot alone, so a restarted replica skips to where its round begins.
+def micro_batches(rows: Sequence[T], sizes: Sequence[int], limit: int) -> list[list[T]]:
+    """Pack rows so that a padded micro-batch has at most ``limit`` tokens.
 
     Args:
-        rows: all rows of the channel.
-        seed: of the run; the split between replicas depends on nothing else.
-        slot: 0-based replica.
-        replicas: number of replicas.
+        rows: what is packed.
+        sizes: tokens of each row; rows of like size go together.
+        limit: tokens, padding included. A single row may exceed it.
     """
-
-    def __init__(self, rows: Sequence[T], *, seed: int, slot: int = 0, replicas: int = 1) -> None:
-        if not rows:
-            raise InputError("a channel with a weight has no row")
-        order = list(range(len(rows)))
-        random.Random(seed).shuffle(order)  # noqa: S311 - an order, not a secret
-        if len(rows) >= replicas:
-            order = [order[i] for i in shard(len(rows), slot=slot, replicas=replicas)]
-        self._rows = [rows[i] for i in order]
-        self._seed, self._slot = seed, slot
-        self._epoch: list[T] = []
-        self._epochs = 0
-
-    def take(self, count: int) -> list[T]:
-        """Return the next ``count`` rows."""
-        while len(self._epoch) < count:
-            again = list(self._rows)
-            shuffler = random.Random(f"{self._seed}/{self._slot}/{self._epochs}")  # noqa: S311
-            shuffler.shuffle(again)
-            self._epoch += again
-            self._epochs += 1
-        out, self._epoch = self._epoch[:count], self._epoch[count:]
-        return out
+    order = sorted(range(len(rows)), key=lambda i: -sizes[i])
+    batches: list[list[int]] = []
+    for i in order:
+        # The first row of a batch is its longest.
+        if batches and (len(batches[-1]) + 1) * sizes[batches[-1][0]] <= limit:
+            batches[-1].append(i)
+        else:
+            batches.append([i])
+    return [[rows[i] for i in batch] for batch in batches]
 
 
 def padded(rows: Sequence[Row], pad: int, device: Any) -> tuple[Tensor, Tensor]:

@@ -3,26 +3,38 @@
 Belongs here: putting model, data and DiLoCo's callback together. Does not belong here: the
 loss (``trainers.trl.composer``) and the other processes (``trainers.trl.__main__``).
 
-Reads ``recipe.yaml`` and ``data.msgpack`` of the run folder and DiLoCo's place from the
-environment. Prints one JSON object a line for each step and commit. Exits with 2 where the
-same command would fail again.
+Reads ``recipe.yaml`` and ``data/`` of the run folder and DiLoCo's place from the
+environment. Prints one JSON object a line for each step and commit. Exit codes are those of
+``diloco.supervisor``: 2 for bad input and a channel that does nothing, 4 for what would fail
+again (too many bad steps, a full disk), 1 for what another start may get past.
 """
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM
 
 from composer_pipeline.diloco.callback import DiLoCoCallback
-from composer_pipeline.errors import InputError
+from composer_pipeline.diloco.log import OuterLogError
+from composer_pipeline.diloco.supervisor import (
+    EXIT_BAD_INPUT,
+    EXIT_WOULD_REPEAT,
+    end_with_supervisor,
+)
+from composer_pipeline.errors import ComposerError, InputError
+from composer_pipeline.files import out_of_space
 from composer_pipeline.training.data import TrainingData
 from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import TrainingRecipe
-from trainers.trl.composer import ComposerTrainer, EmptyChannel
+from composer_pipeline.training.runs.events import line
+from trainers.trl.base_scores import BaseScores
+from trainers.trl.checkpoints.adapters import load_start
+from trainers.trl.composer import ComposerTrainer
+from trainers.trl.gradients import DeadChannel
+from trainers.trl.hint_gain import gate
+from trainers.trl.loading import load_base
 
 
 def main() -> int:
@@ -30,11 +42,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run-dir", type=Path, required=True)
     run_dir = parser.parse_args().run_dir
+    end_with_supervisor()
     try:
-        train(run_dir)
-    except (InputError, EmptyChannel) as error:
+        with out_of_space(f"run folder {run_dir}"):
+            train(run_dir)
+    except ComposerError as error:
         print(f"error: {error}", flush=True)
-        return 2
+        if isinstance(error, InputError | DeadChannel):
+            return EXIT_BAD_INPUT
+        # The other replicas may bring back what is missing in the log.
+        return 1 if isinstance(error, OuterLogError) else EXIT_WOULD_REPEAT
     return 0
 
 
@@ -43,7 +60,8 @@ def train(run_dir: Path) -> None:
 
     Raises:
         InputError: recipe, model or the DiLoCo environment do not fit.
-        EmptyChannel: a channel with a weight saw no active token.
+        DeadChannel: a channel with a weight had no gradient for a round.
+        BadSteps: too many steps in a row were not finite.
     """
     recipe = TrainingRecipe.load(run_dir / "recipe.yaml")
     if recipe.threads:
@@ -55,33 +73,31 @@ def train(run_dir: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     first = (start - 1) * recipe.diloco.inner_steps
 
-    def on_step(step: int, numbers: dict[str, float]) -> None:
-        place = {"slot": callback.slot, "step": first + step, "of": recipe.steps}
-        emit("step", {**place, **numbers})
+    def on_event(kind: str, step: int, numbers: dict[str, Any]) -> None:
+        emit(kind, {"slot": callback.slot, "step": step, "of": recipe.steps, **numbers})
 
+    base = BaseScores.load(run_dir)
+    data, _ = gate(recipe, TrainingData.load(run_dir / "data"), base.gains())
     trainer = ComposerTrainer(
-        model=load_model(resolved),
+        model=load_base(resolved, recipe),
         recipe=recipe,
-        data=TrainingData.load(run_dir / "data.msgpack"),
+        data=data,
+        base=base,
         output_dir=folder,
         tokenizer=load_tokenizer(resolved),
         slot=callback.slot,
         skip_steps=first,
         callbacks=[callback],
-        on_step=on_step,
-        reference_file=folder / "reference.json",
+        on_event=on_event,
+        state_file=folder / "channels.safetensors",
     )
+    load_start(trainer.accelerator.unwrap_model(trainer.model), recipe)
     trainer.train()
-
-
-def load_model(resolved: str) -> Any:
-    """Load a resolved model in float32, the precision in which replicas are compared."""
-    return AutoModelForCausalLM.from_pretrained(resolved, dtype=torch.float32)
 
 
 def emit(kind: str, numbers: dict[str, Any]) -> None:
     """Print one event for the supervisor, which tails this process's output."""
-    print(json.dumps({"event": kind, **numbers}), flush=True)
+    print(line({"event": kind, **numbers}), flush=True)
 
 
 if __name__ == "__main__":

@@ -64,6 +64,11 @@ DATASET_HINTS = TableSpec(
             "hint": (TEXT, "what the trace says was wrong"),
             "source": (TEXT, "as in hints"),
             "span_call": (INT32, "index of the call it is about; -1 is the whole action"),
+            "recovery": (
+                JSON_LIST,
+                "one assistant message: the agent's own later call that worked in its place;"
+                " null where none was found",
+            ),
         }
     ),
 )

@@ -10,6 +10,7 @@ from composer_pipeline.preferences.actions.levels import Semantic, level, level_
 from composer_pipeline.preferences.actions.mutation import mutates
 from composer_pipeline.preferences.actions.shell.lines import targets
 from composer_pipeline.preferences.actions.shell.words import Place
+from composer_pipeline.preferences.actions.tool_classes import class_of
 from composer_pipeline.preferences.actions.tool_rules import Level
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Semantic",
     "Situation",
     "canonical",
+    "class_of",
     "level",
     "level_of",
     "mutates",

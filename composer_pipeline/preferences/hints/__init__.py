@@ -1,6 +1,7 @@
-"""What would have helped: hints from errors in the trace, and from what teachers did."""
+"""What would have helped: hints from errors and from what teachers did, and recoveries."""
 
 from composer_pipeline.preferences.hints.from_disagreement import SOURCE, consensus_hint
 from composer_pipeline.preferences.hints.from_errors import build_hints
+from composer_pipeline.preferences.hints.recovery import recoveries
 
-__all__ = ["SOURCE", "build_hints", "consensus_hint"]
+__all__ = ["SOURCE", "build_hints", "consensus_hint", "recoveries"]

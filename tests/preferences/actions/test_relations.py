@@ -158,7 +158,7 @@ def world(request, tmp_path_factory):
                 "api_key_env": "COMPOSER_LOOPBACK_KEY",
                 "simulated": True,
             },
-            "limits": {"backoff_s": 0.01, "read_timeout_s": 20, "drain_s": 2},
+            "limits": {"backoff_s": 0.01, "read_timeout_s": 300, "drain_s": 300},
             "teachers": [
                 {
                     "name": role,
@@ -174,7 +174,7 @@ def world(request, tmp_path_factory):
         }
     )
     with (
-        LoopbackOpenRouter(script, models=models, lifetime=120, flaky_faults=False) as server,
+        LoopbackOpenRouter(script, models=models, flaky_faults=False) as server,
         pytest.MonkeyPatch.context() as patch,
     ):
         patch.setenv("COMPOSER_OPENROUTER_URL", server.url)

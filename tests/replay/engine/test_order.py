@@ -10,6 +10,7 @@ from composer_pipeline.replay.engine.order import ByteGate, Queue, Unit, units
 from composer_pipeline.replay.engine.rate_limit import BREAKER_CALLS, MAX_PROBES, Lane
 from composer_pipeline.replay.teachers import PromptCache
 from composer_pipeline.trace_states import TraceState
+from tests.fixtures.waiting import DEADLINE_S
 
 
 def state(name: str, chain: str = "c", n: int = 1) -> TraceState:
@@ -108,7 +109,7 @@ def test_bytes_are_capped_first_come_first_served() -> None:
         await asyncio.gather(waiting, return_exceptions=True)
         gate.release(10)
         assert gate.held == 0
-        await asyncio.wait_for(gate.acquire(10), 1)
+        await asyncio.wait_for(gate.acquire(10), DEADLINE_S)
 
     asyncio.run(scenario())
 
@@ -159,21 +160,30 @@ def test_slots_and_retry_after() -> None:
         assert not third.done()
         cancelled.cancel()
         lane.release()
-        await asyncio.wait_for(third, 1)
+        await asyncio.wait_for(third, DEADLINE_S)
         assert lane.inflight == 2
         lane.release()
         lane.release()
         lane.failed("429", busy=True, retry_after=0.1)
-        began = asyncio.get_running_loop().time()
-        await lane.acquire()
-        waited = asyncio.get_running_loop().time() - began
-        assert 0.1 <= waited < 0.5
+        loop, pauses = asyncio.get_running_loop(), []
+        call_later = loop.call_later
+
+        def noted(delay: float, *arguments: Any, **options: Any) -> asyncio.TimerHandle:
+            pauses.append(delay)
+            return call_later(delay, *arguments, **options)
+
+        began = loop.time()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(loop, "call_later", noted)
+            await lane.acquire()
+        assert loop.time() - began >= 0.1
+        assert max(pauses) < 0.5
         lane.failed("429", busy=True, retry_after=60)
         blocked = asyncio.ensure_future(lane.acquire())
         await asyncio.sleep(0.01)
         assert not blocked.done()
         lane.close()  # the run is over: who waits has to see that
-        await asyncio.wait_for(blocked, 1)
+        await asyncio.wait_for(blocked, DEADLINE_S)
 
     asyncio.run(scenario())
 
@@ -203,7 +213,7 @@ def test_breaker_opens_probes_and_closes() -> None:
         lane.succeeded(1.0)
         lane.release()
         assert str(lane.breaker) == "closed"
-        await asyncio.wait_for(second, 1)
+        await asyncio.wait_for(second, DEADLINE_S)
         fail(lane, BREAKER_CALLS - 1)
         assert str(lane.breaker) == "closed"  # counts afresh
 
@@ -219,11 +229,11 @@ def test_failed_probes_stop_the_teacher() -> None:
             assert not lane.stopped
             assert lane.breaker == "open"
             clock.now += 13
-            await asyncio.wait_for(lane.acquire(), 1)
+            await asyncio.wait_for(lane.acquire(), DEADLINE_S)
             fail(lane, 1)
             lane.release()
             assert lane.down == (probe == MAX_PROBES - 1)
         assert "HTTP 500" in lane.stopped
-        await asyncio.wait_for(lane.acquire(), 1)  # nobody is left waiting
+        await asyncio.wait_for(lane.acquire(), DEADLINE_S)  # nobody is left waiting
 
     asyncio.run(scenario())

@@ -20,7 +20,7 @@ from tests.places import ROOT
 FILE = """\
 purpose: evaluation
 {endpoint}
-limits: {{backoff_s: 0.01, backoff_cap_s: 0.05, read_timeout_s: 5, recover_after_s: 0}}
+limits: {{backoff_s: 0.01, backoff_cap_s: 0.05, read_timeout_s: 300, recover_after_s: 0}}
 teachers:
   - name: local
     family: qwen

@@ -75,6 +75,7 @@ def test_a_call_that_another_process_lost_is_not_sent_again_at_once(
             if not answers(first.state_id):
                 return [(first, teachers[0])]
             if not lost:
+                lost.append(time.monotonic())
                 with Ledger(Path(lake.root) / "ledger.db") as other:
                     admission = other.do(
                         rules.reserve(
@@ -82,7 +83,6 @@ def test_a_call_that_another_process_lost_is_not_sent_again_at_once(
                         )
                     )
                     other.do(rules.mark_unknown(admission.attempt, "reset"))
-                lost.append(time.monotonic())
             return [(second, teachers[0])]
 
     def faults(asked: Asked) -> Fault | None:
@@ -92,7 +92,7 @@ def test_a_call_that_another_process_lost_is_not_sent_again_at_once(
     serve(faults=faults)
     report = run(lake, patient, selector=Waves())
     assert report.replies == len(sent) == 2
-    assert sent[1] - lost[0] >= 0.9 * wait_s
+    assert sent[1] - lost[0] >= 0.95 * wait_s
 
 
 def test_a_teachers_cost_is_what_this_run_paid(

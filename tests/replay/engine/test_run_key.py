@@ -19,6 +19,7 @@ from composer_pipeline.replay.engine.run import ReplayReport, replay
 from composer_pipeline.replay.ledger.ledger import Ledger
 from composer_pipeline.replay.teachers import TeacherSet
 from composer_pipeline.testing.openrouter.server import Asked, Fault, LoopbackOpenRouter
+from tests.fixtures.waiting import wait_until
 
 Serve = Callable[..., LoopbackOpenRouter]
 MASTER = "sk-or-master-0d107d09f5bbe40cade3de5c71e9e9b7"
@@ -150,16 +151,17 @@ replay(Lake(sys.argv[1]), teachers, max_usd=Decimal(1), run_id="dead")
 
 def kill_in_flight(server: LoopbackOpenRouter, lake: Lake, keys: TeacherSet, folder: Path) -> None:
     (folder / "t.json").write_text(keys.model_dump_json())
+    dead = False
+    # Some are billed, some are in flight, and none ends before the kill.
+    server.held = lambda asked: asked.total > 8 and not dead
     process = subprocess.Popen(
         [sys.executable, "-c", OTHER, lake.root, str(folder / "t.json")], env={**os.environ}
     )
-    end = time.monotonic() + 60
-    while len(server.bills) < 5 and process.poll() is None and time.monotonic() < end:
-        time.sleep(0.002)
+    wait_until(lambda: len(server.bills) >= 5 or process.poll() is not None, "five bills")
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
-    while server.generating:
-        time.sleep(0.01)
+    dead = True
+    wait_until(lambda: not server.generating, "the provider is quiet")
 
 
 def test_a_dead_runs_key_is_read_by_its_hash(

@@ -7,6 +7,7 @@ import pytest
 
 from composer_pipeline.replay.engine.order import ByteGate
 from composer_pipeline.replay.engine.rate_limit import BREAKER_CALLS, MAX_PROBES, Lane
+from tests.fixtures.waiting import DEADLINE_S
 
 
 class Clock:
@@ -38,7 +39,7 @@ def test_a_slot_granted_to_a_waiter_that_is_cancelled_is_free_again() -> None:
         lane.release()  # grants the slot; the waiter has not run yet
         await cancelled(waiter)
         assert lane.inflight == 0
-        await asyncio.wait_for(lane.acquire(), 1)
+        await asyncio.wait_for(lane.acquire(), DEADLINE_S)
 
     asyncio.run(scenario())
 
@@ -52,7 +53,7 @@ def test_bytes_granted_to_a_waiter_that_is_cancelled_are_free_again() -> None:
         gate.release(10)
         await cancelled(waiter)
         assert gate.held == 0
-        await asyncio.wait_for(gate.acquire(10), 1)
+        await asyncio.wait_for(gate.acquire(10), DEADLINE_S)
 
     asyncio.run(scenario())
 
@@ -61,7 +62,7 @@ def test_the_byte_limit_itself_may_be_held() -> None:
     async def scenario() -> None:
         gate = ByteGate(10)
         await gate.acquire(6)
-        await asyncio.wait_for(gate.acquire(4), 1)
+        await asyncio.wait_for(gate.acquire(4), DEADLINE_S)
         assert gate.held == 10
 
     asyncio.run(scenario())
@@ -83,7 +84,7 @@ def test_a_teacher_is_not_asked_before_the_pause_it_asked_for(
         assert not waiter.done()
         clock.now += 0.1
         lane._on_timer()
-        await asyncio.wait_for(waiter, 1)
+        await asyncio.wait_for(waiter, DEADLINE_S)
 
     asyncio.run(scenario())
 
@@ -103,7 +104,7 @@ def test_a_teacher_that_came_back_has_all_its_probes_again(
 
         async def probe() -> None:
             clock.now += 11
-            await asyncio.wait_for(lane.acquire(), 1)
+            await asyncio.wait_for(lane.acquire(), DEADLINE_S)
             lane.release()
 
         fail(BREAKER_CALLS)

@@ -1,7 +1,6 @@
 """What is charged is charged once, to the scopes it concerns, for as long as it is not known."""
 
 import sqlite3
-import time
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -50,12 +49,17 @@ def raw(ledger: Ledger, attempt: str) -> bytes:
 
 
 def test_a_lost_call_is_held_back_for_seconds(ledger: Ledger) -> None:
+    def ago(seconds: int) -> None:
+        assert ledger.path is not None
+        with sqlite3.connect(ledger.path) as database:
+            database.execute("UPDATE attempt SET created_us = created_us - ?", (seconds * 10**6,))
+
     lose(ledger, "k")
-    time.sleep(0.01)
-    again = rules.reserve("k", Pico(100), SCOPES, CALL, send=True, recover_after_s=5)
+    again = rules.reserve("k", Pico(100), SCOPES, CALL, send=True, recover_after_s=1000)
     assert ledger.do(again).kind == "busy"
-    time.sleep(0.05)
-    again = rules.reserve("k", Pico(100), SCOPES, CALL, send=True, recover_after_s=0.05)
+    ago(700)
+    assert ledger.do(again).kind == "busy"
+    ago(300)
     assert ledger.do(again).kind == "reserved"
 
 
@@ -114,14 +118,14 @@ def test_a_call_fits_a_ceiling_that_it_reaches_exactly(ledger: Ledger) -> None:
 def test_the_whole_grace_is_waited_for(ledger: Ledger) -> None:
     lose(ledger, "a")
     assert ledger.path is not None
-    with sqlite3.connect(ledger.path) as database:  # 7 of 10 seconds ago
-        database.execute("UPDATE scope SET touched_us = touched_us - 7000000")
+    with sqlite3.connect(ledger.path) as database:  # 700 of 1000 seconds ago
+        database.execute("UPDATE scope SET touched_us = touched_us - 700000000")
     with pytest.raises(NotQuiescent) as early:
-        ledger.do(rules.sweep("run:a", Pico(5), Pico(0), grace_s=10))
-    assert 0 < early.value.wait_s <= 3
+        ledger.do(rules.sweep("run:a", Pico(5), Pico(0), grace_s=1000))
+    assert 0 < early.value.wait_s <= 300
     with sqlite3.connect(ledger.path) as database:
-        database.execute("UPDATE scope SET touched_us = touched_us - 3000000")
-    assert ledger.do(rules.sweep("run:a", Pico(5), Pico(0), grace_s=10)).swept_pico == 5
+        database.execute("UPDATE scope SET touched_us = touched_us - 300000000")
+    assert ledger.do(rules.sweep("run:a", Pico(5), Pico(0), grace_s=1000)).swept_pico == 5
 
 
 def test_a_run_is_not_taken_for_another_whose_name_begins_alike(ledger: Ledger) -> None:

@@ -242,7 +242,7 @@ def test_processes_never_pass_the_ceiling_together(ledger: Ledger, target: str |
         )
         for n in range(3)
     ]
-    outputs = [worker.communicate(timeout=120)[0] for worker in workers]
+    outputs = [worker.communicate(timeout=600)[0] for worker in workers]
     assert [worker.returncode for worker in workers] == [0, 0, 0]
     spent, reserved, unknown = sums(ledger)
     assert reserved == 0

@@ -32,5 +32,51 @@ def lake(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def data(lake, tokenizer, tiny_model):
-    return build(lake, tokenizer, tiny_recipe(tiny_model))
+def data(lake, tokenizer, tiny_model, tmp_path_factory):
+    return build(lake, tokenizer, tiny_recipe(tiny_model), tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture
+def make(tiny_model, tokenizer, data, tmp_path):
+    """Build a trainer on the tiny model: ``make(recipe, rows, **options)``."""
+    import torch
+
+    from trainers.trl.base_pass import score
+    from trainers.trl.composer import ComposerTrainer
+    from trainers.trl.loading import load_base
+    from trainers.trl.student import Student
+
+    def build_trainer(recipe=None, rows=None, **options):
+        recipe, rows = recipe or tiny_recipe(tiny_model), rows or data
+        torch.manual_seed(0)
+        base = Student(load_base(tiny_model, recipe), pad=tokenizer.pad_token_id, device="cpu")
+        folder = tmp_path / f"run-{len(list(tmp_path.iterdir()))}"
+        trainer = ComposerTrainer(
+            model=load_base(tiny_model, recipe),
+            recipe=recipe,
+            data=rows,
+            base=options.pop("base", None) or score(base, recipe, rows, folder),
+            output_dir=folder,
+            tokenizer=tokenizer,
+            **options,
+        )
+        # What transformers' loop sets before the first step.
+        trainer.model.train()
+        trainer.current_gradient_accumulation_steps = 1
+        return trainer
+
+    return build_trainer
+
+
+@pytest.fixture(scope="session")
+def shake():
+    """Give an adapter a value: a fresh one is zero, and so are some gradients."""
+    import torch
+
+    def by(trainer, size=0.3):
+        torch.manual_seed(5)
+        with torch.no_grad():
+            for parameter in trainer.student.parameters():
+                parameter.add_(size * torch.randn_like(parameter))
+
+    return by

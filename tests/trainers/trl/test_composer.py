@@ -1,4 +1,4 @@
-"""ComposerTrainer: three live channels in one optimizer step, normalised once."""
+"""ComposerTrainer: live channels in one optimizer step, true numbers, and runs that stop."""
 
 import inspect
 import math
@@ -13,149 +13,137 @@ from trl import GRPOTrainer
 
 from composer_pipeline.diloco.callback import trainable
 from composer_pipeline.errors import ComposerError, InputError
-from composer_pipeline.losses.divergence import generalized_jsd
 from composer_pipeline.testing.training import tiny_recipe
-from trainers.trl import batches, composer
-from trainers.trl.batches import Row, Stream, backbone_and_head, response_states
-from trainers.trl.composer import ComposerTrainer, EmptyChannel, _Window
+from trainers.trl import batches
+from trainers.trl.base_pass import score
+from trainers.trl.batches import Row, backbone_and_head, micro_batches, response_states
+from trainers.trl.gradients import BadSteps, DeadChannel
+from trainers.trl.sentences import sentence
+from trainers.trl.student import Student
 
 pytestmark = pytest.mark.slow
 
-
-@pytest.fixture
-def make(tiny_model, tokenizer, data, tmp_path):
-    def build(recipe=None, rows=None, **options):
-        return ComposerTrainer(
-            model=AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32),
-            recipe=recipe or tiny_recipe(tiny_model),
-            data=rows or data,
-            output_dir=tmp_path,
-            tokenizer=tokenizer,
-            **options,
-        )
-
-    return build
+CHANNELS = ("grpo", "sdpo", "dpo", "sft")
 
 
-def grads(trainer):
-    found = {n: p.grad for n, p in trainer.model.named_parameters() if p.grad is not None}
-    trainer.model.zero_grad()
-    return found
+def only(*names, **options):
+    """Return ``channels`` of a recipe with weight 0 for all but ``names``."""
+    off = {name: {"weight": 0} for name in CHANNELS if name not in names}
+    return off | {name: options.get(name, {}) for name in names}
 
 
-def total_norm(found):
-    return math.sqrt(sum(float(g.square().sum()) for g in found.values()))
+def events_of(**options):
+    """Return a list, and a callback that fills it with (kind, step, numbers)."""
+    seen: list[tuple[str, int, dict[str, Any]]] = []
+    return seen, {"on_event": lambda kind, step, numbers: seen.append((kind, step, numbers))}
 
 
-def shake(trainer):
-    """Give the adapter a value: a fresh one is zero, and so are some gradients."""
-    torch.manual_seed(5)
-    with torch.no_grad():
-        for parameter in trainable(trainer.model).values():
-            parameter.add_(0.3 * torch.randn_like(parameter))
+def channel(trainer, name):
+    return next(c for c in trainer.channels if c.name == name)
 
 
-def test_three_channels_are_live_and_do_not_depend_on_accumulation(make, tiny_model):
-    results = []
-    for parts in (1, 4):
-        steps: list[Any] = []
-        recipe = tiny_recipe(tiny_model, gradient_accumulation_steps=parts)
-        trainer = make(recipe, on_step=lambda step, numbers, to=steps: to.append(numbers))
-        before = {n: p.detach().clone() for n, p in trainable(trainer.model).items()}
-        output = trainer.train()
-        after = {n: p.detach() for n, p in trainable(trainer.model).items()}
-        assert any(not torch.equal(before[n], after[n]) for n in before)
-        results.append((steps, output.training_loss, after))
-    steps, loss, after = results[0]
-    assert len(steps) == 2
-    for numbers in steps:
-        assert numbers["grpo_active"] > 100
-        assert numbers["sdpo_active"] > 50
-        assert numbers["dpo_active"] == 2
-    assert steps[0]["dpo_loss"] == pytest.approx(math.log(2), abs=1e-6)
-    assert steps[0]["sdpo_loss"] > 0
-    assert steps[0]["zero_variance"] == 0
-    for other, other_loss, other_after in results[1:]:
-        assert other_loss == pytest.approx(loss, rel=1e-5)
-        for a, b in zip(steps, other, strict=True):
-            assert a == pytest.approx(b, rel=1e-4, abs=1e-7)
-        for name, value in after.items():
-            assert_close(other_after[name], value, rtol=1e-3, atol=1e-5)
+@pytest.fixture(scope="module")
+def ungated(tiny_model):
+    return tiny_recipe(tiny_model, norms_every=1)
 
 
-def test_each_channel_has_a_gradient_of_its_own(make, tiny_model):
-    norms = {}
-    for channel in ("grpo", "sdpo", "dpo"):
-        weights = {c: {"weight": float(c == channel)} for c in ("grpo", "sdpo", "dpo")}
-        recipe = tiny_recipe(tiny_model, channels=weights)
+def test_a_run_moves_the_model_and_says_true_numbers(make, ungated):
+    seen, callback = events_of()
+    trainer = make(ungated, **callback)
+    before = {n: p.detach().clone() for n, p in trainable(trainer.model).items()}
+    trainer.train()
+    after = {n: p.detach() for n, p in trainable(trainer.model).items()}
+    assert any(not torch.equal(before[n], after[n]) for n in before)
+    assert [(kind, step) for kind, step, _ in seen] == [("step", 1), ("step", 2)]
+    first, second = (numbers for _, _, numbers in seen)
+    assert first["dpo_loss"] == pytest.approx(math.log(2), abs=1e-5)
+    assert first["dpo_margin"] == pytest.approx(0, abs=1e-4)
+    assert second["dpo_loss"] != first["dpo_loss"]
+    assert first["dpo_active"] == 2
+    for name in CHANNELS:
+        assert first[f"{name}_active"] > 0
+        assert first[f"{name}_grad_norm"] > 1e-6
+    shares = [first[f"{name}_grad_share"] for name in CHANNELS]
+    assert sum(shares) == pytest.approx(1)
+    assert -1 <= first["grpo_cos_sdpo"] <= 1
+    assert first["grad_norm"] <= sum(first[f"{name}_grad_norm"] for name in CHANNELS)
+    assert first["learning_rate"] == pytest.approx(1e-3)
+    for key in ("seconds", "tokens", "tokens_per_second", "peak_memory_mib"):
+        assert first[key] > 0
+    # The model is its own base at the first step, and moves then.
+    assert first["grpo_best_logp"] == pytest.approx(first["grpo_best_logp_before"], abs=1e-3)
+    assert first["grpo_worst_logp"] == pytest.approx(first["grpo_worst_logp_before"], abs=1e-3)
+    assert second["grpo_best_logp"] > second["grpo_best_logp_before"]
+    assert all(math.isfinite(value) for value in [*first.values(), *second.values()])
+
+
+def test_norms_and_cosines_are_those_of_the_channels_alone(make, ungated, shake):
+    trainer = make(ungated)
+    shake(trainer)
+    alone = {}
+    channels = list(trainer.channels)
+    for one in channels:
+        trainer.channels = [one]
+        trainer._compute_loss(trainer.model, {})
+        alone[one.name] = torch.cat(
+            [p.grad.flatten() for p in trainer.student.parameters() if p.grad is not None]
+        ).clone()
+    trainer.channels = channels
+    seen, callback = events_of()
+    trainer._on_event = callback["on_event"]
+    trainer._compute_loss(trainer.model, {})
+    numbers = seen[-1][2]
+    for name, gradient in alone.items():
+        assert numbers[f"{name}_grad_norm"] == pytest.approx(float(gradient.norm()), rel=1e-4)
+    want = torch.nn.functional.cosine_similarity(alone["sdpo"], alone["dpo"], dim=0)
+    assert numbers["sdpo_cos_dpo"] == pytest.approx(float(want), abs=1e-4)
+    total = torch.stack(list(alone.values())).sum(0).norm()
+    assert numbers["grad_norm"] == pytest.approx(float(total), rel=1e-4)
+
+
+def test_the_recipes_learning_rate_is_the_optimizers(make, tiny_model):
+    ends = []
+    for rate in (1e-3, 5e-4):
+        recipe = tiny_recipe(tiny_model, learning_rate=rate, channels=only("sft"))
         trainer = make(recipe)
-        shake(trainer)
-        trainer.model.train()
-        trainer.current_gradient_accumulation_steps = 1
-        batch = [{"prompt": "0"} for _ in range(4)]
-        loss = trainer._compute_loss(trainer.model, trainer._prepare_inputs(batch))
-        trainer.accelerator.backward(loss)
-        norms[channel] = total_norm(grads(trainer))
-    assert all(norm > 1e-8 for norm in norms.values()), norms
+        before = torch.cat([p.detach().flatten().clone() for p in trainer.student.parameters()])
+        trainer.train()
+        now = torch.cat([p.detach().flatten() for p in trainer.student.parameters()])
+        ends.append(float((now - before).norm()))
+    assert ends[0] == pytest.approx(2 * ends[1], rel=0.2)
 
 
-def test_sdpo_is_the_divergence_from_the_hinted_base_model(make, data):
-    trainer = make()
-    shake(trainer)
-    hint = data.hints[0]
-    trainer._window = _Window([], [hint])
-    loss = trainer._sdpo(trainer.model, hint)
-    loss.backward()
-    assert total_norm(grads(trainer)) > 1e-8
-    model = trainer.model
-
-    def logits(prompt):
-        ids = torch.tensor([[*prompt, *hint.response_ids]])
-        return model(input_ids=ids).logits[0, len(prompt) - 1 : -1]
-
-    with torch.no_grad():
-        student = logits(hint.prompt_ids)
-        with model.disable_adapter():
-            teacher = logits(hint.teacher_prompt_ids)
-        values = generalized_jsd(student, teacher, beta=0.5)
-    want = values[hint.start : hint.start + hint.length].mean()
-    assert_close(loss.detach(), want, rtol=1e-4, atol=1e-9)
+@pytest.mark.parametrize(("schedule", "second"), [("constant", 1e-3), ("linear", 5e-4)])
+def test_schedules_reach_the_optimizer(make, tiny_model, schedule, second):
+    seen, callback = events_of()
+    recipe = tiny_recipe(tiny_model, channels=only("sft"), schedule=schedule)
+    make(recipe, **callback).train()
+    assert [numbers["learning_rate"] for _, _, numbers in seen] == pytest.approx([1e-3, second])
 
 
-def test_sdpo_is_the_token_mean_of_its_window(make, data):
-    trainer = make()
-    shake(trainer)
-    short, long = data.hints[0], data.hints[1]
-    short = msgspec.structs.replace(short, start=20, length=3)
-
-    def window(*hints):
-        trainer._window = _Window([], list(hints))
-        total = sum(float(trainer._sdpo(trainer.model, hint).detach()) for hint in hints)
-        return total, trainer._window.active["sdpo"]
-
-    both, tokens = window(short, long)
-    assert tokens == short.length + long.length
-    alone = [window(hint)[0] * hint.length for hint in (short, long)]
-    assert both == pytest.approx(sum(alone) / tokens, rel=1e-5)
+# -- channels ----------------------------------------------------------------------------
 
 
-def test_without_a_hint_sdpo_teaches_nothing(make, data):
-    trainer = make()  # a fresh adapter is the base model
+def test_without_a_hint_sdpo_teaches_nothing(make, tiny_model, data):
+    recipe = tiny_recipe(tiny_model, channels=only("sdpo", sdpo={"hint_gain": False}))
+    trainer = make(recipe)  # a fresh adapter is the base model
     hint = data.hints[0]
     same = msgspec.structs.replace(hint, teacher_prompt_ids=hint.prompt_ids)
+    sdpo = channel(trainer, "sdpo")
     for row, silent in ((same, True), (hint, False)):
-        trainer._window = _Window([], [row])
-        loss = trainer._sdpo(trainer.model, row)
+        sdpo.window(trainer.student, 0)
+        loss = sdpo.loss(trainer.student, [row], [row])
+        trainer.model.zero_grad()
         loss.backward()
-        norm = total_norm(grads(trainer))
-        assert (norm < 1e-9) == silent
+        norm = sum(float(p.grad.norm()) for p in trainer.student.parameters())
+        assert (norm < 1e-8) == silent
         assert (float(loss.detach()) < 1e-9) == silent
 
 
-def test_misaligned_responses_are_refused(make, data, monkeypatch):
-    trainer = make()
-    hint = data.hints[0]
-    trainer._window = _Window([], [hint])
+def test_misaligned_responses_are_refused(make, tiny_model, data, monkeypatch):
+    recipe = tiny_recipe(tiny_model, channels=only("sdpo", sdpo={"hint_gain": False}))
+    trainer = make(recipe)
+    sdpo, hint = channel(trainer, "sdpo"), data.hints[0]
     honest = batches.response_states
     calls = []
 
@@ -164,29 +152,21 @@ def test_misaligned_responses_are_refused(make, data, monkeypatch):
         calls.append(1)
         return states, ids.roll(1) if len(calls) == 1 else ids
 
-    monkeypatch.setattr(composer, "response_states", shifted)
+    monkeypatch.setattr("trainers.trl.student.response_states", shifted)
+    sdpo.window(trainer.student, 0)
     with pytest.raises(ComposerError, match="different tokens"):
-        trainer._sdpo(trainer.model, hint)
+        sdpo.loss(trainer.student, [hint], [hint])
 
 
-def test_dpo_compares_with_the_untrained_model(make, data, tmp_path):
-    file = tmp_path / "reference.json"
-    trainer = make(reference_file=file)
-    pair = trainer._pairs[0]
-    trainer._window = _Window([pair], [])
-
-    def loss():
-        value = trainer._dpo(trainer.model, pair)
-        trainer.model.zero_grad()
-        return trainer._window.loss.pop("dpo"), value
-
-    assert loss()[0] == pytest.approx(math.log(2), abs=1e-6)
-    shake(trainer)  # the policy moves, the reference does not
-    assert abs(loss()[0] - math.log(2)) > 1e-4
-    saved = msgspec.json.decode(file.read_bytes())
-    assert set(saved) == {p.id for p in trainer._pairs}
-    model = trainer.model
-    for ids, known in zip((pair.chosen_ids, pair.rejected_ids), saved[pair.id], strict=True):
+def test_the_reference_is_the_untrained_model(make, tiny_model, shake):
+    trainer = make(tiny_recipe(tiny_model, channels=only("dpo")))
+    shake(trainer)
+    dpo = channel(trainer, "dpo")
+    pair = dpo.drawn(0)[0]
+    model = trainer.student.model
+    for ids, known in zip(
+        (pair.chosen_ids, pair.rejected_ids), dpo._references[pair.id], strict=True
+    ):
         whole = torch.tensor([[*pair.prompt_ids, *ids]])
         with torch.no_grad(), model.disable_adapter():
             logps = model(input_ids=whole).logits.log_softmax(-1)[0, len(pair.prompt_ids) - 1 : -1]
@@ -194,65 +174,214 @@ def test_dpo_compares_with_the_untrained_model(make, data, tmp_path):
         assert known == pytest.approx(float(want), rel=1e-5)
 
 
-def weighted(data, *weights, rest=1.0):
-    """Return the data with weights of its first pairs, and of the others."""
-    given = [*weights, *[rest] * (len(data.pairs) - len(weights))]
-    pairs = [msgspec.structs.replace(p, weight=w) for p, w in zip(data.pairs, given, strict=True)]
-    return msgspec.structs.replace(data, pairs=pairs)
-
-
-@pytest.mark.parametrize(("weights", "rest"), [((0.5, 1.5), 1.0), ((1.0, 4.0), 2.0)])
-def test_a_pairs_weight_scales_its_loss_and_its_gradient(make, data, weights, rest):
-    def window(rows, *pairs):
-        trainer = make(rows=rows)
+def test_the_reported_dpo_loss_has_no_weights_in_it(make, tiny_model, data, shake):
+    pairs = [msgspec.structs.replace(p, weight=0.5 + i) for i, p in enumerate(data.pairs)]
+    losses = []
+    for rows in (data, msgspec.structs.replace(data, pairs=pairs)):
+        trainer = make(tiny_recipe(tiny_model, channels=only("dpo")), rows)
         shake(trainer)
-        trainer._references = {data.pairs[0].id: (-9.0, -9.0), data.pairs[1].id: (-90.0, -9.0)}
-        trainer._window = _Window(list(pairs), [])
-        loss = sum(trainer._dpo(trainer.model, pair) for pair in pairs)
-        loss.backward()
-        seen = trainer._window
-        return float(loss.detach()), grads(trainer), seen.loss["dpo"], seen.extra
-
-    a, b = data.pairs[:2]
-    changed = weighted(data, *weights, rest=rest)
-    total = sum(weights) + rest * (len(data.pairs) - 2)
-    factors = [weight * len(data.pairs) / total for weight in weights]
-    loss, gradient, dpo, extra = window(changed, *changed.pairs[:2])
-    alone = [window(data, pair) for pair in (a, b)]
-    means = [sum(f * one[at] for f, one in zip(factors, alone, strict=True)) / 2 for at in (0, 2)]
-    assert [loss, dpo] == pytest.approx(means, rel=1e-5)
-    plain = window(data, a, b)
-    assert abs(loss - plain[0]) > 1e-3
-    assert extra["dpo_margin"] == pytest.approx(plain[3]["dpo_margin"], rel=1e-5)
-    for name, value in gradient.items():
-        want = sum(f * one[1][name] for f, one in zip(factors, alone, strict=True)) / 2
-        assert_close(value, want, rtol=1e-4, atol=1e-7)
+        total = float(trainer._compute_loss(trainer.model, {}).detach())
+        losses.append((channel(trainer, "dpo").numbers["loss"], total))
+    assert losses[0][0] == pytest.approx(losses[1][0], rel=1e-6)
+    assert losses[0][1] != pytest.approx(losses[1][1], rel=1e-3)
 
 
-def test_equal_weights_change_nothing_bit_for_bit(make, data, tiny_model):
-    recipe = tiny_recipe(tiny_model, channels={c: {"weight": 0} for c in ("grpo", "sdpo")})
-    ends = []
-    for rows in (data, weighted(data, rest=0.7)):
-        trainer = make(recipe, rows)
-        loss = trainer.train().training_loss
-        ends.append((loss, {n: p.detach() for n, p in trainable(trainer.model).items()}))
-    (loss, plain), (other, after) = ends
-    assert loss == other
-    assert all(torch.equal(plain[name], after[name]) for name in plain)
+def test_grpo_does_not_depend_on_how_long_answers_may_be(make, tiny_model):
+    found = []
+    for limit in (64, 1024):
+        recipe = tiny_recipe(
+            tiny_model,
+            channels=only("grpo"),
+            data={"max_prompt_tokens": 400, "max_completion_tokens": limit, "max_tools_tokens": 0},
+        )
+        trainer = make(recipe)
+        trainer._compute_loss(trainer.model, {})
+        found.append(torch.cat([p.grad.flatten() for p in trainer.student.parameters()]).clone())
+    assert found[0].norm() > 0
+    assert_close(found[0], found[1], rtol=1e-5, atol=1e-9)
 
 
-def test_a_weighted_channel_that_sees_nothing_fails_the_run(make, data, tiny_model):
-    flat = [msgspec.structs.replace(g, rewards=[0.5] * 4) for g in data.groups]
+def test_counts_of_an_answer_are_as_good_as_repeating_it(make, tiny_model, data):
+    """An answer given twice counts like two answers: so says the sum written out."""
+    group = data.groups[0]
+    assert sorted(group.counts) == [1, 1, 2]
+    split = [
+        (ids, reward)
+        for ids, n, reward in zip(group.completions, group.counts, group.rewards, strict=True)
+        for _ in range(n)
+    ]
+    repeated = msgspec.structs.replace(
+        group, completions=[a for a, _ in split], rewards=[r for _, r in split], counts=[1] * 4
+    )
+    found = []
+    for row in (group, repeated):
+        rows = msgspec.structs.replace(data, groups=[row])
+        trainer = make(tiny_recipe(tiny_model, channels=only("grpo")), rows)
+        trainer._compute_loss(trainer.model, {})
+        found.append(torch.cat([p.grad.flatten() for p in trainer.student.parameters()]).clone())
+        assert channel(trainer, "grpo").numbers["reward"] == pytest.approx(
+            sum(r for _, r in split) / 4
+        )
+    assert_close(found[0], found[1], rtol=1e-4, atol=1e-8)
+
+
+def test_an_answer_that_fell_far_below_the_base_is_left_alone(make, tiny_model, data, shake):
+    recipe = tiny_recipe(tiny_model, channels=only("grpo"))
+    free = tiny_recipe(tiny_model, channels=only("grpo", grpo={"off_policy_threshold": None}))
+    group = data.groups[0]
+    rows = msgspec.structs.replace(data, groups=[group])
+    worst = group.rewards.index(min(group.rewards))
+    numbers = []
+    for chosen, lift in ((recipe, 0.0), (recipe, 0.6), (free, 0.6)):
+        trainer = make(chosen, rows)
+        grpo = channel(trainer, "grpo")
+        base = [list(answer) for answer in grpo._base_logps[group.id]]
+        base[worst] = [value + lift for value in base[worst]]  # as if the model had fallen
+        grpo._base_logps = {group.id: base}
+        trainer._compute_loss(trainer.model, {})
+        grads = torch.cat([p.grad.flatten() for p in trainer.student.parameters()])
+        numbers.append((grpo.numbers["masked"], grads.clone()))
+    assert numbers[0][0] == 0
+    assert numbers[1][0] == pytest.approx(1 / len(group.completions))
+    assert numbers[2][0] == 0
+    assert_close(numbers[0][1], numbers[2][1], rtol=1e-5, atol=1e-9)
+    assert (numbers[0][1] - numbers[1][1]).norm() > 0.1 * numbers[0][1].norm()
+
+
+# -- runs that stop ----------------------------------------------------------------------
+
+
+def test_a_loss_that_is_not_finite_leaves_the_parameters_and_ends_the_run(make, tiny_model):
+    seen, callback = events_of()
+    diloco = {"replicas": 1, "rounds": 3, "inner_steps": 4}
+    trainer = make(
+        tiny_recipe(tiny_model, diloco=diloco, max_bad_steps=2, learning_rate=1e30), **callback
+    )
+    with pytest.raises(BadSteps, match=r"step 3: channel \w+: .* not finite for row .*2 bad steps"):
+        trainer.train()
+    assert [(kind, step) for kind, step, _ in seen] == [
+        ("step", 1), ("bad_step", 2), ("bad_step", 3),
+    ]  # fmt: skip
+
+
+def test_one_bad_step_is_dropped_and_the_run_goes_on(make, tiny_model, data):
+    seen, callback = events_of()
+    diloco = {"replicas": 1, "rounds": 1, "inner_steps": 4}
+    recipe = tiny_recipe(tiny_model, diloco=diloco, channels=only("sft"), **{"norms_every": 1})
+    trainer = make(recipe, **callback)
+    sft = channel(trainer, "sft")
+    honest, parameters = sft.loss, []
+
+    def spoiled(student, rows, window):
+        step = trainer.state.global_step
+        if step in (1, 2):
+            parameters.append([p.detach().clone() for p in student.parameters()])
+        return honest(student, rows, window) * (math.nan if step == 1 else 1)
+
+    sft.loss = spoiled
+    trainer.train()
+    kinds = [kind for kind, _, _ in seen]
+    assert kinds == ["step", "bad_step", "step", "step"]
+    ids = {row.id for row in sft.drawn(1)}
+    assert any(name in seen[1][2]["reason"] for name in ids)
+    assert "channel sft: loss (nan)" in seen[1][2]["reason"]
+    assert all(torch.equal(a, b) for a, b in zip(*parameters[:: len(parameters) - 1], strict=True))
+
+
+def test_a_gradient_that_is_not_finite_counts_too(make, tiny_model):
+    recipe = tiny_recipe(tiny_model, channels=only("sft"), max_bad_steps=1)
+    trainer = make(recipe)
+    parameter = trainer.student.parameters()[0]
+    parameter.register_hook(lambda grad: grad * math.inf)
+    with pytest.raises(BadSteps, match="channel sft: gradient is not finite"):
+        trainer.train()
+
+
+def test_a_channel_without_gradient_for_a_round_ends_the_run(make, tiny_model, data):
+    flat = [msgspec.structs.replace(g, rewards=[0.5] * len(g.rewards)) for g in data.groups]
     rows = msgspec.structs.replace(data, groups=flat)
-    recipe = tiny_recipe(tiny_model, fail_after_empty_steps=1)
-    with pytest.raises(EmptyChannel, match="channel grpo has weight 1 but no active token"):
-        make(recipe, rows).train()
+    diloco = {"replicas": 1, "rounds": 5, "inner_steps": 2}
+    seen, callback = events_of()
+    with pytest.raises(DeadChannel, match="channel grpo has a weight, but its gradient"):
+        make(tiny_recipe(tiny_model, diloco=diloco), rows, **callback).train()
+    assert len(seen) == 2
     rows = msgspec.structs.replace(data, hints=[])
     with pytest.raises(InputError, match="no row"):
-        make(recipe, rows)
+        make(tiny_recipe(tiny_model), rows)
 
 
-def test_a_model_with_soft_capped_logits_is_refused(make, tiny_model):
+def test_a_channel_that_teaches_next_to_nothing_is_dead(make, tiny_model):
+    channels: dict[str, Any] = {name: {} for name in CHANNELS} | {"sft": {"weight": 1e-12}}
+    with pytest.raises(DeadChannel, match="channel sft"):
+        make(tiny_recipe(tiny_model, channels=channels)).train()
+
+
+def test_out_of_memory_halves_the_micro_batch_once(make, tiny_model):
+    recipe = tiny_recipe(tiny_model, channels=only("sft"), micro_batch_tokens=1000)
+    for failures in (1, 2):
+        seen, callback = events_of()
+        trainer = make(recipe, **callback)
+        sft = channel(trainer, "sft")
+        honest = sft.loss
+        calls: list[int] = []
+
+        def full(student, rows, window, calls=calls, honest=honest, failures=failures):
+            calls.append(1)
+            if len(calls) <= failures:
+                raise torch.OutOfMemoryError("no memory")
+            return honest(student, rows, window)
+
+        sft.loss = full
+        if failures == 1:
+            trainer.train()
+            assert [kind for kind, _, _ in seen] == ["out_of_memory", "step", "step"]
+            assert seen[0][2] == {"micro_batch_tokens": 500}
+        else:
+            with pytest.raises(ComposerError, match="micro_batch_tokens 500, half of the recipe's"):
+                trainer.train()
+
+
+# -- small parts -------------------------------------------------------------------------
+
+
+def test_a_restarted_replica_takes_the_rows_that_come_next(make, tiny_model):
+    diloco = {"replicas": 1, "rounds": 2, "inner_steps": 2}
+    recipe = tiny_recipe(tiny_model, diloco=diloco, channels=only("dpo"))
+    rows: list[Any] = []
+    for skip in (0, 2):
+        trainer = make(recipe, skip_steps=skip)
+        dpo = channel(trainer, "dpo")
+        honest = dpo.window
+        dpo.window = lambda student, step, honest=honest, to=rows: (
+            to.append((step, [p.id for p in honest(student, step)])) or honest(student, step)
+        )
+        trainer.args.max_steps = 4 - skip
+        trainer.train()
+    assert [step for step, _ in rows] == [0, 1, 2, 3, 2, 3]
+    assert rows[2:4] == rows[4:6]
+    assert rows[0][1] != rows[2][1]
+
+
+def test_the_base_pass_goes_on_with_the_missing_parts(tiny_model, tokenizer, data, tmp_path):
+    recipe = tiny_recipe(tiny_model)
+    model = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)
+    student = Student(model, pad=tokenizer.pad_token_id, device="cpu")
+    first = score(student, recipe, data, tmp_path)
+    files = sorted((tmp_path / "base").iterdir())
+    assert [file.name.split("-")[0] for file in files] == ["dpo", "grpo", "sdpo"]
+    stamps = [file.stat().st_mtime_ns for file in files]
+    files[1].unlink()
+    said: list[Any] = []
+    again = score(student, recipe, data, tmp_path, lambda *event: said.append(event))
+    assert [channel for channel, _, _ in said] == ["grpo"]
+    assert [f.stat().st_mtime_ns for f in (files[0], files[2])] == [stamps[0], stamps[2]]
+    assert again.references() == first.references()
+    for state, answers in first.answers().items():
+        for now, before in zip(again.answers()[state], answers, strict=True):
+            assert now == pytest.approx(before, rel=1e-6)
+
+
+def test_a_model_with_soft_capped_logits_is_refused(tiny_model):
     model = AutoModelForCausalLM.from_pretrained(tiny_model)
     model.config.final_logit_softcapping = 30.0
     with pytest.raises(InputError, match="final_logit_softcapping"):
@@ -270,46 +399,34 @@ def test_padding_does_not_change_the_states(tiny_model):
     assert_close(together, torch.cat(alone), rtol=1e-4, atol=1e-5)
 
 
-def test_replicas_share_the_rows_and_a_restart_goes_on():
-    rows = list(range(10))
-    shares = [Stream(rows, seed=3, slot=slot, replicas=2).take(5) for slot in range(2)]
-    assert sorted(shares[0] + shares[1]) == rows
-    stream = Stream(rows, seed=3, slot=1, replicas=2)
-    first, second = stream.take(7), stream.take(7)
-    again = Stream(rows, seed=3, slot=1, replicas=2)
-    again.take(7)
-    assert again.take(7) == second
-    assert set(first) == set(shares[1])
-    assert Stream([1], seed=0, slot=1, replicas=2).take(3) == [1, 1, 1]
+def test_micro_batches_hold_their_padding_and_every_row_once():
+    sizes = [5, 30, 7, 29, 100, 6]
+    packed = micro_batches(range(6), sizes, 60)
+    assert sorted(i for batch in packed for i in batch) == list(range(6))
+    for batch in packed:
+        assert len(batch) == 1 or len(batch) * max(sizes[i] for i in batch) <= 60
+    assert packed == [[4], [1, 3], [2, 5, 0]]
+    assert micro_batches([], [], 10) == []
 
 
-def test_recorded_answers_come_in_order_for_repeated_prompts(make):
-    trainer = make()
-    out = composer._recorded_groups(["0", "0", "1", "0", "0", "1"], trainer)
-    group = trainer._groups["0"]
-    assert [out["completion_ids"][i] for i in (0, 1, 3, 4)] == group.completions
-    assert [out["recorded"][i] for i in (0, 1, 3, 4)] == group.rewards
-    assert out["logprobs"] is None
-
-
-def test_trl_still_has_the_hooks_that_we_override():
+def test_trl_still_has_what_we_build_on():
     for name, parameters in {
         "_compute_loss": ["self", "model", "inputs"],
         "_prepare_inputs": ["self", "generation_batch"],
-        "_generate_and_score_completions": ["self", "inputs"],
-        "_calculate_rewards": ["self", "inputs", "prompts", "completions", "completion_ids_list"],
     }.items():
         assert list(inspect.signature(getattr(GRPOTrainer, name)).parameters) == parameters
-    source = inspect.getsource(GRPOTrainer._generate_and_score_completions)
-    for key in ("completion_ids", "completion_mask", "prompt_ids", "prompt_mask", "advantages"):
-        assert f'"{key}": {key}' in source
-    assert "rollout_func(prompts, self)" in inspect.getsource(GRPOTrainer._generate)
+    source = inspect.getsource(GRPOTrainer._compute_loss)
+    for key in ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "advantages"):
+        assert f'inputs["{key}"]' in source
+    assert 'inputs.get("sampling_per_token_logps"' in source
+    assert "per_token_logps, entropies, aux_loss = self._get_per_token_logps_and_entro" in source
+    assert "(per_token_loss.size(0) * self.max_completion_length)" in source
 
 
 def test_events_read_as_sentences():
-    from trainers.trl.__main__ import sentence
-
-    step = {"event": "step", "slot": 1, "step": 2, "of": 6, "dpo_loss": 0.5, "dpo_active": 2.0}
-    assert sentence(step) == "replica 1 step 2/6: dpo +0.5000 (2 active)"
-    committed = {"event": "round", "round": 1, "of": 2, "included": [0, 1]}
+    step = {"event": "step", "slot": 1, "step": 2, "of": 6, "dpo_loss": 0.5, "grad_norm": 2.0}
+    assert sentence(step) == "replica 1 step 2/6: dpo +0.5000, gradient +2.0000"
+    bad = {"event": "bad_step", "slot": 0, "step": 3, "of": 6, "reason": "channel dpo: loss (nan)"}
+    assert sentence(bad) == "replica 0 step 3: dropped, channel dpo: loss (nan)"
+    committed = {"event": "round", "round": 1, "of": 2, "included": [0, 1], "merged": True}
     assert sentence(committed) == "round 1/2 committed by replicas 0, 1"

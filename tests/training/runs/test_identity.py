@@ -11,9 +11,9 @@ from composer_pipeline import plugins
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.testing.training import write_dataset
-from composer_pipeline.training.identity import files_of
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.run import prepare, train
+from composer_pipeline.training.runs.identity import files_of
 
 OUTSIDE = '''
 from pathlib import Path
@@ -42,7 +42,7 @@ class Outside:
     def code(self):
         return [Path(__file__).parent]
 '''
-WEIGHTS = {"grpo": {"weight": 0}, "sdpo": {"weight": 0}}
+WEIGHTS = {name: {"weight": 0} for name in ("grpo", "sdpo", "sft")}
 
 
 @pytest.fixture

@@ -1,0 +1,170 @@
+"""From the dataset tables to a folder of token windows.
+
+Belongs here: reading, counting what was dropped and why, and when that is too much. Does not
+belong here: what a row becomes (``training.data.make``) and the files
+(``training.data.arrow_rows``). Imports no torch.
+
+Rows are read, made and written one by one, so memory does not grow with their number. A build
+that was killed leaves no summary, and the next one begins again.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from composer_pipeline.errors import InputError
+from composer_pipeline.lake import Lake
+from composer_pipeline.training.data.arrow_rows import RowWriter, writing_rows
+from composer_pipeline.training.data.folder import CHANNELS, TrainingData, file_of, finish
+from composer_pipeline.training.data.make import (
+    LOST_FILE,
+    ZERO_VARIANCE,
+    Prompt,
+    demonstration_of,
+    group_of,
+    hint_of,
+    pair_of,
+)
+from composer_pipeline.training.data.tables import TABLE_OF
+from composer_pipeline.training.recipe import TrainingRecipe
+from composer_pipeline.training.windows import Dropped, Windows
+
+_Row = Mapping[str, Any]
+
+
+def build(
+    lake: Lake, tokenizer: Any, recipe: TrainingRecipe, folder: Path, *, split: str = "train"
+) -> TrainingData:
+    """Write the windows of a split for the weighted channels into ``folder``, and open it.
+
+    Raises:
+        InputError: a weighted channel has no usable row, or loses more rows than
+            ``data.max_dropped_share`` (zero-variance groups are not counted as loss).
+        StorageError: the disk is full or read-only.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for left in folder.glob(".*.tmp"):  # of a build that was killed
+        left.unlink()
+    windows = Windows(tokenizer, recipe.data)
+    consensus = _consensus(lake, split) if "sdpo" in recipe.channels.weights() else {}
+    recorded = not recipe.channels.grpo.sampled
+    makers: dict[str, Callable[[Prompt, _Row], Any]] = {
+        "grpo": lambda prompt, row: group_of(prompt, row, recorded=recorded),
+        "sdpo": lambda prompt, row: hint_of(prompt, row, consensus.get(row["state_id"])),
+        "dpo": pair_of,
+        "sft": demonstration_of,
+    }
+    tally = {channel: Tally() for channel in recipe.channels.weights()}
+    with ExitStack() as stack:
+        out: dict[str, RowWriter[Any]] = {
+            channel: stack.enter_context(writing_rows(file_of(folder, name), kind))
+            for channel, (name, kind) in CHANNELS.items()
+        }
+        for table in sorted({TABLE_OF[channel] for channel in tally}):
+            channels = [channel for channel in tally if TABLE_OF[channel] == table]
+            for row in lake.iter_rows(table, split=split):
+                prompt = Prompt(windows, row)
+                for channel in channels:
+                    tally[channel].seen += 1
+                    try:
+                        out[channel].append(makers[channel](prompt, row))
+                    except Dropped as reason:
+                        tally[channel].dropped[str(reason)] += 1
+                    else:
+                        tally[channel].keep(prompt)
+        for channel, counted in tally.items():
+            _check(recipe, channel, counted)
+    finish(
+        folder,
+        {
+            "seen": {channel: counted.seen for channel, counted in tally.items()},
+            "dropped": {
+                f"{channel}: {reason}": rows
+                for channel, counted in tally.items()
+                for reason, rows in sorted(counted.dropped.items())
+            },
+            "statistics": {channel: counted.statistics() for channel, counted in tally.items()},
+        },
+    )
+    return TrainingData.load(folder)
+
+
+@dataclass
+class Tally:
+    """What became of the rows of one channel."""
+
+    seen: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    kept: int = 0
+    cut: int = 0
+    tokens: int = 0
+    longest: int = 0
+
+    def keep(self, prompt: "Prompt") -> None:
+        """Count a row that is kept."""
+        self.kept += 1
+        self.cut += prompt.cut
+        self.tokens += len(prompt.ids)
+        self.longest = max(self.longest, len(prompt.ids))
+
+    def statistics(self) -> dict[str, float]:
+        """Return the numbers of ``TrainingData.statistics``; lengths are tokens of prompts."""
+        return {
+            "rows": self.kept,
+            "cut_share": self.cut / max(1, self.kept),
+            "prompt_tokens_mean": self.tokens / max(1, self.kept),
+            "prompt_tokens_max": self.longest,
+            "lost_file": self.dropped[LOST_FILE],
+        }
+
+
+def _check(recipe: TrainingRecipe, channel: str, counted: Tally) -> None:
+    table, seen = TABLE_OF[channel], counted.seen
+    why = ", ".join(f"{rows} {reason}" for reason, rows in counted.dropped.most_common(6))
+    if not counted.kept:
+        raise InputError(
+            f"channel {channel}: none of {seen} rows of {table} can be trained on"
+            f" ({why or 'the split is empty'})"
+        )
+    lost = counted.dropped.total() - counted.dropped[ZERO_VARIANCE]
+    if lost > recipe.data.max_dropped_share * seen:
+        raise InputError(
+            f"channel {channel}: {lost} of {seen} rows of {table} dropped"
+            f" ({why}), more than data.max_dropped_share {recipe.data.max_dropped_share}"
+        )
+
+
+def require_rows(lake: Lake, recipe: TrainingRecipe, *, split: str = "train") -> dict[str, int]:
+    """Return the rows of each weighted channel, before any model is loaded.
+
+    Raises:
+        InputError: a weighted channel has none.
+    """
+    counts = {}
+    for channel in recipe.channels.weights():
+        table = TABLE_OF[channel]
+        counts[channel] = lake.read(table, columns=["state_id"], split=split).num_rows
+        if not counts[channel]:
+            raise InputError(
+                f"recipe field channels.{channel}.weight is not 0, but table {table} of lake"
+                f" {lake.url} has no row with split={split}"
+            )
+    return counts
+
+
+def _consensus(lake: Lake, split: str) -> dict[str, list[Any]]:
+    """Return state id to the consensus of the error turns that teachers answered too."""
+    wanted = {
+        row["state_id"]
+        for row in lake.iter_rows("dataset_hints", columns=["state_id"], split=split)
+    }
+    columns = ["state_id", "consensus"]
+    rows = lake.iter_rows("dataset_groups", columns=columns, split=split)
+    return {
+        row["state_id"]: row["consensus"]
+        for row in rows
+        if row["state_id"] in wanted and row["consensus"]
+    }

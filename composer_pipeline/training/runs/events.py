@@ -1,0 +1,91 @@
+"""``metrics.jsonl``: the events of a run, one strict JSON object a line.
+
+Belongs here: writing lines that every JSON reader takes, and reading a file whose writer was
+killed. Does not belong here: which events there are (``trainers``) and their sums
+(``training.run``).
+
+JSON has no NaN and no infinity: such a number is written as ``null``, and the event's
+``non_finite`` names its field.
+"""
+
+import json
+import math
+import os
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from composer_pipeline.files import writing
+
+
+def strict(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an event with ``null`` for every number that is not finite, and their names."""
+    odd = sorted(k for k, v in value.items() if isinstance(v, float) and not math.isfinite(v))
+    out = {k: None if k in odd else v for k, v in value.items()}
+    return {**out, "non_finite": odd} if odd else out
+
+
+def line(event: Mapping[str, Any]) -> str:
+    """Return an event as one line of strict JSON, without its end."""
+    return json.dumps(strict(event), allow_nan=False)
+
+
+def parse(text: str) -> dict[str, Any] | None:
+    """Return the event of a line, or ``None`` for one that is no JSON object: a torn one."""
+    try:
+        event = json.loads(text)
+    except ValueError:
+        return None
+    return event if isinstance(event, dict) else None
+
+
+@contextmanager
+def appending(path: Path) -> Iterator[IO[bytes]]:
+    """Open the file behind its last whole line; what a kill tore off is cut away.
+
+    Raises:
+        StorageError: the file cannot be written.
+    """
+    with writing(str(path)):
+        file = path.open("ab+")
+        try:
+            _cut_torn_line(file)
+        except OSError:
+            file.close()
+            raise
+    with file:
+        yield file
+
+
+def append(file: IO[bytes], event: Mapping[str, Any]) -> None:
+    """Write one event behind the others.
+
+    Raises:
+        StorageError: the file cannot be written; what was in it is whole.
+    """
+    with writing(str(getattr(file, "name", "metrics"))):
+        file.write(line(event).encode() + b"\n")
+        file.flush()
+
+
+def read(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the events in the order of the file; lines that a kill has torn are left out."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for text in file:
+            event = parse(text)
+            if event is not None:
+                yield event
+
+
+def _cut_torn_line(file: IO[bytes]) -> None:
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    last = next(iter(deque(file, maxlen=1)), b"")
+    if last.endswith(b"\n") or not last:
+        return
+    if parse(last.decode(errors="replace")) is None:
+        file.truncate(size - len(last))
+    else:
+        file.write(b"\n")

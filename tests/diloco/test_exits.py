@@ -1,0 +1,98 @@
+"""What the supervisor does when a replica ends: its exit code decides, not the quorum."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from composer_pipeline.diloco.spec import DiLoCoSpec
+from composer_pipeline.diloco.supervisor import (
+    ReplicaCommand,
+    ReplicaFailed,
+    ReplicasFailed,
+    Supervisor,
+)
+from composer_pipeline.errors import InputError
+from tests.places import ROOT
+
+SPEC = DiLoCoSpec(rounds=4, inner_steps=5, replicas=2, min_quorum=1)
+
+
+def supervisor(tmp_path: Path, *scripts: str, **options) -> Supervisor:
+    return Supervisor(
+        url=str(tmp_path / "outer"),
+        run_id="run",
+        spec=SPEC,
+        commands=[ReplicaCommand(["sh", "-c", script]) for script in scripts],
+        run_dir=tmp_path / "replicas",
+        timeout_s=60,
+        **options,
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [(2, InputError), (4, ReplicaFailed)], ids=["bad input", "would repeat"]
+)
+def test_one_replica_ends_the_run_with_its_sentence_whatever_the_quorum(
+    tmp_path, code, kind
+) -> None:
+    wrong = f"echo loading; echo 'error: channel sdpo is dead'; echo bye; exit {code}"
+    with pytest.raises(kind) as failure:
+        supervisor(tmp_path, "sleep 60", wrong, max_restarts=5).run()
+    assert str(failure.value) == "channel sdpo is dead (replica 1)"
+    assert (tmp_path / "replicas" / "slot-1.log").read_text().count("loading") == 1, "no restart"
+
+
+def test_a_crash_is_started_again_and_then_the_quorum_decides(tmp_path) -> None:
+    crash = "echo 'error: no memory'; exit 1"
+    with pytest.raises(ReplicasFailed, match="slot 0 ended with 1: no memory"):
+        supervisor(tmp_path, crash, crash, max_restarts=1).run()
+    assert (tmp_path / "replicas" / "slot-0.log").read_text().count("memory") == 2
+
+
+def test_a_line_torn_by_the_end_of_an_attempt_is_not_glued_to_the_next(tmp_path) -> None:
+    lines: list[str] = []
+    with pytest.raises(ReplicasFailed):
+        supervisor(
+            tmp_path,
+            'echo whole; printf "{\\"event"; exit 1',
+            "exit 1",
+            max_restarts=1,
+            on_log=lambda slot, line: lines.append(line),
+        ).run()
+    assert lines == ["whole", "whole"]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="prctl is Linux's")
+def test_the_kernel_ends_a_replica_whose_supervisor_is_killed(tmp_path) -> None:
+    replica = (
+        "import os, signal\n"
+        "from composer_pipeline.diloco.supervisor import end_with_supervisor\n"
+        "end_with_supervisor()\n"
+        "print(os.getpid(), flush=True)\n"
+        "signal.pause()\n"
+    )
+    (tmp_path / "replica.py").write_text(replica)
+    parent = (
+        "import os, subprocess, sys\n"
+        "env = os.environ | {'COMPOSER_DILOCO_SUPERVISOR': str(os.getpid())}\n"
+        f"subprocess.Popen([sys.executable, {str(tmp_path / 'replica.py')!r}], env=env).wait()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", parent],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout
+    assert int(process.stdout.readline()) != process.pid
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    # The replica holds the other end of the pipe: its end comes when the replica is gone.
+    try:
+        assert process.stdout.read() == ""
+    finally:
+        process.stdout.close()

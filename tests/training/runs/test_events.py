@@ -1,0 +1,69 @@
+"""``metrics.jsonl``: strict JSON, and a file whose writer was killed."""
+
+import json
+
+import pytest
+
+from composer_pipeline.errors import StorageError
+from composer_pipeline.training.run import METRICS, read_steps
+from composer_pipeline.training.runs import events
+
+STEP = {"event": "step", "slot": 0, "step": 1, "of": 2, "dpo_loss": 0.5}
+
+
+def refuse(name):
+    raise ValueError(name)
+
+
+def test_a_number_that_is_not_finite_is_null_and_named():
+    event = {**STEP, "dpo_loss": float("nan"), "grad_norm": float("-inf"), "lr": 1e-4}
+    parsed = json.loads(events.line(event), parse_constant=refuse)
+    assert parsed["non_finite"] == ["dpo_loss", "grad_norm"]
+    assert (parsed["dpo_loss"], parsed["grad_norm"], parsed["lr"]) == (None, None, 1e-4)
+    assert "non_finite" not in json.loads(events.line(STEP))
+
+
+@pytest.mark.parametrize("torn", ['{"event": "st', '{"event": "step", "slot": 0', "\x00\x00"])
+def test_a_torn_last_line_is_skipped_and_superseded(tmp_path, torn):
+    path = tmp_path / METRICS
+    path.write_text(events.line(STEP) + "\n" + torn)
+    assert list(events.read(path)) == [STEP]
+    assert read_steps(tmp_path) == {(0, 1): {"dpo_loss": 0.5}}
+    with events.appending(path) as file:
+        events.append(file, {**STEP, "step": 2})
+    assert [json.loads(text)["step"] for text in path.read_text().splitlines()] == [1, 2]
+
+
+def test_a_whole_line_without_its_end_is_kept(tmp_path):
+    path = tmp_path / METRICS
+    path.write_text(events.line(STEP))
+    with events.appending(path) as file:
+        events.append(file, {**STEP, "step": 2})
+    assert [event["step"] for event in events.read(path)] == [1, 2]
+
+
+def test_a_line_on_which_an_earlier_version_went_on_is_skipped(tmp_path):
+    path = tmp_path / METRICS
+    path.write_text('{"event": "st' + events.line(STEP) + "\n" + events.line(STEP) + "\n[1]\n")
+    assert list(events.read(path)) == [STEP]
+
+
+def test_numbers_that_were_not_finite_are_not_read_as_numbers(tmp_path):
+    path = tmp_path / METRICS
+    path.write_text(events.line({**STEP, "dpo_loss": float("nan"), "dpo_active": 2}) + "\n")
+    assert read_steps(tmp_path) == {(0, 1): {"dpo_active": 2.0}}
+
+
+def test_a_full_disk_leaves_whole_lines(small_disk):
+    path = small_disk / METRICS
+    wide = {**STEP, "text": "x" * 100_000}
+
+    def fill(file):
+        while True:
+            events.append(file, wide)
+
+    with events.appending(path) as file, pytest.raises(StorageError, match="No space left"):
+        fill(file)
+    found = list(events.read(path))
+    assert found
+    assert all(event == wide for event in found)

@@ -1,0 +1,159 @@
+"""The base model's view of the rows: ``python -m trainers.trl.base_pass --run-dir D``.
+
+Belongs here: one pass over the rows that the run will take, before any replica starts: DPO's
+reference, the log-probabilities that GRPO's off-policy mask compares with, and the gain of each
+hint. Does not belong here: the files (``trainers.trl.base_scores``) and training.
+
+A killed pass goes on with the parts that are missing. Imports no TRL.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from composer_pipeline.diloco.supervisor import end_with_supervisor
+from composer_pipeline.errors import ComposerError, InputError
+from composer_pipeline.files import out_of_space
+from composer_pipeline.training.data import Group, Hint, Pair, TrainingData
+from composer_pipeline.training.models import load_tokenizer, resolve_model
+from composer_pipeline.training.recipe import TrainingRecipe
+from composer_pipeline.training.runs.events import line
+from trainers.trl.base_scores import BaseScores, parts, write
+from trainers.trl.batches import Row, micro_batches
+from trainers.trl.loading import load_base
+from trainers.trl.streams import planned, rows_of
+from trainers.trl.student import Student
+
+#: A row's sequences, and what becomes of their log-probabilities.
+Sequences = Callable[[Any], list[Row]]
+Shape = Callable[[Any, list[list[float]]], list[list[float]]]
+
+
+def main() -> int:
+    """Score what is missing; return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--run-dir", type=Path, required=True)
+    run_dir = parser.parse_args().run_dir
+    end_with_supervisor()
+    try:
+        with out_of_space(f"run folder {run_dir}"):
+            _run(run_dir)
+    except ComposerError as error:
+        print(f"error: {error}", flush=True)
+        return 2 if isinstance(error, InputError) else 1
+    return 0
+
+
+def _run(run_dir: Path) -> None:
+    recipe = TrainingRecipe.load(run_dir / "recipe.yaml")
+    if recipe.threads:
+        torch.set_num_threads(recipe.threads)
+    resolved = resolve_model(recipe.model)
+    tokenizer = load_tokenizer(resolved)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = load_base(resolved, recipe).to(device).eval()
+    student = Student(model, pad=tokenizer.pad_token_id, device=device)
+    score(student, recipe, TrainingData.load(run_dir / "data"), run_dir, say)
+
+
+def say(channel: str, done: int, of: int) -> None:
+    """Print an event."""
+    print(line({"event": "base", "channel": channel, "done": done, "of": of}), flush=True)
+
+
+@torch.no_grad()
+def score(
+    student: Student,
+    recipe: TrainingRecipe,
+    data: TrainingData,
+    run_dir: Path,
+    say: Callable[[str, int, int], None] = lambda channel, done, of: None,
+) -> BaseScores:
+    """Score every hint, and what any replica will take of the other channels.
+
+    Args:
+        student: the base model, without adapter.
+        recipe: its channels, steps and replicas decide the rows.
+        data: the rows.
+        run_dir: where parts are kept; existing ones are not made again.
+        say: called with channel, rows done and rows in all.
+    """
+    for channel in recipe.channels.weights():
+        if channel not in _HOW or (channel == "grpo" and not recipe.channels.grpo.recorded):
+            continue
+        rows = _coming(recipe, data, channel)
+        sequences, shape = _HOW[channel]
+        done = len(rows)
+        todo = list(parts(run_dir, channel, rows))
+        done -= sum(len(part) for _, part in todo)
+        for path, part in todo:
+            values = _logps(student, [sequences(row) for row in part], recipe.micro_batch_tokens)
+            scores = [shape(row, lists) for row, lists in zip(part, values, strict=True)]
+            write(path, [row.id for row in part], scores)
+            done += len(part)
+            say(channel, done, len(rows))
+    return BaseScores.load(run_dir)
+
+
+def _coming(recipe: TrainingRecipe, data: TrainingData, channel: str) -> list[Any]:
+    """Return the rows that any replica takes, in the order of the data; of hints, all."""
+    rows = rows_of(data, channel)
+    if channel == "sdpo":
+        return list(rows)
+    wanted = {
+        i
+        for slot in range(recipe.diloco.replicas)
+        for i in planned(recipe, len(rows), channel, slot)
+    }
+    return [rows[i] for i in sorted(wanted)]
+
+
+def _logps(
+    student: Student, sequences: Sequence[Sequence[Row]], limit: int
+) -> list[list[list[float]]]:
+    """Return log p of each token of each sequence of each row."""
+    flat = [(i, j, row) for i, rows in enumerate(sequences) for j, row in enumerate(rows)]
+    sizes = [len(row.prompt) + len(row.response) for _, _, row in flat]
+    out: list[list[list[float]]] = [[[] for _ in rows] for rows in sequences]
+    for batch in micro_batches(flat, sizes, limit):
+        for (i, j, _), piece in zip(
+            batch, student.logps([row for _, _, row in batch]), strict=True
+        ):
+            out[i][j] = piece.double().tolist()
+    return out
+
+
+def _pair(row: Pair) -> list[Row]:
+    return [Row(row.prompt_ids, row.chosen_ids), Row(row.prompt_ids, row.rejected_ids)]
+
+
+def _group(row: Group) -> list[Row]:
+    return [Row(row.prompt_ids, completion) for completion in row.completions]
+
+
+def _hint(row: Hint) -> list[Row]:
+    prompts = (row.prompt_ids, row.teacher_prompt_ids)
+    rows = [Row(prompt, row.response_ids) for prompt in prompts]
+    return rows + [Row(prompt, row.target_ids) for prompt in prompts if row.target_ids]
+
+
+def _sums(_: Any, lists: list[list[float]]) -> list[list[float]]:
+    return [[sum(values)] for values in lists]
+
+
+def _hint_scores(row: Hint, lists: list[list[float]]) -> list[list[float]]:
+    return [lists[0], *_sums(row, lists), *([[], []] if not row.target_ids else [])]
+
+
+_HOW: dict[str, tuple[Sequences, Shape]] = {
+    "dpo": (_pair, _sums),
+    "grpo": (_group, lambda _, lists: lists),
+    "sdpo": (_hint, _hint_scores),
+}
+
+if __name__ == "__main__":
+    sys.exit(main())

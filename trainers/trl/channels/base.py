@@ -1,0 +1,89 @@
+"""What every channel of the composer loss is to the training loop.
+
+Belongs here: the protocol between ``ComposerTrainer`` and a channel. Does not belong here: any
+loss. A channel's window is what one optimizer step takes of its rows. Its loss is a sum over
+micro-batches that already holds the window's normaliser: it does not depend on how the window
+is split.
+"""
+
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
+
+from torch import Tensor
+
+from trainers.trl.batches import micro_batches
+from trainers.trl.student import Student
+
+R = TypeVar("R")
+
+
+class Channel(ABC, Generic[R]):
+    """One term of the loss.
+
+    Attributes:
+        name: of the channel in recipes and metrics.
+        weight: its factor in the loss.
+        numbers: what the current window has seen; keys without the channel's name.
+
+    Args:
+        rows: all rows of the channel.
+        plan: row numbers in the order in which this replica takes them, from step 0 of the run.
+        per_step: rows of one optimizer step.
+        weight: see above.
+    """
+
+    name: str
+
+    def __init__(
+        self, rows: Sequence[Any], plan: Sequence[int], per_step: int, weight: float
+    ) -> None:
+        self._rows, self._plan, self._per_step = rows, plan, per_step
+        self.weight = weight
+        self.numbers: dict[str, float] = defaultdict(float)
+
+    def drawn(self, step: int) -> list[Any]:
+        """Return the rows of optimizer step ``step`` of the run, from 0."""
+        start = step * self._per_step
+        return [self._rows[i] for i in self._plan[start : start + self._per_step]]
+
+    @abstractmethod
+    def window(self, student: Student, step: int) -> list[R]:
+        """Return what the step trains on, and begin its numbers anew."""
+
+    @abstractmethod
+    def size(self, row: R) -> int:
+        """Return the tokens of the longest sequence that a row puts into a forward."""
+
+    @abstractmethod
+    def id(self, row: R) -> str:
+        """Return the row's id, for messages."""
+
+    @abstractmethod
+    def loss(self, student: Student, rows: Sequence[R], window: Sequence[R]) -> Tensor:
+        """Return a micro-batch's share of the window's unweighted loss, and note its numbers."""
+
+    def finish(self, window: Sequence[R]) -> dict[str, float]:
+        """Return the window's numbers under ``<name>_…``; ``active`` counts what it trained on."""
+        return {f"{self.name}_{key}": float(value) for key, value in self.numbers.items()}
+
+    def split(self, window: Sequence[R], limit: int) -> list[list[R]]:
+        """Return the window as micro-batches of at most ``limit`` padded tokens a forward."""
+        return micro_batches(window, [self.size(row) for row in window], limit)
+
+    def begin(self) -> None:
+        """Start the numbers of a window."""
+        self.numbers = defaultdict(float, loss=0.0, active=0.0)
+
+    def after_step(self, step: int) -> None:
+        """Called once the optimizer has made ``step`` steps and a round's state is adopted."""
+        return
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return what a restart needs besides the parameters: tensors and plain numbers."""
+        return {}, {}
+
+    def load_state(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
+        """Restore :meth:`state`."""
+        return

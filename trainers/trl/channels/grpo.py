@@ -1,0 +1,261 @@
+"""The GRPO channel: answers to one state, each pushed by its reward against its group's mean.
+
+Belongs here: groups, advantages and their normaliser. Does not belong here: the clipped loss
+and the off-policy mask, which are TRL's (``GRPOTrainer._compute_loss``), and rewards
+(``composer_pipeline.training.rewards``).
+
+Sampled answers come from the model as it is at the step: one update each, so the ratio is 1.
+Recorded answers were not sampled from the model. Their importance ratio is taken as 1, so
+nothing clips: an offline surrogate, not policy gradient. What bounds it is TRL's off-policy
+mask (DeepSeek-V3.2): an answer below its group's mean is left alone once the model's mean
+log-probability of its tokens has fallen by more than the threshold below the base model's.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from trl import GRPOTrainer
+
+from composer_pipeline.training.data import Group
+from trainers.trl.channels.base import Channel
+from trainers.trl.sampling import Sampler
+from trainers.trl.student import Student
+
+#: Rewards of a group that differ by less are the same.
+FLAT = 1e-9
+#: Distinct answers that the model sampled to a state, their counts and rewards.
+Sampled = tuple[list[list[int]], list[int], list[float]]
+#: TRL's loss of a batch, and the per-token log-probabilities (B, T) that it computed.
+TrlLoss = Callable[[dict[str, Tensor]], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A distinct answer of a group.
+
+    ``advantage`` is its reward, in [0, 1], minus the group's mean, ``share`` its part of the
+    window: count / answers of its group / groups. ``sampling`` is log p of its tokens under who
+    answered, or under the base model where that is not known; empty for what the model sampled
+    just now. ``rank`` is 1 for the best of its group, -1 for the worst, else 0.
+    """
+
+    id: str
+    prompt_ids: Sequence[int]
+    response_ids: Sequence[int]
+    reward: float
+    advantage: float
+    share: float
+    sampling: Sequence[float]
+    rank: int = 0
+
+
+class Grpo(Channel[Answer]):
+    """TRL's loss on the groups of a window, normalised by a constant length (Dr. GRPO).
+
+    The loss of a window of G groups is Σ_groups 1/G · Σ_answers count/n · Σ_tokens ℓ / L with
+    n answers in the group and L the mean length of the recorded answers of the whole data. So
+    it depends neither on how long answers may be nor on how a window is split.
+
+    Args:
+        trl_loss: TRL's loss.
+        limit: TRL's ``max_completion_length``, which its own normaliser holds.
+        length: L, tokens.
+        threshold: TRL's ``off_policy_mask_threshold``, for the metrics.
+        base_logps: state id to log p of each recorded answer's tokens under the base model.
+        sampler: answers of the model itself; ``None`` takes the recorded ones alone.
+        recorded: take the recorded answers.
+        kwargs: of :class:`Channel`.
+    """
+
+    name = "grpo"
+
+    def __init__(
+        self,
+        *args: Any,
+        trl_loss: TrlLoss,
+        limit: int,
+        length: float,
+        threshold: float | None,
+        base_logps: Mapping[str, Sequence[Sequence[float]]],
+        sampler: Sampler | None = None,
+        recorded: bool = True,
+    ) -> None:
+        super().__init__(*args)
+        self._trl_loss, self._limit, self._length = trl_loss, limit, length
+        self._threshold, self._base_logps = threshold, base_logps
+        self._sampler, self._recorded = sampler, recorded
+
+    def window(self, student: Student, step: int) -> list[Answer]:
+        """Return the answers of the step's groups."""
+        self.begin()
+        groups: list[Group] = self.drawn(step)
+        sampled = self._sampler.sample(groups, step) if self._sampler else [None] * len(groups)
+        window: list[Answer] = []
+        for group, own in zip(groups, sampled, strict=True):
+            answers = self._answers(group, own, len(groups))
+            flat = not any(answer.rank for answer in answers)
+            self.numbers["zero_variance"] += flat / len(groups)
+            rewards = [answer.reward * answer.share for answer in answers]
+            self.numbers["reward"] += sum(rewards)
+            if own is not None:
+                self.numbers["sampled"] += len(own[0])
+            # A group whose answers are all as good teaches nothing; the normaliser counts it.
+            window += [] if flat else answers
+        return window
+
+    def _answers(self, group: Group, own: Sampled | None, groups: int) -> list[Answer]:
+        """Return the distinct answers of a group, recorded and sampled."""
+        answers: dict[tuple[int, ...], tuple[int, float, Sequence[float]]] = {}
+        if self._recorded:
+            for ids, count, reward, logps in zip(
+                group.completions, group.counts, group.rewards, self._base_logps[group.id],
+                strict=True,
+            ):  # fmt: skip
+                given = answers.get(tuple(ids), (0, reward, logps))[0]
+                answers[tuple(ids)] = (given + count, reward, logps)
+        for ids, count, reward in zip(*(own or ([], [], [])), strict=True):
+            before = answers.get(tuple(ids), (0, reward, ()))
+            answers[tuple(ids)] = (before[0] + count, before[1], before[2])
+        counts = [count for count, _, _ in answers.values()]
+        rewards = [reward for _, reward, _ in answers.values()]
+        sampling = [list(values) for _, _, values in answers.values()]
+        return graded(group.id, group.prompt_ids, list(answers), counts, rewards, sampling, groups)
+
+    def size(self, row: Answer) -> int:
+        """Return the tokens of prompt and answer."""
+        return len(row.prompt_ids) + len(row.response_ids)
+
+    def id(self, row: Answer) -> str:
+        """Return the state's id."""
+        return row.id
+
+    def loss(self, student: Student, rows: Sequence[Answer], window: Sequence[Answer]) -> Tensor:
+        """Return the micro-batch's part, through TRL's loss."""
+        batch = self._batch(student, rows)
+        loss, logps = self._trl_loss(batch)
+        self._note(batch, logps.detach(), rows, window)
+        return loss
+
+    def finish(self, window: Sequence[Answer]) -> dict[str, float]:
+        """Return the numbers; the value of the loss at ratio 1 says nothing of the model.
+
+        ``best_gain`` and ``worst_gain`` are log p now minus ``…_logp_before``, means over groups.
+        """
+        for side in ("best", "worst"):
+            if f"{side}_logp" in self.numbers:
+                before = self.numbers[f"{side}_logp_before"]
+                self.numbers[f"{side}_gain"] = self.numbers[f"{side}_logp"] - before
+        self.numbers.pop("loss")
+        return super().finish(window)
+
+    def _batch(self, student: Student, rows: Sequence[Answer]) -> dict[str, Tensor]:
+        """Return TRL's batch; the advantages hold what its normaliser lacks."""
+        prompt, prompt_mask = _pad([r.prompt_ids for r in rows], student, left=True)
+        answer, answer_mask = _pad([r.response_ids for r in rows], student, left=False)
+        # NaN is no evidence for TRL's mask: what was sampled just now is on policy.
+        sampling = torch.full(answer.shape, torch.nan, dtype=torch.float32)
+        for i, row in enumerate(rows):
+            sampling[i, : len(row.sampling)] = torch.tensor(row.sampling, dtype=torch.float32)
+        # TRL divides by rows · limit.
+        scale = len(rows) * self._limit / self._length
+        advantages = torch.tensor([r.advantage * r.share * scale for r in rows])
+        return {
+            "prompt_ids": prompt, "prompt_mask": prompt_mask,
+            "completion_ids": answer, "completion_mask": answer_mask,
+            "advantages": advantages.to(student.device),
+            "sampling_per_token_logps": sampling.to(student.device),
+            "num_items_in_batch": answer_mask.sum(),
+        }  # fmt: skip
+
+    def _note(
+        self, batch: dict[str, Tensor], logps: Tensor, rows: Sequence[Answer],
+        window: Sequence[Answer],
+    ) -> None:  # fmt: skip
+        numbers, mask = self.numbers, batch["completion_mask"]
+        kept = torch.ones((len(rows), 1), device=mask.device)
+        if self._threshold is not None:
+            kept = GRPOTrainer.get_off_policy_mask(
+                advantages=batch["advantages"].unsqueeze(1),
+                per_token_logps=logps,
+                sampling_per_token_logps=batch["sampling_per_token_logps"],
+                mask=mask,
+                off_policy_threshold=self._threshold,
+            )
+        pushing = batch["advantages"].ne(0).unsqueeze(1)
+        numbers["active"] += float((mask * pushing * kept).sum())
+        numbers["masked"] += float((1 - kept.float()).sum()) / len(window)
+        sums = (logps * mask).sum(-1).tolist()
+        for row, now in zip(rows, sums, strict=True):
+            if not (row.rank and row.sampling):
+                continue
+            side = "best" if row.rank > 0 else "worst"
+            ranked = sum(other.rank == row.rank and bool(other.sampling) for other in window)
+            numbers[f"{side}_logp"] += now / ranked
+            numbers[f"{side}_logp_before"] += sum(row.sampling) / ranked
+
+
+def graded(
+    id_: str,
+    prompt_ids: Sequence[int],
+    completions: Sequence[Sequence[int]],
+    counts: Sequence[int],
+    rewards: Sequence[float],
+    sampling: Sequence[Sequence[float]],
+    groups: int,
+) -> list[Answer]:
+    """Return a group's distinct answers with advantages over the mean reward by count.
+
+    Args:
+        id_: state id.
+        prompt_ids: the state.
+        completions: distinct answers.
+        counts: how often each was given.
+        rewards: of each.
+        sampling: log p of each answer's tokens.
+        groups: groups of the window.
+    """
+    if not counts:
+        return []
+    mean, answers = _mean(rewards, counts), sum(counts)
+    best, worst = rewards.index(max(rewards)), rewards.index(min(rewards))
+    ranks = {best: 1, worst: -1} if rewards[best] - rewards[worst] > FLAT else {}
+    return [
+        Answer(
+            id_, prompt_ids, completion, reward, reward - mean if ranks else 0.0,
+            count / answers / groups, logps, ranks.get(i, 0),
+        )
+        for i, (completion, count, reward, logps) in enumerate(
+            zip(completions, counts, rewards, sampling, strict=True)
+        )
+    ]  # fmt: skip
+
+
+def mean_length(groups: Sequence[Group]) -> float:
+    """Return the mean number of tokens of all recorded answers, each by its count."""
+    tokens = answers = 0
+    for group in groups:
+        answers += sum(group.counts)
+        sizes = (len(completion) for completion in group.completions)
+        tokens += sum(size * count for size, count in zip(sizes, group.counts, strict=True))
+    return tokens / answers
+
+
+def _mean(values: Sequence[float], counts: Sequence[int]) -> float:
+    return sum(v * n for v, n in zip(values, counts, strict=True)) / sum(counts)
+
+
+def _pad(
+    sequences: Sequence[Sequence[int]], student: Student, *, left: bool
+) -> tuple[Tensor, Tensor]:
+    """Return ids and mask (B, S), padded on the left or on the right."""
+    width = max(len(sequence) for sequence in sequences)
+    ids = torch.full((len(sequences), width), student.pad, dtype=torch.long)
+    mask = torch.zeros((len(sequences), width), dtype=torch.long)
+    for i, sequence in enumerate(sequences):
+        where = slice(width - len(sequence), width) if left else slice(0, len(sequence))
+        ids[i, where] = torch.tensor(sequence, dtype=torch.long)
+        mask[i, where] = 1
+    return ids.to(student.device), mask.to(student.device)

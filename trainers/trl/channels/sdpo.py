@@ -1,0 +1,130 @@
+"""The SDPO channel: at an error turn, learn from the model that has read the hint.
+
+Belongs here: aligning student and teacher on the recorded tokens, and the divergence over the
+taught span. Does not belong here: who the teacher is (``trainers.trl.teachers``) and which rows
+have a hint that helps (``trainers.trl.hint_gain``).
+
+The recorded action was not sampled from the model: this is off-policy context distillation.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from composer_pipeline.errors import ComposerError
+from composer_pipeline.losses.fused import fused_divergence
+from composer_pipeline.losses.preference import token_logps
+from composer_pipeline.losses.sdpo import importance_ratio
+from composer_pipeline.losses.taid import TaidScheduler
+from composer_pipeline.training.data import Hint
+from composer_pipeline.training.recipe import Sdpo as Options
+from trainers.trl.batches import Row
+from trainers.trl.channels.base import Channel
+from trainers.trl.student import Student
+from trainers.trl.teachers import Teacher
+
+
+class Sdpo(Channel[Hint]):
+    """Divergence from the hinted teacher, mean over the span tokens of the window.
+
+    Args:
+        options: the recipe's channel.
+        teacher: who reads the hint.
+        steps: optimizer steps of the run, for TAID's schedule.
+        gains: state id to the hint's gain under the base model, for the metrics; may be empty.
+        base_logps: state id to log p of the response's tokens under the base model; needed
+            where ``importance_clip`` is set.
+        kwargs: of :class:`Channel`.
+    """
+
+    name = "sdpo"
+
+    def __init__(
+        self,
+        *args: Any,
+        options: Options,
+        teacher: Teacher,
+        steps: int,
+        gains: Mapping[str, float],
+        base_logps: Mapping[str, Sequence[float]],
+    ) -> None:
+        super().__init__(*args)
+        self._options, self._teacher = options, teacher
+        self._gains, self._base_logps = gains, base_logps
+        schedule = options.taid
+        self._taid = TaidScheduler(
+            total_steps=steps, t_start=schedule.t_start, t_end=schedule.t_end,
+            alpha=schedule.alpha, beta=schedule.beta,
+        )  # fmt: skip
+
+    def window(self, student: Student, step: int) -> list[Hint]:
+        """Return the step's error turns."""
+        self.begin()
+        return self.drawn(step)
+
+    def size(self, row: Hint) -> int:
+        """Return the tokens of the longer context with the response."""
+        context = max(len(row.prompt_ids), len(row.teacher_prompt_ids))
+        return context + len(row.response_ids)
+
+    def id(self, row: Hint) -> str:
+        """Return the state's id."""
+        return row.id
+
+    def loss(self, student: Student, rows: Sequence[Hint], window: Sequence[Hint]) -> Tensor:
+        """Return the micro-batch's part of the window's token mean.
+
+        Raises:
+            ComposerError: teacher and student hold different tokens at the same place.
+        """
+        options = self._options
+        plain = [Row(h.prompt_ids, h.response_ids, h.start, h.length) for h in rows]
+        hinted = [Row(h.teacher_prompt_ids, h.response_ids, h.start, h.length) for h in rows]
+        taught, taught_ids, taught_head = self._teacher.states(hinted)
+        states, ids = student.states(plain)
+        if not torch.equal(ids, taught_ids):
+            raise ComposerError("SDPO: student and teacher positions hold different tokens")
+        # One denominator for the whole window, so that the loss is its token mean.
+        tokens = sum(row.length for row in window)
+        weights = torch.full((len(ids),), 1.0 / tokens, device=ids.device)
+        if options.importance_clip is not None:
+            weights = weights * self._ratio(student, states, ids, rows)
+        loss, _ = fused_divergence(
+            states, student.head, taught, taught_head, weights,
+            kind=options.divergence, beta=options.jsd_beta, temperature=options.temperature,
+            t=float(self._taid.t or 0.0),
+            tau=options.eopd.tau, alpha=options.eopd.alpha, top_k=options.eopd.top_k,
+        )  # fmt: skip
+        self.numbers["loss"] += float(loss.detach())
+        self.numbers["active"] += len(ids)
+        if self._gains:
+            mean = sum(self._gains[row.id] for row in rows) / len(window)
+            self.numbers["hint_gain"] += mean
+        if options.divergence == "taid":
+            self.numbers["taid_t"] = float(self._taid.t or 0.0)
+        return loss
+
+    def _ratio(self, student: Student, states: Tensor, ids: Tensor, rows: Sequence[Hint]) -> Tensor:
+        """Return min(p / p_base, clip) of each span token, without gradient."""
+        assert self._options.importance_clip is not None
+        old = [p for h in rows for p in self._base_logps[h.id][h.start : h.start + h.length]]
+        with torch.no_grad():
+            now = token_logps(states.detach(), student.head.detach(), ids)
+        return importance_ratio(now, now.new_tensor(old), clip=self._options.importance_clip)
+
+    def after_step(self, step: int) -> None:
+        """Move teacher and schedule."""
+        self._teacher.follow()
+        if self._options.divergence == "taid":
+            self._taid.update(self.numbers["loss"], step)
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the teacher's average and TAID's schedule."""
+        return self._teacher.state(), {"taid": self._taid.state_dict()}
+
+    def load_state(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
+        """Go on with them."""
+        self._teacher.load_state(tensors)
+        self._taid.load_state_dict(numbers["taid"])

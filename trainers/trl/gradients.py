@@ -1,0 +1,157 @@
+"""What the channels' gradients are: norms, shares, cosines; and the two ways to fail by them.
+
+Belongs here: measuring, and stopping a run whose step is not finite or whose channel does
+nothing. Does not belong here: what a channel computes (``trainers.trl.channels``).
+
+A measured step keeps one gradient a channel: with C channels that is C - 1 times the memory of
+the trained parameters more than other steps need.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.utils import get_total_norm
+
+from composer_pipeline.errors import ComposerError
+
+#: A channel whose norm stays below this part of the whole for a round is dead.
+DEAD = 1e-6
+
+
+class BadSteps(ComposerError):
+    """Too many steps in a row had a loss or a gradient that is not finite."""
+
+
+class DeadChannel(ComposerError):
+    """A channel with a weight has had no gradient for a whole round."""
+
+
+class NotFinite(ComposerError):
+    """A micro-batch has a loss or a gradient that is not finite; the message names it."""
+
+
+class StepGradients:
+    """The gradients of one optimizer step.
+
+    Args:
+        parameters: the trained ones; their ``grad`` is empty at the beginning of a step.
+        measured: keep the channels apart and report their norms.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor], *, measured: bool) -> None:
+        self._parameters, self._measured = list(parameters), measured
+        self._of: dict[str, list[Tensor | None]] = {}
+
+    def finite(self) -> bool:
+        """Return whether everything gathered so far is finite."""
+        return math.isfinite(float(get_total_norm(self._present(self._now()))))
+
+    def end_of(self, channel: str) -> None:
+        """Close a channel: in a measured step what was gathered since the last one is its own."""
+        if self._measured:
+            self._of[channel] = self._now()
+            for parameter in self._parameters:
+                parameter.grad = None
+
+    def finish(self) -> dict[str, float]:
+        """Leave the sum in ``grad`` and return the numbers of the step.
+
+        Always ``grad_norm``, before clipping. In a measured step also, for each channel c and
+        other channel d: ``c_grad_norm``, ``c_grad_share`` (of the sum of the norms) and
+        ``c_cos_d``.
+        """
+        if not self._measured:
+            return {"grad_norm": float(get_total_norm(self._present(self._now())))}
+        for i, parameter in enumerate(self._parameters):
+            pieces = self._present([grads[i] for grads in self._of.values()])
+            if pieces:
+                parameter.grad = torch.stack(pieces).sum(0) if len(pieces) > 1 else pieces[0]
+        numbers = {"grad_norm": float(get_total_norm(self._present(self._now())))}
+        norms = {name: math.sqrt(_dot(grads, grads)) for name, grads in self._of.items()}
+        whole = sum(norms.values())
+        for name, norm in norms.items():
+            numbers[f"{name}_grad_norm"] = norm
+            numbers[f"{name}_grad_share"] = norm / whole if whole else 0.0
+        names = list(norms)
+        for i, a in enumerate(names):
+            for b in names[i + 1 :]:
+                size = norms[a] * norms[b]
+                numbers[f"{a}_cos_{b}"] = _dot(self._of[a], self._of[b]) / size if size else 0.0
+        self._of.clear()
+        return numbers
+
+    def drop(self) -> None:
+        """Throw everything away: an optimizer leaves a parameter without gradient alone."""
+        self._of.clear()
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    def _now(self) -> list[Tensor | None]:
+        return [parameter.grad for parameter in self._parameters]
+
+    @staticmethod
+    def _present(grads: Sequence[Tensor | None]) -> list[Tensor]:
+        return [grad for grad in grads if grad is not None]
+
+
+class Watch:
+    """Remembers over the steps which channel lives, and how many steps in a row were bad.
+
+    Args:
+        channels: names of the weighted channels.
+        inner_steps: steps of a round.
+        max_bad_steps: consecutive bad steps that end the run.
+    """
+
+    def __init__(self, channels: Sequence[str], *, inner_steps: int, max_bad_steps: int) -> None:
+        self._inner, self._limit = inner_steps, max_bad_steps
+        self._largest = dict.fromkeys(channels, 0.0)
+        self._bad = self._good = 0
+
+    def bad(self, what: str) -> None:
+        """Count a bad step.
+
+        Raises:
+            BadSteps: there were ``max_bad_steps`` in a row.
+        """
+        self._bad += 1
+        if self._bad >= self._limit:
+            raise BadSteps(
+                f"{what}; {self._bad} bad steps in a row (max_bad_steps {self._limit}): lower"
+                " learning_rate or look at the row"
+            )
+
+    def good(self, numbers: dict[str, float]) -> None:
+        """Note the numbers of a step that was finite."""
+        self._bad, self._good = 0, self._good + 1
+        for channel in self._largest:
+            norm = numbers.get(f"{channel}_grad_norm", 0.0)
+            whole = numbers["grad_norm"]
+            share = norm / whole if whole else 0.0
+            self._largest[channel] = max(self._largest[channel], share)
+
+    def end_of_round(self) -> None:
+        """Forget the round.
+
+        Raises:
+            DeadChannel: a channel had no gradient in any of its measured steps.
+        """
+        dead = [name for name, share in self._largest.items() if share < DEAD]
+        if dead and self._good:
+            raise DeadChannel(
+                f"channel {dead[0]} has a weight, but its gradient stayed below {DEAD:g} of the"
+                f" whole for a round of {self._inner} steps: it teaches nothing; set its weight"
+                " to 0 or look at its data"
+            )
+        self._largest = dict.fromkeys(self._largest, 0.0)
+        self._good = 0
+
+
+def _dot(a: Sequence[Tensor | None], b: Sequence[Tensor | None]) -> float:
+    total = 0.0
+    for x, y in zip(a, b, strict=True):
+        if x is not None and y is not None:
+            total += float((x.double() * y.double()).sum())
+    return total

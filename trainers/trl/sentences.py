@@ -1,0 +1,78 @@
+"""A run's events as lines for people.
+
+Belongs here: one sentence an event. Does not belong here: what happens and who hears of it
+(``trainers.trl.__main__``).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+Event = dict[str, Any]
+#: What a step's line says, and how it calls it: each number depends on the model.
+STEP_NUMBERS = {
+    "grpo_best_gain": "grpo best",
+    "grpo_worst_gain": "worst",
+    "sdpo_loss": "sdpo",
+    "dpo_loss": "dpo",
+    "sft_loss": "sft",
+    "grad_norm": "gradient",
+}
+
+
+def sentence(event: Event) -> str:
+    """Return an event of ``python -m trainers.trl`` as one line."""
+    return _SAID[event["event"]](event)
+
+
+def _step(event: Event) -> str:
+    numbers = {name: event.get(key) for key, name in STEP_NUMBERS.items()}
+    said = ", ".join(f"{n} {value:+.4f}" for n, value in numbers.items() if value is not None)
+    if odd := event.get("non_finite"):
+        said += f" not finite: {', '.join(odd)}"
+    return f"replica {event['slot']} step {event['step']}/{event['of']}: {said}"
+
+
+def _bad_step(event: Event) -> str:
+    return f"replica {event['slot']} step {event['step']}: dropped, {event['reason']}"
+
+
+def _out_of_memory(event: Event) -> str:
+    size = event["micro_batch_tokens"]
+    return f"replica {event['slot']}: out of memory, goes on with micro_batch_tokens {size}"
+
+
+def _round(event: Event) -> str:
+    number = f"round {event['round']}/{event['of']}"
+    if not event["merged"]:
+        why = "; ".join(f"replica {slot}: {why}" for slot, why in event["rejected"].items())
+        return f"{number} merged nothing ({why})"
+    return f"{number} committed by replicas {', '.join(map(str, event['included']))}"
+
+
+def _base(event: Event) -> str:
+    return f"base model: {event['done']} of {event['of']} rows of {event['channel']} scored"
+
+
+def _hints(event: Event) -> str:
+    share, seen = event["hints_kept_share"], event["hints_seen"]
+    return f"hints: {share:.0%} of {seen:g} help the base model more than they help its mistake"
+
+
+def _data(event: Event) -> str:
+    dropped = sum(event["dropped"].values())
+    return (
+        f"{event.get('grpo', 0)} groups, {event.get('sdpo', 0)} hints and"
+        f" {event.get('dpo', 0)} pairs fit their windows, {dropped} rows dropped"
+    )
+
+
+_SAID: dict[str, Callable[[Event], str]] = {
+    "step": _step,
+    "bad_step": _bad_step,
+    "out_of_memory": _out_of_memory,
+    "round": _round,
+    "base": _base,
+    "hints": _hints,
+    "data": _data,
+    "done": lambda event: f"done: {event['run_dir']}",
+}

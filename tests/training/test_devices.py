@@ -1,12 +1,12 @@
 """Devices: found without torch, one for each replica."""
 
+import importlib.metadata
 import os
 import stat
 
 import pytest
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.training import devices as module
 from composer_pipeline.training.devices import Device, device_of_each, devices, host_memory
 
 SMI = "#!/bin/sh\necho '0, GPU-aa, 24564'\necho '1, GPU-bb, 81559'\n"
@@ -19,7 +19,7 @@ def smi(tmp_path, monkeypatch):
     program.write_text(SMI)
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr(module.importlib.metadata, "version", lambda _: "2.13.0+cu130")
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: "2.13.0+cu130")
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_visible_devices_in_torchs_order(smi, visible, found):
 
 
 def test_a_torch_for_the_cpu_uses_no_device(smi, monkeypatch):
-    monkeypatch.setattr(module.importlib.metadata, "version", lambda _: "2.13.0+cpu")
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: "2.13.0+cpu")
     assert devices({}) == []
 
 

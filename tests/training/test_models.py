@@ -22,7 +22,6 @@ def test_a_missing_package_names_the_install_line(monkeypatch, tmp_path):
 def test_folders_and_ids(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     assert models.resolve_model(str(tmp_path)) == str(tmp_path.resolve())
-    assert models.resolve_model("org/name") == "org/name"
     for wrong in (str(tmp_path / "none"), "./none"):
         with pytest.raises(InputError, match="no such folder"):
             models.resolve_model(wrong)
@@ -33,7 +32,7 @@ def test_folders_and_ids(tmp_path):
 
 def test_many_callers_convert_once_and_a_failure_leaves_nothing(monkeypatch, tmp_path):
     monkeypatch.setenv("COMPOSER_CACHE", str(tmp_path))
-    monkeypatch.setattr(models, "_gguf_folder", lambda: tmp_path)
+    monkeypatch.setattr(models, "gguf_folder", lambda: tmp_path)
 
     def broken(source: Path, target: Path) -> None:
         target.mkdir(parents=True)

@@ -34,6 +34,7 @@ from trainers.trl.channels import channels_of
 from trainers.trl.channels.base import Channel
 from trainers.trl.gradients import NotFinite, StepGradients, Watch
 from trainers.trl.loading import lora_config
+from trainers.trl.sampling import Sampler
 from trainers.trl.student import Student
 
 #: Called with the kind of an event (``step``, ``bad_step``, ``out_of_memory``), the 1-based
@@ -98,8 +99,12 @@ class ComposerTrainer(GRPOTrainer):
             device=self.accelerator.device,
             autocast=self.accelerator.autocast,
         )
+        sampler = None
+        if recipe.channels.grpo.weight and recipe.channels.grpo.sampled:
+            seed = f"{recipe.seed}/{slot}"
+            sampler = Sampler(self._sampled, tokenizer, size=size, seed=seed)
         self.channels: list[Channel[Any]] = channels_of(
-            recipe, data, base, self.student, self.trl_loss, slot
+            recipe, data, base, self.student, self.trl_loss, sampler, slot
         )
         if skip_steps and state_file is not None:
             load_state(state_file, self.channels, skip_steps)
@@ -140,6 +145,11 @@ class ComposerTrainer(GRPOTrainer):
         """
         loss = super()._compute_loss(self.model, batch)
         return loss, self._logps
+
+    def _sampled(self, prompts: list[list[int]]) -> list[list[int]]:
+        """Let TRL sample an answer to each prompt, ``group_size`` in a row being the same."""
+        completions, _ = self._generate_single_turn(prompts, None, {}, self.num_generations)
+        return [list(completion) for completion in completions]
 
     # -- one step ------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.publishing.model import publish_model
 from composer_pipeline.testing.training import tiny_recipe, write_dataset
 from composer_pipeline.training.data import pair
 from composer_pipeline.training.evaluation.evaluate import evaluate
@@ -60,6 +61,11 @@ def test_two_processes_commit_every_round_and_leave_a_checkpoint(finished):
     assert set(steps) == {(s, k) for s in (0, 1) for k in (1, 2, 3, 4)}
     for slot in (0, 1):
         assert steps[slot, 1]["dpo_loss"] == pytest.approx(math.log(2), abs=1e-5)
+    assert [c["merged"] for c in composer["commits"]] == [True, True]
+    assert metrics["rounds_merged"] == 2
+    # The gate of publishing finds nothing private in a real checkpoint.
+    files = publish_model(result.run_dir, "me/x", dry_run=True, allow_simulated=True).files
+    assert {"README.md", "composer.json", "adapter_model.safetensors"} <= set(files)
     adapter = load_file(result.checkpoint / "adapter_model.safetensors")
     assert any(float(v.abs().max()) > 0 for k, v in adapter.items() if "lora_B" in k)
 
@@ -105,6 +111,7 @@ def test_evaluation_before_and_after(finished, lake, recipe, tmp_path):
     again = evaluate(lake, result.run_dir)
     assert again.reused
     assert again.metrics == first.metrics
+    assert "| preference_accuracy |" in (result.checkpoint / "README.md").read_text()
     only_train = Lake(tmp_path / "lake")
     write_dataset(only_train, rows=2)
     with pytest.raises(InputError, match="split=validation"):

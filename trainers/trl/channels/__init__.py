@@ -13,6 +13,7 @@ from trainers.trl.channels.base import Channel
 from trainers.trl.channels.grpo import Grpo, TrlLoss, mean_length
 from trainers.trl.channels.preference import Dpo, Sft
 from trainers.trl.channels.sdpo import Sdpo
+from trainers.trl.sampling import Sampler
 from trainers.trl.streams import planned, rows_of
 from trainers.trl.student import Student
 from trainers.trl.teachers import teacher
@@ -26,6 +27,7 @@ def channels_of(
     base: BaseScores,
     student: Student,
     trl_loss: TrlLoss,
+    sampler: Sampler | None,
     slot: int,
 ) -> list[Channel[Any]]:
     """Return the weighted channels of a recipe, in the order of their work.
@@ -36,6 +38,7 @@ def channels_of(
         base: what the base model thinks of them.
         student: the model that is trained.
         trl_loss: TRL's loss of a batch of answers.
+        sampler: where the model answers too.
         slot: 0-based replica.
 
     Raises:
@@ -55,6 +58,8 @@ def channels_of(
                     length=mean_length(data.groups),
                     threshold=recipe.channels.grpo.off_policy_threshold,
                     base_logps=base.answers(),
+                    sampler=sampler,
+                    recorded=recipe.channels.grpo.recorded,
                 )
             )
         elif name == "sdpo":

@@ -4,6 +4,7 @@ Belongs here: groups, advantages and their normaliser. Does not belong here: the
 and the off-policy mask, which are TRL's (``GRPOTrainer._compute_loss``), and rewards
 (``composer_pipeline.training.rewards``).
 
+Sampled answers come from the model as it is at the step: one update each, so the ratio is 1.
 Recorded answers were not sampled from the model. Their importance ratio is taken as 1, so
 nothing clips: an offline surrogate, not policy gradient. What bounds it is TRL's off-policy
 mask (DeepSeek-V3.2): an answer below its group's mean is left alone once the model's mean
@@ -20,8 +21,13 @@ from trl import GRPOTrainer
 
 from composer_pipeline.training.data import Group
 from trainers.trl.channels.base import Channel
+from trainers.trl.sampling import Sampler
 from trainers.trl.student import Student
 
+#: Rewards of a group that differ by less are the same.
+FLAT = 1e-9
+#: Distinct answers that the model sampled to a state, their counts and rewards.
+Sampled = tuple[list[list[int]], list[int], list[float]]
 #: TRL's loss of a batch, and the per-token log-probabilities (B, T) that it computed.
 TrlLoss = Callable[[dict[str, Tensor]], tuple[Tensor, Tensor]]
 
@@ -30,15 +36,16 @@ TrlLoss = Callable[[dict[str, Tensor]], tuple[Tensor, Tensor]]
 class Answer:
     """A distinct answer of a group.
 
-    ``advantage`` is its reward minus the group's mean, ``share`` its part of the answers of the
+    ``advantage`` is its reward, in [0, 1], minus the group's mean, ``share`` its part of the
     window: count / answers of its group / groups. ``sampling`` is log p of its tokens under who
-    answered, or under the base model where that is not known; ``rank`` is 1 for the best of its
-    group, -1 for the worst, else 0.
+    answered, or under the base model where that is not known; empty for what the model sampled
+    just now. ``rank`` is 1 for the best of its group, -1 for the worst, else 0.
     """
 
     id: str
     prompt_ids: Sequence[int]
     response_ids: Sequence[int]
+    reward: float
     advantage: float
     share: float
     sampling: Sequence[float]
@@ -57,7 +64,9 @@ class Grpo(Channel[Answer]):
         limit: TRL's ``max_completion_length``, which its own normaliser holds.
         length: L, tokens.
         threshold: TRL's ``off_policy_mask_threshold``, for the metrics.
-        base_logps: state id to log p of each answer's tokens under the base model.
+        base_logps: state id to log p of each recorded answer's tokens under the base model.
+        sampler: answers of the model itself; ``None`` takes the recorded ones alone.
+        recorded: take the recorded answers.
         kwargs: of :class:`Channel`.
     """
 
@@ -71,26 +80,49 @@ class Grpo(Channel[Answer]):
         length: float,
         threshold: float | None,
         base_logps: Mapping[str, Sequence[Sequence[float]]],
+        sampler: Sampler | None = None,
+        recorded: bool = True,
     ) -> None:
         super().__init__(*args)
         self._trl_loss, self._limit, self._length = trl_loss, limit, length
         self._threshold, self._base_logps = threshold, base_logps
+        self._sampler, self._recorded = sampler, recorded
 
     def window(self, student: Student, step: int) -> list[Answer]:
         """Return the answers of the step's groups."""
         self.begin()
         groups: list[Group] = self.drawn(step)
-        answers: list[Answer] = []
-        for group in groups:
-            answers += graded(
-                group.id, group.prompt_ids, group.completions, group.counts, group.rewards,
-                self._base_logps[group.id], groups=len(groups),
-            )  # fmt: skip
-            spread = max(group.rewards) - min(group.rewards)
-            self.numbers["zero_variance"] += (spread < 1e-9) / len(groups)
-            mean = _mean(group.rewards, group.counts)
-            self.numbers["reward"] += mean / len(groups)
-        return answers
+        sampled = self._sampler.sample(groups, step) if self._sampler else [None] * len(groups)
+        window: list[Answer] = []
+        for group, own in zip(groups, sampled, strict=True):
+            answers = self._answers(group, own, len(groups))
+            flat = not any(answer.rank for answer in answers)
+            self.numbers["zero_variance"] += flat / len(groups)
+            rewards = [answer.reward * answer.share for answer in answers]
+            self.numbers["reward"] += sum(rewards)
+            if own is not None:
+                self.numbers["sampled"] += len(own[0])
+            # A group whose answers are all as good teaches nothing; the normaliser counts it.
+            window += [] if flat else answers
+        return window
+
+    def _answers(self, group: Group, own: Sampled | None, groups: int) -> list[Answer]:
+        """Return the distinct answers of a group, recorded and sampled."""
+        answers: dict[tuple[int, ...], tuple[int, float, Sequence[float]]] = {}
+        if self._recorded:
+            for ids, count, reward, logps in zip(
+                group.completions, group.counts, group.rewards, self._base_logps[group.id],
+                strict=True,
+            ):  # fmt: skip
+                given = answers.get(tuple(ids), (0, reward, logps))[0]
+                answers[tuple(ids)] = (given + count, reward, logps)
+        for ids, count, reward in zip(*(own or ([], [], [])), strict=True):
+            before = answers.get(tuple(ids), (0, reward, ()))
+            answers[tuple(ids)] = (before[0] + count, before[1], before[2])
+        counts = [count for count, _, _ in answers.values()]
+        rewards = [reward for _, reward, _ in answers.values()]
+        sampling = [list(values) for _, _, values in answers.values()]
+        return graded(group.id, group.prompt_ids, list(answers), counts, rewards, sampling, groups)
 
     def size(self, row: Answer) -> int:
         """Return the tokens of prompt and answer."""
@@ -123,7 +155,8 @@ class Grpo(Channel[Answer]):
         """Return TRL's batch; the advantages hold what its normaliser lacks."""
         prompt, prompt_mask = _pad([r.prompt_ids for r in rows], student, left=True)
         answer, answer_mask = _pad([r.response_ids for r in rows], student, left=False)
-        sampling = torch.zeros(answer.shape, dtype=torch.float32)
+        # NaN is no evidence for TRL's mask: what was sampled just now is on policy.
+        sampling = torch.full(answer.shape, torch.nan, dtype=torch.float32)
         for i, row in enumerate(rows):
             sampling[i, : len(row.sampling)] = torch.tensor(row.sampling, dtype=torch.float32)
         # TRL divides by rows · limit.
@@ -156,10 +189,10 @@ class Grpo(Channel[Answer]):
         numbers["masked"] += float((1 - kept.float()).sum()) / len(window)
         sums = (logps * mask).sum(-1).tolist()
         for row, now in zip(rows, sums, strict=True):
-            if not row.rank:
+            if not (row.rank and row.sampling):
                 continue
             side = "best" if row.rank > 0 else "worst"
-            ranked = sum(other.rank == row.rank for other in window)
+            ranked = sum(other.rank == row.rank and bool(other.sampling) for other in window)
             numbers[f"{side}_logp"] += now / ranked
             numbers[f"{side}_logp_before"] += sum(row.sampling) / ranked
 
@@ -171,7 +204,6 @@ def graded(
     counts: Sequence[int],
     rewards: Sequence[float],
     sampling: Sequence[Sequence[float]],
-    *,
     groups: int,
 ) -> list[Answer]:
     """Return a group's distinct answers with advantages over the mean reward by count.
@@ -185,12 +217,14 @@ def graded(
         sampling: log p of each answer's tokens.
         groups: groups of the window.
     """
+    if not counts:
+        return []
     mean, answers = _mean(rewards, counts), sum(counts)
     best, worst = rewards.index(max(rewards)), rewards.index(min(rewards))
-    ranks = {best: 1, worst: -1} if best != worst else {}
+    ranks = {best: 1, worst: -1} if rewards[best] - rewards[worst] > FLAT else {}
     return [
         Answer(
-            id_, prompt_ids, completion, reward - mean if ranks else 0.0,
+            id_, prompt_ids, completion, reward, reward - mean if ranks else 0.0,
             count / answers / groups, logps, ranks.get(i, 0),
         )
         for i, (completion, count, reward, logps) in enumerate(

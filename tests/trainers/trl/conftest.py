@@ -80,3 +80,20 @@ def shake():
                 parameter.add_(size * torch.randn_like(parameter))
 
     return by
+
+
+@pytest.fixture(scope="session")
+def tiny_tokenizer():
+    """A tokenizer of forty words, for models that are smaller still."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from transformers import PreTrainedTokenizerFast
+    from trl import chat_template_utils as templates
+
+    words = {f"w{i}": i for i in range(40)}
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(WordLevel(words, unk_token="w5")),
+        eos_token="w1", pad_token="w4", unk_token="w5",
+    )  # fmt: skip
+    tokenizer.chat_template = templates.qwen2_5_chat_template
+    return tokenizer

@@ -1,6 +1,5 @@
 """Each channel alone moves its own held-out metric the right way; what breaks it does not."""
 
-import copy
 from typing import Any
 
 import msgspec
@@ -10,26 +9,15 @@ import torch
 from composer_pipeline.testing.training import tiny_recipe
 from composer_pipeline.training.data import TrainingData
 from tests.trainers.trl import toy
-from trainers.trl.base_pass import score
-from trainers.trl.composer import ComposerTrainer
 from trainers.trl.gradients import DeadChannel
-from trainers.trl.hint_gain import gate
-from trainers.trl.student import Student
-
-pytestmark = pytest.mark.slow
 
 CHANNELS = ("grpo", "sdpo", "dpo", "sft")
 STEPS = 12
 ROWS = {"grpo": "groups_per_step", "dpo": "pairs_per_step"}
 
 
-@pytest.fixture(scope="module")
-def base():
-    return toy.base_model()
-
-
 @pytest.fixture
-def train(base, tmp_path, tiny_tokenizer):
+def train(make, toy_base):
     """Train some channels on the toy task; return the held-out numbers before and after."""
 
     def run(data: TrainingData | None = None, *, rate: float = 1e-2, **channels: dict[str, Any]):
@@ -43,27 +31,20 @@ def train(base, tmp_path, tiny_tokenizer):
             learning_rate=rate, lora={"r": 8, "alpha": 16, "targets": "all-linear"},
             data={"max_prompt_tokens": 64, "max_completion_tokens": 8},
         )  # fmt: skip
-        data = data or toy.rows()
-        bare = Student(base, pad=4, device="cpu")
-        scores = score(bare, recipe, data, tmp_path / f"run-{len(list(tmp_path.iterdir()))}")
-        data, _ = gate(recipe, data, scores.gains())
-        trainer = ComposerTrainer(
-            model=copy.deepcopy(base), recipe=recipe, data=data, base=scores,
-            output_dir=tmp_path, tokenizer=tiny_tokenizer,
-        )  # fmt: skip
+        trainer = make(recipe, data)
         trainer.train()
-        before, after = toy.held_out(base), toy.held_out(trainer.student.model)
+        before, after = toy.held_out(toy_base), toy.held_out(trainer.student.model)
         return {name: after[name] - before[name] for name in before}
 
     return run
 
 
-def test_the_base_is_wrong_without_a_hint_and_right_with_one(base):
-    before = toy.held_out(base)
+def test_the_base_is_wrong_without_a_hint_and_right_with_one(toy_base):
+    before = toy.held_out(toy_base)
     assert before["margin"] < -1
     ids = torch.tensor([toy.hinted(x) for x in toy.HELD_OUT])
     with torch.no_grad():
-        logps = base(input_ids=ids).logits[:, -1].log_softmax(-1)
+        logps = toy_base(input_ids=ids).logits[:, -1].log_softmax(-1)
     assert float(logps.gather(-1, ids[:, -1:]).mean()) > -0.5
 
 
@@ -134,6 +115,6 @@ def test_without_alpha_the_uncovered_half_learns_less(train):
 
 
 def test_a_dead_channel_ends_the_run(train):
-    flat = [msgspec.structs.replace(g, rewards=[1.0, 1.0]) for g in toy.rows().groups]
+    flat = [msgspec.structs.replace(g, rewards=[1.0] * 3) for g in toy.rows().groups]
     with pytest.raises(DeadChannel, match="channel grpo"):
         train(msgspec.structs.replace(toy.rows(), groups=flat), grpo={}, sft={})

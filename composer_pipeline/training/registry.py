@@ -43,4 +43,7 @@ def validate(recipe: TrainingRecipe) -> Trainer:
     for module, install in able.modules.items():
         if importlib.util.find_spec(module) is None:
             raise InputError(f"trainer {trainer.name!r} needs {module}: {install}")
+    for module in recipe.report_to:
+        if importlib.util.find_spec(module) is None:
+            raise InputError(f"recipe field report_to: {module} is not installed")
     return trainer

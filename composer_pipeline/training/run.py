@@ -32,8 +32,10 @@ from composer_pipeline.training.registry import validate
 from composer_pipeline.training.runs.events import read
 from composer_pipeline.training.runs.folder import set_aside
 from composer_pipeline.training.runs.identity import fingerprint
+from composer_pipeline.training.trainer import Merger, Trainer
 
 RECIPE, DATA, METRICS, RESULT = "recipe.yaml", "data", "metrics.jsonl", "composer.json"
+CHECKPOINT, MERGED = "checkpoint", "merged"
 #: The numbers of a channel that say whether it gets anywhere, at the first and last round.
 PROGRESS: dict[str, tuple[str, ...]] = {
     "grpo": ("grpo_best_gain", "grpo_worst_gain"),
@@ -52,23 +54,33 @@ class _Round(Protocol):
 
 @dataclass(frozen=True)
 class PreparedRun:
-    """A checked run: the command that trains it, and where. ``env`` is added to the caller's."""
+    """A checked run: the command that trains it, and where. ``env`` is added to the caller's.
+
+    ``no_merge`` is why ``merge_command`` is empty.
+    """
 
     command: list[str]
     env: dict[str, str]
     cwd: str
     run_dir: Path
     complete: bool
+    merge_command: list[str]
+    no_merge: str = ""
 
 
 @dataclass(frozen=True)
 class TrainReport(Report):
-    """A finished run. ``metrics`` are numbers; ``reused`` says that nothing was trained now."""
+    """A finished run.
+
+    ``metrics`` are numbers; ``reused`` says that nothing was trained now; ``merged`` is the
+    folder of base and adapter as one model, where it was asked for.
+    """
 
     run_dir: Path
     checkpoint: Path
     metrics: dict[str, float]
     reused: bool
+    merged: Path | None = None
 
 
 def prepare(lake: Lake, recipe: TrainingRecipe | str | Path, run_root: str | Path) -> PreparedRun:
@@ -85,6 +97,7 @@ def prepare(lake: Lake, recipe: TrainingRecipe | str | Path, run_root: str | Pat
     """
     if not isinstance(recipe, TrainingRecipe):
         recipe = TrainingRecipe.load(recipe)
+    recipe = _absolute(recipe)
     trainer = validate(recipe)
     require_rows(lake, recipe)
     root = repo_root()
@@ -96,7 +109,33 @@ def prepare(lake: Lake, recipe: TrainingRecipe | str | Path, run_root: str | Pat
         run_dir.mkdir(parents=True, exist_ok=True)
         write_recipe(recipe, run_dir)
     command = trainer.command(sys.executable, run_dir / RECIPE, lake.url, run_dir)
-    return PreparedRun(list(command), environment(recipe), str(root), run_dir, complete)
+    merge_command, no_merge = _merging(trainer, recipe, run_dir)
+    return PreparedRun(
+        list(command),
+        environment(recipe),
+        str(root),
+        run_dir,
+        complete,
+        merge_command,
+        no_merge,
+    )
+
+
+def _merging(trainer: Trainer, recipe: TrainingRecipe, run_dir: Path) -> tuple[list[str], str]:
+    """Return the command that merges, or why there is none."""
+    if not isinstance(trainer, Merger):
+        return [], f"recipe field trainer: {trainer.name!r} writes no merged weights"
+    if not recipe.lora.r:
+        return [], "recipe field lora.r: 0 trains the whole model, there is nothing to merge"
+    return list(trainer.merge_command(sys.executable, run_dir)), ""
+
+
+def _absolute(recipe: TrainingRecipe) -> TrainingRecipe:
+    """Name folders from the root: the trainer works in another folder than the caller."""
+    names = {"model": recipe.model, "start_from": recipe.start_from}
+    folders = {field: Path(name).expanduser() for field, name in names.items() if name}
+    found = {f: str(path.absolute()) for f, path in folders.items() if path.is_dir()}
+    return recipe.model_copy(update=found)
 
 
 def train(
@@ -106,6 +145,7 @@ def train(
     *,
     progress: Progress | None = None,
     force: bool = False,
+    merge: bool = False,
 ) -> TrainReport:
     """Train a recipe in a process of its own, or return the finished run of the same inputs.
 
@@ -115,6 +155,7 @@ def train(
         run_root: folder of all runs.
         progress: called as (label, steps done by all replicas, their total).
         force: train again; a run of the same inputs is moved aside to ``<folder>.<n>``.
+        merge: also write base and adapter as one model, where it is not there yet.
 
     Raises:
         InputError: as in :func:`prepare`, or what the trainer itself refuses.
@@ -124,8 +165,14 @@ def train(
     if force:
         set_aside(run.run_dir)
         run = prepare(lake, recipe, run_root)
+    if merge and run.no_merge:
+        raise InputError(run.no_merge)
     if not run.complete:
         _execute(run, progress)
+    if merge and not (run.run_dir / MERGED).is_dir():
+        run_process(
+            run.merge_command, cwd=run.cwd, env=run.env, what="merging", on_event=lambda _: None
+        )
     return report(run.run_dir, reused=run.complete)
 
 
@@ -136,10 +183,27 @@ def report(run_dir: str | Path, *, reused: bool = False) -> TrainReport:
         InputError: the folder holds no finished run.
     """
     run_dir = Path(run_dir)
+    result = finished(run_dir)
+    merged = run_dir / MERGED
+    return TrainReport(
+        run_dir,
+        run_dir / CHECKPOINT,
+        result["metrics"],
+        reused,
+        merged if merged.is_dir() else None,
+    )
+
+
+def finished(run_dir: Path) -> dict[str, Any]:
+    """Return the content of a finished run's ``composer.json``.
+
+    Raises:
+        InputError: the folder holds no finished run.
+    """
     if not (run_dir / RESULT).is_file():
         raise InputError(f"{run_dir} holds no finished training run")
-    result = json.loads((run_dir / RESULT).read_text(encoding="utf-8"))
-    return TrainReport(run_dir, run_dir / "checkpoint", result["metrics"], reused)
+    result: dict[str, Any] = json.loads((run_dir / RESULT).read_text(encoding="utf-8"))
+    return result
 
 
 def environment(recipe: TrainingRecipe) -> dict[str, str]:
@@ -153,7 +217,8 @@ def environment(recipe: TrainingRecipe) -> dict[str, str]:
         "TRL_EXPERIMENTAL_SILENCE": "1",
         "TQDM_DISABLE": "1",  # steps are reported as events
     }
-    if recipe.model == SMOLLM2 or Path(recipe.model).expanduser().is_dir():
+    local = recipe.model == SMOLLM2 or Path(recipe.model).expanduser().is_dir()
+    if local and (not recipe.start_from or Path(recipe.start_from).expanduser().is_dir()):
         env["HF_HUB_OFFLINE"] = "1"
     if recipe.threads:
         env["OMP_NUM_THREADS"] = str(recipe.threads)

@@ -51,3 +51,12 @@ class Trainer(Protocol):
         ``[Path(__file__).parent]`` is right for a trainer that is a package.
         """
         ...
+
+
+@runtime_checkable
+class Merger(Protocol):
+    """What a trainer may have besides: base and adapter of a finished run as one model."""
+
+    def merge_command(self, python: str, run_dir: Path) -> Sequence[str]:
+        """Return the command that writes ``merged/`` into a run folder, whole or not at all."""
+        ...

@@ -29,6 +29,10 @@ class TRL:
         options = ["--recipe", str(recipe), "--lake", lake, "--run-dir", str(run_dir)]
         return [python, "-m", "trainers.trl", *options]
 
+    def merge_command(self, python: str, run_dir: Path) -> Sequence[str]:
+        """Return ``python -m trainers.trl.checkpoints.merge --run-dir …``."""
+        return [python, "-m", "trainers.trl.checkpoints.merge", "--run-dir", str(run_dir)]
+
     def code(self) -> Sequence[Path]:
         """Return the folder ``trainers/trl``."""
         return [repo_root() / "trainers" / "trl"]

@@ -63,10 +63,10 @@ from composer_pipeline.trace_states import load_states
 
 ROOT = Path(__file__).parents[2]
 #: A call that nobody answers is given up after this.
-READ_TIMEOUT_S = 1.2
+READ_TIMEOUT_S = 6.0
 LATENCY_S, JITTER_S = 0.05, 0.15
 #: A key's usage knows of a bill after this; a sweep waits longer than that.
-USAGE_LAG_S, GRACE_S = 0.3, 0.6
+USAGE_LAG_S, GRACE_S = 0.15, 0.8
 MANAGEMENT_VARIABLE = "COMPOSER_CHAOS_MANAGEMENT_KEY"
 #: How many dearest calls fit under the first ceiling, and how many more with every step.
 STEP_CALLS = 4
@@ -131,7 +131,7 @@ class Stage:
             "drain_s": 5,
             # Far beyond what a generation takes: on a busy machine a lost one may still run,
             # and the same bytes would then be a second purchase.
-            "recover_after_s": 5 * (LATENCY_S + JITTER_S),
+            "recover_after_s": 20 * (LATENCY_S + JITTER_S),
             "sweep_grace_s": GRACE_S,
         }
         data["limits"] |= quick

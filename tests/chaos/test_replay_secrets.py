@@ -61,7 +61,7 @@ class ProcessList(threading.Thread):
 
     def stop(self) -> bytes:
         self._stop_asked.set()
-        self.join(10)
+        self.join()
         return b"\n".join(self.lines)
 
 
@@ -92,7 +92,6 @@ def test_no_key_in_any_file_log_exception_or_process_list(tmp_path: Path) -> Non
         management_key=MANAGEMENT_KEY,
         faults=FaultMix(1, 0.5),
         latency=0.05,
-        lifetime=200,
     ) as server:
         minted = teacher_file(tmp_path, server.url, provisioning_key_env="COMPOSER_TEST_MINT")
         plain = teacher_file(tmp_path, server.url)

@@ -1,6 +1,5 @@
 """Windows: what fits, what stays together, spans, and what is dropped."""
 
-import itertools
 import json
 
 import pytest
@@ -8,7 +7,6 @@ import pytest
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.testing.training import (
-    BASH,
     READ,
     call,
     prompt,
@@ -25,7 +23,7 @@ from composer_pipeline.training.data import (
 )
 from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import Data
-from composer_pipeline.training.windows import CUT, Dropped, Windows, action_message
+from composer_pipeline.training.windows import Dropped, Windows, action_message
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +50,7 @@ def test_a_pair_is_the_templates_text_and_ends_its_turn(tokenizer):
     assert tokenizer.decode(made.chosen_ids) == (
         '<tool_call>\n{"name": "Read", "arguments": {"file_path": "a.py"}}\n</tool_call><|im_end|>'
     )
-    whole = w.ids(w.render([*w.window(prompt(0), [], [right])[0], right], [], open_=False))
+    whole = w.ids(w.render([*w.window(prompt(0), [])[0], right], [], open_=False))
     assert whole[: len(made.prompt_ids) + len(made.chosen_ids)] == [
         *made.prompt_ids, *made.chosen_ids,
     ]  # fmt: skip
@@ -65,51 +63,9 @@ def test_equal_sides_are_dropped(tokenizer):
         pair(windows(tokenizer), row | {"chosen": same, "rejected": same})
 
 
-def test_a_long_history_is_cut_from_the_left_by_whole_turns(tokenizer):
-    history = [m for i in range(30) for m in prompt(i)]
-    w = windows(tokenizer)
-    kept, _ = w.window(history, [], [])
-    assert 2 < len(kept) < len(history)
-    assert kept[0]["role"] == "system"
-    assert kept[-1]["content"] == history[-1]["content"]
-    assert len(w.prompt_ids(kept, [])) <= 300
-    for before, message in itertools.pairwise(kept):
-        if message["role"] == "tool":  # never a result without its call
-            assert before.get("tool_calls") or before["role"] == "tool"
-    longer = windows(tokenizer, max_prompt_tokens=600).window(history, [], [])[0]
-    assert longer[-len(kept) + 1 :] == kept[1:]
-
-
-def test_a_huge_last_result_is_cut_in_its_middle(tokenizer):
-    history = prompt(0)
-    history[-1] = {**history[-1], "content": "first " + "noise " * 3000 + "last"}
-    w = windows(tokenizer)
-    kept, _ = w.window(history, [], [])
-    assert len(w.prompt_ids(kept, [])) <= 300
-    assert kept[-1]["content"].startswith("first")
-    assert kept[-1]["content"].endswith("last")
-    assert CUT in kept[-1]["content"]
-    call_ = call("Write", file_path="a", content="noise " * 3000)
-    with pytest.raises(Dropped, match="prompt does not fit"):
-        w.window([call_, {"role": "tool", "name": "Write", "content": "ok"}], [], [])
-
-
-def test_tools_shrink_before_they_crowd_out_the_prompt(tokenizer):
-    long = {"type": "function", "function": {**READ["function"], "description": "very " * 500}}
-    everything = windows(tokenizer, max_prompt_tokens=2000, max_tools_tokens=600)
-    assert everything.window(prompt(0), [READ, BASH], [])[1] == [READ, BASH]
-    slim = everything.window(prompt(0), [long, BASH], [])[1]
-    assert [t["function"]["name"] for t in slim] == ["Read", "Bash"]
-    assert "description" not in slim[0]["function"]
-    tight = windows(tokenizer, max_prompt_tokens=400, max_tools_tokens=40)
-    named = tight.window(prompt(0), [long, BASH], [])[1]
-    assert [t["function"]["name"] for t in named] == ["Bash"]
-    assert windows(tokenizer).window(prompt(0), [READ, BASH], [])[1] == []
-
-
 def test_too_long_a_response_is_dropped(tokenizer):
     w = windows(tokenizer)
-    window, tools = w.window(prompt(0), [], [])
+    window, tools = w.window(prompt(0), [])
     with pytest.raises(Dropped, match="too long"):
         w.response_ids(window, tools, call("Write", file_path="a", content="word " * 200))
 
@@ -119,7 +75,7 @@ def test_the_span_is_the_failing_call(tokenizer):
     action = call("Read", file_path="a.py")
     for name in ("b.py", "c.py"):
         action["tool_calls"] += call("Read", file_path=name)["tool_calls"]
-    window, tools = w.window(prompt(0), [], [])
+    window, tools = w.window(prompt(0), [])
     ids = w.response_ids(window, tools, action)
     said = []
     for index in range(3):

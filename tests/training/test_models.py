@@ -22,7 +22,6 @@ def test_a_missing_package_names_the_install_line(monkeypatch, tmp_path):
 def test_folders_and_ids(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     assert models.resolve_model(str(tmp_path)) == str(tmp_path.resolve())
-    assert models.resolve_model("org/name") == "org/name"
     for wrong in (str(tmp_path / "none"), "./none"):
         with pytest.raises(InputError, match="no such folder"):
             models.resolve_model(wrong)
@@ -33,7 +32,7 @@ def test_folders_and_ids(tmp_path):
 
 def test_many_callers_convert_once_and_a_failure_leaves_nothing(monkeypatch, tmp_path):
     monkeypatch.setenv("COMPOSER_CACHE", str(tmp_path))
-    monkeypatch.setattr(models, "_gguf_folder", lambda: tmp_path)
+    monkeypatch.setattr(models, "gguf_folder", lambda: tmp_path)
 
     def broken(source: Path, target: Path) -> None:
         target.mkdir(parents=True)
@@ -77,3 +76,24 @@ def test_a_template_without_tools_is_refused(tmp_path):
     tokenizer.save_pretrained(str(tmp_path))
     with pytest.raises(InputError, match="tool calls"):
         models.load_tokenizer(str(tmp_path))
+
+
+def test_a_tokenizer_of_another_model_is_refused(tmp_path):
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(models.resolve_model("smollm2-135m"))
+    tokenizer.save_pretrained(str(tmp_path))
+    for rows, fits in ((len(tokenizer), True), (len(tokenizer) - 1, False)):
+        (tmp_path / "config.json").write_text(json.dumps({"vocab_size": rows}))
+        if fits:
+            models.load_tokenizer(str(tmp_path))
+        else:
+            with pytest.raises(InputError, match=f"its embedding only {rows} rows"):
+                models.load_tokenizer(str(tmp_path))
+
+
+def test_a_model_without_a_tokenizer_is_one_sentence(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "vocab_size": 8}')
+    with pytest.raises(InputError, match="its tokenizer cannot be loaded") as error:
+        models.load_tokenizer(str(tmp_path))
+    assert "\n" not in str(error.value)

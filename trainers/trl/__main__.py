@@ -8,11 +8,13 @@ with one sentence on standard error. A replica's own exit code decides whether i
 again (``diloco.supervisor``). An interrupted run goes on at its last committed round. A run
 whose rounds merged nothing has failed: its state is the untouched base.
 
-Run folder: ``recipe.yaml`` ``data/`` ``outer/`` (the outer log) ``replicas/``
-``metrics.jsonl`` ``checkpoint/`` and, last of all, ``composer.json``, which makes it complete.
+Run folder: ``recipe.yaml`` ``contents.json`` (what is behind the recipe's names) ``data/``
+``outer/`` (the outer log) ``replicas/`` ``metrics.jsonl`` ``checkpoint/`` and, last of all,
+``composer.json``, which makes it complete.
 """
 
 import argparse
+import json
 import signal
 import sys
 import time
@@ -29,6 +31,7 @@ from composer_pipeline.diloco.supervisor import (
     RoundReport,
     Supervisor,
     SupervisorReport,
+    supervised,
 )
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.files import out_of_space, writing
@@ -40,6 +43,7 @@ from composer_pipeline.training.process import run_process
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.registry import validate
 from composer_pipeline.training.run import (
+    CHECKPOINT,
     DATA,
     METRICS,
     RESULT,
@@ -48,13 +52,24 @@ from composer_pipeline.training.run import (
     write_recipe,
 )
 from composer_pipeline.training.runs import events
+from composer_pipeline.training.runs.card import CARD, card
 from composer_pipeline.training.runs.folder import alone
-from composer_pipeline.training.runs.identity import dataset_digest
+from composer_pipeline.training.runs.identity import (
+    CONTENTS,
+    Contents,
+    contents,
+    dataset_digest,
+    simulated_rows,
+    versions,
+)
 from trainers.trl.base_scores import BaseScores
+from trainers.trl.checkpoints.adapters import check_start
 from trainers.trl.hint_gain import gate
 from trainers.trl.sentences import sentence
 
 RUN_ID = "run"
+#: Children load what this process has found: the same commit of a Hub id for all of them.
+OFFLINE = {"HF_HUB_OFFLINE": "1"}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -86,27 +101,31 @@ def train(recipe: TrainingRecipe, lake: Lake, run_dir: Path, pipes: Any = None) 
         ComposerError: replicas failed, no round merged anything, or another process trains
             in this folder.
     """
-    validate(recipe)
+    trainer = validate(recipe)
     require_rows(lake, recipe)
     with writing(f"run folder {run_dir}"):
         run_dir.mkdir(parents=True, exist_ok=True)
     with alone(run_dir):
+        found = _same_contents(recipe, run_dir)
+        check_start(recipe, found["model"])
         write_recipe(recipe, run_dir)
-        started = time.monotonic()
-        data = _data(recipe, lake, run_dir)
+        started, digest = time.monotonic(), dataset_digest(lake, recipe)
+        resolved = resolve_model(recipe.model)  # also where the data are there: children look here
+        data = _data(recipe, lake, run_dir, resolved)
         counts = {c: n for c, n in data.counts().items() if c in recipe.channels.weights()}
         _say(pipes, {"event": "data", **counts, "dropped": data.dropped})
         hints = _base_pass(recipe, data, run_dir, pipes)
         with events.appending(run_dir / METRICS) as metrics:
-            report = _replicas(recipe, lake, run_dir, metrics, pipes)
+            report = _replicas(recipe, digest, run_dir, metrics, pipes)
         require_merged(report.rounds)
-        from trainers.trl.checkpoint import write_checkpoint  # torch, only when there is a result
-
-        write_checkpoint(recipe, str(run_dir / "outer"), RUN_ID, run_dir / "checkpoint")
         result = {
-            "recipe": recipe.model_dump(mode="json"),
-            "base_model": recipe.model,
-            "dataset_sha": dataset_digest(lake, recipe),
+            "recipe": _public(recipe, found),
+            "base_model": found["model"]["name"],
+            "base": found["model"],
+            "start_from": found.get("start_from"),
+            "versions": versions(trainer),
+            "dataset_sha": digest,
+            "simulated": simulated_rows(lake, recipe),
             "rows": counts,
             "seen": data.seen,
             "dropped": data.dropped,
@@ -122,18 +141,52 @@ def train(recipe: TrainingRecipe, lake: Lake, run_dir: Path, pipes: Any = None) 
                 **summarise(recipe, run_dir, report.rounds, time.monotonic() - started),
             },
         }  # fmt: skip
-        for folder in (run_dir / "checkpoint", run_dir):
-            write_json(folder / RESULT, result)
+        _write_checkpoint(recipe, run_dir, result)
+        write_json(run_dir / RESULT, result)
     if pipes is not None:
         pipes.report_asset_materialization(metadata=result["metrics"])
     _say(pipes, {"event": "done", "run_dir": str(run_dir)})
     return result
 
 
-def _data(recipe: TrainingRecipe, lake: Lake, run_dir: Path) -> TrainingData:
+def _same_contents(recipe: TrainingRecipe, run_dir: Path) -> Contents:
+    """Return what is behind the recipe's names, which must be what the run began with.
+
+    Raises:
+        InputError: a model or adapter has changed since.
+    """
+    found, path = contents(recipe), run_dir / CONTENTS
+    if not path.is_file():
+        write_json(path, found)
+    elif (known := json.loads(path.read_text(encoding="utf-8"))) != found:
+        field = next(name for name in {**known, **found} if known.get(name) != found.get(name))
+        raise InputError(
+            f"recipe field {field}: {getattr(recipe, field)!r} is not what run folder {run_dir}"
+            " began with; train through composer-pipeline train, which gives it a run of its own"
+        )
+    return found
+
+
+def _public(recipe: TrainingRecipe, found: Contents) -> dict[str, Any]:
+    """Return the recipe with names for other machines in place of folders of this one."""
+    names = {field: content["name"] for field, content in found.items()}
+    return recipe.model_dump(mode="json") | names
+
+
+def _write_checkpoint(recipe: TrainingRecipe, run_dir: Path, result: dict[str, Any]) -> None:
+    from trainers.trl.checkpoints.write import write_checkpoint  # torch, only for a result
+
+    files = {CARD: card(result), RESULT: json.dumps(result, indent=1, allow_nan=False)}
+    target = run_dir / CHECKPOINT
+    write_checkpoint(
+        recipe, str(run_dir / "outer"), RUN_ID, target, base=result["base"], files=files
+    )
+
+
+def _data(recipe: TrainingRecipe, lake: Lake, run_dir: Path, resolved: str) -> TrainingData:
     if TrainingData.is_complete(run_dir / DATA):
         return TrainingData.load(run_dir / DATA)
-    return build(lake, load_tokenizer(resolve_model(recipe.model)), recipe, run_dir / DATA)
+    return build(lake, load_tokenizer(resolved), recipe, run_dir / DATA)
 
 
 def _base_pass(
@@ -143,7 +196,7 @@ def _base_pass(
     run_process(
         [sys.executable, "-m", "trainers.trl.base_pass", "--run-dir", str(run_dir)],
         cwd=repo_root(),
-        env={},
+        env={**OFFLINE, **supervised()},
         what="the base pass",
         on_event=lambda event: _say(pipes, event),
     )
@@ -154,7 +207,7 @@ def _base_pass(
 
 
 def _replicas(
-    recipe: TrainingRecipe, lake: Lake, run_dir: Path, metrics: IO[bytes], pipes: Any
+    recipe: TrainingRecipe, data_plan: str, run_dir: Path, metrics: IO[bytes], pipes: Any
 ) -> SupervisorReport:
     options = recipe.diloco
     spec = DiLoCoSpec(
@@ -166,7 +219,7 @@ def _replicas(
         outer_momentum=options.outer_momentum,
         join_timeout_s=options.join_timeout_s,
         grace_s=options.grace_s,
-        data_plan=dataset_digest(lake, recipe),
+        data_plan=data_plan,
     )
     argv = [sys.executable, "-m", "trainers.trl.replica", "--run-dir", str(run_dir)]
 
@@ -188,7 +241,7 @@ def _replicas(
         url=str(run_dir / "outer"),
         run_id=RUN_ID,
         spec=spec,
-        commands=[ReplicaCommand(argv, cwd=repo_root()) for _ in range(options.replicas)],
+        commands=[ReplicaCommand(argv, OFFLINE, repo_root()) for _ in range(options.replicas)],
         run_dir=run_dir / "replicas",
         max_restarts=options.max_restarts,
         on_round=on_round,

@@ -49,7 +49,7 @@ def arguments(recipe: TrainingRecipe, output_dir: Path) -> GRPOConfig:
         dataloader_pin_memory=cuda,
         shuffle_dataset=False,
         save_strategy="no",
-        report_to="none",
+        report_to=list(recipe.report_to) or "none",
         logging_steps=1,
         disable_tqdm=True,
     )

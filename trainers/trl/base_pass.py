@@ -15,7 +15,9 @@ from typing import Any
 
 import torch
 
-from composer_pipeline.errors import InputError
+from composer_pipeline.diloco.supervisor import end_with_supervisor
+from composer_pipeline.errors import ComposerError, InputError
+from composer_pipeline.files import out_of_space
 from composer_pipeline.training.data import Group, Hint, Pair, TrainingData
 from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import TrainingRecipe
@@ -36,20 +38,26 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run-dir", type=Path, required=True)
     run_dir = parser.parse_args().run_dir
+    end_with_supervisor()
     try:
-        recipe = TrainingRecipe.load(run_dir / "recipe.yaml")
-        if recipe.threads:
-            torch.set_num_threads(recipe.threads)
-        resolved = resolve_model(recipe.model)
-        tokenizer = load_tokenizer(resolved)
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        model = load_base(resolved, recipe).to(device).eval()
-        student = Student(model, pad=tokenizer.pad_token_id, device=device)
-        score(student, recipe, TrainingData.load(run_dir / "data"), run_dir, say)
-    except InputError as error:
+        with out_of_space(f"run folder {run_dir}"):
+            _run(run_dir)
+    except ComposerError as error:
         print(f"error: {error}", flush=True)
-        return 2
+        return 2 if isinstance(error, InputError) else 1
     return 0
+
+
+def _run(run_dir: Path) -> None:
+    recipe = TrainingRecipe.load(run_dir / "recipe.yaml")
+    if recipe.threads:
+        torch.set_num_threads(recipe.threads)
+    resolved = resolve_model(recipe.model)
+    tokenizer = load_tokenizer(resolved)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = load_base(resolved, recipe).to(device).eval()
+    student = Student(model, pad=tokenizer.pad_token_id, device=device)
+    score(student, recipe, TrainingData.load(run_dir / "data"), run_dir, say)
 
 
 def say(channel: str, done: int, of: int) -> None:

@@ -30,6 +30,7 @@ from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.runs.events import line
 from trainers.trl.base_scores import BaseScores
+from trainers.trl.checkpoints.adapters import load_start
 from trainers.trl.composer import ComposerTrainer
 from trainers.trl.gradients import DeadChannel
 from trainers.trl.hint_gain import gate
@@ -90,6 +91,7 @@ def train(run_dir: Path) -> None:
         on_event=on_event,
         state_file=folder / "channels.safetensors",
     )
+    load_start(trainer.accelerator.unwrap_model(trainer.model), recipe)
     trainer.train()
 
 

@@ -1,8 +1,8 @@
-"""From dataset rows to the token windows of every channel.
+"""From the dataset tables to a folder of token windows.
 
-Belongs here: what a row of each channel becomes, which rows are dropped, and the count of
-why. Does not belong here: rendering (``training.windows``), the files
-(``training.data.arrow_rows``), batches and tensors (``trainers``). Imports no torch.
+Belongs here: reading, counting what was dropped and why, and when that is too much. Does not
+belong here: what a row becomes (``training.data.make``) and the files
+(``training.data.arrow_rows``). Imports no torch.
 
 Rows are read, made and written one by one, so memory does not grow with their number. A build
 that was killed leaves no summary, and the next one begins again.
@@ -11,23 +11,26 @@ that was killed leaves no summary, and the next one begins again.
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake import Lake
 from composer_pipeline.training.data.arrow_rows import RowWriter, writing_rows
 from composer_pipeline.training.data.folder import CHANNELS, TrainingData, file_of, finish
-from composer_pipeline.training.data.rows import Demonstration, Group, Hint, Pair
+from composer_pipeline.training.data.make import (
+    LOST_FILE,
+    ZERO_VARIANCE,
+    Prompt,
+    demonstration_of,
+    group_of,
+    hint_of,
+    pair_of,
+)
 from composer_pipeline.training.data.tables import TABLE_OF
 from composer_pipeline.training.recipe import TrainingRecipe
-from composer_pipeline.training.rewards import action_match
-from composer_pipeline.training.windows import Dropped, Windows, action_message
-
-#: Dropping these is how GRPO works, not a sign of wrong data.
-ZERO_VARIANCE = "zero-variance group"
+from composer_pipeline.training.windows import Dropped, Windows
 
 _Row = Mapping[str, Any]
 
@@ -48,51 +51,85 @@ def build(
     windows = Windows(tokenizer, recipe.data)
     consensus = _consensus(lake, split) if "sdpo" in recipe.channels.weights() else {}
     recorded = not recipe.channels.grpo.sampled
-    makers: dict[str, Callable[[_Row], Any]] = {
-        "grpo": lambda row: _group(windows, row, recorded=recorded),
-        "sdpo": lambda row: _hint(windows, row, consensus.get(row["state_id"])),
-        "dpo": lambda row: pair(windows, row),
-        "sft": lambda row: _demonstration(windows, row),
+    makers: dict[str, Callable[[Prompt, _Row], Any]] = {
+        "grpo": lambda prompt, row: group_of(prompt, row, recorded=recorded),
+        "sdpo": lambda prompt, row: hint_of(prompt, row, consensus.get(row["state_id"])),
+        "dpo": pair_of,
+        "sft": demonstration_of,
     }
-    seen: Counter[str] = Counter()
-    dropped: dict[str, Counter[str]] = {c: Counter() for c in recipe.channels.weights()}
+    tally = {channel: Tally() for channel in recipe.channels.weights()}
     with ExitStack() as stack:
         out: dict[str, RowWriter[Any]] = {
             channel: stack.enter_context(writing_rows(file_of(folder, name), kind))
             for channel, (name, kind) in CHANNELS.items()
         }
-        for table in sorted({TABLE_OF[channel] for channel in dropped}):
+        for table in sorted({TABLE_OF[channel] for channel in tally}):
+            channels = [channel for channel in tally if TABLE_OF[channel] == table]
             for row in lake.iter_rows(table, split=split):
-                for channel in (c for c in dropped if TABLE_OF[c] == table):
-                    seen[channel] += 1
+                prompt = Prompt(windows, row)
+                for channel in channels:
+                    tally[channel].seen += 1
                     try:
-                        out[channel].append(makers[channel](row))
+                        out[channel].append(makers[channel](prompt, row))
                     except Dropped as reason:
-                        dropped[channel][str(reason)] += 1
-        for channel, reasons in dropped.items():
-            _check(recipe, channel, seen[channel], out[channel].count, reasons)
+                        tally[channel].dropped[str(reason)] += 1
+                    else:
+                        tally[channel].keep(prompt)
+        for channel, counted in tally.items():
+            _check(recipe, channel, counted)
     finish(
         folder,
         {
-            "seen": dict(seen),
-            "dropped": {f"{c}: {r}": n for c, rs in dropped.items() for r, n in sorted(rs.items())},
-            "statistics": {},
+            "seen": {channel: counted.seen for channel, counted in tally.items()},
+            "dropped": {
+                f"{channel}: {reason}": rows
+                for channel, counted in tally.items()
+                for reason, rows in sorted(counted.dropped.items())
+            },
+            "statistics": {channel: counted.statistics() for channel, counted in tally.items()},
         },
     )
     return TrainingData.load(folder)
 
 
-def _check(
-    recipe: TrainingRecipe, channel: str, seen: int, kept: int, reasons: Counter[str]
-) -> None:
-    table = TABLE_OF[channel]
-    why = ", ".join(f"{n} {reason}" for reason, n in reasons.most_common())
-    if not kept:
+@dataclass
+class Tally:
+    """What became of the rows of one channel."""
+
+    seen: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    kept: int = 0
+    cut: int = 0
+    tokens: int = 0
+    longest: int = 0
+
+    def keep(self, prompt: "Prompt") -> None:
+        """Count a row that is kept."""
+        self.kept += 1
+        self.cut += prompt.cut
+        self.tokens += len(prompt.ids)
+        self.longest = max(self.longest, len(prompt.ids))
+
+    def statistics(self) -> dict[str, float]:
+        """Return the numbers of ``TrainingData.statistics``; lengths are tokens of prompts."""
+        return {
+            "rows": self.kept,
+            "cut_share": self.cut / max(1, self.kept),
+            "prompt_tokens_mean": self.tokens / max(1, self.kept),
+            "prompt_tokens_max": self.longest,
+            "lost_file": self.dropped[LOST_FILE],
+        }
+
+
+def _check(recipe: TrainingRecipe, channel: str, counted: Tally) -> None:
+    table, seen = TABLE_OF[channel], counted.seen
+    why = ", ".join(f"{rows} {reason}" for reason, rows in counted.dropped.most_common(6))
+    if not counted.kept:
         raise InputError(
             f"channel {channel}: none of {seen} rows of {table} can be trained on"
             f" ({why or 'the split is empty'})"
         )
-    lost = reasons.total() - reasons[ZERO_VARIANCE]
+    lost = counted.dropped.total() - counted.dropped[ZERO_VARIANCE]
     if lost > recipe.data.max_dropped_share * seen:
         raise InputError(
             f"channel {channel}: {lost} of {seen} rows of {table} dropped"
@@ -118,25 +155,6 @@ def require_rows(lake: Lake, recipe: TrainingRecipe, *, split: str = "train") ->
     return counts
 
 
-def pair(windows: Windows, row: Mapping[str, Any]) -> Pair:
-    """Return a pair of ``dataset_pairs`` as token ids.
-
-    Raises:
-        Dropped: it does not fit, or both sides have the same tokens.
-    """
-    chosen, rejected = action_message(row["chosen"]), action_message(row["rejected"])
-    window, tools = windows.window(row["prompt"], row["tools"] or [], [chosen, rejected])
-    chosen_ids = windows.response_ids(window, tools, chosen)
-    rejected_ids = windows.response_ids(window, tools, rejected)
-    if chosen_ids == rejected_ids:
-        raise Dropped("chosen equals rejected")
-    prompt_ids = windows.prompt_ids(window, tools)
-    weight = row.get("weight")
-    return Pair(
-        row["pair_id"], prompt_ids, chosen_ids, rejected_ids, 1.0 if weight is None else weight
-    )
-
-
 def _consensus(lake: Lake, split: str) -> dict[str, list[Any]]:
     """Return state id to the consensus of the error turns that teachers answered too."""
     wanted = {
@@ -150,76 +168,3 @@ def _consensus(lake: Lake, split: str) -> dict[str, list[Any]]:
         for row in rows
         if row["state_id"] in wanted and row["consensus"]
     }
-
-
-def _group(windows: Windows, row: _Row, *, recorded: bool) -> Group:
-    """Return a group; where the model answers too, recorded rewards may be all the same."""
-    consensus = _consensus_of(row)
-    candidates = [action_message([message]) for message in row["candidates"] or []]
-    window, tools = windows.window(row["prompt"], row["tools"] or [], [*candidates, consensus])
-    counts: Counter[tuple[int, ...]] = Counter()
-    rewards: dict[tuple[int, ...], float] = {}
-    for candidate in candidates:
-        try:
-            ids = tuple(windows.response_ids(window, tools, candidate))
-        except Dropped:
-            continue
-        counts[ids] += 1
-        rewards.setdefault(ids, action_match(candidate, consensus))
-    if not counts:
-        raise Dropped("response is too long")
-    if recorded and max(rewards.values()) - min(rewards.values()) < 1e-9:
-        raise Dropped(ZERO_VARIANCE)
-    return Group(
-        row["state_id"],
-        windows.prompt_ids(window, tools),
-        [list(ids) for ids in counts],
-        list(counts.values()),
-        list(rewards.values()),
-        msgspec.json.encode(consensus).decode(),
-    )
-
-
-def _demonstration(windows: Windows, row: _Row) -> Demonstration:
-    consensus = _consensus_of(row)
-    window, tools = windows.window(row["prompt"], row["tools"] or [], [consensus])
-    response = windows.response_ids(window, tools, consensus)
-    return Demonstration(row["state_id"], windows.prompt_ids(window, tools), response)
-
-
-def _consensus_of(row: _Row) -> dict[str, Any]:
-    if not row["consensus"]:
-        raise Dropped("no consensus")
-    return action_message(row["consensus"])
-
-
-def _hint(windows: Windows, row: _Row, consensus: list[Any] | None) -> Hint:
-    if not (row["hint"] or "").strip():
-        raise Dropped("empty hint")
-    action = action_message(row["action"])
-    window, tools = windows.window(row["prompt"], row["tools"] or [], [action])
-    response = windows.response_ids(window, tools, action)
-    call = -1 if row["span_call"] is None else int(row["span_call"])
-    start, length = windows.span(window, tools, action, call)
-    teacher = windows.prompt_ids(windows.hinted(window, row["hint"].strip()), tools)
-    prompt = windows.prompt_ids(window, tools)
-    target = _target(windows, window, tools, response, consensus, row["recovery"])
-    return Hint(row["state_id"], prompt, teacher, response, start, length, target)
-
-
-def _target(
-    windows: Windows,
-    window: Any,
-    tools: Any,
-    response: list[int],
-    *known: list[Any] | None,
-) -> list[int]:
-    """Return the ids of the first better action that is one: not the failing one again."""
-    for messages in known:
-        try:
-            ids = windows.response_ids(window, tools, action_message(messages or []))
-        except Dropped:
-            continue
-        if ids != response:
-            return ids
-    return []

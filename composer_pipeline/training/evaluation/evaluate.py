@@ -16,14 +16,24 @@ from pathlib import Path
 from typing import Any
 
 from composer_pipeline.errors import InputError
+from composer_pipeline.files import replace
 from composer_pipeline.lake import Lake
 from composer_pipeline.reports import Progress, Report
 from composer_pipeline.training.checkout import repo_root
 from composer_pipeline.training.process import run_process
 from composer_pipeline.training.recipe import TrainingRecipe
-from composer_pipeline.training.run import RECIPE, RESULT, environment, report, write_json
+from composer_pipeline.training.run import (
+    CHECKPOINT,
+    MERGED,
+    RECIPE,
+    RESULT,
+    environment,
+    finished,
+    report,
+    write_json,
+)
+from composer_pipeline.training.runs.card import CARD, EVALUATION, card, evaluation_of
 
-EVALUATION = "evaluation.json"
 #: Changes when the measures change.
 VERSION = "1"
 
@@ -94,7 +104,17 @@ def evaluate(
         on_event=told,
     )
     write_json(target, {"identity": identity, "split": split, "metrics": metrics})
+    _renew_cards(run_dir)
     return EvaluationReport(run_dir, split, metrics, reused=False)
+
+
+def _renew_cards(run_dir: Path) -> None:
+    """Let the cards beside the weights say what has been measured now."""
+    result, evaluation = finished(run_dir), evaluation_of(run_dir)
+    for name in (CHECKPOINT, MERGED):
+        if (run_dir / name / CARD).is_file():
+            text = card(result, evaluation, merged=name == MERGED)
+            replace(run_dir / name / CARD, text)
 
 
 def _identity(lake: Lake, run_dir: Path, split: str) -> str:

@@ -1,30 +1,43 @@
-"""What makes two runs the same: recipe, training rows and the code that trains.
+"""What makes two runs the same: recipe, model, training rows and the code that trains.
 
 Belongs here: hashes. Does not belong here: running anything.
 """
 
 import hashlib
+import json
 from collections.abc import Iterable, Iterator
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake import Lake
+from composer_pipeline.lake import TABLES, Lake
 from composer_pipeline.training.data import tables_of
 from composer_pipeline.training.recipe import TrainingRecipe
+from composer_pipeline.training.runs.content import adapter_content, model_content
 from composer_pipeline.training.trainer import Trainer
 
 #: The library's own code that decides what comes out of a training, below its folder.
 LIBRARY = (
-    "losses", "diloco", "training/data", "training/windows.py", "training/rewards.py",
-    "training/models.py",
+    "losses", "diloco", "training/data", "training/windows", "training/rewards.py",
+    "training/models.py", "training/hub_models.py",
 )  # fmt: skip
 
 
+#: File of a run folder with what is behind the recipe's names, and what it holds:
+#: field of the recipe to :class:`~composer_pipeline.training.runs.content.Content`.
+CONTENTS = "contents.json"
+Contents = dict[str, dict[str, str]]
+
+
 def fingerprint(lake: Lake, recipe: TrainingRecipe, trainer: Trainer) -> str:
-    """Return the identity of a run: recipe, training rows and code, 12 hexadecimal digits.
+    """Return the identity of a run, 12 hexadecimal digits.
+
+    It covers the recipe, the content of its model and of the adapter it starts from, the
+    training rows, the code that trains, and the versions of the modules that the trainer
+    says it needs.
 
     Raises:
-        InputError: the trainer names code that is not there.
+        InputError: the trainer names code that is not there, or the model cannot be found.
     """
     for path in trainer.code():
         if not path.exists():
@@ -32,11 +45,35 @@ def fingerprint(lake: Lake, recipe: TrainingRecipe, trainer: Trainer) -> str:
     digest = hashlib.blake2b(digest_size=6)
     digest.update(recipe.model_dump_json().encode())
     digest.update(dataset_digest(lake, recipe).encode())
+    digest.update(json.dumps([contents(recipe), versions(trainer)]).encode())
     library = Path(__file__).parents[2]
     for name, path in files_of([*(library / part for part in LIBRARY), *trainer.code()]):
         digest.update(f"{name}\0{path.stat().st_size}\0".encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()
+
+
+def contents(recipe: TrainingRecipe) -> Contents:
+    """Return what is behind the names in a recipe: ``model`` and, if any, ``start_from``.
+
+    Raises:
+        InputError: one of them cannot be found.
+    """
+    found = {"model": model_content(recipe.model)}
+    if recipe.start_from:
+        found["start_from"] = adapter_content(recipe.start_from)
+    return {name: content.to_dict() for name, content in found.items()}
+
+
+def versions(trainer: Trainer) -> dict[str, str]:
+    """Return the installed versions of the modules that a trainer needs."""
+    out = {}
+    for module in sorted(trainer.capabilities().modules):
+        try:
+            out[module] = version(module)
+        except PackageNotFoundError:
+            out[module] = ""
+    return out
 
 
 def files_of(code: Iterable[Path]) -> Iterator[tuple[str, Path]]:
@@ -63,3 +100,13 @@ def dataset_digest(lake: Lake, recipe: TrainingRecipe, *, split: str = "train") 
         digest.update(f"\0{table}\0".encode())
         digest.update(lake.get_bytes(path) if lake.exists(path) else b"")
     return digest.hexdigest()
+
+
+def simulated_rows(lake: Lake, recipe: TrainingRecipe, *, split: str = "train") -> dict[str, int]:
+    """Return how many rows of each table that is trained on come from a simulated teacher."""
+    out = {}
+    for name in tables_of(recipe.channels.weights()):
+        if "simulated" in TABLES[name].schema.names:
+            rows = lake.rows(name, columns=["simulated"], split=split)
+            out[name] = sum(bool(row["simulated"]) for row in rows)
+    return out

@@ -24,6 +24,9 @@ OFF = ", ".join(f"{name}: {{weight: 0}}" for name in ("grpo", "sdpo", "dpo", "sf
         ("name: x\nlearning_rat: 1", "learning_rat"),
         ("name: x\nlora: {r: -1}", "lora.r"),
         ("name: x\nlora: {targets: [lm_head]}", "lm_head"),
+        ("name: x\nlora: {targets: [q_proj, model.lm_head]}", "lm_head"),
+        ("name: x\nstart_from: ./run\nlora: {r: 0}\nchannels: {sdpo: {weight: 0}}", "start_from"),
+        ("name: x\nreport_to: [fax]", "report_to"),
         (
             f"name: x\nchannels: {{{OFF}}}",
             "weight 0",

@@ -472,7 +472,6 @@ def test_any_order_of_operations(target: str | Path, tmp_path: Path) -> None:
         settings=settings(
             max_examples=examples,
             stateful_step_count=steps,
-            deadline=None,
             derandomize=True,
             suppress_health_check=list(HealthCheck),
         ),

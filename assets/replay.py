@@ -110,14 +110,15 @@ def build_replay(teachers: TeacherSet) -> dg.AssetsDefinition:
                 counts = report.by_day_teacher.get(day, {}).get(name, {})
                 context.add_asset_metadata(_of_day(counts), asset_key=key, partition_key=day)
             yield dg.MaterializeResult(asset_key=key, metadata=_of_run(report, name) | chosen)
-        if missing:
-            # The other teachers' days stay recorded; only these are missing.
+        if why := _why(report, missing):
+            # What was bought stays recorded; only the teachers that miss replies do not.
+            listed = [dict(item) for item in report.not_bought[:20]]
             raise dg.Failure(
-                description=_why(report, missing),
+                description=why,
                 metadata={
                     "spent_usd": float(report.spent_usd),
                     "ceiling_usd": float(report.ceiling_usd),
-                    "not_bought": records([dict(item) for item in report.not_bought[:20]]),
+                    **({"not_bought": records(listed)} if listed else {}),
                 },
                 allow_retries=False,
             )
@@ -130,6 +131,7 @@ def _which(share: float) -> str:
 
 
 def _why(report: "ReplayReport", missing: Counter[str]) -> str:
+    """Return why the run failed, where it did: the cases in which the command line exits 1."""
     if report.exhausted_scope:
         return (
             f"Budget exhausted in scope {report.exhausted_scope}: {missing.total()} replies were"
@@ -139,7 +141,10 @@ def _why(report: "ReplayReport", missing: Counter[str]) -> str:
         f"{name} ({count} replies; {report.by_teacher[name].stopped or 'see not_bought'})"
         for name, count in sorted(missing.items())
     )
-    return f"Some teachers did not answer: {teachers}. What was bought is kept; run again."
+    stopped = report.stopped()
+    if missing and (report.replies or stopped):
+        return f"Some teachers did not answer: {teachers}. What was bought is kept; run again."
+    return str(stopped[0]) if stopped else report.problem()
 
 
 def _progress(context: dg.AssetExecutionContext, names: list[str]) -> "OnProgress":

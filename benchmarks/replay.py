@@ -98,18 +98,20 @@ class Conversations:
     def build(self, state: Any, teacher: Any) -> Any:
         """Build the body as ``Questions.build`` does."""
         from composer_pipeline.chat import Conversion
-        from composer_pipeline.replay.ledger import Call
-        from composer_pipeline.replay.provider import request_key, serialise, worst_case
+        from composer_pipeline.replay.ledger import Asked, Call
+        from composer_pipeline.replay.provider import serialise, worst_case
         from composer_pipeline.replay.questions import Question
 
         conversion = Conversion(messages(int(state.state_id, 16)), [], {}, {}, "bench")
-        body = serialise(teacher, conversion, state.session_id)
+        request = serialise(teacher, conversion, state.session_id)
         meta = {
             "family": teacher.family, "model": teacher.model, "simulated": True,
             "schema_source": "bench", "converter_version": "bench", "toolset": "0" * 32,
         }  # fmt: skip
         call = Call(state.state_id, teacher.name, state.session_id, state.day, meta)
-        return Question(body, request_key("bench", body), worst_case(teacher, body), call)
+        key, digest = request.key("bench"), request.digest("bench")
+        asked = Asked(key, digest, request.cap.decode(), (key,))
+        return Question(request, asked, worst_case(teacher, request.body), call)
 
 
 def ours(url: str, calls: int, in_flight: int) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from composer_pipeline.testing.postgres import INSTALL, PostgresServer, postgres_folder
@@ -14,6 +15,12 @@ from tests.places import ROOT
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+
+#: A busy machine is no failure: neither slow examples nor their slow making.
+hypothesis.settings.register_profile(
+    "busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("busy")
 
 
 def require(part: str, present: bool, how: str) -> None:

@@ -1,5 +1,6 @@
 """Commands from pairs to a published dataset: normalize, dataset, export, publish."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -66,25 +67,27 @@ def export(
 def publish(
     *,
     repo: str,
+    model: str = "",
     public: Annotated[bool, Parameter(negative="")] = False,
     dry_run: Annotated[bool, Parameter(negative="")] = False,
     allow_simulated: Annotated[bool, Parameter(negative="")] = False,
     lake: LakeOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Commit the dataset to the Hugging Face Hub, once; private unless --public.
+    """Commit the dataset or a model to the Hugging Face Hub, once; private unless --public.
 
     Args:
         repo: OWNER/NAME.
+        model: run folder whose checkpoint is published in place of the dataset, or its merged/.
         public: create the repository public.
         dry_run: plan and check, commit nothing.
         allow_simulated: allow rows of simulated teachers; the card says so.
     """
     from composer_pipeline.publishing import publish as run
+    from composer_pipeline.publishing import publish_model
 
-    report = run(
-        open_lake(lake), repo, private=not public, dry_run=dry_run, allow_simulated=allow_simulated
-    )
+    send = partial(publish_model, model) if model else partial(run, open_lake(lake))
+    report = send(repo, private=not public, dry_run=dry_run, allow_simulated=allow_simulated)
     show(report.to_dict(), as_json, "publish")
 
 

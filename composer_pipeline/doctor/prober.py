@@ -19,9 +19,9 @@ from composer_pipeline.replay.ledger import Call
 from composer_pipeline.replay.paid_call import PaidCalls
 from composer_pipeline.replay.provider import (
     Outcome,
+    Request,
     Wire,
     read_json,
-    request_key,
     serialise,
     worst_case,
 )
@@ -88,7 +88,7 @@ class Prober:
         nonce = secrets.token_hex(8)
         teacher = self.teacher.model_copy(update={"max_tokens": max_tokens})
         message = {"role": "user", "content": f"{text} [{nonce}]"}
-        plain = serialise(teacher, Conversion([message], [], {}, {}, "none"), nonce)
+        plain = serialise(teacher, Conversion([message], [], {}, {}, "none"), nonce).body
         body: dict[str, Any] = orjson.loads(plain)
         for name in ("tools", "tool_choice"):
             body.pop(name, None)
@@ -114,7 +114,7 @@ class Prober:
             NotAsked: the worst case does not fit in what is left.
         """
         endpoint = self.teacher_set.endpoint
-        key = request_key(endpoint.name + ("#again" if again else ""), body)
+        key = Request(body).key(endpoint.name + ("#again" if again else ""))
         # Not a day: no partition of replies ever shows these calls.
         call = Call("doctor", self.teacher.name, "doctor", "doctor", {"model": self.teacher.model})
         bounded = self.teacher.model_copy(update={"max_tokens": _max_tokens(body)})

@@ -74,6 +74,26 @@ def _check_pairs(table: pa.Table, split: str) -> None:
             )
 
 
+def check_text(name: str, text: str, *, public: bool = False) -> None:
+    """Refuse a text file that must not be published; JSON is scanned with its keys.
+
+    Args:
+        name: the file's name; one that ends in ``.json`` is read as JSON.
+        text: its content.
+        public: ask a second scanner too.
+
+    Raises:
+        InputError: ``public``, and the second scanner is not installed.
+        PublishRefused: it holds a secret, an address or a user's folder.
+    """
+    value = json.loads(text) if name.endswith(".json") else text
+    kinds = find_secrets(value)
+    if public and not kinds:
+        kinds = [f.kind for part in strings(value) for f in second_opinion(part, _ASKS)]
+    if kinds:
+        raise PublishRefused(f"{name} holds {', '.join(kinds)}")
+
+
 def find_private(table: pa.Table, *, public: bool = False) -> Iterator[tuple[int, str, list[str]]]:
     """Yield ``(row, column, kinds)`` of what is private in a table; each distinct string once.
 

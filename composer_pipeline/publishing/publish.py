@@ -32,13 +32,24 @@ from composer_pipeline.reports import Progress, Report
 _REPO = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
+def check_repo(repo: str) -> None:
+    """Refuse a name that is no repository's.
+
+    Raises:
+        InputError: it is not ``OWNER/NAME``.
+    """
+    if not _REPO.fullmatch(repo):
+        raise InputError(f"repo {repo!r} is not OWNER/NAME")
+
+
 @dataclass(frozen=True)
 class PublishReport(Report):
     """What a publication did.
 
     ``commit`` is the new head, or the head that already held these bytes, or empty for a
-    dry run against nothing; ``files`` are all files of the dataset; ``changed`` counts
-    those that differed (added, replaced or removed) and ``changes`` says how each did.
+    dry run against nothing; ``files`` are all files of the dataset or model; ``changed`` counts
+    those that differed (added, replaced or removed) and ``changes`` says how each did;
+    ``rows`` are those of a dataset.
     """
 
     commit: str
@@ -82,8 +93,7 @@ def publish(
         PublishRefused: a secret, a row in two splits, or chosen equal to rejected.
         ComposerError: the Hub refused for another reason, or was busy five times.
     """
-    if not _REPO.fullmatch(repo):
-        raise InputError(f"repo {repo!r} is not OWNER/NAME")
+    check_repo(repo)
     payloads = read_payloads(lake)
     tables = {key: pq.read_table(io.BytesIO(data)) for key, data in payloads.items()}
     check_gates(tables, public=not private)
@@ -106,13 +116,8 @@ def publish(
         return PublishReport("", sorted(files), len(changes), rows, private, True, changes)
     if not token:
         raise InputError(f"environment variable {token_env} holds no token")
-    hub = Hub(repo, token, endpoint)
-    try:
-        head, changes = hub.bring(files, private=private, dry_run=dry_run)
-    except hub.hub.errors.OfflineModeIsEnabled as error:
-        raise InputError(
-            "environment variable HF_HUB_OFFLINE keeps the Hub out of reach"
-        ) from error
+    hub = Hub(repo, token, endpoint, "dataset", _is_data)
+    head, changes = hub.bring(files, private=private, dry_run=dry_run)
     if progress:
         progress("publish", 2, 2)
     return PublishReport(head, sorted(files), len(changes), rows, private, dry_run, changes)
@@ -156,7 +161,5 @@ def _manifest(tables: Mapping[tuple[str, str], pa.Table], files: Mapping[str, by
     return (json.dumps(body, indent=2, sort_keys=True) + "\n").encode()
 
 
-# -- gates ---------------------------------------------------------------------
-
-
-# -- commit --------------------------------------------------------------------
+def _is_data(path: str) -> bool:
+    return path.startswith("data/") and path.endswith(".parquet")

@@ -14,7 +14,16 @@ import asyncio
 from datetime import UTC, datetime
 
 from composer_pipeline.money import NOTHING, Pico
-from composer_pipeline.replay.ledger import Admission, Bill, CacheHit, Call, Commits, Reply, rules
+from composer_pipeline.replay.ledger import (
+    Admission,
+    Asked,
+    Bill,
+    CacheHit,
+    Call,
+    Commits,
+    Reply,
+    rules,
+)
 from composer_pipeline.replay.provider import Outcome, TokenPrice, Wire
 
 
@@ -44,7 +53,7 @@ class PaidCalls:
 
     async def reserve(
         self,
-        key: str,
+        key: str | Asked,
         amount: Pico,
         call: Call,
         *,

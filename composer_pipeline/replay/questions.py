@@ -6,8 +6,8 @@ the last scan for secrets. Does not belong here: asking (``replay.engine.run``) 
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import orjson
@@ -17,8 +17,8 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.lake import Lake
 from composer_pipeline.money import Pico
 from composer_pipeline.replay.catalogue import Verdict, terms_of
-from composer_pipeline.replay.ledger import Call
-from composer_pipeline.replay.provider import request_key, serialise, settings_sent, worst_case
+from composer_pipeline.replay.ledger import Admission, Asked, Call, Ledger
+from composer_pipeline.replay.provider import Request, serialise, settings_sent, worst_case
 from composer_pipeline.replay.teachers import Teacher, TeacherSet
 
 if TYPE_CHECKING:
@@ -29,18 +29,36 @@ BYTES_PER_TOKEN = 4
 
 
 class Question(msgspec.Struct, frozen=True):
-    """One body for one teacher. ``amount`` is its worst case.
+    """One request to one teacher. ``amount`` is its worst case.
 
-    ``skip`` says why it will not be sent although it could be; ``refuse`` says why it must
-    not be sent.
+    ``asked`` is how the ledger knows it. ``skip`` says why it will not be sent although it
+    could be; ``refuse`` says why it must not be sent.
     """
 
-    body: bytes
-    key: str
+    request: Request
+    asked: Asked
     amount: Pico
     call: Call
     skip: str = ""
     refuse: str = ""
+
+    @property
+    def body(self) -> bytes:
+        """The exact bytes."""
+        return self.request.body
+
+    @property
+    def key(self) -> str:
+        """What the call goes under; see :class:`~composer_pipeline.replay.provider.Request`."""
+        return self.asked.key
+
+
+def without(question: Question, digest: str) -> Question:
+    """Return a question that is not to be asked with the bytes of ``digest`` again."""
+    asked = question.asked
+    return msgspec.structs.replace(
+        question, asked=msgspec.structs.replace(asked, tried=(*asked.tried, digest))
+    )
 
 
 class Questions:
@@ -94,6 +112,8 @@ class Questions:
             self.states = self.states[:max_states]
         #: What the catalogue says of each teacher, where there is one; provenance.
         self.verdicts: Mapping[str, Verdict] = {}
+        #: Teacher -> price caps that were part of its calls' keys; see :meth:`know`.
+        self._caps: Mapping[str, Collection[bytes]] = {}
         self._settings = {
             teacher.name: settings_sent(teacher, endpoint.name, api=endpoint.api)
             for teacher in self.teachers
@@ -121,11 +141,23 @@ class Questions:
         """
         self._toolsets.pin(self.states)
 
+    def know(self, ledger: Ledger) -> None:
+        """Learn under which price caps a ledger's calls were made while caps were in the keys.
+
+        Replies of such calls are found again, and those without an outcome are asked again
+        with their own bytes. A rebuilt ledger, and one older than the record of the settings,
+        tell no caps: there the teacher file's is tried.
+        """
+        self._caps = {
+            teacher.name: _caps_in_keys(ledger.metas(teacher.name)) for teacher in self.teachers
+        }
+
     def build(self, state: "TraceState", teacher: Teacher) -> Question:
         """Build the body of a state for a teacher; nothing is sent."""
         conversion = self._convert(state)
         endpoint = self.teacher_set.endpoint_of(teacher)
-        body = serialise(teacher, conversion, state.session_id, api=endpoint.api)
+        request = serialise(teacher, conversion, state.session_id, api=endpoint.api)
+        body = request.body
         toolset = self._toolsets.of(state)
         call = Call(
             state.state_id,
@@ -154,8 +186,51 @@ class Questions:
             refuse = "action_in_prefix"
         elif self._has_secret(conversion):
             refuse = "secret"
-        key = request_key(endpoint.name, body)
-        return Question(body, key, worst_case(teacher, body), call, skip, refuse)
+        key, digest = request.key(endpoint.name), request.digest(endpoint.name)
+        former = [
+            request.capped(cap or request.cap).digest(endpoint.name)
+            for cap in self._caps.get(teacher.name, ())
+            if request.cap
+        ]
+        asked = Asked(
+            key,
+            digest,
+            request.cap.decode(),
+            (key, *former),
+            # A generation may have ended that long after its call, and is kept from then on.
+            kept_s=endpoint.recovery_cache_s + 2 * self.teacher_set.limits.read_timeout_s
+            if endpoint.recovery_cache_s
+            else 0.0,
+        )
+        return Question(request, asked, worst_case(teacher, body), call, skip, refuse)
+
+    def resumed(self, question: Question, teacher: Teacher, told: Admission) -> Question | None:
+        """Return a question with the bytes that it was asked with before.
+
+        Args:
+            question: as :meth:`build` made it.
+            teacher: who is asked.
+            told: the ledger's answer ``resume``.
+
+        Returns:
+            ``None`` where those bytes cannot be made again. The worst case is that of the cap
+            in them.
+        """
+        asked = msgspec.structs.replace(
+            question.asked, key=told.key, digest=told.digest, cap=told.cap
+        )
+        if told.digest == question.asked.digest:
+            return msgspec.structs.replace(question, asked=asked)
+        endpoint = self.teacher_set.endpoint_of(teacher).name
+        caps = [told.cap.encode()] if told.cap else self._caps.get(teacher.name, ())
+        for cap in caps:
+            request = question.request.capped(cap or question.request.cap)
+            if request.digest(endpoint) == told.digest:
+                capped = teacher.model_copy(update={"max_price": request.prices})
+                return msgspec.structs.replace(
+                    question, request=request, asked=asked, amount=worst_case(capped, request.body)
+                )
+        return None
 
     def _convert(self, state: "TraceState") -> Conversion:
         known = self._conversions.get(state.state_id)
@@ -180,6 +255,18 @@ class Questions:
                 return True
             self._clean.add(digest)
         return False
+
+
+def _caps_in_keys(metas: Sequence[Mapping[str, Any]]) -> list[bytes]:
+    """Return the caps of calls of before wire 2; empty for one that was not recorded."""
+    caps = set()
+    for meta in metas:
+        settings = meta.get("settings")
+        if settings is None:
+            caps.add(b"")
+        elif "max_price.prompt" in settings:
+            caps.add(Request.cap_of(settings["max_price.prompt"], settings["max_price.completion"]))
+    return sorted(caps)
 
 
 def _when(state: "TraceState") -> float:

@@ -34,7 +34,10 @@ class _Model(BaseModel):
 
 
 class MaxPrice(_Model):
-    """The dearest endpoint that may answer, USD per million tokens; sent to the router."""
+    """The dearest endpoint that may answer, USD per million tokens; sent to the router.
+
+    It bounds what is bought, and is no part of a reply's key: changing it buys nothing again.
+    """
 
     prompt: Price
     completion: Price

@@ -31,7 +31,7 @@ _KINDS: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
 
 @pytest.mark.parametrize(("kind", "values"), _KINDS, ids=[str(kind) for kind, _ in _KINDS])
 def test_columns_equal_those_of_pyarrow(kind: pa.DataType, values: Any) -> None:
-    @settings(deadline=None, max_examples=40)
+    @settings(max_examples=40)
     @given(st.lists(st.none() | values, max_size=20))
     def check(rows: list[Any]) -> None:
         found = column(rows, kind)

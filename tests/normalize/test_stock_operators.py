@@ -145,7 +145,7 @@ def test_every_filter_that_judges_texts_is_compared() -> None:
 def test_kept_ids_equal_stock_on_generated_texts(stock: Ask, ours: Ask, name: str) -> None:
     outcomes = set()
 
-    @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=12, suppress_health_check=list(HealthCheck))
     @given(
         texts=st.lists(TEXT, min_size=1, max_size=25),
         args=st.fixed_dictionaries({}, optional={**PARAMETERS[name], **CLOSED}),
@@ -163,7 +163,7 @@ def test_kept_ids_equal_stock_on_generated_texts(stock: Ask, ours: Ask, name: st
 
 @pytest.mark.parametrize("name", sorted(COLUMNAR))
 def test_columnar_statistics_are_data_juicers_own_numbers(ours: Ask, name: str) -> None:
-    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=60, suppress_health_check=list(HealthCheck))
     @given(texts=st.lists(TEXT, max_size=30))
     def check(texts: list[str]) -> None:
         found = ours("statistics", steps=[(name, {})], columns=columns(texts))

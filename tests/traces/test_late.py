@@ -428,7 +428,7 @@ def many(script: Any, sessions: int = 3) -> list[list[str]]:
     return groups
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_any_order_of_independent_records_gives_the_same_states(
     script: Any, data: st.DataObject
@@ -443,7 +443,7 @@ def test_any_order_of_independent_records_gives_the_same_states(
     assert graph_facts("\n".join(mixed).encode()) == expected
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_any_duplicated_lines_give_the_same_states(script: Any, data: st.DataObject) -> None:
     lines = [line for group in many(script, 2) for line in group]
@@ -454,7 +454,7 @@ def test_any_duplicated_lines_give_the_same_states(script: Any, data: st.DataObj
     assert graph_facts("\n".join(lines).encode()) == expected
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_any_cut_of_the_tail_invents_nothing(script: Any, data: st.DataObject) -> None:
     whole = "\n".join(line for group in many(script, 2) for line in group).encode() + b"\n"

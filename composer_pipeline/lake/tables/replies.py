@@ -27,7 +27,10 @@ REPLIES = TableSpec(
         {
             **STATE_ID,
             "family": (TEXT, "model family; one vote each"),
-            "request_hash": (TEXT, "SHA-256 over endpoint name, wire and the exact body sent"),
+            "request_hash": (
+                TEXT,
+                "key of the call: SHA-256 over endpoint name, wire and body but its price cap",
+            ),
             "model": (TEXT, "model asked for"),
             "model_served": (TEXT, "model named in the reply"),
             "provider": (TEXT, "provider named in the reply"),

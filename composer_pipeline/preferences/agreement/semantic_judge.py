@@ -5,11 +5,11 @@ paying (``replay.paid_call``), and where L3 stands among the levels
 (``preferences.actions.levels``). Off by default: ``semantic_judge`` of the preference recipe
 names a teacher, and only then does ``pairs`` ask it.
 
-A pair that was judged before costs nothing: its key is the hash of the exact bytes.
+A pair that was judged before costs nothing: its key is the hash of the bytes but for the price
+cap, as a replay's is.
 """
 
 import asyncio
-import hashlib
 import os
 import re
 import uuid
@@ -28,9 +28,9 @@ from composer_pipeline.money import NOTHING, ceiling_of, to_usd
 from composer_pipeline.preferences.rules import JudgeRule
 from composer_pipeline.replay.catalogue import preflight
 from composer_pipeline.replay.endpoints import Endpoint
-from composer_pipeline.replay.ledger import Call, Commits, Ledger, ledger_target, rules
+from composer_pipeline.replay.ledger import Asked, Call, Commits, Ledger, ledger_target, rules
 from composer_pipeline.replay.paid_call import PaidCalls
-from composer_pipeline.replay.provider import Wire, request_key, worst_case
+from composer_pipeline.replay.provider import Request, Wire, worst_case
 from composer_pipeline.replay.teachers import Teacher, TeacherSet
 
 _TASK = (
@@ -108,15 +108,17 @@ class SemanticJudge:
         """
         from composer_pipeline.redaction import find_secrets
 
-        body = self._body(a, b)
+        request = self._request(a, b)
         if find_secrets([orjson.loads(action.to_json()) for action in (a, b)]):
             self.unjudged += 1
             return False
-        key = request_key(self._endpoint.name, body)
+        key, digest = request.key(self._endpoint.name), request.digest(self._endpoint.name)
         if key not in self._answers:
-            answer = self._recorded().get(key)
+            # The digest is the key of judgements that were bought while it covered the cap.
+            answer = self._recorded().get(key, self._recorded().get(digest))
             if answer is None:
-                answer = self._runner.run(self._ask(key, body))
+                asked = Asked(key, digest, request.cap.decode(), (key, digest))
+                answer = self._runner.run(self._ask(asked, request.body))
             else:
                 self.cached += 1
             same = verdict_of(answer)
@@ -124,17 +126,12 @@ class SemanticJudge:
             self._answers[key] = bool(same)
         return self._answers[key]
 
-    def _body(self, a: Action, b: Action) -> bytes:
+    def _request(self, a: Action, b: Action) -> Request:
         sides = sorted((a.to_json(), b.to_json()))
-        preferences = self._judge.provider.model_dump(exclude_none=True)
+        preferences = orjson.dumps(self._judge.provider.model_dump(exclude_none=True))
         price = self._judge.max_price
-        preferences["max_price"] = {
-            "prompt": float(price.prompt),
-            "completion": float(price.completion),
-            "request": 0,
-            "image": 0,
-        }
-        body: dict[str, Any] = {
+        cap = Request.cap_of(float(price.prompt), float(price.completion))
+        question: dict[str, Any] = {
             "model": self._judge.model,
             "messages": [
                 {"role": "system", "content": _TASK},
@@ -142,10 +139,9 @@ class SemanticJudge:
             ],
             "max_completion_tokens": self._judge.max_tokens,
             "temperature": self._judge.temperature,
-            "provider": preferences,
-            "plugins": [{"id": "context-compression", "enabled": False}],
         }
-        return orjson.dumps(body)
+        plugins = {"plugins": [{"id": "context-compression", "enabled": False}]}
+        return Request.around(question, preferences, cap, plugins)
 
     def _recorded(self) -> dict[str, bytes]:
         """Return key to reply bytes of everything this judge was asked before."""
@@ -158,10 +154,9 @@ class SemanticJudge:
     def _teacher(self) -> str:
         return f"judge:{self._judge.name}"
 
-    async def _ask(self, key: str, body: bytes) -> bytes:
+    async def _ask(self, asked: Asked, body: bytes) -> bytes:
         """Send a question at most :data:`TRIES` times; empty bytes where nothing came back."""
-        pair = hashlib.blake2b(body, digest_size=16).hexdigest()
-        call = Call(pair, self._teacher, "", DAY, {"kind": "semantic"})
+        call = Call(asked.key[:32], self._teacher, "", DAY, {"kind": "semantic"})
         amount = worst_case(self._judge, body)
         async with (
             Commits(self._ledger) as commits,
@@ -169,7 +164,10 @@ class SemanticJudge:
         ):
             calls = PaidCalls(commits, self._run_id)
             for _ in range(TRIES):
-                admission = await calls.reserve(key, amount, call)
+                admission = await calls.reserve(asked, amount, call)
+                if admission.kind == "resume":  # the same bytes, lost under the older key
+                    asked = msgspec.structs.replace(asked, key=admission.key)
+                    admission = await calls.reserve(asked, amount, call)
                 if admission.kind == "refused":
                     raise BudgetExhausted(
                         f"budget exhausted in scope {admission.scope}; the semantic judge of"
@@ -179,7 +177,7 @@ class SemanticJudge:
                     raise ComposerError(f"{self._teacher} is quarantined: {admission.why}")
                 if admission.kind == "cached":  # another process has asked meanwhile
                     self._known = None
-                    return self._recorded().get(key, b"")
+                    return self._recorded().get(admission.key, b"")
                 if admission.kind != "reserved":
                     return b""
                 self.asked += 1

@@ -31,7 +31,7 @@ from composer_pipeline.replay.provider import (
     settled_as_it_is,
     worst_case,
 )
-from composer_pipeline.replay.questions import Question, Questions
+from composer_pipeline.replay.questions import Question, Questions, without
 from composer_pipeline.replay.teachers import Teacher
 from composer_pipeline.reports import Progress
 
@@ -149,7 +149,7 @@ class Caller:
     ) -> str:
         closed = self._closed(lane, question)
         if closed or question.refuse or question.skip:
-            if known := await self.commits.do(rules.outcome(question.key, question.call)):
+            if known := await self.commits.do(rules.outcome(question.asked, question.call)):
                 self._known(question, lane, known)
             elif question.refuse:
                 lane.refused += 1
@@ -188,23 +188,25 @@ class Caller:
         wait = self.limits.recover_after_s
         price = TokenPrice(teacher.max_price.prompt, teacher.max_price.completion)
         recovery = (question.call.state_id, question.call.teacher) in self.unknown
+        now = question  # or the same with the bytes of a lost call
         while True:
             outcome: Outcome | None = None
-            if question.key in self.unknown_since:
+            lost_us = max(self.unknown_since.get(key, 0) for key in question.asked.keys)
+            if lost_us:
                 # While the lost call is still being generated, the same bytes are a second
                 # purchase; once it has ended, they are a hit of the response cache.
-                since = self.unknown_since[question.key] / 1_000_000
+                since = lost_us / 1_000_000
                 longest_s = self.limits.recover_after_s
                 await self._pause(min(since + longest_s - time.time(), longest_s))
             await lane.acquire()
             try:
                 if why := self._closed(lane, question):
                     return why, None
-                admission = await self._admit(question, recovery=recovery, wait=wait)
+                admission = await self._admit(now, recovery=recovery, wait=wait)
                 if admission.kind == "reserved":
                     tries += 1
                     sent_us = time.time_ns() // 1000
-                    outcome = await self._chat(question, teacher, lane, admission.attempt, price)
+                    outcome = await self._chat(now, teacher, lane, admission.attempt, price)
             finally:
                 lane.release()
             # The slot is for what is in flight; the bill is written without it.
@@ -214,11 +216,17 @@ class Caller:
                     outcome = msgspec.structs.replace(outcome, kind="unbilled", retryable=True)
                 if outcome.cut and not self._may_fetch_again(teacher, outcome, tries):
                     outcome = settled_as_it_is(outcome)
-                await self._settle(question, teacher, lane, admission.attempt, outcome)
+                if now.asked.digest != question.asked.digest and _hopeless(outcome):
+                    # Nothing comes of the lost call's bytes any more: the file's are next.
+                    outcome = msgspec.structs.replace(outcome, stop="", retryable=True)
+                    question = without(question, now.asked.digest)
+                await self._settle(now, teacher, lane, admission.attempt, outcome)
                 if outcome.kind == "unknown" and not outcome.ended:
-                    self.unknown_since[question.key] = sent_us
+                    self.unknown_since[now.key] = sent_us
                 if outcome.kind in ("billed", "unpriced", "refused"):
                     return "", outcome
+                if now.asked.digest in question.asked.tried:
+                    now = question
                 recovery = recovery or outcome.kind == "unknown"
                 if outcome.ended:
                     wait = 0.0
@@ -232,6 +240,8 @@ class Caller:
             elif admission.kind == "cached":
                 self._known(question, lane, admission.outcome)
                 return "", None
+            elif admission.kind == "resume":
+                question, now = self._resumed(question, teacher, admission)
             elif admission.kind == "quarantined":
                 lane.stop(f"bound_violation: {admission.why}")
                 return f"teacher stopped: {lane.stopped}", None
@@ -244,11 +254,22 @@ class Caller:
             else:  # busy or wait: a call in flight will change that
                 await self._wait()
 
+    def _resumed(
+        self, question: Question, teacher: Teacher, told: Admission
+    ) -> tuple[Question, Question]:
+        """Return the question, and the question with the bytes that the ledger has told."""
+        if not told.digest:
+            return question, question
+        now = self.questions.resumed(question, teacher, told)
+        if now is None:  # they cannot be made again, and stay charged as they are
+            question = without(question, told.digest)
+        return question, now or question
+
     async def _admit(self, question: Question, *, recovery: bool, wait: float) -> Admission:
         self._largest = max(self._largest, question.amount)
         generous = min(HEADROOM_CALLS * self._largest, self.ceiling // HEADROOM_SHARE)
         return await self.calls.reserve(
-            question.key,
+            question.asked,
             question.amount,
             question.call,
             headroom=NOTHING if recovery else Pico(max(self._largest, generous)),
@@ -352,6 +373,12 @@ class Caller:
             return
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.stop.wait(), seconds)
+
+
+def _hopeless(outcome: Outcome) -> bool:
+    """Say whether asking again with the same bytes is of no use, though others may be."""
+    final = outcome.stop == "teacher" or not (outcome.stop or outcome.retryable)
+    return outcome.kind == "unbilled" and final
 
 
 def _refusal_row(question: Question) -> dict[str, Any]:

@@ -142,6 +142,7 @@ def replay(
             forget_replies(
                 lake, opened, [t.name for t in questions.teachers], questions.days, again
             )
+        questions.know(opened)
         name = run_id or uuid.uuid4().hex
         questions.verdicts = preflight(lake, teacher_set, questions.teachers)
         opened.do(rules.set_ceiling(f"run:{name}", Decimal(max_usd)))

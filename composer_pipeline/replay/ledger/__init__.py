@@ -14,6 +14,7 @@ from composer_pipeline.replay.ledger.ledger import (
 from composer_pipeline.replay.ledger.place import check_scope, ledger_target
 from composer_pipeline.replay.ledger.values import (
     Admission,
+    Asked,
     Bill,
     CacheHit,
     Call,
@@ -25,6 +26,7 @@ from composer_pipeline.replay.ledger.values import (
 
 __all__ = [
     "Admission",
+    "Asked",
     "Bill",
     "CacheHit",
     "Call",

@@ -26,21 +26,21 @@ BEAT_S = 10
 class Operation(Generic[T]):
     """One thing to do to a ledger, and the rows it is sure to need."""
 
-    __slots__ = ("admits", "attempt", "ends", "key", "run", "scopes")
+    __slots__ = ("admits", "attempt", "ends", "keys", "run", "scopes")
 
     def __init__(
         self,
         run: "Callable[[Batch], T]",
         *,
         attempt: str = "",
-        key: str = "",
+        keys: Sequence[str] = (),
         scopes: Sequence[str] = (),
         ends: bool = False,
         admits: bool = False,
     ) -> None:
         self.run = run
         self.attempt = attempt
-        self.key = key
+        self.keys = keys
         self.scopes = scopes
         #: Whether it may free money or a key for which others wait.
         self.ends = ends
@@ -70,7 +70,7 @@ class Batch(WorkingSet):
         self._writes: list[Write] = []
         self.prefetch(
             {op.attempt for op in operations if op.attempt},
-            {op.key for op in operations if op.key},
+            {key for op in operations for key in op.keys},
             {name for op in operations for name in op.scopes},
         )
 
@@ -176,7 +176,7 @@ class Batch(WorkingSet):
             ),
             (
                 f"INSERT INTO attempt ({COLUMNS}, raw)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 [inserted(attempts[i]) for i in sorted(new)],
             ),
             (

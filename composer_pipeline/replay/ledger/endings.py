@@ -1,10 +1,12 @@
 """How an attempt ends: its money, its claim, its reply, and the attempt that paid for a hit.
 
-Belongs here: the changes that several operations share. Does not belong here: when they are
-allowed (``replay.ledger.rules``).
+Belongs here: the changes that several operations share, and what is to be asked again of
+attempts that ended without an answer. Does not belong here: when an operation is allowed
+(``replay.ledger.rules``).
 """
 
 import threading
+from collections.abc import Sequence
 from typing import Literal
 
 import zstandard
@@ -12,7 +14,7 @@ import zstandard
 from composer_pipeline.money import NOTHING, Pico
 from composer_pipeline.replay.ledger.batch import Batch
 from composer_pipeline.replay.ledger.rows import Attempt
-from composer_pipeline.replay.ledger.values import AttemptClosed, CacheHit, Reply
+from composer_pipeline.replay.ledger.values import Admission, Asked, AttemptClosed, CacheHit, Reply
 
 VIOLATION = "bound_violation"
 
@@ -62,12 +64,20 @@ def charge(batch: Batch, attempt: Attempt, cost: Pico, generation: str) -> bool:
 
 
 def settle_source(batch: Batch, hit: Attempt, paid: CacheHit) -> Pico | None:
-    """Settle the attempt that bought what a cache hit returned; return what it cost."""
-    candidates = [a for a in batch.troubled_attempts(hit.key) if a.id != hit.id]
-    named = [a for a in candidates if a.generation_id == paid.source]
+    """Settle the attempt that bought what a cache hit returned; return what it cost.
+
+    The provider's cache goes by the exact bytes, so only an attempt with the very bytes of the
+    hit can have bought it. Where one with other bytes has the source's name, that tells what
+    the source cost and settles nothing: its own name settles that one.
+    """
+    others = [a for a in batch.troubled_attempts(hit.key) if a.digest != hit.digest]
+    candidates = [a for a in batch.same_bytes(hit.digest) if a.id != hit.id]
+    named = [a for a in others + candidates if a.generation_id == paid.source]
     for attempt in named:
         if attempt.state == "done" and attempt.cost is not None:
             return attempt.cost
+    if any(attempt in others for attempt in named):
+        return paid.source_cost
     nameless = _may_have_bought(batch, hit, [a for a in candidates if a.generation_id is None])
     if any(a.state == "swept" for a in named + nameless):
         # A sweep may have charged it already. An attempt that is still unknown stays so:
@@ -130,6 +140,33 @@ def adopt(batch: Batch, owner: str) -> int:
         if claim and claim[0] == owner:
             batch.set_claim(key, None)
     return len(attempts)
+
+
+def in_flight(batch: Batch, keys: Sequence[str]) -> bool:
+    """Say whether somebody asks one of the keys now; what the dead claim is adopted."""
+    claims = [claim for claim in map(batch.claim, keys) if claim]
+    if any(not batch.is_dead(owner) for owner, _ in claims):
+        return True
+    for owner, _ in claims:
+        adopt(batch, owner)
+    return False
+
+
+def other_bytes(batch: Batch, asked: Asked, digest: str, keys: Sequence[str]) -> Admission | None:
+    """Say with which bytes to ask instead; nothing where those of the call are the right ones.
+
+    A call that may have been paid for is asked again with its own bytes under its own key:
+    only those are answered from the provider's cache, and only for as long as it keeps them.
+    """
+    lost = [a for a in batch.unresolved(keys) if a.digest and a.digest not in asked.tried]
+    if any((a.key, a.digest) == (asked.key, digest) for a in lost):
+        return None
+    kept_us = asked.kept_s * 1_000_000
+    lost = [a for a in lost if a.digest == digest or batch.now - a.created_us < kept_us]
+    if lost:
+        one = max(lost, key=lambda a: (a.digest == digest, a.created_us))
+        return Admission("resume", key=one.key, digest=one.digest, cap=one.cap)
+    return Admission("resume", key=keys[0]) if asked.key != keys[0] else None
 
 
 def closed(attempt: Attempt) -> AttemptClosed:

@@ -213,8 +213,17 @@ class Ledger:
 
     def has_reply(self, key: str) -> bool:
         """Say whether a reply (or a final refusal) is stored for the key."""
+        return bool(self.replied([key]))
+
+    def replied(self, keys: Sequence[str]) -> str:
+        """Return the first of some keys that has a reply or a final refusal; empty for none."""
         with self._lock:
-            return queries.has_reply(self._store, key)
+            return queries.replied(self._store, keys)
+
+    def metas(self, teacher: str) -> list[dict[str, Any]]:
+        """Return each different ``Call.meta`` of a teacher's calls."""
+        with self._lock:
+            return queries.metas(self._store, teacher)
 
     def unknown_calls(self) -> set[tuple[str, str]]:
         """Return (state_id, teacher) of calls that may have been paid for and have no reply."""

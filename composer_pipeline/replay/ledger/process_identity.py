@@ -13,6 +13,8 @@ import platform
 import uuid
 from pathlib import Path
 
+#: An owner on another machine is dead when its heartbeat is older than so many seconds.
+STALE_S = 60
 _instances: set[str] = set()
 
 

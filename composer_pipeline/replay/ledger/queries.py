@@ -4,6 +4,7 @@ Belongs here: the SQL of reports and of what a replay must know before it asks. 
 belong here: anything inside a write transaction (``replay.ledger.batch``).
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -42,9 +43,17 @@ def status(store: Store) -> dict[str, ScopeStatus]:
     return {name: ScopeStatus(*sums) for name, *sums in store.read(sql)[1]}
 
 
-def has_reply(store: Store, key: str) -> bool:
-    """Say whether a key has a reply."""
-    return bool(store.read("SELECT 1 FROM reply WHERE key = ?", (key,))[1])
+def replied(store: Store, keys: Sequence[str]) -> str:
+    """Return the first of some keys that has a reply, or an empty string."""
+    rows = store.read("SELECT key FROM reply WHERE key IN :many", (list(keys),))[1]
+    there = {key for (key,) in rows}
+    return next((key for key in keys if key in there), "")
+
+
+def metas(store: Store, teacher: str) -> list[dict[str, Any]]:
+    """Return each different ``Call.meta`` of a teacher's calls."""
+    rows = store.read("SELECT DISTINCT meta FROM call WHERE teacher = ?", (teacher,))[1]
+    return [msgspec.json.decode(meta) for (meta,) in rows]
 
 
 def partition(store: Store, teacher: str, day: str) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from composer_pipeline.money import NOTHING, Pico
 #: The columns of ``attempt``, in the order of :class:`Attempt`.
 COLUMNS = (
     "id, key, state, reserve, cost, scopes, owner, generation_id, detail, created_us,"
-    " ended_us, teacher"
+    " ended_us, teacher, digest, cap"
 )
 
 
@@ -32,6 +32,10 @@ class Attempt(msgspec.Struct):
     created_us: int
     ended_us: int | None
     teacher: str
+    #: Names the exact bytes that were sent; empty where nobody knows them any more.
+    digest: str
+    #: The part of them that the key leaves out.
+    cap: str
     raw: bytes | None = None
 
     @property
@@ -54,7 +58,7 @@ def inserted(a: Attempt | None) -> tuple[Any, ...]:
     assert a is not None
     return (
         a.id, a.key, a.state, a.reserve, a.cost, dump(a.scopes), a.owner, a.generation_id,
-        a.detail, a.created_us, a.ended_us, a.teacher, a.raw,
+        a.detail, a.created_us, a.ended_us, a.teacher, a.digest, a.cap, a.raw,
     )  # fmt: skip
 
 

@@ -26,13 +26,15 @@ from composer_pipeline.replay.ledger.endings import (
     charge,
     closed,
     end,
+    in_flight,
+    other_bytes,
     pack,
     settle_source,
     store,
 )
 from composer_pipeline.replay.ledger.rows import Attempt, dump
 from composer_pipeline.replay.ledger.sweep import set_run_key, sweep
-from composer_pipeline.replay.ledger.values import Admission, Bill, CacheHit, Call, Reply
+from composer_pipeline.replay.ledger.values import Admission, Asked, Bill, CacheHit, Call, Reply
 
 __all__ = [
     "adopt_dead", "forget", "keep", "leave", "lift_quarantine", "mark_sent", "mark_unknown",
@@ -40,11 +42,18 @@ __all__ = [
     "set_run_key", "settle", "sweep",
 ]  # fmt: skip
 
+#: Not where another attempt, whose cost is not known yet, is the one that brought the reply.
+_COST_LEARNED = (
+    "UPDATE reply SET cost = ? WHERE key = ? AND cost IS NULL AND NOT EXISTS ("
+    "SELECT 1 FROM attempt WHERE attempt.key = reply.key AND attempt.detail <> ''"
+    " AND attempt.state = 'unknown' AND attempt.generation_id = reply.generation_id)"
+)
+
 # -- one attempt -------------------------------------------------------------------------
 
 
 def reserve(
-    key: str,
+    key: str | Asked,
     amount: Pico,
     scopes: Sequence[str],
     call: Call,
@@ -56,7 +65,7 @@ def reserve(
     """Admit one call, or say why not.
 
     Args:
-        key: hash of the exact bytes to send.
+        key: what is asked. A name alone covers the exact bytes to send.
         amount: worst case; charged to all ``scopes`` or to none.
         scopes: names such as ``run:…``, ``day:2026-11-16``, ``teacher:…``, ``global``.
         call: remembered for the lake, also where a reply is already there.
@@ -69,19 +78,23 @@ def reserve(
     if amount < 0 or headroom < 0:
         raise ValueError("amounts are not negative")
     names = list(dict.fromkeys(scopes))
-    note = (key, call.state_id, call.teacher, call.session_id, call.day, dump(call.meta))
+    asked = key if isinstance(key, Asked) else Asked(key)
+    keys = asked.keys or (asked.key,)
+    digest = asked.digest or asked.key
+    note = (call.state_id, call.teacher, call.session_id, call.day, dump(call.meta))
 
     def run(batch: Batch) -> Admission:
-        batch.note(*note)
-        if outcome := batch.reply(key):
-            return Admission("cached", outcome=outcome)
+        if answered := _answered(batch, keys):
+            batch.note(answered, *note)
+            return Admission("cached", outcome=batch.reply(answered), key=answered)
         if why := batch.quarantine(call.teacher):
             return Admission("quarantined", scope=f"teacher:{call.teacher}", why=why)
-        if claim := batch.claim(key):
-            if not batch.is_dead(claim[0]):
-                return Admission("busy")
-            adopt(batch, claim[0])
-        lost_us = batch.now - batch.lost.get(key, 0)
+        if in_flight(batch, keys):
+            return Admission("busy")
+        if other := other_bytes(batch, asked, digest, keys):
+            return other
+        batch.note(asked.key, *note)
+        lost_us = batch.now - max(batch.lost.get(one, 0) for one in keys)
         # A clock that was set back is not waited for; at the next start it is told.
         if 0 <= lost_us < recover_after_s * 1_000_000:
             return Admission("busy")  # the provider may still be generating the lost one
@@ -93,7 +106,7 @@ def reserve(
                 return Admission("wait" if waits else "refused", scope=name)
         attempt = Attempt(
             id=_new_id(batch.now),
-            key=key,
+            key=asked.key,
             state="sent" if send else "reserved",
             reserve=amount,
             cost=None,
@@ -104,13 +117,19 @@ def reserve(
             created_us=batch.now,
             ended_us=None,
             teacher=call.teacher,
+            digest=digest,
+            cap=asked.cap,
         )
         batch.add_attempt(attempt)
-        batch.set_claim(key, attempt.id)
+        batch.set_claim(asked.key, attempt.id)
         batch.move(names, reserved=amount)
         return Admission("reserved", attempt.id)
 
-    return Operation(run, key=key, scopes=names, admits=True)
+    return Operation(run, keys=keys, scopes=names, admits=True)
+
+
+def _answered(batch: Batch, keys: Sequence[str]) -> str:
+    return next((key for key in keys if batch.reply(key)), "")
 
 
 def mark_sent(attempt_id: str) -> Operation[None]:
@@ -239,7 +258,7 @@ def reconcile(attempt_id: str, cost: Pico) -> Operation[bool]:
         if attempt.state != "unknown":
             return True
         held = charge(batch, attempt, cost, "")
-        batch.later("UPDATE reply SET cost = ? WHERE key = ? AND cost IS NULL", cost, attempt.key)
+        batch.later(_COST_LEARNED, cost, attempt.key)
         return held
 
     return Operation(run, attempt=attempt_id, ends=True)
@@ -287,6 +306,8 @@ def restore(
                     created_us=at_us,
                     ended_us=at_us,
                     teacher=call.teacher,
+                    digest="",
+                    cap="",
                 )
             )
             batch.move(names, spent=cost)
@@ -294,7 +315,7 @@ def restore(
         batch.later("UPDATE reply SET created_us = ? WHERE key = ?", at_us, key)
         return True
 
-    return Operation(run, key=key, scopes=names, ends=True)
+    return Operation(run, keys=[key], scopes=names, ends=True)
 
 
 def forget(key: str) -> Operation[None]:
@@ -306,23 +327,30 @@ def forget(key: str) -> Operation[None]:
             " WHERE key = ? AND raw IS NULL AND state IN ('done', 'unknown', 'swept')",
             key,
         )
+        # What was paid for may be had again: its attempts are what may be asked for.
+        batch.later(
+            "UPDATE attempt SET detail = 'reply forgotten'"
+            " WHERE key = ? AND detail = '' AND state = 'done'",
+            key,
+        )
         batch.later("DELETE FROM reply WHERE key = ?", key)
         batch.replies[key] = ""
 
-    return Operation(run, key=key, ends=True)
+    return Operation(run, keys=[key], ends=True)
 
 
-def outcome(key: str, call: Call) -> Operation[str]:
+def outcome(key: str | Asked, call: Call) -> Operation[str]:
     """Answer ``billed``, ``refused`` or nothing, and note that the reply answers a call."""
-    note = (key, call.state_id, call.teacher, call.session_id, call.day, dump(call.meta))
+    note = (call.state_id, call.teacher, call.session_id, call.day, dump(call.meta))
+    keys = [key] if isinstance(key, str) else key.keys or (key.key,)
 
     def run(batch: Batch) -> str:
-        found = batch.reply(key)
-        if found:
-            batch.note(*note)
-        return found
+        answered = _answered(batch, keys)
+        if answered:
+            batch.note(answered, *note)
+        return batch.reply(answered) if answered else ""
 
-    return Operation(run, key=key)
+    return Operation(run, keys=keys)
 
 
 # -- owners, ceilings, quarantine --------------------------------------------------------

@@ -47,20 +47,46 @@ class Call(msgspec.Struct, frozen=True):
     meta: dict[str, Any]
 
 
+class Asked(msgspec.Struct, frozen=True):
+    """What a call asks and with which bytes, where its key does not cover all of them.
+
+    Attributes:
+        key: what the call goes under.
+        digest: names the exact bytes; the key where empty.
+        cap: the part of the bytes that the key leaves out.
+        keys: the keys under which the same may have been asked before, the one for new calls
+            first; the key alone where empty.
+        kept_s: for how long the provider may answer lost bytes again for nothing.
+        tried: digests of bytes that need not be asked again.
+    """
+
+    key: str
+    digest: str = ""
+    cap: str = ""
+    keys: tuple[str, ...] = ()
+    kept_s: float = 0.0
+    tried: tuple[str, ...] = ()
+
+
 class Admission(msgspec.Struct, frozen=True):
     """The answer to ``reserve``.
 
-    ``cached``: a reply is there, ``outcome`` says which. ``busy``: someone is asking right
-    now. ``wait``: money in flight may come back. ``refused``: ``scope`` has no room.
+    ``cached``: a reply is there, ``outcome`` says which. ``resume``: the same may have been
+    paid for under ``key`` with the bytes of ``digest`` and ``cap``; ask with those, or, where
+    ``digest`` is empty, with those of new calls. ``busy``: someone is asking right now.
+    ``wait``: money in flight may come back. ``refused``: ``scope`` has no room.
     ``quarantined``: the teacher once billed more than its worst case, ``why`` says how;
     waiting does not help. ``reserved``: send it.
     """
 
-    kind: Literal["cached", "busy", "wait", "refused", "quarantined", "reserved"]
+    kind: Literal["cached", "resume", "busy", "wait", "refused", "quarantined", "reserved"]
     attempt: str = ""
     scope: str = ""
     outcome: str = ""
     why: str = ""
+    key: str = ""
+    digest: str = ""
+    cap: str = ""
 
 
 class Bill(msgspec.Struct, frozen=True):

@@ -8,16 +8,13 @@ commit; nothing is read twice, and what an earlier operation of the batch change
 later one sees.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from composer_pipeline.replay.ledger.process_identity import lives
+from composer_pipeline.replay.ledger.process_identity import STALE_S, lives
 from composer_pipeline.replay.ledger.rows import COLUMNS, Attempt, Scope, read_list
 from composer_pipeline.replay.ledger.stores.store import Session
 from composer_pipeline.replay.ledger.values import AttemptClosed
-
-#: An owner on another machine is dead when its heartbeat is older than this.
-STALE_S = 60
 
 
 class WorkingSet:
@@ -31,7 +28,8 @@ class WorkingSet:
         self.scopes: dict[str, Scope] = {}
         self.claims: dict[str, tuple[str, str] | None] = {}
         self.replies: dict[str, str] = {}
-        #: Key -> when its latest unknown attempt was admitted.
+        #: Key with an attempt that may have been billed and had any trouble -> when the latest
+        #: unknown one was admitted; 0 where none is unknown.
         self.lost: dict[str, int] = {}
         self.quarantined: dict[str, str] | None = None
         self.new_scopes: set[str] = set()
@@ -69,8 +67,9 @@ class WorkingSet:
         replies, lost, claims, scopes = self.session.fetch(
             ("SELECT key, outcome FROM reply WHERE key IN :many", [keys]),
             (
-                "SELECT key, max(created_us) FROM attempt"
-                " WHERE detail <> '' AND state = 'unknown' AND key IN :many GROUP BY key",
+                "SELECT key, max(CASE WHEN state = 'unknown' THEN created_us ELSE 0 END)"
+                " FROM attempt WHERE detail <> '' AND state IN ('unknown', 'swept', 'done')"
+                " AND key IN :many GROUP BY key",
                 [keys],
             ),
             ("SELECT key, owner, attempt FROM claim WHERE key IN :many", [keys]),
@@ -112,8 +111,29 @@ class WorkingSet:
     def troubled_attempts(self, key: str) -> list[Attempt]:
         """Return the attempts of a key that had any trouble, the oldest first."""
         self._load_attempts("detail <> '' AND key = ?", key)
-        found = [a for a in self.attempts.values() if a and a.key == key and a.detail]
+        return self._troubled(lambda attempt: attempt.key == key)
+
+    def same_bytes(self, digest: str) -> list[Attempt]:
+        """Return the attempts with these very bytes that had any trouble, the oldest first."""
+        self._load_attempts("detail <> '' AND digest = ?", digest)
+        return self._troubled(lambda attempt: attempt.digest == digest)
+
+    def _troubled(self, wanted: Callable[[Attempt], bool]) -> list[Attempt]:
+        found = [a for a in self.attempts.values() if a and a.detail and wanted(a)]
         return sorted(found, key=lambda attempt: attempt.created_us)
+
+    def unresolved(self, keys: Iterable[str]) -> list[Attempt]:
+        """Return the attempts that may have been billed for a reply that nobody has.
+
+        ``keys`` are looked at in their order; the attempts of one, the oldest first.
+        """
+        return [
+            attempt
+            for key in keys
+            if not self.reply(key) and key in self.lost
+            for attempt in self.troubled_attempts(key)
+            if attempt.state in ("unknown", "swept", "done")
+        ]
 
     def open_attempts(self, owner: str) -> list[Attempt]:
         """Return what an owner has in flight."""

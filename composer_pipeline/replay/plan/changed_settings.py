@@ -3,9 +3,10 @@
 Belongs here: comparing what a call was recorded with and what would be asked now. Does not
 belong here: which questions are open (``replay.plan.strategies``).
 
-A reply is found again by the hash of the exact body, so a price cap or a token limit that
-changed makes every call of a teacher new. Only what the ledger recorded can be named: ledgers
-older than the recorded settings tell the model, the tools and the converter alone.
+A reply is found again by the hash of what was asked, so a token limit that changed makes
+every call of a teacher new; a price cap is no part of that. Only what the ledger recorded can
+be named: ledgers older than the recorded settings tell the model, the tools and the converter
+alone.
 """
 
 from collections import Counter
@@ -44,7 +45,8 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...
         return tuple(found) or (UNRECORDED,)
     for name in sorted(settings.keys() | now["settings"].keys()):
         old, new = settings.get(name), now["settings"].get(name)
-        if old != new:
+        # Caps were recorded while they were part of the keys.
+        if old != new and not name.startswith("max_price."):
             found.append(f"{name} {_word(old)} -> {_word(new)}")
     return tuple(found) or (MESSAGES,)
 

@@ -119,6 +119,8 @@ class Work:
             "audited": len(self._audited),
         }
         seen: set[str] = set()
+        if opened:
+            questions.know(opened)
         try:
             for chain in questions.chains():
                 for state in chain:
@@ -147,8 +149,9 @@ class Work:
             figures.not_asked += 1
             return
         question = self.questions.build(state, teacher)
-        if question.key in seen or (ledger and ledger.has_reply(question.key)):
-            self.measured.bodies[question.key] = len(question.body)
+        known = ledger.replied(question.asked.keys) if ledger else ""
+        if question.key in seen or known:
+            self.measured.bodies[known or question.key] = len(question.body)
             figures.cached += 1
         elif question.refuse:
             figures.refused += 1

@@ -10,7 +10,7 @@ from composer_pipeline.replay.provider.bounds import (
     anchored_tokens,
     worst_case,
 )
-from composer_pipeline.replay.provider.client import Wire, request_key, serialise, settings_sent
+from composer_pipeline.replay.provider.client import Wire
 from composer_pipeline.replay.provider.http import MOST_BYTES, ask, new_session
 from composer_pipeline.replay.provider.keys import KeyService, KeyUnread, MintedKey, own_usage
 from composer_pipeline.replay.provider.outcome import (
@@ -21,6 +21,7 @@ from composer_pipeline.replay.provider.outcome import (
     settled_as_it_is,
 )
 from composer_pipeline.replay.provider.reading import choices_of, read_json, read_reply
+from composer_pipeline.replay.provider.request import Request, serialise, settings_sent
 
 __all__ = [
     "BUSY_STATUSES",
@@ -31,6 +32,7 @@ __all__ = [
     "KeyUnread",
     "MintedKey",
     "Outcome",
+    "Request",
     "TokenPrice",
     "Wire",
     "anchor",
@@ -42,7 +44,6 @@ __all__ = [
     "own_usage",
     "read_json",
     "read_reply",
-    "request_key",
     "serialise",
     "settings_sent",
     "settled_as_it_is",

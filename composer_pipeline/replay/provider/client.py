@@ -1,29 +1,22 @@
-"""One request to a chat-completions endpoint: its exact body, its key, its worst case.
+"""Sending one body to a chat-completions endpoint, once.
 
-Belongs here: the exact body, what it may cost at most, and the HTTP client. Does not belong
-here: what a response means (``replay.provider.outcome``), retries, budgets and order
+Belongs here: the HTTP client. Does not belong here: the body (``replay.provider.request``),
+what a response means (``replay.provider.outcome``), retries, budgets and order
 (``replay.engine.run``).
 
-A body is serialised once; its bytes are hashed and those bytes are sent. Nothing here
-retries, and aiohttp repeats no POST. aiohttp is used without the httpx API on top of it,
-which costs 2.5 times as much CPU a call (``benchmarks/replay.py``); plain httpx collapses
-above 64 connections (its pool is quadratic).
+Nothing here retries, and aiohttp repeats no POST. aiohttp is used without the httpx API on
+top of it, which costs 2.5 times as much CPU a call (``benchmarks/replay.py``); plain httpx
+collapses above 64 connections (its pool is quadratic).
 """
 
 import asyncio
-import hashlib
 import time
-from decimal import Decimal
-from typing import Any
 
 import aiohttp
-import orjson
 from yarl import URL
 
-from composer_pipeline.chat import Conversion, wire_messages
 from composer_pipeline.money import NOTHING, Pico, billed_pico, pico_or_none
 from composer_pipeline.replay.endpoints import Endpoint
-from composer_pipeline.replay.provider.bounds import Anchor, anchor, anchored_tokens, worst_case
 from composer_pipeline.replay.provider.http import (
     MOST_BYTES,
     ask_json,
@@ -33,121 +26,13 @@ from composer_pipeline.replay.provider.http import (
     read_body,
 )
 from composer_pipeline.replay.provider.outcome import (
-    BUSY_STATUSES,
     Outcome,
     TokenPrice,
-    billed_cost,
     classify,
     is_page,
     no_response,
-    read_json,
     too_large,
 )
-from composer_pipeline.replay.teachers import Teacher
-
-__all__ = [
-    "BUSY_STATUSES", "Anchor", "Outcome", "TokenPrice", "Wire", "anchor", "anchored_tokens",
-    "billed_cost", "classify", "read_json", "request_key", "serialise", "settings_sent",
-    "worst_case",
-]  # fmt: skip
-
-WIRE = "chat/completions@1"
-
-
-def serialise(
-    teacher: Teacher, conversion: Conversion, session_id: str, *, api: str = "openrouter"
-) -> bytes:
-    """Return the exact body to send.
-
-    The session is named by a hash, for sticky routing: the provider's prompt cache holds
-    the session's prefix. Key order is frozen, because the response cache depends on it.
-
-    Args:
-        teacher: who is asked.
-        conversion: the messages and tools.
-        session_id: the session of the state.
-        api: ``openrouter``, or ``openai`` for a body with OpenAI's fields alone.
-    """
-    body: dict[str, Any] = {
-        "model": teacher.model,
-        "messages": wire_messages(conversion.messages),
-        "tools": conversion.tools,
-        "tool_choice": "auto",
-        "max_completion_tokens": teacher.max_tokens,
-        "temperature": teacher.temperature,
-    }
-    if api == "openai":
-        if not conversion.tools:  # an empty list is refused there
-            del body["tools"], body["tool_choice"]
-        return orjson.dumps(body)
-    session = hashlib.sha256(session_id.encode()).hexdigest()[:32]
-    body["provider"] = orjson.Fragment(_preferences(teacher))
-    body["plugins"] = [{"id": "context-compression", "enabled": False}]
-    body["session_id"] = f"{session}-{teacher.name}"
-    if teacher.cache_control != "off":
-        body["cache_control"] = {"type": "ephemeral", "ttl": teacher.cache_control}
-    return orjson.dumps(body)
-
-
-#: The provider object of the teachers that were asked last, which is the same in each call.
-_PREFERENCES: dict[int, tuple[Teacher, bytes]] = {}
-
-
-def _preferences(teacher: Teacher) -> bytes:
-    known = _PREFERENCES.get(id(teacher))
-    if known is not None and known[0] is teacher:
-        return known[1]
-    preferences = teacher.provider.model_dump(exclude_none=True)
-    price = teacher.max_price
-    preferences["max_price"] = {
-        "prompt": _number(price.prompt),
-        "completion": _number(price.completion),
-        "request": 0,
-        "image": 0,
-    }
-    if len(_PREFERENCES) > 256:
-        _PREFERENCES.clear()
-    _PREFERENCES[id(teacher)] = (teacher, orjson.dumps(preferences))
-    return _PREFERENCES[id(teacher)][1]
-
-
-def settings_sent(teacher: Teacher, endpoint: str, *, api: str = "openrouter") -> dict[str, Any]:
-    """Return what :func:`serialise` takes from the teacher file, model apart: name -> value.
-
-    It is recorded with each call, so that a plan can say which setting made a call new.
-
-    Args:
-        teacher: who is asked.
-        endpoint: name of the endpoint, which is part of the key.
-        api: as for :func:`serialise`.
-    """
-    settings: dict[str, Any] = {
-        "endpoint": endpoint,
-        "max_tokens": teacher.max_tokens,
-        "temperature": teacher.temperature,
-    }
-    if api == "openai":
-        return settings
-    preferences = orjson.loads(_preferences(teacher))
-    prices = preferences.pop("max_price")
-    settings |= {f"max_price.{name}": prices[name] for name in ("prompt", "completion")}
-    settings |= {f"provider.{name}": value for name, value in preferences.items()}
-    return settings | {"cache_control": teacher.cache_control}
-
-
-def request_key(endpoint: str, body: bytes) -> str:
-    """Return the SHA-256 that a call is known by: endpoint *name*, wire and exact body.
-
-    The URL is left out: a demo server gets another port every time.
-    """
-    digest = hashlib.sha256(f"{endpoint}\n{WIRE}\n".encode())
-    digest.update(body)
-    return digest.hexdigest()
-
-
-def _number(price: Decimal) -> float | int:
-    """A price as the JSON number that the router compares; exact for any sane price."""
-    return int(price) if price == price.to_integral_value() else float(price)
 
 
 class Wire:

@@ -259,7 +259,7 @@ EDITS = {
 _picks = st.integers(0, 50).map(lambda n: lambda items: items[n % len(items)] if items else None)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.sampled_from(BASES), st.sampled_from(sorted(REWRITINGS)), _picks)
 def test_rewritings_stay_the_same(base, name, pick):
     words = words_of(base)
@@ -267,7 +267,7 @@ def test_rewritings_stay_the_same(base, name, pick):
     assert got["level"] in SAME, (got, REWRITINGS[name](words, pick))
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(
     st.sampled_from(BASES),
     st.sampled_from(sorted(EDITS)),

@@ -201,7 +201,7 @@ def test_table_is_large_enough():
 _actions = st.sampled_from([side for case in CASES for side in case[2:]])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(_actions, _actions)
 def test_symmetric_and_reflexive(a, b):
     assert compare(line(a, b))["level"] == compare(line(b, a))["level"]
@@ -212,7 +212,7 @@ def test_symmetric_and_reflexive(a, b):
 _words = st.text(st.sampled_from("ab .|&;<>()$'\"`\\\n{}*!#=-/~é"), max_size=24)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(_words, _words)
 def test_any_command_is_read_symmetrically(a, b):
     left, right = sh(a), sh(b)

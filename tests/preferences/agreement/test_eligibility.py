@@ -170,7 +170,7 @@ _replies = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.sampled_from(ACTIONS), _replies, st.randoms(use_true_random=False))
 def test_order_does_not_matter_and_nothing_is_lost(own, replies, shuffle):
     got = vote(state_of(own), replies)
@@ -186,7 +186,7 @@ def test_order_does_not_matter_and_nothing_is_lost(own, replies, shuffle):
     assert all(r.family == "claude" for r in got.controls)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.sampled_from(ACTIONS), _replies)
 def test_winners_agree_among_themselves(own, replies):
     got = vote(state_of(own), replies)
@@ -211,7 +211,7 @@ def test_winners_agree_among_themselves(own, replies):
     assert got.tier == tier_of(got.winner_level, got.student_level, mutating=got.mutating)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.sampled_from(ACTIONS), _replies, st.integers(1, 4))
 def test_doubles_add_no_votes(own, replies, times):
     got = vote(state_of(own), replies)
@@ -221,7 +221,7 @@ def test_doubles_add_no_votes(own, replies, times):
     assert double.tier == got.tier
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.sampled_from(ACTIONS), st.sampled_from(ACTIONS))
 def test_levels_are_symmetric(a, b):
     assert level(a, b, Situation()).level == level(b, a, Situation()).level

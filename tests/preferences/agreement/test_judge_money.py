@@ -12,9 +12,10 @@ from composer_pipeline.errors import ComposerError
 from composer_pipeline.preferences.agreement.semantic_judge import SemanticJudge
 from composer_pipeline.replay.endpoints import Endpoint
 from composer_pipeline.replay.ledger.ledger import Ledger
-from composer_pipeline.replay.teachers import Teacher
+from composer_pipeline.replay.teachers import MaxPrice, Teacher
 from composer_pipeline.testing.openrouter.server import Asked, Fault, LoopbackOpenRouter
 from composer_pipeline.testing.personas import PersonaName, Script
+from tests.fixtures.old_ledger import as_version_2
 
 A = Action("", (ToolCall("Grep", {"pattern": "class Parser"}),))
 B = Action("", (ToolCall("Grep", {"pattern": "parser = "}),))
@@ -36,6 +37,7 @@ def judged(
     fault: Callable[[Asked], Fault | None],
     *,
     generation_endpoint: bool = True,
+    factor: int = 1,
 ) -> tuple[bool, SemanticJudge, Any, LoopbackOpenRouter]:
     """Ask once whether A and B mean the same; return the answer, the judge and the books."""
     server = LoopbackOpenRouter(
@@ -45,6 +47,9 @@ def judged(
         {"name": "judge", "family": "judge", "model": "loopback/careful-20261101",
          "licence": "test", "max_tokens": 16, "max_price": {"prompt": "0.3", "completion": "1.2"}}
     )  # fmt: skip
+    price = teacher.max_price
+    dearer = MaxPrice(prompt=price.prompt * factor, completion=price.completion * factor)
+    teacher = teacher.model_copy(update={"max_price": dearer})
     with server, Ledger(folder / "ledger.db") as ledger:
         endpoint = Endpoint.model_validate(
             {"name": "loopback", "base_url": server.url, "simulated": True}
@@ -99,3 +104,24 @@ def test_a_judge_that_bills_too_much_is_quarantined(tmp_path: Path) -> None:
 def test_an_account_that_is_refused_ends_the_judge(tmp_path: Path) -> None:
     with pytest.raises(ComposerError, match="judge:judge cannot be asked"):
         judged(tmp_path, lambda asked: Fault("error", 401))
+
+
+def test_a_changed_price_cap_asks_nothing_again(tmp_path: Path) -> None:
+    """Nor does a ledger whose keys still covered the cap."""
+    judged(tmp_path, lambda asked: None)
+    same, judge, held, server = judged(tmp_path, lambda asked: None, factor=2)
+    assert (same, judge.asked, judge.cached, server.requests) == (True, 0, 1, 0)
+    as_version_2(tmp_path / "ledger.db", settings=False)
+    same, judge, again, server = judged(tmp_path, lambda asked: None)
+    assert (same, judge.asked, judge.cached, server.requests) == (True, 0, 1, 0)
+    assert again.spent == held.spent > 0
+
+
+def test_what_was_lost_under_an_older_key_is_fetched(tmp_path: Path) -> None:
+    judged(tmp_path, lambda asked: Fault("reset", billed=False), generation_endpoint=False)
+    as_version_2(tmp_path / "ledger.db", settings=False)
+    same, judge, held, server = judged(tmp_path, lambda asked: None)
+    assert (same, judge.asked, held.spent) == (True, 1, server.billed)
+    with Ledger(tmp_path / "ledger.db") as ledger:
+        keys = {row["key"] for row in ledger.rows("judge:judge", "semantic")}
+    assert len(keys) == 1  # it went on under the older key, and not under a second one

@@ -39,7 +39,7 @@ def test_near_duplicates_are_found_and_others_are_not():
     assert {r["pair_id"] for r in strict} == {"p3", "p7"}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.text("abc ", max_size=12), max_size=12))
 def test_reported_similarities_are_exact(texts):
     pairs = [(f"p{i:02}", "s", shingles_of(text, "")) for i, text in enumerate(texts)]

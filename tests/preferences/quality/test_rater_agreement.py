@@ -13,7 +13,7 @@ from composer_pipeline.preferences.quality.noise_floor import noise_floor
 from composer_pipeline.preferences.quality.rater_agreement import agreement_matrix, nominal_alpha
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(
         st.lists(st.one_of(st.none(), st.integers(0, 4)), min_size=4, max_size=4),

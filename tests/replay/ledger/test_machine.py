@@ -21,25 +21,35 @@ from composer_pipeline.money import Pico
 from composer_pipeline.replay.ledger import rules
 from composer_pipeline.replay.ledger.ledger import AttemptClosed, Call, Ledger, NotQuiescent, Reply
 from composer_pipeline.replay.ledger.process_identity import retire
-from composer_pipeline.replay.ledger.values import Bill, CacheHit
+from composer_pipeline.replay.ledger.values import Asked, Bill, CacheHit
 
 pytestmark = pytest.mark.slow
 
-#: Kinds of keys: the worst case belongs to the bytes, and so to the key; so does the run,
-#: whose provider key pays.
+#: Kinds of questions: the worst case belongs to the bytes; the run, whose provider key pays,
+#: to the question.
 AMOUNT = {"a": 7, "b": 20, "c": 33}
 RUN = {"a": "run:1", "b": "run:1", "c": "run:2"}
 SCOPES = ["run:1", "run:2", "global", "teacher:x", "teacher:y", "day:2026-11-16"]
 OPEN = ("reserved", "sent")
-#: kind, whether to repeat an answered key, teacher, headroom, send, share of the worst case
+#: A question is asked under one of two price caps; what it can cost more under the second.
+CAPS = {"A": 0, "B": 5}
+#: kind, price cap, how long the provider keeps lost bytes, whether to repeat an answered key,
+#: teacher, headroom, send, share of the worst case
 ASKED = st.tuples(
     st.sampled_from("abc"),
+    st.sampled_from("AB"),
+    st.sampled_from([3600, 3600, 0]),
     st.sampled_from([False, False, False, True]),
     st.sampled_from("xy"),
     st.sampled_from([0, 0, 15]),
     st.sampled_from([True, True, False]),
     st.integers(0, 100),
 )
+
+
+def keys_of(question: str) -> tuple[str, ...]:
+    """Its key, and those that it had while they covered the cap: the digests of its bytes."""
+    return (question, *(f"{question}{cap}" for cap in CAPS))
 
 
 class Machine(RuleBasedStateMachine):
@@ -123,33 +133,78 @@ class Machine(RuleBasedStateMachine):
         for one in asked:
             self.reserve_one(data, *one)
 
+    def answered(self, question: str) -> str:
+        return next((self.replies[key] for key in keys_of(question) if key in self.replies), "")
+
     def reserve_one(
+        self, data: st.DataObject, kind: str, cap: str, kept: int, repeat: bool, *rest: Any
+    ) -> None:
+        if self.answered(f"{kind}{self.serial[kind]}") and not repeat:
+            self.serial[kind] += 1
+        question = f"{kind}{self.serial[kind]}"
+        asked = Asked(question, question + cap, cap, keys_of(question), kept)
+        self.reserve_asked(data, asked, *rest)
+
+    @rule(data=st.data(), kind=st.sampled_from("abc"), cap=st.sampled_from("AB"))
+    def an_older_version_lost_it(self, data: st.DataObject, kind: str, cap: str) -> None:
+        """As a migration finds it: under a key of the exact bytes, and without a cap."""
+        self.serial[kind] += 1
+        digest = f"{kind}{self.serial[kind]}{cap}"
+        before = set(self.attempts)
+        self.reserve_asked(data, Asked(digest), "x", 0, True, 50)
+        for number in set(self.attempts) - before:
+            self.any_ledger(data).do(rules.mark_unknown(number, "reset"))
+            self.attempts[number]["state"] = "unknown"
+
+    @rule(data=st.data(), kind=st.sampled_from("abc"), shares=st.permutations([20, 80]))
+    def lose_under_both_caps(self, data: st.DataObject, kind: str, shares: list[int]) -> None:
+        self.serial[kind] += 1
+        question = f"{kind}{self.serial[kind]}"
+        for cap, share in zip("AB", shares, strict=True):
+            before = set(self.attempts)
+            asked = Asked(question, question + cap, cap, keys_of(question))
+            self.reserve_asked(data, asked, "y", 0, True, share)
+            for number in set(self.attempts) - before:
+                self.any_ledger(data).do(rules.mark_unknown(number, "reset"))
+                self.attempts[number]["state"] = "unknown"
+
+    def told_other_bytes(self, asked: Asked) -> tuple[str, str] | None:
+        """Return (key, digest) to go on with; ``None`` where those of the call are right."""
+        lost = [
+            (a["key"], a["digest"])
+            for a in self.attempts.values()
+            if a["key"] in asked.keys and a["state"] in ("unknown", "swept", "done")
+        ]
+        if (asked.key, asked.digest) in lost:
+            return None
+        if mine := [one for one in lost if one[1] == asked.digest]:
+            return mine[-1]
+        if lost and asked.kept_s:
+            return lost[-1]
+        return (asked.keys[0], "") if asked.keys and asked.key != asked.keys[0] else None
+
+    def reserve_asked(
         self,
         data: st.DataObject,
-        kind: str,
-        repeat: bool,
+        asked: Asked,
         teacher: str,
         headroom: int,
         send: bool,
         share: int,
     ) -> None:
-        if f"{kind}{self.serial[kind]}" in self.replies and not repeat:
-            self.serial[kind] += 1
-        self.reserve_key(data, f"{kind}{self.serial[kind]}", teacher, headroom, send, share)
-
-    def reserve_key(
-        self, data: st.DataObject, key: str, teacher: str, headroom: int, send: bool, share: int
-    ) -> None:
         ledger = self.any_ledger(data)
-        amount, run = AMOUNT[key[0]], RUN[key[0]]
+        digest = asked.digest or asked.key
+        amount, run = AMOUNT[digest[0]] + CAPS[digest[-1]], RUN[digest[0]]
         scopes = [run, f"teacher:{teacher}", "global", "day:2026-11-16"]
-        call = Call(key, teacher, "session", "2026-11-16", {})
+        call = Call(digest[:-1], teacher, "session", "2026-11-16", {})
         got = ledger.do(
-            rules.reserve(key, Pico(amount), scopes, call, headroom=Pico(headroom), send=send)
+            rules.reserve(asked, Pico(amount), scopes, call, headroom=Pico(headroom), send=send)
         )
-        holders = [a for a in self.attempts.values() if a["key"] == key and a["state"] in OPEN]
-        if key in self.replies:
-            assert (got.kind, got.outcome) == ("cached", self.replies[key])
+        keys = asked.keys or (asked.key,)
+        holders = [a for a in self.attempts.values() if a["key"] in keys and a["state"] in OPEN]
+        if outcome := self.answered(digest[:-1]):
+            assert (got.kind, got.outcome) == ("cached", outcome)
+            assert self.replies[got.key] == outcome
             return
         if teacher in self.quarantined:
             assert got.kind == "quarantined"
@@ -159,6 +214,11 @@ class Machine(RuleBasedStateMachine):
             return
         for holder in holders:
             self.adopt(holder["owner"])
+        if told := self.told_other_bytes(asked):
+            assert (got.kind, got.key, got.digest) == ("resume", *told)
+            again = Asked(told[0], told[1], got.cap, asked.keys, asked.kept_s)
+            self.reserve_asked(data, again, teacher, headroom, send, share)
+            return
         for scope in scopes:
             ceiling = self.ceilings[scope]
             spent, reserved, unknown = self.sums(scope)
@@ -169,7 +229,8 @@ class Machine(RuleBasedStateMachine):
             return
         assert got.kind == "reserved"
         self.attempts[got.attempt] = {
-            "key": key,
+            "key": asked.key,
+            "digest": digest,
             "state": "sent" if send else "reserved",
             "reserve": amount,
             "cost": None,
@@ -224,36 +285,39 @@ class Machine(RuleBasedStateMachine):
         return [
             i
             for i, a in self.attempts.items()
-            if a["state"] == "unknown" and not a["generation"] and a["key"] not in self.replies
+            if a["state"] == "unknown"
+            and not a["generation"]
+            and not self.answered(a["digest"][:-1])
         ]
 
     @precondition(lambda self: self.recoverable())
-    @rule(data=st.data(), told=st.booleans())
-    def recover(self, data: st.DataObject, told: bool) -> None:
-        """Ask again; the provider's cache answers, and names what it billed."""
+    @rule(data=st.data(), cap=st.sampled_from("AB"), kept=st.booleans(), told=st.booleans())
+    def recover(self, data: st.DataObject, cap: str, kept: bool, told: bool) -> None:
+        """Ask again, under any cap; the provider's cache answers, and names what it billed.
+
+        It answers with what the very same bytes have bought.
+        """
         lost = self.attempts[data.draw(st.sampled_from(self.recoverable()))]
-        key, before = lost["key"], set(self.attempts)
-        self.reserve_key(data, key, "x", 0, True, 0)
+        question, before = lost["digest"][:-1], set(self.attempts)
+        asked = Asked(question, question + cap, cap, keys_of(question), 3600 if kept else 0)
+        self.reserve_asked(data, asked, "x", 0, True, 0)
         if not set(self.attempts) - before:
             return
         (number,) = set(self.attempts) - before
         attempt = self.attempts[number]
-        sources = [
+        same = [
             a
             for a in self.attempts.values()
-            if a["key"] == key and a["state"] == "unknown" and not a["generation"]
+            if a["digest"] == attempt["digest"] and a is not attempt and not a["generation"]
         ]
+        sources = [a for a in same if a["state"] == "unknown"]
         source = f"source-of-{number}"
-        price = Pico(sources[0]["truth"]) if told else None
+        price = Pico(sources[0]["truth"] if sources else 3) if told else None
         reply = Reply(200, number.encode(), f"hit-{number}", 1.0)
         assert self.any_ledger(data).do(rules.settle(number, CacheHit(source, price), reply))
         attempt |= {"state": "done", "cost": 0, "truth": 0}
-        swept = [
-            a
-            for a in self.attempts.values()
-            if a["key"] == key and a["state"] == "swept" and not a["generation"]
-        ]
-        if swept:  # it may be what the sweep charged: only the next sweep can tell
+        swept = [a for a in same if a["state"] == "swept"]
+        if swept or not sources:  # what the sweep charged: only the next sweep can tell
             self.store(attempt["key"], "billed")
             return
         sources[0]["generation"] = source
@@ -383,6 +447,9 @@ class Machine(RuleBasedStateMachine):
         claims = self.ledgers[2]._store.read("SELECT key, attempt FROM claim")[1]
         flying = [(a["key"], i) for i, a in self.attempts.items() if a["state"] in OPEN]
         assert sorted(claims) == sorted(flying)
+        # Whatever the cap and whichever key: nobody else asks the same meanwhile.
+        questions = [a["digest"][:-1] for a in self.attempts.values() if a["state"] in OPEN]
+        assert len(questions) == len(set(questions))
 
 
 def test_any_order_of_operations(target: str | Path, tmp_path: Path) -> None:
@@ -405,7 +472,6 @@ def test_any_order_of_operations(target: str | Path, tmp_path: Path) -> None:
         settings=settings(
             max_examples=examples,
             stateful_step_count=steps,
-            deadline=None,
             derandomize=True,
             suppress_health_check=list(HealthCheck),
         ),

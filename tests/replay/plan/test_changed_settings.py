@@ -15,7 +15,7 @@ from composer_pipeline.replay.engine.run import replay
 from composer_pipeline.replay.ledger import ledger_target
 from composer_pipeline.replay.plan.changed_settings import MESSAGES, UNRECORDED, changes
 from composer_pipeline.replay.plan.plan import Plan, plan
-from composer_pipeline.replay.provider.client import serialise, settings_sent
+from composer_pipeline.replay.provider.request import serialise, settings_sent
 from composer_pipeline.replay.teachers import Provider, Teacher, TeacherSet
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 
@@ -42,31 +42,34 @@ def bought(lake: Lake, teacher_set: TeacherSet, serve: Serve) -> TeacherSet:
     return teacher_set
 
 
-def test_a_changed_cap_or_limit_is_named_for_its_teacher_alone(
-    lake: Lake, bought: TeacherSet
-) -> None:
+def test_a_changed_limit_is_named_for_its_teacher_alone(lake: Lake, bought: TeacherSet) -> None:
     same = plan(lake, bought, teachers=NAMES)
     assert same.calls == 0
     assert all(part.answered_before == 0 for part in same.by_teacher.values())
     assert "new calls" not in notes_of(same)
 
     old = bought.select(["careful"])[0]
-    dearer = changed(
-        bought, max_price={"prompt": "3.5", "completion": str(old.max_price.completion)}
-    )
-    found = plan(lake, dearer, teachers=NAMES)
+    found = plan(lake, changed(bought, max_tokens=777), teachers=NAMES)
     part = found.by_teacher["careful"]
-    cap = old.max_price.prompt
-    was = int(cap) if cap == int(cap) else float(cap)
     assert (part.calls, part.cached, part.answered_before) == (12, 0, 12)
-    assert part.changed == {f"max_price.prompt {was} -> 3.5": 12}
+    assert part.changed == {f"max_tokens {old.max_tokens} -> 777": 12}
     assert found.by_teacher["steady"].answered_before == 0
     assert found.to_dict()["by_teacher"]["careful"]["changed"] == part.changed
     assert "careful: 12 of 12 calls were answered" in notes_of(found)
-    assert f"max_price.prompt {was} -> 3.5" in notes_of(found)
+    assert f"max_tokens {old.max_tokens} -> 777" in notes_of(found)
 
-    longer = plan(lake, changed(bought, max_tokens=777), teachers=NAMES)
-    assert longer.by_teacher["careful"].changed == {f"max_tokens {old.max_tokens} -> 777": 12}
+
+def test_a_changed_price_cap_makes_no_call_new(lake: Lake, bought: TeacherSet) -> None:
+    dearer = changed(bought, max_price={"prompt": "3.5", "completion": "7"})
+    part = plan(lake, dearer, teachers=NAMES).by_teacher["careful"]
+    assert (part.calls, part.cached, part.measured_replies) == (0, 12, 12)
+    before = plan(lake, bought, teachers=NAMES).by_teacher["careful"]
+    assert part.bytes_per_token == pytest.approx(before.bytes_per_token, rel=0.01)
+    # Nor is it a reason where another setting is.
+    both = changed(dearer, max_tokens=777)
+    old = bought.select(["careful"])[0]
+    found = plan(lake, both, teachers=NAMES).by_teacher["careful"]
+    assert found.changed == {f"max_tokens {old.max_tokens} -> 777": 12}
 
 
 def test_each_teacher_has_its_own_reason(lake: Lake, bought: TeacherSet) -> None:
@@ -119,6 +122,9 @@ def test_what_differs() -> None:
     # A ledger's oldest rows list the tools themselves, and a rebuilt one may not know them.
     assert changes(now | {"toolset": None}, now) == (MESSAGES,)
     assert changes(now | {"settings": {}}, now) == ("max_tokens unset -> 9",)
+    # Caps were recorded while they were part of the keys.
+    old = {"max_tokens": 8, "max_price.prompt": 1}
+    assert changes(now | {"settings": old}, now) == ("max_tokens 8 -> 9",)
 
 
 OTHER: dict[str, Any] = {
@@ -135,7 +141,7 @@ PROVIDER: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("api", ["openrouter", "openai"])
-def test_settings_change_exactly_where_the_body_does(api: str) -> None:
+def test_settings_change_exactly_where_the_key_does(api: str) -> None:
     base = {
         "name": "t", "family": "f", "model": "a/m", "licence": "MIT",
         "max_price": {"prompt": "1", "completion": "2"},
@@ -149,10 +155,13 @@ def test_settings_change_exactly_where_the_body_does(api: str) -> None:
     assert OTHER.keys() | base.keys() | {"price", "endpoint"} == set(Teacher.model_fields)
     assert PROVIDER.keys() == set(Provider.model_fields)
     first = Teacher.model_validate(base)
-    body = serialise(first, conversion, "s", api=api)
+    request = serialise(first, conversion, "s", api=api)
     for variant in variants:
         teacher = Teacher.model_validate(base | variant)
-        same_body = serialise(teacher, conversion, "s", api=api) == body
+        other = serialise(teacher, conversion, "s", api=api)
+        same_key = other.key("e") == request.key("e")
         same = settings_sent(teacher, "e", api=api) == settings_sent(first, "e", api=api)
-        assert same == same_body, variant
+        assert same == same_key, variant
+        only_the_cap = api == "openrouter" and "max_price" in variant
+        assert (other.body == request.body) == (same_key and not only_the_cap), variant
     assert settings_sent(first, "e", api=api) != settings_sent(first, "f", api=api)

@@ -11,13 +11,8 @@ from composer_pipeline.chat.messages import Conversion
 from composer_pipeline.chat.tool_schemas import tool_schemas
 from composer_pipeline.replay.engine.judgement import judge
 from composer_pipeline.replay.provider.bounds import anchor, anchored_tokens, worst_case
-from composer_pipeline.replay.provider.client import (
-    TokenPrice,
-    billed_cost,
-    classify,
-    request_key,
-    serialise,
-)
+from composer_pipeline.replay.provider.outcome import TokenPrice, billed_cost, classify
+from composer_pipeline.replay.provider.request import Request, serialise
 from composer_pipeline.replay.teachers import TeacherSet
 from tests.places import ROOT
 
@@ -114,8 +109,8 @@ def test_retry_after(value: str, low: float | None, high: float | None) -> None:
 def test_body_is_frozen_and_carries_the_terms() -> None:
     teacher = TeacherSet.load(DEMO).teachers[0]
     conversion = Conversion([{"role": "user", "content": "hi"}], [], {}, {}, "recorded")
-    body = serialise(teacher, conversion, "session-1")
-    assert body == serialise(teacher, conversion, "session-1")
+    body = serialise(teacher, conversion, "session-1").body
+    assert body == serialise(teacher, conversion, "session-1").body
     sent = json.loads(body)
     assert sent["provider"]["max_price"]["prompt"] == 0.3
     assert sent["provider"]["data_collection"] == "deny"
@@ -125,7 +120,7 @@ def test_body_is_frozen_and_carries_the_terms() -> None:
     assert "models" not in sent
     assert "session-1" not in body.decode()
     assert sent["session_id"].endswith("-careful")
-    assert request_key("loopback", body) != request_key("openrouter", body)
+    assert Request(body).key("loopback") != Request(body).key("openrouter")
 
 
 def test_worst_case_is_bytes_and_tokens_at_the_caps() -> None:
@@ -137,7 +132,7 @@ def test_worst_case_is_bytes_and_tokens_at_the_caps() -> None:
 
 def body_of(messages: list[dict[str, Any]], tools: Any = ()) -> bytes:
     teacher = TeacherSet.load(DEMO).teachers[0]
-    return serialise(teacher, Conversion(messages, list(tools), {}, {}, "recorded"), "s")
+    return serialise(teacher, Conversion(messages, list(tools), {}, {}, "recorded"), "s").body
 
 
 def test_a_longer_prompt_is_bounded_by_the_measured_one() -> None:
@@ -170,14 +165,14 @@ def test_cache_writes_are_in_the_worst_case() -> None:
     dear = teacher.model_copy(update={"cache_control": "1h"})
     assert worst_case(dear, b"x" * 1000) == 2 * 1000 * 300_000 + 1024 * 1_200_000
     conversion = Conversion([{"role": "user", "content": "hi"}], [], {}, {}, "recorded")
-    assert json.loads(serialise(dear, conversion, "s"))["cache_control"]["ttl"] == "1h"
-    assert "cache_control" not in json.loads(serialise(teacher, conversion, "s"))
+    assert json.loads(serialise(dear, conversion, "s").body)["cache_control"]["ttl"] == "1h"
+    assert "cache_control" not in json.loads(serialise(teacher, conversion, "s").body)
 
 
 def test_other_apis_get_their_own_fields_and_prices() -> None:
     teacher = TeacherSet.load(DEMO).teachers[0]
     conversion = Conversion([{"role": "user", "content": "hi"}], [], {}, {}, "recorded")
-    sent = json.loads(serialise(teacher, conversion, "s", api="openai"))
+    sent = json.loads(serialise(teacher, conversion, "s", api="openai").body)
     assert sent.keys() == {"model", "messages", "max_completion_tokens", "temperature"}
     usage = {"prompt_tokens": 1000, "completion_tokens": 10}
     raw = json.dumps({**GOOD, "usage": usage}).encode()

@@ -61,7 +61,7 @@ def encoded(reply: dict[str, Any], how: str) -> bytes:
     }[how]
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=1500)
 @given(STATUSES, ERRORS, COSTS, TOKENS, MESSAGES, REASONS, SOURCES, ENCODINGS, st.booleans())
 def test_what_may_have_been_billed_is_charged_and_what_was_answered_is_kept(
     status: int, error: Any, cost: Any, tokens: Any, message: Any, reason: Any,

@@ -192,7 +192,7 @@ def _session(script: Any) -> list[str]:
     return s.lines
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_repeated_lines_change_nothing(script: Any, data: st.DataObject) -> None:
     lines = _session(script)
@@ -204,7 +204,7 @@ def test_repeated_lines_change_nothing(script: Any, data: st.DataObject) -> None
     assert {**after, "bytes": 0, "lines": 0} == {**before, "bytes": 0, "lines": 0}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(cut=st.integers(0, 4000))
 def test_a_shorter_file_has_a_prefix_of_the_states(script: Any, cut: int) -> None:
     data = "\n".join(_session(script)).encode()

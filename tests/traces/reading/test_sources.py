@@ -268,7 +268,7 @@ _JSON = st.recursive(
         max_size=8,
     )
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_lines_are_read_without_a_crash(lines: list[bytes]) -> None:
     data = Rollout().data + b"\n".join(lines)
     _, stats, facts = analyse(data)

@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.replay.ledger.stores.store import Query, Session, Write
-from composer_pipeline.replay.ledger.stores.tables import VERSION, found_version, statements
+from composer_pipeline.replay.ledger.stores.tables import (
+    IN_FLIGHT,
+    VERSION,
+    check_idle,
+    found_version,
+    statements,
+)
 from composer_pipeline.replay.ledger.stores.url import without_password
 from composer_pipeline.replay.ledger.values import LedgerFull
 
@@ -75,6 +81,9 @@ class PostgresStore:
             self._db.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (SCHEMA,))
             self._db.execute(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}")
             version = self._version()
+            if version == 2:
+                ((now,),) = self._db.execute(f"SELECT {_NOW}")
+                check_idle(self.name, self._db.execute(IN_FLIGHT).fetchall(), now)
             if version != VERSION:
                 for statement in statements(version):
                     self._db.execute(_adapted(statement))

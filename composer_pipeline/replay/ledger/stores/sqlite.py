@@ -17,7 +17,13 @@ import msgspec
 
 from composer_pipeline.errors import ComposerError, InputError, StorageError
 from composer_pipeline.replay.ledger.stores.store import Query, Session, Write
-from composer_pipeline.replay.ledger.stores.tables import VERSION, found_version, statements
+from composer_pipeline.replay.ledger.stores.tables import (
+    IN_FLIGHT,
+    VERSION,
+    check_idle,
+    found_version,
+    statements,
+)
 from composer_pipeline.replay.ledger.values import LedgerFull
 
 #: How long a transaction waits for those of other processes.
@@ -74,6 +80,8 @@ class SqliteStore:
         """Create or migrate the tables; whoever comes second finds it done."""
         with self._begin():
             version = self._version()
+            if version == 2:
+                check_idle(self.name, self._db.execute(IN_FLIGHT), time.time_ns() // 1000)
             if version != VERSION:
                 for statement in statements(version):
                     self._db.execute(statement)

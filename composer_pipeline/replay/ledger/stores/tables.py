@@ -4,7 +4,10 @@ Belongs here: SQL that makes tables. Does not belong here: running it (``stores.
 ``stores.postgres``).
 """
 
+from collections.abc import Iterable
+
 from composer_pipeline.errors import InputError
+from composer_pipeline.replay.ledger.process_identity import STALE_S, lives
 
 
 def found_version(name: str, tables: set[str], stamp: str | None) -> int | None:
@@ -34,7 +37,7 @@ def found_version(name: str, tables: set[str], stamp: str | None) -> int | None:
     return int(stamp)
 
 
-VERSION = 2
+VERSION = 3
 
 
 #: Version 1 had no ``meta`` table. Its tables are those whose columns version 2 adds to.
@@ -55,7 +58,8 @@ CREATE TABLE attempt (
   id TEXT PRIMARY KEY, key TEXT NOT NULL, state TEXT NOT NULL, reserve BIGINT NOT NULL,
   cost BIGINT, scopes TEXT NOT NULL, owner TEXT NOT NULL, generation_id TEXT,
   detail TEXT NOT NULL DEFAULT '', raw BLOB, created_us BIGINT NOT NULL, ended_us BIGINT,
-  teacher TEXT NOT NULL DEFAULT '');
+  teacher TEXT NOT NULL DEFAULT '', digest TEXT NOT NULL DEFAULT '',
+  cap TEXT NOT NULL DEFAULT '');
 CREATE TABLE reply (
   key TEXT PRIMARY KEY, outcome TEXT NOT NULL, http_status BIGINT NOT NULL, body BLOB NOT NULL,
   cost BIGINT, generation_id TEXT, latency_ms DOUBLE PRECISION NOT NULL,
@@ -82,6 +86,12 @@ CREATE INDEX event_time ON event (at_us);
 """
 
 
+_INDEX_OF_3 = """
+CREATE INDEX attempt_digest ON attempt (digest) WHERE detail <> '';
+"""
+
+
+#: Up to version 2 the key of a call was the digest of its exact bytes.
 MIGRATIONS = {
     1: """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -92,14 +102,48 @@ DROP INDEX IF EXISTS attempt_key;
 DROP INDEX IF EXISTS attempt_state;
 UPDATE attempt SET detail = 'unknown' WHERE state = 'unknown' AND detail = '';
 """
-    + _NEW_IN_2
+    + _NEW_IN_2,
+    2: """
+ALTER TABLE attempt ADD COLUMN digest TEXT NOT NULL DEFAULT '';
+ALTER TABLE attempt ADD COLUMN cap TEXT NOT NULL DEFAULT '';
+UPDATE attempt SET digest = key;
+"""
+    + _INDEX_OF_3,
 }
+
+
+#: Who has calls in flight, and the heartbeat of each; in a ledger of version 2.
+IN_FLIGHT = """
+SELECT DISTINCT attempt.owner, coalesce(owner.beat_us, 0)
+FROM attempt LEFT JOIN owner ON owner.id = attempt.owner
+WHERE attempt.state IN ('reserved', 'sent')
+"""
+
+
+def check_idle(name: str, in_flight: Iterable[tuple[str, int]], now_us: int) -> None:
+    """See that nobody who lives has calls in flight: an older program could not settle them.
+
+    Args:
+        name: the ledger, for the message.
+        in_flight: the rows of :data:`IN_FLIGHT`.
+        now_us: microseconds since 1970 by the clock of the heartbeats.
+
+    Raises:
+        InputError: somebody has.
+    """
+    for owner, beat_us in in_flight:
+        here = lives(owner)
+        if here or (here is None and now_us - beat_us <= STALE_S * 1_000_000):
+            raise InputError(
+                f"ledger {name} is in use by an older composer-pipeline that has calls in flight;"
+                " let its run end, then start this one again"
+            )
 
 
 def statements(version: int | None) -> list[str]:
     """Return the statements that lead from a version (``None``: nothing there) to this one."""
     if version is None:
-        text = TABLES + _NEW_IN_2
+        text = TABLES + _NEW_IN_2 + _INDEX_OF_3
     else:
         text = "".join(MIGRATIONS[step] for step in range(version, VERSION))
     stamp = (

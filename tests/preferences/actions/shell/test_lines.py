@@ -22,7 +22,7 @@ _atoms = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(st.lists(_atoms, min_size=1, max_size=9), st.sampled_from([" ", "  ", ""]))
 def test_the_short_cut_reads_what_the_grammar_reads(atoms, blank):
     line = (" " + blank).join(atoms) if blank else " ".join(atoms)

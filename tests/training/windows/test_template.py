@@ -20,10 +20,8 @@ from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import Data
 from composer_pipeline.training.windows import ChatTemplate, Dropped, Windows, action_message
 from composer_pipeline.training.windows.template import _probes, _words
-from tests.fixtures.sessions import corpus, unpacked
 
-__all__ = ["corpus", "unpacked"]
-
+pytestmark = pytest.mark.slow
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 #: Families of which at least nine rows in ten are kept.
 KEPT = ("qwen", "llama", "glm", "gptoss", "gemma4", "nemotron")
@@ -66,9 +64,8 @@ def rows_of(folder, lake, most):
     rows = []
     for day in lake.days("states"):
         states = list(load_states(lake, days=[day]))
-        tools = Toolsets(lake, states)
-        for state in states:
-            rows.append((state, tools.of(state).tools))
+        known = Toolsets(lake, states)
+        rows += [(state, known.of(state).tools) for state in states]
     random.Random(7).shuffle(rows)
     made = []
     for state, tools in rows[:most]:
@@ -79,7 +76,7 @@ def rows_of(folder, lake, most):
 
 @pytest.fixture(scope="module")
 def sample_rows(tmp_path_factory):
-    return rows_of(sample_sessions_dir(), Lake(tmp_path_factory.mktemp("lake")), 24)
+    return rows_of(sample_sessions_dir(), Lake(tmp_path_factory.mktemp("lake")), 12)
 
 
 @pytest.fixture(scope="module")
@@ -89,12 +86,13 @@ def corpus_rows(unpacked, tmp_path_factory):
     chosen = tmp_path_factory.mktemp("few")
     for path in small:
         (chosen / path.name).write_bytes(path.read_bytes())
-    return rows_of(chosen, Lake(tmp_path_factory.mktemp("lake")), 24)
+    return rows_of(chosen, Lake(tmp_path_factory.mktemp("lake")), 12)
 
 
 def kept(tokenizer, rows):
     """Render every row and return how many are kept, and why the others are not."""
-    windows, count = Windows(tokenizer, LIMITS), Counter()
+    windows = Windows(tokenizer, LIMITS)
+    count: Counter[str] = Counter()
     for row, action in rows:
         prompt = Prompt(windows, row)
         try:
@@ -111,9 +109,7 @@ def kept(tokenizer, rows):
 
 
 @pytest.mark.parametrize("name", shipped())
-@pytest.mark.parametrize(
-    "source", ["sample_rows", pytest.param("corpus_rows", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("source", ["sample_rows", "corpus_rows"])
 def test_shipped_templates_keep_their_rows(name, source, with_template, request):
     rows = request.getfixturevalue(source)
     tokenizer = with_template(shipped()[name])

@@ -48,12 +48,6 @@ def test_a_line_on_which_an_earlier_version_went_on_is_skipped(tmp_path):
     assert list(events.read(path)) == [STEP]
 
 
-def test_numbers_that_were_not_finite_are_not_read_as_numbers(tmp_path):
-    path = tmp_path / METRICS
-    path.write_text(events.line({**STEP, "dpo_loss": float("nan"), "dpo_active": 2}) + "\n")
-    assert read_steps(tmp_path) == {(0, 1): {"dpo_active": 2.0}}
-
-
 def test_a_full_disk_leaves_whole_lines(small_disk):
     path = small_disk / METRICS
     wide = {**STEP, "text": "x" * 100_000}

@@ -7,7 +7,13 @@ Does not belong here: where texts come from or where they go.
 from composer_pipeline.redaction.explain import Explanation, explain_file
 from composer_pipeline.redaction.finders.people import user_names
 from composer_pipeline.redaction.second_net import second_opinion
-from composer_pipeline.redaction.text import find_secrets, redact_json, redact_text, redact_value
+from composer_pipeline.redaction.text import (
+    find_secrets,
+    json_redactor,
+    redact_json,
+    redact_text,
+    redact_value,
+)
 from composer_pipeline.redaction.user_rules import (
     REDACTION_VERSION,
     RedactionRules,
@@ -21,6 +27,7 @@ __all__ = [
     "RedactionRules",
     "explain_file",
     "find_secrets",
+    "json_redactor",
     "redact_json",
     "redact_text",
     "redact_value",

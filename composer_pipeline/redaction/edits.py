@@ -10,11 +10,13 @@ redact``); counting costs nothing more.
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 #: Kinds that are no secret but say who or where somebody is: their placeholder is the kind.
 PERSONAL = frozenset(("EMAIL", "HOST", "ACCOUNT", "NAME"))
+#: How many encodings deep texts are read.
+MAX_DEPTH = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,3 +154,9 @@ class Ledger:
                 edits.append(Edit(item.start, item.end, new, self.rule))
                 done = item.end
         return self.replace(text, edits)
+
+
+#: A rule's function: a text and the ledger of this redaction to the text redacted.
+Rule = Callable[[str, Ledger], str]
+#: A rule by its id.
+Row = tuple[str, Rule]

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
-from composer_pipeline.redaction.edits import PERSONAL, Edit, Found, Ledger, Trace
+from composer_pipeline.redaction.edits import Found, Ledger, Row, Rule
 from composer_pipeline.redaction.finders.assignments import (
     ASSIGNMENT_GATE,
     ASSIGNMENT_LITERALS,
@@ -25,6 +25,7 @@ from composer_pipeline.redaction.finders.people import (
     EMAIL_KEPT,
     HOME_GATES,
     HOMES,
+    NAME_LETTERS,
     OWNER_GATE,
     PROMPT_GATE,
     SERVICE_USERS,
@@ -49,26 +50,22 @@ from composer_pipeline.redaction.literals import (
     is_given_secret,
     is_literal_secret,
 )
-from composer_pipeline.redaction.prefilter import Gate, dump_value, searcher
+from composer_pipeline.redaction.prefilter import Gate, searcher
+from composer_pipeline.redaction.readings import decoded, encoded, joined
 from composer_pipeline.redaction.second_net import second_opinion
 from composer_pipeline.redaction.tables import patterns as kinds
 from composer_pipeline.redaction.tables.contexts import CONTEXTS, Context
 from composer_pipeline.redaction.tables.programs import PROGRAMS
 from composer_pipeline.redaction.user_rules import RedactionRules
-from composer_pipeline.redaction.views.base64_runs import BASE64_GATE, decoded_runs
-from composer_pipeline.redaction.views.escapes import VIEWS, Decoded, View, windows
+from composer_pipeline.redaction.views.base64_runs import BASE64_GATE
+from composer_pipeline.redaction.views.escapes import VIEWS
 from composer_pipeline.redaction.views.line_breaks import BREAK, BROKEN, MANY_LINES, joined_end
 
-#: A rule's function: a text and the ledger of this redaction to the text redacted.
-Rule = Callable[[str, Ledger], str]
-#: A rule by its id.
-Row = tuple[str, Rule]
 Finder = Callable[[str], Iterable[Found]]
 
 #: Rules that also judge values by their keys.
 KEYED = frozenset(("assigned", "account", "keyed"))
 _MAX_PASSES = 8
-MAX_DEPTH = 3
 
 
 class Rules:
@@ -83,10 +80,12 @@ class Rules:
         self._allow = frozenset(rules.allow)
         self._allow_patterns = [re.compile(text) for text in rules.allow_patterns]
         self._names = tuple(rules.names)
+        self.name_letters = NAME_LETTERS.union(*self._names)
         self._off = frozenset(off)
         self._rules: list[Row] = []
         self._gates: list[Gate] = []
         self._always: list[int] = []
+        self._users: dict[frozenset[str], list[tuple[bytes, Row]]] = {}
         for extra in rules.patterns:
             pattern = partial(self._pattern, extra.kind, re.compile(extra.pattern))
             self._add(f"file/{extra.kind}", (extra.literal,) if extra.literal else (), pattern)
@@ -94,7 +93,7 @@ class Rules:
         for kind, hints, body in kinds.SHAPES:
             shape = partial(self._shape, kind, hints, kinds.compile_kind(body))
             self._add(f"shape/{kind}", hints, shape, kinds.SHAPE_GATES.get(kind, ""))
-        self._add("view/base64", ("",), self._encoded, BASE64_GATE)
+        self._add("view/base64", ("",), partial(encoded, self), BASE64_GATE)
         for row in CONTEXTS:
             context = partial(self._context, row, kinds.compile_kind(row.pattern))
             self._add(f"context/{row.name}", row.literals, context, row.gate)
@@ -140,7 +139,7 @@ class Rules:
     def _add_views(self, *, first: bool) -> None:
         for view in VIEWS:
             if view.first == first:
-                run = partial(self._joined if view.joins else self._view, view)
+                run = partial(joined if view.joins else decoded, self, view)
                 self._add(f"view/{view.name}", view.literals, run, view.gate)
 
     @property
@@ -155,12 +154,18 @@ class Rules:
             source: the JSON of a text or a value.
             names: user names of this text.
         """
-        found = self._search(source)
-        found.update(self._always)
-        chosen = [self._rules[number] for number in sorted(found)]
-        for name in {*names, *self._names}:
-            if len(name) > 2 and is_personal(name) and name.encode() in source:
-                chosen.append(("user", partial(self._user, name)))
+        numbers = self._search(source)
+        if self._always:
+            numbers.update(self._always)
+        chosen = [self._rules[number] for number in sorted(numbers)] if numbers else []
+        users = self._users.get(key := frozenset(names))
+        if users is None:
+            users = self._users[key] = [
+                (name.encode("utf-8", "replace"), ("user", partial(self._user, name)))
+                for name in sorted({*names, *self._names})
+                if len(name) > 2 and is_personal(name) and not self.allowed(name)
+            ]
+        chosen += [row for name, row in users if name in source]
         return chosen
 
     def settle(self, text: str, active: list[Row], ledger: Ledger) -> str:
@@ -201,11 +206,12 @@ class Rules:
             return value
         return value if "${" in value else ledger.placeholder("ASSIGNED", value)
 
-    def _allowed(self, value: str) -> bool:
+    def allowed(self, value: str) -> bool:
+        """Say whether the user's file lets a value stay."""
         return value in self._allow or any(p.fullmatch(value) for p in self._allow_patterns)
 
     def _kept(self, value: str) -> bool:
-        return _REPLACED.search(value) is not None or self._allowed(value)
+        return _REPLACED.search(value) is not None or self.allowed(value)
 
     def _finder(self, find: Finder, text: str, ledger: Ledger) -> str:
         found = [f for f in find(text) if not self._kept(text[f.start : f.end])]
@@ -230,7 +236,7 @@ class Rules:
     def _whole(self, kind: str, pattern: re.Pattern[str], text: str) -> Iterator[Found]:
         for match in pattern.finditer(text):
             value = match[0]
-            if EXAMPLE.search(value) or self._allowed(value):
+            if EXAMPLE.search(value) or self.allowed(value):
                 continue
             if kind == "PRIVATE_KEY" and not holds_key(value):
                 continue
@@ -246,65 +252,9 @@ class Rules:
             while start > done and at - start < 12 and text[start - 1].isalnum():
                 start -= 1
             end = joined_end(pattern, text, start) if start >= done else 0
-            if end and not self._allowed(text[start:end]):
+            if end and not self.allowed(text[start:end]):
                 yield Found(start, end, kind, BREAK.sub("", text[start:end]))
                 done = end
-
-    def _encoded(self, text: str, ledger: Ledger) -> str:
-        """Replace base64 that holds a secret."""
-        if ledger.depth >= MAX_DEPTH:
-            return text
-        found = []
-        for start, end, plain in decoded_runs(text):
-            inner = Ledger(depth=ledger.depth + 1, names=ledger.names)
-            self.settle(plain, self.active(dump_value(plain), ()), inner)
-            if inner.counts and not self._allowed(text[start:end]):
-                kind = next((k for k in inner.counts if k not in _NOT_ALONE), "ENCODED")
-                found.append(Found(start, end, kind))
-        return ledger.put(text, found)
-
-    def _joined(self, view: View, text: str, ledger: Ledger) -> str:
-        """Replace what is found where lines are joined, and goes over a break."""
-        escapes = list(view.escapes(text)) if ledger.depth < MAX_DEPTH else []
-        edits: list[Edit] = []
-        for start, end, breaks in windows(text, escapes):
-            for edit in self._inner(Decoded(text[start:end], breaks), ledger, over=True):
-                if not edits or start + edit.start >= edits[-1].end:
-                    edits.append(Edit(start + edit.start, start + edit.end, edit.new, edit.rule))
-                    kinds_of = _PLACEHOLDER.findall(edit.new) or ["USER"]
-                    ledger.counts.update(kinds_of)
-                    ledger.placeholders += len(kinds_of)
-        return ledger.replace(text, edits)
-
-    def _view(self, view: View, text: str, ledger: Ledger) -> str:
-        """Replace what is found in another reading of the text."""
-        escapes = list(view.escapes(text)) if ledger.depth < MAX_DEPTH else []
-        if not escapes:
-            return text
-        merged: list[Edit] = []
-        for edit in self._inner(Decoded(text, escapes), ledger, over=False):
-            if merged and edit.start < merged[-1].end:  # two in one escape
-                last = merged.pop()
-                edit = Edit(last.start, max(edit.end, last.end), last.new + edit.new, edit.rule)
-            merged.append(edit)
-        return ledger.replace(text, merged)
-
-    def _inner(self, decoded: Decoded, ledger: Ledger, *, over: bool) -> Iterator[Edit]:
-        """Yield what is replaced in a decoded text, at its place in the source.
-
-        With ``over`` only what an escape is a part of; else it is counted here.
-        """
-        trace = Trace(len(decoded.text))
-        inner = Ledger(trace, ledger.depth + 1, ledger.names)
-        active = self.active(dump_value(decoded.text), ledger.names)
-        self.settle(decoded.text, [row for row in active if row[0] != ledger.rule], inner)
-        if not over:
-            ledger.counts.update(inner.counts)
-            ledger.placeholders += inner.placeholders
-        for edit in trace.edits():
-            start, end = decoded.source(edit.start, edit.end)
-            if not over or end - start != edit.end - edit.start:
-                yield Edit(start, end, edit.new, f"{ledger.rule}/{edit.rule}")
 
     def _context(self, row: Context, pattern: re.Pattern[str], text: str, ledger: Ledger) -> str:
         found = []
@@ -329,7 +279,7 @@ class Rules:
     def _assigned(self, text: str, ledger: Ledger) -> str:
         found = find_assignments(text)
         return ledger.put(
-            text, (Found(a, b, "ASSIGNED") for a, b in found if not self._allowed(text[a:b]))
+            text, (Found(a, b, "ASSIGNED") for a, b in found if not self.allowed(text[a:b]))
         )
 
     # -- accounts, addresses, hosts ------------------------------------------------
@@ -348,7 +298,7 @@ class Rules:
         return value if self._public_account(value) else ledger.placeholder("ACCOUNT", value)
 
     def _public_account(self, value: str) -> bool:
-        return kinds.EXAMPLE_ACCOUNT.fullmatch(value) is not None or self._allowed(value)
+        return kinds.EXAMPLE_ACCOUNT.fullmatch(value) is not None or self.allowed(value)
 
     def _email(self, text: str, ledger: Ledger) -> str:
         found = []
@@ -358,7 +308,7 @@ class Rules:
             start = local_start(text, at) if domain else at
             if domain and start < at:
                 address = text[start : domain.end()]
-                if not EMAIL_KEPT.search(address) and not self._allowed(address):
+                if not EMAIL_KEPT.search(address) and not self.allowed(address):
                     found.append(Found(start, domain.end(), "EMAIL"))
             at = text.find("@", at + 1)
         return ledger.put(text, found)
@@ -370,7 +320,7 @@ class Rules:
             if user and is_personal(user) and user not in SERVICE_USERS | self._allow:
                 found.append(Found(*match.span("user"), "USER"))
             host = match["host"]
-            if not kinds.PUBLIC_HOST.fullmatch(host) and not self._allowed(host):
+            if not kinds.PUBLIC_HOST.fullmatch(host) and not self.allowed(host):
                 found.append(Found(*match.span("host"), "HOST"))
         return ledger.put(text, found)
 
@@ -378,24 +328,26 @@ class Rules:
         return self._named_host(kinds.MACHINE, text, ledger)
 
     def _named_host(self, pattern: re.Pattern[str], text: str, ledger: Ledger) -> str:
-        hosts = (m for m in pattern.finditer(text) if not self._allowed(m[0]))
+        hosts = (m for m in pattern.finditer(text) if not self.allowed(m[0]))
         return ledger.put(text, (Found(*m.span(), "HOST") for m in hosts))
 
     # -- persons -------------------------------------------------------------------
 
     def _home(self, literal: str, pattern: re.Pattern[str], text: str, ledger: Ledger) -> str:
         names = self._personal(pattern, text)
-        certain = set()
-        for name in names if literal in ("/home/", "/users/") else ():
-            prefix = literal if literal == "/home/" else "/Users/"
-            if count := text.count(f"{prefix}{name}/"):
-                certain.add(name)
-                if ledger.trace is None:
-                    # Most of them by a plain replacement, which is far faster than a pattern.
-                    text = text.replace(f"{prefix}{name}/", f"{prefix}user/")
-                    ledger.counts["HOME"] += count
-        if not names or not self._personal(pattern, text):
+        if not names:
             return text
+        certain = set()
+        if prefix := _PLAIN_HOMES.get(literal):
+            for name in names:
+                if count := text.count(f"{prefix}{name}/"):
+                    certain.add(name)
+                    if ledger.trace is None:
+                        # Most of them by a plain replacement, far faster than a pattern.
+                        text = text.replace(f"{prefix}{name}/", f"{prefix}user/")
+                        ledger.counts["HOME"] += count
+            if text.count(prefix) == text.count(f"{prefix}user/"):
+                return text
         found = []
         for match in pattern.finditer(text):
             name = match["name"]
@@ -405,22 +357,22 @@ class Rules:
 
     def _personal(self, pattern: re.Pattern[str], text: str) -> set[str]:
         found = set(pattern.findall(text))
-        return {name for name in found if is_personal(name) and not self._allowed(name)}
+        return {name for name in found if is_personal(name) and not self.allowed(name)}
 
     def _user(self, name: str, text: str, ledger: Ledger) -> str:
-        if name not in text or self._allowed(name):
+        if name not in text:
             return text
-
         known = (m for m in re.finditer(re.escape(name), text) if names_a_user(m))
         return ledger.put(text, (Found(*m.span(), "USER") for m in known))
 
 
+_PLAIN_HOMES = {"/home/": "/home/", "/users/": "/Users/"}
 # In the syntax that `re` and Hyperscan share; they hold on JSON source too.
 _MANIFEST_GATE = r"kind:(?:\s|\\[\"'])*secret"
 _KEYED_LITERALS = ('"',)
 #: A key of an object, or the first of a pair, that may tell of a secret.
 _KEYED_GATE = (
-    r"[a-z0-9_-]*(?:key|secret|token|pass|pwd|credential|auth|cookie|authorization|salt)[a-z0-9_-]*\"[:,]\""
+    r"(?:key|secret|token|pass|pwd|credential|auth|cookie|salt)[a-z0-9_-]*\"[:,]\""
     r"|\"(?:sensitive\":true|kind\":\"secret)|\"value\":\""
 )
 _HEADER = re.compile(
@@ -432,11 +384,8 @@ _HEADER_RULES = frozenset(
                  "authorization_signature", "secret_header", "docker_auth")
 )  # fmt: skip
 _EMAIL_GATE = r"[A-Za-z0-9._%+-]@[A-Za-z0-9-]+\.[A-Za-z]"
-_PLACEHOLDER = re.compile(r"\[(?:SECRET_)?([A-Z0-9_]+)_[0-9a-f]{4}\]")
 _REPLACED = re.compile(r"\[(?:SECRET|EMAIL|HOST|ACCOUNT|NAME)_")
 _ACCOUNTS = [kinds.compile_kind(body) for body in kinds.ACCOUNTS]
-#: What does not make base64 worth replacing as a whole.
-_NOT_ALONE = frozenset(("HOME", "USER", *(PERSONAL - {"EMAIL"})))
 
 
 def _nothing(text: str, ledger: Ledger) -> str:

@@ -20,13 +20,14 @@ import orjson
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A necessary condition of a rule.
+    r"""A necessary condition of a rule.
 
     Args:
         rule: its number.
         literals: one of these occurs, in any case.
         expression: if given, this matches too (case-insensitive, bytes; the syntax that
-            ``re`` and Hyperscan share).
+            ``re`` and Hyperscan share). Outside of sets ``\s`` also stands for white space as
+            JSON escapes it.
     """
 
     rule: int
@@ -40,10 +41,28 @@ def searcher(gates: list[Gate]) -> Callable[[bytes], set[int]]:
         import hyperscan
     except ImportError:
         return _plain_searcher(gates)
+    # What has no literal in it makes one database with the others slow and large.
+    apart = [gate for gate in gates if gate.literals == ("",)]
+    others = [gate for gate in gates if gate not in apart]
+    scans = [_scanner(hyperscan, some) for some in (others, apart) if some]
+    lock = threading.Lock()  # a database has one scratch space
+
+    def search(text: bytes) -> set[int]:
+        found: set[int] = set()
+        with lock:
+            for scan in scans:
+                scan(text, found)
+        return found
+
+    return search
+
+
+def _scanner(hyperscan: Any, gates: list[Gate]) -> Callable[[bytes, set[int]], None]:
+    """Return a function that adds the numbers of the rules whose gates match a text to a set."""
     expressions, rules = [], []
     for gate in gates:
         for text in [gate.expression] if gate.expression else map(re.escape, gate.literals):
-            expressions.append(text.encode())
+            expressions.append(on_json(text).encode())
             rules.append(gate.rule)
     database = hyperscan.Database()
     database.compile(
@@ -52,19 +71,22 @@ def searcher(gates: list[Gate]) -> Callable[[bytes], set[int]]:
         elements=len(rules),
         flags=[hyperscan.HS_FLAG_CASELESS | hyperscan.HS_FLAG_SINGLEMATCH] * len(rules),
     )
-    lock = threading.Lock()  # a database has one scratch space
 
-    def search(text: bytes) -> set[int]:
-        found: list[int] = []
+    def matched(number: int, start: int, end: int, flags: int, found: set[int]) -> None:
+        found.add(rules[number])
 
-        def matched(number: int, start: int, end: int, flags: int, context: object) -> None:
-            found.append(number)
+    def scan(text: bytes, found: set[int]) -> None:
+        database.scan(text, match_event_handler=matched, context=found)
 
-        with lock:
-            database.scan(text, match_event_handler=matched)
-        return {rules[number] for number in found}
+    return scan
 
-    return search
+
+_TOKEN = re.compile(r"\[(?:\\.|[^\]\\])*\]|\\.")
+
+
+def on_json(expression: str) -> str:
+    r"""Return an expression whose ``\s`` matches white space of a text in its JSON."""
+    return _TOKEN.sub(lambda m: r"(?:\s|\\[fnrt])" if m[0] == r"\s" else m[0], expression)
 
 
 def _plain_searcher(gates: list[Gate]) -> Callable[[bytes], set[int]]:

@@ -24,7 +24,7 @@ and IP addresses, telephone numbers, secrets without a known shape or a telling 
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -40,6 +40,7 @@ from composer_pipeline.redaction.values import redact_in
 __all__ = [
     "REDACTION_VERSION",
     "find_secrets",
+    "json_redactor",
     "redact_json",
     "redact_text",
     "redact_value",
@@ -108,13 +109,28 @@ def redact_json(
         InputError: the redaction file is missing or wrong.
         ValueError: ``source`` is not JSON.
     """
+    return json_redactor(rules)(source, names)
+
+
+def json_redactor(
+    rules: RedactionRules | None = None,
+) -> Callable[[bytes, Iterable[str]], tuple[bytes, Counter[str]]]:
+    """Return :func:`redact_json` with the rules that are in force now, for many documents.
+
+    Raises:
+        InputError: the redaction file is missing or wrong.
+    """
     compiled = compiled_rules(rules)
-    active = compiled.active(source, names)
-    if not active:
-        return source, Counter()
-    ledger = Ledger(names=names)
-    value = redact_in(_load(source), compiled, active, ledger)
-    return (dump_value(value) if ledger.counts else source), ledger.counts
+
+    def redact(source: bytes, names: Iterable[str] = ()) -> tuple[bytes, Counter[str]]:
+        active = compiled.active(source, names)
+        if not active:
+            return source, Counter()
+        ledger = Ledger(names=names)
+        value = redact_in(_load(source), compiled, active, ledger)
+        return (dump_value(value) if ledger.counts else source), ledger.counts
+
+    return redact
 
 
 def find_secrets(

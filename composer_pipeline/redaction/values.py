@@ -6,12 +6,13 @@ Belongs here: the walk over values. Does not belong here: rules on texts
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from composer_pipeline.redaction.edits import Edit, Ledger
-from composer_pipeline.redaction.engine import KEYED, MAX_DEPTH, Row, Rules, judged
+from composer_pipeline.redaction.edits import MAX_DEPTH, Edit, Ledger, Row
+from composer_pipeline.redaction.engine import KEYED, Rules, judged
 from composer_pipeline.redaction.finders.structures import with_keys
 from composer_pipeline.redaction.prefilter import dump_value
 
@@ -36,27 +37,40 @@ def redact_in(value: Any, rules: Rules, active: list[Row], ledger: Ledger) -> An
     if any(name in KEYED for name, _ in active):
         ledger.rule = "keyed"
         value = with_keys(value, partial(judged, rules, ledger))
-    leaves = list(strings(value))
-    known = [_document(leaf, rules, ledger) for leaf in leaves]
-    before, placeholders = ledger.counts.copy(), ledger.placeholders
-    parts = rules.settle(_SEPARATOR.join(known), active, ledger).split(_SEPARATOR)
+    leaves = strings(value)
+    known = [_document(leaf, rules, ledger) if leaf[:1] in _OPENS else leaf for leaf in leaves]
+    before, placeholders = dict(ledger.counts), ledger.placeholders
+    together = _SEPARATOR.join(known)
+    settled = rules.settle(together, active, ledger)
+    if settled is together and known == leaves:
+        return value
+    parts = settled.split(_SEPARATOR)
     if len(parts) != len(leaves):  # a separator in the text, or a rule that ran over one
-        ledger.counts, ledger.placeholders = before, placeholders
+        ledger.counts, ledger.placeholders = Counter(before), placeholders
         parts = [rules.settle(leaf, active, ledger) for leaf in known]
     return value if parts == leaves else _rebuild(value, iter(parts))
 
 
-def strings(item: Any) -> Iterator[str]:
-    """Yield every string of a JSON value, keys of objects included, in order."""
+def strings(item: Any) -> list[str]:
+    """Return every string of a JSON value, keys of objects included, in order."""
+    found: list[str] = []
+    _collect(item, found)
+    return found
+
+
+def _collect(item: Any, found: list[str]) -> None:
     if isinstance(item, str):
-        yield item
+        found.append(item)
     elif isinstance(item, dict):
         for key, part in item.items():
-            yield key
-            yield from strings(part)
+            found.append(key)
+            if isinstance(part, str):
+                found.append(part)
+            else:
+                _collect(part, found)
     elif isinstance(item, list):
         for part in item:
-            yield from strings(part)
+            _collect(part, found)
 
 
 def _rebuild(item: Any, parts: Iterator[str]) -> Any:
@@ -75,7 +89,8 @@ def _text(text: str, rules: Rules, active: list[Row], ledger: Ledger) -> str:
 
 def _document(text: str, rules: Rules, ledger: Ledger) -> str:
     """Redact a string that is a JSON document as the value it holds; its layout stays."""
-    if text.lstrip()[:1] not in ("{", "[", '"') or ledger.depth >= MAX_DEPTH:
+    body = text.strip()
+    if body[:1] + body[-1:] not in ("{}", "[]", '""') or ledger.depth >= MAX_DEPTH:
         return text
     try:
         value = json.loads(text)
@@ -109,4 +124,6 @@ def _places(text: str, changed: dict[str, str]) -> Iterator[Edit]:
     yield from found
 
 
+#: How a text begins that may be a JSON document.
+_OPENS = frozenset('{[" \t\r\n')
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)

@@ -76,3 +76,24 @@ def test_a_template_without_tools_is_refused(tmp_path):
     tokenizer.save_pretrained(str(tmp_path))
     with pytest.raises(InputError, match="tool calls"):
         models.load_tokenizer(str(tmp_path))
+
+
+def test_a_tokenizer_of_another_model_is_refused(tmp_path):
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(models.resolve_model("smollm2-135m"))
+    tokenizer.save_pretrained(str(tmp_path))
+    for rows, fits in ((len(tokenizer), True), (len(tokenizer) - 1, False)):
+        (tmp_path / "config.json").write_text(json.dumps({"vocab_size": rows}))
+        if fits:
+            models.load_tokenizer(str(tmp_path))
+        else:
+            with pytest.raises(InputError, match=f"its embedding only {rows} rows"):
+                models.load_tokenizer(str(tmp_path))
+
+
+def test_a_model_without_a_tokenizer_is_one_sentence(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "vocab_size": 8}')
+    with pytest.raises(InputError, match="its tokenizer cannot be loaded") as error:
+        models.load_tokenizer(str(tmp_path))
+    assert "\n" not in str(error.value)

@@ -96,6 +96,13 @@ def test_unknown_and_broken_trainers_are_named():
         registry.TRAINERS.get("odd")
 
 
+def test_a_reporter_that_is_not_installed_is_named(monkeypatch):
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda m: None if m == "wandb" else real(m))
+    with pytest.raises(InputError, match="recipe field report_to: wandb is not installed"):
+        registry.validate(TrainingRecipe(name="x", report_to=("wandb",)))
+
+
 def test_a_missing_module_names_the_install_line(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError, match="pip install"):

@@ -41,7 +41,7 @@ def gate(
     Raises:
         InputError: the channel has a weight and no hint passes.
     """
-    if "sdpo" not in recipe.channels.weights():
+    if "sdpo" not in recipe.channels.weights() or not data.hints:
         return data, {}
     ids = [hint.id for hint in data.hints]
     kept = [i for i, name in enumerate(ids) if gains[name] > 0]

@@ -23,20 +23,20 @@ ASSIGNMENT_LITERALS = (
 #: source too.
 ASSIGNMENT_GATE = (
     r"(?:key|secret|token|pass|pwd|credential|salt|mnemonic|dsn)[a-z0-9_.-]*\\*[\"'`]?[\])]?(?:\s|\\[nrt])*"
-    r"(?::=|=>|=|:)(?:\s|\\[nrt])*(?:[a-z]{1,12}\()?(?:\\*[\"'`][^\"]{4}|[a-z0-9+/_=!@#%^&*~.:?$|-]{6})"
-    r"|\"value\":\""
+    r"(?::=|=>|=|:)(?:\s|\\[nrt])*"
+    # No secret is letters and joints alone; of quotes and `=` one stands inside it.
+    r"(?:[a-z_./:-]*[0-9+!@#%^&*~?$|]|\\*[\"'`][a-z_./:-]*[^a-z_./:\s\\'\"`=-]"
+    r"|(?:\\*[\"'`])?[a-z_./:-]*[a-z](?:=|\\*[\"'`])[a-z0-9=])"
 )
 
+_JOIN = r"[A-Za-z0-9_-]{0,40}+(?P<join>\\*[\"'`]?[\])]?\s{0,4}(?::=|=>|=|:)\s{0,4})"
+_JOINED = re.compile(_JOIN)
 _AFTER = re.compile(
-    r"[A-Za-z0-9_-]{0,40}"
-    r"(?P<join>\\*[\"'`]?[\])]?\s{0,4}(?::=|=>|=|:)\s{0,4})"
-    r"(?P<quote>\\*[\"'`])?"
-    r"(?P<value>[A-Za-z0-9+/_=!@#%^&*~.:?$|-]{6,500})"
+    rf"{_JOIN}(?P<quote>\\*[\"'`])?(?P<value>[A-Za-z0-9+/_=!@#%^&*~.:?$|-]{{6,500}})"
 )
 # Between quotes a value may have any sign but white space.
 _QUOTED = re.compile(
-    r"[A-Za-z0-9_-]{0,40}(?P<join>\\*[\"'`]?[\])]?\s{0,4}(?::=|=>|=|:)\s{0,4})"
-    r"(?P<quote>\\*[\"'`])(?P<value>(?:(?!(?P=quote))[^\s\\]){6,500})(?P=quote)"
+    rf"{_JOIN}(?P<quote>\\*[\"'`])(?P<value>(?:(?!(?P=quote))[^\s\\]){{6,500}})(?P=quote)"
 )
 _SECRET_NAME = re.compile(
     r"(?i:api[_-]?key|secret|token|passw(?:or)?d|passphrase|passcode|access[_-]?key|private[_-]?key"
@@ -69,12 +69,14 @@ def find_assignments(text: str) -> Iterator[tuple[int, int]]:
     for word in ASSIGNMENT_LITERALS:
         at = lowered.find(word)
         while at >= 0:
-            match = _QUOTED.match(text, at + len(word)) or _AFTER.match(text, at + len(word))
+            end = at + len(word)
+            match = None
+            if _JOINED.match(text, end):
+                match = _QUOTED.match(text, end) or _AFTER.match(text, end)
             if match is not None and match.start("value") not in found:
                 name = _full_name(text, at, match.start("join"))
-                end = _value_end(match, name)
-                if end:
-                    found[match.start("value")] = end
+                if stop := _value_end(match, name):
+                    found[match.start("value")] = stop
             at = lowered.find(word, at + len(word))
     yield from sorted(found.items())
 

@@ -11,6 +11,7 @@ as the shell sees them.
 """
 
 import re
+import string
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -18,10 +19,15 @@ from typing import Any
 
 from composer_pipeline.redaction.edits import Found
 from composer_pipeline.redaction.literals import is_given_secret
+from composer_pipeline.redaction.tables.patterns import ESCAPED
 from composer_pipeline.redaction.tables.programs import Program
 
 _MOST = 3000
 _QUOTES = "\"'`"
+# Behind one of these a program's name is a part of something else.
+_IN_NAME = frozenset(f"{string.ascii_letters}{string.digits}_.=@-")
+_BEFORE = r"(?:[\"']|\s)"
+_NO_NAME = "[^A-Za-z0-9_.=@-]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,28 +61,31 @@ class ProgramRule:
     def __init__(self, row: Program) -> None:
         self.row = row
         names = "|".join(map(re.escape, sorted(row.programs.split(), key=len, reverse=True)))
-        self._program = re.compile(rf"(?<![A-Za-z0-9_.=@-])(?:[\w.~/-]*/)?(?:{names})(?=[\s\"']|$)")
+        self._program = re.compile(rf"(?:{names})(?=[\s\"']|$)")
         self._words = frozenset(row.words.split("|")) if row.words else frozenset()
         self._options = row.options.split()
         self.literals = tuple(sorted({name.lower() for name in row.programs.split()}))
-        self.gate = rf"(?:{names})\b" + self._needed()
+        self.gate = rf"(?:{_NO_NAME}|{ESCAPED})(?:{names})\b" + self._needed()
 
     def _needed(self) -> str:
         """Return what follows the program, for the gate."""
         if self._words:
-            return rf".*[\s\"'](?:{'|'.join(map(re.escape, sorted(self._words)))})[\s\"'\\.]"
+            return rf".*{_BEFORE}(?:{'|'.join(map(re.escape, sorted(self._words)))})[\s\"'\\.]"
         plain = [option.rstrip("?*") for option in self._options if option != "*"]
         if plain and not self.row.argument:
-            return rf".*[\s\"'](?:{'|'.join(map(re.escape, plain))})"
+            return rf".*{_BEFORE}(?:{'|'.join(map(re.escape, plain))})"
         return ""
 
     def __call__(self, text: str) -> Iterator[Found]:
         """Yield the secrets of the row in ``text``."""
         for match in self._program.finditer(text):
-            segment, at = _segment(text, match.start(), match.end())
+            begin = _begin(text, match.start())
+            if begin < 0:
+                continue
+            segment, at = _segment(text, begin, match.end())
             if self.row.stdin:
                 if not self._options or any(f" {o}" in segment for o in self._options):
-                    yield from self._piped(text, match.start(), segment, at)
+                    yield from self._piped(text, begin, segment, at)
                 continue
             if self._words and not any(word in segment for word in self._words):
                 continue
@@ -185,6 +194,18 @@ def _value(option: str, word: Word, following: Word | None) -> Word | None:
         return Word(rest[1:], word.end - len(rest) + 1)
     single = glued and not name.startswith("--") and len(name) <= 3
     return Word(rest, word.end - len(rest)) if single and rest else None
+
+
+def _begin(text: str, at: int) -> int:
+    """Return where the program named at ``at`` begins, with its folder; -1 if it is no word."""
+    if text[at - 1 : at] != "/":
+        return -1 if text[at - 1 : at] in _IN_NAME else at
+    begin = at
+    while begin and (text[begin - 1].isalnum() or text[begin - 1] in "_.~/-"):
+        begin -= 1
+    while text[begin - 1 : begin] in _IN_NAME:
+        begin += 1
+    return begin
 
 
 def _segment(text: str, start: int, end: int) -> tuple[str, int]:

@@ -5,10 +5,11 @@ stands for a user. Does not belong here: replacing them (``redaction.engine``).
 """
 
 import re
+import string
 from collections.abc import Iterator
 
 from composer_pipeline.redaction.edits import Found
-from composer_pipeline.redaction.tables.patterns import compile_kind
+from composer_pipeline.redaction.tables.patterns import ESCAPED, compile_kind
 
 #: Accounts that name no person.
 GENERIC_USERS = frozenset(
@@ -80,6 +81,8 @@ def local_start(text: str, at: int) -> int:
     return start
 
 
+#: Characters of user names.
+NAME_LETTERS = frozenset(f"{string.ascii_letters}{string.digits}_.-")
 _NAME = r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?"
 HOMES = (
     ("/home/", compile_kind(rf"/home/(?<![A-Za-z0-9_.\-]/home/)(?P<name>{_NAME})")),
@@ -108,7 +111,8 @@ HOMES = (
 HOME_GATES = {
     "users": r"[A-Za-z]:[\\/]+users[\\/]",
     "/mnt/": r"/[a-z]/users/",
-    "\\\\": r"[\\/]{2}[a-z0-9_.$-]+[\\/][^\"]{0,200}?(?:users|home)[\\/]",
+    "\\\\": rf"(?:[^\w\\/:]|{ESCAPED})[\\/]{{2,}}[a-z0-9_.$-]+[\\/]"
+    r"[^\"]{0,200}?(?:users|home)[\\/]",
 }
 _LS_OWNER = re.compile(r"^[-dlbcps][-rwxsStT]{9}[.+@]?\s+\d+\s+$")
 _OWNED = re.compile(
@@ -235,7 +239,16 @@ _LISTED = re.compile(
     r"(?m)(?:^|(?<=\\n))[ \t]*(?:\d+[ \t]+){0,2}[-dlbcps][-rwxsStT]{9}[.+@]?[ \t]+\d+[ \t]+"
     r"(?P<owner>[A-Za-z_][\w.-]*)[ \t]+(?P<group>[\w.-]+)[ \t]+[\d.,]+[KMGT]?[ \t]+"
 )
-OWNER_GATE = r"[-dlbcps][-rwxst]{9}[.+@]?(?:[ \t]|\\t)+\d+(?:[ \t]|\\t)+[a-z_]"
+# The kind of a file and its owner's rights are spelt out: Hyperscan looks for literals far faster
+# than for sets of letters.
+_RIGHTS = "|".join(
+    f"{kind}{read}{write}{run}"
+    for kind in "-dlbcps"
+    for read in "-r"
+    for write in "-w"
+    for run in "-xst"
+)
+OWNER_GATE = rf"(?:{_RIGHTS})[-rwxst]{{6}}[.+@]?(?:[ \t]|\\t)+\d+(?:[ \t]|\\t)+[a-z_]"
 
 
 def find_owners(text: str) -> Iterator[Found]:
@@ -254,7 +267,7 @@ _PROMPT = re.compile(
     r"(?P<user>[a-z_][\w.-]{0,31})@(?P<host>[A-Za-z0-9][\w.-]{1,62})"
     r"(?:(?::|[ \t])(?:~|/)?[\w./~-]{0,80}\]?[ \t]?|\]?)[$#%>](?=[ \t]|$)"
 )
-PROMPT_GATE = r"[a-z_][a-z0-9_.-]*@[a-z0-9][a-z0-9_.-]*(?::|[ \t])?[^@\s]{0,80}\]?[ \t]?[$#%]"
+PROMPT_GATE = r"[a-z0-9_.-]@[a-z0-9][a-z0-9_.-]*(?::|[ \t])?[^@\s]{0,80}\]?[ \t]?[$#%]"
 _NO_HOST = re.compile(r"(?i)localhost|[0-9a-f]{12}|host(?:name)?|server|container|sandbox|[a-z]")
 
 

@@ -16,6 +16,7 @@ from composer_pipeline.redaction.literals import (
     is_long_random,
     is_random,
 )
+from composer_pipeline.redaction.tables.patterns import ESCAPED
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +94,8 @@ CONTEXTS: tuple[Context, ...] = (
         ("-key", "-token", "apikey", "x-hub-signature", "-session", "-secret", "-team"),
         rf"(?<![A-Za-z0-9_-])(?i:{_SECRET_HEADERS}){_JOIN}(?P<value>[A-Za-z0-9._~+/:=!@#$^&*-]{{8,}})",
         is_random,
-        r"(?:x-|api-|private-|job-|subscription-|application-|circle-|api)"
-        r"[a-z0-9-]*(?:key|token|256|session|secret|team)[\\\"'`]*\s{0,3}(?::|=>|=|,)\s{0,3}[\\\"'`]*[a-z0-9._~+/:=!@#$^&*-]{8}",
+        rf"(?:[^a-z0-9_-]|{ESCAPED})(?:{_SECRET_HEADERS})[\\\"'`]*\s{{0,3}}(?::|=>|=|,)\s{{0,3}}\(?[\\\"'`]*"
+        r"[a-z0-9._~+/:=!@#$^&*-]{12}",
     ),
     Context("azure_key", "AZURE_KEY", ("accountkey", "sharedaccesskey"),
             r"(?i:accountkey|sharedaccesskey)=(?P<value>[A-Za-z0-9+/]{40,}={0,2})"),
@@ -173,7 +174,8 @@ CONTEXTS: tuple[Context, ...] = (
         r"|(?i:(?:create|alter)\s+(?:user|role|login|group)\s[^;\n]{0,120}?\b(?:with\s+)?(?:encrypted\s+)?password\s*=?\s*)"
         r"|(?i:set\s+password\s+(?:for\s+[^=;\n]{1,60})?=\s*(?:password\()?))"
         r"\\*[nN]?\\*[\"'](?P<value>[^\"'\s\\]{4,100})\\*[\"']", is_given_secret,
-        r"identified\s+(?:with|by)|(?:create|alter)\s+(?:user|role|login|group)\s|set\s+password",
+        r"identified\s+(?:with|by)|set\s+password"
+        r"|(?:create|alter)\s+(?:user|role|login|group)\s(?:[^;\\]|\\[^n])*password",
     ),
     Context(
         "wp_config", "WP_CONFIG", ("define",),

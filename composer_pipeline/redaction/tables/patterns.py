@@ -10,6 +10,8 @@ exact. A pattern begins with a literal and looks behind it, which lets ``re`` sk
 
 import re
 
+#: For gates: a control character as JSON writes it; its last letter is none of the text.
+ESCAPED = r"\\[bfnrt]|\\u00[01][0-9a-f]"
 _BEHIND = re.compile(r"\(\?<!(\[[^\]]+\])([^)]*)\)")
 
 

@@ -13,9 +13,12 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 #: Lines of these lengths, followed by one that does not begin with a space, were wrapped.
 WIDTHS = frozenset((64, 72, 76, 78, 79, 80, 100, 120, 132, 160, 200))
+#: An escape: where it begins and ends, and what it stands for.
+Escape = tuple[int, int, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,7 @@ class View:
     name: str
     literals: tuple[str, ...]
     gate: str
-    escapes: Callable[[str], Iterable[tuple[int, int, str]]]
+    escapes: Callable[[str], Iterable[Escape]]
     first: bool = False
     joins: bool = False
 
@@ -48,7 +51,7 @@ class Decoded:
         escapes: ``(start, end, decoded)`` in order.
     """
 
-    def __init__(self, source: str, escapes: Iterable[tuple[int, int, str]]) -> None:
+    def __init__(self, source: str, escapes: Iterable[Escape]) -> None:
         parts: list[str] = []
         # Segments: where they begin in the decoded text and in the source; odd ones are escapes.
         self._at: list[int] = []
@@ -81,7 +84,7 @@ class Decoded:
 _PERCENT = re.compile(r"%[2-7][0-9A-Fa-f]|%0[AaDd]|(?:%[89A-Fa-f][0-9A-Fa-f])+")
 
 
-def _percent(text: str) -> Iterable[tuple[int, int, str]]:
+def _percent(text: str) -> Iterable[Escape]:
     for match in _PERCENT.finditer(text):
         data = bytes.fromhex(match[0].replace("%", ""))
         try:
@@ -98,18 +101,25 @@ _ESCAPE = re.compile(r"\\+(?:u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|[\"'/nrt]|$)|\\{2,}
 _LETTERS = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "/": "/", "'": "'"}
 
 
-def _json(text: str) -> Iterable[tuple[int, int, str]]:
+def _json(text: str) -> Iterable[Escape]:
     for match in _ESCAPE.finditer(text):
-        slashes = len(match[0]) - len(match[0].lstrip("\\"))
-        what = match[0][slashes:]
-        left = "\\" * (slashes // 2)
-        if slashes % 2 == 0 or not what:
-            if left and slashes > 1:
-                yield match.start(), match.start() + slashes, left
-        elif what[0] in "ux":
-            yield match.start(), match.end(), left + chr(int(what[1:], 16))
-        else:
-            yield match.start(), match.end(), left + _LETTERS[what]
+        start = match.start()
+        if (read := _escape(match[0])) is not None:
+            length, decoded = read
+            yield start, start + length, decoded
+
+
+@lru_cache(maxsize=4096)
+def _escape(source: str) -> tuple[int, str] | None:
+    """Return how much of an escape is decoded, and to what."""
+    what = source.lstrip("\\")
+    slashes = len(source) - len(what)
+    left = "\\" * (slashes // 2)
+    if slashes % 2 == 0 or not what:
+        return (slashes, left) if slashes > 1 else None
+    if what[0] in "ux":
+        return len(source), left + chr(int(what[1:], 16))
+    return len(source), left + _LETTERS[what]
 
 
 # -- HTML and XML ----------------------------------------------------------------------
@@ -117,7 +127,7 @@ def _json(text: str) -> Iterable[tuple[int, int, str]]:
 _ENTITY = re.compile(r"&(?:#[0-9]{2,5}|#[xX][0-9A-Fa-f]{2,4}|[A-Za-z]{2,8});")
 
 
-def _entities(text: str) -> Iterable[tuple[int, int, str]]:
+def _entities(text: str) -> Iterable[Escape]:
     for match in _ENTITY.finditer(text):
         decoded = html.unescape(match[0])
         if decoded != match[0]:
@@ -129,7 +139,7 @@ def _entities(text: str) -> Iterable[tuple[int, int, str]]:
 _QUOTED = re.compile(r"=(?:[2-7][0-9A-F]|\r?\n)")
 
 
-def _quoted(text: str) -> Iterable[tuple[int, int, str]]:
+def _quoted(text: str) -> Iterable[Escape]:
     for match in _QUOTED.finditer(text):
         code = match[0][1:]
         yield match.start(), match.end(), "" if code[-1] == "\n" else chr(int(code, 16))
@@ -138,47 +148,40 @@ def _quoted(text: str) -> Iterable[tuple[int, int, str]]:
 # -- lines wrapped by a terminal ---------------------------------------------------------
 
 
-#: Where lines are joined: something in them may tell of a secret.
-
-
 _WORD = re.compile(r"[a-z]+(?:\s|$)")
 
 
-def _wrapped(text: str) -> Iterable[tuple[int, int, str]]:
-    lines = text.split("\n")
-    sizes = list(map(len, lines))
+def _wrapped(text: str) -> Iterable[Escape]:
+    lines = bare = text.split("\n")
     if "\r" in text:
-        sizes = [len(line.removesuffix("\r")) for line in lines]
-    if WIDTHS.isdisjoint(sizes):
+        bare = [line.removesuffix("\r") for line in lines]
+    if WIDTHS.isdisjoint(map(len, bare)):
         return
-    at = done = 0
-    for number in [number for number, size in enumerate(sizes[:-1]) if size in WIDTHS]:
-        line, following = lines[number], lines[number + 1]
-        if not 0 < sizes[number + 1] <= sizes[number]:
+    start = done = 0
+    for number in [number for number, line in enumerate(bare[:-1]) if len(line) in WIDTHS]:
+        line, following = bare[number], bare[number + 1]
+        # A NUL alone separates the strings of a value.
+        if not 0 < len(following) <= len(line) or following == "\0":
             continue
         # What is broken has no white space at the break.
-        if line[sizes[number] - 1].isspace() or following[0].isspace():
+        if line[-1].isspace() or following[0].isspace():
             continue
         # A line that is one word, as long as a terminal is wide by chance, ends before a word.
         if not line.count(" ") and _WORD.match(following):
             continue
-        at += sum(sizes[done : number + 1]) + number + 1 - done
-        if "\r" in text:
-            at += sum(passed.endswith("\r") for passed in lines[done : number + 1])
-        done = number + 1
-        yield at - 1 - (len(line) - sizes[number]), at, ""
+        start += sum(map(len, lines[done:number])) + number - done
+        done = number
+        yield start + len(line), start + len(lines[number]) + 1, ""
 
 
-def windows(
-    text: str, escapes: Sequence[tuple[int, int, str]]
-) -> Iterator[tuple[int, int, list[tuple[int, int, str]]]]:
+def windows(text: str, escapes: Sequence[Escape]) -> Iterator[tuple[int, int, list[Escape]]]:
     """Yield ``(start, end, escapes)`` of the parts of a text around groups of joined lines.
 
     A part begins two lines before the group, where a name may stand, and ends two behind it.
     """
-    groups: list[list[tuple[int, int, str]]] = []
+    groups: list[list[Escape]] = []
     for escape in escapes:
-        if groups and "\n" not in text[groups[-1][-1][1] : escape[0]]:
+        if groups and text.find("\n", groups[-1][-1][1], escape[0]) < 0:
             groups[-1].append(escape)
         else:
             groups.append([escape])
@@ -189,8 +192,7 @@ def windows(
         end = group[-1][1]
         for _ in range(3):  # the line that was joined, and two that may end what it holds
             end = text.find("\n", end) + 1 or len(text)
-        shifted = [(a - start, b - start, new) for a, b, new in group]
-        yield start, end, shifted
+        yield start, end, [(a - start, b - start, new) for a, b, new in group]
 
 
 #: An escaped letter or sign; or an escape behind a telling name or the head of a manifest.

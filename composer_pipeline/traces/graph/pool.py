@@ -31,7 +31,7 @@ class Redactor:
     """Redacts values once for each distinct one, as far as a bounded memory goes.
 
     Args:
-        redact: the rules, :func:`composer_pipeline.redaction.text.redact_json`.
+        redact: the rules, :func:`composer_pipeline.redaction.json_redactor`.
     """
 
     def __init__(self, redact: Redact) -> None:

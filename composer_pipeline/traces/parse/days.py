@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake import Lake
-from composer_pipeline.redaction import redact_json
+from composer_pipeline.redaction import json_redactor
 from composer_pipeline.reports import Progress, Report
 from composer_pipeline.traces.graph import Redactor
 from composer_pipeline.traces.parse.files import OnFile, Row, parse_file
@@ -74,7 +74,7 @@ def parse_days(
         manifests[row["day"]].append(row)
     total = sum(map(len, manifests.values()))
     report = ParseReport()
-    redactor = Redactor(redact_json)
+    redactor = Redactor(json_redactor())
     agent_calls: dict[str, dict[str, str]] = {}
     done = 0
 

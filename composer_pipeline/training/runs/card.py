@@ -158,7 +158,7 @@ def _training(recipe: TrainingRecipe, result: Mapping[str, Any]) -> str:
     how = f"LoRA r={recipe.lora.r}, alpha={recipe.lora.alpha}" if recipe.lora.r else "all weights"
     rounds = [len(result["commits"]), sum(commit["merged"] for commit in result["commits"])]
     return (
-        f"{how}; {recipe.steps} optimizer steps of each of {recipe.diloco.replicas} replicas"
+        f"{how}; {recipe.total_steps} optimizer steps of each of {recipe.diloco.replicas} replicas"
         f" (DiLoCo), {rounds[1]} of {rounds[0]} rounds merged; learning rate"
         f" {recipe.learning_rate:g}; seed {recipe.seed}; {numbers['seconds']:g} seconds."
         f" `composer.json` holds the whole recipe. Libraries: "

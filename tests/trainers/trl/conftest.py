@@ -8,6 +8,7 @@ from composer_pipeline.lake.store import Lake
 from composer_pipeline.testing.training import tiny_recipe, write_dataset, write_tiny_model
 from composer_pipeline.training.data import build
 from composer_pipeline.training.models import load_tokenizer
+from tests.trainers.trl import toy
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
@@ -36,36 +37,69 @@ def data(lake, tokenizer, tiny_model, tmp_path_factory):
     return build(lake, tokenizer, tiny_recipe(tiny_model), tmp_path_factory.mktemp("data"))
 
 
+@pytest.fixture(scope="session")
+def toy_base():
+    """The base model of the toy task; copy it before training."""
+    return toy.base_model()
+
+
+@pytest.fixture(scope="session")
+def toy_data():
+    """The toy task's rows."""
+    return toy.rows()
+
+
 @pytest.fixture
-def make(tiny_model, tokenizer, data, tmp_path):
-    """Build a trainer on the tiny model: ``make(recipe, rows, **options)``."""
+def build_trainer(tmp_path):
+    """Build a trainer from a model, a tokenizer, a recipe and rows."""
+    import copy
+
     import torch
 
     from trainers.trl.base_pass import score
     from trainers.trl.composer import ComposerTrainer
-    from trainers.trl.loading import load_base
+    from trainers.trl.hint_gain import gate
     from trainers.trl.student import Student
 
-    def build_trainer(recipe=None, rows=None, **options):
-        recipe, rows = recipe or tiny_recipe(tiny_model), rows or data
-        torch.manual_seed(0)
-        base = Student(load_base(tiny_model, recipe), pad=tokenizer.pad_token_id, device="cpu")
+    def build_it(model, tokenizer, recipe, rows, **options):
         folder = tmp_path / f"run-{len(list(tmp_path.iterdir()))}"
+        bare = Student(model, pad=tokenizer.pad_token_id, device="cpu")
+        base = score(bare, recipe, rows, folder)
+        torch.manual_seed(0)
         trainer = ComposerTrainer(
-            model=load_base(tiny_model, recipe),
-            recipe=recipe,
-            data=rows,
-            base=options.pop("base", None) or score(base, recipe, rows, folder),
-            output_dir=folder,
-            tokenizer=tokenizer,
-            **options,
-        )
+            model=copy.deepcopy(model), recipe=recipe, data=gate(recipe, rows, base.gains())[0],
+            base=base, output_dir=folder, tokenizer=tokenizer, **options,
+        )  # fmt: skip
         # What transformers' loop sets before the first step.
         trainer.model.train()
         trainer.current_gradient_accumulation_steps = 1
         return trainer
 
-    return build_trainer
+    return build_it
+
+
+@pytest.fixture
+def make(build_trainer, toy_base, toy_data, tiny_tokenizer):
+    """Build a trainer on the toy task: ``make(recipe, rows, **options)``."""
+
+    def on_toy(recipe=None, rows=None, **options):
+        recipe = recipe or tiny_recipe("toy")
+        return build_trainer(toy_base, tiny_tokenizer, recipe, rows or toy_data, **options)
+
+    return on_toy
+
+
+@pytest.fixture
+def make_tiny(build_trainer, tiny_model, tokenizer, data):
+    """Build a trainer on the random model with SmolLM2's tokenizer."""
+    from trainers.trl.loading import load_base
+
+    def on_tiny(recipe=None, rows=None, **options):
+        recipe = recipe or tiny_recipe(tiny_model)
+        model = load_base(tiny_model, recipe)
+        return build_trainer(model, tokenizer, recipe, rows or data, **options)
+
+    return on_tiny
 
 
 @pytest.fixture(scope="session")
@@ -80,3 +114,20 @@ def shake():
                 parameter.add_(size * torch.randn_like(parameter))
 
     return by
+
+
+@pytest.fixture(scope="session")
+def tiny_tokenizer():
+    """A tokenizer of forty words, for models that are smaller still."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from transformers import PreTrainedTokenizerFast
+    from trl import chat_template_utils as templates
+
+    words = {f"w{i}": i for i in range(40)}
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(WordLevel(words, unk_token="w5")),
+        eos_token="w1", pad_token="w4", unk_token="w5",
+    )  # fmt: skip
+    tokenizer.chat_template = templates.qwen2_5_chat_template
+    return tokenizer

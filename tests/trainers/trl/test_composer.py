@@ -21,8 +21,6 @@ from trainers.trl.gradients import BadSteps, DeadChannel
 from trainers.trl.sentences import sentence
 from trainers.trl.student import Student
 
-pytestmark = pytest.mark.slow
-
 CHANNELS = ("grpo", "sdpo", "dpo", "sft")
 
 
@@ -43,8 +41,8 @@ def channel(trainer, name):
 
 
 @pytest.fixture(scope="module")
-def ungated(tiny_model):
-    return tiny_recipe(tiny_model, norms_every=1)
+def ungated():
+    return tiny_recipe("toy", norms_every=1)
 
 
 def test_a_run_moves_the_model_and_says_true_numbers(make, ungated):
@@ -101,10 +99,10 @@ def test_norms_and_cosines_are_those_of_the_channels_alone(make, ungated, shake)
     assert numbers["grad_norm"] == pytest.approx(float(total), rel=1e-4)
 
 
-def test_the_recipes_learning_rate_is_the_optimizers(make, tiny_model):
+def test_the_recipes_learning_rate_is_the_optimizers(make):
     ends = []
     for rate in (1e-3, 5e-4):
-        recipe = tiny_recipe(tiny_model, learning_rate=rate, channels=only("sft"))
+        recipe = tiny_recipe("toy", learning_rate=rate, channels=only("sft"))
         trainer = make(recipe)
         before = torch.cat([p.detach().flatten().clone() for p in trainer.student.parameters()])
         trainer.train()
@@ -114,9 +112,9 @@ def test_the_recipes_learning_rate_is_the_optimizers(make, tiny_model):
 
 
 @pytest.mark.parametrize(("schedule", "second"), [("constant", 1e-3), ("linear", 5e-4)])
-def test_schedules_reach_the_optimizer(make, tiny_model, schedule, second):
+def test_schedules_reach_the_optimizer(make, schedule, second):
     seen, callback = events_of()
-    recipe = tiny_recipe(tiny_model, channels=only("sft"), schedule=schedule)
+    recipe = tiny_recipe("toy", channels=only("sft"), schedule=schedule)
     make(recipe, **callback).train()
     assert [numbers["learning_rate"] for _, _, numbers in seen] == pytest.approx([1e-3, second])
 
@@ -124,10 +122,10 @@ def test_schedules_reach_the_optimizer(make, tiny_model, schedule, second):
 # -- channels ----------------------------------------------------------------------------
 
 
-def test_without_a_hint_sdpo_teaches_nothing(make, tiny_model, data):
-    recipe = tiny_recipe(tiny_model, channels=only("sdpo", sdpo={"hint_gain": False}))
+def test_without_a_hint_sdpo_teaches_nothing(make, toy_data):
+    recipe = tiny_recipe("toy", channels=only("sdpo", sdpo={"hint_gain": False}))
     trainer = make(recipe)  # a fresh adapter is the base model
-    hint = data.hints[0]
+    hint = toy_data.hints[0]
     same = msgspec.structs.replace(hint, teacher_prompt_ids=hint.prompt_ids)
     sdpo = channel(trainer, "sdpo")
     for row, silent in ((same, True), (hint, False)):
@@ -140,17 +138,17 @@ def test_without_a_hint_sdpo_teaches_nothing(make, tiny_model, data):
         assert (float(loss.detach()) < 1e-9) == silent
 
 
-def test_misaligned_responses_are_refused(make, tiny_model, data, monkeypatch):
-    recipe = tiny_recipe(tiny_model, channels=only("sdpo", sdpo={"hint_gain": False}))
+def test_misaligned_responses_are_refused(make, toy_data, monkeypatch):
+    recipe = tiny_recipe("toy", channels=only("sdpo", sdpo={"hint_gain": False}))
     trainer = make(recipe)
-    sdpo, hint = channel(trainer, "sdpo"), data.hints[0]
+    sdpo, hint = channel(trainer, "sdpo"), toy_data.hints[0]
     honest = batches.response_states
     calls = []
 
     def shifted(backbone, rows, pad, device):
         states, ids = honest(backbone, rows, pad, device)
         calls.append(1)
-        return states, ids.roll(1) if len(calls) == 1 else ids
+        return states, ids + 1 if len(calls) == 1 else ids
 
     monkeypatch.setattr("trainers.trl.student.response_states", shifted)
     sdpo.window(trainer.student, 0)
@@ -158,8 +156,8 @@ def test_misaligned_responses_are_refused(make, tiny_model, data, monkeypatch):
         sdpo.loss(trainer.student, [hint], [hint])
 
 
-def test_the_reference_is_the_untrained_model(make, tiny_model, shake):
-    trainer = make(tiny_recipe(tiny_model, channels=only("dpo")))
+def test_the_reference_is_the_untrained_model(make, shake):
+    trainer = make(tiny_recipe("toy", channels=only("dpo")))
     shake(trainer)
     dpo = channel(trainer, "dpo")
     pair = dpo.drawn(0)[0]
@@ -174,11 +172,11 @@ def test_the_reference_is_the_untrained_model(make, tiny_model, shake):
         assert known == pytest.approx(float(want), rel=1e-5)
 
 
-def test_the_reported_dpo_loss_has_no_weights_in_it(make, tiny_model, data, shake):
-    pairs = [msgspec.structs.replace(p, weight=0.5 + i) for i, p in enumerate(data.pairs)]
+def test_the_reported_dpo_loss_has_no_weights_in_it(make, toy_data, shake):
+    pairs = [msgspec.structs.replace(p, weight=0.5 + i) for i, p in enumerate(toy_data.pairs)]
     losses = []
-    for rows in (data, msgspec.structs.replace(data, pairs=pairs)):
-        trainer = make(tiny_recipe(tiny_model, channels=only("dpo")), rows)
+    for rows in (toy_data, msgspec.structs.replace(toy_data, pairs=pairs)):
+        trainer = make(tiny_recipe("toy", channels=only("dpo")), rows)
         shake(trainer)
         total = float(trainer._compute_loss(trainer.model, {}).detach())
         losses.append((channel(trainer, "dpo").numbers["loss"], total))
@@ -186,11 +184,11 @@ def test_the_reported_dpo_loss_has_no_weights_in_it(make, tiny_model, data, shak
     assert losses[0][1] != pytest.approx(losses[1][1], rel=1e-3)
 
 
-def test_grpo_does_not_depend_on_how_long_answers_may_be(make, tiny_model):
+def test_grpo_does_not_depend_on_how_long_answers_may_be(make):
     found = []
     for limit in (64, 1024):
         recipe = tiny_recipe(
-            tiny_model,
+            "toy",
             channels=only("grpo"),
             data={"max_prompt_tokens": 400, "max_completion_tokens": limit, "max_tools_tokens": 0},
         )
@@ -201,9 +199,9 @@ def test_grpo_does_not_depend_on_how_long_answers_may_be(make, tiny_model):
     assert_close(found[0], found[1], rtol=1e-5, atol=1e-9)
 
 
-def test_counts_of_an_answer_are_as_good_as_repeating_it(make, tiny_model, data):
+def test_counts_of_an_answer_are_as_good_as_repeating_it(make, toy_data):
     """An answer given twice counts like two answers: so says the sum written out."""
-    group = data.groups[0]
+    group = toy_data.groups[0]
     assert sorted(group.counts) == [1, 1, 2]
     split = [
         (ids, reward)
@@ -215,8 +213,8 @@ def test_counts_of_an_answer_are_as_good_as_repeating_it(make, tiny_model, data)
     )
     found = []
     for row in (group, repeated):
-        rows = msgspec.structs.replace(data, groups=[row])
-        trainer = make(tiny_recipe(tiny_model, channels=only("grpo")), rows)
+        rows = msgspec.structs.replace(toy_data, groups=[row])
+        trainer = make(tiny_recipe("toy", channels=only("grpo")), rows)
         trainer._compute_loss(trainer.model, {})
         found.append(torch.cat([p.grad.flatten() for p in trainer.student.parameters()]).clone())
         assert channel(trainer, "grpo").numbers["reward"] == pytest.approx(
@@ -225,11 +223,11 @@ def test_counts_of_an_answer_are_as_good_as_repeating_it(make, tiny_model, data)
     assert_close(found[0], found[1], rtol=1e-4, atol=1e-8)
 
 
-def test_an_answer_that_fell_far_below_the_base_is_left_alone(make, tiny_model, data, shake):
-    recipe = tiny_recipe(tiny_model, channels=only("grpo"))
-    free = tiny_recipe(tiny_model, channels=only("grpo", grpo={"off_policy_threshold": None}))
-    group = data.groups[0]
-    rows = msgspec.structs.replace(data, groups=[group])
+def test_an_answer_that_fell_far_below_the_base_is_left_alone(make, toy_data, shake):
+    recipe = tiny_recipe("toy", channels=only("grpo"))
+    free = tiny_recipe("toy", channels=only("grpo", grpo={"off_policy_threshold": None}))
+    group = toy_data.groups[0]
+    rows = msgspec.structs.replace(toy_data, groups=[group])
     worst = group.rewards.index(min(group.rewards))
     numbers = []
     for chosen, lift in ((recipe, 0.0), (recipe, 0.6), (free, 0.6)):
@@ -245,29 +243,41 @@ def test_an_answer_that_fell_far_below_the_base_is_left_alone(make, tiny_model, 
     assert numbers[1][0] == pytest.approx(1 / len(group.completions))
     assert numbers[2][0] == 0
     assert_close(numbers[0][1], numbers[2][1], rtol=1e-5, atol=1e-9)
-    assert (numbers[0][1] - numbers[1][1]).norm() > 0.1 * numbers[0][1].norm()
+    assert (numbers[0][1] - numbers[1][1]).norm() > 0.05 * numbers[0][1].norm()
 
 
 # -- runs that stop ----------------------------------------------------------------------
 
 
-def test_a_loss_that_is_not_finite_leaves_the_parameters_and_ends_the_run(make, tiny_model):
+def test_losses_that_are_not_finite_end_the_run(make):
     seen, callback = events_of()
     diloco = {"replicas": 1, "rounds": 3, "inner_steps": 4}
-    trainer = make(
-        tiny_recipe(tiny_model, diloco=diloco, max_bad_steps=2, learning_rate=1e30), **callback
+    trainer = make(tiny_recipe("toy", diloco=diloco, max_bad_steps=2), **callback)
+    dpo = channel(trainer, "dpo")
+    honest = dpo.loss
+    dpo.loss = lambda student, rows, window: (
+        honest(student, rows, window) * (math.inf if trainer.state.global_step else 1)
     )
-    with pytest.raises(BadSteps, match=r"step 3: channel \w+: .* not finite for row .*2 bad steps"):
+    with pytest.raises(
+        BadSteps, match=r"step 3: channel dpo: loss \(inf\) is not finite for row p"
+    ):
         trainer.train()
     assert [(kind, step) for kind, step, _ in seen] == [
         ("step", 1), ("bad_step", 2), ("bad_step", 3),
     ]  # fmt: skip
 
 
-def test_one_bad_step_is_dropped_and_the_run_goes_on(make, tiny_model, data):
+def test_a_learning_rate_that_destroys_the_model_ends_the_run(make):
+    """The steps after it are not finite, or no channel has a gradient any more."""
+    diloco = {"replicas": 1, "rounds": 3, "inner_steps": 4}
+    with pytest.raises((BadSteps, DeadChannel)):
+        make(tiny_recipe("toy", diloco=diloco, learning_rate=1e30)).train()
+
+
+def test_one_bad_step_is_dropped_and_the_run_goes_on(make, toy_data):
     seen, callback = events_of()
     diloco = {"replicas": 1, "rounds": 1, "inner_steps": 4}
-    recipe = tiny_recipe(tiny_model, diloco=diloco, channels=only("sft"), **{"norms_every": 1})
+    recipe = tiny_recipe("toy", diloco=diloco, channels=only("sft"), **{"norms_every": 1})
     trainer = make(recipe, **callback)
     sft = channel(trainer, "sft")
     honest, parameters = sft.loss, []
@@ -288,8 +298,8 @@ def test_one_bad_step_is_dropped_and_the_run_goes_on(make, tiny_model, data):
     assert all(torch.equal(a, b) for a, b in zip(*parameters[:: len(parameters) - 1], strict=True))
 
 
-def test_a_gradient_that_is_not_finite_counts_too(make, tiny_model):
-    recipe = tiny_recipe(tiny_model, channels=only("sft"), max_bad_steps=1)
+def test_a_gradient_that_is_not_finite_counts_too(make):
+    recipe = tiny_recipe("toy", channels=only("sft"), max_bad_steps=1)
     trainer = make(recipe)
     parameter = trainer.student.parameters()[0]
     parameter.register_hook(lambda grad: grad * math.inf)
@@ -297,27 +307,27 @@ def test_a_gradient_that_is_not_finite_counts_too(make, tiny_model):
         trainer.train()
 
 
-def test_a_channel_without_gradient_for_a_round_ends_the_run(make, tiny_model, data):
-    flat = [msgspec.structs.replace(g, rewards=[0.5] * len(g.rewards)) for g in data.groups]
-    rows = msgspec.structs.replace(data, groups=flat)
+def test_a_channel_without_gradient_for_a_round_ends_the_run(make, toy_data):
+    flat = [msgspec.structs.replace(g, rewards=[0.5] * len(g.rewards)) for g in toy_data.groups]
+    rows = msgspec.structs.replace(toy_data, groups=flat)
     diloco = {"replicas": 1, "rounds": 5, "inner_steps": 2}
     seen, callback = events_of()
     with pytest.raises(DeadChannel, match="channel grpo has a weight, but its gradient"):
-        make(tiny_recipe(tiny_model, diloco=diloco), rows, **callback).train()
+        make(tiny_recipe("toy", diloco=diloco), rows, **callback).train()
     assert len(seen) == 2
-    rows = msgspec.structs.replace(data, hints=[])
+    rows = msgspec.structs.replace(toy_data, hints=[])
     with pytest.raises(InputError, match="no row"):
-        make(tiny_recipe(tiny_model), rows)
+        make(tiny_recipe("toy"), rows)
 
 
-def test_a_channel_that_teaches_next_to_nothing_is_dead(make, tiny_model):
+def test_a_channel_that_teaches_next_to_nothing_is_dead(make):
     channels: dict[str, Any] = {name: {} for name in CHANNELS} | {"sft": {"weight": 1e-12}}
     with pytest.raises(DeadChannel, match="channel sft"):
-        make(tiny_recipe(tiny_model, channels=channels)).train()
+        make(tiny_recipe("toy", channels=channels)).train()
 
 
-def test_out_of_memory_halves_the_micro_batch_once(make, tiny_model):
-    recipe = tiny_recipe(tiny_model, channels=only("sft"), micro_batch_tokens=1000)
+def test_out_of_memory_halves_the_micro_batch_once(make):
+    recipe = tiny_recipe("toy", channels=only("sft"), micro_batch_tokens=1000)
     for failures in (1, 2):
         seen, callback = events_of()
         trainer = make(recipe, **callback)
@@ -344,9 +354,9 @@ def test_out_of_memory_halves_the_micro_batch_once(make, tiny_model):
 # -- small parts -------------------------------------------------------------------------
 
 
-def test_a_restarted_replica_takes_the_rows_that_come_next(make, tiny_model):
+def test_a_restarted_replica_takes_the_rows_that_come_next(make):
     diloco = {"replicas": 1, "rounds": 2, "inner_steps": 2}
-    recipe = tiny_recipe(tiny_model, diloco=diloco, channels=only("dpo"))
+    recipe = tiny_recipe("toy", diloco=diloco, channels=only("dpo"))
     rows: list[Any] = []
     for skip in (0, 2):
         trainer = make(recipe, skip_steps=skip)
@@ -362,17 +372,16 @@ def test_a_restarted_replica_takes_the_rows_that_come_next(make, tiny_model):
     assert rows[0][1] != rows[2][1]
 
 
-def test_the_base_pass_goes_on_with_the_missing_parts(tiny_model, tokenizer, data, tmp_path):
-    recipe = tiny_recipe(tiny_model)
-    model = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)
-    student = Student(model, pad=tokenizer.pad_token_id, device="cpu")
-    first = score(student, recipe, data, tmp_path)
+def test_the_base_pass_goes_on_with_the_missing_parts(toy_base, toy_data, tmp_path):
+    recipe = tiny_recipe("toy")
+    student = Student(toy_base, pad=4, device="cpu")
+    first = score(student, recipe, toy_data, tmp_path)
     files = sorted((tmp_path / "base").iterdir())
     assert [file.name.split("-")[0] for file in files] == ["dpo", "grpo", "sdpo"]
     stamps = [file.stat().st_mtime_ns for file in files]
     files[1].unlink()
     said: list[Any] = []
-    again = score(student, recipe, data, tmp_path, lambda *event: said.append(event))
+    again = score(student, recipe, toy_data, tmp_path, lambda *event: said.append(event))
     assert [channel for channel, _, _ in said] == ["grpo"]
     assert [f.stat().st_mtime_ns for f in (files[0], files[2])] == [stamps[0], stamps[2]]
     assert again.references() == first.references()

@@ -13,16 +13,14 @@ from torch.nn.functional import logsigmoid
 
 from composer_pipeline.testing.training import tiny_recipe
 
-pytestmark = pytest.mark.slow
-
 WEIGHTS = {"grpo": 0.7, "sdpo": 1.3, "dpo": 0.45, "sft": 0.3}
 BETA_DPO, BETA_JSD, TEMPERATURE, THRESHOLD = 0.3, 0.35, 1.4, 0.01
 
 
 @pytest.fixture(scope="module")
-def recipe(tiny_model):
+def recipe():
     return tiny_recipe(
-        tiny_model,
+        "toy",
         channels={
             "grpo": {"weight": WEIGHTS["grpo"], "groups_per_step": 2,
                      "off_policy_threshold": THRESHOLD},
@@ -35,14 +33,16 @@ def recipe(tiny_model):
 
 
 @pytest.fixture(scope="module")
-def uneven(data):
+def uneven(toy_data):
     """The data with unequal spans, pair weights and multiplicities."""
     replace = msgspec.structs.replace
-    spans = [(0, 3), (5, 9), (2, 14)]
-    hints = [replace(h, start=a, length=n) for h, (a, n) in zip(data.hints, spans, strict=False)]
-    pairs = [replace(p, weight=0.5 + i) for i, p in enumerate(data.pairs)]
-    groups = [replace(g, counts=[i + 1 for i, _ in enumerate(g.counts)]) for g in data.groups]
-    return msgspec.structs.replace(data, hints=hints, pairs=pairs, groups=groups)
+    spans = [(0, 2), (1, 1), (0, 1)] * 6
+    hints = [
+        replace(h, start=a, length=n) for h, (a, n) in zip(toy_data.hints, spans, strict=False)
+    ]
+    pairs = [replace(p, weight=0.5 + i) for i, p in enumerate(toy_data.pairs)]
+    groups = [replace(g, counts=[i + 1 for i, _ in enumerate(g.counts)]) for g in toy_data.groups]
+    return msgspec.structs.replace(toy_data, hints=hints, pairs=pairs, groups=groups)
 
 
 def logps(model, prompt, response):

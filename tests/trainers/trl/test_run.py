@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from composer_pipeline.diloco.replica import read_state
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.publishing.model import publish_model
@@ -23,6 +24,8 @@ from composer_pipeline.training.models import load_tokenizer
 from composer_pipeline.training.run import prepare, read_steps, report, train
 from composer_pipeline.training.windows import Windows
 from tests.fixtures.waiting import wait_until
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +139,20 @@ def _base_nll(lake, recipe):
     return total / tokens
 
 
+def test_one_replica_is_the_plain_trainer_whatever_the_rounds(lake, tiny_model, make, tmp_path):
+    rounds = 20  # where two replicas begin to use outer momentum
+    recipe = tiny_recipe(tiny_model, steps=rounds, diloco={"replicas": 1, "inner_steps": 1})
+    result = train(lake, recipe, tmp_path / "runs")
+    assert result.metrics["rounds"] == rounds
+    plain = make(recipe.resolved({}))
+    plain.train()
+    trained = {n: p.detach() for n, p in plain.model.named_parameters() if p.requires_grad}
+    saved = load_file(result.checkpoint / "adapter_model.safetensors")
+    assert len(saved) == len(trained)
+    for name, value in trained.items():
+        torch.testing.assert_close(saved[name.replace(".default", "")], value, rtol=1e-5, atol=1e-7)
+
+
 def test_a_killed_run_goes_on_from_its_last_round(lake, recipe, tmp_path):
     rounds = 6  # many more than pass until the kill
     longer = recipe.diloco.model_copy(update={"rounds": rounds})
@@ -204,7 +221,6 @@ def test_bad_input_is_one_sentence_and_exit_code_2(broken, lake, recipe, tmp_pat
     assert said[broken] in done.stderr
 
 
-@pytest.mark.slow
 def test_smollm2_trains_and_learns_the_chosen_actions(lake, tmp_path):
     """The offline default for real: 135M parameters, two processes, held-out rows."""
     recipe = tiny_recipe(
@@ -221,3 +237,20 @@ def test_smollm2_trains_and_learns_the_chosen_actions(lake, tmp_path):
     assert result.metrics["sdpo_loss_first"] > 1e-3
     metrics = evaluate(lake, result.run_dir).metrics
     assert metrics["chosen_nll_after"] < metrics["chosen_nll_before"]
+
+
+def test_a_nightly_run_goes_on_from_the_last_ones_adapter(finished, lake, recipe, tmp_path):
+    result, _ = finished
+    short = recipe.diloco.model_copy(update={"replicas": 1, "rounds": 1, "min_quorum": 1})
+    nightly = recipe.model_copy(update={"start_from": str(result.run_dir), "diloco": short})
+    second = train(lake, nightly, tmp_path, merge=True)
+    assert second.merged == second.run_dir / "merged"
+    begun, _ = read_state(str(second.run_dir / "outer"), "run", 0)
+    earlier, _ = read_state(str(result.run_dir / "outer"), "run")
+    assert begun.keys() == earlier.keys()
+    for name, tensor in begun.items():
+        assert torch.equal(tensor, earlier[name]), name
+    composer = json.loads((second.run_dir / "composer.json").read_text())
+    assert composer["start_from"]["name"] == result.run_dir.name
+    assert str(result.run_dir) not in (second.run_dir / "composer.json").read_text()
+    assert (second.run_dir / "merged" / "model.safetensors").is_file()

@@ -86,7 +86,7 @@ def test_templates_that_trl_knows_are_read(tokenizer, name):
     assert other.chat_template == getattr(templates, name)
 
 
-def test_a_template_that_nobody_can_read_is_said(tokenizer, tiny_model, make):
+def test_a_template_that_nobody_can_read_is_said(tokenizer):
 
     other = copy.deepcopy(tokenizer)
     other.chat_template = tokenizer.chat_template + "{# mine #}"
@@ -94,11 +94,11 @@ def test_a_template_that_nobody_can_read_is_said(tokenizer, tiny_model, make):
         reader(other)
 
 
-def test_the_model_samples_with_its_own_policy_and_learns_from_it(make, tiny_model, data):
+def test_the_model_samples_with_its_own_policy_and_learns_from_it(make_tiny, tiny_model, data):
     """Rewards that like short answers make them likelier: the policy gradient's sign."""
     seen = []
     recipe = recipe_of(tiny_model, "sampled", group_size=6, groups_per_step=2)
-    trainer = make(recipe, on_event=lambda kind, step, numbers: seen.append(numbers))
+    trainer = make_tiny(recipe, on_event=lambda kind, step, numbers: seen.append(numbers))
     (grpo,) = trainer.channels
     sampler, liked = grpo._sampler, 7
     asked: list[tuple[int, ...]] = []
@@ -133,9 +133,9 @@ def test_the_model_samples_with_its_own_policy_and_learns_from_it(make, tiny_mod
     assert after[liked] - before[liked] > after[9] - before[9]
 
 
-def test_the_gradient_on_sampled_answers_is_the_policy_gradient(make, tiny_model, data, shake):
+def test_the_gradient_on_sampled_answers_is_the_policy_gradient(make_tiny, tiny_model, data, shake):
     recipe = recipe_of(tiny_model, "sampled", group_size=3)
-    trainer = make(recipe)
+    trainer = make_tiny(recipe)
     shake(trainer)
     (grpo,) = trainer.channels
     answers = [[11, 12, 2], [13, 2], [11, 12, 2]]
@@ -158,9 +158,9 @@ def test_the_gradient_on_sampled_answers_is_the_policy_gradient(make, tiny_model
     assert_close(got, want, rtol=1e-4, atol=1e-8)
 
 
-def test_trl_generates_for_real_and_mixed_groups_hold_both(make, tiny_model, data):
+def test_trl_generates_for_real_and_mixed_groups_hold_both(make_tiny, tiny_model, data):
     recipe = recipe_of(tiny_model, "mixed", group_size=2)
-    trainer = make(recipe)
+    trainer = make_tiny(recipe)
     (grpo,) = trainer.channels
     window = grpo.window(trainer.student, 0)
     (group,) = grpo.drawn(0)
@@ -179,9 +179,9 @@ def test_trl_generates_for_real_and_mixed_groups_hold_both(make, tiny_model, dat
     trainer._compute_loss(trainer.model, {})
 
 
-def test_a_group_whose_answers_are_all_as_good_is_counted_and_not_run(make, tiny_model):
+def test_a_group_whose_answers_are_all_as_good_is_counted_and_not_run(make_tiny, tiny_model):
     recipe = recipe_of(tiny_model, "sampled", group_size=2)
-    trainer = make(recipe)
+    trainer = make_tiny(recipe)
     (grpo,) = trainer.channels
     grpo._sampler.reward = lambda group, answer: 0.0
     assert grpo.window(trainer.student, 0) == []

@@ -1,0 +1,102 @@
+"""One replica's process: where it begins in the data, and what its exit code says."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from composer_pipeline.diloco.log import OuterLogError
+from composer_pipeline.errors import ComposerError, InputError, StorageError
+from composer_pipeline.testing.training import tiny_recipe
+from composer_pipeline.training.run import write_recipe
+from trainers.trl import replica
+from trainers.trl.gradients import BadSteps, DeadChannel
+
+
+class Recorder:
+    """Stands where the trainer does, and keeps what it was given."""
+
+    given: dict
+
+    def __init__(self, **given):
+        type(self).given = given
+        self.model = "the model"
+        self.accelerator = SimpleNamespace(unwrap_model=lambda model: model)
+
+    def train(self):
+        self.given["trained"] = True
+
+
+@pytest.fixture
+def trainer(monkeypatch):
+    class OneOfThem(Recorder):
+        pass
+
+    callback = SimpleNamespace(slot=1, start_round=lambda: 3)
+    monkeypatch.setattr(
+        replica, "DiLoCoCallback", SimpleNamespace(from_env=lambda **options: callback)
+    )
+    monkeypatch.setattr(replica, "ComposerTrainer", OneOfThem)
+    for name in ("resolve_model", "load_tokenizer"):
+        monkeypatch.setattr(replica, name, lambda name: name)
+    monkeypatch.setattr(replica, "load_base", lambda resolved, recipe: resolved)
+    monkeypatch.setattr(replica, "gate", lambda recipe, data, gains: (data, {}))
+    nothing = SimpleNamespace(gains=lambda: {})
+    monkeypatch.setattr(replica, "BaseScores", SimpleNamespace(load=lambda run_dir: nothing))
+    monkeypatch.setattr(replica, "TrainingData", SimpleNamespace(load=lambda folder: "data"))
+    return OneOfThem
+
+
+def test_a_replica_that_joins_at_round_3_has_the_rows_of_two_rounds_behind_it(
+    trainer, tiny_model, tmp_path, monkeypatch
+):
+    started = []
+    monkeypatch.setattr(replica, "load_start", lambda model, recipe: started.append(model))
+    diloco = {"replicas": 2, "rounds": 4, "inner_steps": 5}
+    write_recipe(tiny_recipe(tiny_model, diloco=diloco), tmp_path)
+    replica.train(tmp_path)
+    given = trainer.given
+    assert (given["skip_steps"], given["slot"], given["trained"]) == (10, 1, True)
+    assert started == ["the model"], "an earlier adapter is in before the first step"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (InputError("bad field"), 2),
+        (DeadChannel("channel sdpo is dead"), 2),
+        (BadSteps("3 steps in a row"), 4),
+        (StorageError("full"), 4),
+        (ComposerError("SDPO: other tokens"), 4),
+        (OuterLogError("no quorum"), 1),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),
+)
+def test_the_exit_code_says_whether_another_start_could_help(
+    error, code, tmp_path, monkeypatch, capsys
+):
+    def fails(run_dir):
+        raise error
+
+    monkeypatch.setattr(replica, "train", fails)
+    monkeypatch.setattr(sys, "argv", ["replica", "--run-dir", str(tmp_path)])
+    monkeypatch.delenv("COMPOSER_DILOCO_SUPERVISOR", raising=False)
+    assert replica.main() == code
+    assert capsys.readouterr().out == f"error: {error}\n"
+
+
+def test_a_full_disk_is_a_sentence_and_another_os_error_is_not(tmp_path, monkeypatch, capsys):
+    def fails(run_dir):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(replica, "train", fails)
+    monkeypatch.setattr(sys, "argv", ["replica", "--run-dir", str(tmp_path)])
+    assert replica.main() == 4
+    assert "is not writable: No space left on device" in capsys.readouterr().out
+
+    def odd(run_dir):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(replica, "train", odd)
+    with pytest.raises(OSError, match="Input/output"):
+        replica.main()

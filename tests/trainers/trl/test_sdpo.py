@@ -1,0 +1,222 @@
+"""SDPO's teachers, divergences, clip and gate, on a model of a few tokens."""
+
+import copy
+import math
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from torch.testing import assert_close
+
+from composer_pipeline.errors import InputError
+from composer_pipeline.losses.divergence import eopd, generalized_jsd, taid
+from composer_pipeline.testing.training import tiny_recipe
+from composer_pipeline.training.data import Hint
+from tests.trainers.trl import toy
+from trainers.trl.base_pass import score
+from trainers.trl.base_scores import BaseScores
+from trainers.trl.hint_gain import gate
+from trainers.trl.student import Student
+
+OFF = {name: {"weight": 0} for name in ("grpo", "dpo", "sft")}
+
+
+def recipe_of(inner=3, rounds=2, lora=8, **sdpo: Any):
+    return tiny_recipe(
+        "toy", channels={**OFF, "sdpo": {"rows_per_step": 4, "hint_gain": False, **sdpo}},
+        diloco={"replicas": 1, "rounds": rounds, "inner_steps": inner},
+        lora={"r": lora, "targets": "all-linear"}, learning_rate=1e-2,
+        data={"max_prompt_tokens": 64, "max_completion_tokens": 8},
+    )  # fmt: skip
+
+
+def logits(model, prompt, response):
+    ids = torch.tensor([[*prompt, *response]])
+    return model(input_ids=ids).logits[0, len(prompt) - 1 : -1].double()
+
+
+def spans(trainer, teacher):
+    """Return student and teacher logits (N, V) over all spans of the first window."""
+    model = trainer.student.model
+    pieces: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
+    for hint in trainer.channels[0].drawn(0):
+        span = slice(hint.start, hint.start + hint.length)
+        pieces[0].append(logits(model, hint.prompt_ids, hint.response_ids)[span])
+        pieces[1].append(logits(teacher, hint.teacher_prompt_ids, hint.response_ids)[span])
+    return torch.cat(pieces[0]).detach(), torch.cat(pieces[1]).detach()
+
+
+JSD = {"jsd_beta": 0.3, "temperature": 1.7}
+TAID = {"divergence": "taid", "taid": {"t_start": 0.6}}
+EOPD = {"divergence": "eopd", "eopd": {"tau": 0.1, "alpha": 0.7, "top_k": 5}}
+
+
+@pytest.mark.parametrize("lora", [8, 0])
+@pytest.mark.parametrize(
+    ("options", "formula"),
+    [
+        (JSD, lambda s, t: generalized_jsd(s, t, beta=0.3, temperature=1.7)),
+        (TAID, lambda s, t: taid(s, t, t=0.6)),
+        (EOPD, lambda s, t: eopd(s, t, tau=0.1, alpha=0.7, top_k=5)),
+    ],
+)
+def test_the_loss_is_the_recipes_divergence_from_the_model_before_training(
+    make, toy_base, shake, lora, options, formula
+):
+    """With an adapter, and where every parameter is trained."""
+    trainer = make(recipe_of(lora=lora, **options))
+    shake(trainer, 0.05)
+    total = float(trainer._compute_loss(trainer.model, {}).detach())
+    student, teacher = spans(trainer, toy_base)
+    assert total == pytest.approx(float(formula(student, teacher).mean()), rel=1e-4)
+    plain = float(generalized_jsd(student, teacher, beta=0.5).mean())
+    assert total != pytest.approx(plain, rel=1e-3)
+
+
+def test_a_live_teacher_is_the_student(make, shake):
+    trainer = make(recipe_of(teacher="live"))
+    shake(trainer, 0.05)
+    total = float(trainer._compute_loss(trainer.model, {}).detach())
+    student, teacher = spans(trainer, trainer.student.model)
+    assert total == pytest.approx(
+        float(generalized_jsd(student, teacher, beta=0.5).mean()), rel=1e-4
+    )
+
+
+@pytest.mark.parametrize("lora", [8, 0])
+def test_the_average_follows_the_student_after_each_step(make, lora):
+    trainer = make(recipe_of(teacher="ema", ema_rate=0.25, lora=lora))
+    seen: list[list[torch.Tensor]] = []
+    follow = trainer.after_step
+    start = [p.detach().clone() for p in trainer.student.parameters()]
+
+    def watched():
+        seen.append([p.detach().clone() for p in trainer.student.parameters()])
+        follow()
+
+    trainer.after_step = watched
+    trainer.train()
+    want = start
+    for now in seen:
+        want = [w + 0.25 * (n - w) for w, n in zip(want, now, strict=True)]
+    average = list(trainer.channels[0]._teacher.state().values())
+    assert len(seen) == 6
+    for have, should in zip(average, want, strict=True):
+        assert_close(have, should, rtol=1e-4, atol=1e-6)
+    # The student itself is left as it was.
+    for now, last in zip(trainer.student.parameters(), seen[-1], strict=True):
+        assert torch.equal(now, last)
+
+
+@pytest.mark.parametrize("options", [{"teacher": "ema", "ema_rate": 0.3}, {"divergence": "taid"}])
+def test_a_restart_goes_on_with_teacher_and_schedule(make, tmp_path, options):
+    file = tmp_path / "state" / "channels.safetensors"
+    file.parent.mkdir()
+    whole = make(recipe_of(**options), state_file=file)
+    after: list[tuple[dict[str, Any], Any]] = []
+    honest = whole.after_step
+
+    def at_each():
+        honest()
+        if whole.state.global_step == 3:
+            after.append(copy.deepcopy(whole.channels[0].state()))
+            kept.write_bytes(file.read_bytes())
+
+    kept = file.with_name("kept.safetensors")
+    whole.after_step = at_each
+    whole.train()
+    again = make(recipe_of(**options), state_file=kept, skip_steps=3)
+    tensors, numbers = again.channels[0].state()
+    assert numbers == after[0][1]
+    assert tensors.keys() == after[0][0].keys()
+    for name, tensor in tensors.items():
+        assert torch.equal(tensor, after[0][0][name])
+    fresh = make(recipe_of(**options), state_file=kept, skip_steps=6)
+    assert fresh.channels[0].state()[1] != after[0][1] or options.get("teacher") == "ema"
+
+
+def test_taids_target_moves_with_the_steps(make):
+    trainer = make(recipe_of(inner=4, divergence="taid", taid={"t_start": 0.2, "t_end": 0.9}))
+    seen: list[float] = []
+    trainer._on_event = lambda kind, step, numbers: seen.append(numbers["sdpo_taid_t"])
+    trainer.train()
+    assert seen[0] == pytest.approx(0.2)
+    assert seen == sorted(seen)
+    assert seen[-1] == pytest.approx(0.2 + 0.7 * 7 / 8, abs=1e-3)
+
+
+def test_the_importance_clip_weights_each_token(make, toy_base, shake):
+    trainer = make(recipe_of(importance_clip=1.05))
+    shake(trainer, 0.05)
+    total = float(trainer._compute_loss(trainer.model, {}).detach())
+    student, teacher = spans(trainer, toy_base)
+    ratios = []
+    for hint in trainer.channels[0].drawn(0):
+        target = torch.tensor(hint.response_ids)[:, None]
+        now, old = (
+            logits(model, hint.prompt_ids, hint.response_ids).log_softmax(-1).gather(-1, target)
+            for model in (trainer.student.model, toy_base)
+        )
+        ratio = (now - old).exp().clamp(max=1.05).detach()[:, 0]
+        ratios.append(ratio[hint.start : hint.start + hint.length])
+    weights = torch.cat(ratios)
+    assert weights.min() < 1
+    want = (generalized_jsd(student, teacher, beta=0.5) * weights).mean()
+    assert total == pytest.approx(float(want), rel=1e-4)
+
+
+# -- the gate ----------------------------------------------------------------------------
+
+
+def test_the_gain_is_what_the_hint_does_to_right_and_wrong(toy_base, tmp_path):
+    data = toy.rows()
+    with_target, without = data.hints[0], msgspec.structs.replace(data.hints[1], target_ids=[])
+    data = msgspec.structs.replace(data, hints=[with_target, without])
+    scores = score(Student(toy_base, pad=4, device="cpu"), recipe_of(), data, tmp_path)
+
+    def logp(prompt, response):
+        with torch.no_grad():
+            values = logits(toy_base, prompt, response).log_softmax(-1)
+        return float(values.gather(-1, torch.tensor(response)[:, None]).sum())
+
+    def effect(hint: Hint, response):
+        return logp(hint.teacher_prompt_ids, response) - logp(hint.prompt_ids, response)
+
+    want = effect(with_target, with_target.target_ids) - effect(
+        with_target, with_target.response_ids
+    )
+    assert scores.gains()[with_target.id] == pytest.approx(want, rel=1e-4)
+    alone = -effect(without, without.response_ids)
+    assert scores.gains()[without.id] == pytest.approx(alone, rel=1e-4)
+    assert want > 0
+
+
+def test_only_hints_that_help_pass_and_the_share_is_said():
+    data = toy.rows()
+    gains = {hint.id: (i - 3.0) for i, hint in enumerate(data.hints)}  # the fourth gains nothing
+    kept, numbers = gate(recipe_of(hint_gain=True), data, gains)
+    assert [hint.id for hint in kept.hints] == [hint.id for hint in data.hints[4:]]
+    assert kept.hints[0] == data.hints[4]
+    assert numbers["hints_seen"] == len(data.hints)
+    assert numbers["hints_kept_share"] == pytest.approx(12 / 16)
+    assert numbers["hint_gain_p50"] == pytest.approx(4.5)
+    everything, same = gate(recipe_of(hint_gain=False), data, gains)
+    assert len(everything.hints) == len(data.hints)
+    assert same == numbers
+    with pytest.raises(InputError, match=r"none of 16 hints.*channels\.sdpo\.hint_gain"):
+        gate(recipe_of(hint_gain=True), data, dict.fromkeys(gains, 0.0))
+    off = tiny_recipe("toy", channels={**OFF, "sdpo": {"weight": 0}, "sft": {}})
+    assert gate(off, data, {}) == (data, {})
+
+
+def test_scores_are_read_as_they_were_written(tmp_path, toy_base):
+    data = toy.rows()
+    recipe = tiny_recipe("toy", channels={name: {} for name in ("grpo", "sdpo", "dpo", "sft")})
+    scores = score(Student(toy_base, pad=4, device="cpu"), recipe, data, tmp_path)
+    assert BaseScores.load(tmp_path) == scores
+    assert set(scores.gains()) == {hint.id for hint in data.hints}
+    group = data.groups[0]
+    if group.id in scores.answers():
+        assert [len(a) for a in scores.answers()[group.id]] == [2, 2]
+    assert all(math.isfinite(v) and v < 0 for pair in scores.references().values() for v in pair)

@@ -18,13 +18,14 @@ from composer_pipeline.errors import InputError
 MOMENTUM_ROUNDS = 20
 
 
-def outer_defaults(rounds: int) -> tuple[float, float]:
-    """Return the outer ``(learning rate, momentum)`` for a run of ``rounds`` rounds.
+def outer_defaults(rounds: int, replicas: int) -> tuple[float, float]:
+    """Return the outer ``(learning rate, momentum)`` for ``rounds`` rounds of ``replicas``.
 
     (0.7, 0.9) as in DiLoCo (arXiv 2311.08105) for runs long enough for the momentum to pay;
-    (1.0, 0.0), which is plain averaging, for shorter ones.
+    (1.0, 0.0), which is plain averaging, for shorter ones and for one replica, where it leaves
+    the inner optimizer's result as it is.
     """
-    return (0.7, 0.9) if rounds >= MOMENTUM_ROUNDS else (1.0, 0.0)
+    return (0.7, 0.9) if rounds >= MOMENTUM_ROUNDS and replicas > 1 else (1.0, 0.0)
 
 
 class DiLoCoSpec(BaseModel):
@@ -55,9 +56,11 @@ class DiLoCoSpec(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _fill_outer(cls, values: object) -> object:
-        """Replace absent outer settings by the defaults for the number of rounds."""
+        """Replace absent outer settings by the defaults for rounds and replicas."""
         if isinstance(values, dict) and isinstance(values.get("rounds"), int):
-            lr, momentum = outer_defaults(values["rounds"])
+            given = values.get("replicas", cls.model_fields["replicas"].default)
+            replicas = given if isinstance(given, int) else 1  # refused later
+            lr, momentum = outer_defaults(values["rounds"], replicas)
             values = dict(values)
             # A lone learning rate or momentum keeps the other at its neutral value.
             alone = values.get("outer_lr") is None, values.get("outer_momentum") is None

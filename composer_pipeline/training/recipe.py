@@ -4,12 +4,17 @@ Belongs here: the recipe's fields, defaults and their checks. Does not belong he
 trainer can carry it (``training.trainer``) and how it runs.
 """
 
+import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from composer_pipeline.config_file import read_model
+
+#: Rounds of a recipe that does not say how long it is.
+DEFAULT_ROUNDS = 4
 
 
 class _Model(BaseModel):
@@ -174,10 +179,16 @@ class DiLoCo(_Model):
     """Replicas that train alone for ``inner_steps`` and then agree on an outer step."""
 
     replicas: int = Field(2, ge=1)
-    rounds: int = Field(4, ge=1)
-    inner_steps: int = Field(10, ge=1)
-    outer_lr: float | None = Field(None, gt=0)
-    outer_momentum: float | None = Field(None, ge=0, lt=1)
+    rounds: int | None = Field(
+        None, ge=1, description="4 where neither `steps` nor `epochs` of the recipe is given"
+    )
+    inner_steps: int = Field(10, ge=1, description="optimizer steps of a replica in a round")
+    outer_lr: float | None = Field(
+        None, gt=0, description="1 for one replica or below 20 rounds, else 0.7"
+    )
+    outer_momentum: float | None = Field(
+        None, ge=0, lt=1, description="0 for one replica or below 20 rounds, else 0.9"
+    )
     min_quorum: int = Field(1, ge=1)
     join_timeout_s: float = Field(300.0, gt=0)
     grace_s: float = Field(300.0, gt=0)
@@ -191,7 +202,12 @@ class DiLoCo(_Model):
 
 
 class TrainingRecipe(_Model):
-    """One training run. Times are seconds, lengths tokens."""
+    """One training run. Times are seconds, lengths tokens.
+
+    How long it is, is said once: by ``diloco.rounds`` of ``diloco.inner_steps`` optimizer steps,
+    by ``steps``, or by ``epochs``. The last two are rounded up to whole rounds. An epoch takes
+    every row of every channel at least once, all replicas together.
+    """
 
     name: str = Field(min_length=1)
     trainer: str = "trl"
@@ -206,6 +222,8 @@ class TrainingRecipe(_Model):
     channels: Channels = Channels()
     data: Data = Data()
     diloco: DiLoCo = DiLoCo()
+    steps: int | None = Field(None, ge=1, description="optimizer steps of each replica")
+    epochs: float | None = Field(None, gt=0, description="passes over the largest channel")
     learning_rate: float = Field(1e-4, gt=0)
     optimizer: Literal["adamw_torch", "adamw_torch_fused", "adafactor", "sgd"] = "adamw_torch"
     schedule: Literal["constant", "linear", "cosine"] = "constant"
@@ -230,15 +248,61 @@ class TrainingRecipe(_Model):
     )
 
     @model_validator(mode="after")
+    def _one_length(self) -> "TrainingRecipe":
+        said = {"steps": self.steps, "epochs": self.epochs, "diloco.rounds": self.diloco.rounds}
+        given = [name for name, value in said.items() if value is not None]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} both say how long the run is; keep one")
+        return self
+
+    @model_validator(mode="after")
     def _adapter_continues(self) -> "TrainingRecipe":
         if self.start_from and self.lora.r == 0:
             raise ValueError("start_from is an adapter, and lora.r 0 trains none")
         return self
 
     @property
-    def steps(self) -> int:
-        """Optimizer steps of one replica."""
-        return self.diloco.rounds * self.diloco.inner_steps
+    def rounds(self) -> int:
+        """Rounds of the run.
+
+        Raises:
+            ValueError: the recipe says ``epochs`` and was not :meth:`resolved`.
+        """
+        if self.epochs is not None:
+            raise ValueError("epochs are not known as rounds before the rows are counted")
+        if self.steps is not None:
+            return math.ceil(self.steps / self.diloco.inner_steps)
+        return self.diloco.rounds or DEFAULT_ROUNDS
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps of one replica in the whole run; raises as :attr:`rounds`."""
+        return self.rounds * self.diloco.inner_steps
+
+    def steps_per_epoch(self, rows: Mapping[str, int]) -> int:
+        """Return the steps in which the replicas together take every row of every channel.
+
+        Args:
+            rows: usable rows by channel.
+        """
+        together = {
+            channel: per_step * self.diloco.replicas
+            for channel, per_step in self.channels.rows_per_step().items()
+        }
+        return max(math.ceil(rows[channel] / taken) for channel, taken in together.items())
+
+    def resolved(self, rows: Mapping[str, int]) -> "TrainingRecipe":
+        """Return the recipe with its length as ``diloco.rounds``.
+
+        Args:
+            rows: usable rows by channel, which decide what an epoch is.
+        """
+        recipe = self
+        if self.epochs is not None:
+            steps = math.ceil(self.epochs * self.steps_per_epoch(rows))
+            recipe = self.model_copy(update={"epochs": None, "steps": steps})
+        diloco = self.diloco.model_copy(update={"rounds": recipe.rounds})
+        return recipe.model_copy(update={"steps": None, "diloco": diloco})
 
     @staticmethod
     def load(path: str | Path) -> "TrainingRecipe":

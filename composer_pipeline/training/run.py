@@ -107,7 +107,9 @@ def prepare(lake: Lake, recipe: TrainingRecipe | str | Path, run_root: str | Pat
     complete = (run_dir / RESULT).is_file()
     if not complete:
         run_dir.mkdir(parents=True, exist_ok=True)
-        write_recipe(recipe, run_dir)
+        # A run that has begun holds its recipe with the length resolved.
+        if not (run_dir / RECIPE).is_file():
+            write_recipe(recipe, run_dir)
     command = trainer.command(sys.executable, run_dir / RECIPE, lake.url, run_dir)
     merge_command, no_merge = _merging(trainer, recipe, run_dir)
     return PreparedRun(
@@ -267,7 +269,7 @@ def summarise(
     numbers: dict[str, float] = {}
     for channel in recipe.channels.weights():
         for key in PROGRESS[channel]:
-            for name, first in (("first", 1), ("last", recipe.steps - inner + 1)):
+            for name, first in (("first", 1), ("last", recipe.total_steps - inner + 1)):
                 window = range(first, first + inner)
                 values = [v[key] for (_, s), v in steps.items() if s in window and key in v]
                 if values:
@@ -286,7 +288,7 @@ def summarise(
         "rounds_merged": sum(bool(round_.included) for round_ in rounds),
         "rounds_with_all_replicas": everybody,
         "replicas": replicas,
-        "steps": recipe.steps,
+        "steps": recipe.total_steps,
         "seconds": round(seconds, 1),
     }
 

@@ -12,7 +12,7 @@ def test_the_shipped_recipes_load(name):
     recipe = TrainingRecipe.load(ROOT / "recipes" / "train" / f"{name}.yaml")
     assert recipe.name == name
     assert set(recipe.channels.weights()) == {"grpo", "sdpo", "dpo", "sft"}
-    assert recipe.steps == recipe.diloco.rounds * recipe.diloco.inner_steps
+    assert recipe.total_steps == recipe.rounds * recipe.diloco.inner_steps
 
 
 OFF = ", ".join(f"{name}: {{weight: 0}}" for name in ("grpo", "sdpo", "dpo", "sft"))
@@ -34,6 +34,8 @@ OFF = ", ".join(f"{name}: {{weight: 0}}" for name in ("grpo", "sdpo", "dpo", "sf
         ("name: x\nchannels: {sdpo: {weight: -1}}", "channels.sdpo.weight"),
         ("name: x\ndiloco: {replicas: 1, min_quorum: 2}", "min_quorum 2 exceeds"),
         ("name: x\ngradient_accumulation_steps: 3", "gradient_accumulation_steps"),
+        ("name: x\nsteps: 10\nepochs: 1", "steps and epochs both say how long the run is"),
+        ("name: x\nsteps: 10\ndiloco: {rounds: 2}", "steps and diloco.rounds both say"),
         ("- a list", "mapping"),
         ("a: [", "not YAML"),
     ],
@@ -51,3 +53,29 @@ def test_a_wrong_field_is_named_in_one_sentence(tmp_path, text, said):
 def test_a_missing_recipe_is_named(tmp_path):
     with pytest.raises(InputError, match=r"none\.yaml"):
         TrainingRecipe.load(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize(
+    ("length", "rounds"),
+    [
+        ({}, 4),
+        ({"steps": 10}, 1),
+        ({"steps": 11}, 2),
+        # 100 pairs, 2 a step and replica: 25 steps; GRPO's 30 groups take 15.
+        ({"epochs": 1}, 3),
+        ({"epochs": 2.1}, 6),
+    ],
+)
+def test_a_length_becomes_whole_rounds(length, rounds):
+    channels = {"sdpo": {"weight": 0}, "sft": {"weight": 0}}
+    recipe = TrainingRecipe.model_validate({"name": "x", "channels": channels, **length})
+    resolved = recipe.resolved({"grpo": 30, "dpo": 100})
+    assert (resolved.rounds, resolved.total_steps) == (rounds, 10 * rounds)
+    # What a run folder holds says the same when it is read again.
+    again = TrainingRecipe.model_validate(resolved.model_dump(mode="json"))
+    assert again == resolved == resolved.resolved({"grpo": 1, "dpo": 1})
+
+
+def test_epochs_are_no_length_before_rows_are_counted():
+    with pytest.raises(ValueError, match="before the rows are counted"):
+        TrainingRecipe.model_validate({"name": "x", "epochs": 1}).total_steps  # noqa: B018

@@ -38,6 +38,7 @@ from composer_pipeline.files import out_of_space, writing
 from composer_pipeline.lake import Lake
 from composer_pipeline.training.checkout import repo_root
 from composer_pipeline.training.data import TrainingData, build, require_rows
+from composer_pipeline.training.devices import device_of_each, devices
 from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.process import run_process
 from composer_pipeline.training.recipe import TrainingRecipe
@@ -107,22 +108,29 @@ def train(recipe: TrainingRecipe, lake: Lake, run_dir: Path, pipes: Any = None) 
     """
     trainer = validate(recipe)
     require_rows(lake, recipe)
+    own_device = device_of_each(recipe.diloco.replicas, devices())
     with writing(f"run folder {run_dir}"):
         run_dir.mkdir(parents=True, exist_ok=True)
     with alone(run_dir):
         found = _same_contents(recipe, run_dir)
         check_start(recipe, found["model"])
-        write_recipe(recipe, run_dir)
         started, digest = time.monotonic(), dataset_digest(lake, recipe)
         resolved = resolve_model(recipe.model)  # also where the data are there: children look here
         data = _data(recipe, lake, run_dir, resolved)
+        recipe = recipe.resolved(data.counts())
+        write_recipe(recipe, run_dir)
         counts = {c: n for c, n in data.counts().items() if c in recipe.channels.weights()}
         _say(pipes, {"event": "data", **counts, "dropped": data.dropped})
-        if recipe.channels.sdpo.weight and recipe.channels.sdpo.teacher == "live":
-            _say(pipes, {"event": "warning", "text": LIVE_TEACHER})
-        hints = _base_pass(recipe, data, run_dir, pipes)
+        found = _same_contents(recipe, run_dir)
+        check_start(recipe, found["model"])
+        started, digest = time.monotonic(), dataset_digest(lake, recipe)
+        resolved = resolve_model(recipe.model)  # also where the data are there: children look here
+        data = _data(recipe, lake, run_dir, resolved)
+        recipe = recipe.resolved(data.counts())
+        write_recipe(recipe, run_dir)
         with events.appending(run_dir / METRICS) as metrics:
-            report = _replicas(recipe, digest, run_dir, metrics, pipes)
+            events.recover(metrics, run_dir / METRICS, sorted(run_dir.glob("replicas/slot-*.log")))
+            report = _replicas(recipe, digest, run_dir, metrics, pipes, own_device)
         require_merged(report.rounds)
         result = {
             "recipe": _public(recipe, found),
@@ -196,13 +204,13 @@ def _data(recipe: TrainingRecipe, lake: Lake, run_dir: Path, resolved: str) -> T
 
 
 def _base_pass(
-    recipe: TrainingRecipe, data: TrainingData, run_dir: Path, pipes: Any
+    recipe: TrainingRecipe, data: TrainingData, run_dir: Path, pipes: Any, env: dict[str, str]
 ) -> dict[str, float]:
     """Let the base model score the rows in a process of its own; return the hint gate's numbers."""
     run_process(
         [sys.executable, "-m", "trainers.trl.base_pass", "--run-dir", str(run_dir)],
         cwd=repo_root(),
-        env={**OFFLINE, **supervised()},
+        env={**OFFLINE, **supervised(), **env},
         what="the base pass",
         on_event=lambda event: _say(pipes, event),
     )
@@ -213,11 +221,12 @@ def _base_pass(
 
 
 def _replicas(
-    recipe: TrainingRecipe, data_plan: str, run_dir: Path, metrics: IO[bytes], pipes: Any
-) -> SupervisorReport:
+    recipe: TrainingRecipe, data_plan: str, run_dir: Path, metrics: IO[bytes], pipes: Any,
+    own_device: Sequence[dict[str, str]],
+) -> SupervisorReport:  # fmt: skip
     options = recipe.diloco
     spec = DiLoCoSpec(
-        rounds=options.rounds,
+        rounds=recipe.rounds,
         inner_steps=options.inner_steps,
         replicas=options.replicas,
         min_quorum=options.min_quorum,
@@ -239,7 +248,7 @@ def _replicas(
 
     def on_round(report: RoundReport) -> None:
         included = list(report.included)
-        _say(pipes, {"event": "round", "round": report.round, "of": options.rounds,
+        _say(pipes, {"event": "round", "round": report.round, "of": recipe.rounds,
                      "included": included, "merged": bool(included),
                      "rejected": {str(k): v for k, v in report.rejected.items()}})  # fmt: skip
 
@@ -247,7 +256,7 @@ def _replicas(
         url=str(run_dir / "outer"),
         run_id=RUN_ID,
         spec=spec,
-        commands=[ReplicaCommand(argv, OFFLINE, repo_root()) for _ in range(options.replicas)],
+        commands=[ReplicaCommand(argv, {**OFFLINE, **env}, repo_root()) for env in own_device],
         run_dir=run_dir / "replicas",
         max_restarts=options.max_restarts,
         on_round=on_round,

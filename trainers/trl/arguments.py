@@ -21,7 +21,7 @@ def arguments(recipe: TrainingRecipe, output_dir: Path) -> GRPOConfig:
     return GRPOConfig(
         output_dir=str(output_dir),
         # All of the run's steps: a restarted replica is stopped by DiLoCo when it is over.
-        max_steps=recipe.steps,
+        max_steps=recipe.total_steps,
         per_device_train_batch_size=grpo.group_size,
         gradient_accumulation_steps=1,
         num_generations=grpo.group_size,

@@ -85,7 +85,7 @@ class ComposerTrainer(GRPOTrainer):
             reward_funcs=[_not_used],
             args=arguments(recipe, output_dir),
             # TRL insists on prompts; the channels bring their own rows.
-            train_dataset=Dataset.from_dict({"prompt": ["none"] * recipe.steps * size}),
+            train_dataset=Dataset.from_dict({"prompt": ["none"] * recipe.total_steps * size}),
             processing_class=tokenizer,
             peft_config=lora_config(recipe),
             callbacks=[*callbacks, _AfterStep(self)],

@@ -74,7 +74,7 @@ def train(run_dir: Path) -> None:
     first = (start - 1) * recipe.diloco.inner_steps
 
     def on_event(kind: str, step: int, numbers: dict[str, Any]) -> None:
-        emit(kind, {"slot": callback.slot, "step": step, "of": recipe.steps, **numbers})
+        emit(kind, {"slot": callback.slot, "step": step, "of": recipe.total_steps, **numbers})
 
     base = BaseScores.load(run_dir)
     data, _ = gate(recipe, TrainingData.load(run_dir / "data"), base.gains())

@@ -71,4 +71,4 @@ def planned(recipe: TrainingRecipe, rows: int, channel: str, slot: int) -> list[
     """
     replicas = recipe.diloco.replicas
     stream = Stream(rows, seed=recipe.seed, slot=slot, replicas=replicas)
-    return stream.take(recipe.steps * recipe.channels.rows_per_step()[channel])
+    return stream.take(recipe.total_steps * recipe.channels.rows_per_step()[channel])

@@ -69,7 +69,7 @@ def channels_of(
                     *given,
                     options=options,
                     teacher=teacher(options.teacher, student, ema_rate=options.ema_rate),
-                    steps=recipe.steps,
+                    steps=recipe.total_steps,
                     gains=base.gains(),
                     base_logps=base.failed(),
                 )

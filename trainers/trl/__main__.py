@@ -119,6 +119,7 @@ def train(recipe: TrainingRecipe, lake: Lake, run_dir: Path, pipes: Any = None) 
         _say(pipes, {"event": "data", **counts, "dropped": data.dropped})
         hints = _base_pass(recipe, data, run_dir, pipes, own_device[0])
         with events.appending(run_dir / METRICS) as metrics:
+            events.recover(metrics, run_dir / METRICS, sorted(run_dir.glob("replicas/slot-*.log")))
             report = _replicas(recipe, digest, run_dir, metrics, pipes, own_device)
         require_merged(report.rounds)
         result = {

@@ -121,13 +121,9 @@ def train(recipe: TrainingRecipe, lake: Lake, run_dir: Path, pipes: Any = None) 
         write_recipe(recipe, run_dir)
         counts = {c: n for c, n in data.counts().items() if c in recipe.channels.weights()}
         _say(pipes, {"event": "data", **counts, "dropped": data.dropped})
-        found = _same_contents(recipe, run_dir)
-        check_start(recipe, found["model"])
-        started, digest = time.monotonic(), dataset_digest(lake, recipe)
-        resolved = resolve_model(recipe.model)  # also where the data are there: children look here
-        data = _data(recipe, lake, run_dir, resolved)
-        recipe = recipe.resolved(data.counts())
-        write_recipe(recipe, run_dir)
+        if recipe.channels.sdpo.weight and recipe.channels.sdpo.teacher == "live":
+            _say(pipes, {"event": "warning", "text": LIVE_TEACHER})
+        hints = _base_pass(recipe, data, run_dir, pipes, own_device[0])
         with events.appending(run_dir / METRICS) as metrics:
             events.recover(metrics, run_dir / METRICS, sorted(run_dir.glob("replicas/slot-*.log")))
             report = _replicas(recipe, digest, run_dir, metrics, pipes, own_device)

@@ -52,9 +52,9 @@ def corpus(given: Path | None) -> tuple[Path, str]:
                 with tarfile.open(SHARED / f"{name}.tar.xz", "r:xz") as archive:
                     archive.extractall(target, filter="data")
         return target, "the shared corpus"
-    from composer_pipeline.testing.sample_sessions.bundled import sample_sessions
+    from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
 
-    return Path(str(sample_sessions())), "the bundled sample sessions"
+    return sample_sessions_dir(), "the bundled sample sessions"
 
 
 def prompts(lake: Lake, every: int) -> Iterator[tuple[list[Any], list[Any], Any]]:

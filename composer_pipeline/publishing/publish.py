@@ -24,7 +24,7 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.lake import SCHEMA_VERSION, Lake
 from composer_pipeline.preferences.quality import ALL
 from composer_pipeline.publishing.card import CONFIGS, card, file_path, simulated_rows
-from composer_pipeline.publishing.gates import check_gates
+from composer_pipeline.publishing.gates import check_gates, check_text
 from composer_pipeline.publishing.hub import Hub
 from composer_pipeline.publishing.splits import SPLITS
 from composer_pipeline.reports import Progress, Report
@@ -90,7 +90,8 @@ def publish(
         InputError: a bad repository name, no dataset, no token, a repository that is
             public without ``private=False``, simulated rows without ``allow_simulated``,
             or huggingface_hub is not installed.
-        PublishRefused: a secret, a row in two splits, or chosen equal to rejected.
+        PublishRefused: a secret in a row or the card, a row in two splits, or chosen equal to
+            rejected.
         ComposerError: the Hub refused for another reason, or was busy five times.
     """
     check_repo(repo)
@@ -105,7 +106,9 @@ def publish(
         )
     files = {file_path(*key): data for key, data in payloads.items()}
     statistics = lake.rows("preference_statistics", scope=ALL)
-    files["README.md"] = card(repo, tables, statistics).encode()
+    text = card(repo, tables, statistics)
+    check_text("README.md", text, public=not private)
+    files["README.md"] = text.encode()
     files["manifest.json"] = _manifest(tables, files)
     rows = {f"{config}/{split}": table.num_rows for (config, split), table in tables.items()}
     if progress:

@@ -22,6 +22,7 @@ from typing import Any
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.training.hub_models import fetch
+from composer_pipeline.training.windows import ChatTemplate
 
 SMOLLM2 = "smollm2-135m"
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -115,7 +116,7 @@ def _adapter(folder: Path, name: str) -> Path:
 
 
 def load_tokenizer(resolved: str) -> Any:
-    """Load the tokenizer of a resolved model and check that model and tool calls take it.
+    """Load the tokenizer of a resolved model, with the chat template that is trained with.
 
     Raises:
         InputError: there is none, it has ids that the model has no embedding for, or its chat
@@ -135,6 +136,7 @@ def load_tokenizer(resolved: str) -> Any:
             f"model {resolved!r}: its chat template cannot render tool calls, which every"
             " recorded action is made of; use a model whose template can"
         )
+    ChatTemplate(tokenizer)  # from here on it has the template that is trained with
     return tokenizer
 
 

@@ -110,6 +110,15 @@ def test_one_private_commit_and_then_none(lake: Lake, hub: LoopbackHub) -> None:
     assert manifest["files"]["data/pairs/train.parquet"]["rows"] == 5
 
 
+def test_a_card_that_holds_something_private_is_refused(lake: Lake, hub: LoopbackHub) -> None:
+    note = "not measured: the judge's key was sk-" + "ant-api03-" + "aB3" * 12
+    statistic = {"statistic": "separability_auc", "a": "", "b": "", "tool": "", "note": note}
+    lake.write("preference_statistics", [statistic], scope="all")
+    with pytest.raises(PublishRefused, match=r"README\.md holds ANTHROPIC_KEY"):
+        send(lake, hub)
+    assert REPO not in hub.repos
+
+
 def test_only_what_changed_is_committed_and_stale_files_go(lake: Lake, hub: LoopbackHub) -> None:
     send(lake, hub)
     repo = hub.repos[REPO]

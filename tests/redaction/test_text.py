@@ -174,6 +174,13 @@ def test_the_same_value_gets_the_same_placeholder_and_others_differ() -> None:
     assert text[0] == text[2] != text[1]
 
 
+def test_an_address_is_the_same_in_any_case_and_a_part_of_an_allowed_value_is_not_allowed() -> None:
+    small, large = redact_text("bob@acme.com BOB@ACME.COM")[0].split()
+    assert small == large
+    rules = RedactionRules(allow=("mail-bob@acme.com-x",))
+    assert "bob@acme.com" not in redact_text("to bob@acme.com", (), rules)[0]
+
+
 def test_values_keep_their_shape_and_order() -> None:
     value = {"z": [1, None, True, "/home/eve/a"], "a": {"k": 2.5}}
     redacted, counts = redact_value(value)
@@ -405,6 +412,28 @@ def test_other_rules_redact_the_archive_again(
     _file(tmp_path, monkeypatch, "hosts: [zelda-corp]")
     ingest(lake, [path])
     assert "zelda-corp" not in str(lake.rows("messages"))
+
+
+def test_other_rules_redact_stored_paths_again_and_lose_no_file(
+    lake: Lake, projects: Any, script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, day in (("zelda", "16"), ("fitz", "16"), ("quinn", "20")):
+        s = script(name, f"2026-11-{day}")
+        s.user(f"the task in {name}'s folder")
+        s.say(f"m-{name}", "ok")
+        s.write(projects, f"-srv-{name}-x/s.jsonl")  # told apart by what the new rules hide
+    ingest(lake, [projects])
+    assert "zelda" in str(lake.rows("raw_files"))
+    kept = {row["sha256"] for row in lake.rows("raw_files")}
+    _file(tmp_path, monkeypatch, "names: [zelda, fitz, quinn]")
+    ingest(lake, [projects])
+    rows = lake.rows("raw_files")
+    assert {row["sha256"] for row in rows} == kept
+    assert len({(row["day"], row["path"]) for row in rows}) == 3
+    paths = str([row["path"] for table in ("raw_files", "sessions") for row in lake.rows(table)])
+    assert not any(name in paths for name in ("zelda", "fitz", "quinn"))
+    ingest(lake, [projects])
+    assert lake.rows("raw_files") == rows
 
 
 def test_other_rules_redact_every_stored_day_again_and_go_on_when_interrupted(

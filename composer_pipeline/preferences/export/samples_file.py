@@ -17,6 +17,7 @@ from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.errors import InputError
 from composer_pipeline.json_values import json_objects
 from composer_pipeline.preferences.pairs import RECORDED
+from composer_pipeline.redaction import redact_value
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -48,7 +49,8 @@ def read_samples(path: Path) -> list[Sample]:
     """Read sampled actions from a Parquet or JSONL file.
 
     A row is ``{state_id, student, action}``; ``action`` is ``{text, tool_calls: [{name,
-    arguments}]}``, in Parquet as JSON text. Several samples of a state are several rows.
+    arguments}]}``, in Parquet as JSON text. Several samples of a state are several rows. What
+    is private in them is redacted: a model repeats what it saw, and the file is not ours.
 
     Raises:
         InputError: the file or a row cannot be read; the message names file, row and field.
@@ -62,7 +64,7 @@ def read_samples(path: Path) -> list[Sample]:
             except json.JSONDecodeError as error:
                 raise InputError(f"{where}: field 'action' is not JSON: {error.msg}") from error
         try:
-            read = msgspec.convert(row, _SampleIn)
+            read = msgspec.convert(redact_value(row)[0], _SampleIn)
         except msgspec.ValidationError as error:
             raise InputError(f"{where}: not a sampled action: {error}") from error
         if not read.student or read.student == RECORDED:

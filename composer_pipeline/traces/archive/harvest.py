@@ -82,7 +82,7 @@ def harvest(
     rows: dict[str, dict[str, Row]] = {}
     for row in (row for versions in manifest.values() for row in versions):
         rows.setdefault(row["day"], {})[row["path"]] = row
-    written: set[str] = set()
+    written = _redacted_otherwise(lake, rows) if days is None else set[str]()
     changed: set[str] = set()
     for done, (source, head) in enumerate(plan.sources, 1):
         day = plan.days[head.session_id]
@@ -117,6 +117,18 @@ def harvest(
 
 def _hashes(rows: dict[str, Row]) -> dict[str, str]:
     return {path: row["sha256"] for path, row in rows.items()}
+
+
+def _redacted_otherwise(lake: Lake, rows: dict[str, dict[str, Row]]) -> set[str]:
+    """Return the days whose stored paths are not those of the rules of now."""
+    stored: dict[str, set[str]] = {}
+    for row in lake.rows("raw_files"):
+        stored.setdefault(row["day"], set()).update((row["path"], row["parent_path"]))
+    return {
+        day
+        for day, paths in stored.items()
+        if paths != {p for row in rows[day].values() for p in (row["path"], row["parent_path"])}
+    }
 
 
 def _stored(row: Row) -> Row:

@@ -11,7 +11,7 @@ from pathlib import Path
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake import Lake
 from composer_pipeline.traces.archive.blobs import Row
-from composer_pipeline.traces.archive.discover import SourceFile, discover
+from composer_pipeline.traces.archive.discover import SourceFile, discover, without_home
 from composer_pipeline.traces.archive.heads import Head, assign_days, fallback_day, read_head
 
 
@@ -57,12 +57,28 @@ def manifest_of(lake: Lake) -> dict[str, list[Row]]:
     """Return the manifest's rows by path, each with its ``day``.
 
     Two folders can hold different sessions under one relative path; a path then has a
-    row in several days.
+    row in several days. Paths are redacted by the rules of now (:func:`redacted_again`).
     """
     manifest: dict[str, list[Row]] = {}
-    for row in lake.rows("raw_files"):
+    for row in redacted_again(lake.rows("raw_files")):
         manifest.setdefault(row["path"].split("#")[0], []).append(row)
     return manifest
+
+
+def redacted_again(rows: Iterable[Row]) -> list[Row]:
+    """Return rows of the manifest with their paths as the rules of now redact them.
+
+    Files that only a name in their path told apart still have a path each.
+    """
+    out: list[Row] = []
+    taken: set[tuple[str, str]] = set()
+    for row in rows:
+        path, parent = without_home(row["path"]), without_home(row["parent_path"])
+        if (row["day"], path) in taken:
+            path = f"{path}#{row['sha256'][:8]}"
+        taken.add((row["day"], path))
+        out.append({**row, "path": path, "parent_path": parent})
+    return out
 
 
 def unchanged(versions: Iterable[Row], source: SourceFile) -> Row | None:

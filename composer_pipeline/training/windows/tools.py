@@ -28,7 +28,11 @@ def offered_tools(
     """
     if budget == 0:
         return []
-    for offer in (list(tools), [_slim(t) for t in tools], [_slim(t, bare=True) for t in tools]):
+    for offer in (
+        [_whole(t) for t in tools],
+        [_slim(t) for t in tools],
+        [_slim(t, bare=True) for t in tools],
+    ):
         if sum(texts.count(json.dumps(tool)) for tool in offer) <= budget:
             return offer
     used = {name: at for at, message in enumerate(messages) for name, _ in calls_of(message)}
@@ -48,14 +52,17 @@ def _name(tool: Any) -> str:
 
 def _slim(tool: Any, *, bare: bool = False) -> Any:
     """Return a tool schema with argument names and types only, or with its name only."""
-    slim: dict[str, Any] = {"name": _name(tool)}
-    if not bare:
-        parameters = tool.get("function", tool).get("parameters") or {}
-        slim["parameters"] = {
-            "type": "object",
-            "properties": {
-                key: {"type": value.get("type", "string")} if isinstance(value, dict) else {}
-                for key, value in (parameters.get("properties") or {}).items()
-            },
-        }
-    return {"type": "function", "function": slim}
+    given = {} if bare else tool.get("function", tool).get("parameters") or {}
+    properties = {
+        key: {"type": value.get("type", "string") if isinstance(value, dict) else "string"}
+        for key, value in (given.get("properties") or {}).items()
+    }
+    return _whole({"name": _name(tool), "parameters": {"type": "object", "properties": properties}})
+
+
+def _whole(tool: Any) -> dict[str, Any]:
+    """Return a schema with every field that templates take for granted."""
+    function = tool.get("function", tool)
+    parameters = {"type": "object", "properties": {}, **(function.get("parameters") or {})}
+    whole = {**function, "description": function.get("description") or "", "parameters": parameters}
+    return {"type": "function", "function": whole}

@@ -3,7 +3,7 @@
 Belongs here: exact token counts, ids of prompts and responses, spans, hinted prompts. Does not
 belong here: what stays of a long prompt (``training.windows.policy``).
 
-A response is tokenised once, behind its prompt, and must leave the prompt's own tokens
+A response is tokenised once, behind its prompt, and leaves the prompt's own tokens
 unchanged; a hinted prompt gets the same response ids appended, never re-tokenised.
 """
 
@@ -171,14 +171,18 @@ class Windows:
         """Return the ids of ``said`` behind ``head``.
 
         Nothing merges across a special token, so what stands before the last one of ``head``
-        need not be tokenised again.
+        need not be tokenised again. Where the texts would merge, the model still is asked with
+        the ids of ``head``, so ``said`` is tokenised on its own.
         """
         marks = list(self._special.finditer(head, max(0, len(head) - 400)))
         near = head[marks[-1].start() :] if marks else head
         before, ids = self.ids(near), self.ids(near + said)
-        if ids[: len(before)] != before:
+        if ids[: len(before)] == before:
+            return ids[len(before) :]
+        alone = self.ids(said)
+        if self.tokenizer.decode(alone) != said:  # a tokenizer that puts a blank before a text
             raise Dropped("response changes the prompt's tokens")
-        return ids[len(before) :]
+        return alone
 
     def _located(
         self,

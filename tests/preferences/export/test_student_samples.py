@@ -9,6 +9,7 @@ import pytest
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.errors import InputError
 from composer_pipeline.preferences.export.samples_file import Sample, read_samples
+from composer_pipeline.redaction import find_secrets
 
 CALL = {"name": "Bash", "arguments": {"command": "ls"}}
 ROWS = [
@@ -32,6 +33,27 @@ def test_parquet_holds_actions_as_json(tmp_path):
     rows = [{**row, "action": json.dumps(row["action"])} for row in ROWS]
     pq.write_table(pa.Table.from_pylist(rows), path)
     assert read_samples(path) == SAMPLES
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_what_is_private_in_a_sample_is_redacted(tmp_path, suffix):
+    secret = "Xk29fjQm7" + "wLp4"
+    action = {
+        "text": f"DB_PASSWORD={secret} is in /home/alice/env",
+        "tool_calls": [{"name": "db", "arguments": {"password": secret, "n": 3}}],
+    }
+    row = {"state_id": "a", "student": "me/model", "action": action}
+    path = tmp_path / f"s{suffix}"
+    if suffix == ".jsonl":
+        path.write_text(json.dumps(row))
+    else:
+        rows = [{**row, "action": json.dumps(action)}]
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    (sample,) = read_samples(path)
+    assert secret not in sample.action.to_json()
+    assert "alice" not in sample.action.to_json()
+    assert find_secrets(json.loads(sample.action.to_json())) == []
+    assert sample.action.tool_calls[0].arguments["n"] == 3
 
 
 @pytest.mark.parametrize(

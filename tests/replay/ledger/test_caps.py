@@ -205,6 +205,16 @@ def test_the_older_key_counts_however_old_the_loss_of_the_same_bytes_is(
         assert reserve(ledger, other).kind == "reserved"
 
 
+def test_what_is_in_flight_under_an_older_key_is_in_flight(target: str | Path) -> None:
+    with Ledger(target) as ledger:
+        lose(ledger, "a")
+    as_version_2(target)
+    with Ledger(target) as ledger:
+        assert reserve(ledger, again(A, reserve(ledger, A))).kind == "reserved"
+        late = Asked("k", "b", "cap b", ("k", "a", "b"), kept_s=0)
+        assert (reserve(ledger, A).kind, reserve(ledger, late).kind) == ("busy", "busy")
+
+
 def test_where_the_older_key_has_come_to_nothing_the_new_one_is_next(ledger: Ledger) -> None:
     gone = Asked("a", "a", "", ("k", "a"), kept_s=3600)
     assert reserve(ledger, gone) == Admission("resume", key="k")

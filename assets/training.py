@@ -54,15 +54,22 @@ def trained_model(
 
 
 def _curve(steps: dict[tuple[int, int], dict[str, float]]) -> dg.MetadataValue[str]:
-    """Each channel's loss by step, the mean over replicas; keys are (slot, step)."""
+    """Each channel's loss by step, the mean over replicas; keys are (slot, step).
+
+    GRPO's loss says nothing of the model, so what its best answers gained is drawn.
+    """
     series = {}
-    for channel in ("grpo", "sdpo", "dpo"):
+    for name, key in (
+        ("grpo best gain", "grpo_best_gain"), ("sdpo", "sdpo_loss"), ("dpo", "dpo_loss"),
+        ("sft", "sft_loss"),
+    ):  # fmt: skip
         by_step: dict[int, list[float]] = {}
         for (_, step), row in sorted(steps.items()):
-            if f"{channel}_loss" in row:
-                by_step.setdefault(step, []).append(row[f"{channel}_loss"])
-        series[channel] = [(step, sum(v) / len(v)) for step, v in sorted(by_step.items())]
-    return dg.MetadataValue.md(markdown_image(lines(series), "loss by step and channel"))
+            if key in row:
+                by_step.setdefault(step, []).append(row[key])
+        if by_step:
+            series[name] = [(step, sum(v) / len(v)) for step, v in sorted(by_step.items())]
+    return dg.MetadataValue.md(markdown_image(lines(series), "channels by step"))
 
 
 @dg.asset(

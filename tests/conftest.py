@@ -50,7 +50,7 @@ def chromium() -> str:
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
     require("postgres", postgres_folder() is not None, INSTALL)
-    with PostgresServer() as server:
+    with PostgresServer(lifetime=24 * 3600) as server:  # the suite may take an hour
         yield server
 
 

@@ -112,7 +112,8 @@ class Rules:
         self._add("owner", ("rw", "r-x"), partial(self._finder, find_owners), OWNER_GATE)
         self._add("email", ("@",), self._email, _EMAIL_GATE)
         self._add("host/url", kinds.URL_HOST_LITERALS, partial(self._host, kinds.URL_HOST))
-        self._add("host/ssh", kinds.SSH_LITERALS, partial(self._host, kinds.SSH_TARGET))
+        ssh = partial(self._host, kinds.SSH_TARGET)
+        self._add("host/ssh", kinds.SSH_LITERALS, ssh, kinds.SSH_GATE)
         self._add("host/machine", kinds.MACHINE_LITERALS, self._machine)
         for name in rules.hosts:
             named = re.compile(rf"(?<![A-Za-z0-9_-])(?i:{re.escape(name)})(?![A-Za-z0-9_-])")
@@ -372,7 +373,7 @@ _MANIFEST_GATE = r"kind:(?:\s|\\[\"'])*secret"
 _KEYED_LITERALS = ('"',)
 #: A key of an object, or the first of a pair, that may tell of a secret.
 _KEYED_GATE = (
-    r"(?:key|secret|token|pass|pwd|credential|auth|cookie|salt)[a-z0-9_-]*\"[:,]\""
+    r"(?:key|secret|token|pass|pwd|credential|auth|cookie|salt)[a-z0-9_-]*\"[:,]\[?\""
     r"|\"(?:sensitive\":true|kind\":\"secret)|\"value\":\""
 )
 _HEADER = re.compile(

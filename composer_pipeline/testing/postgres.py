@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 INSTALL = "apt-get install postgresql (or another package with initdb and postgres)"
-_START_S = 60
+_START_S = 300
 
 
 def postgres_folder() -> Path | None:
@@ -117,7 +117,7 @@ class PostgresServer:
         end = time.monotonic() + _START_S
         while True:
             try:
-                psycopg.connect(self.url("postgres"), connect_timeout=2).close()
+                psycopg.connect(self.url("postgres"), connect_timeout=20).close()
             except psycopg.OperationalError:
                 if self._server.poll() is not None or time.monotonic() > end:
                     log = (self._folder / "log").read_text(errors="replace")

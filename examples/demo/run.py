@@ -11,7 +11,7 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -223,13 +223,8 @@ def _show(settings: Settings, teachers: TeacherSet, summary: dict[str, Any]) -> 
     table.add_row("normalised", f"{summary['kept']} kept, {summary['dropped']} dropped")
     table.add_row("splits", ", ".join(f"{k} {v}" for k, v in sorted(summary["splits"].items())))
     training = summary["training"]
-    for channel in ("grpo", "sdpo", "dpo"):
-        table.add_row(
-            f"loss {channel}",
-            f"{training.get(f'{channel}_loss_first', float('nan')):.4f} -> "
-            f"{training.get(f'{channel}_loss_last', float('nan')):.4f},"
-            f" active {training.get(f'{channel}_active', 0):g} {_UNITS[channel]}",
-        )
+    for title, words in training_rows(training):
+        table.add_row(title, words)
     table.add_row(
         "DiLoCo",
         f"{training.get('rounds', 0)} rounds committed,"
@@ -262,7 +257,21 @@ def _show(settings: Settings, teachers: TeacherSet, summary: dict[str, Any]) -> 
     )
 
 
-_UNITS = {"grpo": "tokens", "sdpo": "tokens", "dpo": "pairs"}
+def training_rows(training: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what training says of itself, each number a function of the model."""
+    rows = []
+    if "hints_kept_share" in training:
+        share, seen = training["hints_kept_share"], training["hints_seen"]
+        rows.append(("hints that help", f"{share:.0%} of {seen:g} under the base model"))
+    best, worst = (training.get(f"grpo_{side}_gain_last") for side in ("best", "worst"))
+    if best is not None and worst is not None:
+        rows.append(("grpo, last round", f"best answers {best:+.3f} nats, worst {worst:+.3f}"))
+    for channel, unit in (("sdpo", "tokens"), ("dpo", "pairs"), ("sft", "tokens")):
+        first, last = (training.get(f"{channel}_loss_{name}") for name in ("first", "last"))
+        if first is not None and last is not None:
+            active = training.get(f"{channel}_active", 0)
+            rows.append((f"loss {channel}", f"{first:.4f} -> {last:.4f}, {active:g} {unit}"))
+    return rows
 
 
 if __name__ == "__main__":

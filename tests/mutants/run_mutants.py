@@ -160,6 +160,7 @@ def first_failure(scratch: Path, tests: list[str], patience_s: float = PATIENCE_
     command += ["-m", "not slow and not ui", "--no-header", *tests]
     env = {**os.environ, "PYTHONPATH": str(scratch), "OMP_NUM_THREADS": "1"}
     env["PYTHONDONTWRITEBYTECODE"] = "1"  # the same size and second would hide a change
+    env["TEST_DEADLINE_S"] = "60"  # a change that hangs is to fail, not to take the patience
     done = subprocess.run(
         command,
         cwd=scratch,

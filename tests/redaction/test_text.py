@@ -174,6 +174,13 @@ def test_the_same_value_gets_the_same_placeholder_and_others_differ() -> None:
     assert text[0] == text[2] != text[1]
 
 
+def test_an_address_is_the_same_in_any_case_and_a_part_of_an_allowed_value_is_not_allowed() -> None:
+    small, large = redact_text("bob@acme.com BOB@ACME.COM")[0].split()
+    assert small == large
+    rules = RedactionRules(allow=("mail-bob@acme.com-x",))
+    assert "bob@acme.com" not in redact_text("to bob@acme.com", (), rules)[0]
+
+
 def test_values_keep_their_shape_and_order() -> None:
     value = {"z": [1, None, True, "/home/eve/a"], "a": {"k": 2.5}}
     redacted, counts = redact_value(value)

@@ -96,16 +96,17 @@ def lake(tmp_path: Path) -> Lake:
 
 
 @pytest.fixture
-def start_dagster(tmp_path: Path, root: Path, lake: Lake) -> Iterator[Callable[[], DagsterDev]]:
+def start_dagster(tmp_path: Path, root: Path, lake: Lake) -> Iterator[Callable[..., DagsterDev]]:
     """Start a `dagster dev` with its own storage and the lake; stop its whole group."""
     started: list[subprocess.Popen[bytes]] = []
     log = tmp_path / "dev.log"
 
-    def start() -> DagsterDev:
+    def start(**variables: str) -> DagsterDev:
         for name in ("dagster.yaml", "workspace.yaml"):
             shutil.copy(root / name, tmp_path)
         port = _free_port()
-        env = {**os.environ, **to_env(demo_settings(lake=lake.root)), "PYTHONPATH": str(root)}
+        env = {**os.environ, **to_env(demo_settings(lake=lake.root)), **variables}
+        env["PYTHONPATH"] = str(root)
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [
@@ -143,11 +144,12 @@ def start_dagster(tmp_path: Path, root: Path, lake: Lake) -> Iterator[Callable[[
 @pytest.fixture
 def page(chromium: str) -> Iterator[Any]:
     """A page of a real browser."""
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
+    expect.set_options(timeout=PATIENCE_S * 1000)  # without it 5 s, whatever the page's is
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
         page = browser.new_page(viewport={"width": 1500, "height": 900})
-        page.set_default_timeout(300_000)
+        page.set_default_timeout(PATIENCE_S * 1000)
         yield page
         browser.close()

@@ -2,18 +2,22 @@
 
 from collections.abc import Callable, Iterator
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from playwright.sync_api import expect
 
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.replay.ledger import rules
 from composer_pipeline.replay.ledger.ledger import ledger_target, open_ledger
+from composer_pipeline.settings import recipes_dir
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script
 from composer_pipeline.testing.sample_sessions.bundled import answers, sample_sessions_dir
 from composer_pipeline.traces.ingest import ingest
+from tests.fixtures.waiting import wait_until
 
 pytestmark = pytest.mark.ui
 
@@ -23,7 +27,7 @@ PICO = 10**12
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackOpenRouter]:
     script = Script.from_sessions(sample_sessions_dir(), answers())
-    with LoopbackOpenRouter(script, lifetime=900, latency=0.1, flaky_faults=False) as server:
+    with LoopbackOpenRouter(script, latency=0.1, flaky_faults=False) as server:
         monkeypatch.setenv("COMPOSER_OPENROUTER_URL", server.url)
         yield server
 
@@ -31,7 +35,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackOpenRouter]:
 def _backfill(dagster: Any, page: Any, first: str, last: str) -> None:
     """Start a backfill of all teachers for a range of days, as a user would."""
     page.goto(f"{dagster.url}/locations/composer_pipeline/asset-groups/replay/lineage")
-    expect(page.get_by_text("careful").first).to_be_visible(timeout=300_000)
+    expect(page.get_by_text("careful").first).to_be_visible()
     page.get_by_role("button", name="Materialize all").click()
     confirm = page.get_by_role("button", name="Confirm")
     launch = page.get_by_role("button", name="Launch")
@@ -52,20 +56,31 @@ def _spent(lake: Lake) -> tuple[int, int, int]:
 
 
 def test_two_backfills_stop_at_one_ceiling(
-    start_dagster: Callable[[], Any],
+    start_dagster: Callable[..., Any],
     lake: Lake,
     page: Any,
     server: LoopbackOpenRouter,
+    tmp_path: Path,
 ) -> None:
     ingest(lake, [sample_sessions_dir()])
     days = lake.days("states")
     ceiling = Decimal("0.06")
     with open_ledger(ledger_target(lake)) as ledger:
         ledger.do(rules.set_ceiling("global", ceiling))
-    dagster = start_dagster()
+    teachers = yaml.safe_load((recipes_dir() / "teachers" / "demo.yaml").read_text())
+    teachers["limits"]["read_timeout_s"] = 3000
+    (tmp_path / "teachers.yaml").write_text(yaml.safe_dump(teachers))
+    dagster = start_dagster(COMPOSER_TEACHERS=str(tmp_path / "teachers.yaml"))
 
+    # No reply comes before both are at work, however long the second takes to start.
+    together = False
+    server.held = lambda asked: not together
     _backfill(dagster, page, days[0], days[1])
     _backfill(dagster, page, days[2], days[3])
+    wait_until(
+        lambda: sum(run["status"] == "STARTED" for run in dagster.runs()) == 2, "both runs start"
+    )
+    together = True
     runs = dagster.wait_for_runs(2)
     assert {run["status"] for run in runs} == {"FAILURE"}
     assert max(run["startTime"] for run in runs) < min(run["endTime"] for run in runs)

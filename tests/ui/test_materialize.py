@@ -63,10 +63,10 @@ def see_picture(page: Any, key: str, name: str) -> None:
     row = page.locator("tr").filter(has=page.get_by_text(key, exact=True))
     row.get_by_text("Show Markdown").last.click()
     image = page.locator(f"img[alt*='{name}']").first
-    image.wait_for(state="visible", timeout=300_000)
+    image.wait_for(state="visible")
     assert image.evaluate("image => image.complete && image.naturalWidth > 100"), name
     page.keyboard.press("Escape")
-    image.wait_for(state="detached", timeout=300_000)
+    image.wait_for(state="detached")
 
 
 def test_one_partition_from_the_lineage_page(
@@ -75,10 +75,11 @@ def test_one_partition_from_the_lineage_page(
     dagster = start_dagster()
     day = sorted(session_days([sample_sessions_dir()]))[0]
     page.goto(f"{dagster.url}/locations/composer_pipeline/asset-groups/traces/lineage")
-    expect(page.get_by_text("raw_sessions").first).to_be_visible(timeout=300_000)
+    expect(page.get_by_text("raw_sessions").first).to_be_visible()
     # The community pop-up would cover the page; `nux: false` in dagster.yaml keeps it away.
     expect(page.get_by_text("Join the Dagster community")).to_have_count(0)
     page.get_by_role("button", name="Materialize all").click()
+    expect(page.get_by_role("button", name="Launch").last).to_be_visible()
     show_all = page.get_by_text("Show all partitions")
     if show_all.count():
         show_all.first.click()
@@ -88,7 +89,7 @@ def test_one_partition_from_the_lineage_page(
     page.get_by_role("button", name="Launch").last.click()
     dagster.wait_for_success(1)
     page.goto(f"{dagster.url}/assets/trace_states?view=partitions&partition={day}")
-    expect(page.get_by_text(day).first).to_be_visible(timeout=300_000)
+    expect(page.get_by_text(day).first).to_be_visible()
     assert lake.days("states") == [day]
     assert lake.read("states").num_rows > 0
 

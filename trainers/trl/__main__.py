@@ -69,6 +69,10 @@ from trainers.trl.hint_gain import gate
 from trainers.trl.sentences import sentence
 
 RUN_ID = "run"
+LIVE_TEACHER = (
+    "channels.sdpo.teacher is 'live': a model that teaches itself is known to lose what it could;"
+    " 'frozen' or 'ema' is safer"
+)
 #: Children load what this process has found: the same commit of a Hub id for all of them.
 OFFLINE = {"HF_HUB_OFFLINE": "1"}
 
@@ -117,8 +121,11 @@ def train(recipe: TrainingRecipe, lake: Lake, run_dir: Path, pipes: Any = None) 
         write_recipe(recipe, run_dir)
         counts = {c: n for c, n in data.counts().items() if c in recipe.channels.weights()}
         _say(pipes, {"event": "data", **counts, "dropped": data.dropped})
+        if recipe.channels.sdpo.weight and recipe.channels.sdpo.teacher == "live":
+            _say(pipes, {"event": "warning", "text": LIVE_TEACHER})
         hints = _base_pass(recipe, data, run_dir, pipes, own_device[0])
         with events.appending(run_dir / METRICS) as metrics:
+            events.recover(metrics, run_dir / METRICS, sorted(run_dir.glob("replicas/slot-*.log")))
             report = _replicas(recipe, digest, run_dir, metrics, pipes, own_device)
         require_merged(report.rounds)
         result = {

@@ -74,5 +74,6 @@ _SAID: dict[str, Callable[[Event], str]] = {
     "base": _base,
     "hints": _hints,
     "data": _data,
+    "warning": lambda event: f"warning: {event['text']}",
     "done": lambda event: f"done: {event['run_dir']}",
 }

@@ -186,12 +186,12 @@ _GIT_NAME = re.compile(
     r"(?P<name>[A-Z][\w.'-]+(?:[ \t][A-Z][\w.'-]*){0,3})"
 )
 _BLAME = re.compile(
-    r"(?m)^\^?[0-9a-f]{7,40} (?:[^\s(]+ +)?\((?P<name>[^()\d\n][^()\n]{0,40}?) +"
+    r"(?m)^[ \t]*\^?[0-9a-f]{7,40} (?:[^\s(]+ +)?\((?P<name>[^()\d\n][^()\n]{0,40}?) +"
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [+-]\d{4} +\d+\)"
 )
 AUTHOR_LITERALS = ("author", "committer", "-by:", "tagger", "user.name", "git_", "commit:", "from:")
 AUTHOR_GATE = (
-    r"(?:author|commit(?:ter)?|-by|tagger|from)[:= ][ \t\\\"'=]*[^<>@\"\\]{1,62}"
+    r"(?:author|commit(?:ter)?|-by|tagger|from)[:= ][ \t\\\"'=]*(?:[^<>@\"\\]|\\t){1,62}"
     r"<(?:[^<>\s]{1,64}@|\[email)"
     r"|user\.name[ =]|git_(?:author|committer)_name="
 )
@@ -263,7 +263,7 @@ def find_owners(text: str) -> Iterator[Found]:
 
 
 _PROMPT = re.compile(
-    r"(?m)(?:^|(?<=\\n))(?:\([\w.-]+\) )?\[?"
+    r"(?m)(?:^|(?<=\\n))(?P<indent>[ \t]*)(?:\([\w.-]+\) )?\[?"
     r"(?P<user>[a-z_][\w.-]{0,31})@(?P<host>[A-Za-z0-9][\w.-]{1,62})"
     r"(?:(?::|[ \t])(?:~|/)?[\w./~-]{0,80}\]?[ \t]?|\]?)[$#%>](?=[ \t]|$)"
 )
@@ -274,6 +274,9 @@ _NO_HOST = re.compile(r"(?i)localhost|[0-9a-f]{12}|host(?:name)?|server|containe
 def find_prompts(text: str) -> Iterator[Found]:
     """Yield the user and the host of shell prompts such as ``mira@build-7:~/x$``."""
     for match in _PROMPT.finditer(text):
+        # Lists of packages are indented too: `  left-pad@1.3.0 > ...`.
+        if match["indent"] and text[match.end("host")] != ":":
+            continue
         user = match["user"]
         if is_personal(user) and user not in _SYSTEM_USERS | SERVICE_USERS:
             yield Found(*match.span("user"), "USER")

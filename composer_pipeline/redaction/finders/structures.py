@@ -52,12 +52,10 @@ def with_keys(item: Any, judge: Judge, key: str = "") -> Any:
         elif isinstance(part, str):
             of = named if named and name in ("value", "Value", "val") else name
             out[name] = judge(of, part, sensitive and name == "value")
-        elif (
-            isinstance(part, list)
-            and all(isinstance(text, str) for text in part)
-            and len(part) != 2
-        ):
-            out[name] = [judge(name, text, False) for text in part]
+        elif isinstance(part, list) and all(isinstance(text, str) for text in part):
+            judged = [judge(name, text, False) for text in part]
+            # Two strings may also be a name and its value.
+            out[name] = with_keys(part, judge) if len(part) == 2 and judged == part else judged
         else:
             out[name] = with_keys(part, judge, name)
     return out

@@ -59,7 +59,7 @@ CONTEXTS: tuple[Context, ...] = (
         "aws_secret", "AWS_SECRET", ("secret",),
         r"(?i:secret(?:_access)?_?key|secretaccesskey)\\*[\"']?\s*[=:]\s*\\*[\"']?"
         r"(?P<value>[A-Za-z0-9/+]{40})(?![A-Za-z0-9/+])",
-        gate=r"secret(?:_access)?_?(?:access)?key[\\\"'\s]*[=:][\\\"'\s]*[a-z0-9/+]{40}",
+        gate=r"secret(?:_access)?_?(?:access)?key(?:[\\\"']|\s)*[=:](?:[\\\"']|\s)*[a-z0-9/+]{40}",
     ),
     Context(
         "bearer", "BEARER_TOKEN", ("bearer",),

@@ -183,7 +183,8 @@ SSH_TARGET = re.compile(
     r"[^\n|;&]{0,200}?(?<![A-Za-z0-9_.:/@-])"
     rf"(?P<user>[A-Za-z_][A-Za-z0-9_.-]*)@(?P<host>{_HOST})"
 )
-SSH_LITERALS = ("ssh ", "scp ", "sftp ", "rsync ", "mosh ", "ssh-copy-id ")
+SSH_LITERALS = ("ssh", "scp", "sftp", "rsync", "mosh")
+SSH_GATE = r"(?:ssh|scp|sftp|rsync|mosh|ssh-copy-id)\s.*@"
 #: ``Name@Host folder %`` of a shell prompt, and the names that macOS gives to machines.
 MACHINE = re.compile(
     r"(?<![A-Za-z0-9-])[A-Za-z0-9]+s-(?:MacBook|iMac|Mac-?mini)[A-Za-z0-9-]*(?:\.local)?"

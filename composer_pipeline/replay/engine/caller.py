@@ -217,8 +217,10 @@ class Caller:
                 if outcome.cut and not self._may_fetch_again(teacher, outcome, tries):
                     outcome = settled_as_it_is(outcome)
                 if now.asked.digest != question.asked.digest and _hopeless(outcome):
-                    # Nothing comes of the lost call's bytes any more: the file's are next.
+                    # Nothing comes of the lost call's bytes any more: the file's are next, with
+                    # as many tries as ever.
                     outcome = msgspec.structs.replace(outcome, stop="", retryable=True)
+                    tries -= 1
                     question = without(question, now.asked.digest)
                 await self._settle(now, teacher, lane, admission.attempt, outcome)
                 if outcome.kind == "unknown" and not outcome.ended:

@@ -176,7 +176,9 @@ class LoopbackOpenRouter:
             OSError: the port is taken.
         """
         self._thread.start()
-        self._ready.wait(30)
+        while not self._ready.wait(1.0):
+            if not self._thread.is_alive():
+                raise OSError("the loopback server ended before it listened")
         if self._failure:
             raise self._failure
         return self

@@ -67,7 +67,7 @@ def card(
         "## Data\n\n" + _data(result),
         "## Training\n\n" + _training(recipe, result),
         "## Evaluation\n\n" + _evaluation(evaluation),
-        "## Limits\n\n" + (_RECORDED if "grpo" in recipe.channels.weights() else "") + _LIMITS,
+        "## Limits\n\n" + (_RECORDED if _is_recorded(recipe) else "") + _LIMITS,
         "## Licence\n\n" + _licence(base),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
@@ -140,7 +140,8 @@ def _simulated(simulated: Mapping[str, int]) -> str:
 
 
 def _data(result: Mapping[str, Any]) -> str:
-    weights = TrainingRecipe.model_validate(result["recipe"]).channels.weights()
+    channels = TrainingRecipe.model_validate(result["recipe"]).channels
+    weights = channels.weights()
     rows = [
         [channel, _WHAT.get(channel, ""), f"{weight:g}", f"`{TABLE_OF[channel]}`",
          result["seen"].get(channel, ""), result["rows"].get(channel, "")]
@@ -149,6 +150,12 @@ def _data(result: Mapping[str, Any]) -> str:
     head = ["channel", "what it teaches", "weight", "table", "rows seen", "rows used"]
     lost = [f"- {count} × {reason}" for reason, count in sorted(result["dropped"].items())]
     dropped = "Dropped:\n\n" + "\n".join(lost) if lost else "No row was dropped."
+    share = result["metrics"].get("hints_kept_share")
+    if share is not None and channels.sdpo.hint_gain:
+        dropped += (
+            f"\n\nOf the hints that fit, {share:.0%} were trained on: those that help the base"
+            " model more than they help its mistake."
+        )
     digest = f"Digest of the tables' bytes (split train): `{result['dataset_sha']}`."
     return f"{_table(head, rows)}\n\n{dropped}\n\n{digest}"
 
@@ -177,6 +184,10 @@ def _evaluation(evaluation: Mapping[str, Any] | None) -> str:
         f"Held-out sessions (split {evaluation['split']}), {numbers['pairs']:g} pairs; negative"
         " log-likelihoods are nats a token.\n\n" + _table(["measure", "base", "trained"], rows)
     )
+
+
+def _is_recorded(recipe: TrainingRecipe) -> bool:
+    return "grpo" in recipe.channels.weights() and recipe.channels.grpo.source != "sampled"
 
 
 def _licence(base: Mapping[str, str]) -> str:

@@ -200,7 +200,8 @@ def test_lost_bytes_whose_cap_is_refused_now_give_way_to_the_files(
     lost = sums(target)[2]
     assert lost > 0
     server.faults = now
-    report = run(lake, capped(teacher_set, "3", recover_after_s=0), target, max_states=3)
+    high = capped(teacher_set, "3", recover_after_s=0, attempts=1)
+    report = run(lake, high, target, max_states=3)
     assert not report.stopped()
     assert report.replies == len(server.bills) == 6
     assert sums(target) == (server.billed, 0, lost)  # what may have been billed stays charged

@@ -94,7 +94,7 @@ def test_a_selector_sees_who_gave_nothing(
 def test_few_tasks_and_bodies_for_many_states(
     lake: Lake, teacher_set: TeacherSet, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_sessions(lake, sessions=40, turns=5)
+    write_sessions(lake, sessions=20, turns=5)
     serve(latency=0.01)
     most_tasks = most_bytes = 0
     build = Caller.answer
@@ -109,7 +109,7 @@ def test_few_tasks_and_bodies_for_many_states(
     monkeypatch.setattr(caller, "ByteGate", _small_gate)
     few = changed(teacher_set, concurrency=4)
     report = run(lake, few)
-    assert report.replies == report.states * 4 > 700
+    assert report.replies == report.states * 4 > 350
     assert most_tasks < 4 * 2 * 4 + 30
     assert 0 < most_bytes <= 40_000
 

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 
 import pytest
 
@@ -53,20 +52,6 @@ def test_a_folder_in_which_another_process_trains(lake, prepared):
         with pytest.raises(ComposerError, match="another process is training in"):
             train(lake, recipe, run.run_dir.parent, force=True)
     assert (run.run_dir / "outer").is_dir()
-
-
-def test_force_keeps_the_old_run(lake, prepared, monkeypatch):
-    recipe, run = prepared
-    (run.run_dir / "composer.json").write_text('{"metrics": {"old": 1}}')
-
-    def trained(new, progress):
-        (new.run_dir / "composer.json").write_text('{"metrics": {"new": 1}}')
-
-    monkeypatch.setattr(sys.modules["composer_pipeline.training.run"], "_execute", trained)
-    assert train(lake, recipe, run.run_dir.parent).metrics == {"old": 1}
-    assert train(lake, recipe, run.run_dir.parent, force=True).metrics == {"new": 1}
-    kept = run.run_dir.with_name(f"{run.run_dir.name}.1") / "composer.json"
-    assert json.loads(kept.read_text()) == {"metrics": {"old": 1}}
 
 
 def test_a_run_folder_does_not_go_on_with_other_weights(lake, prepared, tmp_path):

@@ -149,11 +149,3 @@ def test_an_adapter_as_model_says_where_it_belongs(tmp_path):
         adapter_content(str(write_model(tmp_path / "model")))
     with pytest.raises(InputError, match=r"start_from '\./none': no such folder"):
         adapter_content("./none")
-
-
-def test_a_relative_folder_is_written_down_from_the_root(lake, tmp_path, monkeypatch):
-    write_model(tmp_path / "here" / "model")
-    monkeypatch.chdir(tmp_path / "here")
-    run = prepare(lake, recipe("./model"), tmp_path / "runs").run_dir
-    written = TrainingRecipe.load(run / "recipe.yaml").model
-    assert written == str(tmp_path / "here" / "model")

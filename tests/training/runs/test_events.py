@@ -48,12 +48,6 @@ def test_a_line_on_which_an_earlier_version_went_on_is_skipped(tmp_path):
     assert list(events.read(path)) == [STEP]
 
 
-def test_numbers_that_were_not_finite_are_not_read_as_numbers(tmp_path):
-    path = tmp_path / METRICS
-    path.write_text(events.line({**STEP, "dpo_loss": float("nan"), "dpo_active": 2}) + "\n")
-    assert read_steps(tmp_path) == {(0, 1): {"dpo_active": 2.0}}
-
-
 def test_a_full_disk_leaves_whole_lines(small_disk):
     path = small_disk / METRICS
     wide = {**STEP, "text": "x" * 100_000}
@@ -67,3 +61,15 @@ def test_a_full_disk_leaves_whole_lines(small_disk):
     found = list(events.read(path))
     assert found
     assert all(event == wide for event in found)
+
+
+def test_what_a_replica_said_before_the_kill_is_taken_down_later(tmp_path):
+    path, log = tmp_path / METRICS, tmp_path / "slot-0.log"
+    steps = [{**STEP, "step": i, "dpo_loss": 1.0 / i} for i in (1, 2, 3)]
+    said = [events.line(step) for step in steps]
+    log.write_text("loading\n" + "\n".join(said) + '\n{"event": "st')
+    path.write_text(events.line({"time": 1.5, **steps[0]}) + "\n")
+    for appended in (2, 0):
+        with events.appending(path) as file:
+            assert events.recover(file, path, [log]) == appended
+    assert read_steps(tmp_path) == {(0, i): {"dpo_loss": 1.0 / i} for i in (1, 2, 3)}

@@ -143,6 +143,10 @@ def test_the_card_says_what_a_reader_needs(run, tiny_model):
     measured = {"split": "validation", "metrics": {"pairs": 3, "margin_before": 0.5,
                                                    "margin_after": 1.25}}  # fmt: skip
     assert "| margin | 0.5000 | 1.2500 |" in card(result, measured)
+    kept = {**result, "metrics": {**result["metrics"], "hints_kept_share": 0.25}}
+    kept["recipe"] = {**result["recipe"], "channels": {"grpo": {"source": "sampled"}}}
+    assert "25% were trained on" in card(kept)
+    assert "offline surrogate" not in card(kept)
     hub = {"kind": "hub", "name": "org/base", "digest": "commit:abc", "licence": ""}
     assert "base_model: org/base" in card({**result, "base": hub})
     assert "base_model" not in text.split("---")[1], "a local name is no id of the Hub"

@@ -24,6 +24,10 @@ def train(
     recipe: str = "",
     force: Annotated[bool, Parameter(negative="")] = False,
     merge: Annotated[bool, Parameter(negative="")] = False,
+    plan: Annotated[bool, Parameter(negative="")] = False,
+    probe: Annotated[bool, Parameter(negative="")] = False,
+    memory_gib: float | None = None,
+    model_config: str = "",
     lake: LakeOption = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -33,11 +37,29 @@ def train(
         recipe: training recipe (COMPOSER_TRAIN).
         force: train again although a run of the same inputs exists; that is moved aside.
         merge: also write base and adapter as one model, to merged/ in the run folder.
+        plan: train nothing; print rows, steps and predicted memory, and refuse what will not fit.
+        probe: with --plan, time three real steps.
+        memory_gib: with --plan, memory of one replica in place of what is here.
+        model_config: with --plan, a config.json in place of the model; lengths are assumed.
     """
+    from composer_pipeline.training.planning import plan as plan_run
     from composer_pipeline.training.run import train as run
 
     settings = Settings.from_env()
     store = open_lake(lake)
+    if plan:
+        planned = plan_run(
+            store,
+            recipe or settings.train,
+            _run_root(settings, store),
+            probe=probe,
+            memory_gib=memory_gib,
+            model_config=model_config or None,
+        )
+        show(planned.to_dict(), as_json, "train --plan")
+        return
+    if probe or memory_gib is not None or model_config:
+        raise InputError("--probe, --memory-gib and --model-config belong to --plan")
     with Bar() as progress:
         report = run(
             store,

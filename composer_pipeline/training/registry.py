@@ -46,4 +46,9 @@ def validate(recipe: TrainingRecipe) -> Trainer:
     for module in recipe.report_to:
         if importlib.util.find_spec(module) is None:
             raise InputError(f"recipe field report_to: {module} is not installed")
+    if recipe.attention == "flash_attention_2" and importlib.util.find_spec("flash_attn") is None:
+        raise InputError(
+            "recipe field attention: 'flash_attention_2' needs the package flash-attn, which is"
+            " not installed; use 'sdpa'"
+        )
     return trainer

@@ -60,3 +60,15 @@ class Merger(Protocol):
     def merge_command(self, python: str, run_dir: Path) -> Sequence[str]:
         """Return the command that writes ``merged/`` into a run folder, whole or not at all."""
         ...
+
+
+@runtime_checkable
+class Planner(Protocol):
+    """What a trainer may have besides: what a run will need, before it starts."""
+
+    def plan_command(self, python: str, recipe: Path, lake: str, run_dir: Path) -> Sequence[str]:
+        """Return the command that prints one event ``plan`` with the fields of ``PlanReport``.
+
+        It takes ``--probe``, ``--memory-gib N`` and ``--model-config FILE`` besides.
+        """
+        ...

@@ -33,6 +33,11 @@ class TRL:
         """Return ``python -m trainers.trl.checkpoints.merge --run-dir …``."""
         return [python, "-m", "trainers.trl.checkpoints.merge", "--run-dir", str(run_dir)]
 
+    def plan_command(self, python: str, recipe: Path, lake: str, run_dir: Path) -> Sequence[str]:
+        """Return ``python -m trainers.trl.plan --recipe … --lake … --run-dir …``."""
+        options = ["--recipe", str(recipe), "--lake", lake, "--run-dir", str(run_dir)]
+        return [python, "-m", "trainers.trl.plan", *options]
+
     def code(self) -> Sequence[Path]:
         """Return the folder ``trainers/trl``."""
         return [repo_root() / "trainers" / "trl"]

@@ -5,14 +5,18 @@ import pytest
 from composer_pipeline.errors import InputError
 from composer_pipeline.training.recipe import TrainingRecipe
 from tests.places import ROOT
+from tests.recipe_page import page
 
 
-@pytest.mark.parametrize("name", ["demo", "default"])
+@pytest.mark.parametrize(
+    "name", ["demo", "default", "smoke", "smollm2-cpu", "gpu-24gb", "gpu-80gb"]
+)
 def test_the_shipped_recipes_load(name):
     recipe = TrainingRecipe.load(ROOT / "recipes" / "train" / f"{name}.yaml")
     assert recipe.name == name
     assert set(recipe.channels.weights()) == {"grpo", "sdpo", "dpo", "sft"}
-    assert recipe.total_steps == recipe.rounds * recipe.diloco.inner_steps
+    resolved = recipe.resolved({"grpo": 90, "sdpo": 90, "dpo": 90, "sft": 90})
+    assert resolved.total_steps == resolved.rounds * recipe.diloco.inner_steps
 
 
 OFF = ", ".join(f"{name}: {{weight: 0}}" for name in ("grpo", "sdpo", "dpo", "sft"))
@@ -79,3 +83,7 @@ def test_a_length_becomes_whole_rounds(length, rounds):
 def test_epochs_are_no_length_before_rows_are_counted():
     with pytest.raises(ValueError, match="before the rows are counted"):
         TrainingRecipe.model_validate({"name": "x", "epochs": 1}).total_steps  # noqa: B018
+
+
+def test_the_page_of_the_recipe_is_as_the_code():
+    assert (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8") == page()

@@ -1,0 +1,191 @@
+"""Bytes of a training process at its peak, part by part, from shape, recipe and load.
+
+Belongs here: the formulas. Does not belong here: rows (``training.planning.loads``) and what a
+machine has (``training.devices``).
+
+Where the figures come from. Bytes kept for backward are what autograd saves in transformers'
+Llama layers, counted term by term in :func:`kept_by_layer`; PyTorch's own count of saved tensors
+agrees within 0.1 % in seven settings (``tests/training/planning``). What lives only for a moment
+is read from the code of the losses. On the host the C allocator holds what tensors gave
+back: a share fitted to the measurements of ``benchmarks/train_memory.py``. Not in it: the
+interpreter, libraries, a CUDA context, and fragmentation on a device, where nothing was measured.
+"""
+
+from dataclasses import asdict, dataclass
+
+from composer_pipeline.training.planning.loads import Load
+from composer_pipeline.training.planning.shape import ModelShape
+from composer_pipeline.training.recipe import TrainingRecipe
+
+#: Bytes of optimizer state for each trained parameter; Adafactor's rows and columns are small.
+OPTIMIZER = {"adamw_torch": 8, "adamw_torch_fused": 8, "adafactor": 0, "sgd": 0}
+#: Positions that a loss projects at a time, and TRL's tile (``trl.kernels.chunked_logprob``).
+LOGPS_CHUNK, FUSED_CHUNK, TILE_TOKENS, TILE_VOCABULARY = 256, 64, 4096, 32768
+#: float32 copies of a chunk's logits that the divergence holds at once, forward and gradient.
+DIVERGENCE_COPIES = 8
+#: What TRL's tile costs besides itself without Triton, bytes an element, and with it.
+TILE_HOST, TILE_DEVICE = 29, 0
+#: Bytes that glibc holds beside live tensors, as a share of them: fitted, host only.
+HOST_ALLOCATOR = 0.5
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes at the peak; ``worst`` is the channel whose micro-batch makes it."""
+
+    weights: int
+    adapter: int
+    gradients: int
+    optimizer: int
+    teacher: int
+    measured_gradients: int
+    activations: int
+    passing: int
+    logits: int
+    allocator: int
+    worst: str
+
+    @property
+    def total(self) -> int:
+        """The sum of the parts."""
+        return sum(self.parts().values())
+
+    def parts(self) -> dict[str, int]:
+        """Return the parts by name."""
+        return {name: value for name, value in asdict(self).items() if name != "worst"}
+
+
+def peak(shape: ModelShape, recipe: TrainingRecipe, loads: list[Load], *, device: bool) -> Memory:
+    """Return the memory of one replica at the heaviest of its micro-batches.
+
+    Args:
+        shape: of the model.
+        recipe: precision, adapter, optimizer, channels.
+        loads: the micro-batches that may be the heaviest.
+        device: on an accelerator, where TRL's head runs in Triton.
+    """
+    trained = shape.trained(recipe)
+    lora = recipe.lora.r > 0
+    sdpo = recipe.channels.sdpo
+    teacher = 0
+    if "sdpo" in recipe.channels.weights():
+        copies = {"frozen": not lora, "ema": True, "live": False}
+        teacher = 4 * trained if copies[sdpo.teacher] else 0
+    # The parts that every micro-batch meets.
+    static = {
+        "weights": shape.parameters * (2 if _half(recipe) and lora else 4),
+        "adapter": 4 * trained if lora else 0,
+        "gradients": 4 * trained,
+        "optimizer": OPTIMIZER[recipe.optimizer] * trained,
+        "teacher": teacher,
+        "measured_gradients": 4 * trained * (len(recipe.channels.weights()) - 1),
+    }
+    moving = [(_moving(shape, recipe, load, device=device), load.channel) for load in loads]
+    (activations, passing, logits), worst = max(moving, key=lambda one: sum(one[0]))
+    live = sum(static.values()) + activations + passing + logits
+    kept = 0 if device else int(HOST_ALLOCATOR * live)
+    return Memory(
+        **static,
+        activations=activations,
+        passing=passing,
+        logits=logits,
+        allocator=kept,
+        worst=worst,
+    )
+
+
+def _moving(
+    shape: ModelShape, recipe: TrainingRecipe, load: Load, *, device: bool
+) -> tuple[int, int, int]:
+    """Return the activations for backward, what only passes by, and the loss of a micro-batch."""
+    if load.cache:
+        width = 2 if _half(recipe) else 4
+        cache = 2 * shape.layers * shape.kv_heads * shape.head_dim * width
+        return 0, load.tokens * cache, load.rows * shape.vocabulary * 4 * 3
+    layer = kept_by_layer(shape, recipe, load)
+    width = 2 if _half(recipe) else 4
+    full_half = _half(recipe) and not recipe.lora.r
+    # The last norm, and the other factor of its weight where that is trained.
+    ends = 4 * shape.hidden * (2 if not recipe.lora.r else int(recipe.activation_checkpointing))
+    stream = shape.hidden * (4 if full_half else width)
+    # Backward of a gated MLP holds the gradients of its product, gate and up at once.
+    passing = load.tokens * (4 * shape.intermediate * width + 3 * shape.hidden * 4)
+    copies = 2 * _cast_parameters(shape, recipe)
+    if recipe.activation_checkpointing:
+        kept = load.tokens * (shape.layers * stream + ends)
+        passing += layer + copies // shape.layers
+        copies = 0
+    else:
+        kept = shape.layers * layer + load.tokens * ends
+    return kept + copies, passing, _logits(shape, recipe, load, device=device)
+
+
+def kept_by_layer(shape: ModelShape, recipe: TrainingRecipe, load: Load) -> int:
+    """Return the bytes that one layer keeps for its backward.
+
+    A layer of Llama keeps, for each token: the input of both norms in float32 with one number
+    each; query, key, value and the attention's result with its log-sum; the MLP's gate, its
+    activation and the other half. A trained linear map or an adapter keeps its input as well,
+    and where autocast computes each map casts that input anew.
+    """
+    h, i, q = shape.hidden, shape.intermediate, shape.heads * shape.head_dim
+    kv = shape.kv_heads * shape.head_dim
+    half, r = _half(recipe), recipe.lora.r
+    b = 2 if half else 4
+    norms = 2 * (4 * h + 4)
+    if shape.qk_norm:
+        norms += 4 * (q + kv) + 4 * (shape.heads + shape.kv_heads)
+    if not r:  # the norms' weights are trained: their other factor
+        norms += 2 * 4 * h + (4 * (q + kv) if shape.qk_norm else 0)
+    attention = b * (2 * q + 2 * kv) + 4 * shape.heads
+    if load.padded:  # a mask: transformers repeats keys and values for each query head
+        attention += b * 2 * (q - kv)
+        attention += b * load.width  # one row of the mask in the attention's own precision
+    if recipe.attention == "eager":
+        attention += load.width * shape.heads * (b + 4)
+    mlp = 3 * b * i
+    inputs = _inputs(shape, recipe, b)
+    inputs += b * r * len(shape.targets(recipe))  # what an adapter's second factor reads
+    return load.tokens * (norms + attention + mlp + inputs)
+
+
+def _inputs(shape: ModelShape, recipe: TrainingRecipe, b: int) -> int:
+    """Return the bytes of inputs a token that linear maps keep besides what is kept anyway."""
+    h, i, q = shape.hidden, shape.intermediate, shape.heads * shape.head_dim
+    at = set(shape.targets(recipe)) if recipe.lora.r else set(shape.linears)
+    attention, mlp = at & {"q_proj", "k_proj", "v_proj"}, at & {"gate_proj", "up_proj"}
+    if not _half(recipe):
+        # One tensor for all maps that read it; the attention's result is kept anyway.
+        return b * (h * bool(attention) + h * bool(mlp) + i * ("down_proj" in at))
+    copies = h * (len(attention) + len(mlp)) + i * ("down_proj" in at)
+    if recipe.lora.r:  # PEFT goes through float32, so that nothing is shared
+        return b * (copies + q * ("o_proj" in at))
+    return b * copies
+
+
+def _cast_parameters(shape: ModelShape, recipe: TrainingRecipe) -> int:
+    """Return the parameters of which autocast keeps a bf16 copy."""
+    if not _half(recipe):
+        return 0
+    return shape.trained(recipe) if recipe.lora.r else shape.layers * shape.layer_parameters
+
+
+def _logits(shape: ModelShape, recipe: TrainingRecipe, load: Load, *, device: bool) -> int:
+    """Return the bytes of a loss between forward and backward."""
+    v, b = shape.vocabulary, 2 if _half(recipe) else 4
+    head = 4 * v * shape.hidden if not recipe.lora.r else 0
+    if load.channel == "grpo":
+        # On the host TRL projects every position, on a device only those of answers.
+        positions = load.selected if device else load.tokens
+        tile = min(positions, TILE_TOKENS) * min(v, TILE_VOCABULARY)
+        return head + tile * (b + (TILE_DEVICE if device else TILE_HOST))
+    if load.channel == "sdpo":
+        chunk = min(load.selected, FUSED_CHUNK) * v * 4 * DIVERGENCE_COPIES
+        return head + chunk + load.selected * shape.hidden * 3 * b
+    # The log-probabilities keep float32 logits of each selected token until backward.
+    chunk = min(load.selected, LOGPS_CHUNK) * v
+    return head + load.selected * v * 4 + chunk * (3 * 4 + (b if b == 2 else 0))
+
+
+def _half(recipe: TrainingRecipe) -> bool:
+    return recipe.dtype == "bf16"

@@ -1,0 +1,116 @@
+"""``composer-pipeline train --plan``: ask the trainer what a run would need.
+
+Belongs here: running the trainer's planner and its report. Does not belong here: counting and
+timing (``trainers.trl.plan``), and formulas (``training.planning.memory``).
+"""
+
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from composer_pipeline.errors import InputError
+from composer_pipeline.lake import Lake
+from composer_pipeline.reports import Report
+from composer_pipeline.training.checkout import repo_root
+from composer_pipeline.training.process import run_process
+from composer_pipeline.training.recipe import TrainingRecipe
+from composer_pipeline.training.registry import validate
+from composer_pipeline.training.run import RECIPE, environment, prepare, write_recipe
+from composer_pipeline.training.trainer import Planner
+
+
+@dataclass(frozen=True)
+class PlanReport(Report):
+    """What a run will need.
+
+    Attributes:
+        run_dir: where its windows are already made; none where ``lengths`` are assumed.
+        lengths: ``counted``, or ``assumed``: every row as long as the recipe allows.
+        rows: usable rows by channel; of tables where lengths are assumed.
+        cut_share: share of the rows by channel whose prompt was cut; empty where assumed.
+        dropped: rows left out, by ``channel: reason``.
+        steps: optimizer steps of each replica.
+        steps_per_epoch: steps until every row of every channel was taken.
+        tokens_per_step: of each replica, without padding.
+        memory_gib: predicted bytes of a replica at its peak, by part, in GiB.
+        peak_gib: their sum with the runtime.
+        limit_gib: what one replica may take, and ``where``.
+        probe: seconds a step, hours of the run and measured peak; empty without ``probe``.
+    """
+
+    run_dir: Path | None
+    lengths: str
+    rows: dict[str, int]
+    steps: int
+    steps_per_epoch: int
+    tokens_per_step: float
+    memory_gib: dict[str, float]
+    peak_gib: float
+    worst_channel: str
+    limit_gib: float
+    where: str
+    cut_share: dict[str, float] = field(default_factory=dict)
+    dropped: dict[str, int] = field(default_factory=dict)
+    probe: dict[str, float] = field(default_factory=dict)
+
+
+def plan(
+    lake: Lake,
+    recipe: TrainingRecipe | str | Path,
+    run_root: str | Path,
+    *,
+    probe: bool = False,
+    memory_gib: float | None = None,
+    model_config: str | Path | None = None,
+) -> PlanReport:
+    """Say what a run of a recipe would need, and refuse one that does not fit.
+
+    Args:
+        lake: holds the dataset tables with split=train.
+        recipe: a recipe, or the path of its YAML file.
+        run_root: folder of all runs; the windows made here are the run's own.
+        probe: train three steps for real and time them.
+        memory_gib: for one replica, in place of what the device or this machine has.
+        model_config: a config.json to plan with where the model is not here; lengths are then
+            assumed, and nothing is loaded.
+
+    Raises:
+        InputError: as for training, or the run does not fit; names the field to lower.
+    """
+    if probe and model_config is not None:
+        raise InputError("--probe trains the model, and --model-config plans without it")
+    if not isinstance(recipe, TrainingRecipe):
+        recipe = TrainingRecipe.load(recipe)
+    trainer = validate(recipe)
+    if not isinstance(trainer, Planner):
+        raise InputError(f"recipe field trainer: {trainer.name!r} has no plan")
+    options = ["--probe"] if probe else []
+    if memory_gib is not None:
+        options += ["--memory-gib", str(memory_gib)]
+    if model_config is None:
+        run = prepare(lake, recipe, run_root)
+        return _ask(trainer, recipe, lake, run.run_dir, options)
+    options += ["--model-config", str(Path(model_config).absolute())]
+    with TemporaryDirectory() as scratch:  # without its model a run has no identity
+        folder = Path(scratch)
+        write_recipe(recipe, folder)
+        return replace(_ask(trainer, recipe, lake, folder, options), run_dir=None)
+
+
+def _ask(
+    trainer: Planner, recipe: TrainingRecipe, lake: Lake, run_dir: Path, options: list[str]
+) -> PlanReport:
+    """Run the trainer's planner and return what it says."""
+    command = trainer.plan_command(sys.executable, run_dir / RECIPE, lake.url, run_dir)
+    found: dict[str, Any] = {}
+    run_process(
+        [*command, *options],
+        cwd=repo_root(),
+        env=environment(recipe),
+        what="planning",
+        on_event=lambda event: found.update(event) if event.get("event") == "plan" else None,
+    )
+    found.pop("event", None)
+    return PlanReport(run_dir=run_dir, **found)

@@ -1,0 +1,189 @@
+"""Predicted memory: shapes from public figures, parts, loads, and what to lower."""
+
+import json
+
+import pytest
+
+from composer_pipeline.errors import InputError
+from composer_pipeline.training.planning import (
+    Load,
+    ModelShape,
+    RowSize,
+    assumed_rows,
+    loads_of,
+    peak,
+    require_fit,
+)
+from composer_pipeline.training.planning.memory import kept_by_layer
+from composer_pipeline.training.recipe import TrainingRecipe
+from tests.places import ROOT
+
+CONFIGS = ROOT / "tests" / "fixtures" / "configs"
+ALL = {"r": 16, "alpha": 32, "targets": "all-linear"}
+ONLY_SFT = {"grpo": {"weight": 0}, "sdpo": {"weight": 0}, "dpo": {"weight": 0}}
+
+
+def recipe_of(**fields):
+    return TrainingRecipe.model_validate({"name": "x", "lora": ALL, **fields})
+
+
+@pytest.fixture(scope="module")
+def smollm2():
+    return ModelShape.load(CONFIGS / "smollm2-135m.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("smollm2-135m", 134_515_008),
+        ("qwen2.5-0.5b", 494_032_768),
+        ("qwen2.5-1.5b", 1_543_714_304),
+        ("qwen2.5-7b", 7_615_616_512),
+    ],
+)
+def test_parameters_are_those_that_the_models_publish(name, parameters):
+    assert ModelShape.load(CONFIGS / f"{name}.json").parameters == parameters
+
+
+#: What PyTorch's saved_tensors_hooks counted on SmolLM2-135M, bytes a token: distinct storages
+#: that are no parameter, less the rotary table and the bf16 copies of parameters (256 tokens).
+COUNTED = [
+    ({"lora": {"r": 8, "targets": ["q_proj", "v_proj"]}}, False, 948_392 - 512),
+    ({"lora": {"r": 8, "targets": ["q_proj", "v_proj"]}}, True, 1_071_016 - 256),
+    ({}, False, 1_213_352 - 512),
+    ({"dtype": "bf16", "lora": {"r": 8, "targets": ["q_proj", "v_proj"]}}, False,
+     582_064 - 256 - 3600),
+    ({"dtype": "bf16"}, False, 852_640 - 256 - 38_160),
+    ({"lora": {"r": 0}}, False, 1_342_772 - 512 - 8 - 2 * 2304 - 4),
+    ({"dtype": "bf16", "lora": {"r": 0}}, False, 1_745_972 - 829_440 - 512 - 8 - 2 * 2304 - 4),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fields", "padded", "counted"), COUNTED)
+def test_a_layer_keeps_what_autograd_saved(smollm2, fields, padded, counted):
+    load = Load("sft", 2 if padded else 1, 256, 10, padded)
+    kept = smollm2.layers * kept_by_layer(smollm2, recipe_of(**fields), load) / load.tokens
+    assert kept == pytest.approx(counted, rel=0.001)
+
+
+def test_checkpointing_keeps_a_layers_input_and_one_layer(smollm2):
+    load = [Load("sft", 1, 1024, 64, padded=False)]
+    plain = peak(smollm2, recipe_of(), load, device=False)
+    saved = peak(smollm2, recipe_of(activation_checkpointing=True), load, device=False)
+    assert saved.activations == 1024 * (30 * 576 * 4 + 576 * 4)  # 71,424 counted by PyTorch
+    assert saved.activations + saved.passing < 0.2 * (plain.activations + plain.passing)
+
+
+def test_parts_that_a_recipe_decides(smollm2):
+    load = [Load("sft", 1, 256, 64, padded=False)]
+
+    def of(**fields):
+        return peak(smollm2, recipe_of(**fields), load, device=False)
+
+    every = smollm2.parameters
+    adapter = of().adapter // 4
+    assert of().weights == 4 * every
+    assert of(dtype="bf16").weights == 2 * every
+    assert of().optimizer == 8 * adapter
+    assert of(optimizer="sgd").optimizer == 0
+    assert of().measured_gradients == 3 * 4 * adapter
+    assert of(channels=ONLY_SFT).measured_gradients == 0
+    whole = of(lora={"r": 0}, dtype="bf16")
+    assert (whole.weights, whole.adapter, whole.gradients) == (4 * every, 0, 4 * every)
+    assert whole.teacher == 4 * every  # the frozen copy of SDPO
+    assert of().teacher == 0
+    assert of(channels={"sdpo": {"teacher": "ema"}}).teacher == 4 * adapter
+
+
+def test_logits_of_each_loss(smollm2):
+    v = smollm2.vocabulary
+
+    def logits(channel, tokens, selected, *, device=False):
+        load = [Load(channel, 1, tokens, selected, padded=False)]
+        return peak(smollm2, recipe_of(), load, device=device).logits
+
+    assert logits("sft", 1000, 600) - logits("sft", 1000, 500) == 100 * v * 4
+    # TRL projects every position on the host, and those of answers on a device.
+    assert logits("grpo", 1000, 10) == 1000 * 32768 * (4 + 29)
+    assert logits("grpo", 1000, 10, device=True) == 10 * 32768 * 4
+    # The divergence goes through the vocabulary in chunks of 64 positions.
+    assert logits("sdpo", 1000, 600) < 1.2 * logits("sdpo", 1000, 64)
+
+
+def test_the_heaviest_micro_batch_counts(smollm2):
+    loads = [Load("sft", 1, 256, 64, padded=False), Load("dpo", 2, 900, 128, padded=False)]
+    assert peak(smollm2, recipe_of(), loads, device=False).worst == "dpo"
+
+
+def test_forwards_of_micro_batches():
+    recipe = recipe_of(channels={"grpo": {"source": "sampled", "group_size": 3}})
+    answers = [RowSize(110, 100, (10,), 10), RowSize(85, 65, (20,), 20)]
+    loads = loads_of(recipe, {"grpo": [answers], "dpo": [[RowSize(220, 100, (10, 8), 18)]]})
+    # Prompts are padded on the left and answers on the right.
+    assert Load("grpo", 2, 120, 30, padded=True) in loads
+    assert Load("dpo", 2, 110, 18, padded=True) in loads
+    longest = 100 + recipe.data.max_completion_tokens
+    assert Load("grpo", 3, longest, 3, padded=True, cache=True) in loads
+    assert len(loads) == 3
+
+
+def test_assumed_rows_are_as_long_as_they_may_be():
+    recipe = recipe_of(channels={"grpo": {"groups_per_step": 2, "group_size": 3}})
+    assert assumed_rows(recipe, "dpo") == [RowSize(2560, 1024, (256, 256), 512)] * 2
+    assert assumed_rows(recipe, "grpo") == [RowSize(1280, 1024, (256,), 256)] * 6
+
+
+def fit(shape, limit_gib, **fields):
+    recipe = recipe_of(**fields)
+
+    def predict(changed):
+        width = min(changed.micro_batch_tokens, changed.data.max_prompt_tokens)
+        return peak(shape, changed, [Load("sft", 1, width, 64, padded=False)], device=True)
+
+    require_fit(recipe, predict, int(limit_gib * 2**30), "device 0")
+
+
+@pytest.mark.parametrize(
+    ("limit", "fields", "said"),
+    [
+        (4, {}, r"with activation_checkpointing: true it needs"),
+        (2.05, {"activation_checkpointing": True}, "with micro_batch_tokens: "),
+        (
+            1.6,
+            {"activation_checkpointing": True},
+            "with dtype: bf16, micro_batch_tokens: 512, data",
+        ),
+        (0.5, {}, "choose a smaller model"),
+    ],
+)
+def test_what_does_not_fit_names_the_field(smollm2, limit, fields, said):
+    fields = {"micro_batch_tokens": 4096, "data": {"max_prompt_tokens": 4096}, **fields}
+    with pytest.raises(InputError, match=rf"device 0 has {limit:.1f} GiB: .*{said}") as error:
+        fit(smollm2, limit, **fields)
+    assert "\n" not in str(error.value)
+
+
+def test_what_fits_passes(smollm2):
+    fit(smollm2, 16)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (None, "cannot be read"),
+        ("{", "not JSON"),
+        ('{"model_type": "mamba"}', "model_type 'mamba' is not predicted"),
+        ('{"model_type": "llama", "hidden_size": 1}', "has no num_attention_heads"),
+    ],
+)
+def test_a_config_that_says_too_little_is_refused(tmp_path, config, said):
+    path = tmp_path / "config.json"
+    if config is not None:
+        path.write_text(config)
+    with pytest.raises(InputError, match=said):
+        ModelShape.load(tmp_path / "config.json")
+
+
+def test_configs_are_what_a_reader_may_check():
+    for path in CONFIGS.glob("*.json"):
+        assert json.loads(path.read_text())["model_type"] in ("qwen2", "llama")

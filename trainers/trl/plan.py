@@ -1,0 +1,238 @@
+"""What a run will need: ``python -m trainers.trl.plan --recipe R --lake L --run-dir D``.
+
+Belongs here: counting the run's windows, predicting its memory, and timing three real steps.
+Does not belong here: formulas (``composer_pipeline.training.planning``) and training.
+
+Prints one event ``plan``. The windows lie in the run folder afterwards, where training finds
+them. With ``--model-config`` nothing is loaded: rows are counted in the tables, and each is taken
+to be as long as the recipe allows.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from composer_pipeline.errors import ComposerError, InputError
+from composer_pipeline.lake import Lake
+from composer_pipeline.training.data import TrainingData, build, require_rows
+from composer_pipeline.training.devices import device_of_each, devices, host_memory
+from composer_pipeline.training.models import load_tokenizer, resolve_model
+from composer_pipeline.training.planning import (
+    Memory,
+    ModelShape,
+    RowSize,
+    assumed_rows,
+    loads_of,
+    peak,
+    require_fit,
+)
+from composer_pipeline.training.planning.fitting import GIB, RUNTIME
+from composer_pipeline.training.recipe import TrainingRecipe
+from composer_pipeline.training.registry import validate
+from composer_pipeline.training.run import DATA
+from composer_pipeline.training.runs.events import line
+from composer_pipeline.training.runs.folder import alone
+from trainers.trl.row_sizes import packed, windows_of
+from trainers.trl.streams import planned, rows_of
+
+PROBE_STEPS = 3
+Windows = dict[str, list[list[RowSize]]]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Plan and return the exit code: 0, 2 for bad input and what does not fit, 1 otherwise."""
+    parser = argparse.ArgumentParser(prog="trainers.trl.plan", description=__doc__)
+    parser.add_argument("--recipe", required=True)
+    parser.add_argument("--lake", required=True)
+    parser.add_argument("--run-dir", required=True, type=Path)
+    parser.add_argument("--probe", action="store_true")
+    parser.add_argument("--memory-gib", type=float)
+    parser.add_argument("--model-config", type=Path)
+    options = parser.parse_args(argv)
+    try:
+        recipe, lake = TrainingRecipe.load(options.recipe), Lake(options.lake)
+        validate(recipe)
+        report = plan(recipe, lake, options)
+    except ComposerError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return 2 if isinstance(error, InputError) else 1
+    print(line({"event": "plan", **report}), flush=True)
+    return 0
+
+
+def plan(recipe: TrainingRecipe, lake: Lake, options: Any) -> dict[str, Any]:
+    """Return the fields of ``PlanReport``.
+
+    Raises:
+        InputError: the run does not fit, or cannot be planned.
+    """
+    limit, where = _limit(recipe, options.memory_gib)
+    data = resolved = None
+    if options.model_config is not None:
+        shape = ModelShape.load(options.model_config)
+        rows = require_rows(lake, recipe)
+    else:
+        resolved = resolve_model(recipe.model)
+        shape = ModelShape.load(Path(resolved))
+        data = _data(recipe, lake, resolved, options.run_dir)
+        rows = {c: n for c, n in data.counts().items() if c in recipe.channels.weights()}
+    recipe = recipe.resolved(rows)
+    windows = _assumed(recipe) if data is None else windows_of(recipe, data)
+
+    def predict(changed: TrainingRecipe) -> Memory:
+        loads = loads_of(changed, packed(windows, changed))
+        return peak(shape, changed, loads, device=bool(devices()))
+
+    memory = predict(recipe)
+    require_fit(recipe, predict, limit, where)
+    statistics = {} if data is None else data.statistics
+    report = {
+        "lengths": "assumed" if data is None else "counted",
+        "rows": rows,
+        "cut_share": {c: numbers["cut_share"] for c, numbers in statistics.items()},
+        "dropped": {} if data is None else data.dropped,
+        "steps": recipe.total_steps,
+        "steps_per_epoch": recipe.steps_per_epoch(rows),
+        "tokens_per_step": _tokens(windows),
+        "memory_gib": {name: size / GIB for name, size in memory.parts().items()}
+        | {"runtime": RUNTIME / GIB},
+        "peak_gib": (memory.total + RUNTIME) / GIB,
+        "worst_channel": memory.worst,
+        "limit_gib": limit / GIB,
+        "where": where,
+    }
+    if options.probe:
+        assert data is not None
+        assert resolved is not None
+        report["probe"] = probe(recipe, data, resolved)
+    return report
+
+
+def _data(recipe: TrainingRecipe, lake: Lake, resolved: str, run_dir: Path) -> TrainingData:
+    """Return the run's windows, made now where nobody has."""
+    if TrainingData.is_complete(run_dir / DATA):
+        return TrainingData.load(run_dir / DATA)
+    run_dir.mkdir(parents=True, exist_ok=True)
+    with alone(run_dir):
+        return build(lake, load_tokenizer(resolved), recipe, run_dir / DATA)
+
+
+def _limit(recipe: TrainingRecipe, given: float | None) -> tuple[int, str]:
+    """Return the bytes that one replica may take, and what has them.
+
+    Raises:
+        InputError: fewer devices than replicas.
+    """
+    replicas, found = recipe.diloco.replicas, devices()
+    own = device_of_each(replicas, found)
+    if given is not None:
+        return int(given * GIB), "--memory-gib"
+    if found:
+        used = found[: len(own)]
+        known = [(device.memory, device.name) for device in used if device.memory is not None]
+        if not known:
+            raise InputError("the memory of the visible devices is not known; give --memory-gib")
+        smallest, name = min(known)
+        return smallest, f"device {name}"
+    several = f" / {replicas} replicas" if replicas > 1 else ""
+    return host_memory() // replicas, f"this machine's free memory{several}"
+
+
+def _assumed(recipe: TrainingRecipe) -> Windows:
+    return {channel: [assumed_rows(recipe, channel)] for channel in recipe.channels.weights()}
+
+
+def _tokens(windows: Windows) -> float:
+    """Return the mean tokens of a step over all channels, without padding."""
+    return sum(fmean(sum(row.size for row in window) for window in w) for w in windows.values())
+
+
+def probe(recipe: TrainingRecipe, data: TrainingData, resolved: str) -> dict[str, float]:
+    """Train three steps on the run's first rows and return what they took.
+
+    ``seconds_per_step`` is the mean without the first step, which warms up and measures the
+    channels' gradients; ``hours`` is that over all steps, without the base pass;
+    ``peak_memory_gib`` is what the process held at most.
+    """
+    import torch
+
+    from trainers.trl.base_pass import score
+    from trainers.trl.composer import ComposerTrainer
+    from trainers.trl.loading import load_base
+    from trainers.trl.student import Student
+
+    if recipe.threads:
+        torch.set_num_threads(recipe.threads)
+    short = _short(recipe)
+    rows = _first(short, recipe, data)
+    times: list[float] = []
+    seen: list[Mapping[str, Any]] = []
+
+    def on_event(kind: str, step: int, numbers: Mapping[str, Any]) -> None:
+        times.append(time.monotonic())
+        seen.append(numbers)
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    tokenizer = load_tokenizer(resolved)
+    with tempfile.TemporaryDirectory() as folder:
+        base = Student(
+            load_base(resolved, recipe).to(device).eval(),
+            pad=tokenizer.pad_token_id,
+            device=device,
+        )
+        started = time.monotonic()
+        scores = score(base, short, rows, Path(folder))
+        scoring = time.monotonic() - started
+        del base
+        trainer = ComposerTrainer(
+            model=load_base(resolved, recipe),
+            recipe=short,
+            data=rows,
+            base=scores,
+            output_dir=Path(folder),
+            tokenizer=tokenizer,
+            on_event=on_event,
+        )
+        trainer.train()
+    seconds = (times[-1] - times[0]) / (len(times) - 1)
+    return {
+        "steps": len(times),
+        "seconds_per_step": seconds,
+        "hours": seconds * recipe.total_steps / 3600,
+        "base_pass_seconds": scoring,
+        "peak_memory_gib": max(float(n.get("peak_memory_mib", 0)) for n in seen) / 1024,
+    }
+
+
+def _short(recipe: TrainingRecipe) -> TrainingRecipe:
+    """Return the recipe with three steps of one replica, and every hint let through."""
+    channels = recipe.channels.model_dump()
+    channels["sdpo"]["hint_gain"] = False  # the few hints of a probe may all fail it
+    changed = {
+        "channels": channels,
+        "diloco": {"replicas": 1, "rounds": 1, "inner_steps": PROBE_STEPS},
+        "steps": None,
+        "epochs": None,
+        "norms_every": PROBE_STEPS,
+    }
+    return TrainingRecipe.model_validate(recipe.model_dump() | changed)
+
+
+def _first(short: TrainingRecipe, recipe: TrainingRecipe, data: TrainingData) -> TrainingData:
+    """Return the rows of the run's first steps, so that no others are scored."""
+    fields = {"grpo": "groups", "sdpo": "hints", "dpo": "pairs", "sft": "demonstrations"}
+    kept: dict[str, Any] = {}
+    for channel, per_step in short.channels.rows_per_step().items():
+        rows = rows_of(data, channel)
+        taken = planned(recipe, len(rows), channel, 0)[: PROBE_STEPS * per_step]
+        kept[fields[channel]] = [rows[i] for i in dict.fromkeys(taken)]
+    return TrainingData(**kept)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -7,7 +7,8 @@ STAMP := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: help demo test coverage dev lint types house ui-test chaos clean bench bench-traces bench-redaction bench-ledger \
-  bench-replay bench-replay-cost bench-preferences bench-normalize same-tables
+  bench-replay bench-replay-cost bench-preferences bench-normalize bench-windows \
+  bench-training-rows same-tables
 
 help: ## what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,7 +61,7 @@ chaos: $(STAMP) ## kill replaying processes more than 100 times (about ten minut
 
 bench: ## every benchmark, one after the other
 bench: bench-traces bench-redaction bench-ledger bench-replay bench-replay-cost bench-preferences \
-  bench-normalize
+  bench-normalize bench-windows bench-training-rows
 
 bench-traces: $(STAMP) ## the traces room beside other readers (some minutes; writes below build/)
 	$(BIN)/python benchmarks/traces.py $(BENCH_ARGS)
@@ -83,6 +84,12 @@ bench-preferences: $(STAMP) ## canonical actions and the vote beside bashlex (in
 
 bench-normalize: $(STAMP) ## normalisation beside stock data-juicer and DuckDB (ten minutes)
 	$(BIN)/python benchmarks/normalize.py $(BENCH_ARGS)
+
+bench-windows: $(STAMP) ## files that windows lose, and rows a second, beside cutting whole turns (ten minutes)
+	$(BIN)/python benchmarks/windows.py $(BENCH_ARGS)
+
+bench-training-rows: $(STAMP) ## memory of a replica's training rows beside Python lists (writes 3 GB, then removes it)
+	$(BIN)/python benchmarks/training_rows.py $(BENCH_ARGS)
 
 clean: ## what the demo and the benchmarks wrote
 	rm -rf lake-demo .dagster build dist

@@ -26,6 +26,7 @@ import msgspec  # noqa: E402
 
 from composer_pipeline.training.data import ArrowRows, Pair, writing_rows  # noqa: E402
 
+BUILD = ROOT / "build"
 MIB = 1 << 20
 #: The bar: MiB of anonymous memory above the process without rows.
 BAR_MIB = 1024
@@ -104,7 +105,8 @@ def main() -> int:
     if options.read:
         read(options.read)
         return 0
-    with tempfile.TemporaryDirectory(dir=ROOT) as folder:
+    BUILD.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=BUILD) as folder:
         path = Path(folder) / "pairs.arrow"
         seconds, added = write(path, options.rows, options.tokens)
         size = path.stat().st_size

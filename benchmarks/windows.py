@@ -2,7 +2,8 @@
 
 The peer is the policy that came before: the longest suffix of whole turns, found by rendering
 and tokenising one more turn each time. Both cut the same prompts for the same tokenizer
-(SmolLM2), with the tools offered that a replay would offer. An action *names a file* when one of
+(SmolLM2), with the tools offered that a replay would offer, in at most 2,048 tokens as in
+``recipes/train/default.yaml``. An action *names a file* when one of
 its calls has a path of its own; the file is *lost* when the whole prompt showed that path and the
 window does not. Without the shared corpus the bundled sample sessions are used, which are short.
 
@@ -32,6 +33,7 @@ from composer_pipeline.training.windows import Dropped, Windows, action_message 
 from composer_pipeline.training.windows.files import paths_of, shows  # noqa: E402
 from composer_pipeline.training.windows.messages import plain_message, split_turns  # noqa: E402
 from composer_pipeline.training.windows.tools import offered_tools  # noqa: E402
+from composer_pipeline.training.windows.window import TOOLS_SHARE  # noqa: E402
 
 BUILD = ROOT / "build" / "bench-traces"
 SHARED = ROOT.parent / "shared" / "corpus"
@@ -105,7 +107,7 @@ class Score:
 def whole_turns(windows: Windows) -> Cut:
     """Return the peer: whole turns from the left, rendered again with each turn."""
     limits = windows.limits
-    room = min(limits.max_tools_tokens, limits.max_prompt_tokens // 3)
+    room = min(limits.max_tools_tokens, limits.max_prompt_tokens // TOOLS_SHARE)
 
     def over(messages: Sequence[Any], tools: Sequence[Any]) -> int:
         return len(windows.prompt_ids(messages, tools)) - limits.max_prompt_tokens
@@ -159,7 +161,7 @@ def measure(lake: Lake, what: str, every: int, peer_every: int) -> int:
     for tokens in BARS:
         windows = Windows(
             load_tokenizer(resolve_model("smollm2-135m")),
-            Data(max_prompt_tokens=tokens, max_tools_tokens=tokens // 8),
+            Data(max_prompt_tokens=tokens, max_tools_tokens=2048),
         )
         ours = (lambda w: lambda prompt, tools: w.window(prompt, tools)[0])(windows)
         scores[tokens, "ours"] = Score(ours)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from composer_pipeline.traces.ingest import ingest
     from composer_pipeline.training.evaluation import evaluate
     from composer_pipeline.training.run import train
+    from composer_pipeline.training.windows import window_messages
 
 __version__ = "0.1.0"
 
@@ -62,6 +63,7 @@ _WHERE = {
     "publish": "publishing",
     "train": "training.run",
     "evaluate": "training.evaluation",
+    "window_messages": "training.windows",
     "ComposerError": "errors",
     "InputError": "errors",
     "BudgetExhausted": "errors",
@@ -72,6 +74,7 @@ __all__ = [  # noqa: RUF022  in the order of the stages
     "TeacherSet", "PreferenceRules",
     "ingest", "plan", "replay", "build_hints", "build_pairs", "compare", "explain",
     "write_statistics", "normalize", "build_dataset", "export", "publish", "train", "evaluate",
+    "window_messages",
     "ComposerError", "InputError", "BudgetExhausted",
 ]  # fmt: skip
 

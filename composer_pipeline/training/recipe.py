@@ -162,7 +162,7 @@ class Channels(_Model):
 class Data(_Model):
     """How rows become token windows.
 
-    ``max_tools_tokens`` bounds the tool schemas inside the prompt (never more than a third
+    ``max_tools_tokens`` bounds the tool schemas inside the prompt (never more than a sixth
     of it): beyond it they are shortened, then limited to their names; 0 offers none.
     ``drop_lost_files`` leaves out rows whose action names a file that the prompt showed and the
     window does not: nobody could know that name.

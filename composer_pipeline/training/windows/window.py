@@ -10,9 +10,11 @@ unchanged; a hinted prompt gets the same response ids appended, never re-tokenis
 import json
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from composer_pipeline.training.recipe import Data
+from composer_pipeline.errors import InputError
+from composer_pipeline.training.recipe import Data, TrainingRecipe
 from composer_pipeline.training.windows.messages import (
     Dropped,
     Message,
@@ -31,6 +33,8 @@ HINT = "Feedback about the next step: {hint}"
 _ATTEMPTS = 6
 #: A window that fills less than this share of its budget although it was cut is widened once.
 _FILLED = 0.93
+#: Tool schemas get at most this part of a prompt: more would crowd out what the agent has seen.
+TOOLS_SHARE = 6
 #: Sets of tools whose size is remembered.
 _TOOLSETS = 64
 
@@ -64,7 +68,7 @@ class Windows:
         """
         budget = self.limits.max_prompt_tokens
         system, turns = split_turns(self.template.form.history(_plain(messages)))
-        room = min(self.limits.max_tools_tokens, budget // 3)
+        room = min(self.limits.max_tools_tokens, budget // TOOLS_SHARE)
         offered = offered_tools(self.texts, tools, [m for turn in turns for m in turn], room)
         whole = sum(map(len, turns)) + 1
         aim = int(0.985 * (budget - self._tools_size(offered)))
@@ -215,7 +219,10 @@ class Windows:
 
 
 def window_messages(
-    messages: Sequence[Mapping[str, Any]], tools: Sequence[Any], tokenizer: Any, limits: Data
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Any],
+    tokenizer: Any,
+    recipe: TrainingRecipe | str | Path,
 ) -> tuple[list[Message], list[Any]]:
     """Return the messages and tools that a model was trained to see for a prompt.
 
@@ -226,14 +233,14 @@ def window_messages(
         messages: chat messages, the system message first.
         tools: schemas of the tools offered.
         tokenizer: the checkpoint's tokenizer.
-        limits: ``data`` of the recipe that trained it.
+        recipe: what trained it, or the path of its ``recipe.yaml`` in the run folder.
 
     Raises:
-        InputError: the prompt cannot be brought under the budget.
+        InputError: the prompt cannot be brought under the budget, or the recipe is wrong.
     """
-    from composer_pipeline.errors import InputError
-
-    windows = Windows(tokenizer, limits)
+    if not isinstance(recipe, TrainingRecipe):
+        recipe = TrainingRecipe.load(recipe)
+    windows = Windows(tokenizer, recipe.data)
     try:
         kept, offered = windows.window([dict(message) for message in messages], tools)
     except Dropped as reason:

@@ -3,8 +3,10 @@
 import itertools
 
 import pytest
+import yaml
 
-from composer_pipeline.testing.training import BASH, READ, call, prompt
+from composer_pipeline.errors import InputError
+from composer_pipeline.testing.training import BASH, READ, call, prompt, tiny_recipe
 from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import Data
 from composer_pipeline.training.windows import (
@@ -153,17 +155,22 @@ def test_tools_that_were_used_last_are_the_last_to_go(tokenizer):
 
     many = [named(f"tool_{n}") for n in range(30)]
     history = [TASK, call("tool_20"), result("tool_20", ""), call("tool_7"), result("tool_7", "")]
-    offered = windows(tokenizer, 400, max_tools_tokens=100).window(history, many)[1]
+    offered = windows(tokenizer, 600, max_tools_tokens=100).window(history, many)[1]
     names = [tool["function"]["name"] for tool in offered]
     assert {"tool_20", "tool_7"} <= set(names)
     assert 2 <= len(names) < 6
 
 
-def test_the_policy_for_inference_is_that_of_training(tokenizer):
+def test_the_policy_for_inference_is_that_of_training(tokenizer, tmp_path):
     history = [TASK, *(m for n in range(60) for m in run(n))]
     w = windows(tokenizer, 500, max_tools_tokens=100)
-    kept, tools = window_messages(history, [READ, BASH], tokenizer, w.limits)
+    recipe = tiny_recipe("m", data=w.limits.model_dump())
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe.model_dump(mode="json")))
+    kept, tools = window_messages(history, [READ, BASH], tokenizer, tmp_path / "recipe.yaml")
+    assert (kept, tools) == window_messages(history, [READ, BASH], tokenizer, recipe)
     text = tokenizer.apply_chat_template(
         kept, tools=tools, tokenize=False, add_generation_prompt=True
     )
     assert w.ids(text) == w.prompt_ids(*w.window(history, [READ, BASH]))
+    with pytest.raises(InputError, match="no window: prompt does not fit"):
+        window_messages([*history, call("Read", file_path="/a" * 9000)], [], tokenizer, recipe)

@@ -1,0 +1,62 @@
+"""Precision and activation checkpointing, by recipe."""
+
+import pytest
+import torch
+from transformers import TrainerCallback
+
+from composer_pipeline.testing.training import tiny_recipe
+from trainers.trl.loading import load_base
+
+
+class Gradient(TrainerCallback):
+    """Keeps the gradient of the last step, and whether activations were checkpointed."""
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, **_):
+        self.value = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+        self.checkpointed = model.is_activation_checkpointing
+
+
+def gradient(build_trainer, tokenizer, data, recipe):
+    found = Gradient()
+    model = load_base(recipe.model, recipe)
+    build_trainer(model, tokenizer, recipe, data, callbacks=[found]).train()
+    assert found.checkpointed == recipe.activation_checkpointing
+    return found.value
+
+
+@pytest.mark.parametrize("lora", [{"r": 4}, {"r": 0}])
+def test_checkpointing_leaves_the_gradient_as_it_is(
+    build_trainer, tokenizer, data, tiny_model, lora
+):
+    one = {"lora": lora, "diloco": {"replicas": 1, "rounds": 1, "inner_steps": 1}}
+    plain, saved = (
+        gradient(
+            build_trainer,
+            tokenizer,
+            data,
+            tiny_recipe(tiny_model, activation_checkpointing=on, **one),
+        )
+        for on in (False, True)
+    )
+    assert float(plain.norm()) > 0
+    assert float((saved - plain).norm() / plain.norm()) <= 1e-6
+
+
+def test_bf16_keeps_the_adapter_in_fp32_and_trains_it(build_trainer, tokenizer, data, tiny_model):
+    recipe = tiny_recipe(tiny_model, dtype="bf16")
+    trainer = build_trainer(load_base(tiny_model, recipe), tokenizer, recipe, data)
+    named = dict(trainer.model.named_parameters())
+    before = {n: p.detach().clone() for n, p in named.items() if p.requires_grad}
+    assert {p.dtype for n, p in named.items() if n not in before} == {torch.bfloat16}
+    assert {p.dtype for p in before.values()} == {torch.float32}
+    trainer.train()
+    assert any(not torch.equal(named[n], p) for n, p in before.items())
+
+
+def test_every_weight_under_bf16_stays_in_fp32(build_trainer, tokenizer, data, tiny_model):
+    recipe = tiny_recipe(tiny_model, dtype="bf16", lora={"r": 0})
+    trainer = build_trainer(load_base(tiny_model, recipe), tokenizer, recipe, data)
+    assert {p.dtype for p in trainer.model.parameters()} == {torch.float32}
+    with trainer.student._autocast():
+        assert torch.get_autocast_dtype("cpu") is torch.bfloat16
+        assert torch.is_autocast_enabled("cpu")

@@ -46,7 +46,7 @@ def memory(key: str) -> int:
 def rows(channels: tuple[str, ...]) -> Any:
     """Return rows of 256 tokens, for all channels uneven ones, and the base's opinion of them."""
     from composer_pipeline.training.data import Demonstration, Group, Hint, Pair, TrainingData
-    from trainers.trl.base_scores import BaseScores
+    from trainers.trl.base_model.base_scores import BaseScores
 
     number = random.Random(0)
 
@@ -78,8 +78,8 @@ def measure(number: int, folder: Path) -> dict[str, float]:
     from composer_pipeline.training.planning import ModelShape, loads_of, peak
     from composer_pipeline.training.recipe import TrainingRecipe
     from trainers.trl.composer import ComposerTrainer
-    from trainers.trl.loading import load_base
-    from trainers.trl.row_sizes import packed, windows_of
+    from trainers.trl.policy.loading import load_base
+    from trainers.trl.rows.row_sizes import packed, windows_of
 
     _, fields, channels = SETTINGS[number]
     given = {name: {} if name in channels else {"weight": 0} for name in

@@ -63,9 +63,9 @@ from composer_pipeline.training.runs.identity import (
     simulated_rows,
     versions,
 )
-from trainers.trl.base_scores import BaseScores
+from trainers.trl.base_model.base_scores import BaseScores
+from trainers.trl.base_model.hint_gain import gate
 from trainers.trl.checkpoints.adapters import check_start
-from trainers.trl.hint_gain import gate
 from trainers.trl.sentences import sentence
 
 RUN_ID = "run"
@@ -204,7 +204,7 @@ def _base_pass(
 ) -> dict[str, float]:
     """Let the base model score the rows in a process of its own; return the hint gate's numbers."""
     run_process(
-        [sys.executable, "-m", "trainers.trl.base_pass", "--run-dir", str(run_dir)],
+        [sys.executable, "-m", "trainers.trl.base_model.base_pass", "--run-dir", str(run_dir)],
         cwd=repo_root(),
         env={**OFFLINE, **supervised(), **env},
         what="the base pass",

@@ -28,14 +28,14 @@ from composer_pipeline.errors import ComposerError
 from composer_pipeline.training.data import TrainingData
 from composer_pipeline.training.recipe import TrainingRecipe
 from trainers.trl.arguments import arguments
-from trainers.trl.base_scores import BaseScores
+from trainers.trl.base_model.base_scores import BaseScores
 from trainers.trl.channel_state import load_state, save_state
 from trainers.trl.channels import channels_of
 from trainers.trl.channels.base import Channel
 from trainers.trl.gradients import NotFinite, StepGradients, Watch
-from trainers.trl.loading import lora_config
-from trainers.trl.sampling import Sampler
-from trainers.trl.student import Student
+from trainers.trl.policy.loading import lora_config
+from trainers.trl.policy.sampling import Sampler
+from trainers.trl.policy.student import Student
 
 #: Called with the kind of an event (``step``, ``bad_step``, ``out_of_memory``), the 1-based
 #: step of the run and its numbers or facts.
@@ -49,7 +49,7 @@ class ComposerTrainer(GRPOTrainer):
         model: a causal language model without adapter.
         recipe: weights, rows a step, lengths and the adapter.
         data: rows of every weighted channel; hints already through the gain gate.
-        base: what the base model thinks of the rows (``trainers.trl.base_pass``).
+        base: what the base model thinks of the rows (``trainers.trl.base_model.base_pass``).
         output_dir: where transformers may write; nothing is saved by itself.
         tokenizer: for padding, the end token and, where answers are sampled, reading them.
         slot: 0-based replica; decides which rows it sees.

@@ -37,8 +37,8 @@ from composer_pipeline.training.registry import validate
 from composer_pipeline.training.run import DATA
 from composer_pipeline.training.runs.events import line
 from composer_pipeline.training.runs.folder import alone
-from trainers.trl.row_sizes import packed, windows_of
-from trainers.trl.streams import planned, rows_of
+from trainers.trl.rows.row_sizes import packed, windows_of
+from trainers.trl.rows.streams import planned, rows_of
 
 PROBE_STEPS = 3
 Windows = dict[str, list[list[RowSize]]]
@@ -161,10 +161,10 @@ def probe(recipe: TrainingRecipe, data: TrainingData, resolved: str) -> dict[str
     """
     import torch
 
-    from trainers.trl.base_pass import score
+    from trainers.trl.base_model.base_pass import score
     from trainers.trl.composer import ComposerTrainer
-    from trainers.trl.loading import load_base
-    from trainers.trl.student import Student
+    from trainers.trl.policy.loading import load_base
+    from trainers.trl.policy.student import Student
 
     if recipe.threads:
         torch.set_num_threads(recipe.threads)

@@ -29,12 +29,12 @@ from composer_pipeline.training.data import TrainingData
 from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.runs.events import line
-from trainers.trl.base_scores import BaseScores
+from trainers.trl.base_model.base_scores import BaseScores
+from trainers.trl.base_model.hint_gain import gate
 from trainers.trl.checkpoints.adapters import load_start
 from trainers.trl.composer import ComposerTrainer
 from trainers.trl.gradients import DeadChannel
-from trainers.trl.hint_gain import gate
-from trainers.trl.loading import load_base
+from trainers.trl.policy.loading import load_base
 
 
 def main() -> int:

@@ -56,10 +56,10 @@ def build_trainer(tmp_path):
 
     import torch
 
-    from trainers.trl.base_pass import score
+    from trainers.trl.base_model.base_pass import score
+    from trainers.trl.base_model.hint_gain import gate
     from trainers.trl.composer import ComposerTrainer
-    from trainers.trl.hint_gain import gate
-    from trainers.trl.student import Student
+    from trainers.trl.policy.student import Student
 
     def build_it(model, tokenizer, recipe, rows, **options):
         folder = tmp_path / f"run-{len(list(tmp_path.iterdir()))}"
@@ -92,7 +92,7 @@ def make(build_trainer, toy_base, toy_data, tiny_tokenizer):
 @pytest.fixture
 def make_tiny(build_trainer, tiny_model, tokenizer, data):
     """Build a trainer on the random model with SmolLM2's tokenizer."""
-    from trainers.trl.loading import load_base
+    from trainers.trl.policy.loading import load_base
 
     def on_tiny(recipe=None, rows=None, **options):
         recipe = recipe or tiny_recipe(tiny_model)

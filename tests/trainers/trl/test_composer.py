@@ -14,12 +14,12 @@ from trl import GRPOTrainer
 from composer_pipeline.diloco.callback import trainable
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.testing.training import tiny_recipe
-from trainers.trl import batches
-from trainers.trl.base_pass import score
-from trainers.trl.batches import Row, backbone_and_head, micro_batches, response_states
+from trainers.trl.base_model.base_pass import score
 from trainers.trl.gradients import BadSteps, DeadChannel
+from trainers.trl.policy.student import Student
+from trainers.trl.rows import batches
+from trainers.trl.rows.batches import Row, backbone_and_head, micro_batches, response_states
 from trainers.trl.sentences import sentence
-from trainers.trl.student import Student
 
 CHANNELS = ("grpo", "sdpo", "dpo", "sft")
 
@@ -150,7 +150,7 @@ def test_misaligned_responses_are_refused(make, toy_data, monkeypatch):
         calls.append(1)
         return states, ids + 1 if len(calls) == 1 else ids
 
-    monkeypatch.setattr("trainers.trl.student.response_states", shifted)
+    monkeypatch.setattr("trainers.trl.policy.student.response_states", shifted)
     sdpo.window(trainer.student, 0)
     with pytest.raises(ComposerError, match="different tokens"):
         sdpo.loss(trainer.student, [hint], [hint])

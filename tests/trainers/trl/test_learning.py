@@ -68,7 +68,7 @@ def test_every_divergence_and_teacher_teaches_the_hint(train, divergence, teache
 
 def test_sampled_answers_teach_too(train, monkeypatch):
     monkeypatch.setattr(
-        "trainers.trl.sampling.Sampler.reward",
+        "trainers.trl.policy.sampling.Sampler.reward",
         lambda self, group, answer: float(answer[0] == group.prompt_ids[-1]),
     )
     moved = train(grpo={"source": "sampled", "group_size": 8}, rate=3e-3)

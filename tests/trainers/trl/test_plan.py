@@ -12,8 +12,8 @@ from composer_pipeline.training.recipe import TrainingRecipe
 from tests.places import ROOT
 from trainers.trl import plan as planner
 from trainers.trl.plan import main
-from trainers.trl.row_sizes import packed, windows_of
-from trainers.trl.streams import planned as planned_rows
+from trainers.trl.rows.row_sizes import packed, windows_of
+from trainers.trl.rows.streams import planned as planned_rows
 
 RECIPES = sorted((ROOT / "recipes" / "train").glob("*.yaml"))
 CONFIGS = {

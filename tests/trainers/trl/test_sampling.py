@@ -10,9 +10,8 @@ from trl import chat_template_utils as templates
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.testing.training import call, tiny_recipe
-from trainers.trl.sampling import Sampler, reader
+from trainers.trl.policy.sampling import Sampler, reader
 
-pytestmark = pytest.mark.slow
 
 OFF = {name: {"weight": 0} for name in ("sdpo", "dpo", "sft")}
 

@@ -14,10 +14,10 @@ from composer_pipeline.losses.divergence import eopd, generalized_jsd, taid
 from composer_pipeline.testing.training import tiny_recipe
 from composer_pipeline.training.data import Hint
 from tests.trainers.trl import toy
-from trainers.trl.base_pass import score
-from trainers.trl.base_scores import BaseScores
-from trainers.trl.hint_gain import gate
-from trainers.trl.student import Student
+from trainers.trl.base_model.base_pass import score
+from trainers.trl.base_model.base_scores import BaseScores
+from trainers.trl.base_model.hint_gain import gate
+from trainers.trl.policy.student import Student
 
 OFF = {name: {"weight": 0} for name in ("grpo", "dpo", "sft")}
 

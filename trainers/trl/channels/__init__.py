@@ -8,15 +8,15 @@ from typing import Any
 
 from composer_pipeline.training.data import TrainingData, loss_factors
 from composer_pipeline.training.recipe import TrainingRecipe
-from trainers.trl.base_scores import BaseScores
+from trainers.trl.base_model.base_scores import BaseScores
 from trainers.trl.channels.base import Channel
 from trainers.trl.channels.grpo import Grpo, TrlLoss, mean_length
 from trainers.trl.channels.preference import Dpo, Sft
 from trainers.trl.channels.sdpo import Sdpo
-from trainers.trl.sampling import Sampler
-from trainers.trl.streams import planned, rows_of
-from trainers.trl.student import Student
-from trainers.trl.teachers import teacher
+from trainers.trl.policy.sampling import Sampler
+from trainers.trl.policy.student import Student
+from trainers.trl.policy.teachers import teacher
+from trainers.trl.rows.streams import planned, rows_of
 
 __all__ = ["Channel", "channels_of"]
 

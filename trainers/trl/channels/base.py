@@ -13,8 +13,8 @@ from typing import Any, Generic, TypeVar
 
 from torch import Tensor
 
-from trainers.trl.batches import micro_batches
-from trainers.trl.student import Student
+from trainers.trl.policy.student import Student
+from trainers.trl.rows.batches import micro_batches
 
 R = TypeVar("R")
 

@@ -21,8 +21,8 @@ from trl import GRPOTrainer
 
 from composer_pipeline.training.data import Group
 from trainers.trl.channels.base import Channel
-from trainers.trl.sampling import Sampler
-from trainers.trl.student import Student
+from trainers.trl.policy.sampling import Sampler
+from trainers.trl.policy.student import Student
 
 #: Rewards of a group that differ by less are the same.
 FLAT = 1e-9

@@ -1,7 +1,7 @@
 """The channels of stored pairs and demonstrations: trace-replay DPO, and SFT on the consensus.
 
 Belongs here: two losses over recorded actions. Does not belong here: the base model's
-log-probabilities (``trainers.trl.base_pass``).
+log-probabilities (``trainers.trl.base_model.base_pass``).
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,9 +11,9 @@ from torch import Tensor
 
 from composer_pipeline.losses.preference import dpo_sigmoid
 from composer_pipeline.training.data import Demonstration, Pair
-from trainers.trl.batches import Row
 from trainers.trl.channels.base import Channel
-from trainers.trl.student import Student
+from trainers.trl.policy.student import Student
+from trainers.trl.rows.batches import Row
 
 
 class Dpo(Channel[Pair]):

@@ -1,8 +1,8 @@
 """The SDPO channel: at an error turn, learn from the model that has read the hint.
 
 Belongs here: aligning student and teacher on the recorded tokens, and the divergence over the
-taught span. Does not belong here: who the teacher is (``trainers.trl.teachers``) and which rows
-have a hint that helps (``trainers.trl.hint_gain``).
+taught span. Does not belong here: who the teacher is (``trainers.trl.policy.teachers``) and which
+rows have a hint that helps (``trainers.trl.base_model.hint_gain``).
 
 The recorded action was not sampled from the model: this is off-policy context distillation.
 """
@@ -20,10 +20,10 @@ from composer_pipeline.losses.sdpo import importance_ratio
 from composer_pipeline.losses.taid import TaidScheduler
 from composer_pipeline.training.data import Hint
 from composer_pipeline.training.recipe import Sdpo as Options
-from trainers.trl.batches import Row
 from trainers.trl.channels.base import Channel
-from trainers.trl.student import Student
-from trainers.trl.teachers import Teacher
+from trainers.trl.policy.student import Student
+from trainers.trl.policy.teachers import Teacher
+from trainers.trl.rows.batches import Row
 
 
 class Sdpo(Channel[Hint]):

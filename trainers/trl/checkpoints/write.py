@@ -19,7 +19,7 @@ from composer_pipeline.diloco.replica import read_state
 from composer_pipeline.files import out_of_space
 from composer_pipeline.training.models import ADAPTER_CONFIG, load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import TrainingRecipe
-from trainers.trl.loading import load_base, lora_config
+from trainers.trl.policy.loading import load_base, lora_config
 
 
 def write_checkpoint(

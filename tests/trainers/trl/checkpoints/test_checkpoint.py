@@ -23,7 +23,7 @@ from composer_pipeline.training.runs.card import card
 from composer_pipeline.training.runs.content import model_content
 from trainers.trl.checkpoints.merge import merge
 from trainers.trl.checkpoints.write import appearing, write_checkpoint
-from trainers.trl.loading import load_base, lora_config
+from trainers.trl.policy.loading import load_base, lora_config
 
 IDS = [[5, 6, 7, 8, 9, 10]]
 

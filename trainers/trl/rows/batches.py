@@ -1,7 +1,7 @@
 """Rows to tensors: micro-batches, and the hidden states of responses.
 
 Belongs here: what a micro-batch contains, padding, and picking the positions that predict
-a response. Does not belong here: which rows (``trainers.trl.streams``) and losses
+a response. Does not belong here: which rows (``trainers.trl.rows.streams``) and losses
 (``trainers.trl.channels``).
 
 Shapes: B rows, S positions, N selected response tokens, H hidden size, V vocabulary.

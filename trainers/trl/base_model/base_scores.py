@@ -1,7 +1,7 @@
 """What the base model thinks of the recorded actions: log-probabilities, kept in the run folder.
 
 Belongs here: the files, written in parts that survive a kill, and reading them. Does not belong
-here: the model (``trainers.trl.base_pass``). Imports no torch.
+here: the model (``trainers.trl.base_model.base_pass``). Imports no torch.
 
 ``<run>/base/<channel>-<first row>.arrow`` holds, for each row, its id and lists of log p:
 

@@ -2,7 +2,7 @@
 
 Belongs here: the order of rows, a function of recipe, data and slot alone, so that a restarted
 replica goes on where its round begins and the base pass knows what is coming. Does not belong
-here: tensors (``trainers.trl.batches``).
+here: tensors (``trainers.trl.rows.batches``).
 """
 
 import random

@@ -10,8 +10,8 @@ from typing import Any
 from composer_pipeline.training.data import TrainingData
 from composer_pipeline.training.planning import RowSize
 from composer_pipeline.training.recipe import TrainingRecipe
-from trainers.trl.batches import micro_batches
-from trainers.trl.streams import planned, rows_of
+from trainers.trl.rows.batches import micro_batches
+from trainers.trl.rows.streams import planned, rows_of
 
 
 def sizes_of(row: Any, channel: str) -> list[RowSize]:

@@ -15,8 +15,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from trainers.trl.batches import Row
-from trainers.trl.student import Student, frozen_copy
+from trainers.trl.policy.student import Student, frozen_copy
+from trainers.trl.rows.batches import Row
 
 Kind = Literal["frozen", "ema", "live"]
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from composer_pipeline.losses.preference import token_logps
-from trainers.trl.batches import Row, backbone_and_head, response_states
+from trainers.trl.rows.batches import Row, backbone_and_head, response_states
 
 
 class Student:

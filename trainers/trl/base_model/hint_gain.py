@@ -1,7 +1,7 @@
 """The hint-gain gate: only hints that help the base model are taught.
 
 Belongs here: which rows pass, and the statistics of it. Does not belong here: the numbers
-themselves (``trainers.trl.base_pass``).
+themselves (``trainers.trl.base_model.base_pass``).
 """
 
 from collections.abc import Mapping, Sequence

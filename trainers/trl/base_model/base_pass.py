@@ -1,8 +1,8 @@
-"""The base model's view of the rows: ``python -m trainers.trl.base_pass --run-dir D``.
+"""The base model's view of the rows: ``python -m trainers.trl.base_model.base_pass --run-dir D``.
 
 Belongs here: one pass over the rows that the run will take, before any replica starts: DPO's
 reference, the log-probabilities that GRPO's off-policy mask compares with, and the gain of each
-hint. Does not belong here: the files (``trainers.trl.base_scores``) and training.
+hint. Does not belong here: the files (``trainers.trl.base_model.base_scores``) and training.
 
 A killed pass goes on with the parts that are missing. Imports no TRL.
 """
@@ -22,11 +22,11 @@ from composer_pipeline.training.data import Group, Hint, Pair, TrainingData
 from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.runs.events import line
-from trainers.trl.base_scores import BaseScores, parts, write
-from trainers.trl.batches import Row, micro_batches
-from trainers.trl.loading import load_base
-from trainers.trl.streams import planned, rows_of
-from trainers.trl.student import Student
+from trainers.trl.base_model.base_scores import BaseScores, parts, write
+from trainers.trl.policy.loading import load_base
+from trainers.trl.policy.student import Student
+from trainers.trl.rows.batches import Row, micro_batches
+from trainers.trl.rows.streams import planned, rows_of
 
 #: A row's sequences, and what becomes of their log-probabilities.
 Sequences = Callable[[Any], list[Row]]

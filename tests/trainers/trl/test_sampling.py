@@ -12,7 +12,6 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.testing.training import call, tiny_recipe
 from trainers.trl.policy.sampling import Sampler, reader
 
-
 OFF = {name: {"weight": 0} for name in ("sdpo", "dpo", "sft")}
 
 

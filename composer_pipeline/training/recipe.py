@@ -162,7 +162,7 @@ class Channels(_Model):
 class Data(_Model):
     """How rows become token windows.
 
-    ``max_tools_tokens`` bounds the tool schemas inside the prompt (never more than a sixth
+    ``max_tools_tokens`` bounds the tool schemas inside the prompt (never more than an eighth
     of it): beyond it they are shortened, then limited to their names; 0 offers none.
     ``drop_lost_files`` leaves out rows whose action names a file that the prompt showed and the
     window does not: nobody could know that name.
@@ -246,6 +246,13 @@ class TrainingRecipe(_Model):
     max_bad_steps: int = Field(
         3, ge=1, description="consecutive steps with a non-finite loss or gradient"
     )
+    eval_every: int | None = Field(
+        None, ge=1, description="rounds between looks at held-out rows (and after the last)"
+    )
+    eval_rows: int = Field(64, ge=1, description="held-out rows of each channel, at most")
+    keep_best: bool = Field(
+        False, description="the checkpoint is that of the round with the lowest held-out loss"
+    )
 
     @model_validator(mode="after")
     def _one_length(self) -> "TrainingRecipe":
@@ -253,6 +260,12 @@ class TrainingRecipe(_Model):
         given = [name for name, value in said.items() if value is not None]
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)} both say how long the run is; keep one")
+        return self
+
+    @model_validator(mode="after")
+    def _best_is_known(self) -> "TrainingRecipe":
+        if self.keep_best and self.eval_every is None:
+            raise ValueError("keep_best needs eval_every: nothing says which round was best")
         return self
 
     @model_validator(mode="after")

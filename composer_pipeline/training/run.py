@@ -293,6 +293,23 @@ def summarise(
     }
 
 
+def held_out_losses(run_dir: Path) -> dict[int, float]:
+    """Return round to loss on held-out rows; a round that was measured again counts once."""
+    found = (event for event in read(run_dir / METRICS) if event["event"] == "held_out")
+    return {event["round"]: event["loss"] for event in found if event["loss"] is not None}
+
+
+def best_round(measured: Mapping[int, float]) -> int:
+    """Return the round with the lowest held-out loss; of equals the earliest.
+
+    Raises:
+        ComposerError: no round was measured.
+    """
+    if not measured:
+        raise ComposerError("recipe field keep_best: no round was measured on held-out rows")
+    return min(sorted(measured), key=measured.__getitem__)
+
+
 def _execute(run: PreparedRun, progress: Progress | None) -> None:
     """Run the command and pass its steps on: the sum over the replicas, and their total."""
     seen: dict[int, int] = {}

@@ -48,6 +48,8 @@ from composer_pipeline.training.run import (
     DATA,
     METRICS,
     RESULT,
+    best_round,
+    held_out_losses,
     summarise,
     write_json,
     write_recipe,
@@ -73,6 +75,8 @@ LIVE_TEACHER = (
     "channels.sdpo.teacher is 'live': a model that teaches itself is known to lose what it could;"
     " 'frozen' or 'ema' is safer"
 )
+#: Events of replicas that people see too.
+SAID = frozenset({"step", "bad_step", "out_of_memory", "held_out"})
 #: Children load what this process has found: the same commit of a Hub id for all of them.
 OFFLINE = {"HF_HUB_OFFLINE": "1"}
 
@@ -124,10 +128,14 @@ def train(recipe: TrainingRecipe, lake: Lake, run_dir: Path, pipes: Any = None) 
         if recipe.channels.sdpo.weight and recipe.channels.sdpo.teacher == "live":
             _say(pipes, {"event": "warning", "text": LIVE_TEACHER})
         hints = _base_pass(recipe, data, run_dir, pipes, own_device[0])
+        if recipe.eval_every is not None:
+            _prepare_held_out(recipe, lake, run_dir, resolved, pipes, own_device[0])
         with events.appending(run_dir / METRICS) as metrics:
             events.recover(metrics, run_dir / METRICS, sorted(run_dir.glob("replicas/slot-*.log")))
             report = _replicas(recipe, digest, run_dir, metrics, pipes, own_device)
         require_merged(report.rounds)
+        measured = held_out_losses(run_dir)
+        kept = best_round(measured) if recipe.keep_best else recipe.rounds
         result = {
             "recipe": _public(recipe, found),
             "base_model": found["model"]["name"],
@@ -149,9 +157,11 @@ def train(recipe: TrainingRecipe, lake: Lake, run_dir: Path, pipes: Any = None) 
             "metrics": {
                 **hints,
                 **summarise(recipe, run_dir, report.rounds, time.monotonic() - started),
+                **{f"held_out_loss_round_{r}": loss for r, loss in sorted(measured.items())},
+                "checkpoint_round": kept,
             },
         }  # fmt: skip
-        _write_checkpoint(recipe, run_dir, result)
+        _write_checkpoint(recipe, run_dir, result, kept)
         write_json(run_dir / RESULT, result)
     if pipes is not None:
         pipes.report_asset_materialization(metadata=result["metrics"])
@@ -183,14 +193,17 @@ def _public(recipe: TrainingRecipe, found: Contents) -> dict[str, Any]:
     return recipe.model_dump(mode="json") | names
 
 
-def _write_checkpoint(recipe: TrainingRecipe, run_dir: Path, result: dict[str, Any]) -> None:
+def _write_checkpoint(
+    recipe: TrainingRecipe, run_dir: Path, result: dict[str, Any], round_: int
+) -> None:
     from trainers.trl.checkpoints.write import write_checkpoint  # torch, only for a result
 
     files = {CARD: card(result), RESULT: json.dumps(result, indent=1, allow_nan=False)}
     target = run_dir / CHECKPOINT
     write_checkpoint(
-        recipe, str(run_dir / "outer"), RUN_ID, target, base=result["base"], files=files
-    )
+        recipe, str(run_dir / "outer"), RUN_ID, target, base=result["base"], files=files,
+        round_=round_,
+    )  # fmt: skip
 
 
 def _data(recipe: TrainingRecipe, lake: Lake, run_dir: Path, resolved: str) -> TrainingData:
@@ -199,21 +212,38 @@ def _data(recipe: TrainingRecipe, lake: Lake, run_dir: Path, resolved: str) -> T
     return build(lake, load_tokenizer(resolved), recipe, run_dir / DATA)
 
 
+def _prepare_held_out(
+    recipe: TrainingRecipe, lake: Lake, run_dir: Path, resolved: str, pipes: Any,
+    env: dict[str, str],
+) -> None:  # fmt: skip
+    """Build the held-out rows and let the base model score them."""
+    from trainers.trl.held_out import FOLDER, prepare  # torch, only where it is asked for
+
+    taking = prepare(lake, load_tokenizer(resolved), recipe, run_dir)
+    write_recipe(taking, run_dir / FOLDER)
+    _score(run_dir, FOLDER, pipes, env)
+
+
 def _base_pass(
     recipe: TrainingRecipe, data: TrainingData, run_dir: Path, pipes: Any, env: dict[str, str]
 ) -> dict[str, float]:
     """Let the base model score the rows in a process of its own; return the hint gate's numbers."""
+    _score(run_dir, ".", pipes, env)
+    _, numbers = gate(recipe, data, BaseScores.load(run_dir).gains())
+    if numbers:
+        _say(pipes, {"event": "hints", **numbers})
+    return numbers
+
+
+def _score(run_dir: Path, part: str, pipes: Any, env: dict[str, str]) -> None:
+    command = [sys.executable, "-m", "trainers.trl.base_model.base_pass"]
     run_process(
-        [sys.executable, "-m", "trainers.trl.base_model.base_pass", "--run-dir", str(run_dir)],
+        [*command, "--run-dir", str(run_dir), "--part", part],
         cwd=repo_root(),
         env={**OFFLINE, **supervised(), **env},
         what="the base pass",
         on_event=lambda event: _say(pipes, event),
     )
-    _, numbers = gate(recipe, data, BaseScores.load(run_dir).gains())
-    if numbers:
-        _say(pipes, {"event": "hints", **numbers})
-    return numbers
 
 
 def _replicas(
@@ -239,7 +269,7 @@ def _replicas(
         if event is not None:
             event = events.strict({"time": time.time(), **event})
             events.append(metrics, event)
-            if event.get("event") == "step":
+            if event.get("event") in SAID:
                 _say(pipes, event)
 
     def on_round(report: RoundReport) -> None:

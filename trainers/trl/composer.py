@@ -33,6 +33,7 @@ from trainers.trl.channel_state import load_state, save_state
 from trainers.trl.channels import channels_of
 from trainers.trl.channels.base import Channel
 from trainers.trl.gradients import NotFinite, StepGradients, Watch
+from trainers.trl.held_out import HeldOut
 from trainers.trl.policy.loading import lora_config
 from trainers.trl.policy.sampling import Sampler
 from trainers.trl.policy.student import Student
@@ -115,6 +116,7 @@ class ComposerTrainer(GRPOTrainer):
         )
         self._micro_batch_tokens, self._halved = recipe.micro_batch_tokens, False
         self._logps = torch.empty(0)
+        self.held_out: HeldOut | None = None
         self._clock = time.monotonic()
 
     # -- hooks of GRPOTrainer ----------------------------------------------------
@@ -250,6 +252,16 @@ class ComposerTrainer(GRPOTrainer):
             self._watch.end_of_round()
             if self._state_file is not None:
                 save_state(self._state_file, self.channels, done)
+            self._look(done // self.recipe.diloco.inner_steps)
+
+    def _look(self, round_: int) -> None:
+        """Measure the committed model on held-out rows, every so many rounds and after the last."""
+        every = self.recipe.eval_every
+        if self.held_out is None or every is None:
+            return
+        if round_ % every == 0 or round_ == self.recipe.rounds:
+            numbers = {**self.held_out.measure(), "round": round_}
+            self._on_event("held_out", self._skip + self.state.global_step, numbers)
 
 
 class _AfterStep(TrainerCallback):

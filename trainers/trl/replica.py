@@ -34,6 +34,7 @@ from trainers.trl.base_model.hint_gain import gate
 from trainers.trl.checkpoints.adapters import load_start
 from trainers.trl.composer import ComposerTrainer
 from trainers.trl.gradients import DeadChannel
+from trainers.trl.held_out import FOLDER, HeldOut
 from trainers.trl.policy.loading import load_base
 
 
@@ -91,6 +92,9 @@ def train(run_dir: Path) -> None:
         on_event=on_event,
         state_file=folder / "channels.safetensors",
     )
+    if recipe.eval_every is not None and callback.slot == 0:
+        held_out = TrainingRecipe.load(run_dir / FOLDER / "recipe.yaml")
+        trainer.held_out = HeldOut(held_out, run_dir, trainer.student, trainer.trl_loss)
     load_start(trainer.accelerator.unwrap_model(trainer.model), recipe)
     trainer.train()
 

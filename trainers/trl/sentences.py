@@ -58,6 +58,10 @@ def _hints(event: Event) -> str:
     return f"hints: {share:.0%} of {seen:g} help the base model more than they help its mistake"
 
 
+def _held_out(event: Event) -> str:
+    return f"round {event['round']}: loss on held-out rows {event['loss']:.4f}"
+
+
 def _data(event: Event) -> str:
     dropped = sum(event["dropped"].values())
     return (
@@ -73,6 +77,7 @@ _SAID: dict[str, Callable[[Event], str]] = {
     "round": _round,
     "base": _base,
     "hints": _hints,
+    "held_out": _held_out,
     "data": _data,
     "warning": lambda event: f"warning: {event['text']}",
     "done": lambda event: f"done: {event['run_dir']}",

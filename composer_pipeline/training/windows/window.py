@@ -34,7 +34,7 @@ _ATTEMPTS = 6
 #: A window that fills less than this share of its budget although it was cut is widened once.
 _FILLED = 0.93
 #: Tool schemas get at most this part of a prompt: more would crowd out what the agent has seen.
-TOOLS_SHARE = 6
+TOOLS_SHARE = 8
 #: Sets of tools whose size is remembered.
 _TOOLSETS = 64
 

@@ -21,7 +21,7 @@ from composer_pipeline.testing.training import tiny_recipe, write_dataset
 from composer_pipeline.training.data import pair
 from composer_pipeline.training.evaluation.evaluate import evaluate
 from composer_pipeline.training.models import load_tokenizer
-from composer_pipeline.training.run import prepare, read_steps, report, train
+from composer_pipeline.training.run import held_out_losses, prepare, read_steps, report, train
 from composer_pipeline.training.windows import Windows
 from tests.fixtures.waiting import wait_until
 
@@ -31,8 +31,9 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def recipe(tiny_model):
     return tiny_recipe(
-        tiny_model, diloco={"replicas": 2, "rounds": 2, "inner_steps": 2, "min_quorum": 2}
-    )
+        tiny_model, diloco={"replicas": 2, "rounds": 2, "inner_steps": 2, "min_quorum": 2},
+        eval_every=1, eval_rows=2, keep_best=True,
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +85,20 @@ def test_both_replicas_end_with_the_committed_state(finished):
     composer = json.loads((result.run_dir / "composer.json").read_text())
     for commit in composer["commits"]:
         assert {shas[slot, commit["round"]] for slot in (0, 1)} == {commit["state_sha"]}
+
+
+def test_the_checkpoint_is_that_of_the_round_with_the_lowest_held_out_loss(finished):
+    result, _ = finished
+    losses = held_out_losses(result.run_dir)
+    assert sorted(losses) == [1, 2]
+    best = min(losses, key=lambda round_: losses[round_])
+    assert result.metrics["checkpoint_round"] == best
+    assert result.metrics[f"held_out_loss_round_{best}"] == losses[best]
+    url = str(result.run_dir / "outer")
+    (kept, _), (other, _) = (read_state(url, "run", round_) for round_ in (best, 3 - best))
+    adapter = load_file(result.checkpoint / "adapter_model.safetensors")
+    assert all(torch.equal(adapter[name.replace(".default", "")], t) for name, t in kept.items())
+    assert any(not torch.equal(kept[name], other[name]) for name in kept)
 
 
 def test_the_same_inputs_are_not_trained_again(finished, lake, recipe, monkeypatch):

@@ -37,7 +37,9 @@ def main() -> int:
     """Score what is missing; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run-dir", type=Path, required=True)
-    run_dir = parser.parse_args().run_dir
+    parser.add_argument("--part", default=".", help="folder of the run whose rows are scored")
+    options = parser.parse_args()
+    run_dir = options.run_dir / options.part
     end_with_supervisor()
     try:
         with out_of_space(f"run folder {run_dir}"):

@@ -30,8 +30,9 @@ def write_checkpoint(
     *,
     base: Mapping[str, str],
     files: Mapping[str, str],
+    round_: int | None = None,
 ) -> None:
-    """Write the last committed state as a PEFT adapter, or as a whole model without LoRA.
+    """Write a committed state as a PEFT adapter, or as a whole model without LoRA.
 
     The folder appears whole or not at all. The tokenizer with its chat template lies beside
     the weights.
@@ -43,12 +44,13 @@ def write_checkpoint(
         target: the folder; a former one is replaced.
         base: the model's content (``training.runs.content``): its name for other machines.
         files: further files of the folder, name to text.
+        round_: which state; ``None`` is the last.
 
     Raises:
         InputError: the state does not fit the recipe's model.
         StorageError: the disk is full; there is no new folder.
     """
-    theta, _ = read_state(url, run_id)
+    theta, _ = read_state(url, run_id, round_)
     resolved = resolve_model(recipe.model)
     model = load_base(resolved, recipe)
     if recipe.lora.r:

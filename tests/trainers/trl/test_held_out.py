@@ -1,0 +1,99 @@
+"""Held-out rows between rounds, and the checkpoint of the best of them."""
+
+import json
+
+import pytest
+import torch
+
+from composer_pipeline.errors import ComposerError, InputError
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.testing.training import tiny_recipe, write_dataset
+from composer_pipeline.training.recipe import TrainingRecipe
+from composer_pipeline.training.run import best_round, held_out_losses
+from trainers.trl.base_model.base_pass import score
+from trainers.trl.held_out import FOLDER, HeldOut, prepare
+
+
+@pytest.fixture
+def held_out(make, toy_base, toy_data, tmp_path, monkeypatch):
+    """A trainer on the toy task, and its held-out rows: here the task's own."""
+    from trainers.trl.policy.student import Student
+
+    recipe = tiny_recipe("toy", eval_every=1, eval_rows=5)
+    trainer = make(recipe)
+    monkeypatch.setattr(
+        "trainers.trl.held_out.TrainingData.load", staticmethod(lambda folder: toy_data)
+    )
+    from trainers.trl.held_out import _of
+
+    taking = _of(recipe, dict.fromkeys(("grpo", "sdpo", "dpo", "sft"), 5))
+    score(Student(toy_base, pad=4, device="cpu"), taking, toy_data, tmp_path / FOLDER)
+    return trainer, HeldOut(taking, tmp_path, trainer.student, trainer.trl_loss)
+
+
+def test_the_numbers_are_the_channels_losses_and_leave_no_trace(held_out, shake, toy_data):
+    trainer, measuring = held_out
+    untrained = measuring.measure()
+    assert untrained["dpo_loss"] == pytest.approx(0.6931, abs=1e-3)
+    assert untrained["grpo_best_gain"] == pytest.approx(0, abs=1e-3)
+    assert untrained["dpo_active"] == 5
+    assert untrained["loss"] == pytest.approx(
+        sum(untrained[f"{c.name}_loss"] * c.weight for c in trainer.channels if c.name != "grpo")
+    )
+    before = [p.detach().clone() for p in trainer.student.parameters()]
+    assert measuring.measure() == untrained
+    assert trainer.model.training
+    assert all(p.grad is None for p in trainer.student.parameters())
+    shake(trainer, 0.05)
+    assert measuring.measure()["sft_loss"] != untrained["sft_loss"]
+    assert any(
+        not torch.equal(a, b) for a, b in zip(before, trainer.student.parameters(), strict=True)
+    )
+    # A look between steps does not change what is trained.
+    trainer._compute_loss(trainer.model, {})
+    plain = [p.grad.clone() for p in trainer.student.parameters()]
+    measuring.measure()
+    trainer._compute_loss(trainer.model, {})
+    for a, b in zip(plain, trainer.student.parameters(), strict=True):
+        assert torch.equal(a, b.grad)
+
+
+def test_the_lowest_loss_is_best_and_of_equals_the_earliest(tmp_path):
+    assert best_round({1: 0.5, 2: 0.3, 3: 0.4}) == 2
+    assert best_round({4: 0.3, 2: 0.3}) == 2
+    with pytest.raises(ComposerError, match="keep_best"):
+        best_round({})
+    lines = [
+        {"event": "held_out", "round": 1, "loss": 0.9},
+        {"event": "step", "step": 1},
+        {"event": "held_out", "round": 1, "loss": 0.8},
+        {"event": "held_out", "round": 2, "loss": None},
+    ]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert held_out_losses(tmp_path) == {1: 0.8}
+
+
+def test_fields_that_contradict_each_other_are_named():
+    with pytest.raises(ValueError, match="keep_best needs eval_every"):
+        TrainingRecipe(name="x", keep_best=True)
+
+
+def test_a_lake_without_held_out_rows_is_said(tmp_path, tokenizer, tiny_model):
+    lake = Lake(tmp_path / "lake")
+    write_dataset(lake, rows=2)
+    with pytest.raises(InputError, match=r"eval_every.*no held-out row \(split=validation\)"):
+        prepare(lake, tokenizer, tiny_recipe(tiny_model, eval_every=1), tmp_path / "run")
+
+
+def test_a_channel_without_held_out_rows_is_left_out(tmp_path, lake, tokenizer, tiny_model):
+    other = Lake(tmp_path / "lake")
+    write_dataset(other, rows=4)
+    write_dataset(other, rows=3, split="validation")
+    recipe = tiny_recipe(tiny_model, eval_every=1, eval_rows=2)
+    taking = prepare(other, tokenizer, recipe, tmp_path / "run")
+    assert taking.channels.rows_per_step() == dict.fromkeys(("grpo", "sdpo", "dpo", "sft"), 2)
+    other.write("dataset_hints", [], split="validation")
+    taking = prepare(other, tokenizer, recipe, tmp_path / "again")
+    assert taking.channels.rows_per_step() == dict.fromkeys(("grpo", "dpo", "sft"), 2)
+    full = recipe.model_copy(update={"lora": recipe.lora.model_copy(update={"r": 0})})
+    assert "sdpo" not in prepare(other, tokenizer, full, tmp_path / "full").channels.weights()

@@ -24,7 +24,7 @@ from composer_pipeline.training.trainer import Capabilities
 RECIPE = {
     "name": "argument-counts",
     "trainer": "counting",
-    "channels": {"grpo": {"weight": 0}, "sdpo": {"weight": 0}, "dpo": {"weight": 1}},
+    "channels": {"grpo": {"weight": 0}, "sdpo": {"weight": 0}, "sft": {"weight": 0}},
     "diloco": {"replicas": 1},
 }
 

@@ -154,12 +154,14 @@ def _base_nll(lake, recipe):
     return total / tokens
 
 
-def test_one_replica_is_the_plain_trainer_whatever_the_rounds(lake, tiny_model, make, tmp_path):
+def test_one_replica_is_the_plain_trainer_whatever_the_rounds(
+    lake, tiny_model, make_tiny, tmp_path
+):
     rounds = 20  # where two replicas begin to use outer momentum
     recipe = tiny_recipe(tiny_model, steps=rounds, diloco={"replicas": 1, "inner_steps": 1})
     result = train(lake, recipe, tmp_path / "runs")
     assert result.metrics["rounds"] == rounds
-    plain = make(recipe.resolved({}))
+    plain = make_tiny(recipe.resolved({}))
     plain.train()
     trained = {n: p.detach() for n, p in plain.model.named_parameters() if p.requires_grad}
     saved = load_file(result.checkpoint / "adapter_model.safetensors")

@@ -13,8 +13,6 @@ import re
 import resource
 import subprocess
 import sys
-import tarfile
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -24,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from peers import importable
+from shared_corpus import source_files
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # this checkout, whatever is installed
-SHARED = ROOT.parent / "shared" / "corpus"
 LABELLED = ROOT / "tests" / "preferences" / "actions" / "labelled"
 PEERS = {"bashlex": "0.18"}
 SETS = ("development", "held_out", "held_out_second")
@@ -206,20 +204,6 @@ def quality() -> list[Bar]:
 
 
 # -- speed -------------------------------------------------------------------------
-
-
-def session_files(folder: Path | None, scratch: Path) -> tuple[Path, str]:
-    """Return a folder of session files and what it is."""
-    if folder is not None:
-        return folder, f"{folder.name} (given)"
-    if SHARED.is_dir():
-        for name in ("claude-code-sessions", "claude-code-subagents"):
-            with tarfile.open(SHARED / f"{name}.tar.xz", "r:xz") as archive:
-                archive.extractall(scratch, filter="data")
-        return scratch, "the shared corpus"
-    from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
-
-    return sample_sessions_dir(), "the bundled sample sessions (the shared corpus is absent)"
 
 
 def recorded_calls(folder: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -441,9 +425,8 @@ def main() -> int:
     versions = ", ".join(f"{name} {version(name)}" for name in ("tree-sitter-bash", "bashlex"))
     print(f"{platform.machine()}, Python {platform.python_version()}, one core; {versions}")
     bars = quality()
-    with tempfile.TemporaryDirectory() as scratch:
-        folder, what = session_files(options.corpus, Path(scratch))
-        bars += speed(list(recorded_calls(folder)), what)
+    folder, what = source_files(options.corpus)
+    bars += speed(list(recorded_calls(folder)), what)
     bars += agreement(options.states)
     return verdict(bars)
 

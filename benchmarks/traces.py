@@ -16,7 +16,6 @@ import shutil
 import statistics
 import subprocess
 import sys
-import tarfile
 import tempfile
 import textwrap
 import time
@@ -25,11 +24,11 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+from shared_corpus import source_files
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # this checkout, whatever is installed
 BUILD = ROOT / "build" / "bench-traces"
-SHARED = ROOT.parent / "shared" / "corpus"
 PEERS = {"teich": "0.3.6", "claude-code-log": "1.7.0", "cc-session-core": "0.2.0"}
 #: Each time is the least of so many: other work on the machine only ever adds to it.
 RUNS = 3
@@ -45,22 +44,6 @@ Bar = tuple[str, float, float, bool]  # name, measured, bar, higher is better
 
 
 # -- corpus ----------------------------------------------------------------------
-
-
-def source_files(folder: Path | None) -> tuple[Path, str]:
-    """Return a folder of session files and what it is."""
-    if folder is not None:
-        return folder, f"{folder.name} (given)"
-    if (SHARED / "claude-code-sessions.tar.xz").is_file():
-        target = BUILD / "corpus"
-        if not target.is_dir():
-            for name in ("claude-code-sessions", "claude-code-subagents"):
-                with tarfile.open(SHARED / f"{name}.tar.xz", "r:xz") as archive:
-                    archive.extractall(target, filter="data")
-        return target, "the shared corpus"
-    from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
-
-    return sample_sessions_dir(), "the bundled sample sessions (the shared corpus is absent)"
 
 
 def renewed(data: bytes, copy: int) -> bytes:

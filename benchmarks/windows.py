@@ -12,12 +12,13 @@ Usage: ``python benchmarks/windows.py [--corpus DIR] [--every N] [--peer-every N
 
 import argparse
 import sys
-import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from shared_corpus import source_files
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # this checkout, whatever is installed
@@ -36,27 +37,10 @@ from composer_pipeline.training.windows.tools import offered_tools  # noqa: E402
 from composer_pipeline.training.windows.window import TOOLS_SHARE  # noqa: E402
 
 BUILD = ROOT / "build" / "bench-traces"
-SHARED = ROOT.parent / "shared" / "corpus"
 #: Prompt tokens, and the largest share of file-naming actions that may lose their file.
 BARS = {4096: 0.10, 16384: 0.03}
 
 Cut = Callable[[list[Any], list[Any]], list[Any]]
-
-
-def corpus(given: Path | None) -> tuple[Path, str]:
-    """Return a folder of session files and what it is."""
-    if given is not None:
-        return given, f"{given.name} (given)"
-    if (SHARED / "claude-code-sessions.tar.xz").is_file():
-        target = BUILD / "corpus"
-        if not target.is_dir():
-            for name in ("claude-code-sessions", "claude-code-subagents"):
-                with tarfile.open(SHARED / f"{name}.tar.xz", "r:xz") as archive:
-                    archive.extractall(target, filter="data")
-        return target, "the shared corpus"
-    from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
-
-    return sample_sessions_dir(), "the bundled sample sessions"
 
 
 def prompts(lake: Lake, every: int) -> Iterator[tuple[list[Any], list[Any], Any]]:
@@ -147,7 +131,7 @@ def main() -> int:
     parser.add_argument("--every", type=int, default=4, help="take each N-th state")
     parser.add_argument("--peer-every", type=int, default=10, help="of these, for the peer")
     options = parser.parse_args()
-    folder, what = corpus(options.corpus)
+    folder, what = source_files(options.corpus)
     with tempfile.TemporaryDirectory() as scratch:
         lake = Lake(options.lake or Path(scratch) / "lake")
         if options.lake is None:

@@ -9,6 +9,9 @@ from typing import Any
 
 import msgspec
 
+#: Arguments of tools that hold the path of one file.
+PATH_ARGUMENTS = ("file_path", "notebook_path", "path")
+
 
 class ToolCall(msgspec.Struct, frozen=True):
     """One tool call. ``arguments`` keeps the recorded key order."""

@@ -7,14 +7,13 @@ The files are pushed as they are in the folder: what was tested is what is publi
 """
 
 import json
-import os
 import re
 from pathlib import Path
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.publishing.gates import PublishRefused, check_text
 from composer_pipeline.publishing.hub import Hub
-from composer_pipeline.publishing.publish import PublishReport, check_repo
+from composer_pipeline.publishing.publish import PublishReport, bring, check_repo, token_of
 
 CARD, RESULT, CHECKPOINT = "README.md", "composer.json", "checkpoint"
 #: Files of the base model's tokenizer: half a megabyte of tokens, none of them ours.
@@ -72,15 +71,13 @@ def publish_model(
             f"{sum(simulated.values())} rows that {folder} was trained on come from simulated"
             " teachers; allow_simulated (--allow-simulated) publishes it, and the card says so"
         )
-    token = os.environ.get(token_env, "")
-    if dry_run and not token:
-        changes = dict.fromkeys(files, "add")
-        return PublishReport("", list(files), len(changes), {}, private, True, changes)
-    if not token:
-        raise InputError(f"environment variable {token_env} holds no token")
-    hub = Hub(repo, token, endpoint, "model", lambda path: bool(OURS.fullmatch(path)))
-    head, changes = hub.bring(files, private=private, dry_run=dry_run)
-    return PublishReport(head, list(files), len(changes), {}, private, dry_run, changes)
+    token = token_of(token_env, dry_run=dry_run)
+    ours = Hub(repo, token, endpoint, "model", _is_ours) if token else None
+    return bring(ours, files, {}, private=private, dry_run=dry_run)
+
+
+def _is_ours(path: str) -> bool:
+    return bool(OURS.fullmatch(path))
 
 
 def checkpoint_of(path: Path) -> Path:

@@ -24,6 +24,7 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.lake import SCHEMA_VERSION, Lake
 from composer_pipeline.preferences.quality import ALL
 from composer_pipeline.publishing.card import CONFIGS, card, file_path, simulated_rows
+from composer_pipeline.publishing.changes import Content
 from composer_pipeline.publishing.gates import check_gates, check_text
 from composer_pipeline.publishing.hub import Hub
 from composer_pipeline.publishing.splits import SPLITS
@@ -113,16 +114,39 @@ def publish(
     rows = {f"{config}/{split}": table.num_rows for (config, split), table in tables.items()}
     if progress:
         progress("publish", 1, 2)
-    token = os.environ.get(token_env, "")
-    if dry_run and not token:
-        changes = dict.fromkeys(sorted(files), "add")
-        return PublishReport("", sorted(files), len(changes), rows, private, True, changes)
-    if not token:
-        raise InputError(f"environment variable {token_env} holds no token")
-    hub = Hub(repo, token, endpoint, "dataset", _is_data)
-    head, changes = hub.bring(files, private=private, dry_run=dry_run)
-    if progress:
+    token = token_of(token_env, dry_run=dry_run)
+    hub = Hub(repo, token, endpoint, "dataset", _is_data) if token else None
+    report = bring(hub, files, rows, private=private, dry_run=dry_run)
+    if progress and hub:
         progress("publish", 2, 2)
+    return report
+
+
+def token_of(variable: str, *, dry_run: bool) -> str:
+    """Return the token that a variable holds; a dry run needs none.
+
+    Raises:
+        InputError: it holds none.
+    """
+    token = os.environ.get(variable, "")
+    if not token and not dry_run:
+        raise InputError(f"environment variable {variable} holds no token")
+    return token
+
+
+def bring(
+    hub: Hub | None,
+    files: Mapping[str, Content],
+    rows: dict[str, int],
+    *,
+    private: bool,
+    dry_run: bool,
+) -> PublishReport:
+    """Bring a repository to hold the files and say what changed; without a Hub all are new."""
+    if hub is None:
+        head, changes = "", dict.fromkeys(sorted(files), "add")
+    else:
+        head, changes = hub.bring(files, private=private, dry_run=dry_run)
     return PublishReport(head, sorted(files), len(changes), rows, private, dry_run, changes)
 
 

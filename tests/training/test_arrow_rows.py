@@ -15,8 +15,11 @@ from composer_pipeline.training.data import (
     Group,
     Hint,
     Pair,
+    SomeRows,
     TrainingData,
     arrow_rows,
+    column_of,
+    item_lengths_of,
     loss_factors,
     writing_rows,
 )
@@ -38,6 +41,34 @@ def small_batches(request, monkeypatch):
     monkeypatch.setattr(arrow_rows, "BATCH_ROWS", request.param)
 
 
+def test_lengths_of_answers_need_no_answer(tmp_path, small_batches):
+    rows = ROWS[Group]
+    with writing_rows(tmp_path / "rows.arrow", Group) as out:
+        for row in rows:
+            out.append(row)
+    read = ArrowRows(tmp_path / "rows.arrow", Group)
+    assert item_lengths_of(read, "completions") == item_lengths_of(rows, "completions")
+    assert item_lengths_of(rows, "completions") == [1, 0, 2, 2]
+
+
+def test_some_rows_are_read_when_they_are_asked_for():
+    asked: list[int] = []
+
+    class Watched(list[Any]):
+        def __getitem__(self, index):
+            asked.append(index)
+            return super().__getitem__(index)
+
+    some: SomeRows[Any] = SomeRows(Watched("abcdef"), [1, 4, 5])
+    assert len(some) == 3
+    assert asked == []
+    assert some[1] == "e"
+    assert asked == [4]
+    assert some[-1] == "f"
+    assert some[:2] == ["b", "e"]
+    assert list(some) == ["b", "e", "f"]
+
+
 @pytest.mark.parametrize("kind", ROWS)
 def test_rows_come_back_equal_in_every_way_of_asking(kind, small_batches, tmp_path):
     path, rows = tmp_path / "rows.arrow", ROWS[kind]
@@ -52,6 +83,7 @@ def test_rows_come_back_equal_in_every_way_of_asking(kind, small_batches, tmp_pa
     assert read[1:7:2] == rows[1:7:2]
     assert read.column("id") == [row.id for row in rows]
     assert read.lengths("prompt_ids") == [len(row.prompt_ids) for row in rows]
+    assert column_of(read, "id") == column_of(rows, "id") == [row.id for row in rows]
     assert list(pickle.loads(pickle.dumps(read))) == rows
     for value in msgspec.structs.astuple(read[0]):
         assert type(value) in (str, int, float, list)

@@ -10,7 +10,6 @@ the trained parameters more than other steps need.
 import math
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 from torch.nn.utils import get_total_norm
 
@@ -67,7 +66,7 @@ class StepGradients:
         for i, parameter in enumerate(self._parameters):
             pieces = self._present([grads[i] for grads in self._of.values()])
             if pieces:
-                parameter.grad = torch.stack(pieces).sum(0) if len(pieces) > 1 else pieces[0]
+                parameter.grad = sum(pieces[1:], start=pieces[0])
         numbers = {"grad_norm": float(get_total_norm(self._present(self._now())))}
         norms = {name: math.sqrt(_dot(grads, grads)) for name, grads in self._of.items()}
         whole = sum(norms.values())

@@ -19,7 +19,7 @@ from typing import Any
 
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake import Lake
-from composer_pipeline.training.data import TrainingData, build, require_rows
+from composer_pipeline.training.data import CHANNELS, TrainingData, build, require_rows
 from composer_pipeline.training.devices import device_of_each, devices, host_memory
 from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.planning import (
@@ -161,10 +161,9 @@ def probe(recipe: TrainingRecipe, data: TrainingData, resolved: str) -> dict[str
     """
     import torch
 
-    from trainers.trl.base_model.base_pass import score
+    from trainers.trl.base_model.base_pass import base_student, score
     from trainers.trl.composer import ComposerTrainer
     from trainers.trl.policy.loading import load_base
-    from trainers.trl.policy.student import Student
 
     if recipe.threads:
         torch.set_num_threads(recipe.threads)
@@ -177,14 +176,9 @@ def probe(recipe: TrainingRecipe, data: TrainingData, resolved: str) -> dict[str
         times.append(time.monotonic())
         seen.append(numbers)
 
-    device = "cuda" if torch.cuda.is_available() else "cpu"
     tokenizer = load_tokenizer(resolved)
     with tempfile.TemporaryDirectory() as folder:
-        base = Student(
-            load_base(resolved, recipe).to(device).eval(),
-            pad=tokenizer.pad_token_id,
-            device=device,
-        )
+        base = base_student(resolved, recipe, tokenizer)
         started = time.monotonic()
         scores = score(base, short, rows, Path(folder))
         scoring = time.monotonic() - started
@@ -225,12 +219,11 @@ def _short(recipe: TrainingRecipe) -> TrainingRecipe:
 
 def _first(short: TrainingRecipe, recipe: TrainingRecipe, data: TrainingData) -> TrainingData:
     """Return the rows of the run's first steps, so that no others are scored."""
-    fields = {"grpo": "groups", "sdpo": "hints", "dpo": "pairs", "sft": "demonstrations"}
     kept: dict[str, Any] = {}
     for channel, per_step in short.channels.rows_per_step().items():
         rows = rows_of(data, channel)
         taken = planned(recipe, len(rows), channel, 0)[: PROBE_STEPS * per_step]
-        kept[fields[channel]] = [rows[i] for i in dict.fromkeys(taken)]
+        kept[CHANNELS[channel][0]] = [rows[i] for i in dict.fromkeys(taken)]
     return TrainingData(**kept)
 
 

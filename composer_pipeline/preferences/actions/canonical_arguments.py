@@ -8,7 +8,7 @@ here: calls and actions (``preferences.actions.canonical``) and how shell lines 
 from collections.abc import Mapping
 from typing import Any
 
-from composer_pipeline.actions import ToolCall
+from composer_pipeline.actions import PATH_ARGUMENTS, ToolCall
 from composer_pipeline.preferences.actions.shell import lines as shell
 from composer_pipeline.preferences.actions.shell.lines import Place
 from composer_pipeline.preferences.actions.text_kinds import whole_text
@@ -37,7 +37,6 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "LS": {"path": "."},
 }
 _NO_DEFAULTS: dict[str, Any] = {}
-_PATHS = ("file_path", "notebook_path", "path")
 _EDITS = {"Edit", "MultiEdit"}
 _EDIT_STRINGS = frozenset({"old_string", "new_string", "edits"})
 _FILE_TOOLS = {
@@ -73,7 +72,7 @@ def _of_tool(name: str, args: dict[str, Any], place: Place) -> dict[str, Any]:
         if isinstance(args.get("command"), str):
             args["command"] = shell.canonical_line(args["command"], place)
     elif name in _FILE_TOOLS:
-        for key in _PATHS:
+        for key in PATH_ARGUMENTS:
             if isinstance(args.get(key), str):
                 args[key] = place.path(args[key])
         if name == "Read":

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from composer_pipeline.actions import PATH_ARGUMENTS
 from composer_pipeline.json_values import strings
 from composer_pipeline.preferences.actions import Place, targets
 from composer_pipeline.preferences.agreement import home_of
@@ -24,7 +25,6 @@ MAX_TOKENS = 120
 
 #: Arguments that no hint has to hide: they say how a result is shown.
 _MINOR = frozenset({"description", "timeout", "limit", "offset", "output_mode", "replace_all"})
-_PATH_KEYS = ("file_path", "notebook_path", "path")
 _WORD = re.compile(r"\w+", re.UNICODE)
 #: Share of an argument's words that gives it away.
 _GIST = 0.8
@@ -105,7 +105,7 @@ def _targets(arguments: Mapping[str, Any], place: Place) -> Iterator[tuple[str, 
         for size in (3, 2, 1):
             if len(words) >= size:
                 yield " ".join(words[:size]), words[size - 1]
-    for key in _PATH_KEYS:
+    for key in PATH_ARGUMENTS:
         path = arguments.get(key)
         if isinstance(path, str) and path:
             yield place.path(path), place.path(path)
@@ -124,7 +124,7 @@ def _reveals(text: str, arguments: Mapping[str, Any]) -> bool:
     for key, value in arguments.items():
         if key in _MINOR or value in (None, "", False):
             continue
-        gist = posixpath.basename(str(value)) if key in _PATH_KEYS else str(value)
+        gist = posixpath.basename(str(value)) if key in PATH_ARGUMENTS else str(value)
         words = set(_WORD.findall(gist))
         if len(words & said) < _GIST * len(words):
             return False

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise, product
 
-from composer_pipeline.actions import Action, ToolCall
+from composer_pipeline.actions import PATH_ARGUMENTS, Action, ToolCall
 from composer_pipeline.preferences.actions import Place, class_of, mutates, targets
 from composer_pipeline.trace_states import Message, TraceState
 
@@ -23,7 +23,6 @@ from composer_pipeline.trace_states import Message, TraceState
 LATER_STATES = 4
 #: Errors that another call could have avoided.
 AVOIDABLE = frozenset({"tool_error", "failed_edit", "exit_code", "soft_failure"})
-_PATHS = ("file_path", "notebook_path", "path")
 #: Programs that say nothing about what a command line is for.
 _COMMON = frozenset({"cd", "echo", "printf", "export", "set", "source", "true", "=", ""})
 _REMINDER = "<system-reminder>"
@@ -117,7 +116,7 @@ def _answers_to(other: ToolCall, failed: ToolCall, place: Place) -> bool:
 
 def _files(call: ToolCall) -> set[str]:
     """Return the base names of the files of a call: a wrong folder is a common mistake."""
-    values = (call.arguments.get(key) for key in _PATHS)
+    values = (call.arguments.get(key) for key in PATH_ARGUMENTS)
     return {posixpath.basename(v.rstrip("/")) for v in values if isinstance(v, str)} - {""}
 
 

@@ -6,23 +6,33 @@ holds, ``build`` makes it from the dataset tables with what ``make`` makes of a 
 not here (``training.windows``), nor batches and tensors (``trainers``). Imports no torch.
 """
 
-from composer_pipeline.training.data.arrow_rows import ArrowRows, writing_rows
+from composer_pipeline.training.data.arrow_rows import (
+    ArrowRows,
+    SomeRows,
+    column_of,
+    item_lengths_of,
+    writing_rows,
+)
 from composer_pipeline.training.data.build import build, require_rows
-from composer_pipeline.training.data.folder import TrainingData
+from composer_pipeline.training.data.folder import CHANNELS, TrainingData
 from composer_pipeline.training.data.make import pair
 from composer_pipeline.training.data.pair_weights import loss_factors
 from composer_pipeline.training.data.rows import Demonstration, Group, Hint, Pair
 from composer_pipeline.training.data.tables import TABLE_OF, tables_of
 
 __all__ = [
+    "CHANNELS",
     "TABLE_OF",
     "ArrowRows",
     "Demonstration",
     "Group",
     "Hint",
     "Pair",
+    "SomeRows",
     "TrainingData",
     "build",
+    "column_of",
+    "item_lengths_of",
     "loss_factors",
     "pair",
     "require_rows",

@@ -147,6 +147,12 @@ class ArrowRows(Sequence[T]):
             chain.from_iterable(b.column(name).value_lengths().to_pylist() for b in batches)
         )
 
+    def item_lengths(self, name: str) -> list[int]:
+        """Return the lengths of the lists in a column of lists, of all rows in one list."""
+        batches = (self._file.get_batch(i) for i in range(self._file.num_record_batches))
+        items = (batch.column(name).flatten().value_lengths() for batch in batches)
+        return list(chain.from_iterable(lengths.to_pylist() for lengths in items))
+
     def _row(self, index: int) -> T:
         number = bisect_right(self._starts, index) - 1
         return self._decoded(self._file.get_batch(number), index - self._starts[number])
@@ -154,6 +160,39 @@ class ArrowRows(Sequence[T]):
     def _decoded(self, batch: pa.RecordBatch, index: int) -> T:
         columns = batch.columns
         return self.kind(*(_value(c[index], c.type) for c in columns))
+
+
+class SomeRows(Sequence[T]):
+    """Some of the rows of a sequence, each still read only when it is asked for."""
+
+    def __init__(self, rows: Sequence[T], chosen: Sequence[int]) -> None:
+        self._rows, self._chosen = rows, chosen
+
+    def __len__(self) -> int:
+        return len(self._chosen)
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[T]: ...
+    def __getitem__(self, index: int | slice) -> T | list[T]:
+        if isinstance(index, slice):
+            return [self._rows[i] for i in self._chosen[index]]
+        return self._rows[self._chosen[index]]
+
+
+def column_of(rows: Sequence[Any], name: str) -> list[Any]:
+    """Return one field of all rows; of :class:`ArrowRows` without decoding the others."""
+    if isinstance(rows, ArrowRows):
+        return rows.column(name)
+    return [getattr(row, name) for row in rows]
+
+
+def item_lengths_of(rows: Sequence[Any], name: str) -> list[int]:
+    """Return what :meth:`ArrowRows.item_lengths` does, of any rows."""
+    if isinstance(rows, ArrowRows):
+        return rows.item_lengths(name)
+    return [len(item) for row in rows for item in getattr(row, name)]
 
 
 def _array(values: Sequence[Any], kind: pa.DataType) -> Any:

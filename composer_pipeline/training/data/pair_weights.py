@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.training.data.arrow_rows import ArrowRows
+from composer_pipeline.training.data.arrow_rows import column_of
 from composer_pipeline.training.data.rows import Pair
 
 
@@ -22,10 +22,7 @@ def loss_factors(pairs: Sequence[Pair]) -> dict[str, float]:
     Raises:
         InputError: a weight is not a number above 0 (weight 0 is dropped before the dataset).
     """
-    if isinstance(pairs, ArrowRows):  # no token is decoded
-        ids, weights = pairs.column("id"), pairs.column("weight")
-    else:
-        ids, weights = [row.id for row in pairs], [row.weight for row in pairs]
+    ids, weights = column_of(pairs, "id"), column_of(pairs, "weight")
     for name, weight in zip(ids, weights, strict=True):
         if not 0 < weight < math.inf:
             raise InputError(

@@ -67,7 +67,7 @@ def loads_of(recipe: TrainingRecipe, batches: dict[str, list[list[RowSize]]]) ->
     """
     found = {load_of(channel, batch) for channel, many in batches.items() for batch in many}
     grpo = recipe.channels.grpo
-    if "grpo" in batches and grpo.source != "recorded":
+    if "grpo" in batches and grpo.sampled:
         prompt = max(row.prompt for batch in batches["grpo"] for row in batch)
         width = prompt + recipe.data.max_completion_tokens
         rows = grpo.group_size

@@ -7,10 +7,9 @@ because of them (``training.windows.policy``).
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from composer_pipeline.actions import PATH_ARGUMENTS
 from composer_pipeline.training.windows.messages import Message, calls_of, plain_message
 
-#: Arguments that hold the path of one file.
-PATH_KEYS = ("file_path", "notebook_path", "path")
 #: Tools whose result is a file's content.
 READERS = frozenset({"Read", "NotebookRead", "read_file", "view"})
 
@@ -18,7 +17,7 @@ READERS = frozenset({"Read", "NotebookRead", "read_file", "view"})
 def paths_of(message: Message) -> Iterator[str]:
     """Yield the files that the calls of a plain message name in arguments of their own."""
     for _, arguments in calls_of(message):
-        for key in PATH_KEYS:
+        for key in PATH_ARGUMENTS:
             value = arguments.get(key)
             if isinstance(value, str) and value.strip("./"):
                 yield value

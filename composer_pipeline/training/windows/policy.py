@@ -19,7 +19,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from composer_pipeline.training.windows.files import PATH_KEYS, READERS, paths_of
+from composer_pipeline.actions import PATH_ARGUMENTS
+from composer_pipeline.training.windows.files import READERS, paths_of
 from composer_pipeline.training.windows.messages import Message, calls_of
 from composer_pipeline.training.windows.texts import Texts
 
@@ -163,7 +164,7 @@ def _read_in(messages: Iterable[Message]) -> Iterable[str]:
     for message in messages:
         for name, arguments in calls_of(message):
             if name in READERS:
-                for key in PATH_KEYS:
+                for key in PATH_ARGUMENTS:
                     if isinstance(arguments.get(key), str):
                         yield arguments[key]
 
@@ -183,7 +184,7 @@ def _short_call(texts: Texts, call: dict[str, Any], length: int) -> dict[str, An
     function = call["function"]
     arguments = {
         key: texts.shortened(value, length)
-        if isinstance(value, str) and key not in PATH_KEYS
+        if isinstance(value, str) and key not in PATH_ARGUMENTS
         else value
         for key, value in function["arguments"].items()
     }

@@ -18,7 +18,7 @@ import torch
 from composer_pipeline.diloco.supervisor import end_with_supervisor
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.files import out_of_space
-from composer_pipeline.training.data import Group, Hint, Pair, TrainingData
+from composer_pipeline.training.data import Group, Hint, Pair, SomeRows, TrainingData
 from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.runs.events import line
@@ -55,11 +55,15 @@ def _run(run_dir: Path) -> None:
     if recipe.threads:
         torch.set_num_threads(recipe.threads)
     resolved = resolve_model(recipe.model)
-    tokenizer = load_tokenizer(resolved)
+    student = base_student(resolved, recipe, load_tokenizer(resolved))
+    score(student, recipe, TrainingData.load(run_dir / "data"), run_dir, say)
+
+
+def base_student(resolved: str, recipe: TrainingRecipe, tokenizer: Any) -> Student:
+    """Load a recipe's model without adapter, to be asked and not trained, where there is room."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = load_base(resolved, recipe).to(device).eval()
-    student = Student(model, pad=tokenizer.pad_token_id, device=device)
-    score(student, recipe, TrainingData.load(run_dir / "data"), run_dir, say)
+    return Student(model, pad=tokenizer.pad_token_id, device=device)
 
 
 def say(channel: str, done: int, of: int) -> None:
@@ -101,17 +105,17 @@ def score(
     return BaseScores.load(run_dir)
 
 
-def _coming(recipe: TrainingRecipe, data: TrainingData, channel: str) -> list[Any]:
+def _coming(recipe: TrainingRecipe, data: TrainingData, channel: str) -> Sequence[Any]:
     """Return the rows that any replica takes, in the order of the data; of hints, all."""
     rows = rows_of(data, channel)
     if channel == "sdpo":
-        return list(rows)
+        return rows
     wanted = {
         i
         for slot in range(recipe.diloco.replicas)
         for i in planned(recipe, len(rows), channel, slot)
     }
-    return [rows[i] for i in sorted(wanted)]
+    return SomeRows(rows, sorted(wanted))
 
 
 def _logps(

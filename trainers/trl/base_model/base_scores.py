@@ -71,7 +71,7 @@ def parts(run_dir: Path, channel: str, rows: Sequence[Any]) -> Iterator[tuple[Pa
     for start in range(0, len(rows), PART):
         path = run_dir / FOLDER / f"{channel}-{start:08d}.arrow"
         if not path.is_file():
-            yield path, rows[start : start + PART]
+            yield path, list(rows[start : start + PART])
 
 
 def write(path: Path, ids: Sequence[str], logps: Sequence[list[list[float]]]) -> None:

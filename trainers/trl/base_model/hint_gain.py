@@ -4,30 +4,14 @@ Belongs here: which rows pass, and the statistics of it. Does not belong here: t
 themselves (``trainers.trl.base_model.base_pass``).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from statistics import quantiles
-from typing import Any
 
 import msgspec
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.training.data import Hint, TrainingData
+from composer_pipeline.training.data import SomeRows, TrainingData, column_of
 from composer_pipeline.training.recipe import TrainingRecipe
-
-
-class _Some(Sequence[Hint]):
-    """Some of the rows, each still read only when it is asked for."""
-
-    def __init__(self, rows: Sequence[Hint], chosen: Sequence[int]) -> None:
-        self._rows, self._chosen = rows, chosen
-
-    def __len__(self) -> int:
-        return len(self._chosen)
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return _Some(self._rows, self._chosen[index])
-        return self._rows[self._chosen[index]]
 
 
 def gate(
@@ -43,7 +27,7 @@ def gate(
     """
     if "sdpo" not in recipe.channels.weights() or not data.hints:
         return data, {}
-    ids = [hint.id for hint in data.hints]
+    ids = column_of(data.hints, "id")
     kept = [i for i, name in enumerate(ids) if gains[name] > 0]
     values = sorted(gains[name] for name in ids)
     numbers = {"hints_seen": float(len(values)), "hints_kept_share": len(kept) / len(values)}
@@ -57,4 +41,4 @@ def gate(
             f" {values[-1]:.3g} nats): set channels.sdpo.weight to 0, use a larger model, or"
             " train on them all the same with channels.sdpo.hint_gain: false"
         )
-    return msgspec.structs.replace(data, hints=_Some(data.hints, kept)), numbers
+    return msgspec.structs.replace(data, hints=SomeRows(data.hints, kept)), numbers

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from trl import GRPOTrainer
 
-from composer_pipeline.training.data import Group
+from composer_pipeline.training.data import Group, column_of, item_lengths_of
 from trainers.trl.channels.base import Channel
 from trainers.trl.policy.sampling import Sampler
 from trainers.trl.policy.student import Student
@@ -235,12 +235,8 @@ def graded(
 
 def mean_length(groups: Sequence[Group]) -> float:
     """Return the mean number of tokens of all recorded answers, each by its count."""
-    tokens = answers = 0
-    for group in groups:
-        answers += sum(group.counts)
-        sizes = (len(completion) for completion in group.completions)
-        tokens += sum(size * count for size, count in zip(sizes, group.counts, strict=True))
-    return tokens / answers
+    counts = [count for of_group in column_of(groups, "counts") for count in of_group]
+    return _mean(item_lengths_of(groups, "completions"), counts)
 
 
 def _mean(values: Sequence[float], counts: Sequence[int]) -> float:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from composer_pipeline.losses.preference import token_logps
@@ -86,9 +85,3 @@ def frozen_copy(student: Student) -> Student:
 
     model = copy.deepcopy(student.model).eval().requires_grad_(False)
     return Student(model, pad=student.pad, device=student.device, autocast=student._autocast)
-
-
-@torch.no_grad()
-def sums(pieces: Sequence[Tensor]) -> list[float]:
-    """Return the sum of each piece as a float."""
-    return [float(piece.double().sum()) for piece in pieces]

@@ -11,7 +11,7 @@ from typing import Any
 
 from composer_pipeline.diloco.spec import shard
 from composer_pipeline.errors import InputError
-from composer_pipeline.training.data import TrainingData
+from composer_pipeline.training.data import CHANNELS, TrainingData
 from composer_pipeline.training.recipe import TrainingRecipe
 
 
@@ -55,10 +55,8 @@ class Stream:
 
 def rows_of(data: TrainingData, channel: str) -> Sequence[Any]:
     """Return the rows that feed a channel."""
-    every: dict[str, Sequence[Any]] = {
-        "grpo": data.groups, "sdpo": data.hints, "dpo": data.pairs, "sft": data.demonstrations,
-    }  # fmt: skip
-    return every[channel]
+    rows: Sequence[Any] = getattr(data, CHANNELS[channel][0])
+    return rows
 
 
 def planned(recipe: TrainingRecipe, rows: int, channel: str, slot: int) -> list[int]:

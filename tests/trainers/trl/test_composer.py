@@ -320,6 +320,26 @@ def test_a_channel_without_gradient_for_a_round_ends_the_run(make, toy_data):
         make(tiny_recipe("toy"), rows)
 
 
+def test_a_round_that_begins_with_a_flat_group_or_a_bad_step_is_not_dead(make, toy_data):
+    diloco = {"replicas": 1, "rounds": 1, "inner_steps": 3}
+    recipe = tiny_recipe("toy", diloco=diloco)
+    first = channel(make(recipe), "grpo").drawn(0)[0].id
+    groups = [
+        msgspec.structs.replace(g, rewards=[0.5] * len(g.rewards)) if g.id == first else g
+        for g in toy_data.groups
+    ]
+    seen, callback = events_of()
+    make(recipe, msgspec.structs.replace(toy_data, groups=groups), **callback).train()
+    assert [numbers.get("grpo_grad_norm", -1) > 0 for _, _, numbers in seen] == [False, True, False]
+    assert "grpo_grad_norm" not in seen[2][2], "measured until it was seen alive, no longer"
+    trainer = make(recipe)
+    sft = channel(trainer, "sft")
+    honest = sft.loss
+    sft.loss = lambda *a: honest(*a) * (math.nan if trainer.state.global_step == 0 else 1)
+    trainer.train()
+    assert trainer.state.global_step == 3
+
+
 def test_a_channel_that_teaches_next_to_nothing_is_dead(make):
     channels: dict[str, Any] = {name: {} for name in CHANNELS} | {"sft": {"weight": 1e-12}}
     with pytest.raises(DeadChannel, match="channel sft"):

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 import torch
 from torch.testing import assert_close
+from transformers import TrainerCallback
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.losses.divergence import eopd, generalized_jsd, taid
@@ -153,6 +154,20 @@ def test_a_replica_without_a_state_of_its_own_takes_anothers(make, tmp_path):
     assert file is not None
     later = make(recipe, states=ChannelStates(tmp_path / "other", 0, first=file))
     _same(later.channels[0].state(), state)
+
+
+def test_a_state_is_kept_before_the_round_is_contributed(make, tmp_path):
+    kept: list[bool] = []
+
+    class Contributes(TrainerCallback):
+        def on_step_end(self, args, state, control, **_):
+            kept.append(state_file(tmp_path, state.global_step) is not None)
+
+    states = ChannelStates(tmp_path, 0)
+    make(
+        recipe_of(teacher="ema", inner=2, rounds=1), states=states, callbacks=[Contributes()]
+    ).train()
+    assert kept == [False, True]
 
 
 def test_a_dropped_step_moves_neither_teacher_nor_schedule(make):

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from composer_pipeline.errors import InputError
+from composer_pipeline.training.windows import NO_THINKING
 
 
 class AnswerReader:
@@ -58,9 +59,10 @@ def _with_grammar(tokenizer: Any) -> Any:
     from trl import chat_template_utils as templates
 
     known = copy.deepcopy(tokenizer)
+    known.chat_template = tokenizer.chat_template.removeprefix(NO_THINKING)
     for name, text in vars(templates).items():
         # TRL's training templates write answers as the templates that they were made from.
-        if name.endswith("_training_chat_template") and text == tokenizer.chat_template:
+        if name.endswith("_training_chat_template") and text == known.chat_template:
             plain = name.replace("_training_chat_template", "_chat_template")
             known.chat_template = getattr(templates, plain)
     try:

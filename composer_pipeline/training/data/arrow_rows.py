@@ -35,7 +35,7 @@ _TYPES: dict[Any, pa.DataType] = {
     list[list[float]]: pa.list_(pa.list_(pa.float64())),
 }
 #: What ``memoryview`` calls the items of a list column.
-_FORMATS = {pa.int32(): "i", pa.float64(): "d"}
+_FORMATS: dict[pa.DataType, Any] = {pa.int32(): "i", pa.float64(): "d"}
 
 
 @cache

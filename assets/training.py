@@ -84,7 +84,7 @@ def model_evaluation(
     context: dg.AssetExecutionContext, lake: LakeResource
 ) -> dg.MaterializeResult[None]:
     """Preference accuracy and action likelihood on held-out sessions, before and after."""
-    from composer_pipeline.training.evaluation import evaluate
+    from composer_pipeline.evaluation import evaluate
 
     result = evaluate(lake.open(), _trained_run(context))
     return dg.MaterializeResult(metadata={**numbers(result.metrics), "split": "validation"})

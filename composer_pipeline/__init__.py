@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from composer_pipeline.actions import Action, ToolCall
     from composer_pipeline.errors import BudgetExhausted, ComposerError, InputError
+    from composer_pipeline.evaluation import evaluate
     from composer_pipeline.lake import Lake
     from composer_pipeline.normalize import normalize
     from composer_pipeline.preferences.agreement import compare
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from composer_pipeline.replay.teachers import TeacherSet
     from composer_pipeline.trace_states import TraceState, load_state, load_states
     from composer_pipeline.traces.ingest import ingest
-    from composer_pipeline.training.evaluation import evaluate
     from composer_pipeline.training.run import train
     from composer_pipeline.training.windows import window_messages
 
@@ -62,7 +62,7 @@ _WHERE = {
     "export": "preferences.export",
     "publish": "publishing",
     "train": "training.run",
-    "evaluate": "training.evaluation",
+    "evaluate": "evaluation",
     "window_messages": "training.windows",
     "ComposerError": "errors",
     "InputError": "errors",

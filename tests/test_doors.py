@@ -12,7 +12,7 @@ DOORS = [
     f"composer_pipeline.{wing}"
     for wing in (
         "lake", "redaction", "chat", "normalize", "publishing", "doctor",
-        "training.evaluation", "training.data", "training.windows",
+        "evaluation", "training.data", "training.windows",
         "traces.archive", "traces.reading", "traces.graph", "traces.states",
         "replay.ledger", "replay.provider", "replay.catalogue", "replay.selection",
         "replay.engine", "replay.plan",

@@ -11,7 +11,12 @@ from composer_pipeline.chat.installed_tools import read_installation
 from composer_pipeline.chat.kept_tools import keep, kept_sets
 from composer_pipeline.chat.messages import Conversion, to_chat
 from composer_pipeline.chat.tool_schemas import Toolset
-from composer_pipeline.chat.wire_form import action_message, parse_reply_message, wire_messages
+from composer_pipeline.chat.wire_form import (
+    action_message,
+    parse_reply_message,
+    prompt_hash,
+    wire_messages,
+)
 
 __all__ = [
     "ERROR_PREFIX",
@@ -25,6 +30,7 @@ __all__ = [
     "keep",
     "kept_sets",
     "parse_reply_message",
+    "prompt_hash",
     "read_installation",
     "short_name",
     "to_chat",

@@ -8,8 +8,9 @@ JSON text, as the API wants them. Both keep the recorded key order, because prom
 the request hash need the same bytes every time.
 """
 
+import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -109,3 +110,9 @@ def _content_text(content: Any) -> str:
         parts = [p.get("text") for p in content if isinstance(p, dict) and p.get("type") == "text"]
         return "".join(part for part in parts if isinstance(part, str))
     return ""
+
+
+def prompt_hash(prompt: Sequence[Mapping[str, Any]]) -> str:
+    """Return the hash of a prompt's messages, the system message included."""
+    text = json.dumps(prompt, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

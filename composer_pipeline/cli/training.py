@@ -84,7 +84,7 @@ def evaluate(*, recipe: str = "", lake: LakeOption = "", as_json: JsonOption = F
     Args:
         recipe: training recipe whose run is evaluated (COMPOSER_TRAIN).
     """
-    from composer_pipeline.training.evaluation import evaluate as run
+    from composer_pipeline.evaluation import evaluate as run
     from composer_pipeline.training.run import prepare
 
     settings = Settings.from_env()

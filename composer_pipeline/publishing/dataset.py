@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from composer_pipeline.chat import Toolsets, action_message, to_chat
+from composer_pipeline.chat import Toolsets, action_message, prompt_hash, to_chat
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake import Lake
 from composer_pipeline.preferences.agreement import Reply, vote
@@ -27,7 +27,6 @@ from composer_pipeline.publishing.splits import (
     SessionKey,
     groups,
     overlaps,
-    prompt_hash,
     split_of,
 )
 from composer_pipeline.reports import Progress, Report

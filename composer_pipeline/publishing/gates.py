@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 
+from composer_pipeline.chat import prompt_hash
 from composer_pipeline.errors import ComposerError
 from composer_pipeline.lake import TABLES
 from composer_pipeline.publishing.card import CONFIGS
-from composer_pipeline.publishing.splits import overlaps, prompt_hash
+from composer_pipeline.publishing.splits import overlaps
 from composer_pipeline.redaction import find_secrets, second_opinion, strings
 
 _ASKS = "a public release needs a second scanner"

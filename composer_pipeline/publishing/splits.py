@@ -10,9 +10,7 @@ split; only data that join two groups move one of them, and that cannot be helpe
 """
 
 import hashlib
-import json
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -35,12 +33,6 @@ def split_of(group: str, validation_share: float) -> str:
     """Return the split of a group: a stable hash of its name against the share."""
     digest = hashlib.blake2b(f"{SALT}:{group}".encode(), digest_size=8).digest()
     return VALIDATION if int.from_bytes(digest, "big") < validation_share * 2**64 else TRAIN
-
-
-def prompt_hash(prompt: Sequence[Mapping[str, Any]]) -> str:
-    """Return the hash of a prompt's messages, the system message included."""
-    text = json.dumps(prompt, ensure_ascii=False, separators=(",", ":"), sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def groups(sessions: Iterable[SessionKey], prompts: Iterable[tuple[str, str]]) -> dict[str, str]:

@@ -113,7 +113,7 @@ def test_the_room_imports_no_heavy_module():
     code = (
         "import sys; from composer_pipeline.training import data, models, recipe, rewards, run\n"
         "from composer_pipeline.training import trainer\n"
-        "from composer_pipeline.training.evaluation import evaluate\n"
+        "from composer_pipeline.evaluation import evaluate\n"
         "import trainers.trl.__main__\n"
         "bad = {'torch', 'trl', 'transformers', 'datasets', 'peft', 'dagster'} & set(sys.modules)\n"
         "assert not bad, bad"

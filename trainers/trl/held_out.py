@@ -2,7 +2,7 @@
 
 Belongs here: the rows and the pass over them. Does not belong here: which round is kept
 (``composer_pipeline.training.run``), and the evaluation of a finished run
-(``composer_pipeline.training.evaluation``), which publishing reads.
+(``composer_pipeline.evaluation``), which publishing reads.
 
 ``<run>/held-out/`` holds ``recipe.yaml`` ``data/`` ``base/``, like the run's own. The recipe takes
 at most ``eval_rows`` rows of each channel in one step; SDPO's teacher is the model before training.

@@ -15,11 +15,11 @@ from transformers import AutoModelForCausalLM
 
 from composer_pipeline.diloco.replica import read_state
 from composer_pipeline.errors import InputError
+from composer_pipeline.evaluation.evaluate import evaluate
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.publishing.model import publish_model
 from composer_pipeline.testing.training import tiny_recipe, write_dataset
 from composer_pipeline.training.data import pair
-from composer_pipeline.training.evaluation.evaluate import evaluate
 from composer_pipeline.training.models import load_tokenizer
 from composer_pipeline.training.run import held_out_losses, prepare, read_steps, report, train
 from composer_pipeline.training.windows import Windows

@@ -1,8 +1,8 @@
-"""The process behind ``training.evaluation.evaluate``: loads the models and prints JSON.
+"""The process behind ``evaluation.evaluate``: loads the models and prints JSON.
 
 Belongs here: log-probabilities of recorded actions under the base and the trained model.
 Does not belong here: deciding whether to measure. Started as
-``python -m composer_pipeline.training.evaluation.worker``.
+``python -m composer_pipeline.evaluation.worker``.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Held-out evaluation of a run: before (base model) and after (trained).
 
 Belongs here: what is measured, the cache, and starting the worker. Does not belong here:
-loading models (``training.evaluation.worker``, a process of its own, so that torch stays out
+loading models (``evaluation.worker``, a process of its own, so that torch stays out
 of the caller).
 
 Preference accuracy alone proves nothing: DPO raises it while behaviour falls. It is
@@ -95,7 +95,7 @@ def evaluate(
         else:
             metrics.update(event)
 
-    command = [sys.executable, "-m", "composer_pipeline.training.evaluation.worker"]
+    command = [sys.executable, "-m", "composer_pipeline.evaluation.worker"]
     run_process(
         [*command, "--lake", lake.url, "--run-dir", str(run_dir), "--split", split],
         cwd=repo_root(),

@@ -1,0 +1,212 @@
+"""States whose right action is known, as a frozen Parquet file.
+
+Belongs here: what an evaluation state is, writing and reading a set of them, its content hash,
+and its distance from training. Does not belong here: choosing states of a lake
+(``evaluation.of_lake``) and measuring models on them (``evaluation.measure``).
+
+A set is frozen: its hash is in the file, and a file whose rows do not give that hash is refused,
+so that two results can be known to speak of the same states.
+"""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from composer_pipeline.actions import Action
+from composer_pipeline.chat import prompt_hash
+from composer_pipeline.errors import InputError
+from composer_pipeline.files import replace
+from composer_pipeline.lake import encode_parquet
+
+#: ``hard_covered``: the agent was wrong, and the right action is known from a consensus of
+#: teachers; ``hard_uncovered``: wrong, known only from what happened later; ``easy``: the agent
+#: was right and teachers say so; ``recovery``: behind an error, where the agent was right.
+Kind = Literal["hard_covered", "hard_uncovered", "easy", "recovery"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+_HASH = b"content_hash"
+_COLUMNS = (
+    "state_id", "session_id", "kind", "messages", "tools", "right", "wrong", "hint", "cwd",
+)  # fmt: skip
+_SCHEMA = pa.schema([(name, pa.string()) for name in _COLUMNS])
+#: How many names an error lists.
+_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationState:
+    """One state and the action that a model should take there.
+
+    Attributes:
+        state_id: unique in a set.
+        session_id: whose state it is; intervals are over sessions.
+        kind: see :data:`Kind`.
+        messages: the whole chat prompt, as in the dataset tables; it ends before the action.
+        tools: schemas of the tools offered, in chat form.
+        right: the right action.
+        wrong: what the agent did, where that differs from ``right``.
+        hint: what the error turn's feedback said, or ``None`` where there was no error.
+        cwd: working directory, by which paths are compared; may be empty.
+    """
+
+    state_id: str
+    session_id: str
+    kind: Kind
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]]
+    right: Action
+    wrong: Action | None = None
+    hint: str | None = None
+    cwd: str = ""
+
+
+def write_states(path: str | Path, states: Iterable[EvaluationState]) -> str:
+    """Write a set as Parquet, ordered by state id, and return its content hash.
+
+    The file appears whole or not at all; the same states give the same bytes.
+
+    Raises:
+        InputError: the set is empty, a state comes twice, or a field is wrong; names it.
+    """
+    rows = _rows(_checked(states))
+    digest = _digest(rows)
+    table = pa.Table.from_pylist(rows, schema=_SCHEMA.with_metadata({_HASH: digest.encode()}))
+    replace(Path(path), encode_parquet(table))
+    return digest
+
+
+def read_states(path: str | Path) -> list[EvaluationState]:
+    """Read a set, ordered by state id.
+
+    Raises:
+        InputError: the file is no set, or its rows are not those that were written.
+    """
+    try:
+        table = pq.read_table(Path(path))
+    except (OSError, pa.ArrowInvalid) as error:
+        reason = str(error).partition("\n")[0][:200]
+        raise InputError(f"evaluation set {path} cannot be read: {reason}") from error
+    written = (table.schema.metadata or {}).get(_HASH, b"").decode()
+    if not written or table.column_names != list(_COLUMNS):
+        raise InputError(f"{path} is not an evaluation set of this version")
+    rows = table.to_pylist()
+    if _digest(rows) != written:
+        raise InputError(f"evaluation set {path} was changed: its rows do not give its hash")
+    return [_state(row) for row in rows]
+
+
+def content_hash(states: Iterable[EvaluationState]) -> str:
+    """Return the hash of a set's content; the order of its states does not matter.
+
+    Raises:
+        InputError: as :func:`write_states`.
+    """
+    return _digest(_rows(_checked(states)))
+
+
+def check_disjoint(
+    states: Iterable[EvaluationState],
+    training_sessions: Collection[str],
+    training_prompts: Collection[str],
+) -> None:
+    """Refuse a set that shares a session or a prompt with training.
+
+    Args:
+        states: the set.
+        training_sessions: session ids that were trained on.
+        training_prompts: ``chat.prompt_hash`` of every prompt that was trained on.
+
+    Raises:
+        InputError: something is shared; names how much, and the first of it.
+    """
+    states = list(states)
+    sessions = sorted({state.session_id for state in states} & set(training_sessions))
+    if sessions:
+        raise InputError(
+            f"the evaluation set overlaps training: {len(sessions)} of its sessions were trained"
+            f" on ({_named(sessions)})"
+        )
+    prompts = set(training_prompts)
+    same = [state.state_id for state in states if prompt_hash(state.messages) in prompts]
+    if same:
+        raise InputError(
+            f"the evaluation set overlaps training: the prompts of {len(same)} of its states were"
+            f" trained on (states {_named(same)})"
+        )
+
+
+def _checked(states: Iterable[EvaluationState]) -> list[EvaluationState]:
+    ordered = sorted(states, key=lambda state: state.state_id)
+    if not ordered:
+        raise InputError("an evaluation set needs at least one state")
+    for state in ordered:
+        for field in ("state_id", "session_id", "messages"):
+            if not getattr(state, field):
+                raise InputError(f"evaluation state {state.state_id!r}: {field} is empty")
+        if state.kind not in KINDS:
+            raise InputError(f"evaluation state {state.state_id!r}: kind {state.kind!r} is unknown")
+        if state.wrong == state.right:
+            raise InputError(f"evaluation state {state.state_id!r}: wrong equals right")
+    twice = [name for name, n in Counter(state.state_id for state in ordered).items() if n > 1]
+    if twice:
+        raise InputError(f"an evaluation set has states twice: {_named(twice)}")
+    return ordered
+
+
+def _named(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
+
+
+def _rows(states: Iterable[EvaluationState]) -> list[dict[str, Any]]:
+    return [
+        {
+            "state_id": state.state_id,
+            "session_id": state.session_id,
+            "kind": state.kind,
+            # Keys keep their order: templates render it.
+            "messages": json.dumps(state.messages),
+            "tools": json.dumps(state.tools),
+            "right": _json(state.right),
+            "wrong": _json(state.wrong) if state.wrong is not None else None,
+            "hint": state.hint,
+            "cwd": state.cwd,
+        }
+        for state in states
+    ]
+
+
+def _json(action: Action) -> str:
+    """Return an action as JSON; unlike ``Action.to_json`` it takes lone surrogates."""
+    return json.dumps(msgspec.to_builtins(action))
+
+
+def _state(row: dict[str, Any]) -> EvaluationState:
+    def action(text: str) -> Action:
+        return msgspec.convert(json.loads(text), Action)
+
+    return EvaluationState(
+        row["state_id"],
+        row["session_id"],
+        row["kind"],
+        json.loads(row["messages"]),
+        json.loads(row["tools"]),
+        action(row["right"]),
+        action(row["wrong"]) if row["wrong"] is not None else None,
+        row["hint"],
+        row["cwd"],
+    )
+
+
+def _digest(rows: Iterable[dict[str, Any]]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for row in rows:
+        digest.update(json.dumps([row[name] for name in _COLUMNS]).encode() + b"\n")
+    return digest.hexdigest()

@@ -8,13 +8,13 @@ than code. Does not belong here: secrets with a shape of their own
 import re
 from collections.abc import Iterator
 
-from composer_pipeline.redaction.finders.structures import LINE_HEAD
 from composer_pipeline.redaction.literals import (
     is_literal_secret,
     is_long_random,
     is_password,
     is_placeholder,
 )
+from composer_pipeline.redaction.tables.patterns import LINE_HEAD
 
 ASSIGNMENT_LITERALS = (
     "key", "secret", "token", "pass", "pwd", "credential", "salt", "mnemonic", "dsn",

@@ -19,10 +19,10 @@ COMMANDS = "\n".join(re.findall(r"^```bash\n(.*?)^```$", GUIDE, re.M | re.S))
 
 @pytest.mark.slow
 def test_every_command_of_the_guide_runs(tmp_path: Path) -> None:
-    """The model alone is another: random and small, so that training takes seconds."""
+    """The model alone is another, random and small, and one replica trains it."""
     recipe = yaml.safe_load((recipes_dir() / "train" / "demo.yaml").read_text())
     recipe["model"] = str(write_tiny_model(tmp_path / "model"))
-    recipe["diloco"] |= {"rounds": 1, "inner_steps": 2}
+    recipe["diloco"] = {"replicas": 1, "rounds": 1, "inner_steps": 2}
     (tmp_path / "train.yaml").write_text(yaml.safe_dump(recipe))
     for name in ("recipes", "examples", "trainers", "assets"):
         (tmp_path / name).symlink_to(ROOT / name)

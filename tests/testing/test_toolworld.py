@@ -156,8 +156,8 @@ def test_feedback_is_truthful_and_comes_from_tools_and_from_the_user(made):
     for (_, action), hint in truth.items():
         name, arguments = action
         if name == "Edit":
-            line = json.loads(arguments)["old_string"]
-            assert f"expects w{line[-1]}" in hint
+            wrong = int(json.loads(arguments)["new_string"][1:])
+            assert f"expects w{wrong - 1}" in hint
         else:
             assert "Use Read" in hint if name == "Open" else "tests/test_f" in hint
 

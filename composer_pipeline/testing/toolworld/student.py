@@ -32,8 +32,10 @@ from composer_pipeline.training.windows import Windows
 WINDOW = Data(
     max_prompt_tokens=160, max_completion_tokens=24, max_tools_tokens=0, max_dropped_share=0.95
 )
-SESSIONS, STEPS, BATCH, HINTED = 1500, 700, 24, 8
-LEARNING_RATE, LANGUAGE = 4e-3, 0.3
+SESSIONS, STEPS, BATCH, HINTED = 800, 500, 16, 8
+#: Weight of a token that is no part of an action: what users and tools say.
+LANGUAGE = 0.1
+LEARNING_RATE = 4e-3
 
 
 def base_dir() -> Path:
@@ -43,10 +45,10 @@ def base_dir() -> Path:
 
 @dataclass(frozen=True)
 class _Text:
-    """Ids of a prompt and of what follows it."""
+    """Ids of a text, and for each the weight of its −log p."""
 
-    prompt: list[int]
-    response: list[int]
+    ids: list[int]
+    weights: list[float]
 
 
 def pretrain(folder: Path, steps: int = STEPS) -> float:
@@ -55,6 +57,7 @@ def pretrain(folder: Path, steps: int = STEPS) -> float:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     words = tokenizer()
+    torch.set_num_threads(1)  # the same sums everywhere
     random = Random(0)  # noqa: S311  nothing here is a secret
     torch.manual_seed(0)
     model = LlamaForCausalLM(
@@ -69,26 +72,25 @@ def pretrain(folder: Path, steps: int = STEPS) -> float:
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, LEARNING_RATE, total_steps=steps)
     value = 0.0
-    for _ in range(steps):
-        drawn = random.sample(recorded, BATCH)
-        actions = [random.choice(states) for states in drawn] + random.sample(hinted, HINTED)
-        loss = _nll(model, actions, words.pad_token_id, whole=False)
-        whole = [states[-1] for states in drawn]
-        loss = loss + LANGUAGE * _nll(model, whole, words.pad_token_id, whole=True)
+    for step in range(steps):
+        drawn = random.sample(recorded, BATCH) + random.sample(hinted, HINTED)
+        loss = _nll(model, drawn, words.pad_token_id)
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
         value = float(loss.detach())
+        if step % 50 == 0:
+            print(f"step {step} of {steps}: {value:.3f} nats", flush=True)
     # Half precision: half the file, and the arms start from what is in the file.
     model.to(torch.float16).save_pretrained(str(folder))
     words.save_pretrained(str(folder))
     return value
 
 
-def _texts(random: Random, words: Any) -> tuple[list[list[_Text]], list[_Text]]:
-    """Return recorded states by session, and failed ones with their hint and the right action."""
+def _texts(random: Random, words: Any) -> tuple[list[_Text], list[_Text]]:
+    """Return recorded sessions, and failed states with their hint and the right action."""
     written = [write_session(r, f"base-{i}") for i, r in enumerate(sessions(random, SESSIONS))]
     truth = {message: step for session in written for message, step in session.truth.items()}
     windows = Windows(words, WINDOW)
@@ -100,33 +102,46 @@ def _texts(random: Random, words: Any) -> tuple[list[list[_Text]], list[_Text]]:
         ingest(lake, [Path(scratch) / "projects"])
         for state in load_states(lake):
             window, tools = windows.window(to_chat(state).messages, [])
-            own = action_message(state.action)
-            text = _Text(
-                windows.prompt_ids(window, tools), windows.response_ids(window, tools, own)
-            )
+            own = windows.response_ids(window, tools, action_message(state.action))
+            text = _text(windows.prompt_ids(window, tools), own)
             by_session.setdefault(state.session_id, []).append(text)
             if state.hint:
                 told = windows.prompt_ids(windows.hinted(window, state.hint), tools)
                 right = action_message(truth[state.message_id].right)
-                hinted.append(_Text(told, windows.response_ids(window, tools, right)))
-    return list(by_session.values()), hinted
+                hinted.append(_text(told, windows.response_ids(window, tools, right)))
+    return [_joined(states) for states in by_session.values()], hinted
 
 
-def _nll(model: Any, texts: list[_Text], pad: int, *, whole: bool) -> Any:
-    """Return the token mean of −log p, of the responses or of every token."""
+def _text(prompt: list[int], response: list[int]) -> _Text:
+    return _Text(prompt + response, [LANGUAGE] * len(prompt) + [1.0] * len(response))
+
+
+def _joined(states: list[_Text]) -> _Text:
+    """Return the longest state of a session, in which the actions of all states count."""
+    last = max(states, key=lambda text: len(text.ids))
+    weights = list(last.weights)
+    for text in states:
+        for place, weight in enumerate(text.weights):
+            # An agent's own words after a prompt that it shares with other states.
+            if text.ids[: place + 1] == last.ids[: place + 1]:
+                weights[place] = max(weights[place], weight)
+    return _Text(last.ids, weights)
+
+
+def _nll(model: Any, texts: list[_Text], pad: int) -> Any:
+    """Return the weighted token mean of −log p."""
     import torch
     from torch.nn.functional import cross_entropy
 
-    width = max(len(t.prompt) + len(t.response) for t in texts)
+    width = max(len(text.ids) for text in texts)
     ids = torch.full((len(texts), width), pad)
-    labels = torch.full((len(texts), width), -100)
+    weights = torch.zeros((len(texts), width))
     for row, text in enumerate(texts):
-        every = torch.tensor(text.prompt + text.response)
-        ids[row, : len(every)] = every
-        begin = 1 if whole else len(text.prompt)
-        labels[row, begin : len(every)] = every[begin:]
+        ids[row, : len(text.ids)] = torch.tensor(text.ids)
+        weights[row, : len(text.ids)] = torch.tensor(text.weights)
     logits = model(input_ids=ids, attention_mask=(ids != pad).long()).logits
-    return cross_entropy(logits[:, :-1].reshape(-1, logits.shape[-1]), labels[:, 1:].reshape(-1))
+    losses = cross_entropy(logits[:, :-1].transpose(1, 2), ids[:, 1:], reduction="none")
+    return (losses * weights[:, 1:]).sum() / weights[:, 1:].sum()
 
 
 def main() -> int:

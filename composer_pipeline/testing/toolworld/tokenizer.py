@@ -25,7 +25,7 @@ TOOLS = ("Read", "Edit", "Bash", "Open")
 _PHRASES = (
     "system\n", "user\n", "assistant\n", "\n", "\n\n",
     SYSTEM,
-    "Fix ", " in ", ".py", " = ", ".", "?",
+    "Fix ", " in ", ".py", ".", "?",
     '<tool_call>\n{"name": "',
     f'", "arguments": {{"file_path": "{PROJECT.cwd}/',
     '", "old_string": "', '", "new_string": "',

@@ -63,7 +63,7 @@ class World:
     @property
     def line(self) -> str:
         """The only line of the file."""
-        return f"s{self.symbol} = b{self.bug}"
+        return f"s{self.symbol}"
 
     def right(self, step: int) -> Action:
         """Return the right action of a step."""
@@ -102,8 +102,7 @@ def open_(file: int) -> Action:
 
 def edit(world: World, file: int, fix: int) -> Action:
     """Return an Edit of a world's line in a file."""
-    new = f"s{world.symbol} = w{fix}"
-    return _call("Edit", file_path=_path(file), old_string=world.line, new_string=new)
+    return _call("Edit", file_path=_path(file), old_string=world.line, new_string=f"w{fix}")
 
 
 def run_test(file: int) -> Action:

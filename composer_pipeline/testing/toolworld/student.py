@@ -32,10 +32,10 @@ from composer_pipeline.training.windows import Windows
 WINDOW = Data(
     max_prompt_tokens=160, max_completion_tokens=24, max_tools_tokens=0, max_dropped_share=0.95
 )
-SESSIONS, STEPS, BATCH, HINTED = 800, 500, 16, 8
+SESSIONS, STEPS, BATCH, HINTED = 1000, 900, 16, 8
 #: Weight of a token that is no part of an action: what users and tools say.
 LANGUAGE = 0.1
-LEARNING_RATE = 4e-3
+LEARNING_RATE = 3e-3
 
 
 def base_dir() -> Path:

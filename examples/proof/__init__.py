@@ -1,1 +1,0 @@
-"""The proof: arms of the composer loss on the small world, compared on held-out sessions."""

@@ -6,6 +6,8 @@ Does not belong here: training (``training``), and what is published of the resu
 """
 
 from composer_pipeline.evaluation.evaluate import evaluate
+from composer_pipeline.evaluation.measure import BASE, Arm, Measured, measure
+from composer_pipeline.evaluation.results import MEASURES, StateResult, read_results, write_results
 from composer_pipeline.evaluation.states import (
     KINDS,
     EvaluationState,
@@ -17,12 +19,20 @@ from composer_pipeline.evaluation.states import (
 )
 
 __all__ = [
+    "BASE",
     "KINDS",
+    "MEASURES",
+    "Arm",
     "EvaluationState",
     "Kind",
+    "Measured",
+    "StateResult",
     "check_disjoint",
     "content_hash",
     "evaluate",
+    "measure",
+    "read_results",
     "read_states",
+    "write_results",
     "write_states",
 ]

@@ -18,7 +18,7 @@ DEFAULT_ROUNDS = 4
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 def _is_head(target: str) -> bool:
@@ -34,9 +34,11 @@ class Lora(_Model):
 
     @model_validator(mode="after")
     def _no_head(self) -> "Lora":
-        if isinstance(self.targets, tuple) and any(_is_head(t) for t in self.targets):
+        heads = [] if isinstance(self.targets, str) else list(filter(_is_head, self.targets))
+        if heads:
             raise ValueError(
-                "an adapter on lm_head would never be trained: the losses read its weight"
+                f"targets has {heads[0]}: an adapter on the head would never be trained, since"
+                " the losses read its weight"
             )
         return self
 

@@ -196,13 +196,18 @@ def _public(recipe: TrainingRecipe, found: Contents) -> dict[str, Any]:
 def _write_checkpoint(
     recipe: TrainingRecipe, run_dir: Path, result: dict[str, Any], round_: int
 ) -> None:
-    from trainers.trl.checkpoints.write import write_checkpoint  # torch, only for a result
+    from trainers.trl.channel_state import state_file  # torch, only for a result
+    from trainers.trl.checkpoints.write import write_checkpoint
 
+    included = next(c["included"] for c in result["commits"] if c["round"] == round_)
+    states = state_file(
+        run_dir, round_ * recipe.diloco.inner_steps, prefer=min(included, default=0)
+    )
     files = {CARD: card(result), RESULT: json.dumps(result, indent=1, allow_nan=False)}
     target = run_dir / CHECKPOINT
     write_checkpoint(
         recipe, str(run_dir / "outer"), RUN_ID, target, base=result["base"], files=files,
-        round_=round_,
+        round_=round_, states=states,
     )  # fmt: skip
 
 

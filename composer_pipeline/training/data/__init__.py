@@ -15,7 +15,7 @@ from composer_pipeline.training.data.arrow_rows import (
 )
 from composer_pipeline.training.data.build import build, require_rows
 from composer_pipeline.training.data.folder import CHANNELS, TrainingData
-from composer_pipeline.training.data.make import pair
+from composer_pipeline.training.data.make import Prompt, pair
 from composer_pipeline.training.data.pair_weights import loss_factors
 from composer_pipeline.training.data.rows import Demonstration, Group, Hint, Pair
 from composer_pipeline.training.data.tables import TABLE_OF, tables_of
@@ -28,6 +28,7 @@ __all__ = [
     "Group",
     "Hint",
     "Pair",
+    "Prompt",
     "SomeRows",
     "TrainingData",
     "build",

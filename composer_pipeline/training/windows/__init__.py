@@ -8,12 +8,13 @@ tokenizer is passed in.
 
 from composer_pipeline.training.windows.files import names_lost_file
 from composer_pipeline.training.windows.messages import Dropped, Message, action_message
-from composer_pipeline.training.windows.template import ChatTemplate
+from composer_pipeline.training.windows.template import NO_THINKING, ChatTemplate
 from composer_pipeline.training.windows.texts import CUT
 from composer_pipeline.training.windows.window import Windows, window_messages
 
 __all__ = [
     "CUT",
+    "NO_THINKING",
     "ChatTemplate",
     "Dropped",
     "Message",

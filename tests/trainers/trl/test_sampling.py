@@ -10,7 +10,9 @@ from trl import chat_template_utils as templates
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.testing.training import call, tiny_recipe
-from trainers.trl.policy.sampling import Sampler, reader
+from composer_pipeline.training.answers import AnswerReader
+from composer_pipeline.training.windows import ChatTemplate
+from trainers.trl.policy.sampling import Sampler
 
 OFF = {name: {"weight": 0} for name in ("sdpo", "dpo", "sft")}
 
@@ -74,14 +76,17 @@ def test_samples_are_counted_and_the_same_for_the_same_step(tokenizer, group):
     "name",
     [
         "qwen2_5_chat_template", "qwen2_5_training_chat_template", "qwen3_chat_template",
-        "qwen3_training_chat_template", "llama3_1_chat_template", "glm4moe_training_chat_template",
+        "qwen3_training_chat_template", "nemotron_3_nano_chat_template",
+        "llama3_1_chat_template", "glm4moe_training_chat_template",
     ],
 )  # fmt: skip
 def test_templates_that_trl_knows_are_read(tokenizer, name):
     other = copy.deepcopy(tokenizer)
     other.chat_template = getattr(templates, name)
-    assert reader(other).response_template is not None
+    assert AnswerReader(other)._reader.response_template is not None
     assert other.chat_template == getattr(templates, name)
+    ChatTemplate(other)  # what a recipe's tokenizer went through
+    assert AnswerReader(other)._reader.response_template is not None
 
 
 def test_a_template_that_nobody_can_read_is_said(tokenizer):
@@ -89,7 +94,7 @@ def test_a_template_that_nobody_can_read_is_said(tokenizer):
     other = copy.deepcopy(tokenizer)
     other.chat_template = tokenizer.chat_template + "{# mine #}"
     with pytest.raises(InputError, match=r"channels\.grpo\.source.*use 'recorded'"):
-        reader(other)
+        Sampler(lambda prompts: [], other, size=2, seed="0")
 
 
 def test_the_model_samples_with_its_own_policy_and_learns_from_it(make_tiny, tiny_model, data):

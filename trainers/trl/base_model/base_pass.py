@@ -22,7 +22,7 @@ from composer_pipeline.training.data import Group, Hint, Pair, SomeRows, Trainin
 from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.runs.events import line
-from trainers.trl.base_model.base_scores import BaseScores, parts, write
+from trainers.trl.base_model.base_scores import BaseScores, join, parts, write
 from trainers.trl.policy.loading import load_base
 from trainers.trl.policy.student import Student
 from trainers.trl.rows.batches import Row, micro_batches
@@ -93,15 +93,16 @@ def score(
             continue
         rows = _coming(recipe, data, channel)
         sequences, shape = _HOW[channel]
-        done = len(rows)
-        todo = list(parts(run_dir, channel, rows))
-        done -= sum(len(part) for _, part in todo)
-        for path, part in todo:
+        # Where each part begins is all that is kept: rows are read part by part.
+        missing = sum(len(part) for _, part in parts(run_dir, channel, range(len(rows))))
+        done = len(rows) - missing
+        for path, part in parts(run_dir, channel, rows):
             values = _logps(student, [sequences(row) for row in part], recipe.micro_batch_tokens)
             scores = [shape(row, lists) for row, lists in zip(part, values, strict=True)]
             write(path, [row.id for row in part], scores)
             done += len(part)
             say(channel, done, len(rows))
+        join(run_dir, channel, len(rows))
     return BaseScores.load(run_dir)
 
 

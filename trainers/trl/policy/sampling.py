@@ -1,13 +1,13 @@
 """Answers that the model itself gives to recorded states, and their rewards.
 
-Belongs here: sampling through TRL, reading an answer back into a message, grading it. Does not
-belong here: what becomes of a group (``trainers.trl.channels.grpo``) and the reward's formula
+Belongs here: sampling through TRL, and grading an answer. Does not belong here: what becomes of a
+group (``trainers.trl.channels.grpo``), reading an answer back into a message
+(``composer_pipeline.training.answers``) and the reward's formula
 (``composer_pipeline.training.rewards``).
 
 An answer is one action from one state: nothing runs it, and no later state follows from it.
 """
 
-import copy
 import hashlib
 import json
 from collections import Counter
@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from trl import chat_template_utils as templates
 
 from composer_pipeline.errors import InputError
+from composer_pipeline.training.answers import AnswerReader
 from composer_pipeline.training.data import Group
 from composer_pipeline.training.rewards import action_match
 
@@ -40,7 +40,12 @@ class Sampler:
 
     def __init__(self, generate: Generate, tokenizer: Any, *, size: int, seed: str) -> None:
         self._generate, self._size, self._seed = generate, size, seed
-        self._reader = reader(tokenizer)
+        try:
+            self._reader = AnswerReader(tokenizer)
+        except InputError as error:
+            raise InputError(
+                f"recipe field channels.grpo.source: {error}; use 'recorded'"
+            ) from error
 
     def sample(
         self, groups: Sequence[Group], step: int
@@ -70,38 +75,10 @@ class Sampler:
 
         An answer that was cut before its end token, or that cannot be read, scores 0.
         """
-        if answer[-1] != self._reader.eos_token_id:
+        if not self._reader.ended(answer):
             return 0.0
-        message = templates.parse_response(
-            self._reader, list(answer), prefix=list(group.prompt_ids)
-        )
+        message = self._reader.message(answer, group.prompt_ids)
         return action_match(message, json.loads(group.consensus))
-
-
-def reader(tokenizer: Any) -> Any:
-    """Return a copy of the tokenizer that parses answers (``trl`` ships the grammars).
-
-    Raises:
-        InputError: nobody knows how the template writes tool calls.
-    """
-    known = copy.deepcopy(tokenizer)
-    for name, text in vars(templates).items():
-        # TRL's training templates write answers as the templates that they were made from.
-        if name.endswith("_training_chat_template") and text == tokenizer.chat_template:
-            plain = name.replace("_training_chat_template", "_chat_template")
-            known.chat_template = getattr(templates, plain)
-    try:
-        return templates.add_response_schema(known)
-    except ValueError as error:
-        own = getattr(tokenizer, "response_template", None) or getattr(
-            tokenizer, "response_schema", None
-        )
-        if own:
-            return known
-        raise InputError(
-            "recipe field channels.grpo.source: answers in this model's chat template cannot be"
-            " read back (trl knows no grammar for it); use 'recorded'"
-        ) from error
 
 
 def _number(text: str) -> int:

@@ -1,0 +1,184 @@
+"""Models at evaluation states: what each says, and how likely it finds the recorded actions.
+
+Belongs here: one pass over the states for several models, the base among them. Does not belong
+here: one forward (``evaluation.asked``), what an answer is worth (``evaluation.judge``) and
+loading models (``evaluation.worker``). Torch is imported by the first measurement.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from composer_pipeline.errors import ComposerError, InputError
+from composer_pipeline.evaluation.judge import Judge
+from composer_pipeline.evaluation.results import StateResult
+from composer_pipeline.evaluation.rows import Row, batches, rows_of
+from composer_pipeline.evaluation.states import EvaluationState
+from composer_pipeline.training.answers import AnswerReader
+from composer_pipeline.training.windows import Windows
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from composer_pipeline.evaluation.asked import Asked
+
+#: The arm that the others are compared with.
+BASE = "base"
+#: Positions of a batch where nobody says otherwise.
+BATCH_TOKENS = 16_384
+#: Numbers in the log-probabilities of one answer of a batch: half a GiB in float32.
+BATCH_LOGITS = 2**27
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One model of a comparison.
+
+    Attributes:
+        name: of the arm; :data:`BASE` is the base.
+        model: a causal language model in evaluation mode; arms may share it.
+        adapter: whether its LoRA adapter is on; without one it makes no difference.
+    """
+
+    name: str
+    model: Any
+    adapter: bool = True
+
+    def active(self) -> AbstractContextManager[Any]:
+        """Make the model what the arm says, for a block."""
+        if self.adapter or not hasattr(self.model, "disable_adapter"):
+            return nullcontext()
+        off: AbstractContextManager[Any] = self.model.disable_adapter()
+        return off
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Results by arm, in the states' order, and state id to why it could not be measured."""
+
+    results: dict[str, list[StateResult]]
+    dropped: dict[str, str]
+
+
+def measure(
+    states: Iterable[EvaluationState],
+    arms: Sequence[Arm],
+    windows: Windows,
+    *,
+    max_new_tokens: int | None = None,
+    batch_tokens: int = BATCH_TOKENS,
+    progress: Callable[[int, int], None] | None = None,
+) -> Measured:
+    """Measure every arm at every state that fits the windows.
+
+    Args:
+        states: where.
+        arms: the models; where the first is called :data:`BASE`, the others get their KL to it.
+        windows: of the recipe that trained them, with their tokenizer.
+        max_new_tokens: of an answer; ``data.max_completion_tokens`` of the recipe by default.
+        batch_tokens: positions of a batch at most, padding included.
+        progress: called as (measurements done, their number), after each batch of each arm.
+
+    Raises:
+        InputError: no state fits, or answers in this chat template cannot be read back.
+        ComposerError: a model gives no finite log-probability; names arm and state.
+    """
+    tokenizer, limit = windows.tokenizer, max_new_tokens or windows.limits.max_completion_tokens
+    judge = Judge(AnswerReader(tokenizer))
+    rows, dropped = rows_of(windows, states)
+    if not rows:
+        why = next(iter(dropped.values()), "there is none")
+        raise InputError(f"none of {len(dropped)} evaluation states can be measured ({why})")
+    packed = batches(
+        rows, tokens=batch_tokens, logits=BATCH_LOGITS, vocabulary=len(tokenizer), answer=limit
+    )
+    found: dict[str, dict[str, StateResult]] = {arm.name: {} for arm in arms}
+    for batch in packed:
+        base: list[Tensor] | None = None
+        for arm in arms:
+            with arm.active():
+                results, logps = _of_batch(arm, batch, tokenizer, judge, limit, base)
+            base = logps if arm.name == BASE else base
+            found[arm.name] |= {result.state_id: result for result in results}
+            if progress is not None:
+                progress(sum(map(len, found.values())), len(rows) * len(arms))
+    order = [row.state.state_id for row in rows]
+    return Measured({name: [by[i] for i in order] for name, by in found.items()}, dropped)
+
+
+def _of_batch(
+    arm: Arm,
+    batch: Sequence[Row],
+    tokenizer: Any,
+    judge: Judge,
+    limit: int,
+    base: "list[Tensor] | None",
+) -> "tuple[list[StateResult], list[Tensor]]":
+    """Return an arm's results at a batch, and its log-probabilities along the right actions."""
+    from composer_pipeline.evaluation.asked import Asked, divergence, of_tokens
+
+    pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+    asked = Asked(arm.model, [row.prompt_ids for row in batch], pad)
+    answers = asked.greedy(end=judge.end, limit=limit)
+    right = asked.logps([row.right_ids for row in batch])
+    wrong = _wrong(asked, batch)
+    hinted = _hinted(arm, batch, pad)
+    results = []
+    for i, row in enumerate(batch):
+        state, kl = row.state, None
+        if base is not None:
+            kl = float(divergence(right[i], base[i]).mean())
+        result = StateResult(
+            state_id=state.state_id, session_id=state.session_id, kind=state.kind,
+            answer=tokenizer.decode(answers[i]), ended=answers[i][-1] == judge.end,
+            judgement=judge.judge(row, answers[i]),
+            logp_right=float(of_tokens(right[i], row.right_ids).sum()),
+            tokens_right=len(row.right_ids),
+            logp_wrong=wrong.get(i),
+            tokens_wrong=len(row.wrong_ids) if row.wrong_ids else None,
+            logp_right_hinted=hinted.get(i), kl=kl,
+        )  # fmt: skip
+        _check(arm, result)
+        results.append(result)
+    return results, right
+
+
+def _wrong(asked: "Asked", batch: Sequence[Row]) -> dict[int, float]:
+    """Return row number to log p(what the agent did), where that was wrong."""
+    from composer_pipeline.evaluation.asked import of_tokens
+
+    if not any(row.wrong_ids for row in batch):
+        return {}
+    # The others are asked for the right action in its place, which nobody reads.
+    answers = [row.wrong_ids or row.right_ids for row in batch]
+    sums = map(of_tokens, asked.logps(answers), answers)
+    return {
+        i: float(logps.sum())
+        for i, (row, logps) in enumerate(zip(batch, sums, strict=True))
+        if row.wrong_ids
+    }
+
+
+def _hinted(arm: Arm, batch: Sequence[Row], pad: int) -> dict[int, float]:
+    """Return row number to log p(right | hint)."""
+    from composer_pipeline.evaluation.asked import Asked, of_tokens
+
+    with_hint = [i for i, row in enumerate(batch) if row.hinted_ids]
+    if not with_hint:
+        return {}
+    asked = Asked(arm.model, [batch[i].hinted_ids for i in with_hint], pad)
+    answers = [batch[i].right_ids for i in with_hint]
+    return {
+        i: float(of_tokens(logps, answer).sum())
+        for i, logps, answer in zip(with_hint, asked.logps(answers), answers, strict=True)
+    }
+
+
+def _check(arm: Arm, result: StateResult) -> None:
+    numbers = (result.logp_right, result.logp_wrong, result.logp_right_hinted, result.kl)
+    if not all(math.isfinite(number) for number in numbers if number is not None):
+        raise ComposerError(
+            f"model {arm.name!r} gives no finite log-probability at state {result.state_id}"
+        )

@@ -72,22 +72,67 @@ def _curve(steps: dict[tuple[int, int], dict[str, float]]) -> dg.MetadataValue[s
     return dg.MetadataValue.md(markdown_image(lines(series), "channels by step"))
 
 
+class EvaluateConfig(dg.Config):
+    """How much is measured; 0 takes everything."""
+
+    per_kind: int = Field(default=0, description="At most so many states of each kind.")
+    max_new_tokens: int = Field(
+        default=0, description="Tokens of an answer; 0 takes the recipe's max_completion_tokens."
+    )
+
+
 @dg.asset(
     group_name="training",
     kinds={"pytorch", "python"},
     owners=OWNERS,
     deps=[trained_model],
+    check_specs=[
+        dg.AssetCheckSpec(
+            "not_worse_than_base", asset="model_evaluation", blocking=True,
+            description="On easy and recovery states the model is not surely worse than its base.",
+        )
+    ],
     pool="gpu",
-    code_version="1",
-)
+    code_version="2",
+)  # fmt: skip
 def model_evaluation(
-    context: dg.AssetExecutionContext, lake: LakeResource
+    context: dg.AssetExecutionContext, config: EvaluateConfig, lake: LakeResource
 ) -> dg.MaterializeResult[None]:
-    """Preference accuracy and action likelihood on held-out sessions, before and after."""
-    from composer_pipeline.evaluation import evaluate
+    """What model and base do on states that training never saw: actions and likelihoods."""
+    from composer_pipeline.evaluation import HEAD, TRAINED, evaluate, grid, pictures, table
 
-    result = evaluate(lake.open(), _trained_run(context))
-    return dg.MaterializeResult(metadata={**numbers(result.metrics), "split": "validation"})
+    result = evaluate(
+        lake.open(),
+        _trained_run(context),
+        per_kind=config.per_kind or None,
+        max_new_tokens=config.max_new_tokens or None,
+    )
+    drawn = pictures(result.cells, TRAINED)
+    worse, unknown = "; ".join(result.worse), "; ".join(result.unknown)
+    return dg.MaterializeResult(
+        metadata={
+            "report": dg.MetadataValue.path(str(result.folder / "report.md")),
+            "actions": dg.MetadataValue.md(markdown_image(drawn["actions.svg"], "matches")),
+            "differences": dg.MetadataValue.md(
+                markdown_image(drawn["differences.svg"], "trained minus base")
+            ),
+            "table": dg.MetadataValue.md(grid(HEAD, table(result.cells, TRAINED))),
+            "states": sum(result.states.values()),
+            "sessions": result.sessions,
+            "split": result.split,
+            **numbers(result.metrics),
+        },
+        check_results=[
+            dg.AssetCheckResult(
+                check_name="not_worse_than_base",
+                passed=not result.worse,
+                description=(f"Worse on {worse}." if worse else "")
+                + (f"Not known on {unknown}." if unknown else "")
+                or "Not surely worse.",
+                metadata={"worse": len(result.worse), "not_known": len(result.unknown)},
+            )
+        ],
+    )
 
 
 def _trained_run(context: dg.AssetExecutionContext) -> str:

@@ -22,7 +22,7 @@ TEXT = (".json", ".md", ".jinja", ".txt")
 #: What a publication replaces: of adapter and whole model, a repository holds one.
 OURS = re.compile(
     r"(adapter_(config\.json|model.*\.safetensors)|model.*\.safetensors(\.index\.json)?"
-    r"|(generation_)?config\.json|composer\.json)"
+    r"|(generation_)?config\.json|composer\.json|channels\.safetensors)"
 )
 
 

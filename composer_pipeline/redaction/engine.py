@@ -156,17 +156,20 @@ class Rules:
             names: user names of this text.
         """
         numbers = self._search(source)
-        if self._always:
-            numbers.update(self._always)
+        numbers.update(self._always)
         chosen = [self._rules[number] for number in sorted(numbers)] if numbers else []
         users = self._users.get(key := frozenset(names))
         if users is None:
             users = self._users[key] = [
-                (name.encode("utf-8", "replace"), ("user", partial(self._user, name)))
+                (
+                    name.encode("utf-8", "replace"),
+                    ("user", partial(self._user, re.compile(re.escape(name)))),
+                )
                 for name in sorted({*names, *self._names})
                 if len(name) > 2 and is_personal(name) and not self.allowed(name)
             ]
-        chosen += [row for name, row in users if name in source]
+        if users:
+            chosen += [row for name, row in users if name in source]
         return chosen
 
     def settle(self, text: str, active: list[Row], ledger: Ledger) -> str:
@@ -209,7 +212,9 @@ class Rules:
 
     def allowed(self, value: str) -> bool:
         """Say whether the user's file lets a value stay."""
-        return value in self._allow or any(p.fullmatch(value) for p in self._allow_patterns)
+        if value in self._allow:
+            return True
+        return bool(self._allow_patterns) and any(p.fullmatch(value) for p in self._allow_patterns)
 
     def _kept(self, value: str) -> bool:
         return _REPLACED.search(value) is not None or self.allowed(value)
@@ -360,11 +365,9 @@ class Rules:
         found = set(pattern.findall(text))
         return {name for name in found if is_personal(name) and not self.allowed(name)}
 
-    def _user(self, name: str, text: str, ledger: Ledger) -> str:
-        if name not in text:
-            return text
-        known = (m for m in re.finditer(re.escape(name), text) if names_a_user(m))
-        return ledger.put(text, (Found(*m.span(), "USER") for m in known))
+    def _user(self, name: re.Pattern[str], text: str, ledger: Ledger) -> str:
+        known = [match.span() for match in name.finditer(text) if names_a_user(match)]
+        return ledger.put(text, (Found(*span, "USER") for span in known)) if known else text
 
 
 _PLAIN_HOMES = {"/home/": "/home/", "/users/": "/Users/"}

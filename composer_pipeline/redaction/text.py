@@ -21,19 +21,16 @@ and ``git@github.com`` are not secrets. Not covered: names of people in prose, s
 and IP addresses, telephone numbers, secrets without a known shape or a telling name.
 """
 
-import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any
 
-import orjson
-
 from composer_pipeline.redaction.edits import Ledger
 from composer_pipeline.redaction.engine import Rules
 from composer_pipeline.redaction.finders.people import user_names
-from composer_pipeline.redaction.prefilter import dump_value
+from composer_pipeline.redaction.prefilter import dump_value, load_value
 from composer_pipeline.redaction.user_rules import REDACTION_VERSION, RedactionRules
 from composer_pipeline.redaction.values import redact_in
 
@@ -127,7 +124,7 @@ def json_redactor(
         if not active:
             return source, Counter()
         ledger = Ledger(names=names)
-        value = redact_in(_load(source), compiled, active, ledger)
+        value = redact_in(load_value(source), compiled, active, ledger)
         return (dump_value(value) if ledger.counts else source), ledger.counts
 
     return redact
@@ -152,13 +149,6 @@ def find_secrets(
     """
     redact = redact_text if isinstance(value, str) else redact_value
     return sorted(redact(value, names, rules)[1].elements())
-
-
-def _load(source: bytes) -> Any:
-    try:
-        return orjson.loads(source)
-    except orjson.JSONDecodeError:  # a lone surrogate, or a number that orjson does not take
-        return json.loads(source)
 
 
 def compiled_rules(rules: RedactionRules | None = None) -> Rules:

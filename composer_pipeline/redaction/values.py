@@ -14,7 +14,7 @@ from typing import Any
 from composer_pipeline.redaction.edits import MAX_DEPTH, Edit, Ledger, Row
 from composer_pipeline.redaction.engine import KEYED, Rules, judged
 from composer_pipeline.redaction.finders.structures import with_keys
-from composer_pipeline.redaction.prefilter import dump_value
+from composer_pipeline.redaction.prefilter import dump_value, load_value
 
 # Between the strings of a value: white space for rules that stop at lines, and a NUL that
 # those which cross white space do not cross.
@@ -89,11 +89,13 @@ def _text(text: str, rules: Rules, active: list[Row], ledger: Ledger) -> str:
 
 def _document(text: str, rules: Rules, ledger: Ledger) -> str:
     """Redact a string that is a JSON document as the value it holds; its layout stays."""
-    body = text.strip()
-    if body[:1] + body[-1:] not in ("{}", "[]", '""') or ledger.depth >= MAX_DEPTH:
+    opening = _OPENING.match(text)
+    if opening is None or ledger.depth >= MAX_DEPTH:
+        return text
+    if opening[1] + text.rstrip()[-1:] not in ("{}", "[]", '""'):
         return text
     try:
-        value = json.loads(text)
+        value = load_value(text)
     except (ValueError, RecursionError):
         return text
     active = rules.active(dump_value(value), ledger.names)
@@ -126,4 +128,5 @@ def _places(text: str, changed: dict[str, str]) -> Iterator[Edit]:
 
 #: How a text begins that may be a JSON document.
 _OPENS = frozenset('{[" \t\r\n')
+_OPENING = re.compile(r'\s*([{\["])')
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)

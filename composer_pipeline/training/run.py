@@ -35,7 +35,7 @@ from composer_pipeline.training.runs.identity import fingerprint
 from composer_pipeline.training.trainer import Merger, Trainer
 
 RECIPE, DATA, METRICS, RESULT = "recipe.yaml", "data", "metrics.jsonl", "composer.json"
-CHECKPOINT, MERGED = "checkpoint", "merged"
+CHECKPOINT, MERGED, HELD_OUT = "checkpoint", "merged", "held-out"
 #: The numbers of a channel that say whether it gets anywhere, at the first and last round.
 PROGRESS: dict[str, tuple[str, ...]] = {
     "grpo": ("grpo_best_gain", "grpo_worst_gain"),

@@ -1,5 +1,6 @@
 """The graph as users see it: names, groups, partitions, policies, checks, schedules."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import dagster as dg
@@ -76,13 +77,17 @@ def test_replay_is_one_subsettable_step(defs: dg.Definitions) -> None:
 def test_blocking_checks(defs: dg.Definitions) -> None:
     graph = defs.resolve_asset_graph()
     blocking = {key.name for key in graph.asset_check_keys if graph.get_check_spec(key).blocking}
-    assert {
+    assert blocking == {
         "state_ids_unique",
+        "prefixes_complete",
         "raw_sessions_never_shrink",
         "chosen_differs_from_rejected",
+        "states_accounted_for",
+        "pairs_accounted_for",
+        "dataset_accounted_for",
         "no_group_in_two_splits",
         "within_budget",
-    } <= blocking
+    }
 
 
 def test_schedules_spend_nothing_by_default(defs: dg.Definitions) -> None:
@@ -93,6 +98,11 @@ def test_schedules_spend_nothing_by_default(defs: dg.Definitions) -> None:
     job = defs.resolve_job_def("harvest")
     keys = {key.to_user_string() for key in job.asset_layer.executable_asset_keys}
     assert keys == {"raw_sessions", "trace_states", "error_hints"}
+
+
+def test_today_is_a_partition() -> None:
+    noon = datetime(2026, 11, 16, 12, tzinfo=UTC)
+    assert DAYS.get_partition_keys(current_time=noon)[-1] == "2026-11-16"
 
 
 def test_day_ranges() -> None:

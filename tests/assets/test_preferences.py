@@ -199,4 +199,5 @@ def test_days_of_a_run() -> None:
     assert partition_days(range_tags("2026-11-16", "2026-11-18")) == [
         "2026-11-16", "2026-11-17", "2026-11-18",
     ]  # fmt: skip
+    assert partition_days(range_tags("2026-11-16", "2026-11-16")) == ["2026-11-16"]
     assert partition_days({}) is None

@@ -1,12 +1,16 @@
 """`state` and `sessions`: what a person reads, and what a machine reads."""
 
+import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from composer_pipeline.cli import main
+from composer_pipeline.cli.views.states import show_state
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.trace_states import following, load_states
 from composer_pipeline.traces.audit import day_audit
@@ -94,6 +98,10 @@ def test_state_as_a_person_reads_it(
     positions = [text.index(part) for part in order]
     assert positions == sorted(positions)
     assert "step 7" not in text  # folded
+    assert "22 messages folded" in text  # 3, then 12 in a line each, then 2 in full, of 39
+    assert [n for n in range(39) if re.search(rf"^ +{n} (user|assistant) *$", text, re.M)] == [
+        37, 38,
+    ]  # fmt: skip
     assert "[red]boom[/red]" in text  # no markup
     assert "39 messages" in text
     short = _run(capsys, "state", states["m20"].state_id, "--lake", shown.url)
@@ -101,6 +109,14 @@ def test_state_as_a_person_reads_it(
     assert "hint" not in short
     last = _run(capsys, "state", states["m21"].state_id, "--lake", shown.url)
     assert "nothing is recorded" in last
+
+
+def test_only_the_label_of_a_message_is_bold(shown: Lake) -> None:
+    state = max(load_states(shown), key=lambda state: state.n_messages)
+    out = io.StringIO()
+    show_state(Console(file=out, width=100, force_terminal=True), state, [])
+    (first,) = [line for line in out.getvalue().splitlines() if "please fix" in line]
+    assert first.index("\x1b[1m") < first.index("\x1b[0m") < first.index("please fix")
 
 
 def test_state_for_machines_has_what_came_next(
@@ -113,6 +129,7 @@ def test_state_for_machines_has_what_came_next(
             "on_active_path", "repaired", "error_kind", "hint", "next",
         }  # fmt: skip
         assert out["next"] == following(shown, state)
+        assert (out["repaired"], out["on_active_path"]) == (state.repaired, state.on_active_path)
         calls = [call["id"] for call in out["action"]["tool_calls"]]
         assert [b["tool_use_id"] for b in out["next"] if b["type"] == "tool_result"] == calls
     assert out["next"] == []
@@ -129,6 +146,7 @@ def test_sessions_are_listed_with_counts(
     monkeypatch.setenv("COLUMNS", "160")
     text = _run(capsys, "sessions", "--lake", shown.url)
     assert "please fix /home/user/x" in text
+    assert re.search(r"│ p +│", text)  # the folder's name, without those above it
     assert "s1" in text
 
 
@@ -139,7 +157,9 @@ def test_states_are_listed_in_order_of_time(
     rows = [json.loads(line) for line in lines]
     assert [row["message_id"] for row in rows] == [f"m{n}" for n in range(22)]
     assert [row["tools"] for row in rows] == [["Bash"]] * 20 + [[], []]
-    assert _run(capsys, "states", "--session", "no", "--json", "--lake", shown.url) == ""
+    for session, found in (("s", 22), ("s1", 22), ("1", 0), ("no", 0)):
+        listed = _run(capsys, "states", "--session", session, "--json", "--lake", shown.url)
+        assert len(listed.splitlines()) == found
 
 
 def test_audit_of_a_day(shown: Lake) -> None:

@@ -91,6 +91,24 @@ def test_rows_come_back_equal_in_every_way_of_asking(kind, small_batches, tmp_pa
         read[len(rows)]
 
 
+def test_files_are_joined_without_decoding_their_rows(tmp_path, small_batches):
+    class Lists(msgspec.Struct):
+        id: str
+        values: list[list[float]]
+
+    rows = [Lists("a", [[0.1, -3.0], []]), Lists("b", []), Lists("c", [[1e300]])]
+    for name, some in (("one", rows[:2]), ("two", rows[2:])):
+        with writing_rows(tmp_path / name, Lists) as out:
+            for row in some:
+                out.append(row)
+    with writing_rows(tmp_path / "all", Lists) as out:
+        out.copy(tmp_path / "one")
+        out.append(rows[0])
+        out.copy(tmp_path / "two")
+        assert out.count == 4
+    assert list(ArrowRows(tmp_path / "all", Lists)) == [*rows[:2], rows[0], rows[2]]
+
+
 def test_weights_are_read_without_the_tokens(tmp_path):
     with writing_rows(tmp_path / "pairs.arrow", Pair) as out:
         for row in ROWS[Pair]:

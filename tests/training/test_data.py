@@ -1,6 +1,7 @@
 """Windows: what fits, what stays together, spans, and what is dropped."""
 
 import json
+import sys
 
 import pytest
 
@@ -24,6 +25,8 @@ from composer_pipeline.training.data import (
 from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import Data
 from composer_pipeline.training.windows import Dropped, Windows, action_message
+
+build_module = sys.modules["composer_pipeline.training.data.build"]
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +156,7 @@ def test_too_many_dropped_rows_and_empty_channels_fail(tokenizer, tmp_path):
         row["rejected"] = row["chosen"]
     lake.write("dataset_pairs", rows, split="train")
     with pytest.raises(InputError, match="none of 4 rows of dataset_pairs"):
-        build(lake, tokenizer, tiny_recipe("m"), tmp_path / "data")
+        build(lake, tokenizer, tiny_recipe("m"), tmp_path / "other")
     with pytest.raises(InputError, match="holds no finished training data"):
         TrainingData.load(tmp_path / "data")
 
@@ -212,3 +215,39 @@ def test_a_build_clears_what_a_killed_one_left_and_begins_again(tokenizer, tmp_p
     assert sorted(path.name for path in folder.iterdir()) == [
         "data.json", "demonstrations.arrow", "groups.arrow", "hints.arrow", "pairs.arrow",
     ]  # fmt: skip
+
+
+def test_a_killed_build_goes_on_with_the_missing_parts(tokenizer, tmp_path, monkeypatch):
+    lake = Lake(tmp_path / "lake")
+    write_dataset(lake, rows=8)
+    recipe = tiny_recipe("smollm2-135m")
+    whole = build(lake, tokenizer, recipe, tmp_path / "whole")
+    assert sorted(p.name for p in (tmp_path / "whole").iterdir()) == [
+        "data.json", "demonstrations.arrow", "groups.arrow", "hints.arrow", "pairs.arrow",
+    ]  # fmt: skip
+    monkeypatch.setattr(build_module, "PART", 3)
+    seen: list[str] = []
+    honest = build_module.Prompt
+
+    def watched(windows, row):
+        seen.append(row["state_id"])
+        if len(seen) == 14:
+            raise KeyboardInterrupt
+        return honest(windows, row)
+
+    monkeypatch.setattr(build_module, "Prompt", watched)
+    with pytest.raises(KeyboardInterrupt):
+        build(lake, tokenizer, recipe, tmp_path / "again")
+    assert not TrainingData.is_complete(tmp_path / "again")
+    killed = len(seen)
+    again = build(lake, tokenizer, recipe, tmp_path / "again")
+    # Of 24 rows of three tables, 11 were in whole parts: 8 of groups, 3 of hints.
+    assert len(seen) - killed == 24 - 11
+    assert (again.seen, again.dropped, again.statistics) == (
+        whole.seen, whole.dropped, whole.statistics,
+    )  # fmt: skip
+    for name in ("groups", "pairs", "hints", "demonstrations"):
+        assert list(getattr(again, name)) == list(getattr(whole, name))
+    assert sorted(p.name for p in (tmp_path / "again").iterdir()) == sorted(
+        p.name for p in (tmp_path / "whole").iterdir()
+    )

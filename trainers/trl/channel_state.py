@@ -1,8 +1,13 @@
-"""What a restarted replica needs besides the committed parameters, in its own folder.
+"""What channels know besides the parameters: SDPO's averaged teacher, TAID's schedule.
 
-Belongs here: one file a replica, written whole at the end of each round. Does not belong here:
-the outer log, which holds what replicas share. The optimizer's moments are not kept: they are
-twice the size of the parameters, and DiLoCo does not merge them.
+Belongs here: a replica's files of it, which a restart and the checkpoint read, and that of an
+earlier run that this one starts from. Does not belong here: the outer log, which holds what
+replicas share. The optimizer's moments are not kept: they are twice the size of the parameters,
+and DiLoCo does not merge them.
+
+A state is written before its round is contributed, so that every committed round has one: a kill
+between the two leaves a state of a round that will be trained again, and is not read. Channels
+without a state of their own write no file.
 """
 
 import json
@@ -15,32 +20,92 @@ from safetensors.torch import save
 from torch import Tensor
 
 from composer_pipeline.files import replace
+from composer_pipeline.training.models import resolve_adapter
+from composer_pipeline.training.recipe import TrainingRecipe
 from trainers.trl.channels.base import Channel
 
-
-def save_state(file: Path, channels: Sequence[Channel[Any]], step: int) -> None:
-    """Write the channels' states as they are after ``step`` steps of the run."""
-    tensors: dict[str, Tensor] = {}
-    numbers: dict[str, Any] = {}
-    for channel in channels:
-        own, numbers[channel.name] = channel.state()
-        tensors |= {f"{channel.name}/{name}": tensor.contiguous() for name, tensor in own.items()}
-    metadata = {"step": str(step), "numbers": json.dumps(numbers)}
-    replace(file, save(tensors, metadata))
+#: In a checkpoint.
+FILE = "channels.safetensors"
+#: Rounds of which a replica keeps its state: the committed one and the one that it contributes.
+KEPT = 2
 
 
-def load_state(file: Path, channels: Sequence[Channel[Any]], step: int) -> bool:
-    """Restore a state of the same step; return whether there was one."""
-    if not file.is_file():
-        return False
-    with safe_open(str(file), framework="pt") as source:
-        metadata = source.metadata()
-        if int(metadata["step"]) != step:
+class ChannelStates:
+    """The states of one replica's channels, round by round.
+
+    Args:
+        run_dir: the run's folder.
+        slot: 0-based replica.
+        keep_all: keep the state of every round, not of the last two.
+        first: an earlier run's state to begin with, where there is one.
+    """
+
+    def __init__(
+        self, run_dir: Path, slot: int, *, keep_all: bool = False, first: Path | None = None
+    ) -> None:
+        self._run_dir, self._slot, self._keep_all, self._first = run_dir, slot, keep_all, first
+
+    def save(self, channels: Sequence[Channel[Any]], step: int) -> None:
+        """Write the channels' states as they are after ``step`` steps of the run."""
+        tensors: dict[str, Tensor] = {}
+        numbers: dict[str, Any] = {}
+        for channel in channels:
+            own, plain = channel.state()
+            tensors |= {f"{channel.name}/{name}": t.contiguous() for name, t in own.items()}
+            if plain:
+                numbers[channel.name] = plain
+        if not tensors and not numbers:
+            return
+        file = _folder(self._run_dir, self._slot) / f"channels-{step:08d}.safetensors"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        replace(file, save(tensors, {"numbers": json.dumps(numbers)}))
+        if not self._keep_all:
+            for old in sorted(file.parent.glob("channels-*.safetensors"))[:-KEPT]:
+                old.unlink()
+
+    def load(self, channels: Sequence[Channel[Any]], step: int) -> bool:
+        """Restore the newest state that is not after ``step``; return whether there was one.
+
+        Its own; that of another replica where it has none of that step; the earlier run's where
+        the run has none at all.
+        """
+        file = state_file(self._run_dir, step, prefer=self._slot) or self._first
+        if file is None:
             return False
-        tensors = {name: source.get_tensor(name) for name in source.keys()}  # noqa: SIM118
-    numbers = json.loads(metadata["numbers"])
-    for channel in channels:
-        prefix = f"{channel.name}/"
-        own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-        channel.load_state(own, numbers[channel.name])
-    return True
+        with safe_open(str(file), framework="pt") as source:
+            numbers = json.loads(source.metadata()["numbers"])
+            tensors = {name: source.get_tensor(name) for name in source.keys()}  # noqa: SIM118
+        for channel in channels:
+            prefix = f"{channel.name}/"
+            own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+            channel.load_state(own, numbers.get(channel.name, {}))
+        return True
+
+
+def state_file(run_dir: Path, step: int, *, prefer: int = 0) -> Path | None:
+    """Return the newest state of a run that is not after ``step``, or ``None``.
+
+    Of equally new ones that of slot ``prefer``, else of the lowest slot.
+    """
+    found = [
+        (int(path.stem.rpartition("-")[2]), int(path.parent.name.rpartition("-")[2]), path)
+        for path in _folder(run_dir, "*").parent.glob("slot-*/channels-*.safetensors")
+    ]
+    known = [(done, slot == prefer, -slot, path) for done, slot, path in found if done <= step]
+    return max(known)[-1] if known else None
+
+
+def earlier_state(recipe: TrainingRecipe) -> Path | None:
+    """Return the state that lies beside the adapter of ``start_from``, or ``None``.
+
+    Raises:
+        InputError: there is no such adapter.
+    """
+    if not recipe.start_from:
+        return None
+    file = resolve_adapter(recipe.start_from) / FILE
+    return file if file.is_file() else None
+
+
+def _folder(run_dir: Path, slot: int | str) -> Path:
+    return run_dir / "replicas" / f"slot-{slot}"

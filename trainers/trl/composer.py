@@ -29,7 +29,7 @@ from composer_pipeline.training.data import TrainingData
 from composer_pipeline.training.recipe import TrainingRecipe
 from trainers.trl.arguments import arguments
 from trainers.trl.base_model.base_scores import BaseScores
-from trainers.trl.channel_state import load_state, save_state
+from trainers.trl.channel_state import ChannelStates
 from trainers.trl.channels import channels_of
 from trainers.trl.channels.base import Channel
 from trainers.trl.gradients import NotFinite, StepGradients, Watch
@@ -55,9 +55,9 @@ class ComposerTrainer(GRPOTrainer):
         tokenizer: for padding, the end token and, where answers are sampled, reading them.
         slot: 0-based replica; decides which rows it sees.
         skip_steps: optimizer steps of earlier rounds that are already committed.
-        callbacks: for example DiLoCo's; they see a step before the channels do.
+        callbacks: for example DiLoCo's; the channels follow a step before they see it.
         on_event: told about steps.
-        state_file: where the channels' own state is kept from round to round.
+        states: where the channels' own state is kept from round to round.
 
     Raises:
         InputError: a channel has no row, or the model's head is of an unsupported kind.
@@ -76,9 +76,9 @@ class ComposerTrainer(GRPOTrainer):
         skip_steps: int = 0,
         callbacks: Sequence[Any] = (),
         on_event: OnEvent | None = None,
-        state_file: Path | None = None,
+        states: ChannelStates | None = None,
     ) -> None:
-        self.recipe, self._skip, self._state_file = recipe, skip_steps, state_file
+        self.recipe, self._skip, self._states = recipe, skip_steps, states
         self._on_event = on_event or (lambda kind, step, numbers: None)
         size = recipe.channels.grpo.group_size
         super().__init__(
@@ -89,7 +89,7 @@ class ComposerTrainer(GRPOTrainer):
             train_dataset=Dataset.from_dict({"prompt": ["none"] * recipe.total_steps * size}),
             processing_class=tokenizer,
             peft_config=lora_config(recipe),
-            callbacks=[*callbacks, _AfterStep(self)],
+            callbacks=[_Follow(self), *callbacks, _AfterRound(self)],
         )
         self.remove_callback(PrinterCallback)
         if self.accelerator.num_processes > 1:
@@ -107,8 +107,8 @@ class ComposerTrainer(GRPOTrainer):
         self.channels: list[Channel[Any]] = channels_of(
             recipe, data, base, self.student, self.trl_loss, sampler, slot
         )
-        if skip_steps and state_file is not None:
-            load_state(state_file, self.channels, skip_steps)
+        if states is not None:
+            states.load(self.channels, skip_steps)
         self._watch = Watch(
             [channel.name for channel in self.channels],
             inner_steps=recipe.diloco.inner_steps,
@@ -117,7 +117,7 @@ class ComposerTrainer(GRPOTrainer):
         self._micro_batch_tokens, self._halved = recipe.micro_batch_tokens, False
         self._logps = torch.empty(0)
         self.held_out: HeldOut | None = None
-        self._clock = time.monotonic()
+        self._clock, self._dropped = time.monotonic(), False
 
     # -- hooks of GRPOTrainer ----------------------------------------------------
 
@@ -161,7 +161,7 @@ class ComposerTrainer(GRPOTrainer):
         measured = self._measured(step)
         gradients = StepGradients(self.student.parameters(), measured=measured)
         gradients.drop()
-        loss, tokens, numbers = 0.0, 0, dict[str, float]()
+        loss, tokens, numbers, self._dropped = 0.0, 0, dict[str, float](), False
         try:
             for channel in self.channels:
                 window = channel.window(self.student, step)
@@ -172,6 +172,7 @@ class ComposerTrainer(GRPOTrainer):
                 tokens += sum(channel.size(row) for row in window)
         except NotFinite as error:
             gradients.drop()
+            self._dropped = True
             self._on_event("bad_step", step + 1, {"reason": str(error)})
             self._watch.bad(f"step {step + 1}: {error}")
             return 0.0
@@ -196,9 +197,13 @@ class ComposerTrainer(GRPOTrainer):
         return value
 
     def _measured(self, step: int) -> bool:
-        """Return whether a step keeps the channels' gradients apart: the first of a round too."""
+        """Return whether a step keeps the channels' gradients apart: the first of a round too.
+
+        And each further one until every channel was seen alive in this round: that step may have
+        been dropped, or its answers may all have been equally good.
+        """
         inside = step % self.recipe.diloco.inner_steps
-        return inside % self.recipe.norms_every == 0
+        return inside % self.recipe.norms_every == 0 or bool(self._watch.unseen)
 
     def _shrink(self, error: torch.OutOfMemoryError) -> None:
         """Halve the micro-batch, once.
@@ -239,19 +244,24 @@ class ComposerTrainer(GRPOTrainer):
         scheduler = self.lr_scheduler
         return float(scheduler.get_last_lr()[0]) if scheduler is not None else 0.0
 
-    def after_step(self) -> None:
-        """Let the channels follow a step that the optimizer has made.
+    def follow(self) -> None:
+        """Let the channels follow a step that the optimizer has made, and keep their states."""
+        done = self._skip + self.state.global_step
+        if not self._dropped:
+            for channel in self.channels:
+                channel.after_step(done)
+        if self._states is not None and done % self.recipe.diloco.inner_steps == 0:
+            self._states.save(self.channels, done)
+
+    def after_round(self) -> None:
+        """Look at a round that is committed and whose state is adopted, where one ends here.
 
         Raises:
             DeadChannel: a round ended in which a channel had no gradient.
         """
         done = self._skip + self.state.global_step
-        for channel in self.channels:
-            channel.after_step(done)
         if done % self.recipe.diloco.inner_steps == 0:
             self._watch.end_of_round()
-            if self._state_file is not None:
-                save_state(self._state_file, self.channels, done)
             self._look(done // self.recipe.diloco.inner_steps)
 
     def _look(self, round_: int) -> None:
@@ -264,14 +274,24 @@ class ComposerTrainer(GRPOTrainer):
             self._on_event("held_out", self._skip + self.state.global_step, numbers)
 
 
-class _AfterStep(TrainerCallback):
-    """Calls the trainer back behind the callbacks that were given, so behind DiLoCo's commit."""
+class _Follow(TrainerCallback):
+    """Calls the trainer back before the callbacks that were given, so before DiLoCo's round."""
 
     def __init__(self, trainer: ComposerTrainer) -> None:
         self._trainer = trainer
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._trainer.after_step()
+        self._trainer.follow()
+
+
+class _AfterRound(TrainerCallback):
+    """Calls the trainer back behind them, so behind DiLoCo's commit."""
+
+    def __init__(self, trainer: ComposerTrainer) -> None:
+        self._trainer = trainer
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._trainer.after_round()
 
 
 def peak_memory_mib() -> float:

@@ -131,13 +131,18 @@ class Watch:
             share = norm / whole if whole else 0.0
             self._largest[channel] = max(self._largest[channel], share)
 
+    @property
+    def unseen(self) -> list[str]:
+        """The channels that had no gradient yet in this round."""
+        return [name for name, share in self._largest.items() if share < DEAD]
+
     def end_of_round(self) -> None:
         """Forget the round.
 
         Raises:
             DeadChannel: a channel had no gradient in any of its measured steps.
         """
-        dead = [name for name, share in self._largest.items() if share < DEAD]
+        dead = self.unseen
         if dead and self._good:
             raise DeadChannel(
                 f"channel {dead[0]} has a weight, but its gradient stayed below {DEAD:g} of the"

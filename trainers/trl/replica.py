@@ -31,6 +31,7 @@ from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.runs.events import line
 from trainers.trl.base_model.base_scores import BaseScores
 from trainers.trl.base_model.hint_gain import gate
+from trainers.trl.channel_state import ChannelStates, earlier_state
 from trainers.trl.checkpoints.adapters import load_start
 from trainers.trl.composer import ComposerTrainer
 from trainers.trl.gradients import DeadChannel
@@ -77,6 +78,9 @@ def train(run_dir: Path) -> None:
     def on_event(kind: str, step: int, numbers: dict[str, Any]) -> None:
         emit(kind, {"slot": callback.slot, "step": step, "of": recipe.total_steps, **numbers})
 
+    states = ChannelStates(
+        run_dir, callback.slot, keep_all=recipe.keep_best, first=earlier_state(recipe)
+    )
     base = BaseScores.load(run_dir)
     data, _ = gate(recipe, TrainingData.load(run_dir / "data"), base.gains())
     trainer = ComposerTrainer(
@@ -90,7 +94,7 @@ def train(run_dir: Path) -> None:
         skip_steps=first,
         callbacks=[callback],
         on_event=on_event,
-        state_file=folder / "channels.safetensors",
+        states=states,
     )
     if recipe.eval_every is not None and callback.slot == 0:
         held_out = TrainingRecipe.load(run_dir / FOLDER / "recipe.yaml")

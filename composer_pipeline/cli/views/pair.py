@@ -89,7 +89,7 @@ def _side(
         for key in keys:
             text = _plain(call["arguments"][key])
             against = _plain(twin[key]) if key in twin else None
-            shown = Text(f"{key}: ", style="dim") + _marked(text, against, colour)
+            shown = Text.assemble((f"{key}: ", "dim"), _marked(text, against, colour))
             parts.append(Padding(shown, (0, 0, 0, 2)))
     return Group(*parts)
 

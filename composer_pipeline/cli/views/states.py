@@ -86,7 +86,7 @@ def _prefix(console: Console, messages: Sequence[Mapping[str, Any]]) -> None:
         label = Text(f"{number:4} {message['role']:<9} ", style="bold")
         if number < len(messages) - OPEN:
             line = " | ".join(" ".join(block_text(block).split()) for block in blocks)
-            console.print(label + Text(_cut(line, _LINE)), soft_wrap=True)
+            console.print(Text.assemble(label, _cut(line, _LINE)), soft_wrap=True)
             continue
         console.print(label)
         for block in blocks:

@@ -185,7 +185,7 @@ CONTEXTS: tuple[Context, ...] = (
     ),
     Context(
         "docker_auth", "DOCKER_AUTH", ("auth",),
-        rf"(?<![A-Za-z0-9-])_?auth{_Q}\s*[:=]\s*{_Q}(?P<value>[A-Za-z0-9+/]{{8,}}={{0,2}})(?![A-Za-z0-9+/=])",
+        rf"auth(?<![A-Za-z0-9-]auth){_Q}\s*[:=]\s*{_Q}(?P<value>[A-Za-z0-9+/]{{8,}}={{0,2}})(?![A-Za-z0-9+/=])",
         is_basic, r"auth[\\\"']*\s*[:=]\s*[\\\"']*[a-z0-9+/]{8}",
     ),
     Context(

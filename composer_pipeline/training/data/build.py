@@ -4,21 +4,32 @@ Belongs here: reading, counting what was dropped and why, and when that is too m
 belong here: what a row becomes (``training.data.make``) and the files
 (``training.data.arrow_rows``). Imports no torch.
 
-Rows are read, made and written one by one, so memory does not grow with their number. A build
-that was killed leaves no summary, and the next one begins again.
+Rows are made part by part of a table and written to ``parts/``, so memory does not grow with their
+number, and a build that was killed goes on with the part that is missing. In the end the parts
+are joined, and the summary is written.
 """
 
+import json
+import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from composer_pipeline.errors import InputError
+from composer_pipeline.files import replace
 from composer_pipeline.lake import Lake
 from composer_pipeline.training.data.arrow_rows import RowWriter, writing_rows
-from composer_pipeline.training.data.folder import CHANNELS, TrainingData, file_of, finish
+from composer_pipeline.training.data.folder import (
+    CHANNELS,
+    SUMMARY,
+    TrainingData,
+    file_of,
+    finish,
+)
 from composer_pipeline.training.data.make import (
     LOST_FILE,
     ZERO_VARIANCE,
@@ -33,6 +44,10 @@ from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.windows import Dropped, Windows
 
 _Row = Mapping[str, Any]
+_Maker = Callable[[Prompt, _Row], Any]
+
+#: Rows of a table in one part, and the folder of the parts.
+PART, PARTS = 64, "parts"
 
 
 def build(
@@ -46,37 +61,34 @@ def build(
         StorageError: the disk is full or read-only.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for left in folder.glob(".*.tmp"):  # of a build that was killed
+    for left in folder.rglob(".*.tmp"):  # of a build that was killed
         left.unlink()
     windows = Windows(tokenizer, recipe.data)
     consensus = _consensus(lake, split) if "sdpo" in recipe.channels.weights() else {}
     recorded = not recipe.channels.grpo.sampled
-    makers: dict[str, Callable[[Prompt, _Row], Any]] = {
+    makers: dict[str, _Maker] = {
         "grpo": lambda prompt, row: group_of(prompt, row, recorded=recorded),
         "sdpo": lambda prompt, row: hint_of(prompt, row, consensus.get(row["state_id"])),
         "dpo": pair_of,
         "sft": demonstration_of,
     }
     tally = {channel: Tally() for channel in recipe.channels.weights()}
-    with ExitStack() as stack:
-        out: dict[str, RowWriter[Any]] = {
-            channel: stack.enter_context(writing_rows(file_of(folder, name), kind))
-            for channel, (name, kind) in CHANNELS.items()
-        }
-        for table in sorted({TABLE_OF[channel] for channel in tally}):
-            channels = [channel for channel in tally if TABLE_OF[channel] == table]
-            for row in lake.iter_rows(table, split=split):
-                prompt = Prompt(windows, row)
-                for channel in channels:
-                    tally[channel].seen += 1
-                    try:
-                        out[channel].append(makers[channel](prompt, row))
-                    except Dropped as reason:
-                        tally[channel].dropped[str(reason)] += 1
-                    else:
-                        tally[channel].keep(prompt)
-        for channel, counted in tally.items():
-            _check(recipe, channel, counted)
+    files: dict[str, list[Path]] = {channel: [] for channel in CHANNELS}
+    for table in sorted({TABLE_OF[channel] for channel in tally}):
+        making = {channel: makers[channel] for channel in tally if TABLE_OF[channel] == table}
+        for number, rows in enumerate(_parts(lake.iter_rows(table, split=split))):
+            part = folder / PARTS / f"{table}-{number:06d}"
+            if not (part / SUMMARY).is_file():
+                _make(part, making, windows, rows)
+            for channel, counted in json.loads((part / SUMMARY).read_bytes()).items():
+                tally[channel].add(Tally(**counted))
+                files[channel].append(file_of(part, CHANNELS[channel][0]))
+    for channel, counted in tally.items():
+        _check(recipe, channel, counted)
+    for channel, (name, kind) in CHANNELS.items():
+        with writing_rows(file_of(folder, name), kind) as out:
+            for file in files[channel]:
+                out.copy(file)
     finish(
         folder,
         {
@@ -89,7 +101,35 @@ def build(
             "statistics": {channel: counted.statistics() for channel, counted in tally.items()},
         },
     )
+    shutil.rmtree(folder / PARTS)
     return TrainingData.load(folder)
+
+
+def _parts(rows: Iterator[_Row]) -> Iterator[list[_Row]]:
+    """Yield rows in lists of :data:`PART`."""
+    while part := list(islice(rows, PART)):
+        yield part
+
+
+def _make(part: Path, makers: Mapping[str, _Maker], windows: Windows, rows: Sequence[_Row]) -> None:
+    """Write what some rows of a table become in each channel, and last of all their tally."""
+    tally = {channel: Tally() for channel in makers}
+    with ExitStack() as stack:
+        out: dict[str, RowWriter[Any]] = {}
+        for channel in makers:
+            name, kind = CHANNELS[channel]
+            out[channel] = stack.enter_context(writing_rows(file_of(part, name), kind))
+        for row in rows:
+            prompt = Prompt(windows, row)
+            for channel, maker in makers.items():
+                tally[channel].seen += 1
+                try:
+                    out[channel].append(maker(prompt, row))
+                except Dropped as reason:
+                    tally[channel].dropped[str(reason)] += 1
+                else:
+                    tally[channel].keep(prompt)
+    replace(part / SUMMARY, json.dumps({name: vars(counted) for name, counted in tally.items()}))
 
 
 @dataclass
@@ -109,6 +149,15 @@ class Tally:
         self.cut += prompt.cut
         self.tokens += len(prompt.ids)
         self.longest = max(self.longest, len(prompt.ids))
+
+    def add(self, other: "Tally") -> None:
+        """Count the rows of another tally too."""
+        self.seen += other.seen
+        self.dropped.update(other.dropped)
+        self.kept += other.kept
+        self.cut += other.cut
+        self.tokens += other.tokens
+        self.longest = max(self.longest, other.longest)
 
     def statistics(self) -> dict[str, float]:
         """Return the numbers of ``TrainingData.statistics``; lengths are tokens of prompts."""

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 import torch
 from torch.testing import assert_close
+from transformers import TrainerCallback
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.losses.divergence import eopd, generalized_jsd, taid
@@ -17,6 +18,7 @@ from tests.trainers.trl import toy
 from trainers.trl.base_model.base_pass import score
 from trainers.trl.base_model.base_scores import BaseScores
 from trainers.trl.base_model.hint_gain import gate
+from trainers.trl.channel_state import ChannelStates, state_file
 from trainers.trl.policy.student import Student
 
 OFF = {name: {"weight": 0} for name in ("grpo", "dpo", "sft")}
@@ -88,14 +90,14 @@ def test_a_live_teacher_is_the_student(make, shake):
 def test_the_average_follows_the_student_after_each_step(make, lora):
     trainer = make(recipe_of(teacher="ema", ema_rate=0.25, lora=lora))
     seen: list[list[torch.Tensor]] = []
-    follow = trainer.after_step
+    follow = trainer.follow
     start = [p.detach().clone() for p in trainer.student.parameters()]
 
     def watched():
         seen.append([p.detach().clone() for p in trainer.student.parameters()])
         follow()
 
-    trainer.after_step = watched
+    trainer.follow = watched
     trainer.train()
     want = start
     for now in seen:
@@ -111,29 +113,84 @@ def test_the_average_follows_the_student_after_each_step(make, lora):
 
 @pytest.mark.parametrize("options", [{"teacher": "ema", "ema_rate": 0.3}, {"divergence": "taid"}])
 def test_a_restart_goes_on_with_teacher_and_schedule(make, tmp_path, options):
-    file = tmp_path / "state" / "channels.safetensors"
-    file.parent.mkdir()
-    whole = make(recipe_of(**options), state_file=file)
-    after: list[tuple[dict[str, Any], Any]] = []
-    honest = whole.after_step
+    after: dict[int, tuple[dict[str, Any], Any]] = {}
+    whole = make(recipe_of(**options), states=ChannelStates(tmp_path, 0, keep_all=True))
+    honest = whole.follow
 
     def at_each():
         honest()
-        if whole.state.global_step == 3:
-            after.append(copy.deepcopy(whole.channels[0].state()))
-            kept.write_bytes(file.read_bytes())
+        after[whole.state.global_step] = copy.deepcopy(whole.channels[0].state())
 
-    kept = file.with_name("kept.safetensors")
-    whole.after_step = at_each
+    whole.follow = at_each
     whole.train()
-    again = make(recipe_of(**options), state_file=kept, skip_steps=3)
-    tensors, numbers = again.channels[0].state()
-    assert numbers == after[0][1]
-    assert tensors.keys() == after[0][0].keys()
-    for name, tensor in tensors.items():
-        assert torch.equal(tensor, after[0][0][name])
-    fresh = make(recipe_of(**options), state_file=kept, skip_steps=6)
-    assert fresh.channels[0].state()[1] != after[0][1] or options.get("teacher") == "ema"
+    # Inner steps are 3: after 4 steps of the run the state is that of the round before.
+    for skip, restored in ((3, 3), (4, 3), (6, 6)):
+        again = make(
+            recipe_of(**options), states=ChannelStates(tmp_path, 0, keep_all=True), skip_steps=skip
+        )
+        _same(again.channels[0].state(), after[restored])
+    begun = make(recipe_of(**options), states=ChannelStates(tmp_path, 0))
+    assert begun.channels[0].state()[1] != after[3][1] or options.get("teacher") == "ema"
+    assert not any(torch.equal(t, after[3][0][n]) for n, t in begun.channels[0].state()[0].items())
+
+
+def _same(have, want):
+    assert have[1] == want[1]
+    assert have[0].keys() == want[0].keys()
+    assert all(torch.equal(have[0][name], want[0][name]) for name in want[0])
+
+
+def test_a_replica_without_a_state_of_its_own_takes_anothers(make, tmp_path):
+    recipe = recipe_of(teacher="ema", ema_rate=0.3)
+    whole = make(recipe, states=ChannelStates(tmp_path, 1))
+    whole.train()
+    state = whole.channels[0].state()
+    assert [f.name for f in sorted((tmp_path / "replicas" / "slot-1").iterdir())] == [
+        "channels-00000003.safetensors", "channels-00000006.safetensors",
+    ]  # fmt: skip
+    again = make(recipe, states=ChannelStates(tmp_path, 0), skip_steps=6)
+    _same(again.channels[0].state(), state)
+    file = state_file(tmp_path, 6)
+    assert file is not None
+    later = make(recipe, states=ChannelStates(tmp_path / "other", 0, first=file))
+    _same(later.channels[0].state(), state)
+
+
+def test_a_state_is_kept_before_the_round_is_contributed(make, tmp_path):
+    kept: list[bool] = []
+
+    class Contributes(TrainerCallback):
+        def on_step_end(self, args, state, control, **_):
+            kept.append(state_file(tmp_path, state.global_step) is not None)
+
+    states = ChannelStates(tmp_path, 0)
+    make(
+        recipe_of(teacher="ema", inner=2, rounds=1), states=states, callbacks=[Contributes()]
+    ).train()
+    assert kept == [False, True]
+
+
+def test_a_dropped_step_moves_neither_teacher_nor_schedule(make):
+    trainer = make(recipe_of(divergence="taid", teacher="ema"))
+    channel = trainer.channels[0]
+    honest = channel.loss
+
+    def once_nan(*args):
+        channel.loss = honest
+        return honest(*args) * float("nan")
+
+    channel.loss = once_nan
+    seen: list[Any] = []
+    follow = trainer.follow
+
+    def watched():
+        follow()
+        seen.append(copy.deepcopy(channel.state()[1]))
+
+    trainer.follow = watched
+    trainer.train()
+    assert seen[0] == {"t": seen[0]["t"], "previous": None, "momentum": 0.0}
+    assert all(math.isfinite(s["previous"]) for s in seen[1:])
 
 
 def test_taids_target_moves_with_the_steps(make):

@@ -15,6 +15,7 @@ from composer_pipeline.training.planning import (
     require_fit,
 )
 from composer_pipeline.training.planning.memory import kept_by_layer
+from composer_pipeline.training.planning.shape import KNOWN
 from composer_pipeline.training.recipe import TrainingRecipe
 from tests.places import ROOT
 
@@ -187,3 +188,27 @@ def test_a_config_that_says_too_little_is_refused(tmp_path, config, said):
 def test_configs_are_what_a_reader_may_check():
     for path in CONFIGS.glob("*.json"):
         assert json.loads(path.read_text())["model_type"] in ("qwen2", "llama")
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("kind", KNOWN)
+def test_every_known_family_has_the_parameters_that_transformers_gives_it(kind, tied, tmp_path):
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.for_model(
+        kind, vocab_size=96, hidden_size=48, intermediate_size=80, num_hidden_layers=3,
+        num_attention_heads=6, num_key_value_heads=2, head_dim=8, tie_word_embeddings=tied,
+        pad_token_id=0, bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    config.save_pretrained(tmp_path)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    assert ModelShape.load(tmp_path).parameters == model.num_parameters()
+
+
+@pytest.mark.parametrize("kind", ["gemma3_text", "qwen3_moe", "gpt_oss", "glm4_moe", "phi3"])
+def test_a_family_that_is_not_counted_is_refused_and_named(kind, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+    with pytest.raises(InputError, match=rf"memory of model_type '{kind}' is not predicted"):
+        ModelShape.load(tmp_path)

@@ -3,7 +3,9 @@
 Belongs here: the files, written in parts that survive a kill, and reading them. Does not belong
 here: the model (``trainers.trl.base_model.base_pass``). Imports no torch.
 
-``<run>/base/<channel>-<first row>.arrow`` holds, for each row, its id and lists of log p:
+``<run>/base/<channel>.arrow`` holds, for each row, its id and lists of log p, mapped into memory
+and decoded row by row, like the rows themselves; while the base model works they lie in
+``base/parts/``:
 
 * ``dpo``: [log p(chosen)], [log p(rejected)];
 * ``grpo``: of each answer's tokens;
@@ -12,38 +14,81 @@ here: the model (``trainers.trl.base_model.base_pass``). Imports no torch.
   two are empty where no target is known.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-import pyarrow as pa
+import msgspec
 
-from composer_pipeline.files import replace
+from composer_pipeline.training.data import ArrowRows, writing_rows
+from composer_pipeline.training.recipe import TrainingRecipe
 
-SCHEMA = pa.schema([("id", pa.string()), ("logps", pa.list_(pa.list_(pa.float64())))])
-#: Rows of one file.
+T = TypeVar("T")
+#: Lists of log-probabilities of one row.
+Logps = list[list[float]]
+#: Rows of one part.
 PART = 64
-FOLDER = "base"
+FOLDER, PARTS = "base", "parts"
+
+
+class Score(msgspec.Struct, frozen=True):
+    """A row's id and its lists of log-probabilities, in nats."""
+
+    id: str
+    logps: list[list[float]]
+
+
+class _View(Mapping[str, T], Generic[T]):
+    """Scores by id, each made of its lists when it is asked for."""
+
+    def __init__(self, of: Mapping[str, Logps], shape: Callable[[Logps], T]) -> None:
+        self._of, self._shape = of, shape
+
+    def __getitem__(self, name: str) -> T:
+        return self._shape(self._of[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._of)
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+
+class _Stored(Mapping[str, Logps]):
+    """The scores of a file by id; memory is that of the ids."""
+
+    def __init__(self, path: Path) -> None:
+        self._rows = ArrowRows(path, Score)
+        self._at = {name: i for i, name in enumerate(self._rows.column("id"))}
+
+    def __getitem__(self, name: str) -> Logps:
+        return self._rows[self._at[name]].logps
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._at)
+
+    def __len__(self) -> int:
+        return len(self._at)
 
 
 @dataclass(frozen=True)
 class BaseScores:
     """Row id to lists of log-probabilities, by channel; see the module for what they are."""
 
-    of: dict[str, dict[str, list[list[float]]]] = field(default_factory=dict)
+    of: Mapping[str, Mapping[str, Logps]] = field(default_factory=dict)
 
-    def references(self) -> dict[str, tuple[float, float]]:
+    def references(self) -> Mapping[str, tuple[float, float]]:
         """Return pair id to log p(chosen), log p(rejected)."""
-        return {i: (row[0][0], row[1][0]) for i, row in self.of.get("dpo", {}).items()}
+        return _View(self.of.get("dpo", {}), lambda lists: (lists[0][0], lists[1][0]))
 
-    def answers(self) -> dict[str, list[list[float]]]:
+    def answers(self) -> Mapping[str, Logps]:
         """Return state id to log p of each answer's tokens."""
         return self.of.get("grpo", {})
 
-    def failed(self) -> dict[str, list[float]]:
+    def failed(self) -> Mapping[str, list[float]]:
         """Return state id to log p of the failed action's tokens."""
-        return {i: row[0] for i, row in self.of.get("sdpo", {}).items()}
+        return _View(self.of.get("sdpo", {}), lambda lists: lists[0])
 
     def gains(self) -> dict[str, float]:
         """Return state id to the hint's gain, in nats.
@@ -55,33 +100,60 @@ class BaseScores:
 
     @staticmethod
     def load(run_dir: Path) -> "BaseScores":
-        """Read all parts of a run folder; none is an empty result."""
-        scores: dict[str, dict[str, list[list[float]]]] = {}
-        for path in sorted((run_dir / FOLDER).glob("*.arrow")):
-            rows = scores.setdefault(path.name.rsplit("-", 1)[0], {})
-            with pa.memory_map(str(path)) as source:
-                table = pa.ipc.open_file(source).read_all()
-                ids, values = table["id"].to_pylist(), table["logps"].to_pylist()
-            rows |= dict(zip(ids, values, strict=True))
-        return BaseScores(scores)
+        """Open the scores of a run folder; none is an empty result.
+
+        Raises:
+            InputError: a file is damaged.
+        """
+        files = sorted((run_dir / FOLDER).glob("*.arrow"))
+        return BaseScores({path.stem: _Stored(path) for path in files})
+
+
+def scored(recipe: TrainingRecipe) -> list[str]:
+    """Return the channels of a recipe that need to know what the base model thinks."""
+    needing = {"dpo", "sdpo"} | ({"grpo"} if recipe.channels.grpo.recorded else set())
+    return [channel for channel in recipe.channels.weights() if channel in needing]
+
+
+def is_scored(run_dir: Path, recipe: TrainingRecipe) -> bool:
+    """Say whether the base model has scored everything that the recipe needs."""
+    return all(_whole(run_dir, channel).is_file() for channel in scored(recipe))
 
 
 def parts(run_dir: Path, channel: str, rows: Sequence[Any]) -> Iterator[tuple[Path, Sequence[Any]]]:
     """Yield the file and the rows of each part that is not written yet."""
+    if _whole(run_dir, channel).is_file():
+        return
     for start in range(0, len(rows), PART):
-        path = run_dir / FOLDER / f"{channel}-{start:08d}.arrow"
+        path = _part(run_dir, channel, start)
         if not path.is_file():
-            yield path, list(rows[start : start + PART])
+            yield path, rows[start : start + PART]
 
 
-def write(path: Path, ids: Sequence[str], logps: Sequence[list[list[float]]]) -> None:
+def write(path: Path, ids: Sequence[str], logps: Sequence[Logps]) -> None:
     """Write a part so that it appears whole or not at all."""
-    table = pa.table({"id": list(ids), "logps": list(logps)}, schema=SCHEMA)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, SCHEMA) as writer:
-        writer.write_table(table)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace(path, sink.getvalue().to_pybytes())
+    with writing_rows(path, Score) as out:
+        for name, lists in zip(ids, logps, strict=True):
+            out.append(Score(name, lists))
+
+
+def join(run_dir: Path, channel: str, rows: int) -> None:
+    """Make one file of the parts of all ``rows`` rows, and delete them."""
+    whole, starts = _whole(run_dir, channel), range(0, rows, PART)
+    if not whole.is_file():
+        with writing_rows(whole, Score) as out:
+            for start in starts:
+                out.copy(_part(run_dir, channel, start))
+    for start in starts:
+        _part(run_dir, channel, start).unlink(missing_ok=True)
+
+
+def _whole(run_dir: Path, channel: str) -> Path:
+    return run_dir / FOLDER / f"{channel}.arrow"
+
+
+def _part(run_dir: Path, channel: str, start: int) -> Path:
+    return run_dir / FOLDER / PARTS / f"{channel}-{start:08d}.arrow"
 
 
 def _gain(row: Sequence[Sequence[float]]) -> float:

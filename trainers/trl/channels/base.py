@@ -77,7 +77,7 @@ class Channel(ABC, Generic[R]):
         self.numbers = defaultdict(float, loss=0.0, active=0.0)
 
     def after_step(self, step: int) -> None:
-        """Called once the optimizer has made ``step`` steps and a round's state is adopted."""
+        """Called once the optimizer has made ``step`` steps; not for a step that was dropped."""
         return
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:

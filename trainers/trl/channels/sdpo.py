@@ -25,6 +25,9 @@ from trainers.trl.policy.student import Student
 from trainers.trl.policy.teachers import Teacher
 from trainers.trl.rows.batches import Row
 
+#: What moves in TAID's schedule; the rest of it is the recipe's.
+TAID_STATE = ("t", "previous", "momentum")
+
 
 class Sdpo(Channel[Hint]):
     """Divergence from the hinted teacher, mean over the span tokens of the window.
@@ -122,9 +125,13 @@ class Sdpo(Channel[Hint]):
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return the teacher's average and TAID's schedule."""
-        return self._teacher.state(), {"taid": self._taid.state_dict()}
+        taid = self._options.divergence == "taid"
+        numbers = {name: getattr(self._taid, name) for name in TAID_STATE} if taid else {}
+        return self._teacher.state(), numbers
 
     def load_state(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
-        """Go on with them."""
-        self._teacher.load_state(tensors)
-        self._taid.load_state_dict(numbers["taid"])
+        """Go on with them; what an earlier run did not have begins anew."""
+        if tensors:
+            self._teacher.load_state(tensors)
+        for name in TAID_STATE if numbers else ():
+            setattr(self._taid, name, numbers[name])

@@ -19,6 +19,7 @@ from composer_pipeline.diloco.replica import read_state
 from composer_pipeline.files import out_of_space
 from composer_pipeline.training.models import ADAPTER_CONFIG, load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import TrainingRecipe
+from trainers.trl.channel_state import FILE as CHANNELS
 from trainers.trl.policy.loading import load_base, lora_config
 
 
@@ -31,6 +32,7 @@ def write_checkpoint(
     base: Mapping[str, str],
     files: Mapping[str, str],
     round_: int | None = None,
+    states: Path | None = None,
 ) -> None:
     """Write a committed state as a PEFT adapter, or as a whole model without LoRA.
 
@@ -45,6 +47,7 @@ def write_checkpoint(
         base: the model's content (``training.runs.content``): its name for other machines.
         files: further files of the folder, name to text.
         round_: which state; ``None`` is the last.
+        states: what its channels know besides (``trainers.trl.channel_state``), if anything.
 
     Raises:
         InputError: the state does not fit the recipe's model.
@@ -60,6 +63,8 @@ def write_checkpoint(
     adopt(model, theta)
     with appearing(target) as scratch:
         model.save_pretrained(str(scratch), safe_serialization=True)
+        if states is not None:
+            shutil.copyfile(states, scratch / CHANNELS)
         save_beside(scratch, resolved, base, files)
 
 

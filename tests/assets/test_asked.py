@@ -1,0 +1,385 @@
+"""What each asset asks its stage for, and what a run tells: no stage is run here."""
+
+import importlib
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import dagster as dg
+import msgspec
+import pytest
+
+from assets import checks, traces
+from assets.definitions import build_defs
+from assets.jobs import nightly_harvest, nightly_replay
+from assets.metadata import column_schema, numbers, usd
+from assets.preferences import PublishConfig, build_preferences, quality_metadata
+from assets.replay import ReplayConfig, _progress, build_replay
+from assets.resources import (
+    LakeResource,
+    RecipesResource,
+    SessionsResource,
+    TeachersResource,
+    default_resources,
+)
+from composer_pipeline.actions import Action, ToolCall
+from composer_pipeline.errors import InputError
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.money import Pico
+from composer_pipeline.preferences.quality.statistics import write_statistics
+from composer_pipeline.preferences.rules import PreferenceRules
+from composer_pipeline.replay.engine import ReplayReport
+from composer_pipeline.replay.engine.report import Snapshot, TeacherFigures, TeacherProgress
+from composer_pipeline.replay.ledger import rules as ledger_rules
+from composer_pipeline.replay.ledger.ledger import Call, Ledger
+from composer_pipeline.replay.teachers import TeacherSet
+from composer_pipeline.settings import Settings, recipes_dir
+from composer_pipeline.testing.states import DAY, write_session
+from examples.demo.profile import demo_settings
+from tests.fixtures.sessions import Script
+
+NEXT = "2026-11-17"
+TEACHERS = recipes_dir() / "teachers" / "demo.yaml"
+RECIPES = RecipesResource(normalize="n.yaml", train="t.yaml", run_root="runs")
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> LakeResource:
+    return LakeResource(url=str(tmp_path / "lake"))
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[Any, Any]]:
+    """Call an asset for one of two days; return what it asked a stage for."""
+
+    def call(stage: str, asset: Any, days: str = NEXT, **resources: Any) -> dict[Any, Any]:
+        module, _, name = stage.rpartition(".")
+        seen: dict[Any, Any] = {}
+
+        def record(*values: Any, **named: Any) -> None:
+            seen.update(enumerate(values), **named)
+            raise InputError("recorded")
+
+        monkeypatch.setattr(importlib.import_module(f"composer_pipeline.{module}"), name, record)
+        context = [dg.build_asset_context(partition_key=days)] if days else []
+        with pytest.raises(InputError, match="recorded"):
+            _all_of(asset(*context, **resources))
+        return seen
+
+    return call
+
+
+def _all_of(made: Any) -> None:
+    list(made if isinstance(made, Iterator) else ())
+
+
+def preference(name: str) -> dg.AssetsDefinition:
+    return {a.key.path[-1]: a for a in build_preferences([])}[name]
+
+
+def test_each_asset_works_on_the_days_of_its_run(
+    asked: Callable[..., dict[Any, Any]], lake: LakeResource, tmp_path: Path
+) -> None:
+    sessions = SessionsResource(path=str(tmp_path))
+    seen = asked("traces.archive.harvest", traces.raw_sessions, lake=lake, sessions=sessions)
+    assert (seen[1], seen["days"]) == ([tmp_path], {NEXT})
+    asset = preference("normalized_pairs")
+    seen = asked("normalize.normalize", asset, lake=lake, recipes=RECIPES)
+    assert (seen[1], seen["days"]) == ("n.yaml", [NEXT])
+
+
+def test_each_day_of_a_parse_shows_its_own_redactions(
+    lake: LakeResource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    redactions = {DAY: {"HOME": 1}, NEXT: {"EMAIL": 2}}
+    found = SimpleNamespace(day=lambda _: {}, redactions_by_day=redactions)
+    seen: dict[str, Any] = {}
+
+    def audit(_: Any, day: str, counts: Any) -> dict[str, Any]:
+        seen[day] = counts
+        return {}
+
+    parse = importlib.import_module("composer_pipeline.traces.parse")
+    monkeypatch.setattr(parse, "parse_days", lambda *_: found)
+    room = importlib.import_module("composer_pipeline.traces.audit")
+    monkeypatch.setattr(room, "day_audit", audit)
+    context = dg.build_asset_context(partition_key_range=dg.PartitionKeyRange(DAY, NEXT))
+    monkeypatch.setattr(type(context), "add_asset_metadata", lambda *_, **__: None)
+    cast(Any, traces.trace_states)(context, lake=lake)
+    assert seen == redactions
+
+
+def test_pairs_are_made_by_the_recipe_of_the_run(
+    asked: Callable[..., dict[Any, Any]], lake: LakeResource, tmp_path: Path
+) -> None:
+    recipe = tmp_path / "rules.yaml"
+    recipe.write_text("max_pairs_per_session: 3\n")
+    resources = {
+        "lake": lake,
+        "recipes": RecipesResource(
+            normalize="n.yaml", train="t.yaml", run_root="runs", preferences=str(recipe)
+        ),
+        "teachers": TeachersResource(file=str(TEACHERS)),
+    }
+    seen = asked("preferences.pairs.build_pairs", preference("preference_pairs"), **resources)
+    assert (seen["days"], seen["rules"].max_pairs_per_session) == ([NEXT], 3)
+
+
+def test_statistics_are_of_the_days_of_the_run(
+    asked: Callable[..., dict[Any, Any]], lake: LakeResource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    teachers = TeachersResource(file=str(TEACHERS))
+    asset = preference("preference_pairs")
+    stage = "preferences.quality.write_statistics"
+    seen = asked(stage, asset, lake=lake, recipes=RECIPES, teachers=teachers)
+    assert seen["days"] == [NEXT]
+
+
+def test_a_publication_is_private_and_a_dry_run_commits_nothing(
+    asked: Callable[..., dict[Any, Any]], lake: LakeResource
+) -> None:
+    asset = preference("published_dataset")
+    config = PublishConfig(repo="a/b")
+    seen = asked("publishing.publish", asset, "", config=config, lake=lake)
+    assert (seen["private"], seen["dry_run"], seen["allow_simulated"]) == (True, False, False)
+    config = PublishConfig(repo="a/b", dry_run=True, allow_simulated=True)
+    seen = asked("publishing.publish", asset, "", config=config, lake=lake)
+    assert (seen["dry_run"], seen["allow_simulated"]) == (True, True)
+
+
+def test_a_replay_buys_what_its_run_may(
+    asked: Callable[..., dict[Any, Any]], lake: LakeResource
+) -> None:
+    asset = build_replay(TeacherSet.load(TEACHERS))
+    teachers = TeachersResource(file=str(TEACHERS), max_usd="3")
+    resources = {"lake": lake, "teachers": teachers}
+    seen = asked("replay.engine.replay", asset, config=ReplayConfig(max_states=2), **resources)
+    assert (seen["max_states"], seen["days"], seen["max_usd"]) == (2, [NEXT], Decimal(3))
+    assert seen["run_id"]
+    config = ReplayConfig(max_usd="0.5")
+    seen = asked("replay.engine.replay", asset, config=config, **resources)
+    assert (seen["max_usd"], seen["max_states"]) == (Decimal("0.5"), None)
+
+
+# -- what a replay tells ------------------------------------------------------------------
+
+
+def report(**changes: Any) -> ReplayReport:
+    figures = TeacherFigures(calls=3, replies=3, cached=2, unknown=1, cost_picodollars=2 * 10**12)
+    found = ReplayReport(
+        run_id="r", simulated=True, states=2, calls=1, replies=1, cached=0, recovered=0, refused=0,
+        unknown=0, spent_usd=Decimal("0.5"), reserved_usd=Decimal("0.25"), ceiling_usd=Decimal(1),
+        exhausted_scope="", by_teacher={"careful": figures, "steady": figures},
+        by_day_teacher={
+            DAY: {"careful": {"rows": 3, "cost_picodollars": 5 * 10**11, "ok": 3}},
+            NEXT: {"careful": {"rows": 1, "cost_picodollars": 0, "ok": 1}},
+        },
+        skipped=[], not_bought=[],
+    )  # fmt: skip
+    return msgspec.structs.replace(found, **changes)
+
+
+@pytest.fixture
+def materialised(
+    lake: LakeResource, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[ReplayReport], tuple[dict[str, Any], dict[str, Any], str]]:
+    """Materialise two teachers on two days; return the metadata of runs and days, and why not."""
+
+    def run(found: ReplayReport) -> tuple[dict[str, Any], dict[str, Any], str]:
+        engine = importlib.import_module("composer_pipeline.replay.engine")
+        monkeypatch.setattr(engine, "replay", lambda *_, **__: found)
+        teachers = TeacherSet.load(TEACHERS)
+        two = [t for t in teachers.teachers if t.name in ("careful", "steady")]
+        days: dict[Any, Any] = {}
+
+        def add(metadata: Any, *, asset_key: dg.AssetKey, partition_key: str) -> None:
+            days[asset_key.path[-1], partition_key] = metadata
+
+        context = dg.build_asset_context(partition_key_range=dg.PartitionKeyRange(DAY, NEXT))
+        monkeypatch.setattr(type(context), "add_asset_metadata", lambda _, *a, **k: add(*a, **k))
+        results, why = {}, ""
+        try:
+            asset: Any = build_replay(teachers.model_copy(update={"teachers": two}))
+            resources = {"lake": lake, "teachers": TeachersResource(file=str(TEACHERS))}
+            for result in asset(context, config=ReplayConfig(), **resources):
+                results[result.asset_key.path[-1]] = dict(result.metadata)
+        except dg.Failure as failure:
+            why = str(failure.description)
+        return results, days, why
+
+    return run
+
+
+def test_a_replay_tells_each_day_and_the_run(materialised: Any) -> None:
+    runs, days, why = materialised(report())
+    assert why == ""
+    assert runs["careful"]["run_unknown"] == 1
+    assert runs["careful"]["run_cached"] == 2
+    assert runs["careful"]["run_cost_usd"] == 2.0
+    assert runs["careful"]["run_budget_left_usd"] == 0.25
+    assert days["careful", DAY] == {"dagster/partition_row_count": 3, "cost_usd": 0.5, "ok": 3}
+    assert days["careful", NEXT]["dagster/partition_row_count"] == 1
+    assert days["steady", DAY]["dagster/partition_row_count"] == 0
+
+
+def test_the_rows_of_a_day_are_those_that_were_kept(
+    lake: LakeResource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = {"rows": 9, "kept": 6, "dropped": 3}
+    found = SimpleNamespace(by_day={NEXT: counts}, by_op={})
+    room = importlib.import_module("composer_pipeline.normalize")
+    monkeypatch.setattr(room, "normalize", lambda *_, **__: found)
+    context, told = dg.build_asset_context(partition_key=NEXT), []
+
+    def add(_: Any, metadata: Any, **at: Any) -> None:
+        told.append(metadata)
+
+    monkeypatch.setattr(type(context), "add_asset_metadata", add)
+    monkeypatch.setattr(
+        type(context), "add_asset_metadata", lambda _, data, **at: told.append(data)
+    )
+    preference("normalized_pairs")(context, lake=lake, recipes=RECIPES)
+    assert told == [{"dagster/partition_row_count": 6, **counts}]
+
+
+def test_a_teacher_that_misses_replies_is_not_recorded(materialised: Any) -> None:
+    missing = [{"state_id": "s", "teacher": "careful", "why": "lost"}]
+    runs, days, why = materialised(report(not_bought=missing))
+    assert set(runs) == {"steady"}
+    assert {name for name, _ in days} == {"steady"}
+    assert "careful (1 replies; see not_bought)" in why
+
+
+def test_stopped_teachers_are_named_also_where_nothing_was_bought(materialised: Any) -> None:
+    stopped = TeacherFigures(stopped="no such model", stopped_scope="teacher")
+    missing = [{"state_id": "s", "teacher": name, "why": "x"} for name in ("careful", "steady")]
+    changes = {"replies": 0, "by_teacher": {"careful": stopped, "steady": stopped}}
+    _, _, why = materialised(report(not_bought=missing, **changes))
+    assert "careful (1 replies; no such model)" in why
+    assert "steady (1 replies; no such model)" in why
+
+
+def test_a_run_that_goes_on_is_told_every_ten_seconds() -> None:
+    seen: list[Any] = []
+    context = SimpleNamespace(
+        partition_keys=[DAY], log=SimpleNamespace(info=lambda line: None), log_event=seen.append
+    )
+    tell = _progress(cast(Any, context), ["careful"])
+    moment = TeacherProgress(1, 2, 0, 0, 1, 4, None, None, None, "ok")
+    for elapsed in (9.0, 10.0, 11.0, 19.9, 20.5, 21.0):
+        snapshot = Snapshot(
+            "asking", elapsed, 1, 2, 0, 0, Decimal(0), Decimal(0), Decimal(1), {"careful": moment}
+        )
+        tell(snapshot)
+    assert len(seen) == 2
+
+
+# -- checks, schedules, resources -----------------------------------------------------------
+
+
+def test_what_may_have_been_spent_counts_against_the_ceiling(lake: LakeResource) -> None:
+    (check,) = checks.build_budget_checks([dg.AssetKey(["teacher_replies", "careful"])])
+    teachers = TeachersResource(file=str(TEACHERS))
+
+    def passed() -> bool:
+        return bool(cast(Any, check)(lake=lake, teachers=teachers).passed)
+
+    assert passed()  # no ledger, no ceiling
+    with Ledger(Path(lake.url) / "ledger.db") as ledger:
+        ledger.do(ledger_rules.set_ceiling("global", Decimal(10) / 10**12))
+        call = Call("s", "kimi", "x", DAY, {})
+        sent = ledger.do(ledger_rules.reserve("k", Pico(9), ["global"], call, send=True))
+        ledger.do(ledger_rules.mark_unknown(sent.attempt, "reset"))
+    assert passed()
+    with Ledger(Path(lake.url) / "ledger.db") as ledger:
+        ledger.do(ledger_rules.set_ceiling("global", Decimal(8) / 10**12))
+    assert not passed()
+
+
+def test_every_violation_is_counted_and_five_are_named(lake: LakeResource) -> None:
+    same = [{"role": "assistant", "content": "x"}]
+    rows = [{"pair_id": f"p{n}", "chosen": same, "rejected": same} for n in range(7)]
+    lake.open().write("pairs", rows, day=DAY)
+    result = cast(Any, checks.chosen_differs_from_rejected)(lake=lake)
+    assert not result.passed
+    assert result.metadata["violations"].value == 7
+    assert result.metadata["examples"].value == "p0, p1, p2, p3, p4"
+
+
+def test_the_nightly_harvest_takes_days_that_are_partitions(
+    lake: LakeResource, tmp_path: Path
+) -> None:
+    folder = tmp_path / "sessions"
+
+    def tonight() -> list[Any]:
+        resources = {"lake": lake, "sessions": SessionsResource(path=str(folder))}
+        return list(cast(Any, nightly_harvest(dg.build_schedule_context(resources=resources))))
+
+    for name, day in (("old", "1970-01-01"), ("new", DAY)):
+        script = Script(name, day)
+        script.user("go")
+        script.write(folder)
+    (request,) = tonight()
+    assert request.run_key == f"{DAY}..{DAY}"
+    (folder / "new.jsonl").unlink()
+    (skipped,) = tonight()
+    assert isinstance(skipped, dg.SkipReason)
+
+
+def test_the_nightly_replay_counts_days_in_utc(
+    lake: LakeResource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_session(lake.open(), "s", [(Action("", (ToolCall("Read", {"file_path": "/a"}),)), "x")])
+    tonight = datetime.fromisoformat(f"{DAY}T03:30:00+00:00")
+    context = dg.build_schedule_context(resources={"lake": lake}, scheduled_execution_time=tonight)
+    monkeypatch.setenv("TZ", "America/Los_Angeles")
+    time.tzset()
+    try:
+        (request,) = list(cast(Any, nightly_replay(context)))
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert request.run_key == f"{DAY}..{DAY}"
+
+
+def test_resources_hold_no_password_and_a_users_own_take_their_place(tmp_path: Path) -> None:
+    secret = "postgresql://me:hunter2@db/ledger"  # a URL with a password
+    made = default_resources(Settings(ledger=secret, sessions="~/sessions"))
+    assert cast(TeachersResource, made["teachers"]).ledger == ""
+    assert "hunter2" not in str(made)
+    assert cast(SessionsResource, made["sessions"]).paths() == [Path.home() / "sessions"]
+    kept = default_resources(Settings(ledger="/books.db"))
+    assert cast(TeachersResource, kept["teachers"]).ledger == "/books.db"
+    mine = LakeResource(url=str(tmp_path / "mine"))
+    defs = build_defs(demo_settings(lake=str(tmp_path / "lake")), {"lake": mine})
+    assert (defs.resources or {})["lake"] is mine
+
+
+def test_the_jobs_hold_what_their_names_say(tmp_path: Path) -> None:
+    defs = build_defs(demo_settings(lake=str(tmp_path / "lake")))
+
+    def of(job: str) -> set[str]:
+        keys = defs.resolve_job_def(job).asset_layer.executable_asset_keys
+        return {key.path[0] for key in keys}
+
+    assert of("replay_and_pair") == {"teacher_replies", "preference_pairs", "normalized_pairs"}
+    assert of("publish") == {"published_dataset"}
+    assert of("train") == {"training_dataset", "trained_model", "model_evaluation"}
+
+
+def test_numbers_become_plots_and_columns_have_their_own_words() -> None:
+    assert numbers({"rows": 3, "share": 0.5, "ok": True, "why": "x"}) == {"rows": 3, "share": 0.5}
+    assert usd(1_250_000_000_000) == 1.25
+    described = {column.description for column in column_schema("pairs").columns}
+    assert len(described) == len(column_schema("pairs").columns)
+
+
+def test_what_was_not_measured_says_why(lake: LakeResource) -> None:
+    store: Lake = lake.open()
+    quality = write_statistics(store, days=[DAY]).by_scope[DAY]
+    found = quality_metadata(quality, PreferenceRules())
+    assert found["noise_floor"] == "not measured: no control replies"

@@ -1,0 +1,95 @@
+"""``train`` through the command line: plans that fit or do not, and what is refused at once."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from composer_pipeline.cli import main
+from composer_pipeline.lake import Lake
+from composer_pipeline.testing.training import write_dataset
+from tests.places import ROOT
+
+CONFIG = str(ROOT / "tests" / "fixtures" / "configs" / "smollm2-135m.json")
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("train") / "lake"
+    write_dataset(Lake(folder), rows=4)
+    return folder
+
+
+@pytest.fixture
+def train(lake, tmp_path, capsys):
+    """Run ``train`` with a recipe of these fields; return exit code, output and what was said."""
+
+    def run(*options, **fields) -> tuple[int, str, str]:
+        path = tmp_path / "recipe.yaml"
+        path.write_text(yaml.safe_dump({"name": "door", **fields}))
+        code = 0
+        try:
+            main(["train", "--recipe", str(path), "--lake", str(lake), *map(str, options)])
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+def test_a_plan_that_fits_and_one_that_does_not(train, lake):
+    plan = ("--plan", "--model-config", CONFIG, "--memory-gib")
+    code, out, err = train(*plan, 8, "--json", micro_batch_tokens=2048)
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["rows"] == {"grpo": 4, "sdpo": 4, "dpo": 4, "sft": 4}
+    assert 1 < found["peak_gib"] < found["limit_gib"] == 8
+    assert (found["lengths"], found["where"]) == ("assumed", "--memory-gib")
+    code, out, err = train(*plan, 3, micro_batch_tokens=2048)
+    assert (code, out) == (2, "")
+    assert "--memory-gib has 3.0 GiB: with activation_checkpointing: true" in err
+    assert len(err.strip().splitlines()) == 1
+    assert not (lake / "runs").exists(), "a plan without its model leaves nothing"
+
+
+def adapter(folder: Path) -> str:
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text("{}")
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"model": "./nowhere"}, "model './nowhere': no such folder"),
+        ({"lora": {"targets": ["q_proj", "lm_head"]}}, "lora: targets has lm_head"),
+        ({"learning_rate": float("nan")}, "learning_rate"),
+        ({"learning_rate": float("inf")}, "learning_rate"),
+        ({"trainer": "verl"}, "trainer"),
+        ({"steps": 2, "epochs": 1}, "steps and epochs both say how long the run is"),
+        ({"start_from": "./gone"}, "start_from './gone': no such folder"),
+        ({"channels": {"sdpo": {"teacher": "student"}}}, "channels.sdpo.teacher"),
+    ],
+    ids=lambda value: None if isinstance(value, str) else "-".join(value),
+)
+def test_what_is_refused_before_anything_starts(train, lake, fields, said):
+    code, out, err = train(**fields)
+    assert (code, out) == (2, ""), err
+    assert said in err
+    assert len(err.strip().splitlines()) == 1
+    assert not (lake / "runs").exists()
+
+
+def test_an_adapter_is_no_model(train, tmp_path):
+    code, _, err = train(model=adapter(tmp_path / "adapter"))
+    assert code == 2
+    assert "is an adapter; give the model it was trained on as model" in err
+
+
+def test_options_of_a_plan_without_plan(train):
+    for option in (("--probe",), ("--memory-gib", 3), ("--model-config", CONFIG)):
+        code, _, err = train(*option)
+        assert code == 2
+        assert "belong to --plan" in err

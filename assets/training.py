@@ -7,7 +7,7 @@ command ``python -m trainers.<name>``, run through Dagster Pipes; it needs no Da
 import dagster as dg
 from pydantic import Field
 
-from assets.metadata import OWNERS, numbers
+from assets.metadata import OWNERS, numbers, run_dir_of
 from assets.resources import LakeResource, RecipesResource
 from composer_pipeline.figures import lines, markdown_image
 
@@ -86,15 +86,9 @@ class EvaluateConfig(dg.Config):
     kinds={"pytorch", "python"},
     owners=OWNERS,
     deps=[trained_model],
-    check_specs=[
-        dg.AssetCheckSpec(
-            "not_worse_than_base", asset="model_evaluation", blocking=True,
-            description="On easy and recovery states the model is not surely worse than its base.",
-        )
-    ],
     pool="gpu",
     code_version="2",
-)  # fmt: skip
+)
 def model_evaluation(
     context: dg.AssetExecutionContext, config: EvaluateConfig, lake: LakeResource
 ) -> dg.MaterializeResult[None]:
@@ -108,9 +102,9 @@ def model_evaluation(
         max_new_tokens=config.max_new_tokens or None,
     )
     drawn = pictures(result.cells, TRAINED)
-    worse, unknown = "; ".join(result.worse), "; ".join(result.unknown)
     return dg.MaterializeResult(
         metadata={
+            "run_dir": dg.MetadataValue.path(str(result.run_dir)),
             "report": dg.MetadataValue.path(str(result.folder / "report.md")),
             "actions": dg.MetadataValue.md(markdown_image(drawn["actions.svg"], "matches")),
             "differences": dg.MetadataValue.md(
@@ -122,22 +116,12 @@ def model_evaluation(
             "split": result.split,
             **numbers(result.metrics),
         },
-        check_results=[
-            dg.AssetCheckResult(
-                check_name="not_worse_than_base",
-                passed=not result.worse,
-                description=(f"Worse on {worse}." if worse else "")
-                + (f"Not known on {unknown}." if unknown else "")
-                or "Not surely worse.",
-                metadata={"worse": len(result.worse), "not_known": len(result.unknown)},
-            )
-        ],
     )
 
 
 def _trained_run(context: dg.AssetExecutionContext) -> str:
     """The run folder that ``trained_model`` last reported: evaluate that, not a new guess."""
-    event = context.instance.get_latest_materialization_event(dg.AssetKey("trained_model"))
-    if event is None or event.asset_materialization is None:
+    run_dir = run_dir_of(context.instance, "trained_model")
+    if run_dir is None:
         raise dg.Failure("trained_model has not been materialised yet.", allow_retries=False)
-    return str(event.asset_materialization.metadata["run_dir"].value)
+    return run_dir

@@ -14,6 +14,7 @@ from composer_pipeline.evaluation.results import StateResult, read_results, writ
 from composer_pipeline.evaluation.states import (
     KINDS,
     EvaluationState,
+    Kind,
     check_disjoint,
     content_hash,
     read_states,
@@ -33,6 +34,7 @@ __all__ = [
     "TRAINED",
     "Arm",
     "EvaluationState",
+    "Kind",
     "StateResult",
     "check_disjoint",
     "content_hash",

@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 
 .PHONY: help demo test coverage dev lint types house ui-test chaos clean bench bench-traces bench-redaction bench-ledger \
   bench-replay bench-replay-cost bench-preferences bench-normalize bench-windows \
-  bench-training-rows same-tables
+  bench-training-rows same-tables compare docs
 
 help: ## what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -90,6 +90,12 @@ bench-windows: $(STAMP) ## files that windows lose, and rows a second, beside cu
 
 bench-training-rows: $(STAMP) ## memory of a replica's training rows beside Python lists (writes 3 GB, then removes it)
 	$(BIN)/python benchmarks/training_rows.py $(BENCH_ARGS)
+
+compare: $(STAMP) ## the same work with other tools: docs/comparison.md from the recorded results
+	$(BIN)/python benchmarks/compare.py
+
+docs: $(STAMP) ## the documents as a site, below build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 clean: ## what the demo and the benchmarks wrote
 	rm -rf lake-demo .dagster build dist

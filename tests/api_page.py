@@ -13,7 +13,7 @@ HEAD = """# The Python API
 when it is first used. A stage is `stage(lake, …, *, days=None, progress=None) -> Report`:
 `days` where its tables have days (`None` is every day, an empty list none), `progress` is called
 as (label, done, total), and `Report.to_dict()` is plain JSON. `help(name)` says the rest.
-Runnable: the four files of [examples](../examples).
+Runnable: the four files of `examples/`.
 
 This page is written from the code: `python -m tests.api_page > docs/api.md`.
 

@@ -1,11 +1,19 @@
 """Writes docs/recipes.md from the models: ``python -m tests.recipe_page > docs/recipes.md``."""
 
+import json
 import sys
-from typing import Any, get_args
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from composer_pipeline.training.recipe import TrainingRecipe
+
+WORDS = {
+    str: "text", int: "whole number", float: "number", bool: "`true` or `false`", NoneType: "`null`"
+}  # fmt: skip
+SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<", "min_length": "length ≥"}
 
 HEAD = """# Training recipes
 
@@ -22,26 +30,53 @@ This page is written from the code: `python -m tests.recipe_page > docs/recipes.
 def section(title: str, model: type[BaseModel], prefix: str = "") -> str:
     """Return the table of a model's fields, then those of the models inside."""
     about = " ".join((model.__doc__ or "").split()).replace("``", "`").replace(":attr:", "")
-    text = f"\n## {title}\n\n{about}\n\n| field | type | default | meaning |\n|---|---|---|---|\n"
+    text, rows = f"\n## {title}\n\n{about}\n", ""
     inside = []
     for name, field in model.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             inside.append((name, field.annotation))
             continue
-        bounds = ", ".join(str(limit) for limit in field.metadata)
-        kind = _type(field.annotation) + (f" ({bounds})" if bounds else "")
-        default = "required" if field.is_required() else f"`{field.default!r}`"
-        text += f"| `{prefix}{name}` | {kind} | {default} | {field.description or 'see above'} |\n"
+        bounds = ", ".join(_bound(limit) for limit in field.metadata)
+        kind = _type(field.annotation) + (f", {bounds}" if bounds else "")
+        default = "required" if field.is_required() else f"`{_yaml(field.default)}`"
+        rows += f"| `{prefix}{name}` | {kind} | {default} | {' '.join(_said(name, field))} |\n"
+    if rows:
+        text += "\n| field | type | default | meaning |\n|---|---|---|---|\n" + rows
     for name, child in inside:
         text += section(f"`{prefix}{name}`", child, f"{prefix}{name}.")
     return text
 
 
+def _said(name: str, field: FieldInfo) -> list[str]:
+    """Return the words of a field's description.
+
+    Raises:
+        ValueError: it has none.
+    """
+    if not field.description:
+        raise ValueError(f"recipe field {name} is not described")
+    return field.description.replace("|", "\\|").split()
+
+
 def _type(annotation: Any) -> str:
-    if isinstance(annotation, type) and not get_args(annotation):
-        return annotation.__name__
-    text = str(annotation).replace("typing.", "").replace("NoneType", "None")
-    return text.replace("|", "or")
+    """Return a type in the words of a YAML file."""
+    if get_origin(annotation) is Literal:
+        return ", ".join(f"`{value}`" for value in get_args(annotation))
+    if get_origin(annotation) is tuple:
+        return f"list of {_type(get_args(annotation)[0])}"
+    if get_args(annotation):
+        return " or ".join(map(_type, get_args(annotation)))
+    return WORDS[annotation]
+
+
+def _bound(limit: Any) -> str:
+    (name, value), *_ = ((n, v) for n in SIGNS if (v := getattr(limit, n, None)) is not None)
+    return f"{SIGNS[name]} {value}"
+
+
+def _yaml(value: Any) -> str:
+    plain = list(value) if isinstance(value, tuple) else value
+    return json.dumps(plain).replace('"', "") if plain != "" else '""'
 
 
 def page() -> str:

@@ -43,3 +43,26 @@ def test_paths_in_the_documents_exist(page: Path) -> None:
         and not (LIBRARY / name).exists()
     ]
     assert gone == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_targets_in_the_documents_exist(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+    named = set(
+        re.findall(r"(?<![\w-])make ([a-z]+(?:-[a-z]+)*)(?=[`\s])", _code(page.read_text()))
+    )
+    assert named - targets == set()
+
+
+def test_every_measured_figure_names_what_prints_it() -> None:
+    rows = re.findall(r"^\| (.+?) \| `(.+?)` \| .+ \|$", ARCHITECTURE.split("## Measured")[1], re.M)
+    assert len(rows) > 10
+    for what, command in rows:
+        target = re.fullmatch(r"make ([a-z-]+)", command)
+        found = f"\n{target[1]}:" in (ROOT / "Makefile").read_text() if target else None
+        assert found or (ROOT / command).is_file(), f"{what}: {command}"
+
+
+def _code(text: str) -> str:
+    """Return what stands between backticks: sentences may say "make it"."""
+    return "\n".join(re.findall(r"```.*?```|`[^`\n]+`", text, re.S))

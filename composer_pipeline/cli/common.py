@@ -14,8 +14,10 @@ from cyclopts import App, Parameter
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from composer_pipeline import __version__
+from composer_pipeline.cli.views.report import readable
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake import Lake
 from composer_pipeline.reports import Progress
@@ -49,12 +51,7 @@ def show(report: Mapping[str, Any], as_json: bool, title: str) -> None:
     for key, value in report.items():
         if key.startswith("by_day"):
             continue
-        text = (
-            json.dumps(value, ensure_ascii=False, default=str)
-            if isinstance(value, dict | list | tuple)
-            else str(value)
-        )
-        table.add_row(key, text)
+        table.add_row(key, Text(readable(value, key)))  # brackets of a path are no markup
     Console().print(table)
 
 

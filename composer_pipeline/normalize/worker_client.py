@@ -5,6 +5,7 @@ is asked (``normalize.stage``).
 """
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,10 @@ from composer_pipeline.normalize.operators import Settings, Step
 from composer_pipeline.normalize.worker import Reply, Request
 
 WORKER = "composer_pipeline.normalize.worker"
+
+_SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIALS")
+#: A URL with a user and a password, as COMPOSER_LEDGER or a proxy may be.
+_LOGIN = re.compile(r"://[^/@\s]+:[^/@\s]+@")
 
 
 class Worker:
@@ -138,8 +143,7 @@ class Worker:
 
 def worker_env() -> dict[str, str]:
     """Ours without credentials, and with installing switched off for pip and uv."""
-    secret = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIALS")
-    env = {name: value for name, value in os.environ.items() if not name.endswith(secret)}
+    env = {n: v for n, v in os.environ.items() if not (n.endswith(_SECRET) or _LOGIN.search(v))}
     env |= {"UV_OFFLINE": "1", "PIP_NO_INDEX": "1", "HF_HUB_OFFLINE": "1"}
     # glibc: keep what arrays of a day's texts were in for the next ones, instead of giving it
     # back to the system and faulting it in again; an eighth of the CPU on 100,000 pairs.

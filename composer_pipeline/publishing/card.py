@@ -260,9 +260,8 @@ def _counts(pairs: list[pa.Table]) -> str:
 
 
 def _type(kind: pa.DataType) -> str:
-    names = {"list<element: extension<arrow.json>>": "list of JSON"}
     text = str(kind)
-    return "list of JSON" if "arrow.json" in text else names.get(text, text.replace("|", "\\|"))
+    return "list of JSON" if "arrow.json" in text else text
 
 
 def _table(head: list[str], rows: list[list[Any]]) -> str:

@@ -18,7 +18,9 @@ DEFAULT_ROUNDS = 4
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
 
 def _is_head(target: str) -> bool:
@@ -29,8 +31,11 @@ class Lora(_Model):
     """A LoRA adapter. ``r: 0`` trains every parameter."""
 
     r: int = Field(8, ge=0)
+    """Rank of the adapter; 0 trains every parameter of the model."""
     alpha: int = Field(16, ge=1)
+    """The adapter's product is scaled by alpha / r."""
     targets: tuple[str, ...] | Literal["all-linear"] = ("q_proj", "v_proj")
+    """Linear maps with an adapter, by the end of their names; `all-linear`: all but the head."""
 
     @model_validator(mode="after")
     def _no_head(self) -> "Lora":
@@ -54,10 +59,15 @@ class Grpo(_Model):
     """
 
     weight: float = Field(1.0, ge=0)
+    """Factor of this term in the loss; 0 turns it off."""
     source: Literal["recorded", "sampled", "mixed"] = "recorded"
-    group_size: int = Field(4, ge=2, description="answers that the model samples to a state")
+    """Whose answers: `recorded`, `sampled` from the model, or `mixed`: both in one group."""
+    group_size: int = Field(4, ge=2)
+    """Answers that the model samples to a state; unused with `recorded`."""
     groups_per_step: int = Field(1, ge=1)
-    off_policy_threshold: float | None = Field(0.5, gt=0, description="nats a token; null: none")
+    """States that one optimizer step of one replica takes."""
+    off_policy_threshold: float | None = Field(0.5, gt=0)
+    """Nats a token below the base model at which a bad answer is left alone; null: never."""
 
     @property
     def recorded(self) -> bool:
@@ -74,23 +84,30 @@ class Taid(_Model):
     """The schedule of TAID's target between student (0) and teacher (1); upstream's names."""
 
     t_start: float = Field(0.4, ge=0, le=1)
+    """Share of the teacher in the target at the first step."""
     t_end: float = Field(1.0, ge=0, le=1)
+    """Its share at the last step."""
     alpha: float = Field(5e-4, ge=0)
+    """How fast the share grows beyond the straight line when the loss falls."""
     beta: float = Field(0.99, ge=0, lt=1)
+    """Decay of the running mean of the loss's relative change, a step."""
 
 
 class Eopd(_Model):
     """Entropy-aware distillation: threshold in nats, weight and support of its forward term."""
 
     tau: float = Field(0.8, ge=0)
+    """Nats of the teacher's entropy above which the forward term is added."""
     alpha: float = Field(1.0, ge=0)
+    """Weight of the forward term."""
     top_k: int = Field(16, ge=1)
+    """Entries of the teacher's vocabulary in the forward term."""
 
 
 class Sdpo(_Model):
     """Self-distillation at error turns; the teacher also sees the hint.
 
-    ``weight`` is α of the composer loss. ``hint_gain`` keeps a row only where the hint helps:
+    ``hint_gain`` keeps a row only where the hint helps:
     under the base model it must raise log p(consensus or recovery) − log p(failed action).
     ``teacher: frozen`` is the model before training, ``ema`` follows the student by
     ``ema_rate`` a step, ``live`` is the student itself (known to be unstable).
@@ -100,16 +117,25 @@ class Sdpo(_Model):
     """
 
     weight: float = Field(1.0, ge=0)
+    """α of the composer loss; 0 turns the term off."""
     rows_per_step: int = Field(1, ge=1)
+    """Error turns that one optimizer step of one replica takes."""
     hint_gain: bool = True
+    """Keep only rows whose hint helps the base model; false keeps all."""
     teacher: Literal["frozen", "ema", "live"] = "frozen"
+    """Who reads the hint: `frozen`, `ema` or `live`."""
     ema_rate: float = Field(0.02, gt=0, le=1)
+    """How far `ema` moves to the student in a step: 1 is the student itself."""
     divergence: Literal["jsd", "taid", "eopd"] = "jsd"
+    """From student to teacher: `jsd`, `taid` or `eopd`."""
     jsd_beta: float = Field(0.5, ge=0, le=1)
+    """0: KL(teacher, student); 1: KL(student, teacher); between: of both to their mixture."""
     temperature: float = Field(1.0, gt=0)
+    """Divides the logits of both sides; read by `jsd` alone."""
     taid: Taid = Taid()
     eopd: Eopd = Eopd()
     importance_clip: float | None = Field(None, gt=0)
+    """Upper limit of p / p_base, by which a token's term is multiplied; null: no factor."""
 
 
 class Dpo(_Model):
@@ -119,15 +145,20 @@ class Dpo(_Model):
     """
 
     weight: float = Field(1.0, ge=0)
+    """β of the composer loss; 0 turns the term off."""
     beta: float = Field(0.1, gt=0)
+    """DPO's own: how much a nat of margin counts; higher stays closer to the base model."""
     pairs_per_step: int = Field(2, ge=1)
+    """Pairs that one optimizer step of one replica takes."""
 
 
 class Sft(_Model):
     """Likelihood of the consensus of every group: keeps DPO from unlearning what it prefers."""
 
     weight: float = Field(0.2, ge=0)
+    """Factor of this term in the loss; 0 turns it off."""
     rows_per_step: int = Field(2, ge=1)
+    """Demonstrations that one optimizer step of one replica takes."""
 
 
 class Channels(_Model):
@@ -164,6 +195,9 @@ class Channels(_Model):
 class Data(_Model):
     """How rows become token windows.
 
+    Where a model's chat template takes one call a message, parallel calls of the prompt become
+    calls one after another, and of an action with several calls the first is kept.
+
     ``max_tools_tokens`` bounds the tool schemas inside the prompt (never more than an eighth
     of it): beyond it they are shortened, then limited to their names; 0 offers none.
     ``drop_lost_files`` leaves out rows whose action names a file that the prompt showed and the
@@ -171,30 +205,39 @@ class Data(_Model):
     """
 
     max_prompt_tokens: int = Field(1024, ge=64)
+    """Tokens of a prompt; a longer one is cut as docs/architecture.md says."""
     max_completion_tokens: int = Field(256, ge=8)
+    """Tokens of an action; a row with a longer one is dropped."""
     max_tools_tokens: int = Field(512, ge=0)
+    """Tokens of the tool schemas inside the prompt; 0 offers no tools."""
     max_dropped_share: float = Field(0.5, ge=0, le=1)
+    """Share of a channel's rows whose loss is still accepted; more ends the run."""
     drop_lost_files: bool = True
+    """Leave out rows whose action names a file that only the whole prompt showed."""
 
 
 class DiLoCo(_Model):
     """Replicas that train alone for ``inner_steps`` and then agree on an outer step."""
 
     replicas: int = Field(2, ge=1)
-    rounds: int | None = Field(
-        None, ge=1, description="4 where neither `steps` nor `epochs` of the recipe is given"
-    )
-    inner_steps: int = Field(10, ge=1, description="optimizer steps of a replica in a round")
-    outer_lr: float | None = Field(
-        None, gt=0, description="1 for one replica or below 20 rounds, else 0.7"
-    )
-    outer_momentum: float | None = Field(
-        None, ge=0, lt=1, description="0 for one replica or below 20 rounds, else 0.9"
-    )
+    """Processes that train side by side, each on a device of its own where there are any."""
+    rounds: int | None = Field(None, ge=1)
+    """How often they agree; 4 where neither `steps` nor `epochs` of the recipe is given."""
+    inner_steps: int = Field(10, ge=1)
+    """Optimizer steps of a replica in a round; a killed run goes on at its last round."""
+    outer_lr: float | None = Field(None, gt=0)
+    """Step along the mean change of a round; null: 1 for one replica or below 20 rounds, else
+    0.7."""
+    outer_momentum: float | None = Field(None, ge=0, lt=1)
+    """Nesterov momentum of that step; null: 0 for one replica or below 20 rounds, else 0.9."""
     min_quorum: int = Field(1, ge=1)
+    """Replicas without which a round is not committed."""
     join_timeout_s: float = Field(300.0, gt=0)
+    """Seconds that replicas wait for each other when they join; then the present ones go on."""
     grace_s: float = Field(300.0, gt=0)
+    """Seconds that a round waits for the others after its first contribution."""
     max_restarts: int = Field(2, ge=0)
+    """How often each replica is started again after a crash."""
 
     @model_validator(mode="after")
     def _quorum_is_reachable(self) -> "DiLoCo":
@@ -212,49 +255,57 @@ class TrainingRecipe(_Model):
     """
 
     name: str = Field(min_length=1)
+    """Begins the run folder's name."""
     trainer: str = "trl"
+    """Which back end trains: an entry point in `composer_pipeline.trainers`."""
     model: str = "smollm2-135m"
-    start_from: str = Field(
-        "", description="an earlier adapter to go on from: run folder, adapter folder or Hub id"
-    )
-    report_to: tuple[Literal["tensorboard", "wandb", "trackio", "mlflow"], ...] = Field(
-        (), description="where transformers reports each step besides metrics.jsonl"
-    )
+    """`smollm2-135m` (comes with a package, no network), a model's folder, or a Hub id."""
+    start_from: str = ""
+    """An earlier adapter to go on from: run folder, adapter folder or Hub id."""
+    report_to: tuple[Literal["tensorboard", "wandb", "trackio", "mlflow"], ...] = ()
+    """Where transformers reports each step besides metrics.jsonl."""
     lora: Lora = Lora()
     channels: Channels = Channels()
     data: Data = Data()
     diloco: DiLoCo = DiLoCo()
-    steps: int | None = Field(None, ge=1, description="optimizer steps of each replica")
-    epochs: float | None = Field(None, gt=0, description="passes over the largest channel")
+    steps: int | None = Field(None, ge=1)
+    """Optimizer steps of each replica, rounded up to whole rounds."""
+    epochs: float | None = Field(None, gt=0)
+    """Passes over the largest channel, rounded up to whole rounds."""
     learning_rate: float = Field(1e-4, gt=0)
+    """Of the optimizer, after the warm-up."""
     optimizer: Literal["adamw_torch", "adamw_torch_fused", "adafactor", "sgd"] = "adamw_torch"
+    """By its name in transformers; its moments are not kept over a restart."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """Of the learning rate, over all steps of the run."""
     warmup_steps: int = Field(0, ge=0)
+    """Optimizer steps in which the learning rate rises from 0."""
     weight_decay: float = Field(0.0, ge=0)
+    """Pull of the trained parameters to 0 (decoupled in AdamW)."""
     max_grad_norm: float = Field(1.0, gt=0)
-    dtype: Literal["fp32", "bf16"] = Field(
-        "fp32", description="bf16: weights in bf16 with adapters in fp32; autocast without LoRA"
-    )
+    """A longer gradient is scaled down to this norm."""
+    dtype: Literal["fp32", "bf16"] = "fp32"
+    """`bf16`: weights in bf16 with adapters in fp32; autocast without LoRA."""
     activation_checkpointing: bool = False
+    """Compute activations again in the backward: less memory, more time."""
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
-    micro_batch_tokens: int = Field(
-        4096, ge=64, description="tokens, padding included, of one forward of any channel"
-    )
+    """Implementation in transformers; `flash_attention_2` needs its package and a GPU."""
+    micro_batch_tokens: int = Field(4096, ge=64)
+    """Tokens, padding included, of one forward of any channel: memory, not mathematics."""
     seed: int = Field(0, ge=0)
-    threads: int = Field(1, ge=0, description="CPU threads of a replica; 0 leaves it to torch")
-    norms_every: int = Field(
-        10, ge=1, description="steps between measurements of each channel's own gradient"
-    )
-    max_bad_steps: int = Field(
-        3, ge=1, description="consecutive steps with a non-finite loss or gradient"
-    )
-    eval_every: int | None = Field(
-        None, ge=1, description="rounds between looks at held-out rows (and after the last)"
-    )
-    eval_rows: int = Field(64, ge=1, description="held-out rows of each channel, at most")
-    keep_best: bool = Field(
-        False, description="the checkpoint is that of the round with the lowest held-out loss"
-    )
+    """Of the order of rows, the adapter's beginning and sampled answers."""
+    threads: int = Field(1, ge=0)
+    """CPU threads of a replica; 0 leaves it to torch."""
+    norms_every: int = Field(10, ge=1)
+    """Steps between measurements of each channel's own gradient."""
+    max_bad_steps: int = Field(3, ge=1)
+    """Consecutive steps with a non-finite loss or gradient that end the run."""
+    eval_every: int | None = Field(None, ge=1)
+    """Rounds between looks at held-out rows (and after the last); null: none."""
+    eval_rows: int = Field(64, ge=1)
+    """Held-out rows of each channel, at most."""
+    keep_best: bool = False
+    """The checkpoint is that of the round with the lowest held-out loss."""
 
     @model_validator(mode="after")
     def _one_length(self) -> "TrainingRecipe":

@@ -35,7 +35,7 @@ from composer_pipeline.training.runs.identity import fingerprint
 from composer_pipeline.training.trainer import Merger, Trainer
 
 RECIPE, DATA, METRICS, RESULT = "recipe.yaml", "data", "metrics.jsonl", "composer.json"
-CHECKPOINT, MERGED = "checkpoint", "merged"
+CHECKPOINT, MERGED, HELD_OUT = "checkpoint", "merged", "held-out"
 #: The numbers of a channel that say whether it gets anywhere, at the first and last round.
 PROGRESS: dict[str, tuple[str, ...]] = {
     "grpo": ("grpo_best_gain", "grpo_worst_gain"),
@@ -262,7 +262,7 @@ def summarise(
 
     ``<key>_first`` and ``<key>_last`` are means over the steps of all replicas in that round,
     since a single step has few rows; ``<channel>_active`` is a sum over the whole run (tokens,
-    for DPO pairs). Every one depends on the model.
+    for DPO pairs). Every one depends on the model. ``seconds`` are those since the last start.
     """
     steps = read_steps(run_dir)
     inner = recipe.diloco.inner_steps

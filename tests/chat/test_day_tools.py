@@ -57,6 +57,7 @@ export interface Option {
   text: string;
   child?: Option;
 }
+export type ModeInput = "fast" | "slow";
 export interface McpInput {
   [k: string]: unknown;
 }
@@ -220,11 +221,38 @@ def test_declarations_become_schemas() -> None:
         ("export interface AInput {\n  a: Missing;\n}", 2),
         ("export interface AInput {\n\n  a: string", 3),
         ("export interface AInput { a: string } #", 1),
+        (
+            "export interface BInput { b: string }\ninterface AInput extends BInput { a: 1 }",
+            2,
+        ),
     ],
 )
 def test_other_typescript_is_refused_with_its_line(source: str, line: int) -> None:
     with pytest.raises(TypeScriptError, match=f"line {line}"):
         read_declarations(source)
+
+
+def test_the_rest_of_a_tuple_is_of_its_items() -> None:
+    found = read_declarations("export interface AInput { a: [string, ...number[]] }")
+    items = found["AInput"]["properties"]["a"]["items"]
+    assert items == {"anyOf": [{"type": "string"}, {"type": "number"}]}
+
+
+def test_no_schema_is_fetched_to_check_an_argument(monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched: list[Any] = []
+    monkeypatch.setattr("urllib.request.urlopen", lambda *asked, **_: fetched.append(asked))
+    schema = {"type": "object", "properties": {"a": {"$ref": "http://127.0.0.1:9/schema.json"}}}
+    tool = {"type": "function", "function": {"name": "Probe", "parameters": schema}}
+    assert ArgumentCheck([tool]).problem(ToolCall("Probe", {"a": 1})) == ""
+    assert fetched == []
+
+
+def test_an_edit_needs_its_new_text() -> None:
+    check = ArgumentCheck(tool_schemas(["MultiEdit"]).tools)
+    edit = {"file_path": "/f", "old_string": "a"}
+    assert check.problem(ToolCall("Edit", edit)) == "Edit without new_string"
+    several = {"file_path": "/f", "edits": [{"old_string": "a"}]}
+    assert check.problem(ToolCall("MultiEdit", several)) == "MultiEdit: edits.0 without new_string"
 
 
 def test_an_installation_is_imported_and_offered(

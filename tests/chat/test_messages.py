@@ -100,6 +100,21 @@ def test_error_has_a_stable_prefix() -> None:
     assert flags == {"tool_error": 1}
 
 
+def test_only_a_true_flag_marks_an_error() -> None:
+    block = result("t1", "fine")
+    messages, flags = chat(agent(call("t1")), user({**block, "is_error": "false"}))
+    assert messages[1]["content"] == "fine"
+    assert flags == {}
+
+
+def test_converting_leaves_the_stored_messages_alone() -> None:
+    state = state_of([user(text("a")), user(text("b")), agent(text("c")), agent(text("d"))])
+    before = json.dumps(state.messages)
+    first = to_chat(state)
+    assert to_chat(state) == first
+    assert json.dumps(state.messages) == before
+
+
 def test_images_leave_numbered_placeholders() -> None:
     picture = {"type": "image", "source": {"data": "AAAA"}}
     messages, flags = chat(
@@ -133,7 +148,10 @@ def test_same_role_turns_merge() -> None:
 def test_thinking_is_never_sent() -> None:
     messages, flags = chat(
         user(text("go")),
-        agent({"type": "thinking", "thinking": "hidden plan", "signature": "s"}),
+        agent(
+            {"type": "thinking", "thinking": "hidden plan", "signature": "s"},
+            {"type": "redacted_thinking", "data": "aGlkZGVu"},
+        ),
         user(text("more")),
     )
     assert messages == [{"role": "user", "content": "go\n\nmore"}]
@@ -158,6 +176,10 @@ def test_names_fit_and_come_back() -> None:
     assert conversion.messages[1]["tool_calls"][0]["function"]["name"] == short
     reply = {"tool_calls": [{"id": "x", "function": {"name": short, "arguments": "{}"}}]}
     assert parse_reply_message(reply, conversion.tool_names).tool_calls[0].name == long
+    tool = {"type": "function", "function": {"name": long, "parameters": {}}}
+    unused = to_chat(state_of([user(text("go"))]), tools=[tool])
+    assert unused.tools[0]["function"]["name"] == short
+    assert parse_reply_message(reply, unused.tool_names).tool_calls[0].name == long
 
 
 def test_arguments_keep_their_order() -> None:

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from composer_pipeline.actions import Action, ToolCall
+from composer_pipeline.chat.installed_tools import InstalledTools
 from composer_pipeline.chat.tool_registry import CORE, REGISTRY
 from composer_pipeline.chat.tool_schemas import infer, tool_schemas
 from composer_pipeline.chat.tools import session_tools
@@ -60,6 +61,8 @@ def test_inference_takes_keys_and_types_but_no_value() -> None:
     }
     assert schema["required"] == ["deep", "n", "q"]
     assert "required" not in infer(uses[:4])["parameters"]
+    mixed = infer([{"a": "x", "b": None}, {"a": ["x"], "b": None}])["parameters"]["properties"]
+    assert mixed == {"a": {}, "b": {"type": "null"}}
     assert "secret" not in json.dumps(schema)
 
 
@@ -74,6 +77,18 @@ def test_session_has_one_toolset() -> None:
     assert {"mcp__db__query", "WebFetch"} <= set(names(chosen["s"].tools))
     assert chosen["s"].source == "registry@1+inferred:1"
     assert names(chosen["other"].tools) == sorted(CORE)
+
+
+def test_an_upgrade_on_the_way_changes_no_tools() -> None:
+    def parameters(key: str) -> dict[str, Any]:
+        return {"Read": {"type": "object", "properties": {key: {"type": "string"}}}}
+
+    sets = [InstalledTools("2.1.1", parameters("old")), InstalledTools("2.1.9", parameters("new"))]
+    states = [
+        made_state(session_id="s", turn=n, version=v) for n, v in enumerate(("2.1.1", "2.1.9"))
+    ]
+    chosen = session_tools(states, sets)["s"]
+    assert chosen.source == "installed@2.1.1:1+registry@1"
 
 
 def test_the_first_recorded_tools_of_a_session_are_offered_to_all_of_it() -> None:

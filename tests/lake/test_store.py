@@ -1,5 +1,6 @@
 """The lake on a folder and in memory: atomic, deterministic, strict about its schema."""
 
+import json
 import os
 import signal
 import subprocess
@@ -55,6 +56,73 @@ def test_round_trip_keeps_json_columns_as_they_were(lake: Lake) -> None:
     assert rows[0]["tools"] == []
     assert rows[0]["tier"] is None
     assert rows[0]["day"] == DAY
+
+
+def test_messages_that_are_json_already_stay_what_they_are(lake: Lake) -> None:
+    row = pair("p1")
+    lake.write("pairs", [{**row, "prompt": [json.dumps(m) for m in row["prompt"]]}], day=DAY)
+    assert lake.rows("pairs")[0]["prompt"] == row["prompt"]
+
+
+def test_rows_one_by_one_are_the_rows_of_the_table(lake: Lake) -> None:
+    for day in (DAY, "2026-11-17"):
+        lake.write("pairs", [pair(f"{day}{n}") for n in range(3)], day=day)
+    assert list(lake.iter_rows("pairs")) == lake.rows("pairs")
+    narrow = list(lake.iter_rows("pairs", columns=["pair_id"], day=DAY))
+    assert narrow == [{"pair_id": f"{DAY}{n}", "day": DAY} for n in range(3)]
+
+
+def test_a_partition_in_pieces_is_whole(lake: Lake) -> None:
+    table = table_from_rows(TABLES["pairs"], [pair(f"p{n}") for n in range(40)])
+    writer = lake.writer("pairs", day=DAY)
+    for piece in (table.slice(0, 30), table.slice(0, 0), table.slice(30)):
+        writer.write(piece)
+    assert lake.partitions("pairs") == []
+    writer.commit()
+    assert writer.rows == 40
+    assert [row["pair_id"] for row in lake.rows("pairs")] == [f"p{n}" for n in range(40)]
+    empty = lake.writer("dataset_hints", split="train")
+    empty.write(table_from_rows(TABLES["dataset_hints"], []))
+    empty.commit()
+    with lake.open("dataset_hints/split=train/part.parquet") as file:
+        assert pq.ParquetFile(file).num_row_groups == 0
+
+
+def test_partitions_are_sorted_however_they_are_listed(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for day in (DAY, "2026-11-17", "2026-11-18"):
+        lake.write("pairs", [pair(day)], day=day)
+    listed = lake.fs.glob
+    monkeypatch.setattr(lake.fs, "glob", lambda path: list(reversed(listed(path))))
+    assert [row["pair_id"] for row in lake.rows("pairs")] == [DAY, "2026-11-17", "2026-11-18"]
+
+
+def test_a_folder_below_home_and_one_with_an_apostrophe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "o'brien"
+    monkeypatch.setenv("HOME", str(home))
+    lake = Lake("~/lake")
+    lake.write("pairs", [pair("p1")], day=DAY)
+    assert (home / "lake" / "pairs").is_dir()
+    assert lake.query("SELECT pair_id FROM pairs") == [("p1",)]
+    source = lake.sql_source("pairs", day=DAY)
+    assert lake.query(f"SELECT pair_id FROM {source}") == [("p1",)]
+
+
+def test_a_table_made_elsewhere_gets_the_descriptions(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    lake.write(
+        "drops",
+        table_from_rows(TABLES["drops"], [])
+        .replace_schema_metadata(None)
+        .cast(pa.schema([f.remove_metadata() for f in TABLES["drops"].schema])),
+        stage="s",
+        day=DAY,
+    )
+    schema = pq.read_schema(lake.path("drops", stage="s", day=DAY))
+    assert all(field.metadata[b"description"] for field in schema)
 
 
 def test_a_partition_is_replaced_not_appended(lake: Lake) -> None:
@@ -148,10 +216,11 @@ def test_an_empty_partition_has_columns_and_no_row_group(tmp_path: Path) -> None
 
 def test_an_older_file_reads_with_nulls_for_new_columns(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
-    lake.write("drops", [drop("a")], stage="s", day=DAY)
+    lake.write("drops", [drop("a"), drop("b")], stage="s", day=DAY)
     path = lake.path("drops", stage="s", day=DAY)
     pq.write_table(pq.read_table(path, partitioning=None).drop_columns(["bound"]), path)
-    assert lake.rows("drops")[0]["bound"] is None
+    assert [row["bound"] for row in lake.rows("drops")] == [None, None]
+    assert [row["bound"] for row in lake.iter_rows("drops")] == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -163,6 +232,7 @@ def test_an_older_file_reads_with_nulls_for_new_columns(tmp_path: Path) -> None:
         ("pairs", [{"pair_id": "p", "colour": "red"}], {"day": DAY}, "no column 'colour'"),
         ("pairs", pa.table({"pair_id": ["p"]}), {"day": DAY}, "differ from its schema"),
         ("pairs", [], {"day": "../x"}, "cannot be a partition value"),
+        ("pairs", [], {"day": ".."}, "cannot be a partition value"),
         ("pairs", [], {"day": ""}, "cannot be a partition value"),
     ],
 )
@@ -241,7 +311,7 @@ def test_row_groups_of_compact_tables_have_no_small_rest(tmp_path: Path) -> None
     """A rest of a few rows compresses badly, and a batch is always a little too large."""
     lake = Lake(tmp_path)
     text = "x" * 1000
-    for rows, groups in ((4300, 1), (8400, 2), (10, 1)):
+    for rows, groups in ((4300, 1), (8400, 2), (8401, 2), (10, 1)):
         messages = [{"hash": f"{n:032}", "role": "user", "json": text, "n": n} for n in range(rows)]
         lake.write("messages", messages, day="2026-11-16")
         file = pq.ParquetFile(lake.path("messages", day="2026-11-16"))

@@ -1,5 +1,6 @@
 """The training dataset, from states, replies and normalised pairs in a lake."""
 
+import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -80,13 +81,19 @@ def normalise(lake: Lake, *days: str) -> None:
         lake.write("normalized_pairs", rows, day=day)
 
 
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    lake = Lake(tmp_path / "lake")
+@pytest.fixture(scope="module")
+def eight(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A lake of eight sessions, to be copied: making it takes longer than most of the tests."""
+    lake = Lake(tmp_path_factory.mktemp("eight"))
     for i in range(8):
         add_session(lake, f"s{i}", DAY)
     normalise(lake, DAY)
-    return lake
+    return Path(lake.url)
+
+
+@pytest.fixture
+def lake(eight: Path, tmp_path: Path) -> Lake:
+    return Lake(shutil.copytree(eight, tmp_path / "lake"))
 
 
 def placement(lake: Lake) -> dict[str, str]:
@@ -231,7 +238,74 @@ def test_a_share_out_of_range(lake: Lake, share: float) -> None:
         build_dataset(lake, validation_share=share)
 
 
+def test_five_groups_without_validation_are_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake(tmp_path / "lake")
+    monkeypatch.setattr(room, "split_of", lambda *_: "train")
+    for i in range(4):
+        add_session(lake, f"s{i}", DAY)
+    normalise(lake, DAY)
+    assert build_dataset(lake).warning == ""
+    add_session(lake, "s4", DAY)
+    assert "there are 5 groups" in build_dataset(lake).warning
+
+
+def test_pairs_that_differ_in_their_tools_are_two(lake: Lake) -> None:
+    row = plain(lake, "normalized_pairs")[0]
+    tools = [{"type": "function", "function": {"name": "Other", "parameters": {}}}]
+    lake.write("normalized_pairs", [{**row, "pair_id": "other", "tools": tools}], day=NEXT)
+    assert build_dataset(lake).drops == {}
+
+
+def test_hints_of_a_day_without_replies_are_in_the_dataset(lake: Lake) -> None:
+    add_session(lake, "late", NEXT)
+    for teacher in ("one", "two"):
+        Path(lake.path("replies", teacher=teacher, day=NEXT)).unlink()
+    build_dataset(lake)
+    assert "late" in {row["session_id"] for row in lake.rows("dataset_hints")}
+    assert "late" not in {row["session_id"] for row in lake.rows("dataset_groups")}
+
+
+def test_controls_are_not_trained_on_and_one_simulated_answer_is_told(lake: Lake) -> None:
+    for teacher, changes in (
+        ("two", {"simulated": False}),
+        ("control", {"family": "claude", "control": True}),
+    ):
+        rows = plain(lake, "replies", teacher="two", day=DAY)
+        lake.write("replies", [{**row, **changes} for row in rows], teacher=teacher, day=DAY)
+    build_dataset(lake)
+    groups = lake.rows("dataset_groups")
+    assert {tuple(row["sources"]) for row in groups} == {("agent", "one", "two")}
+    assert all(row["simulated"] for row in groups)
+
+
+def test_drops_of_a_day_that_is_gone_go(lake: Lake) -> None:
+    rows = plain(lake, "normalized_pairs")
+    lake.write("normalized_pairs", [{**rows[0], "pair_id": "repeat"}], day=NEXT)
+    build_dataset(lake)
+    Path(lake.path("normalized_pairs", day=NEXT)).unlink()
+    build_dataset(lake)
+    assert lake.rows("drops", stage="dataset") == []
+
+
+def test_a_session_without_a_time_names_no_group(lake: Lake) -> None:
+    add_session(lake, "a0", DAY, prompt="Do s0.")
+    rows = plain(lake, "sessions", day=DAY)
+    lake.write(
+        "sessions",
+        [{**row, "first_ts": None} if row["session_id"] == "a0" else row for row in rows],
+        day=DAY,
+    )
+    build_dataset(lake)
+    assert "g-a0" not in {row["group_id"] for row in lake.rows("dataset_groups")}
+
+
 def test_nothing_normalised_yet(tmp_path: Path) -> None:
+    lake = Lake(tmp_path / "lake")
     with pytest.raises(InputError, match="run normalize first"):
-        build_dataset(Lake(tmp_path / "lake"))
+        build_dataset(lake)
     assert not (tmp_path / "lake").exists()
+    lake.write("pairs", [], day=DAY)
+    with pytest.raises(InputError, match="run normalize first"):
+        build_dataset(lake)

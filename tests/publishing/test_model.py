@@ -86,6 +86,12 @@ def test_merged_weights_take_the_adapters_place(run: Path, hub: LoopbackHub) -> 
     assert repo.head.files["model.safetensors"] == b"whole"
 
 
+def test_a_run_folder_stands_for_its_checkpoint(run: Path, hub: LoopbackHub) -> None:
+    for name in ("README.md", "composer.json", "model.safetensors"):
+        (run / name).write_bytes((run / "merged" / name).read_bytes())
+    assert "adapter_model.safetensors" in send(run, hub).files
+
+
 def test_it_reads_back_through_the_client(run: Path, hub: LoopbackHub, tmp_path: Path) -> None:
     from huggingface_hub import snapshot_download
 
@@ -101,6 +107,7 @@ def test_it_reads_back_through_the_client(run: Path, hub: LoopbackHub, tmp_path:
     [
         ("README.md", "# demo\nby alice@somewhere-else.com\n"),
         ("composer.json", json.dumps({"recipe": {"model": "/home/alice/models/tiny"}})),
+        ("adapter_config.json", r'{"base": "\/home\/alice\/models\/tiny"}'),
         ("adapter_config.json", json.dumps({"token": "hf_" + "a1B2c3D4e5F6g7H8i9J0" * 2})),
     ],
 )

@@ -1,5 +1,6 @@
 """Publishing through the unmodified huggingface_hub client against a Hub on the loopback."""
 
+import hashlib
 import json
 import os
 import subprocess
@@ -250,6 +251,30 @@ def test_the_card(lake: Lake, hub: LoopbackHub) -> None:
         assert f"| `{name}` |" in text
     assert "| 5 | 1 |" in text, "rows of the splits"
     assert "`x/one` | 6 |" in text
+
+
+def test_the_manifest_has_the_size_and_digest_of_each_file(lake: Lake, hub: LoopbackHub) -> None:
+    send(lake, hub)
+    files = hub.repos[REPO].head.files
+    listed = json.loads(files["manifest.json"])["files"]
+    assert set(listed) == {name for name in files if name.endswith(".parquet")}
+    for name, entry in listed.items():
+        assert entry["bytes"] == len(files[name])
+        assert entry["sha256"] == hashlib.sha256(files[name]).hexdigest()
+
+
+def test_groups_without_a_pair_are_no_dataset(lake: Lake, hub: LoopbackHub) -> None:
+    for split in ("train", "validation"):
+        lake.write("dataset_pairs", [], split=split)
+    with pytest.raises(InputError, match="the dataset has no pair"):
+        send(lake, hub)
+
+
+@pytest.mark.parametrize("side", ["chosen", "rejected"])
+def test_a_pair_with_an_empty_side_is_refused(lake: Lake, hub: LoopbackHub, side: str) -> None:
+    fill(lake, [row(0, "train", **{side: []})], [])
+    with pytest.raises(PublishRefused, match="pair p0 has an empty side"):
+        send(lake, hub)
 
 
 @pytest.mark.parametrize("repo", ["name", "a/b/c", "/x", "a b/c", ""])

@@ -18,7 +18,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -46,6 +46,7 @@ from composer_pipeline.training.registry import validate
 from composer_pipeline.training.run import (
     CHECKPOINT,
     DATA,
+    HELD_OUT,
     METRICS,
     RESULT,
     best_round,
@@ -65,7 +66,7 @@ from composer_pipeline.training.runs.identity import (
     simulated_rows,
     versions,
 )
-from trainers.trl.base_model.base_scores import BaseScores
+from trainers.trl.base_model.base_scores import BaseScores, is_scored
 from trainers.trl.base_model.hint_gain import gate
 from trainers.trl.checkpoints.adapters import check_start
 from trainers.trl.sentences import sentence
@@ -127,9 +128,11 @@ def train(recipe: TrainingRecipe, lake: Lake, run_dir: Path, pipes: Any = None) 
         _say(pipes, {"event": "data", **counts, "dropped": data.dropped})
         if recipe.channels.sdpo.weight and recipe.channels.sdpo.teacher == "live":
             _say(pipes, {"event": "warning", "text": LIVE_TEACHER})
-        hints = _base_pass(recipe, data, run_dir, pipes, own_device[0])
+        parts = {".": recipe}
         if recipe.eval_every is not None:
-            _prepare_held_out(recipe, lake, run_dir, resolved, pipes, own_device[0])
+            parts[HELD_OUT] = _prepare_held_out(recipe, lake, run_dir, resolved)
+        _base_pass(parts, run_dir, pipes, own_device[0])
+        hints = _hints(recipe, data, run_dir, pipes)
         with events.appending(run_dir / METRICS) as metrics:
             events.recover(metrics, run_dir / METRICS, sorted(run_dir.glob("replicas/slot-*.log")))
             report = _replicas(recipe, digest, run_dir, metrics, pipes, own_device)
@@ -218,32 +221,36 @@ def _data(recipe: TrainingRecipe, lake: Lake, run_dir: Path, resolved: str) -> T
 
 
 def _prepare_held_out(
-    recipe: TrainingRecipe, lake: Lake, run_dir: Path, resolved: str, pipes: Any,
-    env: dict[str, str],
-) -> None:  # fmt: skip
-    """Build the held-out rows and let the base model score them."""
-    from trainers.trl.held_out import FOLDER, prepare  # torch, only where it is asked for
+    recipe: TrainingRecipe, lake: Lake, run_dir: Path, resolved: str
+) -> TrainingRecipe:
+    """Build the held-out rows and return the recipe that takes them."""
+    from trainers.trl.held_out import prepare  # torch, only where it is asked for
 
     taking = prepare(lake, load_tokenizer(resolved), recipe, run_dir)
-    write_recipe(taking, run_dir / FOLDER)
-    _score(run_dir, FOLDER, pipes, env)
+    write_recipe(taking, run_dir / HELD_OUT)
+    return taking
 
 
-def _base_pass(
-    recipe: TrainingRecipe, data: TrainingData, run_dir: Path, pipes: Any, env: dict[str, str]
+def _hints(
+    recipe: TrainingRecipe, data: TrainingData, run_dir: Path, pipes: Any
 ) -> dict[str, float]:
-    """Let the base model score the rows in a process of its own; return the hint gate's numbers."""
-    _score(run_dir, ".", pipes, env)
+    """Return the numbers of the hint gate, and say them."""
     _, numbers = gate(recipe, data, BaseScores.load(run_dir).gains())
     if numbers:
         _say(pipes, {"event": "hints", **numbers})
     return numbers
 
 
-def _score(run_dir: Path, part: str, pipes: Any, env: dict[str, str]) -> None:
+def _base_pass(
+    parts: Mapping[str, TrainingRecipe], run_dir: Path, pipes: Any, env: dict[str, str]
+) -> None:
+    """Let the base model score the rows of each part, in a process of its own, where it has not."""
+    missing = [part for part, recipe in parts.items() if not is_scored(run_dir / part, recipe)]
+    if not missing:
+        return
     command = [sys.executable, "-m", "trainers.trl.base_model.base_pass"]
     run_process(
-        [*command, "--run-dir", str(run_dir), "--part", part],
+        [*command, "--run-dir", str(run_dir), *(f"--part={part}" for part in missing)],
         cwd=repo_root(),
         env={**OFFLINE, **supervised(), **env},
         what="the base pass",

@@ -18,12 +18,13 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.lake import Lake
 from composer_pipeline.training.data import TABLE_OF, TrainingData, build
 from composer_pipeline.training.recipe import TrainingRecipe
+from composer_pipeline.training.run import HELD_OUT
 from trainers.trl.base_model.base_scores import BaseScores
 from trainers.trl.channels import channels_of
 from trainers.trl.channels.grpo import TrlLoss
 from trainers.trl.policy.student import Student
 
-FOLDER, SPLIT = "held-out", "validation"
+FOLDER, SPLIT = HELD_OUT, "validation"
 
 
 def prepare(lake: Lake, tokenizer: Any, recipe: TrainingRecipe, run_dir: Path) -> TrainingRecipe:

@@ -77,7 +77,7 @@ def build_hints(
 
 def _build_day(lake: Lake, day: str, progress: Progress | None) -> HintFigures:
     states = lake.rows("states", days=[day], columns=_COLUMNS)
-    usable = {state["state_id"]: state for state in states if (state["hint"] or "").strip()}
+    usable = {state["state_id"]: state for state in states if state["hint"]}
     rows = []
     for done, found in enumerate(load_states(lake, days=[day], state_ids=usable), start=1):
         row = hint_row({**usable[found.state_id], "action": found.action_json})

@@ -2,12 +2,14 @@
 
 import json
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.cli import main
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake.tables import TABLES
 from composer_pipeline.preferences.pairs.build import build_pairs
 from composer_pipeline.preferences.pairs.explain import explain
 from composer_pipeline.preferences.rules import PreferenceRules
@@ -144,6 +146,19 @@ def test_the_fate_of_a_pair_is_told(made):
     assert {fate["pairs"] for fate in fates} == {
         "kept, weight 1", "dropped by session_cap on session_id, rank 2 (bound <= 1)",
     }  # fmt: skip
+
+
+def test_the_split_of_a_pair_is_told(made):
+    lake, state_of = made
+    row = next(r for r in lake.rows("pairs") if r["state_id"] == state_of["pair"])
+    kept = {k: v for k, v in row.items() if k in TABLES["dataset_pairs"].schema.names}
+    path = Path(lake.path("dataset_pairs", split="validation"))
+    lake.write("dataset_pairs", [kept], split="validation")
+    try:
+        fate = explain(lake, state_of["pair"])["fate"]
+    finally:
+        path.unlink()
+    assert fate == {"pairs": "kept, weight 1", "dataset": "kept, split validation"}
 
 
 def run(capsys, *arguments):

@@ -6,12 +6,14 @@ from types import SimpleNamespace
 import pytest
 
 from composer_pipeline.actions import Action, ToolCall
+from composer_pipeline.chat import Toolset
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.pairs.benchmarks import Benchmarks
 from composer_pipeline.preferences.pairs.build import build_pairs
 from composer_pipeline.preferences.pairs.contamination import contaminated_sessions, is_strong
 from composer_pipeline.preferences.pairs.filters import hindsight, select
+from composer_pipeline.preferences.pairs.pair_row import one_style
 from composer_pipeline.preferences.quality.row_accounting import leaks
 from composer_pipeline.preferences.rules import Hindsight, PreferenceRules, bundled_benchmarks
 from composer_pipeline.testing.states import DAY, write_session
@@ -290,3 +292,47 @@ def test_leaks_of_the_later_stages_are_found(lake):
         kept[0]["pair_id"]: "is lost",
         kept[2]["pair_id"]: "is in dataset_pairs and dataset_pairs",
     }
+
+
+def test_a_list_of_ones_own_is_added_to_the_bundled_one(tmp_path):
+    own = tmp_path / "own.yaml"
+    own.write_text("benchmarks: [{name: mine, repositories: [me/thing]}]\n")
+    rules = PreferenceRules.model_validate({"contamination": {"files": [str(own)]}})
+    known = Benchmarks.of_rules(rules)
+    assert list(known.in_place("/srv/thing")) == ["name me/thing (mine)"]
+    assert list(known.in_place("/srv/django"))
+
+
+def test_every_folder_of_a_session_is_looked_at():
+    states = [made_state(session_id="s", project="/home/user/work", cwd="/home/user/django")]
+    assert contaminated_sessions(states, KNOWN) == {"s": ["name django/django (SWE-bench)"]}
+
+
+def test_drops_of_an_earlier_recipe_go(tmp_path):
+    lake = Lake(tmp_path)
+    ids = write_session(
+        lake,
+        "s",
+        [(Action("", (ToolCall("Read", {"file_path": f"/{n}"}),)), "x") for n in range(2)],
+    )
+    for teacher in ("one", "two"):
+        rows = [
+            {
+                "state_id": state_id, "session_id": "s", "family": teacher, "status": "ok",
+                "request_hash": f"{teacher}{n}", "model": "m", "created_at": NOW,
+                "action": Action("", (ToolCall("Grep", {"pattern": f"p{n}"}),)).to_json(),
+            }
+            for n, state_id in enumerate(ids)
+        ]  # fmt: skip
+        lake.write("replies", rows, day=DAY, teacher=teacher)
+    build_pairs(lake, rules=PreferenceRules(max_pairs_per_session=1))
+    assert len(lake.rows("drops", stage="pairs")) == 1
+    build_pairs(lake, rules=PreferenceRules(max_pairs_per_session=None))
+    assert lake.rows("drops", stage="pairs") == []
+
+
+def test_arguments_that_the_schema_lacks_stand_by_name():
+    tools = Toolset([], "none")
+    for order in ("za", "az"):
+        message = one_style(Action("", (ToolCall("Odd", dict.fromkeys(order, 1)),)), tools)
+        assert list(message["tool_calls"][0]["function"]["arguments"]) == ["a", "z"]

@@ -1,5 +1,6 @@
 """Harvest and parse: nothing shrinks, days stay, bad input leaves the lake as it was."""
 
+import gzip
 import json
 import os
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
@@ -407,3 +409,37 @@ def test_a_file_that_is_emptied_while_it_is_harvested_is_no_obstacle(
     path.write_bytes(s.data)
     ingest(lake, [projects])
     assert {state.session_id for state in load_states(lake)} == {"s1", "s2"}
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+def test_a_session_that_is_packed_later_is_the_same_one(
+    lake: Lake, projects: Path, script: Any, suffix: str
+) -> None:
+    path = talk(script).write(projects)
+    harvest(lake, [projects])
+    pack = gzip.compress if suffix == ".gz" else zstandard.ZstdCompressor().compress
+    path.with_name(f"s1.jsonl{suffix}").write_bytes(pack(path.read_bytes()))
+    path.unlink()
+    report = harvest(lake, [projects])
+    assert (report.new_files, report.bytes_archived) == (0, 0)
+    assert [row["path"] for row in lake.rows("raw_files")] == ["s1.jsonl"]
+
+
+def test_a_harvest_counts_the_files_of_all_its_days(
+    lake: Lake, projects: Path, script: Any
+) -> None:
+    for day in ("2026-11-16", "2026-11-17", "2026-11-18"):
+        talk(script, f"s-{day}", day).write(projects)
+    report = harvest(lake, [projects])
+    assert report.new_files == 3
+    assert [report.day(day)["new_files"] for day in report.days] == [1, 1, 1]
+
+
+def test_a_day_of_another_parser_is_parsed_again(lake: Lake, projects: Path, script: Any) -> None:
+    ingest(lake, [talk(script).write(projects)])
+    assert is_current(lake, "2026-11-16")
+    rows = [{k: v for k, v in row.items() if k != "day"} for row in lake.rows("states")]
+    lake.write("states", [{**row, "parser_version": "0"} for row in rows], day="2026-11-16")
+    assert not is_current(lake, "2026-11-16")
+    ingest(lake, [projects])
+    assert is_current(lake, "2026-11-16")

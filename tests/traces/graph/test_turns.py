@@ -83,6 +83,43 @@ def test_rewind_keeps_the_abandoned_branch(lake: Lake, projects: Any, script: An
     assert lake.rows("sessions")[0]["branch_points"] == 1
 
 
+def test_a_subagent_of_the_same_file_is_no_branch(lake: Lake, projects: Any, script: Any) -> None:
+    s = script()
+    s.user("start")
+    call = s.call("m1", "t1", "Task", prompt="look")
+    s.user("look", isSidechain=True, agentId="a7")
+    s.say("side", "found", isSidechain=True, agentId="a7")
+    s.result("t1", "found", parent=call)
+    s.say("m2", "done")
+    s.user("and now?", parent=call, isSidechain=True, agentId="b8")
+    s.say("side2", "found too", isSidechain=True, agentId="b8")
+    states_of(lake, projects, s)
+    (row,) = [row for row in lake.rows("sessions") if not row["agent_id"]]
+    assert row["branch_points"] == 0
+
+
+def test_a_call_has_the_arguments_that_were_sent(lake: Lake, projects: Any, script: Any) -> None:
+    s = script()
+    s.user("go")
+    wire = {"wireToolInputs": {"t1": {"command": "as sent"}}}
+    s.call("m1", "t1", command="as shown", fields=wire)
+    s.block("m1", {"type": "odd"})  # a block that nobody knows
+    s.call("m2", "t2", command="shown alone")
+    states = states_of(lake, projects, s)
+    assert states["m1"].action.tool_calls[0].arguments == {"command": "as sent"}
+    assert states["m2"].action.tool_calls[0].arguments == {"command": "shown alone"}
+
+
+def test_an_attachment_is_what_the_agent_saw_of_it(lake: Lake, projects: Any, script: Any) -> None:
+    s = script()
+    s.user("go")
+    queued = {"type": "queued_command", "prompt": "and lint"}
+    s.add("attachment", attachment=queued, rendered="The user sent: and lint")
+    s.say("m1", "one")
+    states = states_of(lake, projects, s)
+    assert labels(states["m1"].messages) == ["u:go", "u:The user sent: and lint"]
+
+
 def test_compaction_and_context_reset_start_new_prefixes(
     lake: Lake, projects: Any, script: Any
 ) -> None:

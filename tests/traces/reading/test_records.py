@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from composer_pipeline.traces.reading.decoding import message_of
 from composer_pipeline.traces.reading.envelopes import Record
-from composer_pipeline.traces.reading.raw_json import decode_any
+from composer_pipeline.traces.reading.raw_json import decode_any, encode
 from composer_pipeline.traces.reading.records import LineStats, read_records
 
 
@@ -109,3 +109,8 @@ def test_common_messages_come_decoded_and_so_do_those_of_other_sources() -> None
     other = message_of(Record(message=raw))
     assert other is not None
     assert other.id == message.id
+
+
+def test_half_a_character_is_marked() -> None:
+    assert encode({"a": "x\ud800y"}) == '{"a":"x\ufffdy"}'.encode()
+    assert encode("x\ud800y") == '"x\ufffdy"'.encode()

@@ -149,6 +149,8 @@ def test_failed_edits(
     [
         ("pytest -q", "Exit code 1\n1 failed, 3 passed", True, "failing_tests", "exit_code"),
         ("npm run build", "Exit code 1\nTS2304", True, "exit_code", "exit_code"),
+        ("bundle exec rspec", "Exit code 1\n3 failures", True, "failing_tests", "exit_code"),
+        ("npm run build | tail -5", "npm ERR! code 2", False, "soft_failure", "soft_failure"),
         ("pytest -q | tail -3", "1 failed, 3 passed", False, "soft_failure", "soft_failure"),
         ("go test ./... || true", "--- FAIL: TestX\nFAIL", False, "soft_failure", "soft_failure"),
         ("python x.py; true", "Traceback (most recent call last):\n x", False, "soft_failure",

@@ -4,8 +4,12 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+import torch
 
+from composer_pipeline.diloco.callback import DiLoCoCallback
 from composer_pipeline.diloco.log import OuterLogError
+from composer_pipeline.diloco.replica import read_state
+from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.errors import ComposerError, InputError, StorageError
 from composer_pipeline.testing.training import tiny_recipe
 from composer_pipeline.training.run import write_recipe
@@ -100,3 +104,19 @@ def test_a_full_disk_is_a_sentence_and_another_os_error_is_not(tmp_path, monkeyp
     monkeypatch.setattr(replica, "train", odd)
     with pytest.raises(OSError, match="Input/output"):
         replica.main()
+
+
+def test_one_replica_is_the_plain_trainer_whatever_the_rounds(make, tmp_path):
+    rounds = 20  # where two replicas begin to use outer momentum
+    recipe = tiny_recipe("toy", diloco={"replicas": 1, "rounds": rounds, "inner_steps": 1})
+    spec = DiLoCoSpec(rounds=rounds, inner_steps=1, replicas=1)
+    callback = DiLoCoCallback(url=str(tmp_path / "outer"), run_id="run", slot=0, spec=spec)
+    in_rounds, plain = make(recipe, callbacks=[callback]), make(recipe)
+    in_rounds.train()
+    plain.train()
+    theta, commit = read_state(str(tmp_path / "outer"), "run")
+    assert commit.round == rounds
+    trained = {n: p.detach() for n, p in plain.model.named_parameters() if p.requires_grad}
+    assert theta.keys() == trained.keys()
+    for name, value in trained.items():
+        torch.testing.assert_close(theta[name], value, rtol=1e-5, atol=1e-7)

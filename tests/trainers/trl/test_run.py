@@ -10,6 +10,7 @@ import subprocess
 import psutil  # type: ignore[import-untyped]
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
@@ -24,6 +25,7 @@ from composer_pipeline.training.models import load_tokenizer
 from composer_pipeline.training.run import held_out_losses, prepare, read_steps, report, train
 from composer_pipeline.training.windows import Windows
 from tests.fixtures.waiting import wait_until
+from trainers.trl.__main__ import main
 
 pytestmark = pytest.mark.slow
 
@@ -70,6 +72,8 @@ def test_two_processes_commit_every_round_and_leave_a_checkpoint(finished):
     # The gate of publishing finds nothing private in a real checkpoint.
     files = publish_model(result.run_dir, "me/x", dry_run=True, allow_simulated=True).files
     assert {"README.md", "composer.json", "adapter_model.safetensors"} <= set(files)
+    modes = {path.stat().st_mode for path in result.checkpoint.iterdir()}
+    assert len(modes) == 1, "who may read one file may read all"
     adapter = load_file(result.checkpoint / "adapter_model.safetensors")
     assert any(float(v.abs().max()) > 0 for k, v in adapter.items() if "lora_B" in k)
 
@@ -117,19 +121,27 @@ def test_the_same_inputs_are_not_trained_again(finished, lake, recipe, monkeypat
 
 def test_evaluation_before_and_after(finished, lake, recipe, tmp_path):
     result, _ = finished
-    first = evaluate(lake, result.run_dir)
-    assert first.metrics["pairs"] == 3
-    for name in ("preference_accuracy", "chosen_nll", "rejected_nll", "margin"):
-        assert f"{name}_before" in first.metrics
-        assert f"{name}_after" in first.metrics
-    assert first.metrics["chosen_nll_after"] < first.metrics["chosen_nll_before"]
-    assert first.metrics["margin_after"] > first.metrics["margin_before"]
+    told = []
+    first = evaluate(lake, result.run_dir, progress=lambda *event: told.append(event))
+    assert first.states == {"hard_covered": 3}
+    assert told[-1] == ("evaluate", 6, 6)
+    numbers = first.metrics
+    for name in ("exact", "canonical", "valid_call", "preference", "margin", "right_nll",
+                 "wrong_nll", "error_logp", "hint_gain"):  # fmt: skip
+        assert f"hard_covered_{name}_before" in numbers
+        assert f"hard_covered_{name}_after" in numbers
+    assert numbers["hard_covered_right_nll_after"] < numbers["hard_covered_right_nll_before"]
+    assert numbers["hard_covered_margin_after"] > numbers["hard_covered_margin_before"]
+    assert numbers["hard_covered_kl_after"] > 0
     assert not first.reused
-    assert first.metrics["chosen_nll_before"] == pytest.approx(_base_nll(lake, recipe), rel=1e-4)
+    base_nll = pytest.approx(_base_nll(lake, recipe), rel=1e-4)
+    assert numbers["hard_covered_right_nll_before"] == base_nll
     again = evaluate(lake, result.run_dir)
     assert again.reused
-    assert again.metrics == first.metrics
-    assert "| preference_accuracy |" in (result.checkpoint / "README.md").read_text()
+    assert (again.metrics, again.cells) == (numbers, first.cells)
+    assert "| hard_covered | canonical |" in (result.checkpoint / "README.md").read_text()
+    shorter = evaluate(lake, result.run_dir, max_new_tokens=2)
+    assert not shorter.reused
     only_train = Lake(tmp_path / "lake")
     write_dataset(only_train, rows=2)
     with pytest.raises(InputError, match="split=validation"):
@@ -139,41 +151,32 @@ def test_evaluation_before_and_after(finished, lake, recipe, tmp_path):
 
 
 def _base_nll(lake, recipe):
-    """The chosen actions' loss as transformers itself computes it."""
+    """The chosen actions' loss a token, as transformers itself computes it; the mean of rows."""
     windows = Windows(load_tokenizer(recipe.model), recipe.data)
     model = AutoModelForCausalLM.from_pretrained(recipe.model, dtype=torch.float32)
-    total, tokens = 0.0, 0
+    losses = []
     for row in lake.rows("dataset_pairs", split="validation"):
         made = pair(windows, row)
         ids = torch.tensor([[*made.prompt_ids, *made.chosen_ids]])
         labels = ids.clone()
         labels[:, : len(made.prompt_ids)] = -100
         with torch.no_grad():
-            total += float(model(input_ids=ids, labels=labels).loss) * len(made.chosen_ids)
-        tokens += len(made.chosen_ids)
-    return total / tokens
+            losses.append(float(model(input_ids=ids, labels=labels).loss))
+    return sum(losses) / len(losses)
 
 
-def test_one_replica_is_the_plain_trainer_whatever_the_rounds(
-    lake, tiny_model, make_tiny, tmp_path
-):
-    rounds = 20  # where two replicas begin to use outer momentum
-    recipe = tiny_recipe(tiny_model, steps=rounds, diloco={"replicas": 1, "inner_steps": 1})
-    result = train(lake, recipe, tmp_path / "runs")
-    assert result.metrics["rounds"] == rounds
-    plain = make_tiny(recipe.resolved({}))
-    plain.train()
-    trained = {n: p.detach() for n, p in plain.model.named_parameters() if p.requires_grad}
-    saved = load_file(result.checkpoint / "adapter_model.safetensors")
-    assert len(saved) == len(trained)
-    for name, value in trained.items():
-        torch.testing.assert_close(saved[name.replace(".default", "")], value, rtol=1e-5, atol=1e-7)
-
-
-def test_a_killed_run_goes_on_from_its_last_round(lake, recipe, tmp_path):
+def test_a_killed_run_ends_as_if_it_had_not_been_killed(lake, tiny_model, make_tiny, tmp_path):
+    """Teacher and schedule go on too; plain SGD has no state that a restart would lose."""
     rounds = 6  # many more than pass until the kill
-    longer = recipe.diloco.model_copy(update={"rounds": rounds})
-    run = prepare(lake, recipe.model_copy(update={"diloco": longer}), tmp_path)
+    channels = {
+        "grpo": {}, "dpo": {"pairs_per_step": 2},
+        "sdpo": {"teacher": "ema", "ema_rate": 0.2, "divergence": "taid", "hint_gain": False},
+    }  # fmt: skip
+    recipe = tiny_recipe(
+        tiny_model, channels=channels, optimizer="sgd", learning_rate=0.3,
+        diloco={"replicas": 1, "rounds": rounds, "inner_steps": 2},
+    )  # fmt: skip
+    run = prepare(lake, recipe, tmp_path)
     process = subprocess.Popen(
         run.command, cwd=run.cwd, env=os.environ | run.env, stdout=subprocess.PIPE, text=True
     )
@@ -181,14 +184,13 @@ def test_a_killed_run_goes_on_from_its_last_round(lake, recipe, tmp_path):
     for line in process.stdout:
         if line.startswith('{"event": "round"'):
             break
-    replicas = psutil.Process(process.pid).children()
+    children = psutil.Process(process.pid).children()
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     process.stdout.close()
-    logs = [run.run_dir / "replicas" / f"slot-{slot}.log" for slot in (0, 1)]
-    # Orphaned replicas notice within a step that their supervisor is gone.
-    wait_until(lambda: not any(map(_lives, replicas)), "the replicas have ended")
-    committed = {e["round"] for log in logs for e in _commits(log)}
+    # An orphaned replica notices within a step that its supervisor is gone.
+    wait_until(lambda: not any(map(_lives, children)), "the replica has ended")
+    committed = {e["round"] for e in _commits(run.run_dir / "replicas" / "slot-0.log")}
     assert committed
     assert max(committed) < rounds
     with pytest.raises(InputError, match="no finished training run"):
@@ -197,11 +199,26 @@ def test_a_killed_run_goes_on_from_its_last_round(lake, recipe, tmp_path):
         run.command, cwd=run.cwd, env=os.environ | run.env, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+    assert '"event": "base"' not in done.stdout, "the base model had scored everything"
     result = report(run.run_dir)
     assert result.metrics["rounds"] == rounds
     lines = (run.run_dir / "metrics.jsonl").read_text().splitlines()
     resumed = [e["step"] for e in map(json.loads, lines) if e["event"] == "step"]
-    assert resumed.count(1) == 2  # one for each replica: the first round was not repeated
+    assert resumed.count(1) == 1, "the first round was not repeated"
+    whole = make_tiny(recipe)
+    whole.train()
+    trained = {n: p.detach() for n, p in whole.model.named_parameters() if p.requires_grad}
+    saved = load_file(result.checkpoint / "adapter_model.safetensors")
+    assert len(saved) == len(trained)
+    for name, value in trained.items():
+        torch.testing.assert_close(saved[name.replace(".default", "")], value, rtol=1e-4, atol=1e-6)
+    sdpo = next(channel for channel in whole.channels if channel.name == "sdpo")
+    averages, schedule = sdpo.state()
+    with safe_open(str(result.checkpoint / "channels.safetensors"), framework="pt") as kept:
+        numbers = json.loads(kept.metadata()["numbers"])["sdpo"]
+        for name, value in averages.items():
+            torch.testing.assert_close(kept.get_tensor(f"sdpo/{name}"), value, rtol=1e-4, atol=1e-6)
+    assert numbers == pytest.approx(schedule, rel=1e-4, abs=1e-6)
     shutil.rmtree(run.run_dir)
 
 
@@ -218,7 +235,10 @@ def _lives(process):
 
 
 @pytest.mark.parametrize("broken", ["no rows", "unknown model", "unknown field"])
-def test_bad_input_is_one_sentence_and_exit_code_2(broken, lake, recipe, tmp_path):
+def test_bad_input_is_one_sentence_and_exit_code_2(
+    broken, lake, recipe, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # this process's own stays
     run = prepare(lake, recipe, tmp_path)
     command = list(run.command)
     if broken == "no rows":
@@ -228,21 +248,20 @@ def test_bad_input_is_one_sentence_and_exit_code_2(broken, lake, recipe, tmp_pat
         text = "name: x\nmodel: ./nowhere\n" if broken == "unknown model" else "name: x\nfoo: 1\n"
         path.write_text(text)
         command[command.index("--recipe") + 1] = str(path)
-    done = subprocess.run(
-        command, cwd=run.cwd, env=os.environ | run.env, capture_output=True, text=True
-    )
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: ")
-    assert done.stderr.count("\n") == 1
+    assert main(command[command.index("trainers.trl") + 1 :]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
     said = {"no rows": "dataset_groups", "unknown model": "nowhere", "unknown field": "foo"}
-    assert said[broken] in done.stderr
+    assert said[broken] in err
 
 
 def test_smollm2_trains_and_learns_the_chosen_actions(lake, tmp_path):
-    """The offline default for real: 135M parameters, two processes, held-out rows."""
+    """The offline default for real: 135M parameters, and held-out rows."""
     recipe = tiny_recipe(
         "smollm2-135m",
-        diloco={"replicas": 2, "rounds": 1, "inner_steps": 2, "min_quorum": 2},
+        diloco={"replicas": 1, "rounds": 1, "inner_steps": 2},
         data={"max_prompt_tokens": 160, "max_completion_tokens": 48, "max_tools_tokens": 0},
         micro_batch_tokens=512,
     )
@@ -252,8 +271,8 @@ def test_smollm2_trains_and_learns_the_chosen_actions(lake, tmp_path):
     assert steps[0, 1]["dpo_loss"] == pytest.approx(math.log(2), abs=1e-4)
     assert steps[0, 2]["dpo_loss"] < 0.69
     assert result.metrics["sdpo_loss_first"] > 1e-3
-    metrics = evaluate(lake, result.run_dir).metrics
-    assert metrics["chosen_nll_after"] < metrics["chosen_nll_before"]
+    metrics = evaluate(lake, result.run_dir, max_new_tokens=4).metrics
+    assert metrics["hard_covered_right_nll_after"] < metrics["hard_covered_right_nll_before"]
 
 
 def test_a_nightly_run_goes_on_from_the_last_ones_adapter(finished, lake, recipe, tmp_path):

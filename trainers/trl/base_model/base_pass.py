@@ -4,7 +4,8 @@ Belongs here: one pass over the rows that the run will take, before any replica 
 reference, the log-probabilities that GRPO's off-policy mask compares with, and the gain of each
 hint. Does not belong here: the files (``trainers.trl.base_model.base_scores``) and training.
 
-A killed pass goes on with the parts that are missing. Imports no TRL.
+``--part`` is given once for each folder below the run's that holds rows: ``.`` and
+``held-out``. A killed pass goes on with the parts that are missing. Imports no TRL.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from composer_pipeline.training.data import Group, Hint, Pair, SomeRows, Trainin
 from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.runs.events import line
-from trainers.trl.base_model.base_scores import BaseScores, join, parts, write
+from trainers.trl.base_model.base_scores import BaseScores, join, parts, scored, write
 from trainers.trl.policy.loading import load_base
 from trainers.trl.policy.student import Student
 from trainers.trl.rows.batches import Row, micro_batches
@@ -37,26 +38,29 @@ def main() -> int:
     """Score what is missing; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run-dir", type=Path, required=True)
-    parser.add_argument("--part", default=".", help="folder of the run whose rows are scored")
+    parser.add_argument(
+        "--part", action="append", required=True, help="folder of the run whose rows are scored"
+    )
     options = parser.parse_args()
-    run_dir = options.run_dir / options.part
     end_with_supervisor()
     try:
-        with out_of_space(f"run folder {run_dir}"):
-            _run(run_dir)
+        with out_of_space(f"run folder {options.run_dir}"):
+            _run([options.run_dir / part for part in options.part])
     except ComposerError as error:
         print(f"error: {error}", flush=True)
         return 2 if isinstance(error, InputError) else 1
     return 0
 
 
-def _run(run_dir: Path) -> None:
-    recipe = TrainingRecipe.load(run_dir / "recipe.yaml")
+def _run(folders: Sequence[Path]) -> None:
+    recipes = {folder: TrainingRecipe.load(folder / "recipe.yaml") for folder in folders}
+    recipe = recipes[folders[0]]  # all have the run's model
     if recipe.threads:
         torch.set_num_threads(recipe.threads)
     resolved = resolve_model(recipe.model)
     student = base_student(resolved, recipe, load_tokenizer(resolved))
-    score(student, recipe, TrainingData.load(run_dir / "data"), run_dir, say)
+    for folder, taking in recipes.items():
+        score(student, taking, TrainingData.load(folder / "data"), folder, say)
 
 
 def base_student(resolved: str, recipe: TrainingRecipe, tokenizer: Any) -> Student:
@@ -88,9 +92,7 @@ def score(
         run_dir: where parts are kept; existing ones are not made again.
         say: called with channel, rows done and rows in all.
     """
-    for channel in recipe.channels.weights():
-        if channel not in _HOW or (channel == "grpo" and not recipe.channels.grpo.recorded):
-            continue
+    for channel in scored(recipe):
         rows = _coming(recipe, data, channel)
         sequences, shape = _HOW[channel]
         # Where each part begins is all that is kept: rows are read part by part.

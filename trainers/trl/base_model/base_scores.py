@@ -22,6 +22,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from composer_pipeline.training.data import ArrowRows, writing_rows
+from composer_pipeline.training.recipe import TrainingRecipe
 
 T = TypeVar("T")
 #: Lists of log-probabilities of one row.
@@ -106,6 +107,17 @@ class BaseScores:
         """
         files = sorted((run_dir / FOLDER).glob("*.arrow"))
         return BaseScores({path.stem: _Stored(path) for path in files})
+
+
+def scored(recipe: TrainingRecipe) -> list[str]:
+    """Return the channels of a recipe that need to know what the base model thinks."""
+    needing = {"dpo", "sdpo"} | ({"grpo"} if recipe.channels.grpo.recorded else set())
+    return [channel for channel in recipe.channels.weights() if channel in needing]
+
+
+def is_scored(run_dir: Path, recipe: TrainingRecipe) -> bool:
+    """Say whether the base model has scored everything that the recipe needs."""
+    return all(_whole(run_dir, channel).is_file() for channel in scored(recipe))
 
 
 def parts(run_dir: Path, channel: str, rows: Sequence[Any]) -> Iterator[tuple[Path, Sequence[Any]]]:

@@ -19,6 +19,7 @@ from composer_pipeline.preferences.actions.shell.effects import changes_state, w
         "sqlite3 x.db .import", "python manage.py migrate", "tar -xf a.tar", "black .",
         "prettier --write .", "ruff format", "ruff check --fix", "cargo fmt", "cargo run",
         "gradle deploy", "go env -w A=b", "gh api -f a=b repos", "aws s3 rm s3://x", "frobnicate",
+        "helm rollback web 1", "helm upgrade web .",
     ],
 )  # fmt: skip
 def test_commands_that_change_something(changing):
@@ -31,7 +32,8 @@ def test_commands_that_change_something(changing):
     "looking",
     [
         "sed -n 1,5p f", "sed -E s/a/b/ f", "find . -name *.py", "find . -execdir cat {} ;",
-        "xargs -n 1 cat", "sort -k 2 f", "tee /dev/null", "curl -o /dev/null http://h",
+        "xargs -n 1 cat", "sort -k 2 f", "tee /dev/null", "curl -o /dev/null http://h", "curl -so - http://h",
+        "helm history web",
         "curl -X GET http://h", "git branch -a", "git branch --list x", "git config --get k",
         "git config k", "git stash list", "git reflog", "git remote -v", "git --version",
         "npm test", "npm run lint", "yarn build", "make test", "make -n deploy",

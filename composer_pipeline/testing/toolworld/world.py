@@ -1,0 +1,213 @@
+"""The small world: what is right, what the agent gets wrong, and what is drawn.
+
+Belongs here: files, symbols, bug types, steps, the agent's systematic mistakes, the truthful
+feedback, and the random draws of sessions. Does not belong here: session files
+(``toolworld.sessions``), teachers (``toolworld.teachers``) and models (``toolworld.student``).
+
+A session fixes one bug in one file in three steps. The agent has exactly one misconception a
+session, which the bug type decides:
+
+==== ============================== ==================== =====================================
+step right action                   bug types            mistake, and what is said about it
+==== ============================== ==================== =====================================
+0    Read the file                  0, 1                 calls ``Open``: no such tool, use Read
+1    Edit the line to fix w(b)      2, 3                 edits to w(b+1): the test expects w(b)
+2    Bash ``pytest`` on its test    4, 5                 the next file's test: did you mean …
+==== ============================== ==================== =====================================
+
+In a recorded session it makes the mistake with probability 0.85; after it, it recovers. Half of
+the mistakes of steps 1 and 2 are noticed by the user (a rejection, an interruption) and not by
+a tool.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from random import Random
+from typing import Literal
+
+from composer_pipeline.actions import Action, ToolCall
+from composer_pipeline.testing.sample_sessions.calls import Project
+
+FILES, SYMBOLS, BUGS = 24, 16, 6
+STEPS = 3
+#: Probability that the agent makes its mistake at the one step where it has one.
+MISTAKEN = 0.85
+PROJECT = Project("toolworld", "/home/ada", "/srv/toolworld", {})
+
+StateKind = Literal["hard", "easy", "recovery"]
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What a session is about: numbers of its file, symbol and bug type."""
+
+    file: int
+    symbol: int
+    bug: int
+
+    @property
+    def hard_step(self) -> int:
+        """The one step at which the agent has a misconception."""
+        return self.bug // 2
+
+    @property
+    def told_by_user(self) -> bool:
+        """Whether the user and not a tool says what was wrong (steps 1 and 2)."""
+        return self.hard_step > 0 and (self.file + self.symbol) % 2 == 0
+
+    @property
+    def prompt(self) -> str:
+        """What the user asks for."""
+        return f"Fix b{self.bug} in f{self.file}.py"
+
+    @property
+    def line(self) -> str:
+        """The only line of the file."""
+        return f"s{self.symbol}"
+
+    def right(self, step: int) -> Action:
+        """Return the right action of a step."""
+        return (read(self.file), edit(self, self.file, self.bug), run_test(self.file))[step]
+
+    def mistake(self) -> Action:
+        """Return what the agent does at :attr:`hard_step`."""
+        mistakes = (
+            open_(self.file),
+            edit(self, self.file, (self.bug + 1) % BUGS),
+            run_test((self.file + 1) % FILES),
+        )
+        return mistakes[self.hard_step]
+
+    def feedback(self) -> str:
+        """Return the truthful words about the mistake, without what the client puts around."""
+        if self.hard_step == 0:
+            return "Error: No such tool available: Open. Use Read."
+        if self.hard_step == 1:
+            return f"The test expects w{self.bug}."
+        right, wrong = self.file, (self.file + 1) % FILES
+        if self.told_by_user:
+            return f"Run tests/test_f{right}.py"
+        return f"ERROR: not found: tests/test_f{wrong}.py\nDid you mean tests/test_f{right}.py?"
+
+
+def read(file: int) -> Action:
+    """Return a Read of a file."""
+    return _call("Read", file_path=_path(file))
+
+
+def open_(file: int) -> Action:
+    """Return a call of a tool that does not exist."""
+    return _call("Open", file_path=_path(file))
+
+
+def edit(world: World, file: int, fix: int) -> Action:
+    """Return an Edit of a world's line in a file."""
+    return _call("Edit", file_path=_path(file), old_string=world.line, new_string=f"w{fix}")
+
+
+def run_test(file: int) -> Action:
+    """Return a Bash call that runs a file's test."""
+    return _call("Bash", command=f"pytest tests/test_f{file}.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One state of a session: what the agent did there, and what was right."""
+
+    number: int
+    kind: StateKind
+    action: Action
+    right: Action
+
+    @property
+    def failed(self) -> bool:
+        """Whether the action was the mistake."""
+        return self.action != self.right
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A session: its world, and whether the agent made its mistake."""
+
+    world: World
+    mistaken: bool
+
+    def steps(self) -> Iterator[Step]:
+        """Yield the states in order; a recovery state follows a mistake."""
+        for step in range(STEPS):
+            right = self.world.right(step)
+            hard = step == self.world.hard_step
+            if hard and self.mistaken:
+                yield Step(step, "hard", self.world.mistake(), right)
+                yield Step(step, "recovery", right, right)
+            else:
+                yield Step(step, "hard" if hard else "easy", right, right)
+
+
+def draw(random: Random) -> Recorded:
+    """Draw one session, as the agent would record it."""
+    world = World(random.randrange(FILES), random.randrange(SYMBOLS), random.randrange(BUGS))
+    return Recorded(world, random.random() < MISTAKEN)
+
+
+def everything(_: World) -> bool:
+    """Accept any world."""
+    return True
+
+
+def held_out(world: World) -> bool:
+    """Say whether a world is kept for evaluation: a third of the (file, bug type) pairs.
+
+    A prompt names file and bug type, so no prompt and no later state is shared with training;
+    each file and each bug type occurs on both sides.
+    """
+    return (world.file + 4 * world.bug) % 3 == 0
+
+
+def for_training(world: World) -> bool:
+    """Say whether a world may be trained on, by the base model too."""
+    return not held_out(world)
+
+
+def sessions(
+    random: Random, count: int, accept: Callable[[World], bool] = for_training
+) -> list[Recorded]:
+    """Draw sessions until ``count`` are accepted."""
+    kept: list[Recorded] = []
+    while len(kept) < count:
+        drawn = draw(random)
+        if accept(drawn.world):
+            kept.append(drawn)
+    return kept
+
+
+def training_random(seed: int) -> Random:
+    """Return the generator that training sessions and then their teachers are drawn from."""
+    return Random(500 + seed)  # noqa: S311  nothing here is a secret
+
+
+def held_out_sessions(count: int = 120) -> list[Recorded]:
+    """Return evaluation sessions: all different, the agent mistaken wherever it can be.
+
+    Session i has a generator of its own, ``Random(10000 + i)``, so that the set does not depend
+    on what is trained.
+    """
+    known: set[World] = set()
+    out: list[Recorded] = []
+    i = 0
+    while len(out) < count:
+        random = Random(10_000 + i)  # noqa: S311  nothing here is a secret
+        world = sessions(random, 1, held_out)[0].world
+        if world not in known:
+            known.add(world)
+            out.append(Recorded(world, mistaken=True))
+        i += 1
+    return out
+
+
+def _path(file: int) -> str:
+    return f"{PROJECT.cwd}/f{file}.py"
+
+
+def _call(name: str, **arguments: str) -> Action:
+    return Action("", (ToolCall(name, arguments),))

@@ -114,6 +114,7 @@ LEFT_ALONE = [
     "  password: string;",
     "password: values.password,",
     "  token: OAuth2Token\n",
+    "mysql -u root -paaaaaaaa shop",
 ]
 
 

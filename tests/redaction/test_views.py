@@ -17,11 +17,12 @@ def test_base64_behind_letters_that_are_none_of_it(prefix: str) -> None:
     assert hidden[-12:] not in redact_text(f"see {prefix}{hidden} there")[0]
 
 
+@pytest.mark.parametrize("width", [60, 76])
 @pytest.mark.parametrize("lead", range(0, 400, 23))
-def test_wrapped_base64_is_read_as_one(lead: int) -> None:
+def test_wrapped_base64_is_read_as_one(lead: int, width: int) -> None:
     plain = "\n".join(["a line of words"] * 40)
     data = base64.b64encode((plain[:lead] + f"\n{SECRET}\n" + plain).encode()).decode()
-    wrapped = "\n".join(data[at : at + 76] for at in range(0, len(data), 76))
+    wrapped = "\n".join(data[at : at + width] for at in range(0, len(data), width))
     assert re.fullmatch(r"cert:\n\[SECRET_\w+\]=?\n", redact_text(f"cert:\n{wrapped}\n")[0])
 
 

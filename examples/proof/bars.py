@@ -5,11 +5,10 @@ Belongs here: the bars and the sentence of each that is broken. Does not belong 
 """
 
 from collections.abc import Mapping, Sequence
-
-from composer_pipeline.evaluation.summary import Estimate, difference
+from typing import Protocol
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.evaluation import BASE, StateResult
+from composer_pipeline.evaluation import BASE, StateResult, difference
 
 #: Measure of every bar: the greedy answer is the right action, argument for argument.
 MEASURE = "exact"
@@ -19,6 +18,31 @@ GAIN = 0.15
 BEHIND_SFT = 0.02
 #: What may be lost where the base is right.
 REGRESSION = 0.05
+
+
+class Estimate(Protocol):
+    """A mean with its interval over sessions; no interval where there are too few of them."""
+
+    @property
+    def mean(self) -> float:
+        """The mean over states."""
+        ...
+
+    @property
+    def low(self) -> float | None:
+        """The lower end."""
+        ...
+
+    @property
+    def high(self) -> float | None:
+        """The upper end."""
+        ...
+
+    @property
+    def excludes_zero(self) -> bool:
+        """Whether the difference may be claimed."""
+        ...
+
 
 Results = Mapping[str, Sequence[StateResult]]
 

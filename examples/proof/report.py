@@ -9,20 +9,29 @@ held-out sessions, with the seeds of a state averaged; what is printed in bold h
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-from composer_pipeline.evaluation.summary import Estimate, difference
 
-from composer_pipeline.evaluation import BASE, MEASURES, StateResult, read_results
+from composer_pipeline.evaluation import BASE, StateResult, difference, read_results
 from composer_pipeline.files import replace
 from composer_pipeline.lake import encode_parquet
 from examples.proof.arms import ARMS
-from examples.proof.bars import MEASURE
+from examples.proof.bars import MEASURE, Estimate
 
 RESULTS, REPORT = "results.parquet", "report.md"
+#: Columns of the first table behind the shares of right answers.
+_VALUES: dict[str, Callable[[StateResult], float | None]] = {
+    "exact": lambda r: float(r.judgement.exact),
+    "preference": lambda r: None if r.logp_wrong is None else float(r.logp_right > r.logp_wrong),
+    "NLL right": lambda r: -r.logp_right,
+    "hint gain": lambda r: (
+        None if r.logp_right_hinted is None else r.logp_right_hinted - r.logp_right
+    ),
+    "KL to base": lambda r: r.kl,
+}
 _KINDS = ("hard_covered", "hard_uncovered", "easy", "recovery")
 #: Columns of the second table: kind of states, and the arm that is compared with.
 _AGAINST = (
@@ -93,11 +102,11 @@ def _words(setting: str) -> str:
 
 
 def _means(cells: Mapping[str, Cell]) -> str:
-    head = ["arm", "seeds", *_KINDS, "preference", "NLL right", "hint gain", "KL to base"]
+    head = ["arm", "seeds", *_KINDS, *list(_VALUES)[1:]]
     lines = [_row(head), _row(["---"] * len(head))]
     for arm, cell in cells.items():
         numbers = [_seeds(cell, MEASURE, kind) for kind in _KINDS]
-        numbers += [_seeds(cell, name) for name in ("preference", "right_nll", "hint_gain", "kl")]
+        numbers += [_seeds(cell, name) for name in list(_VALUES)[1:]]
         lines.append(_row([_named(arm), str(len(cell.seeds)), *numbers]))
     return "\n".join(lines) + "\n"
 
@@ -122,7 +131,7 @@ def _named(arm: str) -> str:
 
 def _seeds(cell: Cell, measure: str, kind: str = "") -> str:
     """Return mean [least-largest] over seeds; of hard states where no kind is named."""
-    _, value_of = MEASURES[measure]
+    value_of = _VALUES[measure]
     kinds = (kind,) if kind else ("hard_covered", "hard_uncovered")
     means = []
     for results in cell.results:

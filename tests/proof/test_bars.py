@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import torch
 
-from composer_pipeline.evaluation import BASE, KINDS
+from composer_pipeline.evaluation import BASE
 from composer_pipeline.training.data import TrainingData
 from examples.proof.arms import ARMS
 from examples.proof.bars import MEASURE, broken_at_full_coverage, broken_at_half_coverage
@@ -83,6 +83,9 @@ def test_a_hint_alignment_off_by_one_fails_the_bar(arena, monkeypatch):
 
     monkeypatch.setattr(teachers, "Frozen", Shifted)
     results = arena.arm("off-by-one", HALF, ARMS["composer"].terms)
+    # It did teach something else; that it helps nobody is not for want of a gradient.
+    before = {r.state_id: r.logp_right for r in arena.arm("no-sdpo", HALF)}
+    assert any(abs(r.logp_right - before[r.state_id]) > 1e-3 for r in results)
     assert at_half(arena, "off-by-one", results)
 
 

@@ -232,6 +232,8 @@ def test_declarations_become_schemas() -> None:
         ("export interface AInput {\n  a: Missing;\n}", 2),
         ("export interface AInput {\n\n  a: string", 3),
         ("export interface AInput { a: string } #", 1),
+        ("export interface AInput<T> { a: T }", 1),
+        ("export type Pick<T> = T;", 1),
         (
             "export interface BInput { b: string }\ninterface AInput extends BInput { a: 1 }",
             2,

@@ -12,7 +12,8 @@ import io
 import os
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ import pyarrow.parquet as pq
 from composer_pipeline.errors import InputError
 from composer_pipeline.files import replacing, writing
 from composer_pipeline.lake.columns import constant
+from composer_pipeline.lake.lock import bucket_lock, folder_lock
 from composer_pipeline.lake.parquet import encode_parquet
 from composer_pipeline.lake.partition_writer import PartitionWriter
 from composer_pipeline.lake.rows import empty_table, plain_table, rows_from_table, table_from_rows
@@ -167,6 +169,24 @@ class Lake:
             name = f".probe-{uuid.uuid4().hex}"
             self.put_bytes(name, b"")
             self.fs.rm_file(f"{self.root}/{name}")
+
+    def locked(
+        self, name: str, waiting: Callable[[], None] = lambda: None
+    ) -> AbstractContextManager[None]:
+        """Hold one of the lake's locks for a block, over processes and machines.
+
+        For a stage that reads what it then replaces. Not reentrant.
+
+        Args:
+            name: of the lock.
+            waiting: called once, where another process holds it.
+
+        Raises:
+            InputError, StorageError: the lake is not writable.
+        """
+        if self.local:
+            return folder_lock(Path(self.root), name, waiting)
+        return bucket_lock(self.url, name, waiting)
 
     # -- tables ----------------------------------------------------------------
 

@@ -1,6 +1,5 @@
 """The lake in a bucket: obstore's fsspec adapter against a real S3 wire (moto)."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,27 +8,6 @@ from composer_pipeline.errors import StorageError
 from composer_pipeline.lake.store import Lake
 
 DAY = "2026-11-16"
-
-
-@pytest.fixture(scope="module")
-def s3() -> Iterator[Any]:
-    boto3 = pytest.importorskip("boto3", reason="pip install 'moto[server]'")
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    endpoint = f"http://{host}:{port}"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ACCESS_KEY_ID", "test")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-        patch.setenv("AWS_REGION", "us-east-1")
-        patch.setenv("AWS_ENDPOINT_URL", endpoint)
-        patch.setenv("AWS_ALLOW_HTTP", "true")
-        client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1")
-        client.create_bucket(Bucket="bucket")
-        yield client
-    server.stop()
 
 
 def rows(*ids: str) -> list[dict[str, Any]]:

@@ -15,9 +15,10 @@ from pathlib import Path
 from composer_pipeline.lake import Lake
 from composer_pipeline.reports import Progress
 from composer_pipeline.traces.archive.blobs import Row
-from composer_pipeline.traces.archive.plan import make_plan, manifest_of, unchanged
+from composer_pipeline.traces.archive.plan import Plan, make_plan, manifest_of, unchanged
 from composer_pipeline.traces.archive.report import Harvested, HarvestReport
 from composer_pipeline.traces.archive.versions import harvest_file
+from composer_pipeline.traces.one_writer import one_writer
 
 
 def session_days(paths: Iterable[Path | str]) -> set[str]:
@@ -62,27 +63,42 @@ def harvest(
 
     Idempotent; an unchanged file costs one ``stat``. Blobs are written before the
     manifest that names them, so a killed harvest is simply run again. A subagent's file
-    goes to the day of its session.
+    goes to the day of its session. Harvests of one lake, also from several machines, add up:
+    one waits for the other.
 
     Args:
         lake: where to.
         paths: files or folders; what to harvest.
         days: only files of these days; all when ``None``.
-        progress: called with ``("harvest", done, total)``.
+        progress: called with ``("harvest", done, total)``, and once with
+            :data:`WAITING` where another harvest or parse has to end first.
 
     Raises:
         InputError: a path is missing, a folder holds no session, a file that was named
             holds no record, or the lake is not writable. The lake is as it was.
     """
-    manifest = manifest_of(lake)
-    plan = make_plan(manifest, paths)
+    paths = list(paths)
+    # Bad input makes no lake, not even its lock.
+    first = None if lake.days("raw_files") else make_plan({}, paths)
     lake.check_writable()
-    wanted = None if days is None else set(days)
+    with one_writer(lake, progress):
+        manifest = manifest_of(lake)
+        plan = first if first is not None and not manifest else make_plan(manifest, paths)
+        return _harvest(lake, manifest, plan, None if days is None else set(days), progress)
+
+
+def _harvest(
+    lake: Lake,
+    manifest: dict[str, list[Row]],
+    plan: Plan,
+    wanted: set[str] | None,
+    progress: Progress | None,
+) -> HarvestReport:
     report = HarvestReport(unreadable=plan.unreadable)
     rows: dict[str, dict[str, Row]] = {}
     for row in (row for versions in manifest.values() for row in versions):
         rows.setdefault(row["day"], {})[row["path"]] = row
-    written = _redacted_otherwise(lake, rows) if days is None else set[str]()
+    written = _redacted_otherwise(lake, rows) if wanted is None else set[str]()
     changed: set[str] = set()
     for done, (source, head) in enumerate(plan.sources, 1):
         day = plan.days[head.session_id]
@@ -107,9 +123,6 @@ def harvest(
         counts["files"] = len(known)
         counts["bytes"] = sum(row["size"] for row in known.values())
     return report
-
-
-# -- planning --------------------------------------------------------------------
 
 
 # -- one file --------------------------------------------------------------------

@@ -19,6 +19,7 @@ from composer_pipeline.lake import Lake
 from composer_pipeline.redaction import json_redactor
 from composer_pipeline.reports import Progress, Report
 from composer_pipeline.traces.graph import Redactor
+from composer_pipeline.traces.one_writer import one_writer
 from composer_pipeline.traces.parse.files import OnFile, Row, parse_file
 from composer_pipeline.traces.parse.tables import row_order, write_day
 from composer_pipeline.traces.states import Extracted, MessageStore, Rows
@@ -67,8 +68,18 @@ def parse_days(
     Raises:
         InputError: a day is not written ``YYYY-MM-DD``, or the archive lacks a blob.
     """
+    wanted = None if days is None else sorted({_checked(day) for day in days})
+    if wanted == []:
+        return ParseReport()
+    with one_writer(lake, progress):
+        return _parse_days(lake, wanted, progress, on_file)
+
+
+def _parse_days(
+    lake: Lake, days: list[str] | None, progress: Progress | None, on_file: OnFile | None
+) -> ParseReport:
     have = lake.days("raw_files")
-    wanted = have if days is None else sorted({_checked(day) for day in days})
+    wanted = have if days is None else days
     manifests: dict[str, list[Row]] = {day: [] for day in wanted if day in have}
     for row in lake.rows("raw_files", days=manifests):
         manifests[row["day"]].append(row)

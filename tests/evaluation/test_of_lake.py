@@ -2,11 +2,13 @@
 
 import pytest
 
+from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.chat import prompt_hash
 from composer_pipeline.errors import InputError
 from composer_pipeline.evaluation import states_of_lake
 from composer_pipeline.evaluation.of_lake import trained_on
 from composer_pipeline.lake import Lake
+from composer_pipeline.testing.states import write_session
 from composer_pipeline.testing.training import READ, call
 
 READ_A, READ_B = call("Read", file_path="/w/a.py"), call("Read", file_path="/w/b.py")
@@ -99,3 +101,36 @@ def test_what_was_trained_on(lake):
 def test_a_split_without_a_known_state_is_refused(lake):
     with pytest.raises(InputError, match="no state with split=train whose right action is known"):
         states_of_lake(lake, "train")
+
+
+def bash(command):
+    return Action("Next.", (ToolCall("Bash", {"command": command}),))
+
+
+def test_the_response_behind_an_error_is_a_recovery_unless_it_fails_too(tmp_path):
+    lake = Lake(tmp_path / "lake")
+    steps = [
+        (bash("ls"), "a.py"), (bash("pytest"), "no module"), (bash("python -m pytest"), "ok"),
+        (bash("ls b"), "none"), (bash("ls c"), "none"), (bash("ls d"), "ok"), (bash("ls e"), "ok"),
+    ]  # fmt: skip
+    ids = write_session(lake, "one", steps, day="2026-11-16", error_turns=[1, 3, 4])
+    failed = [
+        {**hint("x", call("Bash", command="x")), "state_id": ids[i], "session_id": "one"}
+        for i in (1, 3, 4)
+    ]
+    lake.write("dataset_hints", failed, split="validation")
+    found = states_of_lake(lake)
+    said = {state.state_id: state for state in found if state.kind == "recovery"}
+    assert set(said) == {ids[2], ids[5]}
+    state = said[ids[2]]
+    assert state.right.tool_calls[0].arguments == {"command": "python -m pytest"}
+    assert "no module" in state.messages[-1]["content"]
+    assert (state.session_id, state.wrong, state.hint) == ("one", None, None)
+    ours = {"state_id": ids[2], "session_id": "one"}
+    agree = group("x", call("Bash", command="python -m pytest"), call("Bash", command="x"))
+    agree["consensus"] = [call("Bash", command="python -m pytest")]
+    lake.write("dataset_groups", [{**agree, **ours}], split="validation")
+    assert {s.kind for s in states_of_lake(lake) if s.state_id == ids[2]} == {"recovery"}
+    against = {**agree, "consensus": [call("Bash", command="git push --force")]}
+    lake.write("dataset_groups", [{**against, **ours}], split="validation")
+    assert {s.kind for s in states_of_lake(lake) if s.state_id == ids[2]} == {"hard_covered"}

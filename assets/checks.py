@@ -5,9 +5,11 @@ Belongs here: what blocks, and what a violation is called. Does not belong here:
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import dagster as dg
 
+from assets.metadata import run_dir_of
 from assets.partitions import partition_days
 from assets.resources import LakeResource, RecipesResource, TeachersResource
 from composer_pipeline.lake import (
@@ -116,6 +118,25 @@ def chosen_not_told_by_style(lake: LakeResource, recipes: RecipesResource) -> dg
 def no_group_in_two_splits(lake: LakeResource) -> dg.AssetCheckResult:
     """No group and no session is in two splits, in any config of the dataset."""
     return _result(groups_in_two_splits(lake.open()), "groups are in two splits")
+
+
+@dg.asset_check(asset="model_evaluation", blocking=True)
+def not_worse_than_base(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+    """On easy and recovery states the trained model is not surely worse than its base."""
+    from composer_pipeline.training.runs.card import evaluation_of
+
+    run_dir = run_dir_of(context.instance, "model_evaluation")
+    found = evaluation_of(Path(run_dir)) if run_dir else None
+    if found is None:
+        return dg.AssetCheckResult(passed=False, description="There is no evaluation.")
+    worse, unknown = found["worse"], found["unknown"]
+    said = [f"Worse than its base on {sentence}." for sentence in worse]
+    said += [f"Not known whether it is worse on {sentence}." for sentence in unknown]
+    return dg.AssetCheckResult(
+        passed=not worse,
+        metadata={"worse": len(worse), "not_known": len(unknown)},
+        description=" ".join(said) or "Not surely worse on easy or recovery states.",
+    )
 
 
 def build_budget_checks(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetChecksDefinition]:

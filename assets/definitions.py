@@ -56,6 +56,7 @@ def build_defs(
             checks.dataset_accounted_for,
             checks.chosen_not_told_by_style,
             checks.no_group_in_two_splits,
+            checks.not_worse_than_base,
             *checks.build_budget_checks(reply_keys),
         ],
         jobs=[jobs.harvest_job, jobs.replay_job, jobs.train_job, jobs.publish_job],

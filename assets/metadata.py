@@ -48,3 +48,11 @@ def numbers(report: Mapping[str, Any]) -> dict[str, int | float]:
         for key, value in report.items()
         if isinstance(value, int | float) and not isinstance(value, bool)
     }
+
+
+def run_dir_of(instance: dg.DagsterInstance, asset: str) -> str | None:
+    """Return the ``run_dir`` that an asset last reported, or ``None``."""
+    event = instance.get_latest_materialization_event(dg.AssetKey(asset))
+    if event is None or event.asset_materialization is None:
+        return None
+    return str(event.asset_materialization.metadata["run_dir"].value)

@@ -7,7 +7,7 @@ command ``python -m trainers.<name>``, run through Dagster Pipes; it needs no Da
 import dagster as dg
 from pydantic import Field
 
-from assets.metadata import OWNERS, numbers
+from assets.metadata import OWNERS, numbers, run_dir_of
 from assets.resources import LakeResource, RecipesResource
 from composer_pipeline.figures import lines, markdown_image
 
@@ -72,27 +72,56 @@ def _curve(steps: dict[tuple[int, int], dict[str, float]]) -> dg.MetadataValue[s
     return dg.MetadataValue.md(markdown_image(lines(series), "channels by step"))
 
 
+class EvaluateConfig(dg.Config):
+    """How much is measured; 0 takes everything."""
+
+    per_kind: int = Field(default=0, description="At most so many states of each kind.")
+    max_new_tokens: int = Field(
+        default=0, description="Tokens of an answer; 0 takes the recipe's max_completion_tokens."
+    )
+
+
 @dg.asset(
     group_name="training",
     kinds={"pytorch", "python"},
     owners=OWNERS,
     deps=[trained_model],
     pool="gpu",
-    code_version="1",
+    code_version="2",
 )
 def model_evaluation(
-    context: dg.AssetExecutionContext, lake: LakeResource
+    context: dg.AssetExecutionContext, config: EvaluateConfig, lake: LakeResource
 ) -> dg.MaterializeResult[None]:
-    """Preference accuracy and action likelihood on held-out sessions, before and after."""
-    from composer_pipeline.evaluation import evaluate
+    """What model and base do on states that training never saw: actions and likelihoods."""
+    from composer_pipeline.evaluation import HEAD, TRAINED, evaluate, grid, pictures, table
 
-    result = evaluate(lake.open(), _trained_run(context))
-    return dg.MaterializeResult(metadata={**numbers(result.metrics), "split": "validation"})
+    result = evaluate(
+        lake.open(),
+        _trained_run(context),
+        per_kind=config.per_kind or None,
+        max_new_tokens=config.max_new_tokens or None,
+    )
+    drawn = pictures(result.cells, TRAINED)
+    return dg.MaterializeResult(
+        metadata={
+            "run_dir": dg.MetadataValue.path(str(result.run_dir)),
+            "report": dg.MetadataValue.path(str(result.folder / "report.md")),
+            "actions": dg.MetadataValue.md(markdown_image(drawn["actions.svg"], "matches")),
+            "differences": dg.MetadataValue.md(
+                markdown_image(drawn["differences.svg"], "trained minus base")
+            ),
+            "table": dg.MetadataValue.md(grid(HEAD, table(result.cells, TRAINED))),
+            "states": sum(result.states.values()),
+            "sessions": result.sessions,
+            "split": result.split,
+            **numbers(result.metrics),
+        },
+    )
 
 
 def _trained_run(context: dg.AssetExecutionContext) -> str:
     """The run folder that ``trained_model`` last reported: evaluate that, not a new guess."""
-    event = context.instance.get_latest_materialization_event(dg.AssetKey("trained_model"))
-    if event is None or event.asset_materialization is None:
+    run_dir = run_dir_of(context.instance, "trained_model")
+    if run_dir is None:
         raise dg.Failure("trained_model has not been materialised yet.", allow_retries=False)
-    return str(event.asset_materialization.metadata["run_dir"].value)
+    return run_dir

@@ -73,6 +73,43 @@ def lines(
     return _svg(width, height, parts)
 
 
+def intervals(
+    rows: Mapping[str, tuple[float, float | None, float | None]], *, width: int = 520
+) -> str:
+    """Return an SVG with a dot and its interval a row, about a line at 0.
+
+    An interval that excludes 0 is coloured, below and above differently; a row without one has
+    an empty dot.
+
+    Args:
+        rows: label to (mean, low, high); low and high are ``None`` where there is no interval.
+        width: pixels.
+    """
+    ends = [0.0, *(v for row in rows.values() for v in row if v is not None)]
+    x0, span = min(ends), (max(ends) - min(ends)) or 1.0
+    label = 8 + 7 * max((len(name) for name in rows), default=0)
+    room = max(60, width - label - 70)
+
+    def place(value: float) -> float:
+        return label + (value - x0) / span * room
+
+    height = 12 + 22 * len(rows)
+    parts = [f'<path d="M{place(0):.1f},0 V{height}" stroke="#999" stroke-dasharray="3"/>']
+    for row, (name, (mean, low, high)) in enumerate(rows.items()):
+        y = 14 + 22 * row
+        parts.append(f'<text x="0" y="{y + 4}" {_FONT}>{escape(name)}</text>')
+        colour, fill = "#868e96", "white"
+        if low is not None and high is not None:
+            colour = _COLOURS[2] if low > 0 else _COLOURS[4] if high < 0 else "#868e96"
+            fill = colour
+            line = f"M{place(low):.1f},{y} H{place(high):.1f}"
+            parts.append(f'<path d="{line}" stroke="{colour}" stroke-width="3"/>')
+        dot = f'<circle cx="{place(mean):.1f}" cy="{y}" r="4" fill="{fill}" stroke="{colour}"/>'
+        parts.append(dot)
+        parts.append(f'<text x="{width - 58}" y="{y + 4}" {_FONT}>{mean:+.3g}</text>')
+    return _svg(width, height, parts)
+
+
 def heatmap(
     names: Sequence[str], cells: Mapping[tuple[str, str], tuple[float, int]], *, cell: int = 64
 ) -> str:

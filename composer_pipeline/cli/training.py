@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
+from rich.console import Console
 
 from composer_pipeline.cli.common import (
     Bar,
@@ -78,12 +79,27 @@ def _run_root(settings: Settings, lake: Lake) -> Path:
 
 
 @app.command
-def evaluate(*, recipe: str = "", lake: LakeOption = "", as_json: JsonOption = False) -> None:
-    """Measure a trained model on held-out sessions, before and after.
+def evaluate(
+    *,
+    recipe: str = "",
+    states: str = "",
+    per_kind: int | None = None,
+    max_new_tokens: int | None = None,
+    force: Annotated[bool, Parameter(negative="")] = False,
+    lake: LakeOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Measure a trained model and its base on states that training never saw.
 
     Args:
         recipe: training recipe whose run is evaluated (COMPOSER_TRAIN).
+        states: an evaluation set (Parquet) in place of the validation split's states.
+        per_kind: at most so many states of each kind.
+        max_new_tokens: tokens of an answer at most; the recipe's max_completion_tokens.
+        force: measure again although nothing has changed.
     """
+    from composer_pipeline.cli.views.evaluation import show_evaluation
+    from composer_pipeline.evaluation import TRAINED, table
     from composer_pipeline.evaluation import evaluate as run
     from composer_pipeline.training.run import prepare
 
@@ -93,5 +109,17 @@ def evaluate(*, recipe: str = "", lake: LakeOption = "", as_json: JsonOption = F
     if not prepared.complete:
         raise InputError(f"{prepared.run_dir} holds no finished training run; run train first")
     with Bar() as progress:
-        report = run(store, prepared.run_dir, progress=progress)
-    show(report.to_dict(), as_json, "evaluate")
+        report = run(
+            store,
+            prepared.run_dir,
+            states=states or None,
+            per_kind=per_kind,
+            max_new_tokens=max_new_tokens,
+            force=force,
+            progress=progress,
+        )
+    if as_json:
+        show(report.to_dict(), as_json, "evaluate")
+    else:
+        rows = table(report.cells, TRAINED)
+        show_evaluation(Console(), rows, report.to_dict(), str(report.folder))

@@ -1,13 +1,16 @@
 """Does a model act better than its base on sessions that it never saw?
 
-``states`` is the frozen set, ``evaluate`` the stage, ``worker`` the process that loads the model.
-Does not belong here: training (``training``), and what is published of the result
+``states`` is the frozen set and ``of_lake`` makes one of a lake; ``measure`` runs models over it,
+``summary`` makes means and intervals, ``verdict`` says whether that may be published, and
+``evaluate`` is the stage. Does not belong here: training (``training``), and publishing
 (``publishing``).
 """
 
-from composer_pipeline.evaluation.evaluate import evaluate
-from composer_pipeline.evaluation.measure import BASE, Arm, Measured, measure
-from composer_pipeline.evaluation.results import MEASURES, StateResult, read_results, write_results
+from composer_pipeline.evaluation.evaluate import TRAINED, evaluate
+from composer_pipeline.evaluation.measure import BASE, Arm, measure
+from composer_pipeline.evaluation.of_lake import states_of_lake
+from composer_pipeline.evaluation.report import HEAD, grid, pictures, table
+from composer_pipeline.evaluation.results import StateResult, read_results, write_results
 from composer_pipeline.evaluation.states import (
     KINDS,
     EvaluationState,
@@ -17,22 +20,36 @@ from composer_pipeline.evaluation.states import (
     read_states,
     write_states,
 )
+from composer_pipeline.evaluation.summary import (
+    difference,
+    differences,
+    summarise,
+)
+from composer_pipeline.evaluation.verdict import verdict
 
 __all__ = [
     "BASE",
+    "HEAD",
     "KINDS",
-    "MEASURES",
+    "TRAINED",
     "Arm",
     "EvaluationState",
     "Kind",
-    "Measured",
     "StateResult",
     "check_disjoint",
     "content_hash",
+    "difference",
+    "differences",
     "evaluate",
+    "grid",
     "measure",
+    "pictures",
     "read_results",
     "read_states",
+    "states_of_lake",
+    "summarise",
+    "table",
+    "verdict",
     "write_results",
     "write_states",
 ]

@@ -1,58 +1,94 @@
-"""Held-out evaluation of a run: before (base model) and after (trained).
+"""The stage: a finished run against its base, on states that it never saw.
 
-Belongs here: what is measured, the cache, and starting the worker. Does not belong here:
-loading models (``evaluation.worker``, a process of its own, so that torch stays out
-of the caller).
+Belongs here: which states, the refusals, the cache, starting the worker, and the files that it
+leaves in the run folder. Does not belong here: measuring (``evaluation.worker``, a process of its
+own, so that torch stays out of the caller).
 
-Preference accuracy alone proves nothing: DPO raises it while behaviour falls. It is
-reported beside the likelihood of the consensus action, which must not fall.
+``<run>/evaluation/`` holds ``states.parquet`` (the frozen set), ``results.parquet`` (every answer
+of both models) and ``report.md`` with its pictures; ``<run>/evaluation.json``, written last, holds
+the numbers.
+
+Preference accuracy alone proves nothing: DPO raises it while behaviour falls.
 """
 
 import hashlib
 import json
 import sys
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from composer_pipeline.errors import InputError
+from composer_pipeline.evaluation.measure import BASE
+from composer_pipeline.evaluation.of_lake import TRAIN, capped, states_of_lake, trained_on
+from composer_pipeline.evaluation.report import markdown, pictures
+from composer_pipeline.evaluation.results import read_results
+from composer_pipeline.evaluation.states import (
+    EvaluationState,
+    check_disjoint,
+    content_hash,
+    read_states,
+    write_states,
+)
+from composer_pipeline.evaluation.summary import Cell, summarise
+from composer_pipeline.evaluation.verdict import TOLERANCE, Verdict, verdict
 from composer_pipeline.files import replace
 from composer_pipeline.lake import Lake
 from composer_pipeline.reports import Progress, Report
 from composer_pipeline.training.checkout import repo_root
+from composer_pipeline.training.data import CHANNELS, TrainingData, column_of
 from composer_pipeline.training.process import run_process
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.run import (
     CHECKPOINT,
+    DATA,
     MERGED,
     RECIPE,
     RESULT,
     environment,
     finished,
-    report,
     write_json,
 )
 from composer_pipeline.training.runs.card import CARD, EVALUATION, card, evaluation_of
 
 #: Changes when the measures change.
-VERSION = "1"
+VERSION = "2"
+#: The arm that is compared with the base.
+TRAINED = "trained"
+FOLDER, STATES, RESULTS, REPORT = "evaluation", "states.parquet", "results.parquet", "report.md"
 
 
 @dataclass(frozen=True)
 class EvaluationReport(Report):
-    """Held-out measures of one run.
+    """What was measured of one run.
 
-    ``metrics``: ``pairs`` and ``dropped`` (rows), and with the suffixes ``_before`` and
-    ``_after`` ``preference_accuracy`` (share of pairs with the larger summed log-probability
-    on the chosen side), ``preference_accuracy_per_token`` (the same, length-normalised),
-    ``chosen_nll`` and ``rejected_nll`` (nats per token of the action), ``margin`` (mean
-    difference of summed log-probabilities, nats).
+    ``states`` counts those measured by kind, ``dropped`` the others by reason. ``cells`` are
+    those of ``summarise``. ``metrics`` are the same means as flat numbers:
+    ``<kind>_<measure>_before``, ``_after`` and ``_difference``. ``worse`` and ``unknown`` are the
+    verdict's sentences.
     """
 
     run_dir: Path
     split: str
+    states_hash: str
+    states: dict[str, int]
+    sessions: int
+    dropped: dict[str, int]
+    max_new_tokens: int
+    cells: tuple[Cell, ...]
     metrics: dict[str, float]
-    reused: bool
+    worse: tuple[str, ...]
+    unknown: tuple[str, ...]
+    reused: bool = False
+
+    @property
+    def folder(self) -> Path:
+        """Where the frozen states, the results and the report are."""
+        return self.run_dir / FOLDER
 
 
 def evaluate(
@@ -60,52 +96,150 @@ def evaluate(
     run_dir: str | Path,
     *,
     split: str = "validation",
+    states: str | Path | None = None,
+    per_kind: int | None = None,
+    max_new_tokens: int | None = None,
+    tolerance: float = TOLERANCE,
     force: bool = False,
     progress: Progress | None = None,
 ) -> EvaluationReport:
-    """Measure a finished run on the pairs of a split and write ``evaluation.json``.
+    """Measure a finished run and its base, and write ``evaluation.json`` and the report.
 
     Args:
-        lake: holds ``dataset_pairs`` with the split.
+        lake: holds what the run was trained on, and the split.
         run_dir: a finished run.
-        split: sessions that training never saw.
+        split: sessions that training never saw; its states are taken.
+        states: an evaluation set (``write_states``) in place of the split's states.
+        per_kind: at most so many states of each kind, chosen by a hash.
+        max_new_tokens: of an answer; the recipe's ``data.max_completion_tokens`` by default.
+        tolerance: share of easy or recovery states that may be lost against the base.
         force: measure again although nothing has changed.
-        progress: called after each pair, twice a pair: before and after training.
+        progress: called as (label, measurements done, their number).
 
     Raises:
-        InputError: the run is not finished, or the split has no pair that fits.
+        InputError: the run is not finished, no state is known or fits, the states overlap what
+            the run was trained on, or an option is out of range.
         ComposerError: the worker failed.
     """
     run_dir = Path(run_dir)
-    report(run_dir)
-    if not lake.read("dataset_pairs", columns=["pair_id"], split=split).num_rows:
-        raise InputError(f"table dataset_pairs of lake {lake.url} has no row with split={split}")
-    identity = _identity(lake, run_dir, split)
-    target = run_dir / EVALUATION
-    if target.is_file() and not force:
-        known = json.loads(target.read_text(encoding="utf-8"))
-        if known["identity"] == identity:
-            return EvaluationReport(run_dir, split, known["metrics"], reused=True)
-    metrics: dict[str, float] = {}
+    finished(run_dir)
+    for name, number in (("per_kind", per_kind), ("max_new_tokens", max_new_tokens)):
+        if number is not None and number < 1:
+            raise InputError(f"{name} must be at least 1, not {number}")
+    if not 0 <= tolerance < 1:
+        raise InputError(f"tolerance must be in [0, 1), not {tolerance}")
+    if states is not None:
+        chosen, split = capped(read_states(states), per_kind), f"file {Path(states).name}"
+    else:
+        chosen = states_of_lake(lake, split, per_kind=per_kind)
+    _check_unseen(lake, run_dir, chosen)
+    recipe = TrainingRecipe.load(run_dir / RECIPE)
+    limit = max_new_tokens or recipe.data.max_completion_tokens
+    folder = run_dir / FOLDER
+    states_hash = content_hash(chosen)
+    identity = _identity(run_dir, states_hash, limit, tolerance)
+    known = evaluation_of(run_dir)
+    if known is not None and known.get("identity") == identity and not force:
+        return _report(run_dir, known, reused=True)
+    write_states(folder / STATES, chosen)
+    dropped = _work(run_dir, recipe, limit, progress)
+    results = read_results(folder / RESULTS)
+    cells = summarise(results, base=BASE)
+    found = verdict(cells, TRAINED, tolerance=tolerance)
+    measured = results[TRAINED]
+    value: dict[str, Any] = {
+        "version": VERSION, "identity": identity, "split": split, "states_hash": states_hash,
+        "states": dict(sorted(Counter(result.kind for result in measured).items())),
+        "sessions": len({result.session_id for result in measured}),
+        "dropped": dict(sorted(Counter(dropped.values()).items())),
+        "max_new_tokens": limit, "cells": msgspec.to_builtins(cells), "metrics": _metrics(cells),
+        "worse": found.worse, "unknown": found.unknown,
+    }  # fmt: skip
+    _write_report(folder, recipe, cells, found, value)
+    write_json(run_dir / EVALUATION, value)
+    _renew_cards(run_dir)
+    return _report(run_dir, value)
+
+
+def _check_unseen(lake: Lake, run_dir: Path, states: Sequence[EvaluationState]) -> None:
+    """Refuse states that the lake's training split or the run's own rows hold.
+
+    The run's rows say what was trained on also where the dataset was made again since.
+    """
+    check_disjoint(states, *trained_on(lake))
+    if not TrainingData.is_complete(run_dir / DATA):
+        return
+    data = TrainingData.load(run_dir / DATA)
+    seen = {row for name, _ in CHANNELS.values() for row in column_of(getattr(data, name), "id")}
+    for row in lake.iter_rows("dataset_pairs", columns=["pair_id", "state_id"]):
+        if row["pair_id"] in seen:  # a pair goes by its own name
+            seen.add(row["state_id"])
+    both = sorted(state.state_id for state in states if state.state_id in seen)
+    if both:
+        raise InputError(
+            f"the evaluation set overlaps training: {run_dir.name} was trained on {len(both)} of"
+            f" its states ({both[0]}{', …' if len(both) > 1 else ''}); the dataset was split"
+            f" differently then, so train again on its split {TRAIN}"
+        )
+
+
+def _work(
+    run_dir: Path, recipe: TrainingRecipe, limit: int, progress: Progress | None
+) -> dict[str, str]:
+    """Let the worker measure; return state id to why it could not be measured."""
+    dropped: dict[str, str] = {}
 
     def told(event: dict[str, Any]) -> None:
-        if "done" in event:
-            if progress is not None:
-                progress("evaluate", event["done"], event["of"])
-        else:
-            metrics.update(event)
+        if "dropped" in event:
+            dropped.update(event["dropped"])
+        elif progress is not None:
+            progress("evaluate", event["done"], event["of"])
 
     command = [sys.executable, "-m", "composer_pipeline.evaluation.worker"]
     run_process(
-        [*command, "--lake", lake.url, "--run-dir", str(run_dir), "--split", split],
+        [*command, "--run-dir", str(run_dir), "--max-new-tokens", str(limit)],
         cwd=repo_root(),
-        env=environment(TrainingRecipe.load(run_dir / RECIPE)),
+        env=environment(recipe),
         what="evaluation",
         on_event=told,
     )
-    write_json(target, {"identity": identity, "split": split, "metrics": metrics})
-    _renew_cards(run_dir)
-    return EvaluationReport(run_dir, split, metrics, reused=False)
+    return dropped
+
+
+def _write_report(
+    folder: Path,
+    recipe: TrainingRecipe,
+    cells: Sequence[Cell],
+    found: Verdict,
+    value: dict[str, Any],
+) -> None:
+    counts = ", ".join(f"{count} {kind}" for kind, count in value["states"].items())
+    dropped = ", ".join(f"{count} {reason}" for reason, count in value["dropped"].items())
+    about = {
+        "recipe": recipe.name, "base": Path(recipe.model).name,
+        "states": f"{counts}, of {value['sessions']} sessions ({value['split']})",
+        "left out": dropped or "none", "hash of the states": value["states_hash"],
+        "answers": f"greedy, at most {value['max_new_tokens']} tokens",
+    }  # fmt: skip
+    for name, svg in pictures(cells, TRAINED).items():
+        replace(folder / name, svg)
+    replace(folder / REPORT, markdown(cells, TRAINED, found, about))
+
+
+def _metrics(cells: Sequence[Cell]) -> dict[str, float]:
+    """Return the cells as flat numbers; see :class:`EvaluationReport`."""
+    numbers: dict[str, float] = {}
+    for cell in cells:
+        name = f"{cell.kind}_{cell.measure}"
+        numbers[f"{name}_{'before' if cell.arm == BASE else 'after'}"] = cell.value.mean
+        if cell.difference is not None:
+            numbers[f"{name}_difference"] = cell.difference.mean
+    return numbers
+
+
+def _report(run_dir: Path, value: dict[str, Any], *, reused: bool = False) -> EvaluationReport:
+    fields = {**value, "run_dir": str(run_dir), "reused": reused}
+    return msgspec.convert(fields, EvaluationReport, dec_hook=lambda kind, text: kind(text))
 
 
 def _renew_cards(run_dir: Path) -> None:
@@ -117,9 +251,8 @@ def _renew_cards(run_dir: Path) -> None:
             replace(run_dir / name / CARD, text)
 
 
-def _identity(lake: Lake, run_dir: Path, split: str) -> str:
-    path = lake.path("dataset_pairs", split=split).removeprefix(lake.root + "/")
-    digest = hashlib.blake2b(f"{VERSION}/{split}/".encode(), digest_size=16)
-    digest.update(lake.get_bytes(path))
+def _identity(run_dir: Path, states_hash: str, limit: int, tolerance: float) -> str:
+    said = json.dumps([VERSION, states_hash, limit, tolerance])
+    digest = hashlib.blake2b(said.encode(), digest_size=16)
     digest.update((run_dir / RESULT).read_bytes())
     return digest.hexdigest()

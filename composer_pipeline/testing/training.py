@@ -56,15 +56,21 @@ def prompt(index: int) -> list[dict[str, Any]]:
 
 
 def write_dataset(lake: Lake, *, rows: int = 8, split: str = "train") -> None:
-    """Write ``rows`` rows of each dataset table; the agent's action is always wrong."""
+    """Write ``rows`` rows of each dataset table; the agent's action is always wrong.
+
+    No two splits share a prompt.
+    """
     pairs, groups, hints = [], [], []
     for i in range(rows):
         name = NAMES[i % len(NAMES)]
         right = call("Read", file_path=f"src/{name}.py")
         wrong = call("Read", file_path=f"lib/{name}.txt")
         other = call("Bash", command=f"cat src/{name}.py")
+        messages = prompt(i)
+        if split != "train":
+            messages[0]["content"] += f" It is a {split} check."
         common = {
-            "state_id": f"{split}-{i}", "group_id": f"g-{split}-{i}", "prompt": prompt(i),
+            "state_id": f"{split}-{i}", "group_id": f"g-{split}-{i}", "prompt": messages,
             "tools": [READ, BASH],
         }  # fmt: skip
         pairs.append(

@@ -30,6 +30,8 @@ from composer_pipeline.settings import Settings
 from examples.demo.profile import demo_settings, loopback
 
 ROOT = Path(__file__).resolve().parents[2]
+#: Minutes, not measurement: a few states of each kind, and answers cut short.
+FEW_STATES = {"ops": {"model_evaluation": {"config": {"per_kind": 6, "max_new_tokens": 32}}}}
 QUIET = {"loggers": {"console": {"config": {"log_level": "WARNING"}}}}
 
 console = Console(soft_wrap=False)
@@ -97,7 +99,7 @@ def run_demo(settings: Settings, instance: dg.DagsterInstance | None = None) -> 
                     _run(defs, "replay_and_pair", instance, range_tags(first, last)), calls
                 )
         with _stage("train   two replicas, then evaluation"):
-            events = _run(defs, "train", instance, {})
+            events = _run(defs, "train", instance, {}, FEW_STATES)
     summary = _summary(settings, calls, _latest_metadata(events))
     summary["seconds"] = round(time.monotonic() - started, 1)
     _show(settings, teachers, summary)
@@ -113,10 +115,14 @@ def _stage(label: str) -> Iterator[None]:
 
 
 def _run(
-    defs: dg.Definitions, job: str, instance: dg.DagsterInstance, tags: dict[str, str]
+    defs: dg.Definitions,
+    job: str,
+    instance: dg.DagsterInstance,
+    tags: dict[str, str],
+    config: Mapping[str, Any] | None = None,
 ) -> list[dg.AssetMaterialization]:
     result = defs.resolve_job_def(job).execute_in_process(
-        instance=instance, tags=tags, run_config=QUIET, raise_on_error=False
+        instance=instance, tags=tags, run_config={**QUIET, **(config or {})}, raise_on_error=False
     )
     if not result.success:
         failed = [e for e in result.all_events if e.is_step_failure or e.is_failure]
@@ -231,16 +237,8 @@ def _show(settings: Settings, teachers: TeacherSet, summary: dict[str, Any]) -> 
         f" {training.get('rounds_with_all_replicas', 0)} of them with the contribution of"
         f" all {training.get('replicas', 0)} replicas",
     )
-    evaluation = summary["evaluation"]
-    for title, key, unit in (
-        ("held-out preference accuracy", "preference_accuracy", ""),
-        ("held-out chosen-action NLL", "chosen_nll", " nats/token"),
-    ):
-        before, after = evaluation.get(f"{key}_before"), evaluation.get(f"{key}_after")
-        if before is not None and after is not None:
-            table.add_row(
-                title, f"{before:.4f} -> {after:.4f}{unit} (n = {evaluation.get('pairs', 0)})"
-            )
+    for title, words in evaluation_rows(summary["evaluation"]):
+        table.add_row(title, words)
     table.add_row("lake", settings.lake)
     table.add_row("dataset", f"{settings.lake}/dataset_pairs/split=train/part.parquet")
     checkpoint = Path(str(training.get("checkpoint", "")))
@@ -255,6 +253,24 @@ def _show(settings: Settings, teachers: TeacherSet, summary: dict[str, Any]) -> 
         "      [bold].venv/bin/composer-pipeline ingest ~/.claude/projects[/bold]"
         " (your own sessions; free)"
     )
+
+
+def evaluation_rows(evaluation: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what the evaluation says of states that training never saw."""
+    rows = []
+    for title, key in (
+        ("held out: right actions, agent wrong", "hard_canonical"),
+        ("held out: right actions, easy", "easy_canonical"),
+        ("held out: prefer right to wrong", "hard_preference"),
+        ("held out: right action NLL, nats/token", "hard_right_nll"),
+    ):
+        before, after = evaluation.get(f"{key}_before"), evaluation.get(f"{key}_after")
+        if before is not None and after is not None:
+            rows.append((title, f"{before:.4f} -> {after:.4f}"))
+    if rows:
+        states, sessions = (evaluation.get(name, 0) for name in ("states", "sessions"))
+        rows.append(("held out", f"{states} states of {sessions} sessions: too few to say more"))
+    return rows
 
 
 def training_rows(training: Mapping[str, Any]) -> list[tuple[str, str]]:

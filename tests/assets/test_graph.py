@@ -86,6 +86,7 @@ def test_blocking_checks(defs: dg.Definitions) -> None:
         "pairs_accounted_for",
         "dataset_accounted_for",
         "no_group_in_two_splits",
+        "not_worse_than_base",
         "within_budget",
     }
 

@@ -61,10 +61,11 @@ def test_held_out_numbers_before_and_after(
     summaries: tuple[dict[str, Any], dict[str, Any]],
 ) -> None:
     evaluation = summaries[0]["evaluation"]
-    assert evaluation["pairs"] > 0
-    assert evaluation["chosen_nll_before"] != evaluation["chosen_nll_after"]
+    assert 0 < evaluation["states"] <= 24
+    assert evaluation["hard_right_nll_before"] != evaluation["hard_right_nll_after"]
     for when in ("before", "after"):
-        assert 0 <= evaluation[f"preference_accuracy_{when}"] <= 1
+        assert 0 <= evaluation[f"hard_preference_{when}"] <= 1
+        assert 0 <= evaluation[f"easy_canonical_{when}"] <= 1
 
 
 @pytest.mark.slow

@@ -2,6 +2,6 @@
 
 from composer_pipeline.preferences.hints.from_disagreement import SOURCE, consensus_hint
 from composer_pipeline.preferences.hints.from_errors import build_hints
-from composer_pipeline.preferences.hints.recovery import recoveries
+from composer_pipeline.preferences.hints.recovery import recoveries, succeeded
 
-__all__ = ["SOURCE", "build_hints", "consensus_hint", "recoveries"]
+__all__ = ["SOURCE", "build_hints", "consensus_hint", "recoveries", "succeeded"]

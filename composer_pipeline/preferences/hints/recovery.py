@@ -66,7 +66,7 @@ def _recovery(failed: TraceState, call: ToolCall, later: Sequence[TraceState]) -
         if any(_from_user(message) for message in state.messages[seen:]):
             return None
         seen = state.n_messages
-        if _succeeded(state):
+        if succeeded(state):
             answered = _answered(witness.messages[seen:])
             for other in state.action.tool_calls:
                 if other.id in answered and _answers_to(other, call, place):
@@ -76,7 +76,8 @@ def _recovery(failed: TraceState, call: ToolCall, later: Sequence[TraceState]) -
     return None
 
 
-def _succeeded(state: TraceState) -> bool:
+def succeeded(state: TraceState) -> bool:
+    """Say whether nothing in the trace speaks against what a state did."""
     bad = state.followed_by_error, state.followed_by_correction, state.interrupted, state.reverted
     return state.error_kind is None and not any(bad) and state.tests_passed is not False
 

@@ -28,6 +28,8 @@ _RECORDED = (
     "GRPO trained on recorded groups: answers of the agent and of teachers, which this model did"
     " not sample. That is an offline surrogate of policy gradient, with importance ratio 1.\n"
 )
+#: Measures of an evaluation that a card shows.
+_SHOWN = ("exact", "canonical", "valid_call", "preference", "right_nll", "hint_gain", "kl")
 _LIMITS = (
     "Agreement of teachers is not correctness, and no action was executed to check it. States are"
     " cut to a token window, so the model saw less than the agent did. Text was redacted before"
@@ -167,23 +169,59 @@ def _training(recipe: TrainingRecipe, result: Mapping[str, Any]) -> str:
     return (
         f"{how}; {recipe.total_steps} optimizer steps of each of {recipe.diloco.replicas} replicas"
         f" (DiLoCo), {rounds[1]} of {rounds[0]} rounds merged; learning rate"
-        f" {recipe.learning_rate:g}; seed {recipe.seed}; {numbers['seconds']:g} seconds."
-        f" `composer.json` holds the whole recipe. Libraries: "
+        f" {recipe.learning_rate:g}; seed {recipe.seed}; {numbers['seconds']:g} seconds from its"
+        f" last start. `composer.json` holds the whole recipe.{_states(recipe)} Libraries: "
         + ", ".join(f"{name} {number}" for name, number in result["versions"].items())
         + "."
     )
 
 
+def _states(recipe: TrainingRecipe) -> str:
+    """Say what lies beside the weights where a channel has a state of its own."""
+    sdpo = recipe.channels.sdpo
+    has = ["the averaged teacher"] if sdpo.teacher == "ema" else []
+    has += ["TAID's schedule"] if sdpo.divergence == "taid" else []
+    if not has or not sdpo.weight:
+        return ""
+    return f" `channels.safetensors` holds {' and '.join(has)}, for a run that starts from it."
+
+
 def _evaluation(evaluation: Mapping[str, Any] | None) -> str:
     if not evaluation:
         return "Not evaluated on held-out sessions."
-    numbers = evaluation["metrics"]
-    names = [name.removesuffix("_before") for name in numbers if name.endswith("_before")]
-    rows = [[n, f"{numbers[n + '_before']:.4f}", f"{numbers[n + '_after']:.4f}"] for n in names]
-    return (
-        f"Held-out sessions (split {evaluation['split']}), {numbers['pairs']:g} pairs; negative"
-        " log-likelihoods are nats a token.\n\n" + _table(["measure", "base", "trained"], rows)
-    )
+    if "cells" not in evaluation:
+        return "Evaluated by an earlier version only."
+    base = {(c["kind"], c["measure"]): c["value"] for c in evaluation["cells"] if not c["against"]}
+    rows = [
+        [cell["kind"], cell["measure"], _mean(base.get((cell["kind"], cell["measure"]))),
+         _mean(cell["value"]), _change(cell["difference"]),
+         f"{cell['value']['states']} ({cell['value']['sessions']})"]
+        for cell in evaluation["cells"]
+        if cell["against"] and cell["measure"] in _SHOWN
+    ]  # fmt: skip
+    head = ["states", "measure", "base", "trained", "difference", "states (sessions)"]
+    worse = [f"**Worse than its base on {sentence}.**" for sentence in evaluation["worse"]]
+    unknown = [f"Not known: worse or not on {sentence}." for sentence in evaluation["unknown"]]
+    return "\n\n".join(
+        [
+            f"On states that training never saw ({evaluation['split']}), answered greedily with at"
+            f" most {evaluation['max_new_tokens']} tokens. In brackets 95 % intervals over"
+            " sessions; only a difference whose interval excludes 0 says anything.",
+            *worse, *unknown, _table(head, rows),
+        ]
+    )  # fmt: skip
+
+
+def _mean(value: Mapping[str, Any] | None) -> str:
+    return "" if value is None else f"{value['mean']:.4f}"
+
+
+def _change(change: Mapping[str, Any] | None) -> str:
+    if change is None:
+        return ""
+    if change["low"] is None:
+        return f"{change['mean']:+.4f} (too few sessions for an interval)"
+    return f"{change['mean']:+.4f} [{change['low']:+.4f}, {change['high']:+.4f}]"
 
 
 def _is_recorded(recipe: TrainingRecipe) -> bool:

@@ -72,6 +72,8 @@ def test_two_processes_commit_every_round_and_leave_a_checkpoint(finished):
     # The gate of publishing finds nothing private in a real checkpoint.
     files = publish_model(result.run_dir, "me/x", dry_run=True, allow_simulated=True).files
     assert {"README.md", "composer.json", "adapter_model.safetensors"} <= set(files)
+    modes = {path.stat().st_mode for path in result.checkpoint.iterdir()}
+    assert len(modes) == 1, "who may read one file may read all"
     adapter = load_file(result.checkpoint / "adapter_model.safetensors")
     assert any(float(v.abs().max()) > 0 for k, v in adapter.items() if "lora_B" in k)
 
@@ -119,19 +121,27 @@ def test_the_same_inputs_are_not_trained_again(finished, lake, recipe, monkeypat
 
 def test_evaluation_before_and_after(finished, lake, recipe, tmp_path):
     result, _ = finished
-    first = evaluate(lake, result.run_dir)
-    assert first.metrics["pairs"] == 3
-    for name in ("preference_accuracy", "chosen_nll", "rejected_nll", "margin"):
-        assert f"{name}_before" in first.metrics
-        assert f"{name}_after" in first.metrics
-    assert first.metrics["chosen_nll_after"] < first.metrics["chosen_nll_before"]
-    assert first.metrics["margin_after"] > first.metrics["margin_before"]
+    told = []
+    first = evaluate(lake, result.run_dir, progress=lambda *event: told.append(event))
+    assert first.states == {"hard_covered": 3}
+    assert told[-1] == ("evaluate", 6, 6)
+    numbers = first.metrics
+    for name in ("exact", "canonical", "valid_call", "preference", "margin", "right_nll",
+                 "wrong_nll", "error_logp", "hint_gain"):  # fmt: skip
+        assert f"hard_covered_{name}_before" in numbers
+        assert f"hard_covered_{name}_after" in numbers
+    assert numbers["hard_covered_right_nll_after"] < numbers["hard_covered_right_nll_before"]
+    assert numbers["hard_covered_margin_after"] > numbers["hard_covered_margin_before"]
+    assert numbers["hard_covered_kl_after"] > 0
     assert not first.reused
-    assert first.metrics["chosen_nll_before"] == pytest.approx(_base_nll(lake, recipe), rel=1e-4)
+    base_nll = pytest.approx(_base_nll(lake, recipe), rel=1e-4)
+    assert numbers["hard_covered_right_nll_before"] == base_nll
     again = evaluate(lake, result.run_dir)
     assert again.reused
-    assert again.metrics == first.metrics
-    assert "| preference_accuracy |" in (result.checkpoint / "README.md").read_text()
+    assert (again.metrics, again.cells) == (numbers, first.cells)
+    assert "| hard_covered | canonical |" in (result.checkpoint / "README.md").read_text()
+    shorter = evaluate(lake, result.run_dir, max_new_tokens=2)
+    assert not shorter.reused
     only_train = Lake(tmp_path / "lake")
     write_dataset(only_train, rows=2)
     with pytest.raises(InputError, match="split=validation"):
@@ -141,19 +151,18 @@ def test_evaluation_before_and_after(finished, lake, recipe, tmp_path):
 
 
 def _base_nll(lake, recipe):
-    """The chosen actions' loss as transformers itself computes it."""
+    """The chosen actions' loss a token, as transformers itself computes it; the mean of rows."""
     windows = Windows(load_tokenizer(recipe.model), recipe.data)
     model = AutoModelForCausalLM.from_pretrained(recipe.model, dtype=torch.float32)
-    total, tokens = 0.0, 0
+    losses = []
     for row in lake.rows("dataset_pairs", split="validation"):
         made = pair(windows, row)
         ids = torch.tensor([[*made.prompt_ids, *made.chosen_ids]])
         labels = ids.clone()
         labels[:, : len(made.prompt_ids)] = -100
         with torch.no_grad():
-            total += float(model(input_ids=ids, labels=labels).loss) * len(made.chosen_ids)
-        tokens += len(made.chosen_ids)
-    return total / tokens
+            losses.append(float(model(input_ids=ids, labels=labels).loss))
+    return sum(losses) / len(losses)
 
 
 def test_a_killed_run_ends_as_if_it_had_not_been_killed(lake, tiny_model, make_tiny, tmp_path):
@@ -262,8 +271,8 @@ def test_smollm2_trains_and_learns_the_chosen_actions(lake, tmp_path):
     assert steps[0, 1]["dpo_loss"] == pytest.approx(math.log(2), abs=1e-4)
     assert steps[0, 2]["dpo_loss"] < 0.69
     assert result.metrics["sdpo_loss_first"] > 1e-3
-    metrics = evaluate(lake, result.run_dir).metrics
-    assert metrics["chosen_nll_after"] < metrics["chosen_nll_before"]
+    metrics = evaluate(lake, result.run_dir, max_new_tokens=4).metrics
+    assert metrics["hard_covered_right_nll_after"] < metrics["hard_covered_right_nll_before"]
 
 
 def test_a_nightly_run_goes_on_from_the_last_ones_adapter(finished, lake, recipe, tmp_path):

@@ -1,0 +1,47 @@
+"""An evaluation as a person reads it: one table, and what follows.
+
+Belongs here: layout on a terminal of 100 columns or more. Does not belong here: the rows' texts
+(``evaluation.report``).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from composer_pipeline.evaluation import HEAD
+
+
+def show_evaluation(
+    console: Console, rows: Sequence[Sequence[str]], report: Mapping[str, Any], where: str
+) -> None:
+    """Print an evaluation.
+
+    Args:
+        console: where.
+        rows: as from ``evaluation.table``.
+        report: the report as a dictionary.
+        where: the folder that holds the whole of it.
+    """
+    grid = Table(title=f"evaluate: {report['split']}", title_justify="left")
+    for name in HEAD:
+        grid.add_column(name, justify="left" if name in HEAD[:2] else "right", overflow="fold")
+    before = ""
+    for row in rows:
+        if before and row[0] != before:
+            grid.add_section()
+        grid.add_row("" if row[0] == before else row[0], *row[1:])
+        before = row[0]
+    console.print(grid)
+    counts = ", ".join(f"{count} {kind}" for kind, count in report["states"].items())
+    console.print(Text(f"{counts}, of {report['sessions']} sessions"))
+    if report["dropped"]:
+        lost = ", ".join(f"{count} {reason}" for reason, count in report["dropped"].items())
+        console.print(Text(f"left out: {lost}"))
+    for sentence in report["worse"]:
+        console.print(Text(f"worse than its base on {sentence}", style="bold red"))
+    for sentence in report["unknown"]:
+        console.print(Text(f"not known whether it is worse on {sentence}", style="yellow"))
+    console.print(Text(f"report: {where}", style="dim"))

@@ -195,6 +195,9 @@ class Channels(_Model):
 class Data(_Model):
     """How rows become token windows.
 
+    Where a model's chat template takes one call a message, parallel calls of the prompt become
+    calls one after another, and of an action with several calls the first is kept.
+
     ``max_tools_tokens`` bounds the tool schemas inside the prompt (never more than an eighth
     of it): beyond it they are shortened, then limited to their names; 0 offers none.
     ``drop_lost_files`` leaves out rows whose action names a file that the prompt showed and the

@@ -262,7 +262,7 @@ def summarise(
 
     ``<key>_first`` and ``<key>_last`` are means over the steps of all replicas in that round,
     since a single step has few rows; ``<channel>_active`` is a sum over the whole run (tokens,
-    for DPO pairs). Every one depends on the model.
+    for DPO pairs). Every one depends on the model. ``seconds`` are those since the last start.
     """
     steps = read_steps(run_dir)
     inner = recipe.diloco.inner_steps

@@ -169,11 +169,21 @@ def _training(recipe: TrainingRecipe, result: Mapping[str, Any]) -> str:
     return (
         f"{how}; {recipe.total_steps} optimizer steps of each of {recipe.diloco.replicas} replicas"
         f" (DiLoCo), {rounds[1]} of {rounds[0]} rounds merged; learning rate"
-        f" {recipe.learning_rate:g}; seed {recipe.seed}; {numbers['seconds']:g} seconds."
-        f" `composer.json` holds the whole recipe. Libraries: "
+        f" {recipe.learning_rate:g}; seed {recipe.seed}; {numbers['seconds']:g} seconds from its"
+        f" last start. `composer.json` holds the whole recipe.{_states(recipe)} Libraries: "
         + ", ".join(f"{name} {number}" for name, number in result["versions"].items())
         + "."
     )
+
+
+def _states(recipe: TrainingRecipe) -> str:
+    """Say what lies beside the weights where a channel has a state of its own."""
+    sdpo = recipe.channels.sdpo
+    has = ["the averaged teacher"] if sdpo.teacher == "ema" else []
+    has += ["TAID's schedule"] if sdpo.divergence == "taid" else []
+    if not has or not sdpo.weight:
+        return ""
+    return f" `channels.safetensors` holds {' and '.join(has)}, for a run that starts from it."
 
 
 def _evaluation(evaluation: Mapping[str, Any] | None) -> str:

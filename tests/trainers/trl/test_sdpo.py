@@ -18,7 +18,7 @@ from tests.trainers.trl import toy
 from trainers.trl.base_model.base_pass import score
 from trainers.trl.base_model.base_scores import BaseScores
 from trainers.trl.base_model.hint_gain import gate
-from trainers.trl.channel_state import ChannelStates, state_file
+from trainers.trl.channel_state import ChannelStates, earlier_state, state_file
 from trainers.trl.policy.student import Student
 
 OFF = {name: {"weight": 0} for name in ("grpo", "dpo", "sft")}
@@ -277,3 +277,14 @@ def test_scores_are_read_as_they_were_written(tmp_path, toy_base):
     if group.id in scores.answers():
         assert [len(a) for a in scores.answers()[group.id]] == [2, 2]
     assert all(math.isfinite(v) and v < 0 for pair in scores.references().values() for v in pair)
+
+
+def test_a_nightly_run_finds_the_state_beside_its_adapter(tmp_path):
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text("{}")
+    nightly = tiny_recipe("toy", start_from=str(tmp_path))
+    assert earlier_state(nightly) is None
+    (folder / "channels.safetensors").write_bytes(b"")
+    assert earlier_state(nightly) == folder / "channels.safetensors"
+    assert earlier_state(tiny_recipe("toy")) is None

@@ -108,6 +108,8 @@ def save_beside(
     for path in (folder / "config.json", folder / "tokenizer_config.json"):
         if path.is_file():
             _change(path, {"_name_or_path": base["name"], "name_or_path": base["name"]})
+    for path in folder.glob("*.safetensors"):  # which safetensors writes for its owner alone
+        shutil.copymode(folder / "tokenizer_config.json", path)
 
 
 def _change(path: Path, changes: Mapping[str, Any]) -> None:

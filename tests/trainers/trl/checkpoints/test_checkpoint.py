@@ -149,6 +149,10 @@ def test_the_card_says_what_a_reader_needs(run, tiny_model):
     assert "offline surrogate" not in card(kept)
     hub = {"kind": "hub", "name": "org/base", "digest": "commit:abc", "licence": ""}
     assert "base_model: org/base" in card({**result, "base": hub})
+    assert "channels.safetensors" not in card(result)
+    own = {"sdpo": {"teacher": "ema", "divergence": "taid"}}
+    said = card({**result, "recipe": {**result["recipe"], "channels": own}})
+    assert "`channels.safetensors` holds the averaged teacher and TAID's schedule" in said
     assert "base_model" not in text.split("---")[1], "a local name is no id of the Hub"
 
 

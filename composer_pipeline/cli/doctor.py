@@ -4,7 +4,6 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 from rich.console import Console
-from rich.table import Table
 
 from composer_pipeline.cli.common import (
     JsonOption,
@@ -14,6 +13,7 @@ from composer_pipeline.cli.common import (
     show,
     usd,
 )
+from composer_pipeline.cli.views.table import Table
 from composer_pipeline.errors import ComposerError
 from composer_pipeline.settings import Settings
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from composer_pipeline.cli.views.table import Table
 from composer_pipeline.evaluation import HEAD
 
 

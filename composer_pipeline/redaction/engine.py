@@ -377,7 +377,7 @@ _KEYED_LITERALS = ('"',)
 #: A key of an object, or the first of a pair, that may tell of a secret.
 _KEYED_GATE = (
     r"(?:key|secret|token|pass|pwd|credential|auth|cookie|salt)[a-z0-9_-]*\"[:,]\[?\""
-    r"|\"(?:sensitive\":true|kind\":\"secret)|\"value\":\""
+    r"|\"(?:sensitive\":true|kind\":\"secret|kty\":\")|\"value\":\""
 )
 _HEADER = re.compile(
     r"(?i)(?:proxy-)?authorization|auth|(?:x-|api|private-|job-|dd-|circle-|ocp-)[\w-]*"

@@ -129,3 +129,8 @@ def is_basic(value: str) -> bool:
 def is_long_random(value: str) -> bool:
     """Judge a long value in a place that may hold a name as well."""
     return is_random(value, 20) and entropy(value) >= 3.5
+
+
+def is_signed(value: str) -> bool:
+    """Judge a value at a telling place that may hold a word: it has a digit or a sign."""
+    return is_given_secret(value, 6) and re.search(r"[0-9!@#%^&*]", value) is not None

@@ -85,6 +85,9 @@ class Maker:
             "T": lambda: "SK" + self.some(32, HEX),
             "Z": lambda: self.some(86) + "==",
             "L": lambda: self.some(44, LETTERS),
+            "U": lambda: self.some(24, string.ascii_uppercase),
+            "M": lambda: " ".join(self.word(4) for _ in range(12)),
+            "S": lambda: "$6$" + self.some(8) + "$" + self.some(86),
             "12": lambda: "4" + self.some(11, DIGITS),
             "w": lambda: self.word(),
             "N": lambda: self.word().capitalize(),
@@ -135,6 +138,19 @@ def typed(make: Maker) -> Iterator[tuple[str, str]]:
     yield "FLY_TOKEN", "fm" + "2_" + s(80)
     yield "AZURE_SECRET", s(3) + "8" + "Q~" + s(34)
     yield "DISCORD_WEBHOOK", "discord" + ".com/api/webhooks/" + s(18, "123456789") + "/" + s(68)
+    yield "LANGSMITH_KEY", "ls" + "v2_pt_" + s(32, HEX) + "_" + s(10, HEX)
+    yield "LANGFUSE_KEY", "sk-" + "lf-" + "-".join(s(n, HEX) for n in (8, 4, 4, 4, 12))
+    yield "NVIDIA_KEY", "nv" + "api-" + s(64)
+    yield "TAVILY_KEY", "tv" + "ly-dev-" + s(32)
+    yield "POSTHOG_KEY", "ph" + "x_" + s(43)
+    yield "AIRTABLE_TOKEN", "pa" + "t" + s(14) + "." + s(64, HEX)
+    yield "RESEND_KEY", "re" + "_" + s(8) + "_" + s(24)
+    yield "ELEVENLABS_KEY", "sk" + "_" + s(48, HEX)
+    yield "HEROKU_KEY", "HR" + "KU-" + s(60)
+    yield "ONEPASSWORD_TOKEN", "op" + "s_eyJ" + s(300)
+    hexes = "\n".join(s(32, HEX) for _ in range(16))
+    begin, end = (f"-----{w} OpenVPN Static " + "key V1-----" for w in ("BEGIN", "END"))
+    yield "OPENVPN_KEY", f"{begin}\n{hexes}\n{end}"
     yield "AGE_KEY", "AGE-" + "SECRET-KEY-1" + s(58, UPPER)
     yield "JWT", "ey" + "JhbGciOiJIUzI1NiJ9.eyJzdWIi" + s(60) + "." + s(43)
     yield "PUTTY_KEY", "Private-" + "Lines: 2\n" + s(64) + "\n" + s(40)
@@ -193,6 +209,9 @@ _DECOYS = (
     "primary_key={d4}", "password_field = '{w}-input'", "<password>{{{{ {w} }}}}</password>",
     "CREATE USER bob IDENTIFIED BY '<password>'; -- {w}", "kind: ConfigMap\ndata:\n  motto: {W}\n",
     "color: #{h6}", "v{d2}.{d2}.{d2}", "href=\"/home/{w}\"", "data:image/png;base64,{b64}",
+    "net additions = {w} + user removals", "net user {w} rises", "ENV NODE_ENV {w}", "set -e {w} {w}", "psk: string {w}",
+    "mc {w} set x", 'client.login("user", "password") # {w}', "a mnemonic: {w} for the name", "op {w} create",
+    "kty {w} d", "ops/{w}", "patch re_{w}", "expect(password).toBe({w})", "variable \"{w}\" {{ default = \"{w}\" }}",
     "the password is stored in {w}", "see %2F{w}%2F{h7}", "&lt;{w}&gt; &amp; {W}", r"\u00e9t\u00e9 {w}",
 )  # fmt: skip
 

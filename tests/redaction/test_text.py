@@ -188,6 +188,14 @@ def test_values_keep_their_shape_and_order() -> None:
     assert counts == {"HOME": 1}
 
 
+def test_a_placeholder_is_no_name_of_a_secret() -> None:
+    text = PLANTED["ANTHROPIC_KEY"] + 'session_id: "00ef13bd-99a1-4001-a829-09985a069ab2"'
+    once = redact_text(text)[0]
+    assert "00ef13bd" in once
+    assert redact_text(once) == (once, {})
+    assert "hunter22" not in redact_text('env["SECRET_KEY_BASE"] = "hunter22Xk29fjQm7wLp4"')[0]
+
+
 _FRAGMENT = st.sampled_from(
     [*PLANTED.values(), *[f.format(s) for _, f, s in IN_CONTEXT], *LEFT_ALONE, "/home/alice/x"]
 )

@@ -8,13 +8,13 @@ than code. Does not belong here: secrets with a shape of their own
 import re
 from collections.abc import Iterator
 
-from composer_pipeline.redaction.finders.structures import LINE_HEAD
 from composer_pipeline.redaction.literals import (
     is_literal_secret,
     is_long_random,
     is_password,
     is_placeholder,
 )
+from composer_pipeline.redaction.tables.patterns import LINE_HEAD
 
 ASSIGNMENT_LITERALS = (
     "key", "secret", "token", "pass", "pwd", "credential", "salt", "mnemonic", "dsn",
@@ -54,6 +54,7 @@ _ABOUT = re.compile(
     r"|arn|ref|testid|test-id|desc|description|title|icon|color|index|idx|ttl|expiry|expires"
     r"|expires_at|issuer|audience|alg|algorithm|param|params|schema|validator|env|var|variable))+$"
 )
+_REPLACED = re.compile(r"SECRET_[A-Z0-9_]+_[0-9a-f]{4}")
 _NAME_CHARS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
 # Code between quotes: a template, a selector, a call.
 _CALL = re.compile(r"\w\(|[\[({]{2}|=>|\$\w|^[.#][a-z]|^\[.*\]$|</|\{\w+\}")
@@ -92,6 +93,9 @@ def _full_name(text: str, at: int, end: int) -> str:
         start -= 1
     if text[start - 1 : start] == "\\" and text[start] in "nrt":
         start += 1
+    # What stands for a secret names none: `[SECRET_AWS_KEY_3f2a]: "..."`.
+    if text[start - 1 : start] == "[" and _REPLACED.fullmatch(text, start, end):
+        return ""
     return text[start:end]
 
 

@@ -15,6 +15,7 @@ import string
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 from composer_pipeline.redaction.edits import Found
@@ -119,34 +120,40 @@ class ProgramRule:
                     break
 
     def _part(self, word: Word) -> Iterator[Found]:
-        """Yield the part of a value that is secret."""
-        text, start, part = word.text, word.start, self.row.part
-        if part == "cookie":
+        """Yield the parts of a value that are secret."""
+        if self.row.part == "cookie":
             from composer_pipeline.redaction.finders.structures import cookie_values
 
-            yield from cookie_values(text, start)
+            yield from cookie_values(word.text, word.start)
             return
+        for piece in _pieces(word) if self.row.part in ("name=", "secret=") else [word]:
+            secret = self._secret(piece)
+            if secret is not None and _is_value(secret.text):
+                yield Found(secret.start, secret.end, "COMMAND")
+
+    def _secret(self, word: Word) -> Word | None:
+        """Return the part of a word that is a secret by the row, without quotes."""
+        text, start, part = word.text, word.start, self.row.part
         if part == "password=":
             match = re.search(r"(?:^|,)(?:password|pass)=([^,]+)", text)
             if match is None:
-                return
+                return None
             text, start = match[1], start + match.start(1)
         elif part in ("name=", "secret="):
             name, sign, value = text.partition("=")
             told = part == "secret=" or _TELLING.search(name)
             if not sign or not told or name.startswith("-"):
-                return
+                return None
             text, start = value, start + len(name) + 1
         elif part != "all":
             user, sign, value = text.partition(part[-1])
             if not sign or not user:
-                return
+                return None
             value = value.partition("@")[0] if part == "user/" else value
             text, start = value, start + len(user) + 1
         if text[:1] in _QUOTES and text[-1:] == text[:1] and len(text) > 1:
             text, start = text[1:-1], start + 1
-        if is_given_secret(text, 4) and not text.startswith(("-", "/", "./", "~/", "@", "file:")):
-            yield Found(start, start + len(text), "COMMAND")
+        return Word(text, start)
 
     def _piped(self, text: str, at: int, segment: str, start: int) -> Iterator[Found]:
         """Yield what is given to the standard input of a command."""
@@ -167,6 +174,8 @@ _TELLING = re.compile(
     r"(?i)pass|pwd|secret|token|key(?!cloak|board|space|name|_?id$|vault)|credential|auth(?!or)"
     r"|salt|dsn|conn"
 )
+# A comma before a further pair of a name and a value.
+_SEVERAL = re.compile(r",(?=[A-Za-z_][\w.\[\]-]*=)")
 _ECHO = re.compile(
     r"(?:echo|printf|print)[ \t]+(?:-[neE]+[ \t]+)?(?:[\"']%s(?:\\n)?[\"'][ \t]+)?(?P<q>[\"']?)"
     r"(?P<value>[^\s\"'|$`]+)(?P=q)[ \t]*\|[ \t\\\n]*(?:sudo[ \t]+(?:-\S+[ \t]+)*)?(?:\S+/)?$"
@@ -175,6 +184,18 @@ _HERE_STRING = re.compile(r"<<<[ \t]*(?P<q>[\"']?)(?P<value>[^\s\"'$`]+)(?P=q)")
 _HERE_DOCUMENT = re.compile(
     r"<<-?[ \t]*[\"']?(?P<end>[A-Za-z_]+)[\"']?[^\n]*\n(?P<value>[^\s$`]+)\n[ \t]*(?P=end)"
 )
+
+
+def _pieces(word: Word) -> Iterator[Word]:
+    """Yield the pairs of ``a=1,b=2``."""
+    starts = [0, *(match.end() for match in _SEVERAL.finditer(word.text))]
+    for begin, end in pairwise([*starts, len(word.text) + 1]):
+        yield Word(word.text[begin : end - 1], word.start + begin)
+
+
+def _is_value(text: str) -> bool:
+    """Say whether a word is a secret itself, not another option or the place of one."""
+    return is_given_secret(text, 4) and not text.startswith(("-", "/", "./", "~/", "@", "file:"))
 
 
 def _value(option: str, word: Word, following: Word | None) -> Word | None:

@@ -12,11 +12,14 @@ from typing import Any
 
 from composer_pipeline.redaction.edits import Found
 from composer_pipeline.redaction.literals import is_given_secret, is_placeholder
+from composer_pipeline.redaction.tables.patterns import LINE_HEAD
 
 #: Judges a string under a name; returns what it becomes. ``certain``: the structure says that
 #: it is a secret, whatever its name.
 Judge = Callable[[str, str, bool], str]
 
+#: The private numbers of a key as a JSON Web Key writes them.
+_PRIVATE_PARTS = frozenset(("d", "k", "p", "q", "dp", "dq", "qi"))
 _PAIR = re.compile(r"[A-Za-z][A-Za-z0-9_. -]{2,60}")
 
 
@@ -42,6 +45,7 @@ def with_keys(item: Any, judge: Judge, key: str = "") -> Any:
     named = next((name for name in names if isinstance(name, str)), "")
     secret = item.get("kind") == "Secret"
     sensitive = item.get("sensitive") is True
+    private = _PRIVATE_PARTS if isinstance(item.get("kty"), str) else frozenset[str]()
     out: dict[str, Any] = {}
     for name, part in item.items():
         if secret and name in ("data", "stringData") and isinstance(part, dict):
@@ -51,7 +55,7 @@ def with_keys(item: Any, judge: Judge, key: str = "") -> Any:
             }
         elif isinstance(part, str):
             of = named if named and name in ("value", "Value", "val") else name
-            out[name] = judge(of, part, sensitive and name == "value")
+            out[name] = judge(of, part, (sensitive and name == "value") or name in private)
         elif isinstance(part, list) and all(isinstance(text, str) for text in part):
             judged = [judge(name, text, False) for text in part]
             # Two strings may also be a name and its value.
@@ -96,11 +100,6 @@ def find_cookies(text: str) -> Iterator[Found]:
 
 # -- Kubernetes -------------------------------------------------------------------------
 
-#: What may stand before a line of a file that a tool shows: its number, a diff's mark.
-LINE_HEAD = (
-    r"(?:[ \t]*\d{1,6}(?:\u2192|\t|: ?|\|)|[ \t]*[+>-](?=[ \t]|[A-Za-z\"'])"
-    r"|[A-Za-z0-9_./-]+\.[a-z]+[:-]\d+[:-])?"
-)
 _SECRET = re.compile(rf"(?m)^{LINE_HEAD}[ \t]*(?:- )?kind:[ \t]*[\"']?Secret[\"']?[ \t]*\r?$")
 _DOCUMENT_END = re.compile(rf"(?m)^{LINE_HEAD}(?:---|\.\.\.)[ \t]*\r?$")
 _DATA = re.compile(rf"(?m)^{LINE_HEAD}(?P<indent>[ \t]*)(?:data|stringData):[ \t]*\r?\n")

@@ -15,8 +15,9 @@ from composer_pipeline.redaction.literals import (
     is_given_secret,
     is_long_random,
     is_random,
+    is_signed,
 )
-from composer_pipeline.redaction.tables.patterns import ESCAPED
+from composer_pipeline.redaction.tables.patterns import ESCAPED, LINE_HEAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,5 +247,112 @@ CONTEXTS: tuple[Context, ...] = (
         r"(?=\\*[\"'`]?[.,;)]?(?:\s|$|\\n))", is_random,
         gate=r"(?:password|passphrase|passcode|pass phrase|api key|token|secret|passwort)(?: (?:for|of|to) [^\\\"]{1,50})?"
         r" (?:is|to|ist)(?: now)?[: ]{1,2}[\\\"'`]*[^\s\\\"]*[0-9]",
+    ),
+    Context(
+        "wifi", "WIFI_PASSWORD", ("psk", "sae_password", "wpa_passphrase", "presharedkey", "pre-shared-key"),
+        r"(?<![A-Za-z0-9_])(?i:(?:wifi-sec\.)?psk|sae_password|wpa_passphrase|preshared-?key|pre-shared-key)"
+        rf"{_Q}\s{{0,3}}[=:]\s{{0,3}}{_Q}(?P<value>[^\s\"'\\<>${{}}(),;]{{8,64}})", is_given_secret,
+        gate=r"(?:psk|sae_password|wpa_passphrase|pre-?shared-?key)[\\\"'`]*\s{0,3}[=:]\s{0,3}[\\\"'`]*[^\s\"'\\]{8}",
+    ),
+    Context(
+        "otpauth", "OTP_SEED", ("otpauth://",),
+        r"otpauth://[^\s\"'<>]{0,300}?[?&](?:amp;)?secret=(?P<value>[A-Za-z2-7=]{8,200})", is_given_secret,
+    ),
+    Context(
+        "oracle", "CONNECTION_PASSWORD", ("jdbc:oracle:",),
+        r"jdbc:oracle:[a-z0-9]+:[^\s/@\"'\\]{1,60}/(?P<value>[^\s/@\"'\\]{3,100})@", is_given_secret,
+    ),
+    Context(
+        "user_and_password", "FORM_VALUE", ("&password=", "&passwd=", "&pwd=", "&pass=", ";password=", ";pwd=", ";pass="),
+        r"(?:(?<![A-Za-z0-9_])(?i:user(?:_?name)?|login|email|uid)=[^&\s\"'<>]{1,120}&(?:amp;)?(?i:password|passwd|pwd|pass))"
+        r"=(?P<value>[^\s&\"'`<>\\${}()]{4,200})", is_given_secret,
+        gate=r"[&;](?:password|passwd|pwd|pass)=[^\s&\"]{4}",
+    ),
+    Context(
+        "header_directive", "AUTH_HEADER", ("authorization",),
+        r"(?i:authorization)\s{1,3}\\*[\"'](?i:basic|bearer|token) (?P<value>[A-Za-z0-9+/_.~=-]{12,1000})", is_given_secret,
+        gate=r"authorization\s+[\\\"']+(?:basic|bearer|token) [a-z0-9+/_.~=-]{12}",
+    ),
+    Context(
+        "set_variable", "ENV_PASSWORD", ("setx", "setenv", "env ", "env\\t", "set -", "set --"),
+        r"(?<![A-Za-z0-9_-])(?:(?i:setx|setenv)|ENV|set(?: -[A-Za-z]+| --[a-z]+){1,3})[ \t]{1,3}"
+        r"(?i:[A-Z0-9_]{0,40}(?:PASSWORD|PASSWD|PASSPHRASE|SECRET|TOKEN|API_?KEY|ACCESS_?KEY|SECRET_?KEY|PRIVATE_?KEY))"
+        r"[ \t]{1,3}\\*[\"']?(?P<value>[^\s\"'\\${}<>()|;=]{6,400})", is_given_secret,
+        gate=r"(?:setx|setenv|env|set(?:\s-{1,2}[a-z]+)+)\s+[a-z0-9_]*(?:password|passwd|passphrase|secret|token|key)\s",
+    ),
+    Context(
+        "secure_string", "SECURE_STRING", ("securestring",),
+        r"(?i:convertto-securestring)\s{1,3}(?:(?i:-string)\s{1,3})?\\*[\"'](?P<value>[^\"'\\\s$]{4,200})", is_given_secret,
+        gate=r"securestring\s+(?:-string\s+)?[\\\"']+[^\s\"']{4}",
+    ),
+    Context(
+        "net", "COMMAND", ("net us", "net.exe us", "net1 us"),
+        r"(?<![\w.-])(?i:net(?:1|\.exe)? use(?:r [\w.-]{1,40}| (?:[a-z*]:? )?\\{2,8}[^\s\"']{3,100}) )(?P<value>[^\s/\"'*\\]{4,100})",
+        is_signed, r"net(?:1|\.exe)? use(?:r [\w.-]{1,40}| (?:[a-z*]:? )?\\{2,}[^\s\"]{3,200}) [^\s/\"'*\\]{4}",
+    ),
+    Context(
+        "ldif", "LDAP_PASSWORD", ("userpassword:",),
+        r"(?m:^(?i:userpassword)::?[ \t]{1,4})(?P<value>(?:\{[A-Z0-9-]+\})?[^\s,;(){}<>$\"'\\]{6,200})(?=[ \t]*(?:\r?\n|\\n|$))",
+        is_given_secret,
+        gate=r"userpassword::?\s+[^\s]{6}",
+    ),
+    Context(
+        "jwk", "JWK", ("kty",),
+        r"kty\\*\"(?:\s{0,3}[:,]\s{0,3}[^{}\[\]]{0,3000}?\\*\"(?:d|k|p|q|dp|dq|qi)\\*\")\s{0,3}:\s{0,3}\\*\""
+        r"(?P<value>[A-Za-z0-9_-]{32,2000})(?=\\*\")", is_random,
+        gate=r"kty[\\\"]+\s*:",
+    ),
+    Context(
+        "mnemonic", "MNEMONIC", ("mnemonic", "seed phrase", "recovery phrase", "backup phrase",
+                                 "seed_phrase", "recovery_phrase", "backup_phrase"),
+        r"(?i:mnemonic|(?:seed|recovery|backup)[ _]phrase)\\*[\"'`]?(?:\s{0,3}[:=]| is:?| are:?)\s{0,3}\\*[\"'`]?"
+        r"(?P<value>(?:[a-z]{3,8}[\s,]{1,4}){11}(?:[a-z]{3,8}[\s,]{1,4}){0,12}[a-z]{3,8})(?![a-z])",
+        gate=r"(?:mnemonic|phrase)[\\\"'`]*(?:\s{0,3}[:=]| is:?| are:?)\s{0,3}[\\\"'`]*(?:[a-z]{3,8}(?:\s|,){1,4}){3}",
+    ),
+    Context(
+        "password_hash", "PASSWORD_HASH", (":$",),
+        r"(?<![A-Za-z0-9_.$-])[A-Za-z_][\w.-]{0,31}:(?P<value>\$(?:1|5|6|y|2[abxy]|apr1|argon2id)\$[A-Za-z0-9./$=,+]{16,200})",
+        gate=r":\$(?:1|5|6|y|2[abxy]|apr1|argon2id)\$[a-z0-9./$=,+]{16}",
+    ),
+    Context(
+        "expect", "PROMPTED", ("expect",),
+        r"(?i:expect[^\n]{0,30}ass(?:word|phrase)[^\n]{0,20}\n\s{0,20}send\s{1,3}(?:-- )?)\\*[\"'](?P<value>[^\"'\\$\s]{4,100})(?=\\)",
+        is_given_secret, r"expect.{0,30}ass(?:word|phrase)",
+    ),
+    Context(
+        "login_call", "CALL_PASSWORD", (".login(", "authenticate(", "auth"),
+        r"(?:\.(?:login|authenticate)\(|(?<![A-Za-z0-9_])auth\s?=\s?(?:[A-Za-z.]{0,30}Auth)?\()\s{0,20}"
+        r"[frbu]?\\*[\"'][^\"'\n\\]{1,80}\\*[\"']\s{0,3},\s{0,20}[rbu]?\\*[\"'](?P<value>(?=[^\"']*[0-9!@#%^&*])[^\"'\s\\${}]{6,200})(?=\\*[\"'])",
+        is_given_secret,
+        gate=r"(?:\.(?:login|authenticate)|auth\s?=\s?[a-z.]{0,34})\(\s{0,20}[frbu]?[\\\"']+[^\"']{1,80}[\"']\s{0,3},",
+    ),
+    Context(
+        "plist", "XML_PASSWORD", ("</key>",),
+        r"<key>(?i:[A-Za-z0-9_.-]{0,40}(?:password|passphrase|secret|token|api_?key|access_?key))</key>\s{0,20}"
+        r"<string>(?P<value>[^<>\s${}]{6,400})</string>", is_given_secret,
+        gate=r"(?:password|passphrase|secret|token|key)</key>\s{0,20}<string>",
+    ),
+    Context(
+        "quoted_setting", "SETTING", ("storepassword", "keypassword", ":password", ":passwd", ":secret", ":token", ":api-key"),
+        r"(?:(?:store|key)Password|(?<![A-Za-z0-9_:]):(?:password|passwd|secret|token|api-key))[ \t]{1,4}\\*[\"']"
+        r"(?P<value>[^\s\"'\\${}<>]{6,200})(?=\\*[\"'])", is_given_secret,
+        gate=r"(?:(?:store|key)password|:(?:password|passwd|secret|token|api-key))\s+[\\\"']+[^\s\"'\\]{6}",
+    ),
+    Context(
+        "server_setting", "SETTING", ("requirepass", "masterauth"),
+        r"(?m:^[ \t]*(?:requirepass|masterauth)[ \t]{1,8})\\*[\"']?(?P<value>[^\s\"'\\${}<>]{4,200})", is_given_secret,
+        gate=r"(?:requirepass|masterauth)\s+[\\\"']*[^\s\"'\\]{4}",
+    ),
+    Context(
+        "yaml_block", "SETTING", ("password", "passwd", "secret", "token", "api_key", "apikey", "passphrase"),
+        rf"(?m:^{LINE_HEAD}[ \t]*[A-Za-z0-9_.-]{{0,40}}(?i:password|passwd|passphrase|secret|token|api_?key):[ \t]*[|>][+-]?[ \t]*\r?\n)"
+        rf"{LINE_HEAD}[ \t]+(?P<value>\S{{6,400}})(?=[ \t]*(?:\r?\n|$))", is_signed,
+        gate=r"(?:password|passwd|passphrase|secret|token|api_?key):\s*[|>][+-]?\s",
+    ),
+    Context(
+        "terraform_default", "TERRAFORM_VALUE", ("variable",),
+        r"variable\s{1,3}\\*\"[A-Za-z0-9_-]{0,40}(?i:password|passwd|passphrase|secret|token|api_key|access_key|secret_key)\\*\"\s{0,3}"
+        r"\{[^{}]{0,600}?(?<![a-z_])default\s{0,9}=\s{0,3}\\*\"(?P<value>[^\"\\\s$]{4,400})(?=\\*\")", is_given_secret,
+        gate=r"variable\s+[\\\"]+[a-z0-9_-]*(?:password|passwd|passphrase|secret|token|key)[\\\"]+\s*\{",
     ),
 )  # fmt: skip

@@ -12,6 +12,11 @@ import re
 
 #: For gates: a control character as JSON writes it; its last letter is none of the text.
 ESCAPED = r"\\[bfnrt]|\\u00[01][0-9a-f]"
+#: What may stand before a line of a file that a tool shows: its number, a diff's mark.
+LINE_HEAD = (
+    r"(?:[ \t]*\d{1,6}(?:\u2192|\t|: ?|\|)|[ \t]*[+>-](?=[ \t]|[A-Za-z\"'])"
+    r"|[A-Za-z0-9_./-]+\.[a-z]+[:-]\d+[:-])?"
+)
 _BEHIND = re.compile(r"\(\?<!(\[[^\]]+\])([^)]*)\)")
 
 
@@ -28,6 +33,9 @@ def compile_kind(body: str) -> re.Pattern[str]:
 SHAPE_GATES = {
     "OPENAI_KEY": r"(?:[^a-z0-9_-]|\\[nrt])sk-[a-z0-9_-]",
     "SENDGRID_KEY": r"(?:[^a-z0-9]|\\[nrt])SG\.[a-z0-9_-]",
+    "AIRTABLE_TOKEN": r"pat[a-z0-9]{14}\.",
+    "RESEND_KEY": r"(?:[^a-z0-9_]|\\[nrt])re_[a-z0-9]{8}_",
+    "ELEVENLABS_KEY": r"sk_[a-f0-9]{16}",
 }
 
 #: Secrets known by their shape, in order of precedence: kind, literals (case as in the
@@ -45,6 +53,12 @@ SHAPES: tuple[tuple[str, tuple[str, ...], str], ...] = (
         "PUTTY_KEY",
         ("Private-Lines:",),
         r"Private-Lines: \d+\s+[A-Za-z0-9+/=\s\\]{40,}",
+    ),
+    (
+        "OPENVPN_KEY",
+        ("OpenVPN Static key",),
+        r"-----BEGIN OpenVPN Static key V1-----(?:[0-9a-fA-F]|\s|\\[nr]){64,}"
+        r"(?:-----END OpenVPN Static key V1-----)?",
     ),
     ("AGE_KEY", ("AGE-SECRET-KEY-1",), r"AGE-SECRET-KEY-1[0-9A-Z]{50,}"),
     ("ANTHROPIC_KEY", ("sk-ant-",), r"sk-(?<![A-Za-z0-9_-]sk-)ant-[A-Za-z0-9_-]{16,}"),
@@ -129,6 +143,24 @@ SHAPES: tuple[tuple[str, tuple[str, ...], str], ...] = (
         r"fm(?<![A-Za-z0-9_]fm)(?:1[ar]|2)_[A-Za-z0-9+/=]{60,}",
     ),
     ("AZURE_SECRET", ("8Q~", "7Q~"), r"[A-Za-z0-9_~.-]{3}[78]Q~[A-Za-z0-9_~.-]{31,34}"),
+    ("LANGSMITH_KEY", ("lsv2_",), r"lsv2_(?:pt|sk)_[a-f0-9]{32}_[a-f0-9]{10}"),
+    ("LANGFUSE_KEY", ("sk-lf-",), r"sk-lf-[a-f0-9]{8}-(?:[a-f0-9]{4}-){3}[a-f0-9]{12}"),
+    ("NVIDIA_KEY", ("nvapi-",), r"nvapi-[A-Za-z0-9_-]{40,}"),
+    ("TAVILY_KEY", ("tvly-",), r"tvly-(?:dev-|prod-)?(?=[A-Za-z-]{0,60}[0-9])[A-Za-z0-9-]{20,}"),
+    ("POSTHOG_KEY", ("phx_", "phs_"), r"ph(?<![A-Za-z0-9_]ph)[xs]_[A-Za-z0-9]{36,}"),
+    (
+        "AIRTABLE_TOKEN",
+        ("pat",),
+        r"pat(?<![A-Za-z0-9_]pat)[A-Za-z0-9]{14}\.[a-f0-9]{64}",
+    ),
+    (
+        "RESEND_KEY",
+        ("re_",),
+        r"re_(?<![A-Za-z0-9_]re_)(?=[A-Za-z0-9_]*[0-9])[A-Za-z0-9]{8}_[A-Za-z0-9]{20,}",
+    ),
+    ("ELEVENLABS_KEY", ("sk_",), r"sk_(?<![A-Za-z0-9_]sk_)[a-f0-9]{48}(?![A-Za-z0-9])"),
+    ("HEROKU_KEY", ("HRKU-",), r"HRKU-[A-Za-z0-9_-]{36,}"),
+    ("ONEPASSWORD_TOKEN", ("ops_eyJ",), r"ops_eyJ[A-Za-z0-9+/=_-]{100,}"),
     (
         "DISCORD_WEBHOOK",
         ("/api/webhooks/",),

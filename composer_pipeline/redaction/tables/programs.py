@@ -104,6 +104,10 @@ PROGRAMS: tuple[Program, ...] = (
     Program("certutil", "certutil pk12util certreq", "-p -w? -W? -K?"),
     Program("step", "step certbot acme.sh lego", "--password --provisioner-password --eab-hmac-key"),
     # clouds
+    Program("minio", "mc mcli", words="set|add", argument=4),
+    Program("pulumi_config", "pulumi", words="--secret", argument=2),
+    Program("doppler", "doppler infisical", words="set", part="secret=", options="*"),
+    Program("onepassword", "op", words="create|edit", part="name=", options="*"),
     Program("aws_configure", "aws", words="aws_secret_access_key|aws_session_token|aws_access_key_id", argument=1),
     Program("aws", "aws", "--master-user-password --secret-string --password --auth-token --secret-access-key --session-token --token-value --temporary-password"),
     Program("aws_ssm", "aws", "--value", words="put-parameter"),
@@ -126,6 +130,7 @@ PROGRAMS: tuple[Program, ...] = (
     Program("kubectl_secret", "kubectl oc k3s microk8s kubecolor", "--from-literal", words="secret", part="name="),
     Program("kubectl_docker", "kubectl oc kubecolor", "--docker-password --password --token"),
     Program("helm_password", "helm", "--password"),
+    Program("helm_set", "helm helmfile", "--set --set-string --set-literal", part="name="),
     Program("argocd", "argocd flux rancher", "--password --auth-token --token --admin-password --current-password --new-password"),
     # forges and packages
     Program("gh_stdin", "gh glab hub tea", "--with-token --stdin", stdin=True),
@@ -161,6 +166,8 @@ PROGRAMS: tuple[Program, ...] = (
     # users of machines and services
     Program("htpasswd", "htpasswd", "-b -cb -bc -nb -nbB -bB -bcB -cbB -Bbn -bn -nbm -bnB -mb", argument=-1),
     Program("useradd", "useradd usermod", "-p? --password"),
+    Program("cmdkey", "cmdkey schtasks", "/pass: /rp"),
+    Program("xcrun", "xcrun altool notarytool", "--password"),
     Program("chpasswd", "chpasswd", stdin=True, part="user:"),
     Program("passwd_stdin", "passwd", "--stdin", stdin=True),
     Program("sudo_stdin", "sudo", "-S", stdin=True),

@@ -70,6 +70,8 @@ def _decode(run: str) -> str:
             data = base64.b64decode(body + "=" * (-len(body) % 4), validate=True)
         except (ValueError, binascii.Error):
             continue
+        if data[1::2].count(0) * 2 > len(data) - 2:  # UTF-16, as PowerShell encodes commands
+            data = data[: len(data) // 2 * 2].decode("utf-16-le", "replace").encode()
         try:
             text = data.decode()
         except UnicodeDecodeError:

@@ -100,7 +100,8 @@ def _percent(text: str) -> Iterable[Escape]:
 
 # -- JSON ------------------------------------------------------------------------------
 
-_ESCAPE = re.compile(r"\\(?:\\*(?:u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|[\"'/nrt]|$)|\\+)")
+_OCTAL = "(?:0[4-7]|1[0-7])[0-7]"
+_ESCAPE = re.compile(rf"\\(?:\\*(?:u[0-9a-fA-F]{{4}}|x[0-9a-fA-F]{{2}}|{_OCTAL}|[\"'/nrt]|$)|\\+)")
 _LETTERS = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "/": "/", "'": "'"}
 
 
@@ -122,6 +123,8 @@ def _escape(source: str) -> tuple[int, str] | None:
         return (slashes, left) if slashes > 1 else None
     if what[0] in "ux":
         return len(source), left + chr(int(what[1:], 16))
+    if what[0] in "01":
+        return len(source), left + chr(int(what, 8))
     return len(source), left + _LETTERS[what]
 
 
@@ -200,7 +203,7 @@ def windows(text: str, escapes: Sequence[Escape]) -> Iterator[tuple[int, int, li
 
 #: An escaped letter or sign; or an escape behind a telling name or the head of a manifest.
 _JSON_GATE = (
-    r"\\\\(?:u00[2-7][0-9a-f]|x[2-7][0-9a-f])"
+    rf"\\\\(?:u00[2-7][0-9a-f]|x[2-7][0-9a-f]|{_OCTAL})"
     r"|(?:key|secret|token|pass|pwd|credential|auth|cookie|authorization|salt)[a-z0-9_.-]{0,40}\\\\\\\""
     r"|kind:\s?[\\\"']*secret[\\\"']*\\\\n|://[^\s@\"]{0,80}:[^\s@\"]{0,80}\\\\/"
 )

@@ -19,7 +19,7 @@ BROKEN = re.compile(
 _CHUNK = re.compile(r"[A-Za-z0-9_./+:~-]+")
 _SOFT = re.compile(r"(?:\r?\n|\\n)[ \t]*")
 _MAX_CHUNKS = 40
-MANY_LINES = frozenset(("PRIVATE_KEY", "PUTTY_KEY"))
+MANY_LINES = frozenset(("PRIVATE_KEY", "PUTTY_KEY", "OPENVPN_KEY"))
 
 
 def joined_end(pattern: re.Pattern[str], text: str, start: int) -> int:

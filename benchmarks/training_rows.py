@@ -4,9 +4,10 @@ Writes preference pairs of 8,000 prompt tokens and reads all of them, shuffled, 
 its own. Anonymous memory is what that process holds for itself; pages of the mapped file are
 shared by all replicas and given back when memory is short. The peer is how rows were kept before:
 one msgpack file, decoded into Python lists; it is measured on fewer rows, since each replica had
-all of them in memory.
+all of them in memory. The base model's scores of as many pairs, groups of three answers and hints
+lie in files too; a reader keeps their ids.
 
-Usage: ``python benchmarks/training_rows.py [--rows N] [--tokens N] [--peer-rows N]``.
+Usage: ``python benchmarks/training_rows.py [--rows N] [--tokens N] [--peer-rows N] [--scores]``.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ sys.path.insert(0, str(ROOT))  # this checkout, whatever is installed
 import msgspec  # noqa: E402
 
 from composer_pipeline.training.data import ArrowRows, Pair, writing_rows  # noqa: E402
+from trainers.trl.base_model.base_scores import FOLDER, BaseScores, Score  # noqa: E402
 
 BUILD = ROOT / "build"
 MIB = 1 << 20
@@ -86,8 +89,49 @@ def write(path: Path, rows: int, tokens: int) -> tuple[float, int]:
     return time.perf_counter() - started, most - before
 
 
+def write_scores(run_dir: Path, rows: int) -> None:
+    """Write scores as they are for answers of 150, 120 and 150 tokens."""
+    logps = [-i / 400 for i in range(400)]
+    lists: dict[str, Callable[[int], list[list[float]]]] = {
+        "dpo": lambda i: [[logps[i]], [logps[-i]]],
+        "grpo": lambda i: [logps[i : i + 150], logps[:120], logps[50:200]],
+        "sdpo": lambda i: [logps[i : i + 150], [-1.0], [-2.0], [-3.0], [-2.5]],
+    }
+    for channel, of in lists.items():
+        with writing_rows(run_dir / FOLDER / f"{channel}.arrow", Score) as out:
+            for number in range(rows):
+                out.append(Score(f"{number:064d}", of(number % 100)))
+
+
+def read_scores(run_dir: Path) -> None:
+    """Open scores as a replica does, look a tenth of them up, and print what that took."""
+    before, started = memory("RssAnon"), time.perf_counter()
+    base = BaseScores.load(run_dir)
+    gains, answers, references = base.gains(), base.answers(), base.references()
+    opened = time.perf_counter() - started
+    for name in list(gains)[::10]:
+        assert len(answers[name]) == 3
+        assert references[name][0] <= 0
+    anonymous = memory("RssAnon") - before
+    print(json.dumps({"anonymous": anonymous, "seconds": opened}))
+
+
+def scores(rows: int) -> bool:
+    """Print what the scores of so many rows take; return whether that is below the bar."""
+    with tempfile.TemporaryDirectory(dir=BUILD) as folder:
+        write_scores(Path(folder), rows)
+        size = sum(path.stat().st_size for path in (Path(folder) / FOLDER).iterdir())
+        took = child(Path(folder))
+    print(
+        f"scores of {rows:,} pairs, groups and hints: {size / MIB:,.0f} MiB of files,"
+        f" {took['anonymous'] / MIB:,.0f} MiB of its own (bar {BAR_MIB:,}), opened in"
+        f" {took['seconds']:,.0f} s"
+    )
+    return took["anonymous"] <= BAR_MIB * MIB
+
+
 def child(path: Path) -> dict[str, float]:
-    """Run :func:`read` in a process of its own."""
+    """Run :func:`read` or :func:`read_scores` in a process of its own."""
     command = [sys.executable, __file__, "--read", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     found: dict[str, float] = json.loads(done.stdout)
@@ -100,12 +144,15 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--tokens", type=int, default=8_000)
     parser.add_argument("--peer-rows", type=int, default=1_000)
+    parser.add_argument("--scores", action="store_true", help="the base model's scores alone")
     parser.add_argument("--read", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.read:
-        read(options.read)
+        (read_scores if options.read.is_dir() else read)(options.read)
         return 0
     BUILD.mkdir(exist_ok=True)
+    if options.scores:
+        return int(not scores(options.rows))
     with tempfile.TemporaryDirectory(dir=BUILD) as folder:
         path = Path(folder) / "pairs.arrow"
         seconds, added = write(path, options.rows, options.tokens)
@@ -126,7 +173,8 @@ def main() -> int:
     )
     each = theirs["anonymous"] / MIB / options.peer_rows * 1000
     print(f"peer, lists from msgpack: {each:,.0f} MiB for each 1,000 rows and replica")
-    return int(ours["anonymous"] > BAR_MIB * MIB)
+    fits = scores(options.rows)
+    return int(not fits or ours["anonymous"] > BAR_MIB * MIB)
 
 
 if __name__ == "__main__":

@@ -60,10 +60,9 @@ def read_declarations(source: str) -> dict[str, Schema]:
         if node.type in ("export_statement", "ambient_declaration"):
             node = node.named_children[-1]
         if node.type in ("interface_declaration", "type_alias_declaration"):
-            name, *rest = _parts(node)
-            if len(rest) != 1:
-                raise _refused(rest[0])  # `extends`, or parameters of a type
-            declared[_text(name)] = rest[0]
+            # `extends` and parameters of a type come before the body, and are refused as a type.
+            name, declaration, *_ = _parts(node)
+            declared[_text(name)] = declaration
     return {name: _schema(node, declared, (name,)) for name, node in declared.items()}
 
 

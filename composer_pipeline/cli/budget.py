@@ -5,7 +5,6 @@ Does not belong here: buying (``cli.replay``).
 
 from cyclopts import App
 from rich.console import Console
-from rich.table import Table
 
 from composer_pipeline.cli.common import (
     JsonOption,
@@ -16,6 +15,7 @@ from composer_pipeline.cli.common import (
     show,
     usd,
 )
+from composer_pipeline.cli.views.table import Table
 from composer_pipeline.errors import InputError
 
 budget = App(name="budget", help="Show and set ceilings, and lift quarantines.")

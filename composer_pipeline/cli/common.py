@@ -13,11 +13,10 @@ import rich.progress
 from cyclopts import App, Parameter
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
-from rich.text import Text
 
 from composer_pipeline import __version__
 from composer_pipeline.cli.views.report import readable
+from composer_pipeline.cli.views.table import Table
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake import Lake
 from composer_pipeline.reports import Progress
@@ -51,7 +50,7 @@ def show(report: Mapping[str, Any], as_json: bool, title: str) -> None:
     for key, value in report.items():
         if key.startswith("by_day"):
             continue
-        table.add_row(key, Text(readable(value, key)))  # brackets of a path are no markup
+        table.add_row(key, readable(value, key))
     Console().print(table)
 
 
@@ -60,7 +59,7 @@ class Bar:
 
     def __enter__(self) -> Progress:
         self.bar = rich.progress.Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),

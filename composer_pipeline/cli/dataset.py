@@ -71,6 +71,7 @@ def publish(
     public: Annotated[bool, Parameter(negative="")] = False,
     dry_run: Annotated[bool, Parameter(negative="")] = False,
     allow_simulated: Annotated[bool, Parameter(negative="")] = False,
+    allow_worse_than_base: Annotated[bool, Parameter(negative="")] = False,
     lake: LakeOption = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -82,11 +83,19 @@ def publish(
         public: create the repository public.
         dry_run: plan and check, commit nothing.
         allow_simulated: allow rows of simulated teachers; the card says so.
+        allow_worse_than_base: with --model, allow one that its evaluation finds worse than its
+            base on easy or recovery states; the card says so.
     """
     from composer_pipeline.publishing import publish as run
     from composer_pipeline.publishing import publish_model
 
-    send = partial(publish_model, model) if model else partial(run, open_lake(lake))
+    if allow_worse_than_base and not model:
+        raise InputError("--allow-worse-than-base belongs to --model")
+    send = (
+        partial(publish_model, model, allow_worse_than_base=allow_worse_than_base)
+        if model
+        else partial(run, open_lake(lake))
+    )
     report = send(repo, private=not public, dry_run=dry_run, allow_simulated=allow_simulated)
     show(report.to_dict(), as_json, "publish")
 

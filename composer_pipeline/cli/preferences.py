@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from composer_pipeline.cli.common import (
     Bar,
@@ -17,6 +16,7 @@ from composer_pipeline.cli.common import (
     show,
     usd,
 )
+from composer_pipeline.cli.views.table import Table
 from composer_pipeline.errors import InputError
 from composer_pipeline.json_values import json_objects
 from composer_pipeline.settings import Settings

@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from composer_pipeline.cli.common import JsonOption, app
+from composer_pipeline.cli.views.table import Table
 from composer_pipeline.errors import InputError
 
 

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 from rich.console import Console
-from rich.table import Table
 
 from composer_pipeline.cli.common import (
     Bar,
@@ -19,6 +18,7 @@ from composer_pipeline.cli.common import (
     open_lake,
     show,
 )
+from composer_pipeline.cli.views.table import Table
 from composer_pipeline.errors import InputError
 
 

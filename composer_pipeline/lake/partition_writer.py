@@ -76,7 +76,6 @@ class PartitionWriter:
         # Closing writes the footer, which a full disk refuses a second time.
         with contextlib.suppress(OSError):
             self._parquet.close()
-        self._parquet.is_open = False
         with contextlib.suppress(OSError):
             self._file.close()
         if self._new is not None:

@@ -8,6 +8,7 @@ bucket. A reader sees the old file or the new one. Files are byte-deterministic:
 gives the same bytes.
 """
 
+import glob
 import io
 import os
 import shutil
@@ -87,7 +88,7 @@ class Lake:
     def partitions(self, table: str, **keys: str) -> list[dict[str, str]]:
         """Return the keys of the partitions that exist, sorted, filtered by ``keys``."""
         spec = spec_of(table)
-        base = f"{self.root}/{table}"
+        base = f"{glob.escape(self.root)}/{table}"
         levels = [
             f"{key}={_safe(keys[key]) if key in keys else '*'}" for key in spec.partition_keys
         ]
@@ -307,7 +308,8 @@ class Lake:
 
         For connections of :meth:`duckdb`; a view has to list and open all partitions.
         """
-        path = f"{self._prefix()}{self.path(table, **keys)}".replace("'", "''")
+        # DuckDB reads brackets of a path as a pattern.
+        path = f"{self._prefix()}{glob.escape(self.path(table, **keys))}".replace("'", "''")
         return f"read_parquet('{path}', hive_partitioning=false)"
 
     def _prefix(self) -> str:
@@ -331,9 +333,10 @@ class Lake:
         for name, spec in TABLES.items():
             levels = "/".join(f"{key}=*" for key in spec.partition_keys)
             if self.partitions(name):
-                glob = f"{prefix}{self.root}/{name}/{levels}/part.parquet".replace("'", "''")
+                files = f"{prefix}{glob.escape(self.root)}/{name}/{levels}/part.parquet"
+                files = files.replace("'", "''")
                 con.execute(
-                    f"CREATE VIEW {name} AS SELECT * FROM read_parquet('{glob}',"
+                    f"CREATE VIEW {name} AS SELECT * FROM read_parquet('{files}',"
                     " hive_partitioning=true, hive_types_autocast=false, union_by_name=true)"
                 )
             else:

@@ -14,6 +14,7 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.publishing.gates import PublishRefused, check_text
 from composer_pipeline.publishing.hub import Hub
 from composer_pipeline.publishing.publish import PublishReport, bring, check_repo, token_of
+from composer_pipeline.training.runs.card import evaluation_of
 
 CARD, RESULT, CHECKPOINT = "README.md", "composer.json", "checkpoint"
 #: Files of the base model's tokenizer: half a megabyte of tokens, none of them ours.
@@ -33,6 +34,7 @@ def publish_model(
     private: bool = True,
     dry_run: bool = False,
     allow_simulated: bool = False,
+    allow_worse_than_base: bool = False,
     token_env: str = "HF_TOKEN",  # noqa: S107  the name of a variable, not a token
     endpoint: str | None = None,
 ) -> PublishReport:
@@ -44,12 +46,15 @@ def publish_model(
         private: create it private, and refuse one that is already public.
         dry_run: check and compare, change nothing. Without a token everything counts as new.
         allow_simulated: publish a model that saw rows of simulated teachers; its card says so.
+        allow_worse_than_base: publish a model whose evaluation says that it is worse than its
+            base on easy or recovery states; its card says so.
         token_env: environment variable that holds the token.
         endpoint: another Hub; ``HF_ENDPOINT`` or the real one by default.
 
     Raises:
         InputError: a bad repository name, no checkpoint, no token, a repository that is public
-            without ``private=False``, or simulated rows without ``allow_simulated``.
+            without ``private=False``, simulated rows without ``allow_simulated``, or a model
+            that is worse than its base without ``allow_worse_than_base``.
         PublishRefused: a text file holds something private, or there is no card.
         ComposerError: the Hub refused for another reason, or was busy five times.
     """
@@ -70,6 +75,12 @@ def publish_model(
         raise InputError(
             f"{sum(simulated.values())} rows that {folder} was trained on come from simulated"
             " teachers; allow_simulated (--allow-simulated) publishes it, and the card says so"
+        )
+    evaluation = evaluation_of(folder.parent) or {}
+    if evaluation.get("worse") and not allow_worse_than_base:
+        raise InputError(
+            f"{folder} is worse than its base on {'; '.join(evaluation['worse'])};"
+            " allow_worse_than_base (--allow-worse-than-base) publishes it, and the card says so"
         )
     token = token_of(token_env, dry_run=dry_run)
     ours = Hub(repo, token, endpoint, "model", _is_ours) if token else None

@@ -18,11 +18,11 @@ from typing import Any
 
 import dagster as dg
 from rich.console import Console
-from rich.table import Table
 
 from assets.definitions import build_defs
 from assets.jobs import range_tags
 from assets.partitions import day_ranges
+from composer_pipeline.cli.views.table import Table
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake import Lake
 from composer_pipeline.replay.teachers import TeacherSet

@@ -101,6 +101,17 @@ def test_a_session_that_grows_is_not_bought_again(
     assert replay(lake, teacher_set, max_usd=Decimal(5)).calls == 0
 
 
+def test_states_that_were_asked_keep_their_tools(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    turns = [_use("Bash", command="ls")]
+    (first,) = write_session(lake, "s", turns)
+    states = list(load_states(lake))
+    Toolsets(lake, states).pin(states)
+    _, second = write_session(lake, "s", [*turns, _use("mcp__db__query", sql="select 1")])
+    tools = _asked(lake)
+    assert "mcp__db__query" in tools[second] - tools[first]
+
+
 def test_pinning_is_idempotent_and_writes_only_what_is_new(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     write_session(lake, "s", [_use("Bash", command="ls"), _use("Read", file_path="/f")])
@@ -221,6 +232,8 @@ def test_declarations_become_schemas() -> None:
         ("export interface AInput {\n  a: Missing;\n}", 2),
         ("export interface AInput {\n\n  a: string", 3),
         ("export interface AInput { a: string } #", 1),
+        ("export interface AInput<T> { a: T }", 1),
+        ("export type Pick<T> = T;", 1),
         (
             "export interface BInput { b: string }\ninterface AInput extends BInput { a: 1 }",
             2,

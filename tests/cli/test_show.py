@@ -173,3 +173,25 @@ def test_audit_of_a_day(shown: Lake) -> None:
             {"kind": "HOME", "replacements": 1},
         ],
     }
+
+
+MARKUP = "[/api/users] [slug] [bold]loud[/bold] \\[x]"
+
+
+@pytest.mark.parametrize("folder", ["plain", "[a]b", "c*d?", "it's", "\u00e4 b"])
+def test_any_path_works_and_no_text_is_markup(
+    folder: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    place = tmp_path / folder
+    (place / "sessions").mkdir(parents=True)
+    call = {"type": "tool_use", "id": "t", "name": "[b]Odd[/b]", "input": {"command": MARKUP}}
+    lines = [_user(0, None, MARKUP), _assistant(1, 0, "m1", call)]
+    (place / "sessions" / "s1.jsonl").write_text("\n".join(lines) + "\n")
+    lake = ("--lake", str(place / "lake"))
+    assert "distinct_states" in _run(capsys, "ingest", str(place / "sessions"), *lake)
+    assert MARKUP in _run(capsys, "sessions", *lake)
+    assert "[b]Odd[/b]" in _run(capsys, "states", *lake)
+    (found,) = load_states(Lake(place / "lake"))
+    assert MARKUP in _run(capsys, "state", found.state_id, *lake)
+    assert place.name in _run(capsys, "budget", *lake)

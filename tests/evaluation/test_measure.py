@@ -8,10 +8,9 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
-from composer_pipeline.actions import Action, ToolCall
+from composer_pipeline.actions import Action
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.evaluation import BASE, Arm, measure
-from composer_pipeline.evaluation.judge import same
 from composer_pipeline.evaluation.rows import batches, row_of
 from composer_pipeline.training.windows import Windows
 from tests.evaluation.conftest import LIMITS, read
@@ -258,15 +257,3 @@ def test_batches_keep_to_both_limits(rows):
             assert len(batch) == 1 or len(batch) * longest * 100 <= logits
             assert len(batch) == 1 or len(batch) * width <= tokens
     assert len(batches(rows, tokens=10**9, logits=10**9, vocabulary=100, answer=10)) == 1
-
-
-def test_calls_are_compared_as_json_and_texts_as_texts():
-    def call(**arguments):
-        return Action("", (ToolCall("Read", arguments, "x"),))
-
-    assert same(call(a=1, b=2), Action("I read.", (ToolCall("Read", {"b": 2, "a": 1}, "y"),)))
-    assert not same(call(a=1), call(a=1.0))
-    assert not same(call(a=1), call(a=True))
-    assert not same(call(a=1), Action("", call(a=1).tool_calls * 2))
-    assert not same(call(), Action("Read"))
-    assert same(Action(" yes\n"), Action("yes"))

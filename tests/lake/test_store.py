@@ -1,7 +1,9 @@
 """The lake on a folder and in memory: atomic, deterministic, strict about its schema."""
 
+import gc
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -13,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from composer_pipeline.errors import InputError
+from composer_pipeline.errors import InputError, StorageError
 from composer_pipeline.lake.parquet import encode_parquet
 from composer_pipeline.lake.rows import table_from_rows
 from composer_pipeline.lake.store import Lake
@@ -258,6 +260,27 @@ def test_a_lake_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
 def test_check_writable_leaves_no_trace(tmp_path: Path) -> None:
     Lake(tmp_path / "a" / "b").check_writable()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_is_full_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the writer is thrown away later: nothing is raised a second time."""
+    noise = table_from_rows(TABLES["drops"], [drop(os.urandom(1 << 19).hex())])
+    later: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", later.append)
+    writer = Lake(tmp_path).writer("drops", stage="s", day=DAY)
+    writer.write(noise)
+    (file,) = (path for path in tmp_path.rglob("*") if path.is_file())
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file.stat().st_size, hard))
+    try:
+        with pytest.raises(StorageError, match="is not writable"):
+            writer.commit()
+        del writer
+        gc.collect()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert later == []
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 KILLED_WRITER = """

@@ -486,40 +486,45 @@ def test_a_mapper_gives_one_text_for_one(monkeypatch: pytest.MonkeyPatch, count:
         worker.map(0, ["a", "b"])
 
 
+HEAD = """
+import importlib, sys, threading
+from pathlib import Path
+w = importlib.import_module("composer_pipeline.normalize.worker")
+folder = sys.argv[1]
+"""
+
+
 @pytest.fixture
-def started(tmp_path: Path) -> Callable[[str], subprocess.CompletedProcess[str]]:
-    """Run code with the worker's module as ``w`` and its folder as ``folder``; no input."""
+def started(tmp_path: Path) -> Callable[[str], "subprocess.Popen[str]"]:
+    """Start code with the worker's module as ``w`` and its folder as ``folder``."""
     folder = tmp_path / "work"
     folder.mkdir()
     (folder / "settings.json").write_text(json.dumps({"steps": []}))
-    head = (
-        "import importlib, sys, threading; from pathlib import Path; folder = sys.argv[1]\n"
-        "w = importlib.import_module('composer_pipeline.normalize.worker')\n"
-    )
 
-    def run(code: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-c", head + code, str(folder)],
-            capture_output=True,
+    def start(code: str) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [sys.executable, "-c", HEAD + code, str(folder)],
             text=True,
-            check=False,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )
 
-    return run
+    return start
 
 
 def test_what_an_operator_prints_is_no_answer(started: Any) -> None:
-    done = started(
+    child = started(
         "w.guard = lambda: None; w.describe = lambda ops: []\n"
         "w.load_steps = lambda *_: print('noise') or []; w.main(folder)"
     )
-    (line,) = done.stdout.splitlines()
-    assert json.loads(line)["error"] == ""
-    assert "noise" in done.stderr
+    assert json.loads(child.stdout.readline())["error"] == ""
+    rest, log = child.communicate()  # its input ends, and so does the worker
+    assert (rest, "noise" in log) == ("", True)
 
 
 def test_a_worker_whose_parent_is_gone_leaves_no_text_behind(started: Any, tmp_path: Path) -> None:
-    done = started("w._Requests(Path(folder)); threading.Event().wait()")
-    assert done.returncode == 1
+    child = started("w._Requests(Path(folder)); threading.Event().wait()")
+    child.communicate()
+    assert child.returncode == 1
     assert not (tmp_path / "work").exists()

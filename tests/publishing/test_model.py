@@ -120,6 +120,18 @@ def test_a_private_word_in_a_text_file_stops_it(
     assert hub.models == {}
 
 
+def test_a_model_that_is_worse_than_its_base_is_not_published(run: Path, hub: LoopbackHub) -> None:
+    found = {"worse": ["recovery states: -0.100 canonical matches"], "unknown": []}
+    (run / "evaluation.json").write_text(json.dumps(found))
+    for folder in (run, run / "checkpoint", run / "merged"):
+        with pytest.raises(InputError, match=r"worse than its base on recovery .*--allow-worse"):
+            send(folder, hub)
+    assert hub.models == {}
+    assert send(run, hub, allow_worse_than_base=True).commit
+    (run / "evaluation.json").write_text(json.dumps({"worse": [], "unknown": ["easy states"]}))
+    assert send(run / "merged", hub).commit
+
+
 def test_what_it_asks_for(run: Path, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch) -> None:
     (run / "merged" / "composer.json").write_text('{"simulated": {"dataset_pairs": 3}}')
     with pytest.raises(InputError, match=r"3 rows .* simulated teachers; allow_simulated"):

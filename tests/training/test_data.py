@@ -251,3 +251,16 @@ def test_a_killed_build_goes_on_with_the_missing_parts(tokenizer, tmp_path, monk
     assert sorted(p.name for p in (tmp_path / "again").iterdir()) == sorted(
         p.name for p in (tmp_path / "whole").iterdir()
     )
+
+
+def test_a_tally_of_parts_is_that_of_the_whole():
+    whole = build_module.Tally()
+    for seen, longest in ((3, 7), (5, 4)):
+        part = build_module.Tally(seen=seen, kept=2, cut=1, tokens=10, longest=longest)
+        part.dropped["lost file"] = 1
+        whole.add(part)
+    assert (whole.seen, whole.dropped["lost file"]) == (8, 2)
+    assert whole.statistics() == {
+        "rows": 4, "cut_share": 0.5, "prompt_tokens_mean": 5, "prompt_tokens_max": 7,
+        "lost_file": 2,
+    }  # fmt: skip

@@ -11,8 +11,9 @@ from typing import Any
 
 from rich.console import Console, Group
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
+
+from composer_pipeline.cli.views.table import Table
 
 _CUT = 1200
 _ROW = 200

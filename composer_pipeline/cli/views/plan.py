@@ -6,8 +6,7 @@ figures (``replay.plan.plan``).
 
 from decimal import Decimal
 
-from rich.table import Table
-
+from composer_pipeline.cli.views.table import Table
 from composer_pipeline.replay.plan import Plan, TeacherPlan
 
 _WORDS = {

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.live import Live
-from rich.table import Table
+
+from composer_pipeline.cli.views.table import Table
 
 if TYPE_CHECKING:
     from composer_pipeline.replay.engine import Snapshot

@@ -10,9 +10,9 @@ from typing import Any
 
 from rich.console import Console
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
+from composer_pipeline.cli.views.table import Table
 from composer_pipeline.trace_states import TraceState
 
 #: Messages of a prefix: the first and the last few in one line each, the very last in full.

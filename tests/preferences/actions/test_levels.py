@@ -46,33 +46,3 @@ def test_a_search_is_its_pattern_its_place_and_its_scope(change, expected):
 )
 def test_reads_are_the_same_where_they_share_a_line(a, b, expected):
     assert between("Read", {"file_path": "f", **a}, {"file_path": "f", **b}) is expected
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "same"),
-    [
-        ("ls -t -S", "ls -S -t", False),  # the last one counts
-        ("ls -l -a", "ls -a -l", True),
-        ("echo x >| f", "echo x > f", True),
-        ("(echo x >| f)", "(echo x > f)", True),
-        ("echo x >> f", "echo x > f", False),
-        ("sed -f a.sed x.txt", "sed -f b.sed x.txt", False),
-        ("sed -e p x.txt", "sed p x.txt", True),
-        ("printf $'a\\x41'", "printf $'a\\x42'", False),
-        ("printf $'a\\n'", "printf $'a\\n'", True),
-    ],
-)
-def test_lines_are_the_same_where_they_do_the_same(a, b, same):
-    found = between("Bash", {"command": a}, {"command": b})
-    assert (found <= Level.L1) is same
-
-
-def test_installs_from_other_lists_have_other_targets():
-    one, other = ({"command": f"pip install -r {name}.txt"} for name in ("dev", "prod"))
-    assert between("Bash", one, other) > Level.L2
-
-
-def test_searches_for_other_names_have_other_targets():
-    for flag in ("-name", "-iname", "-path", "-ipath", "-regex"):
-        one, other = (f"find . {flag} {name}" for name in ("'*.py'", "'*.md'"))
-        assert between("Bash", {"command": one}, {"command": other}) > Level.L2, flag

@@ -65,6 +65,7 @@ def test_what_is_private_in_a_sample_is_redacted(tmp_path, suffix):
         ('{"state_id": "x", "student": "m", "action": "no"}', "not JSON"),
         ('{"state_id": "x", "student": "m", "action": {"text": " "}}', "neither text"),
         ('{"state_id": "x", "student": "recorded", "action": {"text": "a"}}', "'student'"),
+        ('{"state_id": "x", "student": "", "action": {"text": "a"}}', "'student'"),
         ('{"state_id": "x", "student": "m", "action": {"text": "a"}, "z": 1}', "z"),
         ("", "no sampled action"),
     ],

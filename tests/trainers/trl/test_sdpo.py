@@ -154,6 +154,14 @@ def test_a_replica_without_a_state_of_its_own_takes_anothers(make, tmp_path):
     assert file is not None
     later = make(recipe, states=ChannelStates(tmp_path / "other", 0, first=file))
     _same(later.channels[0].state(), state)
+    # Another replica's state of the same step is not its own.
+    file.parent.with_name("slot-0").mkdir()
+    others = file.parent.with_name("slot-0") / file.name
+    others.write_bytes(file.with_name("channels-00000003.safetensors").read_bytes())
+    own = make(recipe, states=ChannelStates(tmp_path, 1), skip_steps=6)
+    _same(own.channels[0].state(), state)
+    assert state_file(tmp_path, 6, prefer=1) == file
+    assert state_file(tmp_path, 6, prefer=2) == others, "the lowest slot's"
 
 
 def test_a_state_is_kept_before_the_round_is_contributed(make, tmp_path):

@@ -10,6 +10,7 @@ archive has the raw bytes.
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from errno import ENOTDIR
 from pathlib import Path
 
@@ -63,7 +64,8 @@ def make_folder(path: Path) -> None:
         if path.is_dir():  # another process was faster
             return
         raise NotADirectoryError(ENOTDIR, os.strerror(ENOTDIR), str(path)) from None
-    path.chmod(folder_mode())
+    with suppress(PermissionError):  # a file system without modes; doctor says so
+        path.chmod(folder_mode())
 
 
 def create_file(path: Path) -> int:
@@ -75,7 +77,8 @@ def create_file(path: Path) -> int:
     """
     mode = file_mode()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    os.fchmod(descriptor, mode)  # the umask may have taken bits away
+    with suppress(PermissionError):  # a file system without modes; doctor says so
+        os.fchmod(descriptor, mode)  # the umask may have taken bits away
     return descriptor
 
 

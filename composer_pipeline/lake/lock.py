@@ -16,7 +16,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -121,7 +121,7 @@ class _Lease:
         self._url, self._key = url, f"{FOLDER}/{name}"
         self._owner = uuid.uuid4().hex
         self._store: Any = from_url(url)
-        self._tag: str | None = None
+        self._ours: dict[str, str] = {}
 
     def take(self, lease_s: float) -> bool:
         """Create the object, or take over one that was not renewed; say whether it is ours."""
@@ -132,11 +132,11 @@ class _Lease:
         except FileNotFoundError:
             return False  # released just now: the next look creates it
         age = (self._now() - held["last_modified"]).total_seconds()
-        return age > lease_s and self._put({"e_tag": held["e_tag"]})
+        return age > lease_s and self._put(_unchanged(held))
 
     def renew(self) -> bool:
         """Put the object again, if it is still ours; say whether it was."""
-        return self._put({"e_tag": self._tag})
+        return self._put(self._ours)
 
     def release(self) -> bool:
         """Remove the object if it is still ours; say whether it was."""
@@ -156,7 +156,7 @@ class _Lease:
         except self._error as error:
             reason = str(error).partition("\n")[0][:200]
             raise StorageError(f"lake {self._url} cannot be locked: {reason}") from error
-        self._tag = put["e_tag"]
+        self._ours = _unchanged(put)
         return True
 
     def _now(self) -> Any:
@@ -166,3 +166,8 @@ class _Lease:
         now = self._api.head(self._store, probe)["last_modified"]
         self._api.delete(self._store, probe)
         return now
+
+
+def _unchanged(known: Mapping[str, Any]) -> dict[str, str]:
+    """Return the condition of a put over an object as it is known; S3 has tags, GCS versions."""
+    return {name: known[name] for name in ("e_tag", "version") if known.get(name)}

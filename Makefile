@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo test coverage dev lint types house ui-test chaos clean bench bench-traces bench-redaction bench-ledger \
+.PHONY: help demo proof test coverage dev lint types house ui-test chaos clean bench bench-traces bench-redaction bench-ledger \
   bench-replay bench-replay-cost bench-preferences bench-normalize bench-windows \
   bench-training-rows same-tables compare docs
 
@@ -25,6 +25,9 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: $(STAMP) ## the whole graph on the bundled sessions, without a key
 	$(BIN)/python -m examples.demo.run
+
+proof: $(STAMP) ## arms of the loss on a small world, with intervals (hours; PROOF_ARGS chooses a part)
+	$(BIN)/python -m examples.proof.run $(PROOF_ARGS)
 
 # A file's tests share its fixtures, so a file stays on one worker; tests/conftest.py orders the files.
 PYTEST := -m pytest -n 2 --dist loadscope --no-loadscope-reorder

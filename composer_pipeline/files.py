@@ -14,22 +14,23 @@ from pathlib import Path
 from typing import IO
 
 from composer_pipeline.errors import InputError, StorageError
+from composer_pipeline.modes import create_file, make_folder
 
 
 class Replacement:
     """The new content of a file, beside it until :meth:`commit`.
 
-    The folder is made where it is missing. The file gets the mode that the umask gives.
+    The folder is made where it is missing. Modes are those of ``modes``, whatever the umask.
 
     Raises:
         OSError: here and in every method, the file cannot be written; it is as it was.
     """
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         self.path = path
         self._temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-        self.stream = self._temporary.open("xb")
+        self.stream = os.fdopen(create_file(self._temporary), "wb")
 
     def commit(self) -> None:
         """Make the new content durable, then visible."""

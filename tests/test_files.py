@@ -66,20 +66,6 @@ def test_the_folder_is_synced_after_the_rename(
     assert synced[-1] == tmp_path
 
 
-@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
-def test_files_have_the_mode_that_the_umask_gives(tmp_path: Path, umask: int, mode: int) -> None:
-    lake = Lake(tmp_path)
-    before = os.umask(umask)
-    try:
-        lake.write("drops", [], stage="s", day="2026-01-01")
-        writer = lake.writer("drops", stage="s", day=DAY)
-        writer.commit()
-    finally:
-        os.umask(before)
-    for day in ("2026-01-01", DAY):
-        assert _mode(Path(lake.path("drops", stage="s", day=day))) == mode
-
-
 def test_a_writer_that_is_dropped_leaves_nothing(tmp_path: Path) -> None:
     writer = Lake(tmp_path).writer("drops", stage="s", day=DAY)
     writer.discard()

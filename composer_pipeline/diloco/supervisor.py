@@ -35,6 +35,7 @@ from typing import IO
 from composer_pipeline.diloco.log import Commit, OuterLog
 from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.errors import ComposerError, InputError
+from composer_pipeline.modes import make_folder
 
 logger = logging.getLogger(__name__)
 
@@ -177,7 +178,7 @@ class Supervisor:
         difference = there and there.difference(self.spec, ignore=frozenset({"model_signature"}))
         if difference:
             raise InputError(f"spec.json of run {self.run_id} does not fit: {difference}")
-        self.run_dir.mkdir(parents=True, exist_ok=True)
+        make_folder(self.run_dir)
         last = self._read_commits()
         members = self.log.members()
         slots = [

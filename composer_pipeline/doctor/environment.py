@@ -9,10 +9,12 @@ import importlib.util
 import os
 import shutil
 import sys
+from itertools import islice
 from pathlib import Path
 
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake import Lake
+from composer_pipeline.modes import file_mode, too_open
 from composer_pipeline.settings import Settings
 
 _EXTRAS = {
@@ -29,7 +31,7 @@ def run_checks(lake: Lake, settings: Settings) -> list[dict[str, str]]:
     checks = [_python(), *(_extra(name, modules) for name, modules in _EXTRAS.items())]
     checks += [_model(), _key("OPENROUTER_API_KEY", "replay"), _key("HF_TOKEN", "publish")]
     checks += [_teachers(settings), _redaction(settings), _sessions(settings)]
-    checks += [_lake(lake), _disk(lake)]
+    checks += [_lake(lake), _modes(lake), _disk(lake)]
     return checks
 
 
@@ -100,6 +102,20 @@ def _lake(lake: Lake) -> dict[str, str]:
     except ComposerError as error:
         return check("lake", "fail", str(error))
     return check("lake", "ok", lake.url)
+
+
+def _modes(lake: Lake) -> dict[str, str]:
+    if not lake.local:
+        return check("lake modes", "ok", "the bucket's own rules")
+    try:
+        found = list(islice(too_open(Path(lake.root)), 1000))
+    except InputError as error:
+        return check("lake modes", "fail", str(error))
+    if not found:
+        return check("lake modes", "ok", f"nothing is more open than {file_mode():04o}")
+    many = "1000 or more" if len(found) == 1000 else str(len(found))
+    first = found[0].relative_to(Path(lake.root).parent)
+    return check("lake modes", "warn", f"others may read {many} ({first}); doctor --fix ends it")
 
 
 def _disk(lake: Lake) -> dict[str, str]:

@@ -10,7 +10,9 @@ other process when it was not renewed for :data:`LEASE_S` by the bucket's own cl
 that was stopped for longer than that and goes on has lost its lease; it fails when it ends.
 """
 
+import contextlib
 import fcntl
+import os
 import threading
 import time
 import uuid
@@ -21,6 +23,7 @@ from typing import Any
 
 from composer_pipeline.errors import InputError, StorageError
 from composer_pipeline.files import writing
+from composer_pipeline.modes import create_file, make_folder
 
 FOLDER = ".locks"
 
@@ -43,7 +46,9 @@ def folder_lock(root: Path, name: str, waiting: Callable[[], None]) -> Iterator[
     """
     path = root / FOLDER / name
     with writing(f"lake {root}"):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
+        with contextlib.suppress(FileExistsError):
+            os.close(create_file(path))
         file = path.open("ab")
     with file:
         try:

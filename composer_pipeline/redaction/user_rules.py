@@ -109,6 +109,9 @@ class RedactionRules(BaseModel):
 
 def _refuse_typed(file: Path | str, rules: RedactionRules) -> None:
     """Refuse an allow-list that lets a key of a known type through, unless it says so."""
+    known = {kind for kind, _, _ in SHAPES}
+    if unknown := sorted(set(rules.allow_typed) - known):
+        raise InputError(f"redaction file {file}, field allow_typed: there is no kind {unknown[0]}")
     for kind, _, body in SHAPES:
         if kind in rules.allow_typed:
             continue

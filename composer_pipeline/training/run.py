@@ -22,6 +22,7 @@ import yaml
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.files import replace
 from composer_pipeline.lake import Lake
+from composer_pipeline.modes import make_folder
 from composer_pipeline.reports import Progress, Report
 from composer_pipeline.training.checkout import repo_root
 from composer_pipeline.training.data import require_rows
@@ -106,7 +107,7 @@ def prepare(lake: Lake, recipe: TrainingRecipe | str | Path, run_root: str | Pat
     run_dir = Path(run_root).absolute() / f"{recipe.name}-{fingerprint(lake, recipe, trainer)}"
     complete = (run_dir / RESULT).is_file()
     if not complete:
-        run_dir.mkdir(parents=True, exist_ok=True)
+        make_folder(run_dir)
         # A run that has begun holds its recipe with the length resolved.
         if not (run_dir / RECIPE).is_file():
             write_recipe(recipe, run_dir)

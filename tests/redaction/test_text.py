@@ -114,6 +114,7 @@ LEFT_ALONE = [
     "  password: string;",
     "password: values.password,",
     "  token: OAuth2Token\n",
+    "mysql -u root -paaaaaaaa shop",
 ]
 
 
@@ -380,6 +381,7 @@ def test_rules_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         ("patterns: [{kind: SLOW, pattern: 'acme_(x+)+y'}]", "'acme_(x+)+y' takes more than"),
         ("allow_patterns: ['(a|a)*b']", "allow_patterns"),
         ("allow: [AK" + "IAQ3EGRZP7XK2LMNOP]", "allow_typed"),
+        ("allow_typed: [AWS_KEYS]", "there is no kind AWS_KEYS"),
         ("allow_patterns: ['ghp_[A-Za-z0-9]{36}']", "GITHUB_TOKEN"),
         ("allow_patterns: ['.{20,}']", "allow_typed"),
     ],

@@ -36,6 +36,7 @@ from composer_pipeline.diloco.supervisor import (
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.files import out_of_space, writing
 from composer_pipeline.lake import Lake
+from composer_pipeline.modes import make_folder
 from composer_pipeline.training.checkout import repo_root
 from composer_pipeline.training.data import TrainingData, build, require_rows
 from composer_pipeline.training.devices import device_of_each, devices
@@ -115,7 +116,7 @@ def train(recipe: TrainingRecipe, lake: Lake, run_dir: Path, pipes: Any = None) 
     require_rows(lake, recipe)
     own_device = device_of_each(recipe.diloco.replicas, devices())
     with writing(f"run folder {run_dir}"):
-        run_dir.mkdir(parents=True, exist_ok=True)
+        make_folder(run_dir)
     with alone(run_dir):
         found = _same_contents(recipe, run_dir)
         check_start(recipe, found["model"])

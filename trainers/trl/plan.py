@@ -19,6 +19,7 @@ from typing import Any
 
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake import Lake
+from composer_pipeline.modes import make_folder
 from composer_pipeline.training.data import CHANNELS, TrainingData, build, require_rows
 from composer_pipeline.training.devices import device_of_each, devices, host_memory
 from composer_pipeline.training.models import load_tokenizer, resolve_model
@@ -117,7 +118,7 @@ def _data(recipe: TrainingRecipe, lake: Lake, resolved: str, run_dir: Path) -> T
     """Return the run's windows, made now where nobody has."""
     if TrainingData.is_complete(run_dir / DATA):
         return TrainingData.load(run_dir / DATA)
-    run_dir.mkdir(parents=True, exist_ok=True)
+    make_folder(run_dir)
     with alone(run_dir):
         return build(lake, load_tokenizer(resolved), recipe, run_dir / DATA)
 

@@ -32,7 +32,8 @@ def show_evaluation(
     for row in rows:
         if before and row[0] != before:
             grid.add_section()
-        grid.add_row("" if row[0] == before else row[0], *row[1:])
+        cells = ["" if row[0] == before else row[0], *row[1:]]
+        grid.add_row(*map(Text, cells))  # a bracket is no markup
         before = row[0]
     console.print(grid)
     counts = ", ".join(f"{count} {kind}" for kind, count in report["states"].items())

@@ -35,7 +35,7 @@ def decoded_runs(text: str) -> Iterator[tuple[int, int, str]]:
         done = end
         if end - start < 20:
             continue
-        if plain := _decode(_WRAP.sub("", text[start:end])):
+        if plain := _decode(_WRAP.sub("", text[start:end]), at - start):
             yield start, end, plain
 
 
@@ -60,10 +60,10 @@ def _bounds(text: str, at: int) -> tuple[int, int]:
     return start, end
 
 
-def _decode(run: str) -> str:
+def _decode(run: str, sure: int) -> str:
+    """Return the text of a run that is base64 from ``sure`` on; empty if it holds none."""
     run = run.rstrip("=").replace("-", "+").replace("_", "/")
-    best = ""
-    for skipped in range(4):  # the run may have a prefix such as a path
+    for skipped in (*range(4), sure):  # the run may have a prefix such as a path
         body = run[skipped:]
         body = body[: len(body) // 4 * 4] if len(body) % 4 == 1 else body
         try:
@@ -81,4 +81,4 @@ def _decode(run: str) -> str:
         printable = sum(c.isprintable() or c in "\n\r\t" for c in text)
         if printable > 0.95 * len(text):
             return text
-    return best
+    return ""

@@ -22,6 +22,7 @@ from typing import Any
 from composer_pipeline.errors import InputError
 from composer_pipeline.files import replace
 from composer_pipeline.lake import Lake
+from composer_pipeline.modes import make_folder
 from composer_pipeline.training.data.arrow_rows import RowWriter, writing_rows
 from composer_pipeline.training.data.folder import (
     CHANNELS,
@@ -60,7 +61,7 @@ def build(
             ``data.max_dropped_share`` (zero-variance groups are not counted as loss).
         StorageError: the disk is full or read-only.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     for left in folder.rglob(".*.tmp"):  # of a build that was killed
         left.unlink()
     windows = Windows(tokenizer, recipe.data)

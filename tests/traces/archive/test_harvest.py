@@ -152,11 +152,12 @@ def test_files_of_one_session_share_the_earliest_known_day(
     assert lake.days("states") == ["2026-11-17"]
 
 
+@pytest.mark.parametrize("folder", ["a", "c"])
 def test_copies_of_a_state_are_kept_once_from_the_longest_history(
-    lake: Lake, projects: Path, script: Any
+    lake: Lake, projects: Path, script: Any, folder: str
 ) -> None:
     long = talk(script, "s1", turns=3)
-    long.write(projects, "a/s1.jsonl")
+    long.write(projects, f"{folder}/s1.jsonl")
     short = script("s1")
     short.lines = long.lines[2:]
     short.write(projects, "b/s1.jsonl")
@@ -443,3 +444,17 @@ def test_a_day_of_another_parser_is_parsed_again(lake: Lake, projects: Path, scr
     assert not is_current(lake, "2026-11-16")
     ingest(lake, [projects])
     assert is_current(lake, "2026-11-16")
+
+
+def test_a_session_of_two_days_stays_with_the_earlier(
+    lake: Lake, projects: Path, script: Any
+) -> None:
+    """As where the lakes of two machines were joined."""
+    talk(script).write(projects, "a/s1.jsonl")
+    harvest(lake, [projects])
+    (row,) = ({k: v for k, v in row.items() if k != "day"} for row in lake.rows("raw_files"))
+    lake.write("raw_files", [{**row, "path": "other/s1.jsonl"}], day="2026-11-18")
+    talk(script, turns=3).write(projects, "b/s1.jsonl")
+    harvest(lake, [projects])
+    days = {row["path"]: row["day"] for row in lake.rows("raw_files")}
+    assert days["b/s1.jsonl"] == "2026-11-16"

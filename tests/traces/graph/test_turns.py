@@ -103,9 +103,13 @@ def test_a_call_has_the_arguments_that_were_sent(lake: Lake, projects: Any, scri
     s.user("go")
     wire = {"wireToolInputs": {"t1": {"command": "as sent"}}}
     s.call("m1", "t1", command="as shown", fields=wire)
-    s.block("m1", {"type": "odd"})  # a block that nobody knows
     s.call("m2", "t2", command="shown alone")
+    # Beside a block that nobody knows, messages are read in another way.
+    call = {"type": "tool_use", "id": "t3", "name": "Bash", "input": {"command": "as shown"}}
+    body = {"id": "m3", "role": "assistant", "model": "m", "content": [{"type": "odd"}, call]}
+    s.add("assistant", message=body, wireToolInputs={"t3": {"command": "as sent"}})
     states = states_of(lake, projects, s)
+    assert states["m3"].action.tool_calls[0].arguments == {"command": "as sent"}
     assert states["m1"].action.tool_calls[0].arguments == {"command": "as sent"}
     assert states["m2"].action.tool_calls[0].arguments == {"command": "shown alone"}
 

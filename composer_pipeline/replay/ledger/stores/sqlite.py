@@ -16,6 +16,7 @@ from typing import Any, Literal
 import msgspec
 
 from composer_pipeline.errors import ComposerError, InputError, StorageError
+from composer_pipeline.modes import create_file, make_folder
 from composer_pipeline.replay.ledger.stores.store import Query, Session, Write
 from composer_pipeline.replay.ledger.stores.tables import (
     IN_FLIGHT,
@@ -46,7 +47,11 @@ class SqliteStore:
         self.path = Path(path)
         self.name = str(self.path)
         with self._errors():
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path.parent)
+            if not self.path.exists():
+                # SQLite gives its journal the mode of the database.
+                with contextlib.suppress(FileExistsError):
+                    os.close(create_file(self.path))
             # One thread at a time uses it, but not always the same one.
             self._db = sqlite3.connect(
                 self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False

@@ -1,0 +1,95 @@
+"""The arms of the proof: which terms of the loss each has.
+
+Belongs here: recipes of the arms. Does not belong here: training them (``proof.train``) and what
+came out (``proof.report``).
+
+All arms start from one base and take the same number of optimizer steps. A term has weight 1
+and its rows a step whatever the arm; the anchor is SFT on the consensus, with weight 1 too.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from composer_pipeline.testing.toolworld.student import WINDOW, base_dir
+from composer_pipeline.training.recipe import TrainingRecipe
+
+Terms = Mapping[str, Mapping[str, Any]]
+
+#: Rows of one optimizer step.
+_ROWS: dict[str, dict[str, Any]] = {
+    "grpo": {"source": "recorded", "groups_per_step": 4},
+    "sdpo": {"rows_per_step": 8},
+    "dpo": {"pairs_per_step": 8},
+    "sft": {"rows_per_step": 8},
+}
+_SAMPLED = {"source": "sampled", "group_size": 6}
+#: With a weight of 0.2 DPO unlearns right actions that stand beside its pairs; see the report.
+_ANCHOR = {"weight": 1.0}
+_WEAK = {"weight": 0.2}
+LEARNING_RATE = 2e-4
+STEPS = 60
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One combination of terms.
+
+    Attributes:
+        terms: channel to its options; a channel that is not there is off.
+        placebo: SFT on what the agent did, and not on the consensus.
+        what: in the words of the report.
+    """
+
+    terms: Terms
+    what: str
+    placebo: bool = False
+
+
+ARMS: dict[str, Arm] = {
+    "sft-recorded": Arm({"sft": {}}, "SFT on what the agent did (placebo)", placebo=True),
+    "sft": Arm({"sft": {}}, "SFT on the consensus"),
+    "dpo": Arm({"dpo": {}}, "DPO"),
+    "dpo-anchor": Arm({"dpo": {}, "sft": _ANCHOR}, "DPO + anchor"),
+    "sdpo": Arm({"sdpo": {}}, "SDPO, frozen teacher"),
+    "sdpo-anchor": Arm({"sdpo": {}, "sft": _ANCHOR}, "SDPO + anchor"),
+    "sdpo-live": Arm({"sdpo": {"teacher": "live"}}, "SDPO, live teacher"),
+    "grpo-recorded": Arm({"grpo": {}}, "GRPO on recorded groups"),
+    "grpo": Arm({"grpo": _SAMPLED}, "GRPO, on policy"),
+    "composer": Arm({"grpo": {}, "sdpo": {}, "dpo": {}, "sft": _ANCHOR}, "composer + anchor"),
+    "composer-sampled": Arm(
+        {"grpo": _SAMPLED, "sdpo": {}, "dpo": {}, "sft": _ANCHOR}, "composer, GRPO on policy"
+    ),
+    "no-sdpo": Arm({"grpo": {}, "dpo": {}, "sft": _ANCHOR}, "composer without SDPO (alpha = 0)"),
+    "no-dpo": Arm({"grpo": {}, "sdpo": {}, "sft": _ANCHOR}, "composer without DPO (beta = 0)"),
+    "no-grpo": Arm({"sdpo": {}, "dpo": {}, "sft": _ANCHOR}, "composer without GRPO"),
+    "weak-anchor": Arm(
+        {"grpo": {}, "sdpo": {}, "dpo": {}, "sft": _WEAK}, "composer, anchor with weight 0.2"
+    ),
+    "light-dpo": Arm(
+        {"grpo": {}, "sdpo": {}, "dpo": {"weight": 0.25}, "sft": _WEAK},
+        "composer, anchor 0.2 and DPO 0.25",
+    ),
+    "no-anchor": Arm({"grpo": {}, "sdpo": {}, "dpo": {}}, "composer without anchor"),
+    "composer-ema": Arm(
+        {"grpo": {}, "sdpo": {"teacher": "ema"}, "dpo": {}, "sft": _ANCHOR}, "composer, EMA teacher"
+    ),
+    "composer-live": Arm(
+        {"grpo": {}, "sdpo": {"teacher": "live"}, "dpo": {}, "sft": _ANCHOR},
+        "composer, live teacher",
+    ),
+}
+
+
+def recipe_of(terms: Terms, *, name: str, seed: int = 1, **changes: Any) -> TrainingRecipe:
+    """Return the recipe of an arm; ``changes`` replace top-level fields."""
+    channels = {channel: {"weight": 0} for channel in _ROWS} | {
+        channel: {"weight": 1.0, **_ROWS[channel], **options} for channel, options in terms.items()
+    }
+    fields: dict[str, Any] = {
+        "name": name, "model": str(base_dir()), "lora": {"r": 0}, "channels": channels,
+        "data": WINDOW.model_dump(), "learning_rate": LEARNING_RATE, "steps": STEPS,
+        "diloco": {"replicas": 1, "inner_steps": STEPS}, "norms_every": STEPS,
+        "micro_batch_tokens": 8192, "seed": seed,
+    }  # fmt: skip
+    return TrainingRecipe.model_validate(fields | changes)

@@ -1,0 +1,154 @@
+"""The results of the proof as one Parquet file and a page that a person reads.
+
+Belongs here: tables from results. Does not belong here: measuring
+(``composer_pipeline.evaluation``) and what must be reached (``proof.bars``).
+
+A cell is the mean over seeds with the least and the largest of them. A difference is paired over
+held-out sessions, with the seeds of a state averaged; what is printed in bold has an interval
+(bootstrap, 95 %) that excludes zero, and nothing else is claimed.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from composer_pipeline.evaluation import BASE, StateResult, difference, read_results
+from composer_pipeline.files import replace
+from composer_pipeline.lake import encode_parquet
+from examples.proof.arms import ARMS
+from examples.proof.bars import MEASURE, Estimate
+
+RESULTS, REPORT = "results.parquet", "report.md"
+#: Columns of the first table behind the shares of right answers.
+_VALUES: dict[str, Callable[[StateResult], float | None]] = {
+    "exact": lambda r: float(r.judgement.exact),
+    "preference": lambda r: None if r.logp_wrong is None else float(r.logp_right > r.logp_wrong),
+    "NLL right": lambda r: -r.logp_right,
+    "hint gain": lambda r: (
+        None if r.logp_right_hinted is None else r.logp_right_hinted - r.logp_right
+    ),
+    "KL to base": lambda r: r.kl,
+}
+_KINDS = ("hard_covered", "hard_uncovered", "easy", "recovery")
+#: Columns of the second table: kind of states, and the arm that is compared with.
+_AGAINST = (
+    ("hard_uncovered", "no-sdpo"), ("hard", "sft"), ("hard_uncovered", BASE),
+    ("easy", BASE), ("recovery", BASE),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Results of one arm on one plan: of several seeds, in their order."""
+
+    setting: str
+    arm: str
+    seeds: tuple[int, ...]
+    results: tuple[list[StateResult], ...]
+
+    @property
+    def together(self) -> list[StateResult]:
+        """All seeds, for paired differences."""
+        return [result for of_seed in self.results for result in of_seed]
+
+
+def collect(runs: Path) -> list[Cell]:
+    """Return the finished arms below a folder of runs, the base among them."""
+    found: dict[tuple[str, str], dict[int, list[StateResult]]] = defaultdict(dict)
+    for path in sorted(runs.glob(f"*/*/{RESULTS}")):
+        setting, _, seed = path.parent.parent.name.rpartition("-seed")
+        for arm, results in read_results(path).items():
+            found[setting, arm][int(seed)] = results
+    order = [BASE, *ARMS]
+    return [
+        Cell(setting, arm, tuple(sorted(by_seed)), tuple(by_seed[s] for s in sorted(by_seed)))
+        for (setting, arm), by_seed in sorted(
+            found.items(), key=lambda item: (item[0][0], order.index(item[0][1]))
+        )
+    ]
+
+
+def write_report(out: Path, cells: Sequence[Cell]) -> None:
+    """Write ``results.parquet`` and ``report.md``."""
+    rows = [
+        {"setting": cell.setting, "arm": cell.arm, "seed": seed, "state_id": r.state_id,
+         "session_id": r.session_id, "kind": r.kind, "exact": r.judgement.exact,
+         "logp_right": r.logp_right, "logp_wrong": r.logp_wrong,
+         "logp_right_hinted": r.logp_right_hinted, "kl": r.kl, "answer": r.answer}
+        for cell in cells
+        for seed, results in zip(cell.seeds, cell.results, strict=True)
+        for r in results
+    ]  # fmt: skip
+    replace(out / RESULTS, encode_parquet(pa.Table.from_pylist(rows)))
+    replace(out / REPORT, page(cells))
+
+
+def page(cells: Sequence[Cell]) -> str:
+    """Return the report as Markdown."""
+    parts = ["# Proof on the small world\n", (__doc__ or "").split("\n\n", 2)[2]]
+    settings = list(dict.fromkeys(cell.setting for cell in cells))
+    for setting in settings:
+        inside = {cell.arm: cell for cell in cells if cell.setting == setting}
+        parts += [f"## {_words(setting)}\n", _means(inside), _differences(inside)]
+    return "\n".join(parts)
+
+
+def _words(setting: str) -> str:
+    coverage, wrong, sessions = setting.split("-")
+    return f"{coverage} coverage, {wrong.removesuffix('wrong')} of 3 wrong, {sessions} sessions"
+
+
+def _means(cells: Mapping[str, Cell]) -> str:
+    head = ["arm", "seeds", *_KINDS, *list(_VALUES)[1:]]
+    lines = [_row(head), _row(["---"] * len(head))]
+    for arm, cell in cells.items():
+        numbers = [_seeds(cell, MEASURE, kind) for kind in _KINDS]
+        numbers += [_seeds(cell, name) for name in list(_VALUES)[1:]]
+        lines.append(_row([_named(arm), str(len(cell.seeds)), *numbers]))
+    return "\n".join(lines) + "\n"
+
+
+def _differences(cells: Mapping[str, Cell]) -> str:
+    head = ["arm", *(f"{kind} - {other}" for kind, other in _AGAINST)]
+    lines = [_row(head), _row(["---"] * len(head))]
+    for arm, cell in cells.items():
+        found = [
+            difference(cell.together, cells[other].together, kind, MEASURE)
+            if other in cells and other != arm
+            else None
+            for kind, other in _AGAINST
+        ]
+        lines.append(_row([_named(arm), *map(_interval, found)]))
+    return "\n".join(lines) + "\n"
+
+
+def _named(arm: str) -> str:
+    return ARMS[arm].what if arm in ARMS else arm
+
+
+def _seeds(cell: Cell, measure: str, kind: str = "") -> str:
+    """Return mean [least-largest] over seeds; of hard states where no kind is named."""
+    value_of = _VALUES[measure]
+    kinds = (kind,) if kind else ("hard_covered", "hard_uncovered")
+    means = []
+    for results in cell.results:
+        values = [v for r in results if r.kind in kinds and (v := value_of(r)) is not None]
+        means += [sum(values) / len(values)] if values else []
+    if not means:
+        return ""
+    mean = f"{sum(means) / len(means):.3f}"
+    return mean if len(means) == 1 else f"{mean} [{min(means):.3f}-{max(means):.3f}]"
+
+
+def _interval(found: Estimate | None) -> str:
+    if found is None or found.low is None or found.high is None:
+        return ""
+    said = f"{found.mean:+.3f} ({found.low:+.3f} to {found.high:+.3f})"
+    return f"**{said}**" if found.excludes_zero else said
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

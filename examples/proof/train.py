@@ -1,0 +1,64 @@
+"""Training an arm in this process, with the parts that the trainer's command runs.
+
+Belongs here: building the rows, the base pass, the hint gate and ``ComposerTrainer``, in the
+order of ``trainers.trl``. Does not belong here: replicas and run folders of users; that an arm
+through ``composer_pipeline.train`` gives the same model is held by a test.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from composer_pipeline.lake import Lake
+from composer_pipeline.training.data import TrainingData, build
+from composer_pipeline.training.models import load_tokenizer
+from composer_pipeline.training.recipe import TrainingRecipe
+from trainers.trl.base_model.base_pass import base_student, score
+from trainers.trl.base_model.hint_gain import gate
+from trainers.trl.composer import ComposerTrainer
+from trainers.trl.policy.loading import load_base
+
+#: A wrong change of the rows, for tests that must see it.
+Change = Callable[[TrainingData], TrainingData]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained arm: the model, the numbers of its hint gate and of its last step."""
+
+    model: Any
+    gate: dict[str, float]
+    numbers: dict[str, float]
+
+
+def train_arm(
+    lake: Lake, recipe: TrainingRecipe, run_dir: Path, change: Change | None = None
+) -> Trained:
+    """Train a recipe's model on a lake's dataset and return it.
+
+    Args:
+        lake: has the dataset tables.
+        recipe: one replica.
+        run_dir: gets the rows and what the base thinks of them.
+        change: what is done to the rows first.
+    """
+    tokenizer = load_tokenizer(recipe.model)
+    data = build(lake, tokenizer, recipe, run_dir / "data")
+    recipe = recipe.resolved(data.counts())
+    if change is not None:
+        data = change(data)
+    base = score(base_student(recipe.model, recipe, tokenizer), recipe, data, run_dir)
+    data, gated = gate(recipe, data, base.gains())
+    last: dict[str, float] = {}
+    trainer = ComposerTrainer(
+        model=load_base(recipe.model, recipe),
+        recipe=recipe,
+        data=data,
+        base=base,
+        output_dir=run_dir,
+        tokenizer=tokenizer,
+        on_event=lambda kind, step, numbers: last.update(numbers),
+    )
+    trainer.train()
+    return Trained(trainer.student.model.eval(), gated, last)

@@ -1,0 +1,79 @@
+"""Arms of the small world, each trained once and measured once for all tests."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import torch
+
+from composer_pipeline.evaluation import (
+    BASE,
+    Arm,
+    EvaluationState,
+    StateResult,
+    measure,
+)
+from composer_pipeline.lake import Lake
+from composer_pipeline.testing.toolworld.pipeline import Plan, make_dataset
+from composer_pipeline.testing.toolworld.states import evaluation_states
+from composer_pipeline.testing.toolworld.student import WINDOW, base_dir
+from composer_pipeline.testing.toolworld.world import held_out_sessions
+from composer_pipeline.training.models import load_tokenizer
+from composer_pipeline.training.windows import Windows
+from examples.proof.arms import ARMS, Terms, recipe_of
+from examples.proof.train import Change, train_arm
+from trainers.trl.policy.loading import load_base
+
+SEED = 1
+SESSIONS = 80
+
+
+@dataclass
+class Arena:
+    """Trains arms on demand and remembers what they do at the held-out states."""
+
+    folder: Path
+    states: list[EvaluationState]
+    lakes: dict[str, Lake] = field(default_factory=dict)
+    results: dict[tuple[str, str], list[StateResult]] = field(default_factory=dict)
+
+    def lake(self, coverage: str) -> Lake:
+        """Return the dataset of a coverage."""
+        if coverage not in self.lakes:
+            plan = Plan(seed=SEED, count=SESSIONS, coverage=coverage)
+            self.lakes[coverage] = make_dataset(plan, self.folder / coverage).lake
+        return self.lakes[coverage]
+
+    def measured(self, name: str, coverage: str, model: Callable[[], object]) -> list[StateResult]:
+        """Return the results of a model, measured once by its name."""
+        key = (name, coverage)
+        if key not in self.results:
+            windows = Windows(load_tokenizer(str(base_dir())), WINDOW)
+            measured = measure(self.states, [Arm(name, model())], windows)
+            assert not measured.dropped
+            self.results[key] = measured.results[name]
+        return self.results[key]
+
+    def base(self) -> list[StateResult]:
+        """Return the results of the base."""
+        recipe = recipe_of({"sft": {}}, name="base")
+        return self.measured(BASE, "", lambda: load_base(recipe.model, recipe).eval())
+
+    def arm(
+        self, name: str, coverage: str, terms: Terms | None = None, change: Change | None = None
+    ) -> list[StateResult]:
+        """Return the results of an arm; ``terms`` or ``change`` make another one of it."""
+
+        def train() -> object:
+            recipe = recipe_of(ARMS[name].terms if terms is None else terms, name=name, seed=SEED)
+            run_dir = self.folder / f"{name}-{coverage}"
+            return train_arm(self.lake(coverage), recipe, run_dir, change).model
+
+        return self.measured(name, coverage, train)
+
+
+@pytest.fixture(scope="session")
+def arena(tmp_path_factory):
+    torch.set_num_threads(1)
+    return Arena(tmp_path_factory.mktemp("proof"), evaluation_states(held_out_sessions()))

@@ -70,6 +70,7 @@ def test_teachers_stand_in_the_order_of_asking_and_say_why_they_stop() -> None:
     }
     plan = Plan(4, 12, 0, Decimal(1), Decimal(2), asked)
     _, rows, notes = plan_tables(plan)
-    assert list(rows.columns[1].cells) == ["beta", "gamma", "alpha"]
-    said = dict(zip(notes.columns[1].cells, notes.columns[0].cells, strict=True))
+    assert [str(cell) for cell in rows.columns[1].cells] == ["beta", "gamma", "alpha"]
+    about, words = ([str(cell) for cell in notes.columns[n].cells] for n in (0, 1))
+    said = dict(zip(words, about, strict=True))
     assert said["the catalogue has no such model"] == said["prices rose"] == "note"

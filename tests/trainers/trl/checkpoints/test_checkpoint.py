@@ -129,6 +129,20 @@ def test_nothing_of_this_machine_is_in_a_checkpoint(run, tiny_model, tmp_path_fa
     assert config["base_model_name_or_path"] == Path(tiny_model).name
 
 
+def _measured(kind, worse=()):
+    """What an evaluation of one measure writes: the base's cell, and the trained model's."""
+    before = {"mean": 0.5, "states": 8, "sessions": 4}
+    change = {"mean": 0.5, "low": 0.25, "high": 0.75}
+    cell = {"kind": kind, "measure": "exact"}
+    return {
+        "split": "validation", "max_new_tokens": 32, "worse": list(worse), "unknown": [],
+        "cells": [
+            {**cell, "against": None, "value": before, "difference": None},
+            {**cell, "against": "base", "value": {**before, "mean": 1.0}, "difference": change},
+        ],
+    }  # fmt: skip
+
+
 def test_the_card_says_what_a_reader_needs(run, tiny_model):
     run_dir, _ = run
     text = (run_dir / CHECKPOINT / "README.md").read_text()
@@ -140,9 +154,11 @@ def test_the_card_says_what_a_reader_needs(run, tiny_model):
     ):  # fmt: skip
         assert said in text, said
     result = json.loads((run_dir / RESULT).read_text())
-    measured = {"split": "validation", "metrics": {"pairs": 3, "margin_before": 0.5,
-                                                   "margin_after": 1.25}}  # fmt: skip
-    assert "| margin | 0.5000 | 1.2500 |" in card(result, measured)
+    assert (
+        "| hard_covered | exact | 0.5000 | 1.0000 | +0.5000 [+0.2500, +0.7500] | 8 (4) |"
+        in card(result, _measured("hard_covered"))
+    )
+    assert "**Worse than its base on easy.**" in card(result, _measured("easy", worse=["easy"]))
     kept = {**result, "metrics": {**result["metrics"], "hints_kept_share": 0.25}}
     kept["recipe"] = {**result["recipe"], "channels": {"grpo": {"source": "sampled"}}}
     assert "25% were trained on" in card(kept)

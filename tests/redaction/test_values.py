@@ -34,3 +34,8 @@ def test_the_same_words_elsewhere_stay() -> None:
 def test_a_rule_that_crosses_lines_does_not_cross_strings() -> None:
     value = ["machine git.acme.org login bob password", "whatever the file says"]
     assert redact_value(value) == (value, {})
+
+
+@pytest.mark.parametrize("name", ["WALLET_MNEMONIC", "DB_DSN", "PASSWORD_SALT"])
+def test_names_that_only_their_last_word_gives_away(name: str) -> None:
+    assert "Kj23h4kjh23k4hQz" not in redact_value(f"{name}=Kj23h4kjh23k4hQz")

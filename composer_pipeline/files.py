@@ -5,13 +5,14 @@ failures of a disk are the user's mistake. Does not belong here: what is written
 """
 
 import errno
+import fcntl
 import os
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from composer_pipeline.errors import InputError, StorageError
 from composer_pipeline.modes import create_file, make_folder
@@ -120,6 +121,21 @@ def replace(path: Path, data: bytes | str, what: str = "") -> None:
     """Replace a file's content as :func:`replacing`; text is written as UTF-8."""
     with replacing(path, what) as stream:
         stream.write(data.encode() if isinstance(data, str) else data)
+
+
+def take_lock(file: IO[Any], busy: Callable[[], None] = lambda: None) -> None:
+    """Lock an open file for this process until it is closed; the kernel frees it at a kill.
+
+    Args:
+        file: whose lock; every process opens it for itself.
+        busy: called once where another process holds the lock, before waiting for it; it may
+            raise instead.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        busy()
+        fcntl.flock(file, fcntl.LOCK_EX)
 
 
 def reason(error: OSError) -> str:

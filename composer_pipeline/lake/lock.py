@@ -11,7 +11,6 @@ that was stopped for longer than that and goes on has lost its lease; it fails w
 """
 
 import contextlib
-import fcntl
 import os
 import threading
 import time
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from composer_pipeline.errors import InputError, StorageError
-from composer_pipeline.files import writing
+from composer_pipeline.files import take_lock, writing
 from composer_pipeline.modes import create_file, make_folder
 
 FOLDER = ".locks"
@@ -51,11 +50,7 @@ def folder_lock(root: Path, name: str, waiting: Callable[[], None]) -> Iterator[
             os.close(create_file(path))
         file = path.open("ab")
     with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            waiting()
-            fcntl.flock(file, fcntl.LOCK_EX)
+        take_lock(file, waiting)
         yield
 
 

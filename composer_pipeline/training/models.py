@@ -9,7 +9,6 @@ rebuilt once from its configuration and state, and cached as an ordinary folder.
 """
 
 import copy
-import fcntl
 import importlib.util
 import json
 import os
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from composer_pipeline.errors import InputError
+from composer_pipeline.files import take_lock
 from composer_pipeline.training.hub_models import fetch
 from composer_pipeline.training.windows import ChatTemplate
 
@@ -207,8 +207,5 @@ def _convert(source: Path, target: Path) -> None:
 def _lock(path: Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            fcntl.flock(file, fcntl.LOCK_UN)
+        take_lock(file)
+        yield

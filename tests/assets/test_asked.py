@@ -40,6 +40,7 @@ from composer_pipeline.replay.teachers import TeacherSet
 from composer_pipeline.settings import Settings, recipes_dir
 from composer_pipeline.testing.states import DAY, write_session
 from examples.demo.profile import demo_settings
+from tests.fixtures.asking import record
 from tests.fixtures.sessions import Script
 
 NEXT = "2026-11-17"
@@ -57,14 +58,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[Any, Any]]:
     """Call an asset for one of two days; return what it asked a stage for."""
 
     def call(stage: str, asset: Any, days: str = NEXT, **resources: Any) -> dict[Any, Any]:
-        module, _, name = stage.rpartition(".")
-        seen: dict[Any, Any] = {}
-
-        def record(*values: Any, **named: Any) -> None:
-            seen.update(enumerate(values), **named)
-            raise InputError("recorded")
-
-        monkeypatch.setattr(importlib.import_module(f"composer_pipeline.{module}"), name, record)
+        seen = record(monkeypatch, stage)
         context = [dg.build_asset_context(partition_key=days)] if days else []
         with pytest.raises(InputError, match="recorded"):
             _all_of(asset(*context, **resources))

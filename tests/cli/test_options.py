@@ -17,12 +17,12 @@ import pytest
 from rich.console import Console
 
 from composer_pipeline.cli import common, main
-from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.replay.engine import ReplayReport
 from composer_pipeline.replay.engine.report import TeacherFigures
 from composer_pipeline.settings import recipes_dir
 from composer_pipeline.testing.states import DAY
+from tests.fixtures.asking import record
 
 Run = Callable[..., tuple[int, str, str]]
 Asked = Callable[..., dict[Any, Any]]
@@ -57,14 +57,7 @@ def asked(run: Run, monkeypatch: pytest.MonkeyPatch) -> Asked:
     """Run a command and return what it asked a stage for; positional values by number."""
 
     def call(stage: str, *arguments: str) -> dict[Any, Any]:
-        module, _, name = stage.rpartition(".")
-        seen: dict[Any, Any] = {}
-
-        def record(*values: Any, **named: Any) -> None:
-            seen.update(enumerate(values), **named)
-            raise InputError("recorded")
-
-        monkeypatch.setattr(importlib.import_module(f"composer_pipeline.{module}"), name, record)
+        seen = record(monkeypatch, stage)
         assert run(*arguments) == (2, "", "composer-pipeline: recorded\n")
         return seen
 

@@ -141,28 +141,27 @@ class ArrowRows(Sequence[T]):
         return self._row(range(len(self))[index])
 
     def __iter__(self) -> Iterator[T]:
-        for number in range(self._file.num_record_batches):
-            batch = self._file.get_batch(number)
+        for batch in self._batches():
             for i in range(batch.num_rows):
                 yield self._decoded(batch, i)
 
     def column(self, name: str) -> list[Any]:
         """Return one column of all rows: texts or numbers, without decoding the others."""
-        batches = (self._file.get_batch(i) for i in range(self._file.num_record_batches))
-        return list(chain.from_iterable(batch.column(name).to_pylist() for batch in batches))
+        texts = (batch.column(name).to_pylist() for batch in self._batches())
+        return list(chain.from_iterable(texts))
 
     def lengths(self, name: str) -> list[int]:
         """Return the length of a list column in each row, without decoding it."""
-        batches = (self._file.get_batch(i) for i in range(self._file.num_record_batches))
-        return list(
-            chain.from_iterable(b.column(name).value_lengths().to_pylist() for b in batches)
-        )
+        lengths = (batch.column(name).value_lengths() for batch in self._batches())
+        return list(chain.from_iterable(item.to_pylist() for item in lengths))
 
     def item_lengths(self, name: str) -> list[int]:
         """Return the lengths of the lists in a column of lists, of all rows in one list."""
-        batches = (self._file.get_batch(i) for i in range(self._file.num_record_batches))
-        items = (batch.column(name).flatten().value_lengths() for batch in batches)
+        items = (batch.column(name).flatten().value_lengths() for batch in self._batches())
         return list(chain.from_iterable(lengths.to_pylist() for lengths in items))
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        return map(self._file.get_batch, range(self._file.num_record_batches))
 
     def _row(self, index: int) -> T:
         number = bisect_right(self._starts, index) - 1

@@ -4,14 +4,13 @@ Belongs here: one process at a time in a folder, and a new start that deletes no
 belong here: what the files of a run say. The kernel releases the lock when its holder dies.
 """
 
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from composer_pipeline.errors import ComposerError
-from composer_pipeline.files import writing
+from composer_pipeline.files import take_lock, writing
 
 LOCK = ".lock"
 
@@ -23,15 +22,14 @@ def alone(run_dir: Path) -> Iterator[None]:
     Raises:
         ComposerError: another process trains there, or has moved the folder meanwhile.
     """
+
+    def busy() -> None:
+        raise ComposerError(f"another process is training in {run_dir}; wait for it, or end it")
+
     with writing(f"run folder {run_dir}"):
         file = (run_dir / LOCK).open("w")
     with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ComposerError(
-                f"another process is training in {run_dir}; wait for it, or end it"
-            ) from error
+        take_lock(file, busy)
         if not _same_file(file.fileno(), run_dir / LOCK):
             raise ComposerError(f"{run_dir} was moved aside by another process; start again")
         yield

@@ -127,7 +127,7 @@ def _value_end(match: re.Match[str], name: str) -> int:
         alone
         and join.strip() == "="
         and join != "="
-        and not _SECTION.search(text, 0, match.start())
+        and not _in_section(text, match.start())
     ):
         return 0  # code assigns like this too
     literal = not value.isidentifier() or is_long_random(value)
@@ -139,8 +139,17 @@ def _value_end(match: re.Match[str], name: str) -> int:
 
 
 # What an INI or TOML file has before its settings.
-_SECTION = re.compile(r"(?m)^(?:[ \t]*\d{1,6}(?:→|\t|: ?))?\[[\w.:/ \"-]{2,60}\][ \t]*\r?$")
+_SECTION = re.compile(r"(?m)\[[\w.:/ \"-]{2,60}\][ \t]*\r?$")
+_NUMBER = re.compile(r"(?:[ \t]*\d{1,6}(?:→|\t|: ?))?")
 _HEAD = re.compile(rf"{LINE_HEAD}[ \t]*(?:- |export )?[\"']?(?P<path>[A-Za-z0-9_./:@\[\]-]*)$")
+
+
+def _in_section(text: str, end: int) -> bool:
+    """Say whether a line such as ``[database]``, with a number before it or not, stands above."""
+    return any(
+        _NUMBER.fullmatch(text, text.rfind("\n", 0, m.start()) + 1, m.start())
+        for m in _SECTION.finditer(text, 0, end)
+    )
 
 
 def _alone(before: str, following: str) -> bool:

@@ -123,12 +123,7 @@ def _value_end(match: re.Match[str], name: str) -> int:
     named = match.start("join") - len(name)
     before = text[max(0, named - 120) : named]
     alone = join.strip() in (":", "=") and _alone(before, following)
-    if (
-        alone
-        and join.strip() == "="
-        and join != "="
-        and not _in_section(text, match.start())
-    ):
+    if alone and join.strip() == "=" and join != "=" and not _in_section(text, match.start()):
         return 0  # code assigns like this too
     literal = not value.isidentifier() or is_long_random(value)
     if alone and literal and not _TYPE.fullmatch(value):

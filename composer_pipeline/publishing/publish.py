@@ -76,8 +76,7 @@ def publish(
     """Bring a dataset repository to the state of the lake's ``dataset_*`` tables.
 
     Args:
-        lake: reads ``dataset_pairs``, ``dataset_groups`` and ``dataset_hints``, and
-            ``preference_statistics`` for the card.
+        lake: reads the four ``dataset_*`` tables, and ``preference_statistics`` for the card.
         repo: ``owner/name`` of a dataset repository; created when it does not exist.
         private: create it private, and refuse one that is already public.
         dry_run: check and compare, change nothing. Without a token everything counts

@@ -50,7 +50,7 @@ from examples.proof.report import RESULTS, collect, write_report
 from examples.proof.train import train_arm
 
 STATES, DATA, RUNS, NUMBERS = "states.parquet", "data", "runs", "numbers.json"
-_TABLES = ("dataset_pairs", "dataset_groups", "dataset_hints")
+_TABLES = ("dataset_pairs", "dataset_groups", "dataset_hints", "dataset_successes")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -64,8 +64,12 @@ def reaching(url: str) -> Iterator[None]:
         yield
     except (FileNotFoundError, NotADirectoryError, InputError):
         raise
-    except (OSError, *bucket_errors()) as error:
+    except _unreachable() as error:
         raise InputError(f"lake {url} cannot be reached: {_line(error)}") from error
+
+
+def _unreachable() -> tuple[type[Exception], ...]:
+    return (OSError, *bucket_errors())
 
 
 def bucket_errors() -> tuple[type[Exception], ...]:

@@ -27,6 +27,10 @@ _SAMPLED = {"source": "sampled", "group_size": 6}
 #: With a weight of 0.2 DPO unlearns right actions that stand beside its pairs; see the report.
 _ANCHOR = {"weight": 1.0}
 _WEAK = {"weight": 0.2}
+#: The anchor of the light arms: consensus and the agent's own successes, twice the rows.
+_BOTH = {"source": "both", "rows_per_step": 16}
+#: With weight 1 pairs of wrong teachers unlearn right actions beside them; see the report.
+_LIGHT = {"weight": 0.2}
 LEARNING_RATE = 2e-4
 STEPS = 60
 
@@ -66,9 +70,22 @@ ARMS: dict[str, Arm] = {
     "weak-anchor": Arm(
         {"grpo": {}, "sdpo": {}, "dpo": {}, "sft": _WEAK}, "composer, anchor with weight 0.2"
     ),
-    "light-dpo": Arm(
-        {"grpo": {}, "sdpo": {}, "dpo": {"weight": 0.25}, "sft": _WEAK},
-        "composer, anchor 0.2 and DPO 0.25",
+    "own-anchor": Arm(
+        {"grpo": {}, "sdpo": {}, "dpo": {}, "sft": _BOTH}, "composer, anchor with own successes"
+    ),
+    "light": Arm(
+        {"grpo": {}, "sdpo": {}, "dpo": _LIGHT, "sft": _BOTH},
+        "composer, DPO 0.2, anchor with own successes",
+    ),
+    "light-consensus": Arm(
+        {"grpo": {}, "sdpo": {}, "dpo": _LIGHT, "sft": {"rows_per_step": 16}},
+        "composer, DPO 0.2, the same anchor without own successes",
+    ),
+    "light-no-grpo": Arm({"sdpo": {}, "dpo": _LIGHT, "sft": _BOTH}, "the light one without GRPO"),
+    "light-no-dpo": Arm({"grpo": {}, "sdpo": {}, "sft": _BOTH}, "the light one without DPO"),
+    "lean": Arm({"sdpo": {}, "sft": _BOTH}, "SDPO + anchor with own successes"),
+    "no-teacher": Arm(
+        {"sdpo": {}, "sft": {**_BOTH, "source": "successes"}}, "SDPO + own successes alone"
     ),
     "no-anchor": Arm({"grpo": {}, "sdpo": {}, "dpo": {}}, "composer without anchor"),
     "composer-ema": Arm(

@@ -33,6 +33,8 @@ _BOTH = {"source": "both", "rows_per_step": 16}
 _LIGHT = {"weight": 0.2}
 LEARNING_RATE = 2e-4
 STEPS = 60
+#: Steps of a replica between two exchanges.
+INNER_STEPS = 10
 
 
 @dataclass(frozen=True)
@@ -42,12 +44,17 @@ class Arm:
     Attributes:
         terms: channel to its options; a channel that is not there is off.
         placebo: SFT on what the agent did, and not on the consensus.
+        replicas: processes that train by DiLoCo, each with its share of a step's rows, so that
+            the tokens are those of the arm ``light``; 0 trains in this process.
+        kill: one of them is killed halfway and not started again.
         what: in the words of the report.
     """
 
     terms: Terms
     what: str
     placebo: bool = False
+    replicas: int = 0
+    kill: bool = False
 
 
 ARMS: dict[str, Arm] = {
@@ -96,6 +103,31 @@ ARMS: dict[str, Arm] = {
         "composer, live teacher",
     ),
 }
+
+ARMS |= {
+    f"diloco-{replicas}": Arm(
+        ARMS["light"].terms, f"the light one, DiLoCo, {said}", replicas=replicas
+    )
+    for replicas, said in ((1, "1 replica"), (2, "2 replicas"), (4, "4 replicas"))
+}
+ARMS["diloco-killed"] = Arm(
+    ARMS["light"].terms, "the light one, DiLoCo, 2 replicas, one killed", replicas=2, kill=True
+)
+
+
+def recipe_of_arm(name: str, *, seed: int, steps: int) -> TrainingRecipe:
+    """Return the recipe of an arm by name, its rows a step shared by its replicas."""
+    arm = ARMS[name]
+    diloco: dict[str, Any] = {"replicas": 1, "inner_steps": steps}
+    terms = {channel: dict(options) for channel, options in arm.terms.items()}
+    if arm.replicas:
+        diloco = {"replicas": arm.replicas, "inner_steps": min(INNER_STEPS, steps)}
+        diloco |= {"max_restarts": 0} if arm.kill else {}
+        for channel, options in terms.items():
+            for field, rows in (_ROWS[channel] | options).items():
+                if field.endswith("_per_step"):
+                    options[field] = rows // arm.replicas
+    return recipe_of(terms, name=name, seed=seed, steps=steps, diloco=diloco, norms_every=steps)
 
 
 def recipe_of(terms: Terms, *, name: str, seed: int = 1, **changes: Any) -> TrainingRecipe:

@@ -5,6 +5,7 @@ Import from the modules: ``lake.tables`` (tables) and ``lake.store`` (:class:`La
 
 from composer_pipeline.lake.columns import column, numbers, utf8
 from composer_pipeline.lake.parquet import encode_parquet
+from composer_pipeline.lake.place import bucket_errors
 from composer_pipeline.lake.rows import table_from_rows
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.lake.tables import (
@@ -34,6 +35,7 @@ __all__ = [
     "TABLES",
     "Lake",
     "TableSpec",
+    "bucket_errors",
     "column",
     "doubled_states",
     "encode_parquet",

@@ -14,21 +14,22 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.files import replacing, writing
 from composer_pipeline.lake.columns import constant
+from composer_pipeline.lake.damage import querying, reading
 from composer_pipeline.lake.lock import bucket_lock, folder_lock
 from composer_pipeline.lake.parquet import encode_parquet
 from composer_pipeline.lake.partition_writer import PartitionWriter
+from composer_pipeline.lake.place import file_system, holds_lake
 from composer_pipeline.lake.rows import empty_table, plain_table, rows_from_table, table_from_rows
 from composer_pipeline.lake.tables import TABLES, TableSpec
 
@@ -62,11 +63,19 @@ class Lake:
         self.url = text
         self.local = protocol == "file"
         self.fs: Any
-        self.fs, root = fsspec.core.url_to_fs(text, **storage_options)
-        self.root = str(root).rstrip("/")
+        self.fs, root = file_system(text, storage_options)
+        self.root = root.rstrip("/")
 
     def __repr__(self) -> str:
         return f"Lake({self.url!r})"
+
+    def is_there(self) -> bool:
+        """Say whether the place holds a lake; a folder of other things is none.
+
+        Raises:
+            InputError: the place cannot be reached.
+        """
+        return holds_lake(self.fs, self.root, self.url)
 
     # -- paths ---------------------------------------------------------------
 
@@ -246,7 +255,7 @@ class Lake:
         for part in self.partitions(table, **keys):
             if wanted is not None and part.get("day") not in wanted:
                 continue
-            with self.fs.open(self.path(table, **part), "rb") as file:
+            with self._file(table, part) as file:
                 reader = pq.ParquetFile(file)
                 have = set(reader.schema_arrow.names)
                 piece = reader.read(columns=[name for name in names if name in have])
@@ -265,6 +274,14 @@ class Lake:
         extra = [pa.field(key, pa.string()) for key in spec.partition_keys]
         return empty_table(pa.schema([*schema, *extra]))
 
+    @contextmanager
+    def _file(self, table: str, part: dict[str, str]) -> Iterator[Any]:
+        """Open a partition's file; what is wrong with it names it."""
+        path = self.path(table, **part)
+        shown = path.removeprefix(self.root + "/")
+        with reading(self.url, shown, table, part.get("day", "")), self.fs.open(path, "rb") as file:
+            yield file
+
     def rows(self, table: str, **kwargs: Any) -> list[dict[str, Any]]:
         """Read like :meth:`read`, as dictionaries with JSON message columns decoded."""
         return rows_from_table(self.read(table, **kwargs))
@@ -282,7 +299,7 @@ class Lake:
         spec = spec_of(table)
         schema = pa.schema([spec.schema.field(n) for n in columns or spec.schema.names])
         for part in self.partitions(table, **keys):
-            with self.fs.open(self.path(table, **part), "rb") as file:
+            with self._file(table, part) as file:
                 reader = pq.ParquetFile(file)
                 have = [n for n in schema.names if n in set(reader.schema_arrow.names)]
                 for batch in reader.iter_batches(batch_size=64, columns=have):
@@ -297,11 +314,29 @@ class Lake:
         Args:
             sql: DuckDB SQL; see :meth:`duckdb` for the views.
             parameters: values for the query's ``?`` marks.
+
+        Raises:
+            DamagedFile: a file that the query needs is damaged.
         """
         # A connection that is still open when Python ends makes duckdb report leaks.
-        with self.duckdb() as con:
-            rows: list[tuple[Any, ...]] = con.execute(sql, list(parameters)).fetchall()
-            return rows
+        return self._executed(sql, parameters)[1]
+
+    def select(self, sql: str, parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
+        """Return the rows of :meth:`query` by the names of their columns.
+
+        Raises:
+            DamagedFile: as :meth:`query`.
+        """
+        names, rows = self._executed(sql, parameters)
+        return [dict(zip(names, row, strict=True)) for row in rows]
+
+    def _executed(
+        self, sql: str, parameters: Sequence[Any]
+    ) -> tuple[list[str], list[tuple[Any, ...]]]:
+        # A connection that is still open when Python ends makes duckdb report leaks.
+        with querying(self.url), self.duckdb() as con:
+            found = con.execute(sql, list(parameters))
+            return [column[0] for column in found.description or ()], found.fetchall()
 
     def sql_source(self, table: str, **keys: str) -> str:
         """Return the DuckDB table function that reads one partition, without its keys.

@@ -167,6 +167,7 @@ def read_payloads(lake: Lake) -> dict[tuple[str, str], bytes]:
             if not lake.exists(name):
                 raise InputError(f"lake {lake.url} has no {table} of split {split}; run dataset")
             data = lake.get_bytes(name)
+            lake.read(table, split=split, columns=[])  # damage is told by the file's name
             if pq.read_metadata(io.BytesIO(data)).num_rows:
                 payloads[config, split] = data
     if not any(config == "pairs" for config, _ in payloads):

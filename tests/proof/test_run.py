@@ -9,7 +9,7 @@ from composer_pipeline.evaluation import read_results
 from composer_pipeline.testing.toolworld.pipeline import Plan
 from composer_pipeline.training.run import train
 from examples.proof import run
-from examples.proof.arms import ARMS, recipe_of
+from examples.proof.arms import ARMS, recipe_of, recipe_of_arm
 from examples.proof.report import Cell, page
 from examples.proof.train import train_arm
 
@@ -68,9 +68,9 @@ def test_an_arm_through_the_trainers_command_is_the_same_model(proved, tmp_path)
 
 
 def test_replicas_share_the_rows_of_a_step():
-    whole = run.recipe_of_arm("light", seed=1, steps=60)
+    whole = recipe_of_arm("light", seed=1, steps=60)
     for name in ("diloco-1", "diloco-2", "diloco-4", "diloco-killed"):
-        recipe = run.recipe_of_arm(name, seed=1, steps=60)
+        recipe = recipe_of_arm(name, seed=1, steps=60)
         rows = recipe.channels.rows_per_step()
         replicas = recipe.diloco.replicas
         assert {c: n * replicas for c, n in rows.items()} == whole.channels.rows_per_step()

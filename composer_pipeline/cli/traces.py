@@ -26,6 +26,7 @@ def ingest(
     paths: Sequence[str],
     /,
     *,
+    exclude: Sequence[str] = (),
     lake: LakeOption = "",
     per_file: Annotated[bool, Parameter(negative="")] = False,
     as_json: JsonOption = False,
@@ -37,6 +38,8 @@ def ingest(
 
     Args:
         paths: JSONL files, or folders of them.
+        exclude: a glob of files or folders that are never archived (COMPOSER_EXCLUDE, parted by
+            commas): their whole path, or the name of a file or folder.
         per_file: report the counts of each file too.
     """
     from composer_pipeline.traces.ingest import ingest as run
@@ -44,7 +47,7 @@ def ingest(
     if not paths:
         raise InputError("ingest needs at least one PATH")
     with Bar() as progress:
-        report = run(open_lake(lake, new=True), list(paths), progress=progress)
+        report = run(open_lake(lake, new=True), list(paths), exclude=exclude, progress=progress)
     show(report.to_dict() if per_file else report.totals, as_json, "ingest")
 
 

@@ -4,7 +4,7 @@ Belongs here: what ``composer-pipeline ingest`` does and reports. Does not belon
 here: the two stages themselves.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -59,6 +59,7 @@ def ingest(
     paths: Iterable[Path | str],
     *,
     days: Iterable[str] | None = None,
+    exclude: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> IngestReport:
     """Archive and parse session files.
@@ -72,12 +73,14 @@ def ingest(
             ``sessions``.
         paths: JSONL files, or folders of them.
         days: only files of sessions of these days; all when ``None``.
+        exclude: globs of files and folders that are never archived, besides
+            ``COMPOSER_EXCLUDE``: the whole path, or the name of the file or of a folder.
         progress: called with ``harvest`` and ``parse`` after each file.
 
     Raises:
         InputError: as :func:`composer_pipeline.traces.archive.harvest.harvest`.
     """
-    harvested = harvest(lake, paths, days=days, progress=progress)
+    harvested = harvest(lake, paths, days=days, exclude=exclude, progress=progress)
     seen: _Seen = {}
     stale = {day for day in harvested.days if not is_current(lake, day)}
     if days is None:
@@ -93,6 +96,7 @@ def ingest(
         "files": main,
         "subagent_files": len(harvested.files) - main,
         "unreadable_files": len(harvested.unreadable),
+        "forgotten_files": harvested.forgotten_files,
         **total_of(by_file.values()),
     }
     return IngestReport(totals, by_file, harvested, parsed)

@@ -34,7 +34,7 @@ _VALUES: dict[str, Callable[[StateResult], float | None]] = {
     "KL to base": lambda r: r.kl,
 }
 #: What DiLoCo is compared with: the same rows in one process, a gradient for all of them.
-DATA_PARALLEL = "light"
+DATA_PARALLEL = "lean"
 _KINDS = ("hard_covered", "hard_uncovered", "easy", "recovery")
 #: Columns of the second table: kind of states, and the arm that is compared with.
 _AGAINST = (

@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     import duckdb
 
 
+#: Up to so many days are looked up one by one; listing takes longer the more there are.
+FEW_DAYS = 8
+
+
 class Lake:
     """A folder or a bucket of Parquet tables.
 
@@ -243,9 +247,7 @@ class Lake:
         names = list(spec.schema.names if columns is None else columns)
         schema = pa.schema([spec.schema.field(name) for name in names])
         pieces = []
-        for part in self.partitions(table, **keys):
-            if wanted is not None and part.get("day") not in wanted:
-                continue
+        for part in self._parts(table, wanted, keys):
             with self.fs.open(self.path(table, **part), "rb") as file:
                 reader = pq.ParquetFile(file)
                 have = set(reader.schema_arrow.names)
@@ -264,6 +266,18 @@ class Lake:
             return pa.concat_tables(pieces)
         extra = [pa.field(key, pa.string()) for key in spec.partition_keys]
         return empty_table(pa.schema([*schema, *extra]))
+
+    def _parts(
+        self, table: str, days: set[str] | None, keys: dict[str, str]
+    ) -> list[dict[str, str]]:
+        """Return the partitions that a read is about; a few days are not looked for among all."""
+        if days is not None and "day" in spec_of(table).partition_keys and len(days) <= FEW_DAYS:
+            found = [
+                part for day in days for part in self.partitions(table, **{**keys, "day": day})
+            ]
+            return sorted(found, key=lambda part: tuple(part.values()))
+        parts = self.partitions(table, **keys)
+        return [part for part in parts if days is None or part.get("day") in days]
 
     def rows(self, table: str, **kwargs: Any) -> list[dict[str, Any]]:
         """Read like :meth:`read`, as dictionaries with JSON message columns decoded."""

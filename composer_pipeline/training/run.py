@@ -84,13 +84,16 @@ class TrainReport(Report):
     merged: Path | None = None
 
 
-def prepare(lake: Lake, recipe: TrainingRecipe | str | Path, run_root: str | Path) -> PreparedRun:
+def prepare(
+    lake: Lake, recipe: TrainingRecipe | str | Path, run_root: str | Path, *, begin: bool = True
+) -> PreparedRun:
     """Check a recipe against trainer and lake, and return its run.
 
     Args:
         lake: holds the dataset tables with split=train.
         recipe: a recipe, or the path of its YAML file.
         run_root: folder of all runs.
+        begin: write the recipe into a run folder that has none.
 
     Raises:
         InputError: the recipe is wrong, its trainer cannot carry it, or a channel with a
@@ -106,7 +109,7 @@ def prepare(lake: Lake, recipe: TrainingRecipe | str | Path, run_root: str | Pat
         raise InputError(f"trainer 'trl' runs from a checkout: {root} has no folder trainers/trl")
     run_dir = Path(run_root).absolute() / f"{recipe.name}-{fingerprint(lake, recipe, trainer)}"
     complete = (run_dir / RESULT).is_file()
-    if not complete:
+    if begin and not complete:
         make_folder(run_dir)
         # A run that has begun holds its recipe with the length resolved.
         if not (run_dir / RECIPE).is_file():

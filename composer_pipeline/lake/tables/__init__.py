@@ -14,6 +14,7 @@ from composer_pipeline.lake.tables.datasets import (
     DATASET_GROUPS,
     DATASET_HINTS,
     DATASET_PAIRS,
+    DATASET_SUCCESSES,
 )
 from composer_pipeline.lake.tables.pairs import DROPS, NORMALIZED_PAIRS, PAIRS
 from composer_pipeline.lake.tables.preferences import (
@@ -35,6 +36,7 @@ __all__ = [
     "DATASET_GROUPS",
     "DATASET_HINTS",
     "DATASET_PAIRS",
+    "DATASET_SUCCESSES",
     "DROPS",
     "HINTS",
     "JSON_LIST",
@@ -74,6 +76,7 @@ TABLES: dict[str, TableSpec] = {
         DATASET_PAIRS,
         DATASET_GROUPS,
         DATASET_HINTS,
+        DATASET_SUCCESSES,
         VOTES,
         PREFERENCE_STATISTICS,
         NEAR_DUPLICATES,

@@ -187,6 +187,7 @@ def build_preferences(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetsDefini
                 "groups": report.groups,
                 "hints": report.hints,
                 "grpo_groups": report.grpo_groups,
+                "successes": report.successes,
                 **{f"rows_{split}": count for split, count in report.splits.items()},
                 "dropped": sum(report.drops.values()),
                 "warning": report.warning or "none",

@@ -78,6 +78,8 @@ def read_installation(path: str | os.PathLike[str], version: str = "") -> Instal
 
 def _version(file: Path, given: str) -> str:
     if given:
+        if not version_number(given):
+            raise InputError(f"--version {given!r} is no version such as 2.1.329")
         return given
     package = file.parent / "package.json"
     if not package.is_file():

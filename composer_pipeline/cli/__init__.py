@@ -13,6 +13,7 @@ import cyclopts
 
 from composer_pipeline.cli import (
     budget,
+    care,
     dataset,
     doctor,
     preferences,
@@ -24,9 +25,10 @@ from composer_pipeline.cli import (
 )
 from composer_pipeline.cli.common import app
 from composer_pipeline.errors import BudgetExhausted, ComposerError, InputError
+from composer_pipeline.lake import bucket_errors
 
 #: Importing a module registers its commands.
-COMMANDS = (traces, redaction, replay, budget, tools, doctor, preferences, dataset, training)
+COMMANDS = (traces, redaction, replay, budget, tools, doctor, preferences, dataset, training, care)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -45,6 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _fail(str(error), 3)
     except ComposerError as error:
         _fail(str(error), 1)
+    except bucket_errors() as error:
+        _fail(f"the lake's bucket failed: {str(error).partition(chr(10))[0][:200]}", 1)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

@@ -11,6 +11,7 @@ from composer_pipeline.cli.common import (
     LakeOption,
     LedgerOption,
     app,
+    ledger_of,
     open_lake,
     show,
     usd,
@@ -27,9 +28,9 @@ def budget_show(
     *, ledger: LedgerOption = "", lake: LakeOption = "", as_json: JsonOption = False
 ) -> None:
     """List the ledger's scopes: ceiling, spent, reserved and unknown, in exact USD."""
-    from composer_pipeline.replay.ledger import budget_report, ledger_target
+    from composer_pipeline.replay.ledger import budget_report
 
-    report = budget_report(ledger_target(open_lake(lake), ledger))
+    report = budget_report(ledger_of(lake, ledger))
     if as_json:
         show(report, True, "budget")
         return
@@ -58,11 +59,11 @@ def budget_set(
             partition:YYYY-MM-DD (day of the states).
         amount: the ceiling in USD, or none.
     """
-    from composer_pipeline.replay.ledger import check_scope, ledger_target, open_ledger, rules
+    from composer_pipeline.replay.ledger import check_scope, open_ledger, rules
 
     name = check_scope(scope)
     ceiling = None if amount == "none" else usd(amount, f"the ceiling of {name}")
-    with open_ledger(ledger_target(open_lake(lake), ledger)) as opened:
+    with open_ledger(ledger_of(lake, ledger)) as opened:
         opened.do(rules.set_ceiling(name, ceiling))
     show({"scope": name, "ceiling_usd": ceiling}, as_json, "budget set")
 
@@ -97,9 +98,9 @@ def budget_lift(
     Args:
         teacher: its name in the teacher file.
     """
-    from composer_pipeline.replay.ledger import existing_ledger, ledger_target, rules
+    from composer_pipeline.replay.ledger import existing_ledger, rules
 
-    opened = existing_ledger(ledger_target(open_lake(lake), ledger))
+    opened = existing_ledger(ledger_of(lake, ledger))
     lifted = False
     if opened:
         with opened:

@@ -5,8 +5,10 @@ Does not belong here: a command.
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import date
 from decimal import Decimal, InvalidOperation
+from pathlib import Path
 from typing import Annotated, Any
 
 import rich.progress
@@ -19,6 +21,7 @@ from composer_pipeline.cli.views.report import readable
 from composer_pipeline.cli.views.table import Table
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake import Lake
+from composer_pipeline.money import to_pico
 from composer_pipeline.reports import Progress
 from composer_pipeline.settings import Settings
 
@@ -36,9 +39,86 @@ JsonOption = Annotated[bool, Parameter(name="--json", negative="", help="One JSO
 err = Console(stderr=True)
 
 
-def open_lake(url: str) -> Lake:
-    """Return the lake of ``--lake``, else of the settings."""
-    return Lake(url or Settings.from_env().lake)
+def open_lake(url: str, *, new: bool = False, whole: bool = False) -> Lake:
+    """Return the lake of ``--lake``, else of the settings.
+
+    Args:
+        url: what ``--lake`` says.
+        new: whether the command may begin a lake, or does without one.
+        whole: whether it sees damaged days too, to mend them.
+
+    Raises:
+        InputError: there is none, or its place cannot be reached.
+    """
+    lake = Lake(url or Settings.from_env().lake)
+    if not lake.is_there() and not new:
+        raise InputError(
+            f"{lake.url} holds no lake; name one with --lake or COMPOSER_LAKE, or make one with"
+            " composer-pipeline ingest"
+        )
+    if not (new or whole):
+        for day, file in lake.leave_out_damaged().items():
+            err.print(
+                f"warning: day {day} is left out: {file} is damaged; run composer-pipeline"
+                f" reparse --day {day}",
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
+            )
+    return lake
+
+
+def ledger_of(lake: str, ledger: str) -> str | Path:
+    """Return where the ledger is: ``--ledger``, the settings, or in the lake, which must be there.
+
+    Raises:
+        InputError: as :func:`open_lake`.
+    """
+    from composer_pipeline.replay.ledger import ledger_target
+
+    named = ledger or Settings.from_env().ledger
+    return ledger_target(open_lake(lake, new=bool(named)), named)
+
+
+def named_ledger(lake: Lake, ledger: str) -> str | Path | None:
+    """Return where the ledger is; ``None`` for a bucket without one."""
+    from composer_pipeline.replay.ledger import ledger_target
+
+    named = ledger or Settings.from_env().ledger
+    return ledger_target(lake, named) if named or lake.local else None
+
+
+def checked_days(lake: Lake, days: Sequence[str]) -> list[str] | None:
+    """Return the days of ``--day``; ``None`` for all.
+
+    Raises:
+        InputError: one is no date, or the lake has states of none of them.
+    """
+    for day in days:
+        if not is_day(day):
+            raise InputError(f"--day {day!r} is no date of the form YYYY-MM-DD")
+    if days and not set(days) & set(lake.days("states")):
+        raise InputError(f"lake {lake.url} has no states of {', '.join(days)}")
+    return sorted(set(days)) or None
+
+
+def is_day(text: str) -> bool:
+    """Say whether a text is a date, written ``YYYY-MM-DD``."""
+    try:
+        return date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        return False
+
+
+def at_least(least: int, value: int, option: str) -> int:
+    """Return a number of an option.
+
+    Raises:
+        InputError: it is too small; the message names ``option``.
+    """
+    if value < least:
+        raise InputError(f"{option} must be at least {least}, got {value}")
+    return value
 
 
 def show(report: Mapping[str, Any], as_json: bool, title: str) -> None:
@@ -92,4 +172,8 @@ def usd(text: str, option: str) -> Decimal:
         raise InputError(f"{option}: {text!r} is not an amount in USD") from error
     if not value.is_finite() or value <= 0:
         raise InputError(f"{option} must be above 0, got {text}")
+    try:
+        to_pico(value)
+    except InputError as error:
+        raise InputError(f"{option}: {error}") from error
     return value

@@ -48,8 +48,8 @@ def doctor(
         # First, so that a missing key is the one thing that is said.
         ceiling = usd(max_usd, "--max-usd")
         file = teachers or settings.teachers
-        probes, found["live"] = run_live(open_lake(lake), settings, file, ceiling)
-    store = open_lake(lake)
+        probes, found["live"] = run_live(open_lake(lake, new=True), settings, file, ceiling)
+    store = open_lake(lake, new=True)
     if fix and store.local:
         with writing(f"lake {store.url}"):
             found["closed"] = close_to_others(Path(store.root))

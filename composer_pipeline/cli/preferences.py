@@ -116,5 +116,13 @@ def compare(file: Path, /) -> None:
 
     if not file.is_file():
         raise InputError(f"{file}: no such file")
-    for _, record in json_objects(file, file.read_text(encoding="utf-8")):
-        sys.stdout.write(json.dumps(run(record), ensure_ascii=False) + "\n")
+    try:
+        text = file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{file}: not UTF-8 text") from error
+    for number, record in json_objects(file, text):
+        try:
+            found = run(record)
+        except InputError as error:
+            raise InputError(f"{file}:{number}: {error}") from error
+        sys.stdout.write(json.dumps(found, ensure_ascii=False) + "\n")

@@ -8,6 +8,8 @@ from composer_pipeline.cli.common import (
     JsonOption,
     LakeOption,
     app,
+    at_least,
+    checked_days,
     err,
     open_lake,
     show,
@@ -40,11 +42,12 @@ def plan(
 
     settings = Settings.from_env()
     teacher_set = TeacherSet.load(teachers or settings.teachers)
+    store = open_lake(lake)
     report = run(
-        open_lake(lake),
+        store,
         teacher_set,
-        days=list(day) or None,
-        max_states=max_states or None,
+        days=checked_days(store, day),
+        max_states=at_least(0, max_states, "--max-states") or None,
         ledger=settings.ledger or None,
         decide=VoteDecision(),
     )
@@ -85,13 +88,14 @@ def replay(
     ceiling = usd(max_usd or settings.max_usd, "--max-usd")
     teacher_set = TeacherSet.load(teachers or settings.teachers)
     selector = selector_for(teacher_set, VoteDecision())
+    store = open_lake(lake)
     with LiveReplay(err) as live:
         report = run(
-            open_lake(lake),
+            store,
             teacher_set,
             max_usd=ceiling,
-            days=list(day) or None,
-            max_states=max_states or None,
+            days=checked_days(store, day),
+            max_states=at_least(0, max_states, "--max-states") or None,
             ledger=settings.ledger or None,
             on_progress=live,
             selector=selector,

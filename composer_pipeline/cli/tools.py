@@ -28,8 +28,9 @@ def tools_import(
     """
     from composer_pipeline.chat import keep, read_installation
 
+    store = open_lake(lake)
     tools = read_installation(path, version)
-    keep(open_lake(lake), tools)
+    keep(store, tools)
     report = {"version": tools.version, "tools": sorted(tools.parameters)}
     show(report, as_json, "tools import")
 

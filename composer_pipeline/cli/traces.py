@@ -4,7 +4,6 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -23,7 +22,7 @@ from composer_pipeline.errors import InputError
 
 @app.command
 def ingest(
-    paths: Sequence[Path],
+    paths: Sequence[str],
     /,
     *,
     lake: LakeOption = "",
@@ -44,7 +43,7 @@ def ingest(
     if not paths:
         raise InputError("ingest needs at least one PATH")
     with Bar() as progress:
-        report = run(open_lake(lake), list(paths), progress=progress)
+        report = run(open_lake(lake, new=True), list(paths), progress=progress)
     show(report.to_dict() if per_file else report.totals, as_json, "ingest")
 
 
@@ -82,23 +81,20 @@ def sessions(*, lake: LakeOption = "", as_json: JsonOption = False) -> None:
     from composer_pipeline.cli.views.states import session_table
 
     store = open_lake(lake)
-    with store.duckdb() as con:
-        found = con.execute(
-            """
-            WITH hints AS (
-              SELECT day, session_id, agent_id, count(hint) AS hints,
-                     count(error_kind) AS error_turns FROM states GROUP BY ALL)
-            SELECT s.day, s.session_id, s.agent_id, s.path, s.project, s.first_prompt, s.first_ts,
-                   s.last_ts, s.models, s.versions, s.lines, s.bad_lines, s.responses, s.states,
-                   s.states_active_path, s.tool_calls, s.tool_errors, s.compactions,
-                   s.repaired_states,
-                   coalesce(h.error_turns, 0) AS error_turns, coalesce(h.hints, 0) AS hints
-            FROM sessions s LEFT JOIN hints h USING (day, session_id, agent_id)
-            ORDER BY s.day, s.first_ts, s.session_id, s.agent_id, s.path
-            """
-        )
-        names = [column[0] for column in found.description]
-        rows = [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+    rows = store.select(
+        """
+        WITH hints AS (
+          SELECT day, session_id, agent_id, count(hint) AS hints,
+                 count(error_kind) AS error_turns FROM states GROUP BY ALL)
+        SELECT s.day, s.session_id, s.agent_id, s.path, s.project, s.first_prompt, s.first_ts,
+               s.last_ts, s.models, s.versions, s.lines, s.bad_lines, s.responses, s.states,
+               s.states_active_path, s.tool_calls, s.tool_errors, s.compactions,
+               s.repaired_states,
+               coalesce(h.error_turns, 0) AS error_turns, coalesce(h.hints, 0) AS hints
+        FROM sessions s LEFT JOIN hints h USING (day, session_id, agent_id)
+        ORDER BY s.day, s.first_ts, s.session_id, s.agent_id, s.path
+        """
+    )
     if as_json:
         _lines(rows)
     else:

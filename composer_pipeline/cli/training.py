@@ -105,7 +105,7 @@ def evaluate(
 
     settings = Settings.from_env()
     store = open_lake(lake)
-    prepared = prepare(store, recipe or settings.train, _run_root(settings, store))
+    prepared = prepare(store, recipe or settings.train, _run_root(settings, store), begin=False)
     if not prepared.complete:
         raise InputError(f"{prepared.run_dir} holds no finished training run; run train first")
     with Bar() as progress:

@@ -29,7 +29,7 @@ from composer_pipeline.preferences.hints import succeeded
 from composer_pipeline.trace_states import TraceState, load_states
 
 #: Tables whose rows models are trained on.
-TABLES = ("dataset_pairs", "dataset_groups", "dataset_hints")
+TABLES = ("dataset_pairs", "dataset_groups", "dataset_hints", "dataset_successes")
 TRAIN, AGENT = "train", "agent"
 
 _Row = Mapping[str, Any]

@@ -4,7 +4,9 @@ Import from the modules: ``lake.tables`` (tables) and ``lake.store`` (:class:`La
 """
 
 from composer_pipeline.lake.columns import column, numbers, utf8
+from composer_pipeline.lake.damage import DamagedFile
 from composer_pipeline.lake.parquet import encode_parquet
+from composer_pipeline.lake.place import bucket_errors
 from composer_pipeline.lake.rows import table_from_rows
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.lake.tables import (
@@ -32,8 +34,10 @@ __all__ = [
     "SCHEMA_VERSION",
     "STATES",
     "TABLES",
+    "DamagedFile",
     "Lake",
     "TableSpec",
+    "bucket_errors",
     "column",
     "doubled_states",
     "encode_parquet",

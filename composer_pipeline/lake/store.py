@@ -14,23 +14,24 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.files import replacing, writing
 from composer_pipeline.lake.columns import constant
+from composer_pipeline.lake.damage import FROM_ARCHIVE, cut_short, querying, reading
 from composer_pipeline.lake.lock import bucket_lock, folder_lock
 from composer_pipeline.lake.parquet import encode_parquet
 from composer_pipeline.lake.partition_writer import PartitionWriter
+from composer_pipeline.lake.place import file_system, holds_lake
 from composer_pipeline.lake.rows import empty_table, plain_table, rows_from_table, table_from_rows
-from composer_pipeline.lake.tables import TABLES, TableSpec
+from composer_pipeline.lake.tables import TABLES, spec_of
 
 if TYPE_CHECKING:
     import duckdb
@@ -66,11 +67,46 @@ class Lake:
         self.url = text
         self.local = protocol == "file"
         self.fs: Any
-        self.fs, root = fsspec.core.url_to_fs(text, **storage_options)
-        self.root = str(root).rstrip("/")
+        self.fs, root = file_system(text, storage_options)
+        self.root = root.rstrip("/")
+        self._left_out: dict[str, str] = {}
 
     def __repr__(self) -> str:
         return f"Lake({self.url!r})"
+
+    def is_there(self) -> bool:
+        """Say whether the place holds a lake; a folder of other things is none.
+
+        Raises:
+            InputError: the place cannot be reached.
+        """
+        return holds_lake(self.fs, self.root, self.url)
+
+    def damaged_file(self, day: str) -> str:
+        """Return a file of a day's traces that is cut short, below the root; empty for none.
+
+        A look at the end of each: bytes that changed inside are found by reading. A bucket
+        has no half-written file.
+        """
+        for table in FROM_ARCHIVE if self.local else ():
+            path = self.path(table, day=day)
+            if cut_short(Path(path)):
+                return path.removeprefix(self.root + "/")
+        return ""
+
+    def leave_out_damaged(self) -> dict[str, str]:
+        """Hide the days with a damaged file of the traces from this object.
+
+        For questions, and for stages whose other days are worth having. A day is hidden from
+        the four tables together, so that what is left belongs together.
+
+        Returns:
+            Each hidden day with the file.
+        """
+        days = {day for table in FROM_ARCHIVE for day in self.days(table)}
+        found = {day: self.damaged_file(day) for day in sorted(days)}
+        self._left_out = {day: file for day, file in found.items() if file}
+        return dict(self._left_out)
 
     # -- paths ---------------------------------------------------------------
 
@@ -99,7 +135,9 @@ class Lake:
         found = []
         for path in self.fs.glob("/".join([base, *levels, "part.parquet"])):
             parts = str(path).split("/")[-len(levels) - 1 : -1]
-            found.append(dict(part.split("=", 1) for part in parts))
+            keys_of = dict(part.split("=", 1) for part in parts)
+            if table not in FROM_ARCHIVE or keys_of["day"] not in self._left_out:
+                found.append(keys_of)
         return sorted(found, key=lambda part: tuple(part.values()))
 
     def days(self, table: str, **keys: str) -> list[str]:
@@ -248,7 +286,7 @@ class Lake:
         schema = pa.schema([spec.schema.field(name) for name in names])
         pieces = []
         for part in self._parts(table, wanted, keys):
-            with self.fs.open(self.path(table, **part), "rb") as file:
+            with self._file(table, part) as file:
                 reader = pq.ParquetFile(file)
                 have = set(reader.schema_arrow.names)
                 piece = reader.read(columns=[name for name in names if name in have])
@@ -271,13 +309,31 @@ class Lake:
         self, table: str, days: set[str] | None, keys: dict[str, str]
     ) -> list[dict[str, str]]:
         """Return the partitions that a read is about; a few days are not looked for among all."""
-        if days is not None and "day" in spec_of(table).partition_keys and len(days) <= FEW_DAYS:
-            found = [
-                part for day in days for part in self.partitions(table, **{**keys, "day": day})
-            ]
-            return sorted(found, key=lambda part: tuple(part.values()))
-        parts = self.partitions(table, **keys)
-        return [part for part in parts if days is None or part.get("day") in days]
+        if days is None or len(days) > FEW_DAYS or "day" not in spec_of(table).partition_keys:
+            parts = self.partitions(table, **keys)
+            return [part for part in parts if days is None or part.get("day") in days]
+        found = [part for day in days for part in self.partitions(table, **{**keys, "day": day})]
+        return sorted(found, key=lambda part: [*part.values()])
+
+    def check_file(self, table: str, **keys: str) -> int:
+        """Read every byte of a partition; return its rows.
+
+        Raises:
+            DamagedFile: it is not as it was written.
+        """
+        rows = 0
+        with self._file(table, keys) as file:
+            for batch in pq.ParquetFile(file).iter_batches(batch_size=1024):
+                rows += batch.num_rows
+        return rows
+
+    @contextmanager
+    def _file(self, table: str, part: dict[str, str]) -> Iterator[Any]:
+        """Open a partition's file; what is wrong with it names it."""
+        path = self.path(table, **part)
+        shown = path.removeprefix(self.root + "/")
+        with reading(self.url, shown, table, part.get("day", "")), self.fs.open(path, "rb") as file:
+            yield file
 
     def rows(self, table: str, **kwargs: Any) -> list[dict[str, Any]]:
         """Read like :meth:`read`, as dictionaries with JSON message columns decoded."""
@@ -296,7 +352,7 @@ class Lake:
         spec = spec_of(table)
         schema = pa.schema([spec.schema.field(n) for n in columns or spec.schema.names])
         for part in self.partitions(table, **keys):
-            with self.fs.open(self.path(table, **part), "rb") as file:
+            with self._file(table, part) as file:
                 reader = pq.ParquetFile(file)
                 have = [n for n in schema.names if n in set(reader.schema_arrow.names)]
                 for batch in reader.iter_batches(batch_size=64, columns=have):
@@ -311,11 +367,29 @@ class Lake:
         Args:
             sql: DuckDB SQL; see :meth:`duckdb` for the views.
             parameters: values for the query's ``?`` marks.
+
+        Raises:
+            DamagedFile: a file that the query needs is damaged.
         """
         # A connection that is still open when Python ends makes duckdb report leaks.
-        with self.duckdb() as con:
-            rows: list[tuple[Any, ...]] = con.execute(sql, list(parameters)).fetchall()
-            return rows
+        return self._executed(sql, parameters)[1]
+
+    def select(self, sql: str, parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
+        """Return the rows of :meth:`query` by the names of their columns.
+
+        Raises:
+            DamagedFile: as :meth:`query`.
+        """
+        names, rows = self._executed(sql, parameters)
+        return [dict(zip(names, row, strict=True)) for row in rows]
+
+    def _executed(
+        self, sql: str, parameters: Sequence[Any]
+    ) -> tuple[list[str], list[tuple[Any, ...]]]:
+        # A connection that is still open when Python ends makes duckdb report leaks.
+        with querying(self.url), self.duckdb() as con:
+            found = con.execute(sql, list(parameters))
+            return [column[0] for column in found.description or ()], found.fetchall()
 
     def sql_source(self, table: str, **keys: str) -> str:
         """Return the DuckDB table function that reads one partition, without its keys.
@@ -346,11 +420,13 @@ class Lake:
             con.register_filesystem(self.fs)
         for name, spec in TABLES.items():
             levels = "/".join(f"{key}=*" for key in spec.partition_keys)
-            if self.partitions(name):
-                files = f"{prefix}{glob.escape(self.root)}/{name}/{levels}/part.parquet"
-                files = files.replace("'", "''")
+            if parts := self.partitions(name):
+                files = [f"{prefix}{glob.escape(self.root)}/{name}/{levels}/part.parquet"]
+                if self._left_out and name in FROM_ARCHIVE:
+                    files = [prefix + glob.escape(self.path(name, **part)) for part in parts]
+                listed = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
                 con.execute(
-                    f"CREATE VIEW {name} AS SELECT * FROM read_parquet('{files}',"
+                    f"CREATE VIEW {name} AS SELECT * FROM read_parquet([{listed}],"
                     " hive_partitioning=true, hive_types_autocast=false, union_by_name=true)"
                 )
             else:
@@ -358,17 +434,6 @@ class Lake:
                 con.register(f"_empty_{name}", plain_table(empty))
                 con.execute(f"CREATE VIEW {name} AS SELECT * FROM _empty_{name}")
         return con
-
-
-def spec_of(table: str) -> TableSpec:
-    """Return the table's spec.
-
-    Raises:
-        InputError: there is no such table.
-    """
-    if table not in TABLES:
-        raise InputError(f"unknown table {table!r}; known: {', '.join(TABLES)}")
-    return TABLES[table]
 
 
 def _safe(value: str) -> str:

@@ -43,6 +43,7 @@ def groups_in_two_splits(lake: Lake) -> list[str]:
         WITH every AS (
           SELECT group_id, session_id, split FROM dataset_pairs
           UNION ALL SELECT group_id, session_id, split FROM dataset_groups
+          UNION ALL SELECT group_id, session_id, split FROM dataset_successes
           UNION ALL SELECT group_id, session_id, split FROM dataset_hints)
         SELECT group_id FROM every GROUP BY group_id HAVING count(DISTINCT split) > 1
         UNION SELECT session_id FROM every GROUP BY session_id HAVING count(DISTINCT split) > 1

@@ -21,12 +21,14 @@ CONFIGS: dict[str, str] = {
     "pairs": "dataset_pairs",
     "groups": "dataset_groups",
     "hints": "dataset_hints",
+    "successes": "dataset_successes",
 }
 
 _WHAT = {
     "pairs": "preference pairs for DPO: `prompt`, `chosen`, `rejected`, `tools`",
     "groups": "recorded answers to one state, with their consensus, for GRPO rewards",
     "hints": "error turns with what the trace says was wrong, for self-distillation",
+    "successes": "the agent's own actions that worked, where no teacher decided, for SFT",
 }
 
 _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))

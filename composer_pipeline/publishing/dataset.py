@@ -1,8 +1,9 @@
-"""Build the training dataset: pairs, recorded groups and hints, split by group of sessions.
+"""Build the training dataset: pairs, groups, hints and successes, split by group of sessions.
 
-Belongs here: which rows enter the three ``dataset_*`` tables, and the checks on them.
+Belongs here: which rows enter the four ``dataset_*`` tables, and the checks on them.
 Does not belong here: what a group is (``publishing.splits``), the vote
-(``preferences.agreement.vote``) and how a prefix becomes chat messages (``chat.messages``).
+(``preferences.agreement.vote``), which actions of the agent worked (``publishing.successes``) and
+how a prefix becomes chat messages (``chat.messages``).
 
 Both splits of every table are always written, empty or not, so a rebuild leaves nothing
 stale. The same lake gives the same bytes.
@@ -18,7 +19,7 @@ from typing import Any
 from composer_pipeline.chat import Toolsets, action_message, prompt_hash, to_chat
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake import Lake
-from composer_pipeline.preferences.agreement import Reply, vote
+from composer_pipeline.preferences.agreement import Reply, Vote, vote
 from composer_pipeline.preferences.hints import recoveries
 from composer_pipeline.preferences.pairs import usable_replies
 from composer_pipeline.publishing.splits import (
@@ -29,6 +30,7 @@ from composer_pipeline.publishing.splits import (
     overlaps,
     split_of,
 )
+from composer_pipeline.publishing.successes import at_most, own_successes
 from composer_pipeline.reports import Progress, Report
 from composer_pipeline.trace_states import TraceState, load_states
 
@@ -43,10 +45,10 @@ Row = dict[str, Any]
 class DatasetReport(Report):
     """What was built.
 
-    ``rows`` and ``splits`` count pairs, ``groups`` the groups of sessions over all three
-    tables, ``hints`` and ``grpo_groups`` rows of the other two. ``drops`` counts pairs left
-    out here, by reason. ``overlaps`` counts values found in both splits, by kind; they are
-    all 0, or the build had failed. ``warning`` is empty or one sentence.
+    ``rows`` and ``splits`` count pairs, ``groups`` the groups of sessions over all
+    tables, ``hints``, ``grpo_groups`` and ``successes`` rows of the other three. ``drops`` counts
+    pairs left out here, by reason. ``overlaps`` counts values found in both splits, by kind; they
+    are all 0, or the build had failed. ``warning`` is empty or one sentence.
     """
 
     rows: int
@@ -58,12 +60,13 @@ class DatasetReport(Report):
     drops: dict[str, int]
     overlaps: dict[str, int]
     warning: str = ""
+    successes: int = 0
 
 
 def build_dataset(
     lake: Lake, *, validation_share: float = 0.2, progress: Progress | None = None
 ) -> DatasetReport:
-    """Write ``dataset_pairs``, ``dataset_groups`` and ``dataset_hints``.
+    """Write ``dataset_pairs``, ``dataset_groups``, ``dataset_hints`` and ``dataset_successes``.
 
     A group of sessions is in validation when a hash of its name falls below
     ``validation_share``, so a group never moves when data are added, and with few groups
@@ -71,7 +74,7 @@ def build_dataset(
 
     Args:
         lake: reads ``normalized_pairs``, ``sessions``, ``states``, ``replies``, ``hints``;
-            writes the three tables and ``drops`` (stage ``dataset``).
+            writes the four tables and ``drops`` (stage ``dataset``).
         validation_share: share of the groups in validation, in [0, 1).
         progress: called after each day.
 
@@ -84,8 +87,12 @@ def build_dataset(
     if not lake.days("normalized_pairs"):
         raise InputError(f"lake {lake.url} has no normalized_pairs; run normalize first")
     pairs, drops = _pairs(lake)
-    recorded, hints = _from_states(lake, progress)
-    tables = {"dataset_pairs": pairs, "dataset_groups": recorded, "dataset_hints": hints}
+    recorded, hints, own = _from_states(lake, progress)
+    own = at_most(own, max(len(recorded), len(hints)))
+    tables = {
+        "dataset_pairs": pairs, "dataset_groups": recorded, "dataset_hints": hints,
+        "dataset_successes": own,
+    }  # fmt: skip
     everything = [row for rows in tables.values() for row in rows]
     digests = {id(row): prompt_hash(row["prompt"]) for row in everything}
     group_of = groups(
@@ -128,6 +135,7 @@ def build_dataset(
         drops=dict(sorted(Counter(drop["op"] for rows in drops.values() for drop in rows).items())),
         overlaps=shared or dict.fromkeys(("group_id", "session_id", "prompt"), 0),
         warning=_warning(splits, len(names), validation_share),
+        successes=len(own),
     )
 
 
@@ -180,10 +188,14 @@ def _write_drops(lake: Lake, drops: Mapping[str, Sequence[Row]]) -> None:
         lake.write("drops", drops.get(day, ()), stage=STAGE, day=day)
 
 
-def _from_states(lake: Lake, progress: Progress | None) -> tuple[list[Row], list[Row]]:
-    """Return the rows of ``dataset_groups`` and ``dataset_hints``, by day and state id."""
+def _from_states(lake: Lake, progress: Progress | None) -> tuple[list[Row], list[Row], list[Row]]:
+    """Return rows of ``dataset_groups``, ``dataset_hints`` and ``dataset_successes``.
+
+    They are ordered by day and state id.
+    """
     recorded: list[Row] = []
     hints: list[Row] = []
+    own: list[Row] = []
     days = sorted(set(lake.days("replies")) | set(lake.days("hints")))
     for done, day in enumerate(days, start=1):
         if progress:
@@ -195,11 +207,12 @@ def _from_states(lake: Lake, progress: Progress | None) -> tuple[list[Row], list
         states = sorted(load_states(lake, days=[day]), key=lambda state: state.state_id)
         tools = Toolsets(lake, states)
         recovered = recoveries(states, {name: row["span_call"] for name, row in hint_of.items()})
+        votes = {s.state_id: vote(s, replies[s.state_id]) for s in states if s.state_id in replies}
+        decided = {name for name, outcome in votes.items() if outcome.winner_action}
+        worked = {state.state_id for state in own_successes(states, decided)}
         for state in states:
-            every, hint = replies.get(state.state_id, []), hint_of.get(state.state_id)
-            outcome = vote(state, every) if every else None
-            consensus = outcome.winner_action if outcome else None
-            if consensus is None and hint is None:
+            hint = hint_of.get(state.state_id)
+            if state.state_id not in decided | worked and hint is None:
                 continue
             talk = to_chat(state, tools=tools.of(state).tools)
             base = {
@@ -208,12 +221,12 @@ def _from_states(lake: Lake, progress: Progress | None) -> tuple[list[Row], list
                 "prompt": talk.messages,
                 "tools": talk.tools,
             }
-            if outcome is not None and consensus is not None:
-                # Controls are bought to measure, not to train on.
-                mine = [reply for reply in every if reply not in outcome.controls]
+            if state.state_id in decided:
                 recorded.append(
-                    {**base, **_answers(state, mine), "consensus": [action_message(consensus)]}
+                    {**base, **_answers(state, replies[state.state_id], votes[state.state_id])}
                 )
+            if state.state_id in worked:
+                own.append({**base, "action": [action_message(state.action)]})
             if hint is not None:
                 hints.append(
                     {
@@ -227,10 +240,14 @@ def _from_states(lake: Lake, progress: Progress | None) -> tuple[list[Row], list
                         else None,
                     }
                 )
-    return recorded, hints
+    return recorded, hints, own
 
 
-def _answers(state: TraceState, replies: Sequence[Reply]) -> Row:
+def _answers(state: TraceState, every: Sequence[Reply], outcome: Vote) -> Row:
+    """Return what agent and teachers did at a state, and the consensus."""
+    assert outcome.winner_action is not None
+    # Controls are bought to measure, not to train on.
+    replies = [reply for reply in every if reply not in outcome.controls]
     return {
         "candidates": [
             action_message(state.action),
@@ -238,6 +255,7 @@ def _answers(state: TraceState, replies: Sequence[Reply]) -> Row:
         ],
         "sources": ["agent", *(reply.teacher for reply in replies)],
         "simulated": any(reply.simulated for reply in replies),
+        "consensus": [action_message(outcome.winner_action)],
     }
 
 

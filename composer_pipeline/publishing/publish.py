@@ -76,8 +76,7 @@ def publish(
     """Bring a dataset repository to the state of the lake's ``dataset_*`` tables.
 
     Args:
-        lake: reads ``dataset_pairs``, ``dataset_groups`` and ``dataset_hints``, and
-            ``preference_statistics`` for the card.
+        lake: reads the four ``dataset_*`` tables, and ``preference_statistics`` for the card.
         repo: ``owner/name`` of a dataset repository; created when it does not exist.
         private: create it private, and refuse one that is already public.
         dry_run: check and compare, change nothing. Without a token everything counts
@@ -168,6 +167,7 @@ def read_payloads(lake: Lake) -> dict[tuple[str, str], bytes]:
             if not lake.exists(name):
                 raise InputError(f"lake {lake.url} has no {table} of split {split}; run dataset")
             data = lake.get_bytes(name)
+            lake.read(table, split=split, columns=[])  # damage is told by the file's name
             if pq.read_metadata(io.BytesIO(data)).num_rows:
                 payloads[config, split] = data
     if not any(config == "pairs" for config, _ in payloads):

@@ -156,7 +156,8 @@ class Rules:
             names: user names of this text.
         """
         numbers = self._search(source)
-        numbers.update(self._always)
+        if self._always:
+            numbers.update(self._always)
         chosen = [self._rules[number] for number in sorted(numbers)] if numbers else []
         users = self._users.get(key := frozenset(names))
         if users is None:

@@ -38,6 +38,10 @@ class Gate:
     expression: str = ""
 
 
+#: Called by Hyperscan with the number of an expression, its place, flags, and the set to add to.
+Matched = Callable[[int, int, int, int, set[int]], None]
+
+
 def searcher(gates: list[Gate]) -> Callable[[bytes], set[int]]:
     """Return a function from UTF-8 text to the numbers of the rules that may match."""
     try:
@@ -48,24 +52,20 @@ def searcher(gates: list[Gate]) -> Callable[[bytes], set[int]]:
     # in nearly every text is found faster by itself.
     with_breaks = {g.rule for g in gates if g.literals == (LINE_BREAK,) and not g.expression}
     line_break = LINE_BREAK.encode()
-    # What has no literal in it makes one database with the others slow and large.
-    apart = [gate for gate in gates if gate.literals == ("",)]
-    others = [gate for gate in gates if gate not in apart and gate.rule not in with_breaks]
-    scans = [_scanner(hyperscan, some) for some in (others, apart) if some]
-    lock = threading.Lock()  # a database has one scratch space
+    database, matched = _database(hyperscan, [g for g in gates if g.rule not in with_breaks])
+    scan, lock = database.scan, threading.Lock()  # a database has one scratch space
 
     def search(text: bytes) -> set[int]:
         found = set(with_breaks) if line_break in text else set()
         with lock:
-            for scan in scans:
-                scan(text, found)
+            scan(text, match_event_handler=matched, context=found)
         return found
 
     return search
 
 
-def _scanner(hyperscan: Any, gates: list[Gate]) -> Callable[[bytes, set[int]], None]:
-    """Return a function that adds the numbers of the rules whose gates match a text to a set."""
+def _database(hyperscan: Any, gates: list[Gate]) -> tuple[Any, Matched]:
+    """Return the gates compiled, and what a scan calls to add the number of a rule to a set."""
     expressions, rules = [], []
     for gate in gates:
         for text in [gate.expression] if gate.expression else map(re.escape, gate.literals):
@@ -82,10 +82,7 @@ def _scanner(hyperscan: Any, gates: list[Gate]) -> Callable[[bytes, set[int]], N
     def matched(number: int, start: int, end: int, flags: int, found: set[int]) -> None:
         found.add(rules[number])
 
-    def scan(text: bytes, found: set[int]) -> None:
-        database.scan(text, match_event_handler=matched, context=found)
-
-    return scan
+    return database, matched
 
 
 _TOKEN = re.compile(r"\[(?:\\.|[^\]\\])*\]|\\.")

@@ -58,9 +58,9 @@ def prompt(index: int) -> list[dict[str, Any]]:
 def write_dataset(lake: Lake, *, rows: int = 8, split: str = "train") -> None:
     """Write ``rows`` rows of each dataset table; the agent's action is always wrong.
 
-    No two splits share a prompt.
+    Its successes are states of their own. No two splits share a prompt.
     """
-    pairs, groups, hints = [], [], []
+    pairs, groups, hints, successes = [], [], [], []
     for i in range(rows):
         name = NAMES[i % len(NAMES)]
         right = call("Read", file_path=f"src/{name}.py")
@@ -84,9 +84,14 @@ def write_dataset(lake: Lake, *, rows: int = 8, split: str = "train") -> None:
         hints.append(
             {**common, "action": [wrong], "hint": hint, "source": "tool_error", "span_call": 0}
         )
+        asked = [{"role": "user", "content": f"Show me the {name} module of the {split} tree."}]
+        successes.append(
+            {**common, "state_id": f"own-{split}-{i}", "prompt": asked, "action": [right]}
+        )
     lake.write("dataset_pairs", pairs, split=split)
     lake.write("dataset_groups", groups, split=split)
     lake.write("dataset_hints", hints, split=split)
+    lake.write("dataset_successes", successes, split=split)
 
 
 def write_tiny_model(folder: Path, *, hidden: int = 32, layers: int = 2) -> Path:

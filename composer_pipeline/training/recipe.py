@@ -153,10 +153,17 @@ class Dpo(_Model):
 
 
 class Sft(_Model):
-    """Likelihood of the consensus of every group: keeps DPO from unlearning what it prefers."""
+    """Likelihood of actions to repeat: keeps the other terms from unlearning what was right.
+
+    ``source: consensus`` is what the teachers of each group agree on. ``successes`` are the
+    agent's own actions that nothing in the trace speaks against, at states that no teacher
+    decided: they cost no teacher. ``both`` draws from all rows of both alike.
+    """
 
     weight: float = Field(0.2, ge=0)
     """Factor of this term in the loss; 0 turns it off."""
+    source: Literal["consensus", "successes", "both"] = "consensus"
+    """Whose actions: `consensus` of the teachers, the agent's own `successes`, or `both`."""
     rows_per_step: int = Field(2, ge=1)
     """Demonstrations that one optimizer step of one replica takes."""
 

@@ -27,8 +27,14 @@ _SAMPLED = {"source": "sampled", "group_size": 6}
 #: With a weight of 0.2 DPO unlearns right actions that stand beside its pairs; see the report.
 _ANCHOR = {"weight": 1.0}
 _WEAK = {"weight": 0.2}
+#: The anchor of the light arms: consensus and the agent's own successes, twice the rows.
+_BOTH = {"source": "both", "rows_per_step": 16}
+#: With weight 1 pairs of wrong teachers unlearn right actions beside them; see the report.
+_LIGHT = {"weight": 0.2}
 LEARNING_RATE = 2e-4
 STEPS = 60
+#: Steps of a replica between two exchanges.
+INNER_STEPS = 10
 
 
 @dataclass(frozen=True)
@@ -38,12 +44,17 @@ class Arm:
     Attributes:
         terms: channel to its options; a channel that is not there is off.
         placebo: SFT on what the agent did, and not on the consensus.
+        replicas: processes that train by DiLoCo, each with its share of a step's rows, so that
+            the tokens are those of the arm ``light``; 0 trains in this process.
+        kill: one of them is killed halfway and not started again.
         what: in the words of the report.
     """
 
     terms: Terms
     what: str
     placebo: bool = False
+    replicas: int = 0
+    kill: bool = False
 
 
 ARMS: dict[str, Arm] = {
@@ -66,9 +77,22 @@ ARMS: dict[str, Arm] = {
     "weak-anchor": Arm(
         {"grpo": {}, "sdpo": {}, "dpo": {}, "sft": _WEAK}, "composer, anchor with weight 0.2"
     ),
-    "light-dpo": Arm(
-        {"grpo": {}, "sdpo": {}, "dpo": {"weight": 0.25}, "sft": _WEAK},
-        "composer, anchor 0.2 and DPO 0.25",
+    "own-anchor": Arm(
+        {"grpo": {}, "sdpo": {}, "dpo": {}, "sft": _BOTH}, "composer, anchor with own successes"
+    ),
+    "light": Arm(
+        {"grpo": {}, "sdpo": {}, "dpo": _LIGHT, "sft": _BOTH},
+        "composer, DPO 0.2, anchor with own successes",
+    ),
+    "light-consensus": Arm(
+        {"grpo": {}, "sdpo": {}, "dpo": _LIGHT, "sft": {"rows_per_step": 16}},
+        "composer, DPO 0.2, the same anchor without own successes",
+    ),
+    "light-no-grpo": Arm({"sdpo": {}, "dpo": _LIGHT, "sft": _BOTH}, "the light one without GRPO"),
+    "light-no-dpo": Arm({"grpo": {}, "sdpo": {}, "sft": _BOTH}, "the light one without DPO"),
+    "lean": Arm({"sdpo": {}, "sft": _BOTH}, "SDPO + anchor with own successes"),
+    "no-teacher": Arm(
+        {"sdpo": {}, "sft": {**_BOTH, "source": "successes"}}, "SDPO + own successes alone"
     ),
     "no-anchor": Arm({"grpo": {}, "sdpo": {}, "dpo": {}}, "composer without anchor"),
     "composer-ema": Arm(
@@ -79,6 +103,31 @@ ARMS: dict[str, Arm] = {
         "composer, live teacher",
     ),
 }
+
+ARMS |= {
+    f"diloco-{replicas}": Arm(
+        ARMS["light"].terms, f"the light one, DiLoCo, {said}", replicas=replicas
+    )
+    for replicas, said in ((1, "1 replica"), (2, "2 replicas"), (4, "4 replicas"))
+}
+ARMS["diloco-killed"] = Arm(
+    ARMS["light"].terms, "the light one, DiLoCo, 2 replicas, one killed", replicas=2, kill=True
+)
+
+
+def recipe_of_arm(name: str, *, seed: int, steps: int) -> TrainingRecipe:
+    """Return the recipe of an arm by name, its rows a step shared by its replicas."""
+    arm = ARMS[name]
+    diloco: dict[str, Any] = {"replicas": 1, "inner_steps": steps}
+    terms = {channel: dict(options) for channel, options in arm.terms.items()}
+    if arm.replicas:
+        diloco = {"replicas": arm.replicas, "inner_steps": min(INNER_STEPS, steps)}
+        diloco |= {"max_restarts": 0} if arm.kill else {}
+        for channel, options in terms.items():
+            for field, rows in (_ROWS[channel] | options).items():
+                if field.endswith("_per_step"):
+                    options[field] = rows // arm.replicas
+    return recipe_of(terms, name=name, seed=seed, steps=steps, diloco=diloco, norms_every=steps)
 
 
 def recipe_of(terms: Terms, *, name: str, seed: int = 1, **changes: Any) -> TrainingRecipe:

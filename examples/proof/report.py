@@ -8,6 +8,7 @@ held-out sessions, with the seeds of a state averaged; what is printed in bold h
 (bootstrap, 95 %) that excludes zero, and nothing else is claimed.
 """
 
+import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,10 +19,10 @@ import pyarrow as pa
 from composer_pipeline.evaluation import BASE, StateResult, difference, read_results
 from composer_pipeline.files import replace
 from composer_pipeline.lake import encode_parquet
-from examples.proof.arms import ARMS
+from examples.proof.arms import ARMS, INNER_STEPS
 from examples.proof.bars import MEASURE, Estimate
 
-RESULTS, REPORT = "results.parquet", "report.md"
+RESULTS, REPORT, NUMBERS = "results.parquet", "report.md", "numbers.json"
 #: Columns of the first table behind the shares of right answers.
 _VALUES: dict[str, Callable[[StateResult], float | None]] = {
     "exact": lambda r: float(r.judgement.exact),
@@ -32,6 +33,8 @@ _VALUES: dict[str, Callable[[StateResult], float | None]] = {
     ),
     "KL to base": lambda r: r.kl,
 }
+#: What DiLoCo is compared with: the same rows in one process, a gradient for all of them.
+DATA_PARALLEL = "light"
 _KINDS = ("hard_covered", "hard_uncovered", "easy", "recovery")
 #: Columns of the second table: kind of states, and the arm that is compared with.
 _AGAINST = (
@@ -42,12 +45,13 @@ _AGAINST = (
 
 @dataclass(frozen=True)
 class Cell:
-    """Results of one arm on one plan: of several seeds, in their order."""
+    """Results and numbers of one arm on one plan: of several seeds, in their order."""
 
     setting: str
     arm: str
     seeds: tuple[int, ...]
     results: tuple[list[StateResult], ...]
+    numbers: tuple[dict[str, float], ...] = ()
 
     @property
     def together(self) -> list[StateResult]:
@@ -58,13 +62,23 @@ class Cell:
 def collect(runs: Path) -> list[Cell]:
     """Return the finished arms below a folder of runs, the base among them."""
     found: dict[tuple[str, str], dict[int, list[StateResult]]] = defaultdict(dict)
+    numbers: dict[tuple[str, str], dict[int, dict[str, float]]] = defaultdict(dict)
     for path in sorted(runs.glob(f"*/*/{RESULTS}")):
         setting, _, seed = path.parent.parent.name.rpartition("-seed")
         for arm, results in read_results(path).items():
             found[setting, arm][int(seed)] = results
+        known = path.with_name(NUMBERS)
+        if known.is_file():
+            numbers[setting, path.parent.name][int(seed)] = json.loads(known.read_bytes())
     order = [BASE, *ARMS]
     return [
-        Cell(setting, arm, tuple(sorted(by_seed)), tuple(by_seed[s] for s in sorted(by_seed)))
+        Cell(
+            setting,
+            arm,
+            tuple(sorted(by_seed)),
+            tuple(by_seed[s] for s in sorted(by_seed)),
+            tuple(n for _, n in sorted(numbers[setting, arm].items())),
+        )
         for (setting, arm), by_seed in sorted(
             found.items(), key=lambda item: (item[0][0], order.index(item[0][1]))
         )
@@ -93,6 +107,7 @@ def page(cells: Sequence[Cell]) -> str:
     for setting in settings:
         inside = {cell.arm: cell for cell in cells if cell.setting == setting}
         parts += [f"## {_words(setting)}\n", _means(inside), _differences(inside)]
+        parts += [_replicas(inside)] if DATA_PARALLEL in inside else []
     return "\n".join(parts)
 
 
@@ -122,6 +137,36 @@ def _differences(cells: Mapping[str, Cell]) -> str:
             for kind, other in _AGAINST
         ]
         lines.append(_row([_named(arm), *map(_interval, found)]))
+    return "\n".join(lines) + "\n"
+
+
+def _replicas(cells: Mapping[str, Cell]) -> str:
+    """Return DiLoCo's arms against the one that exchanges gradients after each step, if any."""
+    spread = {arm: cell for arm, cell in cells.items() if arm in ARMS and ARMS[arm].replicas}
+    if not spread:
+        return ""
+    kinds = ("hard", "easy", "recovery")
+    head = ["arm", "contributions", "bytes a replica sent", "data-parallel / H", "ratio"]
+    lines = [_row(head + [f"{kind} - data-parallel" for kind in kinds]), _row(["---"] * 8)]
+    for arm, cell in spread.items():
+        sent, all_steps, share = (
+            sum(n[name] for n in cell.numbers) / len(cell.numbers)
+            for name in ("bytes_sent", "bytes_data_parallel", "contributions")
+        )
+        each = all_steps / INNER_STEPS
+        same = [
+            r
+            for seed, results in zip(
+                cells[DATA_PARALLEL].seeds, cells[DATA_PARALLEL].results, strict=True
+            )
+            if seed in cell.seeds
+            for r in results
+        ]
+        found = [_interval(difference(cell.together, same, kind, MEASURE)) for kind in kinds]
+        lines.append(
+            _row([_named(arm), f"{share:.0%}", f"{sent:,.0f}", f"{each:,.0f}",
+                  f"{sent / each:.3f}", *found])
+        )  # fmt: skip
     return "\n".join(lines) + "\n"
 
 

@@ -45,12 +45,13 @@ from composer_pipeline.training.models import load_tokenizer
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.run import RECIPE, write_recipe
 from composer_pipeline.training.windows import Windows
-from examples.proof.arms import ARMS, STEPS, recipe_of
-from examples.proof.report import RESULTS, collect, write_report
+from examples.proof.arms import ARMS, STEPS, recipe_of_arm
+from examples.proof.replicas import train_replicas
+from examples.proof.report import NUMBERS, RESULTS, collect, write_report
 from examples.proof.train import train_arm
 
-STATES, DATA, RUNS, NUMBERS = "states.parquet", "data", "runs", "numbers.json"
-_TABLES = ("dataset_pairs", "dataset_groups", "dataset_hints")
+STATES, DATA, RUNS = "states.parquet", "data", "runs"
+_TABLES = ("dataset_pairs", "dataset_groups", "dataset_hints", "dataset_successes")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -115,11 +116,7 @@ def run_arm(
     Raises:
         InputError: the run folder is one of another recipe.
     """
-    terms = ARMS[arm].terms
-    recipe = recipe_of(
-        terms, name=arm, seed=plan.seed, steps=steps,
-        diloco={"replicas": 1, "inner_steps": steps}, norms_every=steps,
-    )  # fmt: skip
+    recipe = recipe_of_arm(arm, seed=plan.seed, steps=steps)
     run_dir = out / RUNS / name_of(plan) / arm
     _same_recipe(run_dir, recipe)
     if (run_dir / RESULTS).is_file():
@@ -131,7 +128,10 @@ def run_arm(
     run_dir.mkdir(parents=True)
     write_recipe(recipe, run_dir)
     began = time.process_time()
-    trained = train_arm(lake, recipe, run_dir, placebo(lake) if ARMS[arm].placebo else None)
+    if ARMS[arm].replicas:
+        trained = train_replicas(lake, recipe, run_dir, kill=ARMS[arm].kill)
+    else:
+        trained = train_arm(lake, recipe, run_dir, placebo(lake) if ARMS[arm].placebo else None)
     numbers = {"cpu_seconds": time.process_time() - began, **trained.gate, **trained.numbers}
     trained.model.save_pretrained(str(run_dir / "model"))
     replace(run_dir / NUMBERS, msgspec.json.encode(numbers).decode())

@@ -1,6 +1,5 @@
-"""Bad input: one clear sentence, exit code 2, and a lake that is as it was."""
+"""A lake that does not begin, and the codes of what went wrong; wrong inputs are `bad_inputs`."""
 
-import hashlib
 import json
 import os
 import subprocess
@@ -24,29 +23,12 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
     return code, out, err
 
 
-def snapshot(folder: Path) -> dict[str, str]:
-    """Every file of the lake and its bytes; SQLite's own side files may come and go."""
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and not path.name.endswith(("-wal", "-shm"))
-    }
-
-
 @pytest.fixture(scope="module")
 def sample_lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lake = tmp_path_factory.mktemp("sample") / "lake"
     command = [sys.executable, "-m", "composer_pipeline.cli", "ingest", str(sample_sessions_dir())]
     subprocess.run([*command, "--lake", str(lake), "--json"], check=True, capture_output=True)
     return lake
-
-
-@pytest.fixture
-def bad_teachers(tmp_path: Path) -> Path:
-    path = tmp_path / "bad_teachers.yaml"
-    good = (recipes_dir() / "teachers" / "demo.yaml").read_text()
-    path.write_text(good.replace("  temperature: 0.0", "  temperatur: 0.0"))
-    return path
 
 
 def test_missing_path(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -68,56 +50,6 @@ def test_folder_without_sessions(capsys: pytest.CaptureFixture[str], tmp_path: P
     assert not lake.exists()
 
 
-def test_a_session_that_is_not_json(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, sample_lake: Path
-) -> None:
-    before = snapshot(sample_lake)
-    bad = tmp_path / "notes.jsonl"
-    bad.write_text("dear diary\nnothing to parse here\n")
-    code, _, err = run(capsys, "ingest", str(bad), "--lake", str(sample_lake))
-    assert code == 2
-    assert "notes.jsonl" in err
-    assert len(err.strip().splitlines()) == 1
-    assert snapshot(sample_lake) == before
-
-
-def test_unknown_teacher_field(
-    capsys: pytest.CaptureFixture[str], bad_teachers: Path, sample_lake: Path
-) -> None:
-    before = snapshot(sample_lake)
-    for command in (["replay", "--max-usd", "1"], ["plan"]):
-        code, _, err = run(
-            capsys, *command, "--teachers", str(bad_teachers), "--lake", str(sample_lake)
-        )
-        assert code == 2
-        assert "bad_teachers.yaml" in err
-        assert "temperatur" in err
-        assert len(err.strip().splitlines()) == 1
-    assert snapshot(sample_lake) == before
-
-
-@pytest.mark.parametrize("amount", ["0", "-1", "nan", "a dollar"])
-def test_a_ceiling_that_is_none(
-    capsys: pytest.CaptureFixture[str], sample_lake: Path, amount: str
-) -> None:
-    before = snapshot(sample_lake)
-    demo = str(recipes_dir() / "teachers" / "demo.yaml")
-    code, _, err = run(
-        capsys, "replay", "--teachers", demo, f"--max-usd={amount}", "--lake", str(sample_lake)
-    )
-    assert code == 2
-    assert "--max-usd" in err
-    assert snapshot(sample_lake) == before
-
-
-def test_a_key_that_is_missing(capsys: pytest.CaptureFixture[str], sample_lake: Path) -> None:
-    before = snapshot(sample_lake)
-    code, _, err = run(capsys, "replay", "--max-usd", "1", "--lake", str(sample_lake))
-    assert code == 2
-    assert "OPENROUTER_API_KEY" in err
-    assert snapshot(sample_lake) == before
-
-
 def test_a_lake_that_is_not_writable(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     # A file in the place of the folder refuses every user, also root.
     lake = tmp_path / "lake"
@@ -136,28 +68,6 @@ def test_a_lake_without_permission(capsys: pytest.CaptureFixture[str], tmp_path:
     code, _, err = run(capsys, "ingest", str(sample_sessions_dir()), "--lake", str(parent / "lake"))
     assert code == 1
     assert "not writable" in err
-
-
-@pytest.mark.parametrize(
-    "command",
-    [["pairs"], ["normalize"], ["dataset"], ["evaluate"], ["train"], ["plan"], ["state", "ab"]],
-)
-def test_an_empty_lake(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: list[str]
-) -> None:
-    lake = tmp_path / "lake"
-    code, _, err = run(capsys, *command, "--lake", str(lake))
-    assert code == 2
-    assert len(err.strip().splitlines()) == 1
-    assert not lake.exists()
-
-
-@pytest.mark.parametrize("arguments", [["bogus"], ["ingest"], ["publish"], ["replay", "--no"]])
-def test_bad_usage(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
-    code, out, err = run(capsys, *arguments)
-    assert code == 2
-    assert out == ""
-    assert err.startswith("composer-pipeline: ")
 
 
 def test_budget_exhausted_is_exit_3(sample_lake: Path, tmp_path: Path) -> None:

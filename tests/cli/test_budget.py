@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from composer_pipeline.cli import main
+from composer_pipeline.lake import Lake
 from composer_pipeline.money import Pico
 from composer_pipeline.replay.ledger import rules
 from composer_pipeline.replay.ledger.ledger import Call, Ledger, Reply
@@ -27,6 +28,7 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
 
 
 def test_ceilings_are_listed_and_set(run: Any, tmp_path: Path) -> None:
+    Lake(tmp_path / "lake").put_bytes("lake.json", b"{}")
     assert run("budget")["scopes"] == []
     assert not (tmp_path / "lake" / "ledger.db").exists()
     run("budget", "set", "global", "5")

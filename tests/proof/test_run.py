@@ -5,10 +5,12 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from composer_pipeline.errors import InputError
+from composer_pipeline.evaluation import read_results
 from composer_pipeline.testing.toolworld.pipeline import Plan
 from composer_pipeline.training.run import train
 from examples.proof import run
-from examples.proof.arms import ARMS, recipe_of
+from examples.proof.arms import ARMS, recipe_of, recipe_of_arm
+from examples.proof.report import Cell, page
 from examples.proof.train import train_arm
 
 PLAN = Plan(seed=1, count=12, coverage="full")
@@ -63,3 +65,29 @@ def test_an_arm_through_the_trainers_command_is_the_same_model(proved, tmp_path)
     for name, weights in here.items():
         torch.testing.assert_close(there[name], weights, atol=1e-6, rtol=0)
     assert any(not torch.allclose(here[name], base[name], atol=1e-4) for name in base)
+
+
+def test_replicas_share_the_rows_of_a_step():
+    whole = recipe_of_arm("light", seed=1, steps=60)
+    for name in ("diloco-1", "diloco-2", "diloco-4", "diloco-killed"):
+        recipe = recipe_of_arm(name, seed=1, steps=60)
+        rows = recipe.channels.rows_per_step()
+        replicas = recipe.diloco.replicas
+        assert {c: n * replicas for c, n in rows.items()} == whole.channels.rows_per_step()
+        assert recipe.total_steps == whole.total_steps == 60
+        assert recipe.channels.weights() == whole.channels.weights()
+        assert recipe.rounds == 6
+
+
+def test_the_page_compares_replicas_with_one_gradient_for_all(proved):
+    (base, results) = read_results(
+        proved / "runs" / run.name_of(PLAN) / "sft" / "results.parquet"
+    ).values()
+    numbers = {"bytes_sent": 1030.0, "bytes_data_parallel": 10_000.0, "contributions": 0.75}
+    cells = [
+        Cell("full-0wrong-12", "light", (1, 2), (results, base)),
+        Cell("full-0wrong-12", "diloco-2", (1,), (results,), (numbers,)),
+    ]
+    row = page(cells).splitlines()[-1]
+    assert "| 75% | 1,030 | 1,000 | 1.030 | +0.000 (+0.000 to +0.000) |" in row
+    assert "contributions" not in page(cells[:1])

@@ -1,6 +1,7 @@
 """The training dataset, from states, replies and normalised pairs in a lake."""
 
 import shutil
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from composer_pipeline.publishing.dataset import build_dataset
 from composer_pipeline.testing.states import write_session
 
 DAY, NEXT = "2026-11-16", "2026-11-17"
-TABLES = ("dataset_pairs", "dataset_groups", "dataset_hints")
+TABLES = ("dataset_pairs", "dataset_groups", "dataset_hints", "dataset_successes")
 
 
 def bash(command: str) -> Action:
@@ -158,6 +159,36 @@ def test_a_hint_has_the_agents_own_later_call_that_worked(lake: Lake) -> None:
         "command": "git push -u origin main"
     }
     assert set(rows.values()) == {None}
+
+
+def test_what_worked_and_no_teacher_decided_is_kept(lake: Lake) -> None:
+    """Not what failed, was stopped, corrected or undone, nor text, nor what teachers decided."""
+    turns = [(bash(f"step {n}"), "done") for n in range(7)]
+    ids = write_session(lake, "r", [*turns, (Action("Finished."), "thanks")], day=DAY)
+    against = ("error_kind", "followed_by_error", "followed_by_correction", "interrupted")
+    states = {row["state_id"]: row for row in plain(lake, "states", day=DAY)}
+    for state_id, column in zip(ids, (*against, "reverted"), strict=False):
+        states[state_id][column] = "exit_code" if column == "error_kind" else True
+    states[ids[5]]["tests_passed"] = False
+    lake.write("states", list(states.values()), day=DAY)
+    assert build_dataset(lake).successes == 1
+    (row,) = lake.rows("dataset_successes")
+    assert row["state_id"] == ids[6]
+    assert row["action"][0]["tool_calls"][0]["function"]["arguments"] == {"command": "step 6"}
+    assert row["prompt"][-1]["role"] == "tool"
+
+
+def test_successes_crowd_out_neither_sessions_nor_votes(lake: Lake) -> None:
+    for name in ("long", "longer"):
+        write_session(lake, name, [(bash(f"{name} {n}"), "") for n in range(12)], day=DAY)
+    build_dataset(lake)
+    kept = lake.rows("dataset_successes")
+    assert Counter(row["session_id"] for row in kept) == {"long": 8, "longer": 8}
+    assert len(kept) == len(lake.rows("dataset_groups"))
+    add_session(lake, "more", NEXT)
+    normalise(lake, NEXT)
+    write_session(lake, "third", [(bash(f"third {n}"), "") for n in range(12)], day=NEXT)
+    assert build_dataset(lake).successes == len(lake.rows("dataset_groups")) == 18
 
 
 def test_both_splits_of_every_table_are_written(lake: Lake) -> None:

@@ -80,6 +80,7 @@ def fill(lake: Lake, train: list[dict[str, Any]], validation: list[dict[str, Any
         ]
         lake.write("dataset_groups", groups, split=split)
         lake.write("dataset_hints", [], split=split)
+        lake.write("dataset_successes", [], split=split)
     return lake
 
 

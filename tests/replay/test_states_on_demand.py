@@ -19,7 +19,7 @@ READ = Action("", (ToolCall("Read", {"file_path": "/srv/x"}),))
 @pytest.fixture
 def two_days(lake: Lake) -> Lake:
     write_session(lake, "early", [(READ, "a"), (READ, "b")], day="2026-11-01")
-    write_session(lake, "late", [(READ, "c"), (READ, "d")], day="2026-11-20")
+    write_session(lake, "year-end", [(READ, "c"), (READ, "d")], day="2026-11-20")
     return lake
 
 

@@ -161,6 +161,30 @@ def test_too_many_dropped_rows_and_empty_channels_fail(tokenizer, tmp_path):
         TrainingData.load(tmp_path / "data")
 
 
+@pytest.mark.parametrize(
+    ("source", "rows"), [("consensus", (4, 0)), ("successes", (0, 4)), ("both", (4, 4))]
+)
+def test_what_sft_repeats_is_as_its_source_says(tokenizer, tmp_path, source, rows):
+    lake = Lake(tmp_path)
+    write_dataset(lake, rows=4)
+    recipe = tiny_recipe("m", channels={
+        "sft": {"source": source}, **{c: {"weight": 0} for c in ("grpo", "dpo", "sdpo")}
+    })  # fmt: skip
+    made = build(lake, tokenizer, recipe, tmp_path / "data")
+    own = [row for row in made.demonstrations if row.id.startswith("own-")]
+    assert (len(made.demonstrations) - len(own), len(own)) == rows
+    assert made.seen == require_rows(lake, recipe) == {"sft": sum(rows)}
+    for row in own:
+        assert "<tool_call>" in tokenizer.decode(row.response_ids)
+        assert "Show me the" in tokenizer.decode(row.prompt_ids)
+    lake.write("dataset_successes", [], split="train")
+    if source == "successes":
+        with pytest.raises(InputError, match="table dataset_successes of lake"):
+            require_rows(lake, recipe)
+    else:
+        assert require_rows(lake, recipe) == {"sft": 4}
+
+
 def test_the_target_is_the_consensus_unless_it_is_the_failing_action(tokenizer, tmp_path):
     lake = Lake(tmp_path)
     write_dataset(lake, rows=3)

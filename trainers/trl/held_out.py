@@ -16,7 +16,7 @@ import torch
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake import Lake
-from composer_pipeline.training.data import TABLE_OF, TrainingData, build
+from composer_pipeline.training.data import TrainingData, build, rows_of_tables
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.run import HELD_OUT
 from trainers.trl.base_model.base_scores import BaseScores
@@ -35,10 +35,7 @@ def prepare(lake: Lake, tokenizer: Any, recipe: TrainingRecipe, run_dir: Path) -
     Raises:
         InputError: no channel has any.
     """
-    seen = {
-        channel: lake.read(TABLE_OF[channel], columns=["state_id"], split=SPLIT).num_rows
-        for channel in recipe.channels.weights()
-    }
+    seen = rows_of_tables(lake, recipe, SPLIT)
     if recipe.lora.r == 0:
         seen["sdpo"] = 0  # its teacher would be one more copy of the whole model
     if not any(seen.values()):

@@ -10,10 +10,12 @@ Message columns are ``list<arrow.json>``: one JSON document a message, which
 ``datasets`` reads as ``List(Json())`` and TRL trains on as it is.
 """
 
+from composer_pipeline.errors import InputError
 from composer_pipeline.lake.tables.datasets import (
     DATASET_GROUPS,
     DATASET_HINTS,
     DATASET_PAIRS,
+    DATASET_SUCCESSES,
 )
 from composer_pipeline.lake.tables.pairs import DROPS, NORMALIZED_PAIRS, PAIRS
 from composer_pipeline.lake.tables.preferences import (
@@ -35,6 +37,7 @@ __all__ = [
     "DATASET_GROUPS",
     "DATASET_HINTS",
     "DATASET_PAIRS",
+    "DATASET_SUCCESSES",
     "DROPS",
     "HINTS",
     "JSON_LIST",
@@ -53,6 +56,7 @@ __all__ = [
     "TOOLSETS",
     "VOTES",
     "TableSpec",
+    "spec_of",
 ]
 
 SCHEMA_VERSION = 1
@@ -74,8 +78,20 @@ TABLES: dict[str, TableSpec] = {
         DATASET_PAIRS,
         DATASET_GROUPS,
         DATASET_HINTS,
+        DATASET_SUCCESSES,
         VOTES,
         PREFERENCE_STATISTICS,
         NEAR_DUPLICATES,
     )
 }
+
+
+def spec_of(table: str) -> TableSpec:
+    """Return the table's spec.
+
+    Raises:
+        InputError: there is no such table.
+    """
+    if table not in TABLES:
+        raise InputError(f"unknown table {table!r}; known: {', '.join(TABLES)}")
+    return TABLES[table]

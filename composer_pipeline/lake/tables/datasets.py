@@ -49,6 +49,23 @@ DATASET_GROUPS = TableSpec(
     ),
 )
 
+DATASET_SUCCESSES = TableSpec(
+    "dataset_successes",
+    "The agent's own actions that nothing in the trace speaks against, for the SFT channel, at"
+    " states that no teacher decided.",
+    ("state_id",),
+    ("split",),
+    schema_of(
+        {
+            **STATE_ID,
+            "group_id": (TEXT, "split group"),
+            "prompt": (JSON_LIST, "chat messages before the action"),
+            "tools": (JSON_LIST, "tool schemas offered"),
+            "action": (JSON_LIST, "one assistant message: the agent's action"),
+        }
+    ),
+)
+
 DATASET_HINTS = TableSpec(
     "dataset_hints",
     "Error turns with a hint, for the SDPO channel.",

@@ -154,7 +154,7 @@ def _sampled(lake: Lake, path: Path, left: Counter[str]) -> list[Row]:
     left.update(reasons)
     split_of = {
         row["session_id"]: row["split"]
-        for table in ("dataset_pairs", "dataset_groups", "dataset_hints")
+        for table in ("dataset_pairs", "dataset_groups", "dataset_hints", "dataset_successes")
         for row in lake.rows(table, columns=["session_id"])
     }
     placed = []

@@ -123,12 +123,7 @@ def _value_end(match: re.Match[str], name: str) -> int:
     named = match.start("join") - len(name)
     before = text[max(0, named - 120) : named]
     alone = join.strip() in (":", "=") and _alone(before, following)
-    if (
-        alone
-        and join.strip() == "="
-        and join != "="
-        and not _SECTION.search(text, 0, match.start())
-    ):
+    if alone and join.strip() == "=" and join != "=" and not _in_section(text, match.start()):
         return 0  # code assigns like this too
     literal = not value.isidentifier() or is_long_random(value)
     if alone and literal and not _TYPE.fullmatch(value):
@@ -139,8 +134,17 @@ def _value_end(match: re.Match[str], name: str) -> int:
 
 
 # What an INI or TOML file has before its settings.
-_SECTION = re.compile(r"(?m)^(?:[ \t]*\d{1,6}(?:→|\t|: ?))?\[[\w.:/ \"-]{2,60}\][ \t]*\r?$")
+_SECTION = re.compile(r"(?m)\[[\w.:/ \"-]{2,60}\][ \t]*\r?$")
+_NUMBER = re.compile(r"(?:[ \t]*\d{1,6}(?:→|\t|: ?))?")
 _HEAD = re.compile(rf"{LINE_HEAD}[ \t]*(?:- |export )?[\"']?(?P<path>[A-Za-z0-9_./:@\[\]-]*)$")
+
+
+def _in_section(text: str, end: int) -> bool:
+    """Say whether a line such as ``[database]``, with a number before it or not, stands above."""
+    return any(
+        _NUMBER.fullmatch(text, text.rfind("\n", 0, m.start()) + 1, m.start())
+        for m in _SECTION.finditer(text, 0, end)
+    )
 
 
 def _alone(before: str, following: str) -> bool:

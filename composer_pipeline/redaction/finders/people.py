@@ -263,7 +263,7 @@ def find_owners(text: str) -> Iterator[Found]:
 
 
 _PROMPT = re.compile(
-    r"(?m)(?:^|(?<=\\n))(?P<indent>[ \t]*)(?:\([\w.-]+\) )?\[?"
+    r"(?m)(?P<indent>[ \t]*)(?:\([\w.-]+\) )?\[?"
     r"(?P<user>[a-z_][\w.-]{0,31})@(?P<host>[A-Za-z0-9][\w.-]{1,62})"
     r"(?:(?::|[ \t])(?:~|/)?[\w./~-]{0,80}\]?[ \t]?|\]?)[$#%>](?=[ \t]|$)"
 )
@@ -271,9 +271,25 @@ PROMPT_GATE = r"[a-z0-9_.-]@[a-z0-9][a-z0-9_.-]*(?::|[ \t])?[^@\s]{0,80}\]?[ \t]
 _NO_HOST = re.compile(r"(?i)localhost|[0-9a-f]{12}|host(?:name)?|server|container|sandbox|[a-z]")
 
 
+def _prompts(text: str) -> Iterator[re.Match[str]]:
+    """Yield the prompts at the beginnings of lines, and behind a line break as JSON writes it."""
+    done = at = 0
+    while (at := text.find("@", max(at, done))) >= 0:
+        line = text.rfind("\n", done, at) + 1
+        begins = [line] if line or not done else []
+        if (escaped := text.rfind("\\n", max(line, done), at)) >= 0:
+            begins.append(escaped + 2)
+        for begin in begins:
+            if match := _PROMPT.match(text, begin):
+                yield match
+                done = match.end()
+                break
+        at += 1
+
+
 def find_prompts(text: str) -> Iterator[Found]:
     """Yield the user and the host of shell prompts such as ``mira@build-7:~/x$``."""
-    for match in _PROMPT.finditer(text):
+    for match in _prompts(text):
         # Lists of packages are indented too: `  left-pad@1.3.0 > ...`.
         if match["indent"] and text[match.end("host")] != ":":
             continue

@@ -171,9 +171,10 @@ CONTEXTS: tuple[Context, ...] = (
     ),
     Context(
         "sql", "SQL_PASSWORD", ("identified by", "password", "identified with"),
-        r"(?:(?i:identified\s+(?:with\s+[\w\"'`]+\s+)?by(?:\s+password)?\s+)"
-        r"|(?i:(?:create|alter)\s+(?:user|role|login|group)\s[^;\n]{0,120}?\b(?:with\s+)?(?:encrypted\s+)?password\s*=?\s*)"
-        r"|(?i:set\s+password\s+(?:for\s+[^=;\n]{1,60})?=\s*(?:password\()?))"
+        # The first letter apart: `re` looks for one of a set far faster than for a choice of words.
+        r"[iIcCaAsS](?i:dentified\s+(?:with\s+[\w\"'`]+\s+)?by(?:\s+password)?\s+"
+        r"|(?:reate|lter)\s+(?:user|role|login|group)\s[^;\n]{0,120}?\b(?:with\s+)?(?:encrypted\s+)?password\s*=?\s*"
+        r"|et\s+password\s+(?:for\s+[^=;\n]{1,60})?=\s*(?:password\()?)"
         r"\\*[nN]?\\*[\"'](?P<value>[^\"'\s\\]{4,100})\\*[\"']", is_given_secret,
         r"identified\s+(?:with|by)|set\s+password"
         r"|(?:create|alter)\s+(?:user|role|login|group)\s(?:[^;\\]|\\[^n])*password",

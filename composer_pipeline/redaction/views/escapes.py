@@ -155,16 +155,20 @@ def _quoted(text: str) -> Iterable[Escape]:
 
 
 _WORD = re.compile(r"[a-z]+(?:\s|$)")
+_LEAST = min(WIDTHS)
 
 
 def _wrapped(text: str) -> Iterable[Escape]:
+    if len(text) <= _LEAST:
+        return
     lines = bare = text.split("\n")
     if "\r" in text:
         bare = [line.removesuffix("\r") for line in lines]
-    if WIDTHS.isdisjoint(map(len, bare)):
+    lengths = [*map(len, bare)]
+    if WIDTHS.isdisjoint(lengths):
         return
     start = done = 0
-    for number in compress(range(len(bare) - 1), map(WIDTHS.__contains__, map(len, bare))):
+    for number in compress(range(len(bare) - 1), map(WIDTHS.__contains__, lengths)):
         line, following = bare[number], bare[number + 1]
         # A NUL alone separates the strings of a value.
         if not 0 < len(following) <= len(line) or following == "\0":

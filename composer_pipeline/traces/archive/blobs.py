@@ -41,7 +41,7 @@ def open_archived(lake: Lake, row: Row) -> Iterator[Iterable[bytes]]:
     """Open the raw bytes of a manifest row, as lines; only a part is in memory at a time.
 
     Raises:
-        InputError: the archive does not hold them.
+        InputError: the archive does not hold them, or not all of them.
     """
     with ExitStack() as stack:
         streams = []
@@ -52,14 +52,24 @@ def open_archived(lake: Lake, row: Row) -> Iterator[Iterable[bytes]]:
                 raise InputError(f"lake {lake.url} has no archived file {sha256}") from error
             decompress = zstandard.ZstdDecompressor()
             streams.append(decompress.stream_reader(file, read_across_frames=True))
-        yield io.BufferedReader(_Joined(streams), BUFFER)
+        try:
+            yield io.BufferedReader(_Joined(streams, row["size"]), BUFFER)
+        except (zstandard.ZstdError, EOFError) as error:
+            raise InputError(
+                f"lake {lake.url}: archived file {row['sha256']} of day {row['day']} is damaged"
+                f" ({error}); run composer-pipeline verify"
+            ) from error
 
 
 class _Joined(io.RawIOBase):
-    """Pieces of a file, one after the other; a line may go over their ends."""
+    """Pieces of a file, one after the other; a line may go over their ends.
 
-    def __init__(self, streams: list[Any]) -> None:
+    A stream that was cut short ends as a whole one does, so the bytes are counted.
+    """
+
+    def __init__(self, streams: list[Any], size: int) -> None:
         self._left = streams[::-1]
+        self._missing = size
 
     def readable(self) -> bool:
         return True
@@ -67,6 +77,9 @@ class _Joined(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         while self._left:
             if count := self._left[-1].readinto(buffer):
+                self._missing -= count
                 return int(count)
             self._left.pop()
+        if self._missing:
+            raise EOFError(f"{self._missing} bytes are missing")
         return 0

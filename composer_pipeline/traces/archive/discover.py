@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, Any
 
 import zstandard
 
@@ -56,14 +56,40 @@ class SourceFile:
                 if self.file.suffix == ".gz":
                     yield gzip.GzipFile(fileobj=raw)  # type: ignore[misc]
                 elif self.file.suffix == ".zst":
-                    reader = zstandard.ZstdDecompressor().stream_reader(
-                        raw, read_across_frames=True
-                    )
-                    yield io.BufferedReader(reader, 1 << 20)
+                    yield io.BufferedReader(_Frames(raw), 1 << 20)
                 else:
                     yield raw
             except (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError) as error:
                 raise InputError(f"{self.file} is not a whole compressed file: {error}") from error
+
+
+class _Frames(io.RawIOBase):
+    """The content of zstd frames; unlike the library's reader it tells one that is cut short."""
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        self._raw = raw
+        self._frame: Any = zstandard.ZstdDecompressor().decompressobj()
+        self._begun = False
+        self._have = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._have:
+            data = self._frame.unused_data or self._raw.read(1 << 17)
+            if self._frame.eof:
+                self._frame, self._begun = zstandard.ZstdDecompressor().decompressobj(), False
+            if not data:
+                if self._begun:
+                    raise EOFError("it ends inside a frame")
+                return 0
+            self._have = self._frame.decompress(data)
+            self._begun = not self._frame.eof
+        count = min(len(buffer), len(self._have))
+        buffer[:count] = self._have[:count]
+        self._have = self._have[count:]
+        return count
 
 
 def discover(paths: Iterable[Path | str]) -> list[SourceFile]:

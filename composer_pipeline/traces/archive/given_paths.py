@@ -19,6 +19,8 @@ STDIN = "-"
 
 def expanded(given: Path | str) -> list[Path]:
     """Return what a PATH stands for: itself, the matches of a glob, or standard input."""
+    if not str(given):
+        raise InputError("an empty PATH names nothing")
     if str(given) == STDIN:
         return [_standard_input()]
     path = Path(given).expanduser()

@@ -13,16 +13,15 @@ from composer_pipeline.training.data.arrow_rows import (
     item_lengths_of,
     writing_rows,
 )
-from composer_pipeline.training.data.build import build, require_rows
+from composer_pipeline.training.data.build import build, require_rows, rows_of_tables
 from composer_pipeline.training.data.folder import CHANNELS, TrainingData
 from composer_pipeline.training.data.make import Prompt, pair
 from composer_pipeline.training.data.pair_weights import loss_factors
 from composer_pipeline.training.data.rows import Demonstration, Group, Hint, Pair
-from composer_pipeline.training.data.tables import TABLE_OF, tables_of
+from composer_pipeline.training.data.tables import feeds, tables_of
 
 __all__ = [
     "CHANNELS",
-    "TABLE_OF",
     "ArrowRows",
     "Demonstration",
     "Group",
@@ -33,10 +32,12 @@ __all__ = [
     "TrainingData",
     "build",
     "column_of",
+    "feeds",
     "item_lengths_of",
     "loss_factors",
     "pair",
     "require_rows",
+    "rows_of_tables",
     "tables_of",
     "writing_rows",
 ]

@@ -39,8 +39,9 @@ from composer_pipeline.training.data.make import (
     group_of,
     hint_of,
     pair_of,
+    success_of,
 )
-from composer_pipeline.training.data.tables import TABLE_OF
+from composer_pipeline.training.data.tables import feeds
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.windows import Dropped, Windows
 
@@ -67,16 +68,22 @@ def build(
     windows = Windows(tokenizer, recipe.data)
     consensus = _consensus(lake, split) if "sdpo" in recipe.channels.weights() else {}
     recorded = not recipe.channels.grpo.sampled
-    makers: dict[str, _Maker] = {
-        "grpo": lambda prompt, row: group_of(prompt, row, recorded=recorded),
-        "sdpo": lambda prompt, row: hint_of(prompt, row, consensus.get(row["state_id"])),
-        "dpo": pair_of,
-        "sft": demonstration_of,
+    makers: dict[str, dict[str, _Maker]] = {
+        "dataset_groups": {
+            "grpo": lambda prompt, row: group_of(prompt, row, recorded=recorded),
+            "sft": demonstration_of,
+        },
+        "dataset_hints": {
+            "sdpo": lambda prompt, row: hint_of(prompt, row, consensus.get(row["state_id"])),
+        },
+        "dataset_pairs": {"dpo": pair_of},
+        "dataset_successes": {"sft": success_of},
     }
+    tables = feeds(recipe.channels)
     tally = {channel: Tally() for channel in recipe.channels.weights()}
     files: dict[str, list[Path]] = {channel: [] for channel in CHANNELS}
-    for table in sorted({TABLE_OF[channel] for channel in tally}):
-        making = {channel: makers[channel] for channel in tally if TABLE_OF[channel] == table}
+    for table in sorted({table for read in tables.values() for table in read}):
+        making = {channel: makers[table][channel] for channel in tally if table in tables[channel]}
         for number, rows in enumerate(_parts(lake.iter_rows(table, split=split))):
             part = folder / PARTS / f"{table}-{number:06d}"
             if not (part / SUMMARY).is_file():
@@ -172,7 +179,7 @@ class Tally:
 
 
 def _check(recipe: TrainingRecipe, channel: str, counted: Tally) -> None:
-    table, seen = TABLE_OF[channel], counted.seen
+    table, seen = " and ".join(feeds(recipe.channels)[channel]), counted.seen
     why = ", ".join(f"{rows} {reason}" for reason, rows in counted.dropped.most_common(6))
     if not counted.kept:
         raise InputError(
@@ -193,16 +200,24 @@ def require_rows(lake: Lake, recipe: TrainingRecipe, *, split: str = "train") ->
     Raises:
         InputError: a weighted channel has none.
     """
-    counts = {}
-    for channel in recipe.channels.weights():
-        table = TABLE_OF[channel]
-        counts[channel] = lake.read(table, columns=["state_id"], split=split).num_rows
-        if not counts[channel]:
+    counts = rows_of_tables(lake, recipe, split)
+    for channel, rows in counts.items():
+        if not rows:
+            tables = feeds(recipe.channels)[channel]
             raise InputError(
-                f"recipe field channels.{channel}.weight is not 0, but table {table} of lake"
+                f"recipe field channels.{channel}.weight is not 0, but"
+                f" table{'s' * (len(tables) > 1)} {' and '.join(tables)} of lake"
                 f" {lake.url} has no row with split={split}"
             )
     return counts
+
+
+def rows_of_tables(lake: Lake, recipe: TrainingRecipe, split: str) -> dict[str, int]:
+    """Return the rows that the tables of each weighted channel have."""
+    return {
+        channel: sum(lake.read(t, columns=["state_id"], split=split).num_rows for t in tables)
+        for channel, tables in feeds(recipe.channels).items()
+    }
 
 
 def _consensus(lake: Lake, split: str) -> dict[str, list[Any]]:

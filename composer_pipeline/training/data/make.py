@@ -157,6 +157,15 @@ def demonstration_of(prompt: Prompt, row: _Row) -> Demonstration:
     return Demonstration(row["state_id"], prompt.ids, response)
 
 
+def success_of(prompt: Prompt, row: _Row) -> Demonstration:
+    """Return a state and the agent's own action there.
+
+    Raises:
+        Dropped: it does not fit.
+    """
+    return Demonstration(row["state_id"], prompt.ids, prompt.response(prompt.action(row["action"])))
+
+
 def hint_of(prompt: Prompt, row: _Row, consensus: list[Any] | None) -> Hint:
     """Return an error turn with the target that its hint should lead to.
 

@@ -53,7 +53,7 @@ class Hint(msgspec.Struct, frozen=True):
 
 
 class Demonstration(msgspec.Struct, frozen=True):
-    """A state and its consensus action."""
+    """A state and the action to repeat: the consensus, or the agent's own that worked."""
 
     id: str
     prompt_ids: list[int]

@@ -1,21 +1,32 @@
-"""Which table of the lake feeds which channel.
+"""Which tables of the lake feed which channel.
 
 Belongs here: names. Does not belong here: reading (``training.data.build``).
 """
 
-from collections.abc import Iterable
+from composer_pipeline.training.recipe import Channels
 
-#: Channel to the table that has one row for each of its rows.
-TABLE_OF = {
-    "grpo": "dataset_groups",
-    "sdpo": "dataset_hints",
-    "dpo": "dataset_pairs",
-    "sft": "dataset_groups",
+_SFT = {
+    "consensus": ("dataset_groups",),
+    "successes": ("dataset_successes",),
+    "both": ("dataset_groups", "dataset_successes"),
 }
 #: Channel to the tables that are looked up besides.
 _ALSO = {"sdpo": ("dataset_groups",)}
 
 
-def tables_of(channels: Iterable[str]) -> list[str]:
-    """Return the tables whose content decides the rows of the channels, sorted."""
-    return sorted({t for c in channels for t in (TABLE_OF[c], *_ALSO.get(c, ()))})
+def feeds(channels: Channels) -> dict[str, tuple[str, ...]]:
+    """Return each weighted channel's tables; a row of them is a row of the channel."""
+    every = {
+        "grpo": ("dataset_groups",),
+        "sdpo": ("dataset_hints",),
+        "dpo": ("dataset_pairs",),
+        "sft": _SFT[channels.sft.source],
+    }
+    return {channel: every[channel] for channel in channels.weights()}
+
+
+def tables_of(channels: Channels) -> list[str]:
+    """Return the tables whose content decides the rows of the weighted channels, sorted."""
+    return sorted(
+        {t for name, tables in feeds(channels).items() for t in (*tables, *_ALSO.get(name, ()))}
+    )

@@ -4,6 +4,7 @@ Belongs here: running the trainer's planner and its report. Does not belong here
 timing (``trainers.trl.plan``), and formulas (``training.planning.memory``).
 """
 
+import json
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -79,6 +80,10 @@ def plan(
     Raises:
         InputError: as for training, or the run does not fit; names the field to lower.
     """
+    if memory_gib is not None and not memory_gib > 0:
+        raise InputError(f"--memory-gib must be above 0, got {memory_gib:g}")
+    if model_config is not None:
+        _check_config(Path(model_config))
     if probe and model_config is not None:
         raise InputError("--probe trains the model, and --model-config plans without it")
     if not isinstance(recipe, TrainingRecipe):
@@ -97,6 +102,17 @@ def plan(
         folder = Path(scratch)
         write_recipe(recipe, folder)
         return replace(_ask(trainer, recipe, lake, folder, options), run_dir=None)
+
+
+def _check_config(path: Path) -> None:
+    try:
+        found = json.loads(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"--model-config {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise InputError(f"--model-config {path} is no JSON") from error
+    if not isinstance(found, dict):
+        raise InputError(f"--model-config {path} is no JSON object")
 
 
 def _ask(

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from composer_pipeline.training.data import TABLE_OF
+from composer_pipeline.training.data import feeds
 from composer_pipeline.training.models import INSTALL_SMOLLM2, SMOLLM2
 from composer_pipeline.training.recipe import TrainingRecipe
 
@@ -22,7 +22,7 @@ _WHAT = {
     "grpo": "policy gradient on answers to one state, rewarded by closeness to the consensus",
     "sdpo": "self-distillation at error turns from the same model that also sees the hint",
     "dpo": "the teachers' consensus action preferred to the agent's",
-    "sft": "likelihood of the teachers' consensus action",
+    "sft": "likelihood of the teachers' consensus, or of the agent's own action that worked",
 }
 _RECORDED = (
     "GRPO trained on recorded groups: answers of the agent and of teachers, which this model did"
@@ -144,8 +144,9 @@ def _simulated(simulated: Mapping[str, int]) -> str:
 def _data(result: Mapping[str, Any]) -> str:
     channels = TrainingRecipe.model_validate(result["recipe"]).channels
     weights = channels.weights()
+    tables = {name: ", ".join(f"`{t}`" for t in read) for name, read in feeds(channels).items()}
     rows = [
-        [channel, _WHAT.get(channel, ""), f"{weight:g}", f"`{TABLE_OF[channel]}`",
+        [channel, _WHAT.get(channel, ""), f"{weight:g}", tables[channel],
          result["seen"].get(channel, ""), result["rows"].get(channel, "")]
         for channel, weight in weights.items()
     ]  # fmt: skip

@@ -93,9 +93,8 @@ def files_of(code: Iterable[Path]) -> Iterator[tuple[str, Path]]:
 def dataset_digest(lake: Lake, recipe: TrainingRecipe, *, split: str = "train") -> str:
     """Return a hash of the Parquet bytes of a split of the weighted channels' tables."""
     digest = hashlib.blake2b(digest_size=16)
-    channels = sorted(recipe.channels.weights())
-    digest.update("\0".join(channels).encode())
-    for table in tables_of(channels):
+    digest.update("\0".join(sorted(recipe.channels.weights())).encode())
+    for table in tables_of(recipe.channels):
         path = lake.path(table, split=split).removeprefix(lake.root + "/")
         digest.update(f"\0{table}\0".encode())
         digest.update(lake.get_bytes(path) if lake.exists(path) else b"")
@@ -105,7 +104,7 @@ def dataset_digest(lake: Lake, recipe: TrainingRecipe, *, split: str = "train") 
 def simulated_rows(lake: Lake, recipe: TrainingRecipe, *, split: str = "train") -> dict[str, int]:
     """Return how many rows of each table that is trained on come from a simulated teacher."""
     out = {}
-    for name in tables_of(recipe.channels.weights()):
+    for name in tables_of(recipe.channels):
         if "simulated" in TABLES[name].schema.names:
             rows = lake.rows(name, columns=["simulated"], split=split)
             out[name] = sum(bool(row["simulated"]) for row in rows)

@@ -1,4 +1,4 @@
-"""The channels of stored pairs and demonstrations: trace-replay DPO, and SFT on the consensus.
+"""The channels of stored pairs and demonstrations: trace-replay DPO, and SFT.
 
 Belongs here: two losses over recorded actions. Does not belong here: the base model's
 log-probabilities (``trainers.trl.base_model.base_pass``).
@@ -79,7 +79,7 @@ class Dpo(Channel[Pair]):
 
 
 class Sft(Channel[Demonstration]):
-    """Mean negative log-likelihood of the consensus, over the tokens of the window."""
+    """Mean negative log-likelihood of actions to repeat, over the tokens of the window."""
 
     name = "sft"
 

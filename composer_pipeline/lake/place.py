@@ -1,0 +1,84 @@
+"""The place of a lake: its file system, and whether a lake is there at all.
+
+Belongs here: opening the place by its URL, telling a lake from another folder, and one sentence
+where the place cannot be reached. Does not belong here: what is in a lake (``lake.store``).
+
+A mistyped ``--lake`` must not look like an empty lake: only what makes a lake may meet none.
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import fsspec
+
+from composer_pipeline.errors import InputError
+from composer_pipeline.lake.tables import TABLES
+
+#: What ``init`` writes, so that a lake without any table is one.
+MARKER = "lake.json"
+_SIGNS = frozenset({*TABLES, MARKER, "archive", "ledger.db"})
+
+
+def file_system(url: str, options: dict[str, Any]) -> tuple[Any, str]:
+    """Return the file system of a URL and the root in it.
+
+    Raises:
+        InputError: there is no such kind of place, or it lacks a name, credentials or a package.
+    """
+    if url.partition("://")[2] == "" and "://" in url:
+        raise InputError(f"lake {url} names no bucket")
+    with reaching(url):
+        try:
+            fs, root = fsspec.core.url_to_fs(url, **options)
+        except ValueError as error:
+            raise InputError(f"lake {url}: {_line(error)}") from error
+        except ImportError as error:
+            raise InputError(f"lake {url}: {_line(error)}") from error
+    return fs, str(root)
+
+
+def holds_lake(fs: Any, root: str, url: str) -> bool:
+    """Say whether there is a lake: a table, an archive, a ledger, or what ``init`` writes.
+
+    Raises:
+        InputError: the place cannot be reached.
+    """
+    with reaching(url):
+        try:
+            found = fs.ls(root, detail=False)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+    return not _SIGNS.isdisjoint(str(path).rstrip("/").rpartition("/")[2] for path in found)
+
+
+@contextmanager
+def reaching(url: str) -> Iterator[None]:
+    """Say in one sentence that the place of a lake cannot be reached.
+
+    Raises:
+        InputError: it cannot: no network, no credentials, no permission.
+    """
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError, InputError):
+        raise
+    except _unreachable() as error:
+        raise InputError(f"lake {url} cannot be reached: {_line(error)}") from error
+
+
+def _unreachable() -> tuple[type[Exception], ...]:
+    return (OSError, *bucket_errors())
+
+
+def bucket_errors() -> tuple[type[Exception], ...]:
+    """Return the errors of the library for buckets, where it is in use."""
+    found = sys.modules.get("obstore.exceptions")
+    return (found.BaseError,) if found is not None else ()
+
+
+def _line(error: Exception) -> str:
+    """Return the first line of a message; a bucket's own has a page of debugging."""
+    text = str(error).strip() or type(error).__name__
+    return text.partition("\n")[0][:200]

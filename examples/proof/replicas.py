@@ -1,0 +1,83 @@
+"""Training an arm with DiLoCo: replicas that are processes, through the trainer's own command.
+
+Belongs here: a run of replicas, the one that is killed, and the bytes that were sent. Does not
+belong here: training in this process (``proof.train``), and DiLoCo (``composer_pipeline.diloco``).
+"""
+
+from pathlib import Path
+from typing import Any
+
+import psutil  # type: ignore[import-untyped]
+
+from composer_pipeline.errors import ComposerError
+from composer_pipeline.lake import Lake
+from composer_pipeline.training.process import run_process
+from composer_pipeline.training.recipe import TrainingRecipe
+from composer_pipeline.training.run import METRICS, prepare, report
+from composer_pipeline.training.runs.events import read
+from examples.proof.train import Trained
+
+#: The replica that is killed.
+VICTIM = 1
+
+
+def train_replicas(lake: Lake, recipe: TrainingRecipe, run_dir: Path, *, kill: bool) -> Trained:
+    """Train a recipe's replicas on a lake's dataset and return the model they agree on.
+
+    Its numbers: ``bytes_sent`` is the mean over replicas of what each sent, and
+    ``bytes_data_parallel`` what one sends where gradients are exchanged after each step (four
+    bytes a parameter); ``contributions`` is the share of planned ones that were merged.
+
+    Args:
+        lake: has the dataset tables.
+        recipe: of a model without adapter.
+        run_dir: gets the run's folder.
+        kill: replica 1 is killed after half of the rounds and not started again.
+
+    Raises:
+        ComposerError: training failed, or nobody was there to be killed.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    run = prepare(lake, recipe, run_dir)
+    killed: list[int] = []
+
+    def on_event(event: dict[str, Any]) -> None:
+        if kill and not killed and event["event"] == "round" and 2 * event["round"] >= event["of"]:
+            killed.append(_kill(VICTIM))
+
+    run_process(run.command, cwd=run.cwd, env=run.env, what="training", on_event=on_event)
+    if kill and not killed:
+        raise ComposerError(f"{run.run_dir}: no replica was killed")
+    commits = [e for e in read(run.run_dir / METRICS) if e["event"] == "commit"]
+    sent: dict[int, int] = {}
+    for event in commits:
+        sent[event["slot"]] = sent.get(event["slot"], 0) + event["bytes_sent"]
+    result = report(run.run_dir)
+    model = AutoModelForCausalLM.from_pretrained(str(result.checkpoint), dtype=torch.float32)
+    size = sum(parameter.numel() for parameter in model.parameters())
+    replicas = recipe.diloco.replicas
+    merged = {e["round"]: len(e["included"]) for e in commits}
+    numbers = {
+        "bytes_sent": sum(sent.values()) / replicas,
+        "bytes_data_parallel": 4.0 * size * recipe.total_steps,
+        "contributions": sum(merged.values()) / (replicas * recipe.rounds),
+    }
+    return Trained(model.eval(), {}, numbers)
+
+
+def _kill(slot: int) -> int:
+    """Kill a replica of this process's run and return its process id.
+
+    Raises:
+        ComposerError: it does not run.
+    """
+    for process in psutil.Process().children(recursive=True):
+        try:
+            if process.environ().get("COMPOSER_DILOCO_SLOT") == str(slot):
+                process.kill()
+                return int(process.pid)
+        except psutil.NoSuchProcess:
+            continue
+    raise ComposerError(f"replica {slot} does not run, so that it cannot be killed")

@@ -4,6 +4,7 @@ Import from the modules: ``lake.tables`` (tables) and ``lake.store`` (:class:`La
 """
 
 from composer_pipeline.lake.columns import column, numbers, utf8
+from composer_pipeline.lake.damage import DamagedFile
 from composer_pipeline.lake.parquet import encode_parquet
 from composer_pipeline.lake.place import bucket_errors
 from composer_pipeline.lake.rows import table_from_rows
@@ -33,6 +34,7 @@ __all__ = [
     "SCHEMA_VERSION",
     "STATES",
     "TABLES",
+    "DamagedFile",
     "Lake",
     "TableSpec",
     "bucket_errors",

@@ -31,20 +31,25 @@ def ingest(
 ) -> None:
     """Archive and parse session files or folders.
 
-    `distinct_states` is what `plan` and `replay` ask about: each response once, those of subagents
-    (`subagent_states`) included. `states` adds up main files alone, copies too.
+    `states` is what the lake holds now and what `plan` and `replay` ask about: each response once,
+    those of subagents (`subagent_states`) included. What was read before is not read again.
 
     Args:
         paths: JSONL files, or folders of them.
-        per_file: report the counts of each file too.
+        per_file: count what is in each file instead, read before or not.
     """
     from composer_pipeline.traces.ingest import ingest as run
+    from composer_pipeline.traces.ingest import ingest_changes
 
     if not paths:
         raise InputError("ingest needs at least one PATH")
     with Bar() as progress:
-        report = run(open_lake(lake, new=True), list(paths), progress=progress)
-    show(report.to_dict() if per_file else report.totals, as_json, "ingest")
+        store = open_lake(lake, new=True)
+        if per_file:
+            report = run(store, list(paths), progress=progress).to_dict()
+        else:
+            report = ingest_changes(store, list(paths), progress=progress)
+    show(report, as_json, "ingest")
 
 
 @app.command

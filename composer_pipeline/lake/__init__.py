@@ -8,6 +8,7 @@ from composer_pipeline.lake.damage import DamagedFile
 from composer_pipeline.lake.parquet import encode_parquet
 from composer_pipeline.lake.place import bucket_errors
 from composer_pipeline.lake.rows import table_from_rows
+from composer_pipeline.lake.stamps import stamp
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.lake.tables import (
     JSON_LIST,
@@ -45,6 +46,7 @@ __all__ = [
     "incomplete_prefixes",
     "numbers",
     "pairs_without_difference",
+    "stamp",
     "table_from_rows",
     "utf8",
 ]

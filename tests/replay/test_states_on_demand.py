@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,9 +27,14 @@ def two_days(lake: Lake) -> Lake:
 def test_they_are_the_states_that_are_loaded(
     two_days: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read: list[int] = []
+    read: list[str] = []
     plain = DayTables.of
-    monkeypatch.setattr(DayTables, "of", lambda self, rows: read.append(1) or plain(self, rows))
+
+    def counted(self: DayTables, rows: Any) -> Any:
+        read.append(self.day)
+        return plain(self, rows)
+
+    monkeypatch.setattr(DayTables, "of", counted)
     expected = list(load_states(two_days))
     read.clear()
     monkeypatch.setattr(on_demand, "KEPT_MESSAGES", 1)

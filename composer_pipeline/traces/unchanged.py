@@ -80,7 +80,7 @@ class Before:
 def _stats(paths: Sequence[Path | str]) -> Iterator[str]:
     for file, _, _ in files_below(paths):
         about = file.stat()
-        yield f"{file}\0{about.st_size} {about.st_mtime_ns}"
+        yield f"{file.absolute()}\0{about.st_size} {about.st_mtime_ns}"
 
 
 def _left(lake: Lake) -> str:

@@ -54,6 +54,17 @@ def postgres_server() -> Iterator[PostgresServer]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def whole_lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A lake with every table, to be copied or read; nobody writes into it."""
+    from tests.fixtures.whole_lake import make_whole_lake
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("COMPOSER_")]:
+            patch.delenv(name)
+        return make_whole_lake(tmp_path_factory.mktemp("whole"))
+
+
 @pytest.fixture
 def root() -> Path:
     return ROOT

@@ -13,6 +13,7 @@ import cyclopts
 
 from composer_pipeline.cli import (
     budget,
+    care,
     dataset,
     doctor,
     preferences,
@@ -27,7 +28,7 @@ from composer_pipeline.errors import BudgetExhausted, ComposerError, InputError
 from composer_pipeline.lake import bucket_errors
 
 #: Importing a module registers its commands.
-COMMANDS = (traces, redaction, replay, budget, tools, doctor, preferences, dataset, training)
+COMMANDS = (traces, redaction, replay, budget, tools, doctor, preferences, dataset, training, care)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -39,12 +39,13 @@ JsonOption = Annotated[bool, Parameter(name="--json", negative="", help="One JSO
 err = Console(stderr=True)
 
 
-def open_lake(url: str, *, new: bool = False) -> Lake:
+def open_lake(url: str, *, new: bool = False, whole: bool = False) -> Lake:
     """Return the lake of ``--lake``, else of the settings.
 
     Args:
         url: what ``--lake`` says.
         new: whether the command may begin a lake, or does without one.
+        whole: whether it sees damaged days too, to mend them.
 
     Raises:
         InputError: there is none, or its place cannot be reached.
@@ -55,6 +56,15 @@ def open_lake(url: str, *, new: bool = False) -> Lake:
             f"{lake.url} holds no lake; name one with --lake or COMPOSER_LAKE, or make one with"
             " composer-pipeline ingest"
         )
+    if not (new or whole):
+        for day, file in lake.leave_out_damaged().items():
+            err.print(
+                f"warning: day {day} is left out: {file} is damaged; run composer-pipeline"
+                f" reparse --day {day}",
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
+            )
     return lake
 
 
@@ -68,6 +78,14 @@ def ledger_of(lake: str, ledger: str) -> str | Path:
 
     named = ledger or Settings.from_env().ledger
     return ledger_target(open_lake(lake, new=bool(named)), named)
+
+
+def named_ledger(lake: Lake, ledger: str) -> str | Path | None:
+    """Return where the ledger is; ``None`` for a bucket without one."""
+    from composer_pipeline.replay.ledger import ledger_target
+
+    named = ledger or Settings.from_env().ledger
+    return ledger_target(lake, named) if named or lake.local else None
 
 
 def checked_days(lake: Lake, days: Sequence[str]) -> list[str] | None:

@@ -4,9 +4,11 @@ Import from the modules: ``lake.tables`` (tables) and ``lake.store`` (:class:`La
 """
 
 from composer_pipeline.lake.columns import column, numbers, utf8
+from composer_pipeline.lake.damage import DamagedFile
 from composer_pipeline.lake.parquet import encode_parquet
 from composer_pipeline.lake.place import bucket_errors
 from composer_pipeline.lake.rows import table_from_rows
+from composer_pipeline.lake.stamps import stamp
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.lake.tables import (
     JSON_LIST,
@@ -33,6 +35,7 @@ __all__ = [
     "SCHEMA_VERSION",
     "STATES",
     "TABLES",
+    "DamagedFile",
     "Lake",
     "TableSpec",
     "bucket_errors",
@@ -43,6 +46,7 @@ __all__ = [
     "incomplete_prefixes",
     "numbers",
     "pairs_without_difference",
+    "stamp",
     "table_from_rows",
     "utf8",
 ]

@@ -7,7 +7,7 @@ belong here: mending (``traces.reparse``).
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -90,10 +90,14 @@ def querying(url: str) -> Iterator[None]:
         ) from error
 
 
-def cut_short(fs: Any, path: str) -> bool:
-    """Say whether a file does not end as a Parquet file does."""
-    with fs.open(path, "rb") as file:
+def cut_short(path: Path) -> bool:
+    """Say whether a file that is there does not end as a Parquet file does."""
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return False
+    with file:
         if file.seek(0, 2) < 3 * len(MAGIC):
             return True
         file.seek(-len(MAGIC), 2)
-        return bytes(file.read(len(MAGIC))) != MAGIC
+        return file.read(len(MAGIC)) != MAGIC

@@ -25,16 +25,20 @@ import pyarrow.parquet as pq
 from composer_pipeline.errors import InputError
 from composer_pipeline.files import replacing, writing
 from composer_pipeline.lake.columns import constant
-from composer_pipeline.lake.damage import querying, reading
+from composer_pipeline.lake.damage import FROM_ARCHIVE, cut_short, querying, reading
 from composer_pipeline.lake.lock import bucket_lock, folder_lock
 from composer_pipeline.lake.parquet import encode_parquet
 from composer_pipeline.lake.partition_writer import PartitionWriter
 from composer_pipeline.lake.place import file_system, holds_lake
 from composer_pipeline.lake.rows import empty_table, plain_table, rows_from_table, table_from_rows
-from composer_pipeline.lake.tables import TABLES, TableSpec
+from composer_pipeline.lake.tables import TABLES, spec_of
 
 if TYPE_CHECKING:
     import duckdb
+
+
+#: Up to so many days are looked up one by one; listing takes longer the more there are.
+FEW_DAYS = 8
 
 
 class Lake:
@@ -65,6 +69,7 @@ class Lake:
         self.fs: Any
         self.fs, root = file_system(text, storage_options)
         self.root = root.rstrip("/")
+        self._left_out: dict[str, str] = {}
 
     def __repr__(self) -> str:
         return f"Lake({self.url!r})"
@@ -76,6 +81,32 @@ class Lake:
             InputError: the place cannot be reached.
         """
         return holds_lake(self.fs, self.root, self.url)
+
+    def damaged_file(self, day: str) -> str:
+        """Return a file of a day's traces that is cut short, below the root; empty for none.
+
+        A look at the end of each: bytes that changed inside are found by reading. A bucket
+        has no half-written file.
+        """
+        for table in FROM_ARCHIVE if self.local else ():
+            path = self.path(table, day=day)
+            if cut_short(Path(path)):
+                return path.removeprefix(self.root + "/")
+        return ""
+
+    def leave_out_damaged(self) -> dict[str, str]:
+        """Hide the days with a damaged file of the traces from this object.
+
+        For questions, and for stages whose other days are worth having. A day is hidden from
+        the four tables together, so that what is left belongs together.
+
+        Returns:
+            Each hidden day with the file.
+        """
+        days = {day for table in FROM_ARCHIVE for day in self.days(table)}
+        found = {day: self.damaged_file(day) for day in sorted(days)}
+        self._left_out = {day: file for day, file in found.items() if file}
+        return dict(self._left_out)
 
     # -- paths ---------------------------------------------------------------
 
@@ -104,7 +135,9 @@ class Lake:
         found = []
         for path in self.fs.glob("/".join([base, *levels, "part.parquet"])):
             parts = str(path).split("/")[-len(levels) - 1 : -1]
-            found.append(dict(part.split("=", 1) for part in parts))
+            keys_of = dict(part.split("=", 1) for part in parts)
+            if table not in FROM_ARCHIVE or keys_of["day"] not in self._left_out:
+                found.append(keys_of)
         return sorted(found, key=lambda part: tuple(part.values()))
 
     def days(self, table: str, **keys: str) -> list[str]:
@@ -252,9 +285,7 @@ class Lake:
         names = list(spec.schema.names if columns is None else columns)
         schema = pa.schema([spec.schema.field(name) for name in names])
         pieces = []
-        for part in self.partitions(table, **keys):
-            if wanted is not None and part.get("day") not in wanted:
-                continue
+        for part in self._parts(table, wanted, keys):
             with self._file(table, part) as file:
                 reader = pq.ParquetFile(file)
                 have = set(reader.schema_arrow.names)
@@ -273,6 +304,28 @@ class Lake:
             return pa.concat_tables(pieces)
         extra = [pa.field(key, pa.string()) for key in spec.partition_keys]
         return empty_table(pa.schema([*schema, *extra]))
+
+    def _parts(
+        self, table: str, days: set[str] | None, keys: dict[str, str]
+    ) -> list[dict[str, str]]:
+        """Return the partitions that a read is about; a few days are not looked for among all."""
+        if days is None or len(days) > FEW_DAYS or "day" not in spec_of(table).partition_keys:
+            parts = self.partitions(table, **keys)
+            return [part for part in parts if days is None or part.get("day") in days]
+        found = [part for day in days for part in self.partitions(table, **{**keys, "day": day})]
+        return sorted(found, key=lambda part: [*part.values()])
+
+    def check_file(self, table: str, **keys: str) -> int:
+        """Read every byte of a partition; return its rows.
+
+        Raises:
+            DamagedFile: it is not as it was written.
+        """
+        rows = 0
+        with self._file(table, keys) as file:
+            for batch in pq.ParquetFile(file).iter_batches(batch_size=1024):
+                rows += batch.num_rows
+        return rows
 
     @contextmanager
     def _file(self, table: str, part: dict[str, str]) -> Iterator[Any]:
@@ -367,11 +420,13 @@ class Lake:
             con.register_filesystem(self.fs)
         for name, spec in TABLES.items():
             levels = "/".join(f"{key}=*" for key in spec.partition_keys)
-            if self.partitions(name):
-                files = f"{prefix}{glob.escape(self.root)}/{name}/{levels}/part.parquet"
-                files = files.replace("'", "''")
+            if parts := self.partitions(name):
+                files = [f"{prefix}{glob.escape(self.root)}/{name}/{levels}/part.parquet"]
+                if self._left_out and name in FROM_ARCHIVE:
+                    files = [prefix + glob.escape(self.path(name, **part)) for part in parts]
+                listed = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
                 con.execute(
-                    f"CREATE VIEW {name} AS SELECT * FROM read_parquet('{files}',"
+                    f"CREATE VIEW {name} AS SELECT * FROM read_parquet([{listed}],"
                     " hive_partitioning=true, hive_types_autocast=false, union_by_name=true)"
                 )
             else:
@@ -379,17 +434,6 @@ class Lake:
                 con.register(f"_empty_{name}", plain_table(empty))
                 con.execute(f"CREATE VIEW {name} AS SELECT * FROM _empty_{name}")
         return con
-
-
-def spec_of(table: str) -> TableSpec:
-    """Return the table's spec.
-
-    Raises:
-        InputError: there is no such table.
-    """
-    if table not in TABLES:
-        raise InputError(f"unknown table {table!r}; known: {', '.join(TABLES)}")
-    return TABLES[table]
 
 
 def _safe(value: str) -> str:

@@ -26,6 +26,8 @@ publish --repo a/b
 train
 train --plan
 evaluate
+verify
+reparse
 """
 
 #: Lakes that are none, and what is said of them.
@@ -41,15 +43,8 @@ NO_LAKES = {
 
 #: A table whose file is cut short, and commands that need it.
 DAMAGED = """
-states       | states
-states       | state ab
-states       | sessions
-states       | pairs
-states       | plan --teachers {teachers}
-sessions     | sessions
-messages     | state {state}
-chains       | state {state}
 raw_files    | ingest {sessions}
+raw_files    | reparse
 votes        | statistics
 pairs        | normalize
 pairs        | pair {state}
@@ -60,6 +55,18 @@ dataset_pairs | export --format dpo --out {out}
 dataset_hints | export --format sdpo --out {out}
 dataset_pairs | publish --repo a/b --dry-run
 dataset_groups | train --recipe {trainer}
+"""
+
+#: Tables of the traces, cut short on the first day: the day is left out.
+LEFT_OUT = """
+states       | states
+states       | sessions
+sessions     | sessions
+messages     | states
+chains       | states
+states       | plan --teachers {teachers}
+messages     | plan --teachers {teachers}
+chains       | statistics
 """
 
 #: One wrong thing in a command on a lake that is whole.
@@ -244,4 +251,13 @@ doctor --live --max-usd much                          | --max-usd
 doctor --live --teachers {tmp}/nowhere.yaml           | nowhere.yaml
 doctor --bogus                                        | --bogus
 doctor x                                              | x
+verify x                                              | x
+verify --day yesterday                                | --day 'yesterday' is no date
+verify --day 1999-01-01                               | no archived session of 1999-01-01
+verify --ledger mysql://x/y                           | not a mysql:// one
+reparse x                                             | x
+reparse --day 2026-02-30                              | is no date
+reparse --day 1999-01-01                              | no archived session of 1999-01-01
+reparse --day 2026-11-16 --day 1999-01-01             | no archived session of 1999-01-01
+reparse --days 2026-11-16                             | --days
 """

@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import re
 import shlex
 import shutil
 import sqlite3
@@ -17,10 +18,10 @@ import zstandard
 
 from composer_pipeline.cli import main
 from composer_pipeline.lake import Lake
+from composer_pipeline.lake.damage import FROM_ARCHIVE
 from composer_pipeline.settings import recipes_dir
 from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
-from tests.cli.bad_inputs import DAMAGED, NO_LAKES, ON_A_LAKE, WRONG
-from tests.cli.whole_lake import whole_lake
+from tests.cli.bad_inputs import DAMAGED, LEFT_OUT, NO_LAKES, ON_A_LAKE, WRONG
 
 
 def rows(text: str) -> list[tuple[str, str]]:
@@ -50,8 +51,8 @@ def hashed(path: Path, *written: int) -> str:
 
 
 @pytest.fixture(scope="module")
-def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return whole_lake(tmp_path_factory.mktemp("whole"))
+def lake(whole_lake: Path) -> Path:
+    return whole_lake
 
 
 @pytest.fixture(scope="module")
@@ -153,14 +154,62 @@ def test_a_wrong_lake_is_not_an_empty_one(
 def test_a_file_cut_short_is_named(
     tell: Any, lake: Path, tmp_path: Path, table: str, command: str
 ) -> None:
+    damaged, file = cut(lake, tmp_path, table)
+    before = content(damaged)
+    assert f"{file} is damaged" in tell(command, str(damaged))
+    assert content(damaged) == before
+
+
+def cut(lake: Path, tmp_path: Path, table: str) -> tuple[Path, str]:
+    """Copy the lake and cut a table's first file short."""
     damaged = tmp_path / "lake"
     shutil.copytree(lake, damaged)
     file = sorted((damaged / table).rglob("part.parquet"))[0]
     file.write_bytes(file.read_bytes()[:-7])
+    return damaged, str(file.relative_to(damaged))
+
+
+@pytest.mark.parametrize(("table", "command"), rows(LEFT_OUT))
+def test_a_damaged_day_is_left_out_and_named(
+    lake: Path,
+    places: dict[str, str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    table: str,
+    command: str,
+) -> None:
+    damaged, file = cut(lake, tmp_path, table)
     before = content(damaged)
-    said = tell(command, str(damaged))
-    assert f"{file.relative_to(damaged)} is damaged" in said
-    assert content(damaged) == before
+    out, err = {}, {}
+    for place in (lake, damaged):
+        with pytest.raises(SystemExit) as left:
+            main([*(p.format(**places) for p in command.split()), "--json", "--lake", str(place)])
+        out[place], err[place] = capsys.readouterr()
+        assert not left.value.code, err[place]
+    day = re.findall(r"\d{4}-\d\d-\d\d", file)[0]
+    assert err[damaged] == (
+        f"warning: day {day} is left out: {file} is damaged; run composer-pipeline"
+        f" reparse --day {day}\n"
+    )
+    assert err[lake] == ""
+    if command in ("states", "sessions"):
+        assert set(out[damaged].splitlines()) < set(out[lake].splitlines())
+    if table == "states":
+        assert content(damaged) == before
+
+
+@pytest.mark.parametrize("repair", ["reparse", "reparse --day {day}", "ingest {sessions}"])
+@pytest.mark.parametrize("table", FROM_ARCHIVE)
+def test_a_damaged_day_is_repaired_from_the_archive(
+    lake: Path, places: dict[str, str], tmp_path: Path, table: str, repair: str
+) -> None:
+    damaged, file = cut(lake, tmp_path, table)
+    day = re.findall(r"\d{4}-\d\d-\d\d", file)[0]
+    words = [part.format(day=day, **places) for part in repair.split()]
+    with pytest.raises(SystemExit) as left:
+        main([*words, "--lake", str(damaged)])
+    assert not left.value.code
+    assert content(damaged) == content(lake)
 
 
 def test_a_bucket_that_nobody_serves(tell: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -181,6 +181,11 @@ class Ledger:
         with self._lock:
             return queries.status(self._store)
 
+    def sums_that_differ(self) -> list[str]:
+        """Return the scopes whose sums are not those of their attempts; none in a whole ledger."""
+        with self._lock:
+            return queries.sums_that_differ(self._store)
+
     def noted(self) -> dict[tuple[str, str], int]:
         """Return (teacher, day) -> how many questions were ever noted."""
         with self._lock:

@@ -118,6 +118,26 @@ def noted(store: Store) -> dict[tuple[str, str], int]:
     return {(teacher, day): int(count) for teacher, day, count in store.read(sql)[1]}
 
 
+def sums_that_differ(store: Store) -> list[str]:
+    """Return the scopes whose sums are not those of their attempts."""
+    held: dict[str, list[int]] = {}
+    rows = store.read("SELECT scopes, state, cost, reserve FROM attempt")[1]
+    for scopes, state, cost, reserve in rows:
+        for name in msgspec.json.decode(scopes):
+            sums = held.setdefault(name, [0, 0, 0])
+            sums[0] += cost or 0
+            sums[1] += reserve if state in ("reserved", "sent") else 0
+            sums[2] += reserve if state == "unknown" else 0
+    found = status(store)
+    return sorted(
+        name
+        for name in found.keys() | held.keys()
+        if name not in found
+        or [found[name].spent, found[name].reserved, found[name].unknown]
+        != held.get(name, [0, 0, 0])
+    )
+
+
 def newest(store: Store) -> int:
     """Return when the latest attempt was made, in microseconds since 1970; 0 where none was."""
     return int(store.read("SELECT max(created_us) FROM attempt")[1][0][0] or 0)

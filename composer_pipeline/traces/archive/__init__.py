@@ -3,17 +3,20 @@
 Does not belong here: what the bytes mean (``traces.reading``).
 """
 
-from composer_pipeline.traces.archive.blobs import open_archived
+from composer_pipeline.traces.archive.blobs import blob_name, open_archived
 from composer_pipeline.traces.archive.harvest import days_changed, harvest, session_days
 from composer_pipeline.traces.archive.integrity import shrunk_or_lost
+from composer_pipeline.traces.archive.plan import redact_manifest
 from composer_pipeline.traces.archive.report import Harvested, HarvestReport
 
 __all__ = [
     "HarvestReport",
     "Harvested",
+    "blob_name",
     "days_changed",
     "harvest",
     "open_archived",
+    "redact_manifest",
     "session_days",
     "shrunk_or_lost",
 ]

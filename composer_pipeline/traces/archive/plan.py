@@ -81,6 +81,20 @@ def redacted_again(rows: Iterable[Row]) -> list[Row]:
     return out
 
 
+def redact_manifest(lake: Lake, day: str) -> bool:
+    """Write a day's manifest with its paths by the rules of now; say whether they differed."""
+    before = lake.rows("raw_files", days=[day])
+    rows = [
+        {name: value for name, value in row.items() if name != "day"}
+        for row in redacted_again(before)
+    ]
+    names = ("path", "parent_path")
+    if [[row[n] for n in names] for row in rows] == [[row[n] for n in names] for row in before]:
+        return False
+    lake.write("raw_files", sorted(rows, key=lambda row: str(row["path"])), day=day)
+    return True
+
+
 def unchanged(versions: Iterable[Row], source: SourceFile) -> Row | None:
     """Return the version that has the size and the time of ``source``, if one has."""
     for row in versions:

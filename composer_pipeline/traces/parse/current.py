@@ -13,8 +13,11 @@ _DAY_TABLES = ("messages", "chains", "states", "sessions")
 
 
 def is_current(lake: Lake, day: str) -> bool:
-    """Say whether a day's partitions hold its archived files, as this parser writes them."""
-    if not all(day in lake.days(table) for table in _DAY_TABLES):
+    """Say whether a day's partitions hold its archived files, as this parser writes them.
+
+    A damaged file is none of this parser's: the day is parsed again from the archive.
+    """
+    if lake.damaged_file(day) or not all(lake.partitions(table, day=day) for table in _DAY_TABLES):
         return False
     archived = {row["sha256"] for row in lake.rows("raw_files", days=[day]) if is_trajectory(row)}
     parsed = lake.read("sessions", days=[day], columns=["sha256"])["sha256"].to_pylist()
@@ -31,6 +34,8 @@ def is_redacted(lake: Lake, day: str) -> bool:
 
     A day's sessions are written last, so a day that was interrupted is not.
     """
+    if lake.damaged_file(day):
+        return False
     for table in ("sessions", "messages"):
         versions = lake.read(table, days=[day], columns=["redaction_version"])
         if not set(versions["redaction_version"].to_pylist()) <= {redaction_version()}:

@@ -1,0 +1,9 @@
+"""A lake looked after: what is in it, whether it is whole, and what shall no longer be in it.
+
+Does not belong here: the environment (``doctor``), and what a stage writes.
+"""
+
+from composer_pipeline.care.redact_again import redact_again
+from composer_pipeline.care.verify import VerifyReport, verify
+
+__all__ = ["VerifyReport", "redact_again", "verify"]

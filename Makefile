@@ -30,7 +30,9 @@ proof: $(STAMP) ## arms of the loss on a small world, with intervals (hours; PRO
 	$(BIN)/python -m examples.proof.run $(PROOF_ARGS)
 
 # A file's tests share its fixtures, so a file stays on one worker; tests/conftest.py orders the files.
-PYTEST := -m pytest -n 2 --dist loadscope --no-loadscope-reorder
+# One worker more than cores: tests that wait for a browser or for a killed process leave theirs idle.
+WORKERS ?= $(shell $(PYTHON) -c "import os; print(len(os.sched_getaffinity(0)) + 1 if hasattr(os, 'sched_getaffinity') else 3)")
+PYTEST = -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
 test: $(STAMP) ## all tests
 	$(BIN)/python $(PYTEST) $(PYTEST_ARGS)

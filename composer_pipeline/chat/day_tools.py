@@ -11,6 +11,7 @@ again. So the states that were asked keep their tools, and only new states get t
 """
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache, partial
 
 import msgspec
 
@@ -20,6 +21,9 @@ from composer_pipeline.chat.tools import session_tools
 from composer_pipeline.lake import Lake
 from composer_pipeline.trace_states import TraceState
 
+#: Days and sessions whose tools are kept in memory; others are read or made again.
+KEPT_DAYS, KEPT_SESSIONS = 16, 512
+
 
 class _Pin(msgspec.Struct):
     """Tools of a session, and the states that were asked with them."""
@@ -27,6 +31,20 @@ class _Pin(msgspec.Struct):
     session_id: str
     toolset: Toolset
     state_ids: list[str]
+
+
+class _Day:
+    """What the table says of one day: its pins, the tools of each state, the last of a session."""
+
+    def __init__(self, pins: list[_Pin]) -> None:
+        self.pins = pins
+        self.of = {state: pin.toolset for pin in pins for state in pin.state_ids}
+        self.latest = {pin.session_id: pin.toolset for pin in pins}
+
+    @classmethod
+    def read(cls, lake: Lake, day: str) -> "_Day":
+        """Read a day; without a partition it has no pins."""
+        return cls(_read(lake, day))
 
 
 class Toolsets:
@@ -39,24 +57,27 @@ class Toolsets:
 
     def __init__(self, lake: Lake, states: Sequence[TraceState]) -> None:
         self._lake = lake
-        by_day: dict[str, list[TraceState]] = {}
+        self._states: dict[tuple[str, str], list[TraceState]] = {}
         for state in states:
-            by_day.setdefault(state.day, []).append(state)
-        installed = kept_sets(lake)
-        self._pins: dict[str, list[_Pin]] = {}
-        self._of: dict[str, Toolset] = {}
-        for day, mine in by_day.items():
-            pins = self._pins[day] = _read(lake, day)
-            chosen = session_tools(mine, installed)
-            latest = {pin.session_id: pin.toolset for pin in pins}
-            # An equal set is the same object, so that its conversion can be shared.
-            chosen = {s: _same(latest.get(s), chosen[s]) for s in chosen}
-            self._of |= {state.state_id: chosen[state.session_id] for state in mine}
-            self._of |= {state: pin.toolset for pin in pins for state in pin.state_ids}
+            self._states.setdefault((state.day, state.session_id), []).append(state)
+        self._installed = kept_sets(lake)
+        #: Equal sets are one object, so that conversions are shared and memory is bounded.
+        self._same: dict[tuple[str, str], Toolset] = {}
+        self._day = lru_cache(KEPT_DAYS)(partial(_Day.read, lake))
+        self._chosen = lru_cache(KEPT_SESSIONS)(self._choose)
 
     def of(self, state: TraceState) -> Toolset:
         """Return the tools that a state was offered, or will be."""
-        return self._of[state.state_id]
+        pinned = self._day(state.day).of.get(state.state_id)
+        return pinned or self._chosen(state.day, state.session_id)
+
+    def _choose(self, day: str, session_id: str) -> Toolset:
+        mine = self._states[day, session_id]
+        chosen = session_tools(mine, self._installed)[session_id]
+        latest = self._day(day).latest.get(session_id)
+        if latest is not None and latest.digest == chosen.digest:
+            return latest
+        return self._same.setdefault((chosen.digest, chosen.source), chosen)
 
     def pin(self, states: Iterable[TraceState]) -> None:
         """Keep the tools of these states as they are; call it before they are asked.
@@ -69,9 +90,10 @@ class Toolsets:
         by_day: dict[str, list[TraceState]] = {}
         for state in states:
             by_day.setdefault(state.day, []).append(state)
+        self._day.cache_clear()  # another run may have added to them
         for day, mine in by_day.items():
-            self._pins[day] = _read(self._lake, day)  # another run may have added to it
-            if self._add(day, mine):
+            pins = self._day(day).pins
+            if self._add(pins, [s for s in mine if s.state_id not in self._day(day).of]):
                 rows = [
                     {
                         "session_id": pin.session_id,
@@ -80,15 +102,13 @@ class Toolsets:
                         "tools": pin.toolset.tools,
                         "state_ids": pin.state_ids,
                     }
-                    for pin in self._pins[day]
+                    for pin in pins
                 ]
                 self._lake.write("toolsets", rows, day=day)
+        self._day.cache_clear()
 
-    def _add(self, day: str, states: Sequence[TraceState]) -> bool:
-        pins = self._pins.setdefault(day, [])
-        pinned = {state for pin in pins for state in pin.state_ids}
+    def _add(self, pins: list[_Pin], new: Sequence[TraceState]) -> bool:
         known = {(pin.session_id, pin.toolset.digest): pin for pin in pins}
-        new = [state for state in states if state.state_id not in pinned]
         for state in new:
             toolset = self.of(state)
             key = (state.session_id, toolset.digest)
@@ -102,10 +122,6 @@ class Toolsets:
 def toolsets_of_day(lake: Lake, day: str) -> dict[str, Toolset]:
     """Return digest -> tools of a day, for reading replies again."""
     return {pin.toolset.digest: pin.toolset for pin in _read(lake, day)}
-
-
-def _same(before: Toolset | None, now: Toolset) -> Toolset:
-    return before if before is not None and before.digest == now.digest else now
 
 
 def _read(lake: Lake, day: str) -> list[_Pin]:

@@ -17,7 +17,6 @@ from composer_pipeline.cli.common import (
     open_lake,
     show,
 )
-from composer_pipeline.cli.views.table import Table
 from composer_pipeline.errors import InputError
 
 
@@ -33,59 +32,46 @@ def ingest(
 ) -> None:
     """Archive and parse session files or folders.
 
-    `distinct_states` is what `plan` and `replay` ask about: each response once, those of subagents
-    (`subagent_states`) included. `states` adds up main files alone, copies too.
+    `states` is what the lake holds now and what `plan` and `replay` ask about: each response once,
+    those of subagents (`subagent_states`) included. What was read before is not read again.
 
     Args:
         paths: JSONL files, or folders of them.
         exclude: a glob of files or folders that are never archived (COMPOSER_EXCLUDE, parted by
             commas): their whole path, or the name of a file or folder.
-        per_file: report the counts of each file too.
+        per_file: count what is in each file instead, read before or not.
     """
     from composer_pipeline.traces.ingest import ingest as run
+    from composer_pipeline.traces.ingest import ingest_changes
 
     if not paths:
         raise InputError("ingest needs at least one PATH")
     with Bar() as progress:
-        report = run(open_lake(lake, new=True), list(paths), exclude=exclude, progress=progress)
-    show(report.to_dict() if per_file else report.totals, as_json, "ingest")
+        store = open_lake(lake, new=True)
+        if per_file:
+            report = run(store, list(paths), exclude=exclude, progress=progress).to_dict()
+        else:
+            report = ingest_changes(store, list(paths), exclude=exclude, progress=progress)
+    show(report, as_json, "ingest")
 
 
 @app.command
 def states(*, session: str = "", lake: LakeOption = "", as_json: JsonOption = False) -> None:
-    """List states; with --json, one object a line.
+    """List states, day by day, in the order of time; with --json, one object a line.
 
     Args:
         session: only this session; the beginning of its id is enough.
     """
-    from composer_pipeline.cli.views.states import SHORT_ID
-    from composer_pipeline.trace_states import load_states
+    from composer_pipeline.cli.views.states import STATE_HEAD, state_line
+    from composer_pipeline.trace_states import list_states
 
-    store = open_lake(lake)
-    wanted = store.query(
-        "SELECT state_id FROM states WHERE starts_with(session_id, ?) ORDER BY ts, state_id",
-        [session],
-    )
-    order = {state_id: number for number, (state_id,) in enumerate(wanted)}
-    rows: list[dict[str, Any]] = [{}] * len(order)
-    for found in load_states(store, state_ids=order):
-        rows[order[found.state_id]] = {
-            "state_id": found.state_id,
-            "session_id": found.session_id,
-            "message_id": found.message_id,
-            "n_messages": found.n_messages,
-            "tools": [call.name for call in found.action.tool_calls],
-            "error_kind": found.error_kind,
-        }
-    if as_json:
-        _lines(rows)
-        return
-    table = Table("state", "session", "messages", "tools", "error")
-    for row in rows:
-        tools, error = ", ".join(row["tools"]), row["error_kind"] or ""
-        state_id, session_id = row["state_id"][:SHORT_ID], row["session_id"][:SHORT_ID]
-        table.add_row(state_id, session_id, str(row["n_messages"]), tools, error)
-    Console().print(table)
+    for number, row in enumerate(list_states(open_lake(lake), session=session)):
+        if as_json:
+            _lines([row])
+            continue
+        if not number:
+            sys.stdout.write(STATE_HEAD + "\n")
+        sys.stdout.write(state_line(row) + "\n")
 
 
 def _iso(value: datetime) -> str:

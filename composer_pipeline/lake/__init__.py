@@ -9,6 +9,7 @@ from composer_pipeline.lake.exports import exports, remember_exports
 from composer_pipeline.lake.parquet import encode_parquet
 from composer_pipeline.lake.place import bucket_errors
 from composer_pipeline.lake.rows import table_from_rows
+from composer_pipeline.lake.stamps import stamp
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.lake.tables import (
     JSON_LIST,
@@ -49,6 +50,7 @@ __all__ = [
     "numbers",
     "pairs_without_difference",
     "remember_exports",
+    "stamp",
     "table_from_rows",
     "utf8",
 ]

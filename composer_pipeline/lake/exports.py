@@ -5,7 +5,9 @@ Belongs here: the list of those files. Does not belong here: writing them (``pre
 """
 
 import json
+import os
 from collections.abc import Iterable
+from errno import EISDIR
 from pathlib import Path
 
 from composer_pipeline.files import writing
@@ -30,6 +32,8 @@ def remember_exports(lake: Lake, paths: Iterable[Path], what: str) -> None:
     for path in absolute:
         with writing(f"{what} {path}"):
             make_folder(path.parent)
+            if path.is_dir():
+                raise IsADirectoryError(EISDIR, os.strerror(EISDIR), str(path))
     known = set(json.loads(lake.get_bytes(FILE))) if lake.exists(FILE) else set()
     if more := set(map(str, absolute)) - known:
         lake.put_bytes(FILE, json.dumps(sorted(known | more), indent=1).encode())

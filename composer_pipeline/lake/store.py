@@ -31,11 +31,15 @@ from composer_pipeline.lake.parquet import encode_parquet
 from composer_pipeline.lake.partition_writer import PartitionWriter
 from composer_pipeline.lake.place import check_folder, file_system, holds_lake, remove_empty
 from composer_pipeline.lake.rows import empty_table, plain_table, rows_from_table, table_from_rows
-from composer_pipeline.lake.tables import TABLES, TableSpec
+from composer_pipeline.lake.tables import TABLES, spec_of
 from composer_pipeline.lake.views import connect
 
 if TYPE_CHECKING:
     import duckdb
+
+
+#: Up to so many days are looked up one by one; listing takes longer the more there are.
+FEW_DAYS = 8
 
 
 class Lake:
@@ -286,9 +290,7 @@ class Lake:
         names = list(spec.schema.names if columns is None else columns)
         schema = pa.schema([spec.schema.field(name) for name in names])
         pieces = []
-        for part in self.partitions(table, **keys):
-            if wanted is not None and part.get("day") not in wanted:
-                continue
+        for part in self._parts(table, wanted, keys):
             with self._file(table, part) as file:
                 reader = pq.ParquetFile(file)
                 have = set(reader.schema_arrow.names)
@@ -307,6 +309,16 @@ class Lake:
             return pa.concat_tables(pieces)
         extra = [pa.field(key, pa.string()) for key in spec.partition_keys]
         return empty_table(pa.schema([*schema, *extra]))
+
+    def _parts(
+        self, table: str, days: set[str] | None, keys: dict[str, str]
+    ) -> list[dict[str, str]]:
+        """Return the partitions that a read is about; a few days are not looked for among all."""
+        if days is None or len(days) > FEW_DAYS or "day" not in spec_of(table).partition_keys:
+            parts = self.partitions(table, **keys)
+            return [part for part in parts if days is None or part.get("day") in days]
+        found = [part for day in days for part in self.partitions(table, **{**keys, "day": day})]
+        return sorted(found, key=lambda part: [*part.values()])
 
     def check_file(self, table: str, **keys: str) -> int:
         """Read every byte of a partition; return its rows.
@@ -419,17 +431,6 @@ class Lake:
         levels = "/".join(f"{key}=*" for key in TABLES[table].partition_keys)
         pattern = f"{self._prefix()}{glob.escape(self.root)}/{table}/{levels}/part.parquet"
         return [pattern] if parts else []
-
-
-def spec_of(table: str) -> TableSpec:
-    """Return the table's spec.
-
-    Raises:
-        InputError: there is no such table.
-    """
-    if table not in TABLES:
-        raise InputError(f"unknown table {table!r}; known: {', '.join(TABLES)}")
-    return TABLES[table]
 
 
 def _safe(value: str) -> str:

@@ -86,7 +86,7 @@ class Questions:
         max_states: int | None = None,
         only_on_active_path: bool = False,
     ) -> None:
-        from composer_pipeline.trace_states import load_states
+        from composer_pipeline.trace_states import StatesOnDemand
 
         self.teacher_set = teacher_set
         self.teachers = teacher_set.select(None if teachers is None else list(teachers))
@@ -97,9 +97,8 @@ class Questions:
         if not known_days and days is None:
             raise InputError(f"lake {lake.url} has no states; ingest sessions first")
         self.days = known_days if days is None else sorted(set(days) & set(known_days))
-        found = load_states(lake, days=self.days) if self.days else ()
-        # A lake that holds a state twice must not have it asked or counted twice.
-        loaded = list({state.state_id: state for state in found}.values())
+        # Each once, though a lake may hold one twice; messages are read a session at a time.
+        loaded = StatesOnDemand(lake, self.days).states
         self._toolsets = Toolsets(lake, loaded)
         self.states = [
             state

@@ -4,16 +4,19 @@ The one way in which later rooms read states. Does not belong here: how the tabl
 written (``traces.parse``).
 """
 
-from composer_pipeline.trace_states.load import following, load_state, load_states
+from composer_pipeline.trace_states.load import following, list_states, load_state, load_states
+from composer_pipeline.trace_states.on_demand import StatesOnDemand
 from composer_pipeline.trace_states.reader import StateReader
 from composer_pipeline.trace_states.state import Message, TraceState, action_of
 
 __all__ = [
     "Message",
     "StateReader",
+    "StatesOnDemand",
     "TraceState",
     "action_of",
     "following",
+    "list_states",
     "load_state",
     "load_states",
 ]

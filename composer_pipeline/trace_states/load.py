@@ -6,15 +6,25 @@ lake (``trace_states.reader``).
 
 import json
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from composer_pipeline.actions import Action
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake import Lake, column
 from composer_pipeline.trace_states.chains import check_chain
-from composer_pipeline.trace_states.state import Message, TraceState, decoded, state_of
+from composer_pipeline.trace_states.state import (
+    Message,
+    TraceState,
+    action_of,
+    decoded,
+    state_of,
+)
+
+_LISTED = ["state_id", "session_id", "message_id", "n_messages", "error_kind", "agent_id"]
 
 
 def load_states(
@@ -36,11 +46,12 @@ def load_states(
     wanted = None if state_ids is None else column(sorted(set(state_ids)), pa.string())
     chosen = sorted(set(lake.days("states") if days is None else days))
     for day in chosen:
-        states = lake.read("states", days=[day])
+        tables = DayTables(lake, day)
+        states = tables.states
         if wanted is not None:
             states = states.filter(pc.is_in(states["state_id"], value_set=wanted))
         if len(states):
-            yield from _states_of_day(lake, day, states)
+            yield from tables.of(states)
 
 
 def load_state(lake: Lake, state_id: str) -> TraceState:
@@ -63,29 +74,75 @@ def load_state(lake: Lake, state_id: str) -> TraceState:
     return next(load_states(lake, days=[row["day"]], state_ids=[row["state_id"]]))
 
 
-def _states_of_day(lake: Lake, day: str, states: pa.Table) -> Iterator[TraceState]:
-    chains = lake.read("chains", days=[day])
-    chains = chains.filter(pc.is_in(chains["chain_id"], value_set=_unique(states["chain_id"])))
-    numbers = dict(zip(chains["chain_id"].to_pylist(), chains["messages"].to_pylist(), strict=True))
-    digests = dict(zip(chains["chain_id"].to_pylist(), chains["digest"].to_pylist(), strict=True))
-    table = lake.read("messages", days=[day], columns=["hash", "json", "n"])
-    hashes, texts = table["hash"].to_pylist(), table["json"]
-    position = {hashes[i]: i for i in range(len(hashes))}
-    current, messages = "", list[Message]()
-    for row in states.to_pylist():
-        if row["chain_id"] != current:
-            current = row["chain_id"]
-            chain = numbers.get(current, [])
-            check_chain(lake, day, digests.get(current), [_at(hashes, n) for n in chain])
-            messages = [decoded(texts[n].as_py()) for n in chain]
-        yield state_of(
-            row,
-            messages,
-            *(
-                decoded(texts[position[row[name]]].as_py()) if row[name] else None
+class DayTables:
+    """The tables of one day, read once; states are put together from them.
+
+    Args:
+        lake: the lake.
+        day: a day that it has states of.
+    """
+
+    def __init__(self, lake: Lake, day: str) -> None:
+        self.lake, self.day = lake, day
+        self.states = lake.read("states", days=[day])
+
+    @cached_property
+    def _messages(self) -> tuple[list[str], pa.ChunkedArray]:
+        table = self.lake.read("messages", days=[self.day], columns=["hash", "json", "n"])
+        return table["hash"].to_pylist(), table["json"]
+
+    @cached_property
+    def _position(self) -> dict[str, int]:
+        return {digest: number for number, digest in enumerate(self._messages[0])}
+
+    @cached_property
+    def _chains(self) -> pa.Table:
+        return self.lake.read("chains", days=[self.day])
+
+    def of(self, states: pa.Table) -> Iterator[TraceState]:
+        """Yield the states of some rows of :attr:`states`, in their order.
+
+        Raises:
+            InputError: the day was only partly written (its parsing was killed).
+        """
+        texts = self._messages[1]
+        current, messages = "", list[Message]()
+        for row, numbers in self._with_chains(states):
+            if row["chain_id"] != current:
+                current = row["chain_id"]
+                messages = [decoded(texts[n].as_py()) for n in numbers]
+            parts = (
+                decoded(texts[self._position[row[name]]].as_py()) if row[name] else None
                 for name in ("system_hash", "tools_hash")
-            ),
-        )
+            )
+            yield state_of(row, messages, *parts)
+
+    def actions(self, states: pa.Table) -> Iterator[Action]:
+        """Yield what the agent did in some rows of :attr:`states`; their prefixes are not read.
+
+        Raises:
+            InputError: as :meth:`of`.
+        """
+        texts = self._messages[1]
+        for row, numbers in self._with_chains(states.select(["chain_id", "n_messages", "action"])):
+            if row["action"] is not None:
+                yield Action.from_json(row["action"])
+            else:
+                yield action_of(decoded(texts[numbers[row["n_messages"]]].as_py()))
+
+    def _with_chains(self, states: pa.Table) -> Iterator[tuple[dict[str, Any], list[int]]]:
+        """Yield rows with the message numbers of their chains, each chain checked once."""
+        wanted = pc.is_in(self._chains["chain_id"], value_set=_unique(states["chain_id"]))
+        chains = {row["chain_id"]: row for row in self._chains.filter(wanted).to_pylist()}
+        hashes = self._messages[0]
+        current, numbers = "", list[int]()
+        for row in states.to_pylist():
+            if row["chain_id"] != current:
+                current = row["chain_id"]
+                chain = chains.get(current, {"messages": [], "digest": None})
+                numbers = chain["messages"]
+                check_chain(self.lake, self.day, chain["digest"], [_at(hashes, n) for n in numbers])
+            yield row, numbers
 
 
 def _at(hashes: list[str], number: int) -> str | None:
@@ -118,3 +175,26 @@ def following(lake: Lake, state: TraceState) -> list[dict[str, Any]]:
             content = message["content"]
             return [{"type": "text", "text": content}] if isinstance(content, str) else content
     return []
+
+
+def list_states(lake: Lake, *, session: str = "") -> Iterator[dict[str, Any]]:
+    """Yield what is worth a line of each state, day by day, in the order of time.
+
+    Args:
+        lake: the lake.
+        session: only of this session; the beginning of its id is enough.
+
+    Raises:
+        InputError: a day was only partly written.
+    """
+    for day in lake.days("states"):
+        tables = DayTables(lake, day)
+        rows = tables.states
+        if session:
+            rows = rows.filter(pc.starts_with(rows["session_id"], session))
+        if not len(rows):
+            continue
+        rows = rows.sort_by([("ts", "ascending"), ("state_id", "ascending")])
+        shown = rows.select(_LISTED).to_pylist()
+        for row, action in zip(shown, tables.actions(rows), strict=True):
+            yield row | {"tools": [call.name for call in action.tool_calls]}

@@ -22,6 +22,7 @@ from composer_pipeline.traces.parse import (
     parse_days,
 )
 from composer_pipeline.traces.states import Facts, total_of
+from composer_pipeline.traces.unchanged import Before
 
 
 @dataclass(slots=True)
@@ -80,13 +81,7 @@ def ingest(
     Raises:
         InputError: as :func:`composer_pipeline.traces.archive.harvest.harvest`.
     """
-    harvested = harvest(lake, paths, days=days, exclude=exclude, progress=progress)
-    seen: _Seen = {}
-    stale = {day for day in harvested.days if not is_current(lake, day)}
-    if days is None:
-        # Changed rules hold for all that is stored, not only for what was named now.
-        stale |= {day for day in lake.days("sessions") if not is_redacted(lake, day)}
-    parsed = parse_days(lake, sorted(stale), progress=progress, on_file=seen.__setitem__)
+    harvested, parsed, seen = _ingest(lake, paths, days, exclude, progress)
     for item in harvested.files:
         _ensure_counted(lake, item, seen)
     by_file = _by_file(harvested.files, seen)
@@ -100,6 +95,74 @@ def ingest(
         **total_of(by_file.values()),
     }
     return IngestReport(totals, by_file, harvested, parsed)
+
+
+def ingest_changes(
+    lake: Lake,
+    paths: Sequence[Path | str],
+    *,
+    exclude: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Archive and parse what is new, and say what that was and what the lake holds now.
+
+    Where nothing changed since the last such call, only sizes and times are read.
+
+    Args:
+        lake: as for :func:`ingest`.
+        paths: as for :func:`ingest`.
+        exclude: as for :func:`ingest`.
+        progress: as for :func:`ingest`.
+
+    Returns:
+        ``states`` is what the lake holds and ``plan`` and ``replay`` ask about, each response
+        once; ``subagent_states`` of them are those of ``subagents``. ``new_files``,
+        ``changed_files``, ``unchanged_files`` and ``unreadable_files`` are of ``paths``.
+
+    Raises:
+        InputError: as :func:`ingest`.
+    """
+    before = Before(lake, paths, exclude)
+    if (said := before.said()) is not None:
+        return said
+    harvested, _, _ = _ingest(lake, paths, None, exclude, progress)
+    held = _held(lake)
+    counts = (harvested.new_files, harvested.grown_files, harvested.unchanged_files)
+    unreadable = {"unreadable_files": len(harvested.unreadable)}
+    changes = dict(zip(("new_files", "changed_files", "unchanged_files"), counts, strict=True))
+    nothing = {"new_files": 0, "changed_files": 0, "unchanged_files": sum(counts)}
+    before.keep({"lake": lake.url, **nothing, **unreadable, **held})
+    return {"lake": lake.url, **changes, **unreadable, **held}
+
+
+def _held(lake: Lake) -> dict[str, int]:
+    """Count what the lake holds."""
+    agents = lake.read("states", columns=["agent_id"])["agent_id"]
+    sessions = lake.read("sessions", columns=["session_id", "agent_id"])
+    return {
+        "states": len(agents),
+        "subagent_states": len(agents) - agents.to_pylist().count(""),
+        "sessions": len(set(sessions["session_id"].to_pylist())),
+        "subagents": len(set(sessions["agent_id"].to_pylist()) - {""}),
+        "days": len(lake.days("states")),
+    }
+
+
+def _ingest(
+    lake: Lake,
+    paths: Iterable[Path | str],
+    days: Iterable[str] | None,
+    exclude: Sequence[str],
+    progress: Progress | None,
+) -> tuple[HarvestReport, ParseReport, _Seen]:
+    harvested = harvest(lake, paths, days=days, exclude=exclude, progress=progress)
+    seen: _Seen = {}
+    stale = {day for day in harvested.days if not is_current(lake, day)}
+    if days is None:
+        # Changed rules hold for all that is stored, not only for what was named now.
+        stale |= {day for day in lake.days("sessions") if not is_redacted(lake, day)}
+    parsed = parse_days(lake, sorted(stale), progress=progress, on_file=seen.__setitem__)
+    return harvested, parsed, seen
 
 
 def _distinct_states(files: list[Harvested], seen: _Seen) -> dict[str, int]:

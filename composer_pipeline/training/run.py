@@ -159,7 +159,8 @@ def train(
         lake: holds the dataset tables with split=train.
         recipe: a recipe, or the path of its YAML file.
         run_root: folder of all runs.
-        progress: called as (label, steps done by all replicas, their total).
+        progress: called as (label, done, total): rows of a channel that the base model has
+            scored, then steps of all replicas.
         force: train again; a run of the same inputs is moved aside to ``<folder>.<n>``.
         merge: also write base and adapter as one model, where it is not there yet.
 
@@ -310,17 +311,23 @@ def best_round(measured: Mapping[int, float]) -> int:
         ComposerError: no round was measured.
     """
     if not measured:
-        raise ComposerError("recipe field keep_best: no round was measured on held-out rows")
+        raise ComposerError(
+            "recipe field keep_best: no round was measured on held-out rows; train with --force"
+        )
     return min(sorted(measured), key=measured.__getitem__)
 
 
 def _execute(run: PreparedRun, progress: Progress | None) -> None:
-    """Run the command and pass its steps on: the sum over the replicas, and their total."""
+    """Run the command and pass on what the base model scores, and the steps of all replicas."""
     seen: dict[int, int] = {}
     replicas = TrainingRecipe.load(run.run_dir / RECIPE).diloco.replicas
 
     def passed(event: dict[str, Any]) -> None:
-        if progress is not None and "step" in event:
+        if progress is None:
+            return
+        if event.get("event") == "base":
+            progress(f"base model, {event['channel']}", event["done"], event["of"])
+        elif "step" in event:
             seen[event["slot"]] = event["step"]
             progress("train", sum(seen.values()), event["of"] * replicas)
 

@@ -85,19 +85,18 @@ def test_ingest_counts_what_the_lake_holds_and_the_plan_asks(tmp_path: Path, at:
     report: dict[str, Any] = json.loads(told("ingest", folder, "--json", *at)[0])
     listed = told("states", "--json", *at)
     plan = json.loads(told("plan", "--teachers", str(teachers), "--json", *at)[0])
-    assert (report["distinct_states"], report["subagent_states"]) == (7, 3)
-    assert len(listed) == plan["states"] == plan["calls"] == report["distinct_states"]
-    # The truth about main files stays what it was, copies counted.
-    assert report["states"] == 6
-    # What is already in the lake is counted from the archive, the same.
-    assert json.loads(told("ingest", folder, "--json", *at)[0]) == report
+    assert (report["states"], report["subagent_states"]) == (7, 3)
+    assert len(listed) == plan["states"] == plan["calls"] == report["states"]
+    again = json.loads(told("ingest", folder, "--json", *at)[0])
+    assert (again["states"], again["subagent_states"]) == (7, 3)
+    assert (again["new_files"], again["unchanged_files"]) == (0, report["new_files"])
 
 
-def test_the_table_begins_with_the_number_that_is_asked_about(
+def test_the_table_begins_with_the_lake_and_has_the_number_that_is_asked_about(
     tmp_path: Path, at: list[str]
 ) -> None:
     lines = told("ingest", str(sessions(tmp_path / "sessions")), *at)
     rows = [line.strip("│ ").split("│") for line in lines if "│" in line]
     shown = {row[0].strip(): row[1].strip() for row in rows}
-    assert (shown["distinct_states"], shown["subagent_states"]) == ("7", "3")
-    assert next(iter(shown)) == "distinct_states"
+    assert (shown["states"], shown["subagent_states"]) == ("7", "3")
+    assert next(iter(shown)) == "lake"

@@ -189,7 +189,7 @@ def test_any_path_works_and_no_text_is_markup(
     lines = [_user(0, None, MARKUP), _assistant(1, 0, "m1", call)]
     (place / "sessions" / "s1.jsonl").write_text("\n".join(lines) + "\n")
     lake = ("--lake", str(place / "lake"))
-    assert "distinct_states" in _run(capsys, "ingest", str(place / "sessions"), *lake)
+    assert "subagent_states" in _run(capsys, "ingest", str(place / "sessions"), *lake)
     assert MARKUP in _run(capsys, "sessions", *lake)
     assert "[b]Odd[/b]" in _run(capsys, "states", *lake)
     (found,) = load_states(Lake(place / "lake"))

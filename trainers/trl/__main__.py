@@ -79,6 +79,9 @@ LIVE_TEACHER = (
 )
 #: Events of replicas that people see too.
 SAID = frozenset({"step", "bad_step", "out_of_memory", "held_out"})
+#: Seconds for replicas to leave after the last commit, also where they still look at held-out
+#: rows, which on a CPU takes minutes.
+LEAVE_S, LAST_LOOK_S = 60.0, 3600.0
 #: Children load what this process has found: the same commit of a Hub id for all of them.
 OFFLINE = {"HF_HUB_OFFLINE": "1"}
 
@@ -298,6 +301,7 @@ def _replicas(
         commands=[ReplicaCommand(argv, {**OFFLINE, **env}, repo_root()) for env in own_device],
         run_dir=run_dir / "replicas",
         max_restarts=options.max_restarts,
+        drain_s=LEAVE_S if recipe.eval_every is None else LAST_LOOK_S,
         on_round=on_round,
         on_log=on_log,
     ).run()

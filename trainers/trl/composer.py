@@ -58,6 +58,8 @@ class ComposerTrainer(GRPOTrainer):
         callbacks: for example DiLoCo's; the channels follow a step before they see it.
         on_event: told about steps.
         states: where the channels' own state is kept from round to round.
+        committed: returns the rounds that the adopted state has behind it: more than this replica
+            has trained where the others went on without it. ``None`` counts its own steps.
 
     Raises:
         InputError: a channel has no row, or the model's head is of an unsupported kind.
@@ -77,8 +79,10 @@ class ComposerTrainer(GRPOTrainer):
         callbacks: Sequence[Any] = (),
         on_event: OnEvent | None = None,
         states: ChannelStates | None = None,
+        committed: Callable[[], int] | None = None,
     ) -> None:
         self.recipe, self._skip, self._states = recipe, skip_steps, states
+        self._committed = committed
         self._on_event = on_event or (lambda kind, step, numbers: None)
         size = recipe.channels.grpo.group_size
         super().__init__(
@@ -253,6 +257,11 @@ class ComposerTrainer(GRPOTrainer):
         if self._states is not None and done % self.recipe.diloco.inner_steps == 0:
             self._states.save(self.channels, done)
 
+    def before_rounds(self) -> None:
+        """Look at the round to start from: a kill may have come between its commit and a look."""
+        if done := self._adopted():
+            self._look(done)
+
     def after_round(self) -> None:
         """Look at a round that is committed and whose state is adopted, where one ends here.
 
@@ -262,7 +271,15 @@ class ComposerTrainer(GRPOTrainer):
         done = self._skip + self.state.global_step
         if done % self.recipe.diloco.inner_steps == 0:
             self._watch.end_of_round()
-            self._look(done // self.recipe.diloco.inner_steps)
+            self._look(self._adopted())
+
+    def _adopted(self) -> int:
+        """Return the rounds behind the adopted state, and go on with the rows that follow it."""
+        inner = self.recipe.diloco.inner_steps
+        if self._committed is not None:
+            self._skip = self._committed() * inner - self.state.global_step
+        done: int = self._skip + self.state.global_step
+        return done // inner
 
     def _look(self, round_: int) -> None:
         """Measure the committed model on held-out rows, every so many rounds and after the last."""
@@ -289,6 +306,9 @@ class _AfterRound(TrainerCallback):
 
     def __init__(self, trainer: ComposerTrainer) -> None:
         self._trainer = trainer
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._trainer.before_rounds()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._trainer.after_round()

@@ -157,12 +157,13 @@ def probe(recipe: TrainingRecipe, data: TrainingData, resolved: str) -> dict[str
     """Train three steps on the run's first rows and return what they took.
 
     ``seconds_per_step`` is the mean without the first step, which warms up and measures the
-    channels' gradients; ``hours`` is that over all steps, without the base pass;
+    channels' gradients; ``base_pass_seconds`` is what the base model takes for all rows of the
+    run, by its seconds a row of each channel here; ``hours`` is both over the whole run;
     ``peak_memory_gib`` is what the process held at most.
     """
     import torch
 
-    from trainers.trl.base_model.base_pass import base_student, score
+    from trainers.trl.base_model.base_pass import base_student, coming, score
     from trainers.trl.composer import ComposerTrainer
     from trainers.trl.policy.loading import load_base
 
@@ -177,12 +178,19 @@ def probe(recipe: TrainingRecipe, data: TrainingData, resolved: str) -> dict[str
         times.append(time.monotonic())
         seen.append(numbers)
 
+    began, scoring = 0.0, 0.0
+
+    def on_scored(channel: str, done: int, of: int) -> None:
+        nonlocal began, scoring
+        now = time.monotonic()
+        scoring += (now - began) * len(coming(recipe, data, channel)) / of
+        began = now
+
     tokenizer = load_tokenizer(resolved)
     with tempfile.TemporaryDirectory() as folder:
         base = base_student(resolved, recipe, tokenizer)
-        started = time.monotonic()
-        scores = score(base, short, rows, Path(folder))
-        scoring = time.monotonic() - started
+        began = time.monotonic()
+        scores = score(base, short, rows, Path(folder), on_scored)
         del base
         trainer = ComposerTrainer(
             model=load_base(resolved, recipe),
@@ -198,7 +206,7 @@ def probe(recipe: TrainingRecipe, data: TrainingData, resolved: str) -> dict[str
     return {
         "steps": len(times),
         "seconds_per_step": seconds,
-        "hours": seconds * recipe.total_steps / 3600,
+        "hours": (seconds * recipe.total_steps + scoring) / 3600,
         "base_pass_seconds": scoring,
         "peak_memory_gib": max(float(n.get("peak_memory_mib", 0)) for n in seen) / 1024,
     }

@@ -95,6 +95,7 @@ def train(run_dir: Path) -> None:
         callbacks=[callback],
         on_event=on_event,
         states=states,
+        committed=lambda: callback.replica.round - 1,
     )
     if recipe.eval_every is not None and callback.slot == 0:
         held_out = TrainingRecipe.load(run_dir / FOLDER / "recipe.yaml")

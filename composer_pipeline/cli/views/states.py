@@ -122,6 +122,23 @@ def _cut_block(text: str, limit: int) -> str:
     return f"{text[:limit]} ... ({len(text):,} characters)"
 
 
+_STATE_LINE = "{:<12}  {:<12}  {:>8}  {:<10}  {}"
+STATE_HEAD = _STATE_LINE.format("state", "session", "messages", "error", "tools")
+
+
+def state_line(row: Mapping[str, Any]) -> str:
+    """Return one state of ``list_states`` as a line: a lake may have a hundred thousand."""
+    line = _STATE_LINE.format(
+        row["state_id"][:SHORT_ID],
+        # A subagent is named by its own id, as in the list of sessions.
+        f"+ {row['agent_id']}"[:SHORT_ID] if row["agent_id"] else row["session_id"][:SHORT_ID],
+        row["n_messages"],
+        (row["error_kind"] or "")[:16],
+        ", ".join(row["tools"]),
+    )
+    return "".join(char if char.isprintable() else "?" for char in line).rstrip()
+
+
 def session_table(rows: Iterable[Mapping[str, Any]]) -> Table:
     """Return sessions as a table: one row for each trajectory.
 

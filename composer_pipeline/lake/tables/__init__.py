@@ -10,6 +10,7 @@ Message columns are ``list<arrow.json>``: one JSON document a message, which
 ``datasets`` reads as ``List(Json())`` and TRL trains on as it is.
 """
 
+from composer_pipeline.errors import InputError
 from composer_pipeline.lake.tables.datasets import (
     DATASET_GROUPS,
     DATASET_HINTS,
@@ -55,6 +56,7 @@ __all__ = [
     "TOOLSETS",
     "VOTES",
     "TableSpec",
+    "spec_of",
 ]
 
 SCHEMA_VERSION = 1
@@ -82,3 +84,14 @@ TABLES: dict[str, TableSpec] = {
         NEAR_DUPLICATES,
     )
 }
+
+
+def spec_of(table: str) -> TableSpec:
+    """Return the table's spec.
+
+    Raises:
+        InputError: there is no such table.
+    """
+    if table not in TABLES:
+        raise InputError(f"unknown table {table!r}; known: {', '.join(TABLES)}")
+    return TABLES[table]

@@ -99,25 +99,34 @@ def discover(paths: Iterable[Path | str]) -> list[SourceFile]:
     Raises:
         InputError: a path is missing or a folder holds no ``.jsonl`` file.
     """
+    return [_source(file, root, explicit=named) for file, root, named in files_below(paths)]
+
+
+def files_below(paths: Iterable[Path | str]) -> list[tuple[Path, Path, bool]]:
+    """Return each candidate file once, with its folder of reference, and whether it was named.
+
+    Raises:
+        InputError: as :func:`discover`.
+    """
     given = [path for item in paths for path in expanded(item)]
     if not given:
         raise InputError("no PATH given: name session files or folders of them")
-    found: list[SourceFile] = []
+    found: list[tuple[Path, Path, bool]] = []
     seen: set[Path] = set()
     for path in given:
         if not path.exists():
             raise InputError(f"{path} does not exist")
-        if path.is_dir():
+        named = not path.is_dir()
+        files, root = [path], path.parent
+        if not named:
             files = sorted(f for f in path.rglob("*.jsonl*") if f.is_file() and _is_candidate(f))
+            root = path
             if not files:
                 raise InputError(f"{path} holds no session file (*.jsonl)")
-            root = path
-        else:
-            files, root = [path], path.parent
         for file in files:
             if (real := file.resolve()) not in seen:
                 seen.add(real)
-                found.append(_source(file, root, explicit=not path.is_dir()))
+                found.append((file, root, named))
     return found
 
 

@@ -47,4 +47,6 @@ class Forgotten:
 
 
 def _hash(session_id: str) -> str:
-    return hashlib.blake2b(session_id.encode(), digest_size=16).hexdigest()
+    # As the tables have it: half a surrogate pair is stored as U+FFFD.
+    stored = session_id.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return hashlib.blake2b(stored.encode(), digest_size=16).hexdigest()

@@ -17,7 +17,7 @@ def is_current(lake: Lake, day: str) -> bool:
 
     A damaged file is none of this parser's: the day is parsed again from the archive.
     """
-    if lake.damaged_file(day) or not all(day in lake.days(table) for table in _DAY_TABLES):
+    if lake.damaged_file(day) or not all(lake.partitions(table, day=day) for table in _DAY_TABLES):
         return False
     archived = {row["sha256"] for row in lake.rows("raw_files", days=[day]) if is_trajectory(row)}
     parsed = lake.read("sessions", days=[day], columns=["sha256"])["sha256"].to_pylist()

@@ -14,6 +14,7 @@ from trl import GRPOTrainer
 from composer_pipeline.diloco.callback import trainable
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.testing.training import tiny_recipe
+from trainers.trl.arguments import arguments
 from trainers.trl.base_model import base_scores
 from trainers.trl.base_model.base_pass import score
 from trainers.trl.base_model.base_scores import BaseScores
@@ -113,12 +114,41 @@ def test_the_recipes_learning_rate_is_the_optimizers(make):
     assert ends[0] == pytest.approx(2 * ends[1], rel=0.2)
 
 
-@pytest.mark.parametrize(("schedule", "second"), [("constant", 1e-3), ("linear", 5e-4)])
-def test_schedules_reach_the_optimizer(make, schedule, second):
+@pytest.mark.parametrize(
+    ("schedule", "warmup", "rates"),
+    [("constant", 0, [1e-3, 1e-3]), ("constant", 1, [0, 1e-3]), ("linear", 0, [1e-3, 5e-4])],
+)
+def test_schedules_reach_the_optimizer(make, schedule, warmup, rates):
     seen, callback = events_of()
-    recipe = tiny_recipe("toy", channels=only("sft"), schedule=schedule)
+    recipe = tiny_recipe("toy", channels=only("sft"), schedule=schedule, warmup_steps=warmup)
     make(recipe, **callback).train()
-    assert [numbers["learning_rate"] for _, _, numbers in seen] == pytest.approx([1e-3, second])
+    assert [numbers["learning_rate"] for _, _, numbers in seen] == pytest.approx(rates)
+
+
+def test_a_step_has_the_recipes_optimizer_clip_and_decay(make, shake):
+    """Stochastic gradient descent, written out: the clipped gradient and the pull to 0."""
+    rate, clip, decay = 0.1, 1e-3, 0.1
+    recipe = tiny_recipe(
+        "toy", channels=only("sft"), optimizer="sgd", learning_rate=rate, max_grad_norm=clip,
+        weight_decay=decay, diloco={"replicas": 1, "rounds": 1, "inner_steps": 1},
+    )  # fmt: skip
+    trainer = make(recipe)
+    shake(trainer)
+    parameters = trainer.student.parameters()
+    before = [p.detach().clone() for p in parameters]
+    trainer._compute_loss(trainer.model, {})
+    gradients = [p.grad.clone() for p in parameters]
+    norm = torch.stack([g.norm() for g in gradients]).norm()
+    assert norm > 2 * clip
+    trainer.train()
+    for p, was, gradient in zip(parameters, before, gradients, strict=True):
+        pull = gradient * clip / norm + decay * was
+        assert_close(p.detach() - was, -rate * pull, rtol=1e-3, atol=1e-6)
+
+
+def test_reporters_and_the_seed_reach_transformers(tmp_path):
+    given = arguments(tiny_recipe("toy", report_to=["tensorboard"], seed=7), tmp_path)
+    assert (given.report_to, given.seed) == (["tensorboard"], 7)
 
 
 # -- channels ----------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Held-out rows between rounds, and the checkpoint of the best of them."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -97,3 +98,19 @@ def test_a_channel_without_held_out_rows_is_left_out(tmp_path, lake, tokenizer, 
     assert taking.channels.rows_per_step() == dict.fromkeys(("grpo", "dpo", "sft"), 2)
     full = recipe.model_copy(update={"lora": recipe.lora.model_copy(update={"r": 0})})
     assert "sdpo" not in prepare(other, tokenizer, full, tmp_path / "full").channels.weights()
+
+
+def test_a_replica_that_begins_again_measures_the_round_it_starts_from(make):
+    """The others committed round 1 while this one was loading: it counts from there."""
+    seen: list[tuple[str, int]] = []
+    rounds = iter((1, 2, 3))
+    recipe = tiny_recipe("toy", diloco={"replicas": 1, "rounds": 3, "inner_steps": 1}, eval_every=1)
+    trainer = make(
+        recipe,
+        on_event=lambda kind, step, numbers: seen.append((kind, numbers.get("round", step))),
+        committed=lambda: next(rounds),
+    )
+    trainer.held_out = SimpleNamespace(measure=lambda: {"loss": 1.0})
+    trainer.args.max_steps = 2
+    trainer.train()
+    assert seen == [("held_out", 1), ("step", 2), ("held_out", 2), ("step", 3), ("held_out", 3)]

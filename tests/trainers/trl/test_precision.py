@@ -43,8 +43,9 @@ def test_checkpointing_leaves_the_gradient_as_it_is(
 
 
 def test_bf16_keeps_the_adapter_in_fp32_and_trains_it(build_trainer, tokenizer, data, tiny_model):
-    recipe = tiny_recipe(tiny_model, dtype="bf16")
+    recipe = tiny_recipe(tiny_model, dtype="bf16", attention="eager")
     trainer = build_trainer(load_base(tiny_model, recipe), tokenizer, recipe, data)
+    assert trainer.student.model.config._attn_implementation == "eager"
     named = dict(trainer.model.named_parameters())
     before = {n: p.detach().clone() for n, p in named.items() if p.requires_grad}
     assert {p.dtype for n, p in named.items() if n not in before} == {torch.bfloat16}

@@ -36,7 +36,8 @@ def trainer(monkeypatch):
     class OneOfThem(Recorder):
         pass
 
-    callback = SimpleNamespace(slot=1, start_round=lambda: 3)
+    joined = SimpleNamespace(round=4)  # the others went on while this one was loading
+    callback = SimpleNamespace(slot=1, start_round=lambda: 3, replica=joined)
     monkeypatch.setattr(
         replica, "DiLoCoCallback", SimpleNamespace(from_env=lambda **options: callback)
     )
@@ -61,6 +62,7 @@ def test_a_replica_that_joins_at_round_3_has_the_rows_of_two_rounds_behind_it(
     replica.train(tmp_path)
     given = trainer.given
     assert (given["skip_steps"], given["slot"], given["trained"]) == (10, 1, True)
+    assert given["committed"]() == 3
     assert started == ["the model"], "an earlier adapter is in before the first step"
 
 

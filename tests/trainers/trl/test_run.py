@@ -2,14 +2,19 @@
 
 import json
 import math
+import os
 import signal
 import subprocess
+from dataclasses import dataclass
 
+import psutil  # type: ignore[import-untyped]
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from composer_pipeline.diloco.callback import adopt, trainable
 from composer_pipeline.diloco.replica import read_state
 from composer_pipeline.errors import InputError
 from composer_pipeline.evaluation.evaluate import evaluate
@@ -18,52 +23,128 @@ from composer_pipeline.publishing.model import publish_model
 from composer_pipeline.testing.training import tiny_recipe, write_dataset
 from composer_pipeline.training.data import pair
 from composer_pipeline.training.models import load_tokenizer
-from composer_pipeline.training.run import held_out_losses, prepare, read_steps, train
+from composer_pipeline.training.run import (
+    TrainReport,
+    held_out_losses,
+    prepare,
+    read_steps,
+    report,
+    train,
+)
 from composer_pipeline.training.windows import Windows
+from tests.fixtures.waiting import wait_until
 from trainers.trl.__main__ import main
+from trainers.trl.channel_state import FILE as CHANNELS
+from trainers.trl.channel_state import ChannelStates, earlier_state, state_file
+from trainers.trl.checkpoints.adapters import load_start
 
 pytestmark = pytest.mark.slow
 
 
+ROUNDS = 4  # more than pass until both kills
+#: Rows that the base model scores for a run of one round and replica: of hints, all.
+SCORED = {"grpo": 2, "sdpo": 8, "dpo": 4}
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that was killed twice, and what was seen meanwhile."""
+
+    result: TrainReport
+    progress: list[tuple[str, int, int]]
+    committed: int  # rounds, when nothing of it was left running
+    scored: dict[str, tuple[int, int]]  # modification times of the base model's scores
+
+
 @pytest.fixture(scope="module")
 def recipe(tiny_model):
+    """Two replicas with everything that a restart has to bring back; SGD itself has no state."""
+    sdpo = {"teacher": "ema", "ema_rate": 0.2, "divergence": "taid", "hint_gain": False}
     return tiny_recipe(
-        tiny_model, diloco={"replicas": 2, "rounds": 2, "inner_steps": 2, "min_quorum": 2},
+        tiny_model, optimizer="sgd", learning_rate=0.3,
+        channels={"grpo": {}, "sdpo": {"rows_per_step": 2, **sdpo}, "dpo": {"pairs_per_step": 2}},
+        data={"max_prompt_tokens": 200, "max_completion_tokens": 64, "max_tools_tokens": 0},
+        diloco={"replicas": 2, "rounds": ROUNDS, "inner_steps": 2, "min_quorum": 2},
         eval_every=1, eval_rows=2, keep_best=True,
     )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def finished(lake, recipe, tmp_path_factory):
-    seen = []
-    result = train(
-        lake, recipe, tmp_path_factory.mktemp("runs"), progress=lambda *step: seen.append(step)
+    """A run whose supervisor is killed after a round, and once it goes on, its second replica."""
+    runs = tmp_path_factory.mktemp("runs")
+    run = prepare(lake, recipe, runs)
+    process = subprocess.Popen(
+        run.command, cwd=run.cwd, env=os.environ | run.env, stdout=subprocess.PIPE, text=True
     )
-    return result, seen
+    assert process.stdout
+    for line in process.stdout:
+        if line.startswith('{"event": "round"'):
+            break
+    children = psutil.Process(process.pid).children()
+    assert len(children) == 2
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    # An orphaned replica notices within a step that its supervisor is gone.
+    wait_until(lambda: not any(map(_lives, children)), "the replicas have ended")
+    with pytest.raises(InputError, match="no finished training run"):
+        report(run.run_dir)
+    committed = read_state(str(run.run_dir / "outer"), "run")[1].round
+    scored = _stamps(run.run_dir)
+    seen: list[tuple[str, int, int]] = []
+    killed: list[psutil.Process] = []
+
+    def on_progress(*step):
+        seen.append(step)
+        if not killed:
+            killed.append(_replica(1))
+            killed[0].kill()
+
+    return Finished(train(lake, recipe, runs, progress=on_progress), seen, committed, scored)
+
+
+def _replica(slot):
+    """Return the process of a slot, a grandchild of this one."""
+    found = psutil.Process().children(recursive=True)
+    return next(p for p in found if p.environ().get("COMPOSER_DILOCO_SLOT") == str(slot))
+
+
+def _lives(process):
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _stamps(run_dir):
+    files = [*run_dir.glob("base/*.arrow"), *run_dir.glob("data/*.arrow")]
+    return {str(path): (path.stat().st_mtime_ns, path.stat().st_ino) for path in files}
 
 
 def test_two_processes_commit_every_round_and_leave_a_checkpoint(finished):
-    result, seen = finished
+    result = finished.result
     assert not result.reused
-    assert seen[-1] == ("train", 8, 8)
+    steps = 2 * ROUNDS
+    assert finished.progress[-1] == ("train", 2 * steps, 2 * steps)
     metrics = result.metrics
-    assert metrics["rounds"] == metrics["rounds_with_all_replicas"] == 2
+    assert metrics["rounds"] == metrics["rounds_with_all_replicas"] == ROUNDS
     assert metrics["dpo_loss_last"] < metrics["dpo_loss_first"] < 0.6932
-    assert metrics["dpo_active"] == 2 * 4 * 2
+    assert metrics["dpo_active"] == 2 * steps * 2
     assert metrics["grpo_active"] > 0
     assert metrics["sdpo_active"] > 0
     composer = json.loads((result.run_dir / "composer.json").read_text())
-    assert [c["included"] for c in composer["commits"]] == [[0, 1], [0, 1]]
+    assert [c["included"] for c in composer["commits"]] == [[0, 1]] * ROUNDS
     assert composer["rows"] == {"grpo": 8, "sdpo": 8, "dpo": 8, "sft": 8}
     assert 0 <= metrics["hints_kept_share"] <= 1
     assert metrics["grpo_best_gain_last"] > metrics["grpo_worst_gain_last"]
     assert metrics["sft_loss_last"] < metrics["sft_loss_first"]
-    steps = read_steps(result.run_dir)
-    assert set(steps) == {(s, k) for s in (0, 1) for k in (1, 2, 3, 4)}
+    numbers = read_steps(result.run_dir)
+    assert set(numbers) == {(slot, k + 1) for slot in (0, 1) for k in range(steps)}
     for slot in (0, 1):
-        assert steps[slot, 1]["dpo_loss"] == pytest.approx(math.log(2), abs=1e-5)
-    assert [c["merged"] for c in composer["commits"]] == [True, True]
-    assert metrics["rounds_merged"] == 2
+        assert numbers[slot, 1]["dpo_loss"] == pytest.approx(math.log(2), abs=1e-5)
+    assert [c["merged"] for c in composer["commits"]] == [True] * ROUNDS
+    assert metrics["rounds_merged"] == ROUNDS
     # The gate of publishing finds nothing private in a real checkpoint.
     files = publish_model(result.run_dir, "me/x", dry_run=True, allow_simulated=True).files
     assert {"README.md", "composer.json", "adapter_model.safetensors"} <= set(files)
@@ -73,8 +154,48 @@ def test_two_processes_commit_every_round_and_leave_a_checkpoint(finished):
     assert any(float(v.abs().max()) > 0 for k, v in adapter.items() if "lora_B" in k)
 
 
+def test_a_killed_run_ends_as_if_it_had_not_been_killed(finished, recipe, make_tiny):
+    """Two trainers take turns here, and begin each round with the mean of what both became."""
+    result = finished.result
+    assert 1 <= finished.committed < ROUNDS
+    assert _stamps(result.run_dir) == finished.scored, "rows and the base model's scores stay"
+    lines = (result.run_dir / "metrics.jsonl").read_text().splitlines()
+    steps = [(e["slot"], e["step"]) for e in map(json.loads, lines) if e["event"] == "step"]
+    assert steps.count((0, 1)) == steps.count((1, 1)) == 1, "the first round was not repeated"
+    composer = json.loads((result.run_dir / "composer.json").read_text())
+    assert composer["restarts"] == {"0": 0, "1": 1}
+    inner = recipe.diloco.inner_steps
+    trainers = [make_tiny(recipe, slot=slot) for slot in (0, 1)]
+    theta: dict[str, torch.Tensor] = {}
+    for round_ in range(ROUNDS):
+        ends = []
+        for trainer in trainers:
+            adopt(trainer.model, theta or trainable(trainer.model))
+            trainer._skip, trainer.args.max_steps = round_ * inner, inner
+            trainer.train()
+            ends.append({n: p.detach().clone() for n, p in trainable(trainer.model).items()})
+        theta = {name: (ends[0][name] + ends[1][name]) / 2 for name in ends[0]}
+    committed, _ = read_state(str(result.run_dir / "outer"), "run")
+    torch.testing.assert_close(committed, theta, rtol=1e-4, atol=1e-6)
+    for slot, trainer in enumerate(trainers):
+        file = state_file(result.run_dir, ROUNDS * inner, prefer=slot)
+        assert file
+        assert file.parent.name == f"slot-{slot}"
+        _has_state_of(file, trainer)
+
+
+def _has_state_of(file, trainer):
+    """Check SDPO's averaged teacher and TAID's schedule in a file of channels' states."""
+    averages, schedule = next(c for c in trainer.channels if c.name == "sdpo").state()
+    with safe_open(str(file), framework="pt") as kept:
+        numbers = json.loads(kept.metadata()["numbers"])["sdpo"]
+        tensors = {name: kept.get_tensor(f"sdpo/{name}") for name in averages}
+    torch.testing.assert_close(tensors, averages, rtol=1e-4, atol=1e-6)
+    assert numbers == pytest.approx(schedule, rel=1e-4, abs=1e-6)
+
+
 def test_both_replicas_end_with_the_committed_state(finished):
-    result, _ = finished
+    result = finished.result
     shas = {}
     for slot in (0, 1):
         for line in (result.run_dir / "replicas" / f"slot-{slot}.log").read_text().splitlines():
@@ -87,21 +208,22 @@ def test_both_replicas_end_with_the_committed_state(finished):
 
 
 def test_the_checkpoint_is_that_of_the_round_with_the_lowest_held_out_loss(finished):
-    result, _ = finished
+    result = finished.result
     losses = held_out_losses(result.run_dir)
-    assert sorted(losses) == [1, 2]
+    assert sorted(losses) == [round_ + 1 for round_ in range(ROUNDS)]
     best = min(losses, key=lambda round_: losses[round_])
     assert result.metrics["checkpoint_round"] == best
     assert result.metrics[f"held_out_loss_round_{best}"] == losses[best]
     url = str(result.run_dir / "outer")
-    (kept, _), (other, _) = (read_state(url, "run", round_) for round_ in (best, 3 - best))
+    other_round = best - 1 if best > 1 else 2
+    (kept, _), (other, _) = (read_state(url, "run", round_) for round_ in (best, other_round))
     adapter = load_file(result.checkpoint / "adapter_model.safetensors")
     assert all(torch.equal(adapter[name.replace(".default", "")], t) for name, t in kept.items())
     assert any(not torch.equal(kept[name], other[name]) for name in kept)
 
 
 def test_the_same_inputs_are_not_trained_again(finished, lake, recipe, monkeypatch):
-    result, _ = finished
+    result = finished.result
 
     def refuse(*arguments, **options):
         raise AssertionError("a process was started")
@@ -115,7 +237,7 @@ def test_the_same_inputs_are_not_trained_again(finished, lake, recipe, monkeypat
 
 
 def test_evaluation_before_and_after(finished, lake, recipe, tmp_path):
-    result, _ = finished
+    result = finished.result
     told = []
     first = evaluate(lake, result.run_dir, progress=lambda *event: told.append(event))
     assert first.states == {"hard_covered": 3}
@@ -201,17 +323,31 @@ def test_smollm2_trains_and_learns_the_chosen_actions(lake, tmp_path):
     assert metrics["hard_covered_right_nll_after"] < metrics["hard_covered_right_nll_before"]
 
 
-def test_a_nightly_run_goes_on_from_the_last_ones_adapter(finished, lake, recipe, tmp_path):
-    result, _ = finished
+def test_a_nightly_run_goes_on_from_the_last_ones_adapter(
+    finished, lake, recipe, make_tiny, tmp_path
+):
+    """With its teacher and schedule too: it ends where one in this process does."""
+    result = finished.result
     short = recipe.diloco.model_copy(update={"replicas": 1, "rounds": 1, "min_quorum": 1})
-    nightly = recipe.model_copy(update={"start_from": str(result.run_dir), "diloco": short})
-    second = train(lake, nightly, tmp_path, merge=True)
+    changes = {"start_from": str(result.run_dir), "diloco": short, "keep_best": False}
+    nightly = recipe.model_copy(update=changes | {"eval_every": None})
+    told = []
+    second = train(lake, nightly, tmp_path, merge=True, progress=lambda *e: told.append(e))
+    scored = [(f"base model, {name}", rows, rows) for name, rows in SCORED.items()]
+    assert told == [*scored, ("train", 1, 2), ("train", 2, 2)]
     assert second.merged == second.run_dir / "merged"
     begun, _ = read_state(str(second.run_dir / "outer"), "run", 0)
-    earlier, _ = read_state(str(result.run_dir / "outer"), "run")
-    assert begun.keys() == earlier.keys()
+    earlier = load_file(result.checkpoint / "adapter_model.safetensors")
+    assert {name.replace(".default", "") for name in begun} == earlier.keys()
     for name, tensor in begun.items():
-        assert torch.equal(tensor, earlier[name]), name
+        assert torch.equal(tensor, earlier[name.replace(".default", "")]), name
+    states = ChannelStates(tmp_path / "here", 0, first=earlier_state(nightly))
+    here = make_tiny(nightly, states=states)
+    load_start(here.model, nightly)
+    here.train()
+    ended, _ = read_state(str(second.run_dir / "outer"), "run")
+    torch.testing.assert_close(ended, dict(trainable(here.model)), rtol=1e-4, atol=1e-6)
+    _has_state_of(second.checkpoint / CHANNELS, here)
     composer = json.loads((second.run_dir / "composer.json").read_text())
     assert composer["start_from"]["name"] == result.run_dir.name
     assert str(result.run_dir) not in (second.run_dir / "composer.json").read_text()

@@ -93,7 +93,7 @@ def score(
         say: called with channel, rows done and rows in all.
     """
     for channel in scored(recipe):
-        rows = _coming(recipe, data, channel)
+        rows = coming(recipe, data, channel)
         sequences, shape = _HOW[channel]
         # Where each part begins is all that is kept: rows are read part by part.
         missing = sum(len(part) for _, part in parts(run_dir, channel, range(len(rows))))
@@ -108,7 +108,7 @@ def score(
     return BaseScores.load(run_dir)
 
 
-def _coming(recipe: TrainingRecipe, data: TrainingData, channel: str) -> Sequence[Any]:
+def coming(recipe: TrainingRecipe, data: TrainingData, channel: str) -> Sequence[Any]:
     """Return the rows that any replica takes, in the order of the data; of hints, all."""
     rows = rows_of(data, channel)
     if channel == "sdpo":

@@ -19,20 +19,36 @@ from composer_pipeline.cli import (
     preferences,
     redaction,
     replay,
+    setup,
     tools,
     traces,
     training,
 )
 from composer_pipeline.cli.common import app
+from composer_pipeline.env_file import load_env_file
 from composer_pipeline.errors import BudgetExhausted, ComposerError, InputError
 from composer_pipeline.lake import bucket_errors
 
 #: Importing a module registers its commands.
-COMMANDS = (traces, redaction, replay, budget, tools, doctor, preferences, dataset, training, care)
+COMMANDS = (
+    setup,
+    traces,
+    redaction,
+    replay,
+    budget,
+    tools,
+    doctor,
+    preferences,
+    dataset,
+    training,
+    care,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with the contract's code."""
+    if arguments is None:
+        load_env_file()
     try:
         app(
             list(arguments) if arguments is not None else None,

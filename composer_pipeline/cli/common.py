@@ -54,7 +54,7 @@ def open_lake(url: str, *, new: bool = False, whole: bool = False) -> Lake:
     if not lake.is_there() and not new:
         raise InputError(
             f"{lake.url} holds no lake; name one with --lake or COMPOSER_LAKE, or make one with"
-            " composer-pipeline ingest"
+            " composer-pipeline init or ingest"
         )
     if not (new or whole):
         for day, file in lake.leave_out_damaged().items():

@@ -44,6 +44,22 @@ COMMANDS = (
     care,
 )
 
+#: The commands as ``--help`` lists them: in the order in which a person meets them.
+PARTS = {
+    "Data": ("init", "ingest", "status", "sessions", "states", "state"),
+    "Money": ("plan", "replay", "budget"),
+    "Preferences": ("pairs", "pair", "statistics", "compare"),
+    "Dataset": ("normalize", "dataset", "export", "publish"),
+    "Training": ("train", "evaluate"),
+    "Care": ("doctor", "verify", "reparse", "forget", "redact", "tools"),
+}
+for _place, (_title, _names) in enumerate(PARTS.items()):
+    _part = cyclopts.Group(_title, sort_key=_place)
+    for _order, _name in enumerate(_names):
+        app[_name].group = (_part,)
+        app[_name].sort_key = _order
+app.register_install_completion_command()
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with the contract's code."""

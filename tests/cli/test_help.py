@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from composer_pipeline.cli import PARTS, app, main
+from composer_pipeline.cli import PARTS, main
+from composer_pipeline.cli.common import app
 
 
 def commands() -> Iterator[tuple[str, ...]]:

@@ -9,12 +9,12 @@ from composer_pipeline.cli.common import (
     LakeOption,
     app,
     at_least,
-    checked_days,
     err,
     open_lake,
     show,
     usd,
 )
+from composer_pipeline.cli.filters import SessionFilter
 from composer_pipeline.errors import BudgetExhausted, ComposerError
 from composer_pipeline.settings import Settings
 
@@ -23,7 +23,8 @@ from composer_pipeline.settings import Settings
 def plan(
     *,
     teachers: str = "",
-    day: Sequence[str] = (),
+    teacher: Sequence[str] = (),
+    only: SessionFilter = SessionFilter(),  # noqa: B008  frozen
     max_states: int = 0,
     lake: LakeOption = "",
     as_json: JsonOption = False,
@@ -32,7 +33,7 @@ def plan(
 
     Args:
         teachers: teacher file (COMPOSER_TEACHERS).
-        day: only these days (YYYY-MM-DD).
+        teacher: only this teacher of the file; may be given again.
         max_states: at most this many states; 0 is all.
     """
     from composer_pipeline.cli.views.plan import plan_tables
@@ -46,7 +47,9 @@ def plan(
     report = run(
         store,
         teacher_set,
-        days=checked_days(store, day),
+        days=only.days(store),
+        sessions=only.sessions(store),
+        teachers=list(teacher) or None,
         max_states=at_least(0, max_states, "--max-states") or None,
         ledger=settings.ledger or None,
         decide=VoteDecision(),
@@ -63,9 +66,11 @@ def replay(
     *,
     teachers: str = "",
     max_usd: str = "",
-    day: Sequence[str] = (),
+    teacher: Sequence[str] = (),
+    only: SessionFilter = SessionFilter(),  # noqa: B008  frozen
     max_states: int = 0,
     again: str = "",
+    dry_run: bool = False,
     lake: LakeOption = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -74,9 +79,10 @@ def replay(
     Args:
         teachers: teacher file (COMPOSER_TEACHERS).
         max_usd: ceiling of this run in USD (COMPOSER_MAX_USD).
-        day: only these days (YYYY-MM-DD).
+        teacher: only this teacher of the file; may be given again.
         max_states: at most this many states; 0 is all.
         again: unreadable asks again about replies that were paid for and cannot be read.
+        dry_run: say what it would ask and cost, as `plan`; buy nothing.
     """
     from composer_pipeline.cli.views.progress import LiveReplay
     from composer_pipeline.preferences.agreement import VoteDecision
@@ -84,6 +90,10 @@ def replay(
     from composer_pipeline.replay.plan import selector_for
     from composer_pipeline.replay.teachers import TeacherSet
 
+    if dry_run:
+        plan(teachers=teachers, teacher=teacher, only=only, max_states=max_states, lake=lake,
+             as_json=as_json)  # fmt: skip
+        return
     settings = Settings.from_env()
     ceiling = usd(max_usd or settings.max_usd, "--max-usd")
     teacher_set = TeacherSet.load(teachers or settings.teachers)
@@ -94,7 +104,9 @@ def replay(
             store,
             teacher_set,
             max_usd=ceiling,
-            days=checked_days(store, day),
+            days=only.days(store),
+            sessions=only.sessions(store),
+            teachers=list(teacher) or None,
             max_states=at_least(0, max_states, "--max-states") or None,
             ledger=settings.ledger or None,
             on_progress=live,

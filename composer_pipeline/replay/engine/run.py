@@ -20,7 +20,7 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING
@@ -75,6 +75,7 @@ def replay(
     *,
     max_usd: Decimal,
     days: Sequence[str] | None = None,
+    sessions: Collection[str] | None = None,
     teachers: Sequence[str] | None = None,
     run_id: str | None = None,
     ledger: Ledger | str | os.PathLike[str] | None = None,
@@ -93,6 +94,7 @@ def replay(
         max_usd: ceiling of this run in USD. With a ``run_id`` that was used before, it is
             the ceiling of all runs of that name together.
         days: days of the states; all when ``None``.
+        sessions: only states of these sessions; all when ``None``.
         teachers: names of teachers; all when ``None``.
         run_id: name of the run's scope; a new one when ``None``.
         ledger: an open ledger, its path or its PostgreSQL URL; in the lake when ``None``.
@@ -127,6 +129,7 @@ def replay(
         lake,
         teacher_set,
         days=days,
+        sessions=sessions,
         teachers=teachers,
         max_states=max_states,
         only_on_active_path=only_on_active_path,

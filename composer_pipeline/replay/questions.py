@@ -106,6 +106,7 @@ class Questions:
             if teacher_set.projects.admits(state.project)
             and (state.on_active_path or not only_on_active_path)
         ]
+        self._cut = max_states is not None
         if max_states is not None:
             self.states.sort(key=lambda s: (s.error_kind is None, _when(s), s.state_id))
             self.states = self.states[:max_states]
@@ -120,6 +121,11 @@ class Questions:
         }
         self._conversions: dict[str, Conversion] = {}
         self._clean: set[bytes] = set()
+
+    @property
+    def asked_days(self) -> list[str]:
+        """The days of the selected states, and of all states where nothing cuts their number."""
+        return sorted({state.day for state in self.states}) if self._cut else self.days
 
     def chains(self) -> list[list["TraceState"]]:
         """Return the states of each session in time order, sessions in time order.

@@ -9,9 +9,10 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, cast
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
-from composer_pipeline.lake import Lake
+from composer_pipeline.lake import Lake, column
 from composer_pipeline.trace_states.load import DayTables
 from composer_pipeline.trace_states.state import TraceState
 
@@ -89,7 +90,9 @@ class StatesOnDemand:
         if self._tables is None or self._tables.day != day:
             self._tables = DayTables(self._lake, day)
         rows = self._tables.states
-        rows = rows.filter(pc.equal(rows["session_id"], session_id))
+        # A plain string in its place makes pyarrow import pandas.
+        named = column([session_id], pa.string())
+        rows = rows.filter(pc.is_in(rows["session_id"], value_set=named))
         return {state.state_id: state for state in self._tables.of(rows)}
 
 

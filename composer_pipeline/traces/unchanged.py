@@ -17,8 +17,7 @@ import msgspec
 
 from composer_pipeline.lake import Lake, stamp
 from composer_pipeline.redaction import redaction_version
-from composer_pipeline.traces.archive.discover import files_below
-from composer_pipeline.traces.archive.given_paths import STDIN
+from composer_pipeline.traces.archive import STDIN, files_below
 from composer_pipeline.traces.states import PARSER_VERSION
 
 #: What an ingest writes and what it leaves behind, beside the archive.

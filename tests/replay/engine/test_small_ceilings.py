@@ -21,7 +21,7 @@ def test_smaller_calls_that_fit_are_taken(
 ) -> None:
     other = Lake(tmp_path / "other")
     for one in (lake, other):
-        write_sessions(one, sessions=14, turns=4)
+        write_sessions(one, sessions=28, turns=4)
     serve()
     data = teacher_set.model_dump()
     for teacher in data["teachers"]:

@@ -168,7 +168,7 @@ def build_preferences(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetsDefini
         kinds={"python", "parquet", "duckdb"},
         owners=OWNERS,
         deps=[normalized_pairs, error_hints],
-        code_version="1",
+        code_version="2",
         metadata=table_metadata("dataset_pairs"),
     )
     def training_dataset(
@@ -179,7 +179,7 @@ def build_preferences(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetsDefini
         from composer_pipeline.publishing import build_dataset
 
         store, rules = lake.open(), recipes.rules()
-        report = build_dataset(store)
+        report = build_dataset(store, rules=rules)
         quality = write_statistics(store, rules=rules).by_scope[ALL]
         return dg.MaterializeResult(
             metadata={

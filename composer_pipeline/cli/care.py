@@ -1,6 +1,9 @@
-"""Commands that look after a lake: verify, reparse."""
+"""Commands that look after a lake: verify, reparse, forget."""
 
 from collections.abc import Sequence
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from composer_pipeline.cli.common import (
     Bar,
@@ -71,6 +74,45 @@ def reparse(
     if report.failed:
         failed = next(iter(report.failed.values()))
         raise ComposerError(f"{len(report.failed)} days were not written: {failed}")
+
+
+@app.command
+def forget(
+    *,
+    session: str = "",
+    project: str = "",
+    text: str = "",
+    dry_run: Annotated[bool, Parameter(negative="")] = False,
+    ledger: LedgerOption = "",
+    lake: LakeOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Remove sessions for good: archive, tables, the ledger's bytes, exports.
+
+    Sessions that repeat their records go with them, and no ingest takes them again. Amounts stay in
+    the ledger. With none named, an interrupted `forget` is finished. Trained models, what was
+    published, and backups are not reached.
+
+    Args:
+        session: one session, by its id or the beginning of it.
+        project: every session of a project: a glob of its path, or of its last folder.
+        text: every session in which this text stands.
+        dry_run: say what would go; remove nothing.
+    """
+    from composer_pipeline.care import forget as run
+
+    store = open_lake(lake, whole=True)
+    with Bar() as progress:
+        report = run(
+            store,
+            session=session,
+            project=project,
+            text=text,
+            dry_run=dry_run,
+            ledger=named_ledger(store, ledger),
+            progress=progress,
+        )
+    show(report.to_dict(), as_json, "forget")
 
 
 def archived_days(lake: Lake, days: Sequence[str]) -> list[str] | None:

@@ -19,12 +19,19 @@ from composer_pipeline.settings import Settings
 
 
 @app.command
-def dataset(*, lake: LakeOption = "", as_json: JsonOption = False) -> None:
-    """Split by group of sessions and write the training columns."""
+def dataset(*, rules: str = "", lake: LakeOption = "", as_json: JsonOption = False) -> None:
+    """Split by group of sessions and write the training columns.
+
+    Args:
+        rules: preference recipe (COMPOSER_PREFERENCES); its ``contamination`` says which sessions
+            are left out.
+    """
+    from composer_pipeline.preferences.rules import PreferenceRules
     from composer_pipeline.publishing import build_dataset
 
+    recipe = PreferenceRules.load(rules or Settings.from_env().preferences)
     with Bar() as progress:
-        report = build_dataset(open_lake(lake), progress=progress)
+        report = build_dataset(open_lake(lake), rules=recipe, progress=progress)
     show(report.to_dict(), as_json, "dataset")
 
 

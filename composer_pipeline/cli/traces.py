@@ -25,6 +25,7 @@ def ingest(
     paths: Sequence[str],
     /,
     *,
+    exclude: Sequence[str] = (),
     lake: LakeOption = "",
     per_file: Annotated[bool, Parameter(negative="")] = False,
     as_json: JsonOption = False,
@@ -36,6 +37,8 @@ def ingest(
 
     Args:
         paths: JSONL files, or folders of them.
+        exclude: a glob of files or folders that are never archived (COMPOSER_EXCLUDE, parted by
+            commas): their whole path, or the name of a file or folder.
         per_file: count what is in each file instead, read before or not.
     """
     from composer_pipeline.traces.ingest import ingest as run
@@ -46,9 +49,9 @@ def ingest(
     with Bar() as progress:
         store = open_lake(lake, new=True)
         if per_file:
-            report = run(store, list(paths), progress=progress).to_dict()
+            report = run(store, list(paths), exclude=exclude, progress=progress).to_dict()
         else:
-            report = ingest_changes(store, list(paths), progress=progress)
+            report = ingest_changes(store, list(paths), exclude=exclude, progress=progress)
     show(report, as_json, "ingest")
 
 

@@ -3,8 +3,9 @@
 Import from the modules: ``lake.tables`` (tables) and ``lake.store`` (:class:`Lake`).
 """
 
-from composer_pipeline.lake.columns import column, numbers, utf8
-from composer_pipeline.lake.damage import DamagedFile
+from composer_pipeline.lake.columns import column, numbers, rows_of, utf8
+from composer_pipeline.lake.damage import FROM_ARCHIVE, DamagedFile
+from composer_pipeline.lake.exports import exports, remember_exports
 from composer_pipeline.lake.parquet import encode_parquet
 from composer_pipeline.lake.place import bucket_errors
 from composer_pipeline.lake.rows import table_from_rows
@@ -28,6 +29,7 @@ from composer_pipeline.lake.violations import (
 )
 
 __all__ = [
+    "FROM_ARCHIVE",
     "JSON_LIST",
     "MESSAGES",
     "NORMALIZED_PAIRS",
@@ -42,10 +44,13 @@ __all__ = [
     "column",
     "doubled_states",
     "encode_parquet",
+    "exports",
     "groups_in_two_splits",
     "incomplete_prefixes",
     "numbers",
     "pairs_without_difference",
+    "remember_exports",
+    "rows_of",
     "stamp",
     "table_from_rows",
     "utf8",

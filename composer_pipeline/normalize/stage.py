@@ -23,7 +23,7 @@ import pyarrow as pa
 from composer_pipeline.config_file import nearest
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.files import replacing
-from composer_pipeline.lake import NORMALIZED_PAIRS, PAIRS, Lake
+from composer_pipeline.lake import NORMALIZED_PAIRS, PAIRS, Lake, remember_exports
 from composer_pipeline.normalize.judge import Drop
 from composer_pipeline.normalize.operators import Settings
 from composer_pipeline.normalize.recipe import NormalizeRecipe
@@ -156,6 +156,7 @@ def write_columns(lake: Lake, path: str | Path, *, days: Iterable[str] | None = 
     """
     names = [name for name in COLUMNS if name != "prompt_text"]
     total = 0
+    remember_exports(lake, [Path(path)], "--columns")
     with replacing(Path(path)) as file:
         for day in lake.days("pairs") if days is None else sorted(set(days)):
             columns = _read(lake, day)

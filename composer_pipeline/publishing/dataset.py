@@ -2,8 +2,9 @@
 
 Belongs here: which rows enter the four ``dataset_*`` tables, and the checks on them.
 Does not belong here: what a group is (``publishing.splits``), the vote
-(``preferences.agreement.vote``), which actions of the agent worked (``publishing.successes``) and
-how a prefix becomes chat messages (``chat.messages``).
+(``preferences.agreement.vote``), which actions of the agent worked (``publishing.successes``),
+which sessions are left out (``publishing.selection``) and how a prefix becomes chat messages
+(``chat.messages``).
 
 Both splits of every table are always written, empty or not, so a rebuild leaves nothing
 stale. The same lake gives the same bytes.
@@ -22,6 +23,8 @@ from composer_pipeline.lake import Lake
 from composer_pipeline.preferences.agreement import Reply, Vote, vote
 from composer_pipeline.preferences.hints import recoveries
 from composer_pipeline.preferences.pairs import usable_replies
+from composer_pipeline.preferences.rules import PreferenceRules
+from composer_pipeline.publishing.selection import Selection
 from composer_pipeline.publishing.splits import (
     SPLITS,
     VALIDATION,
@@ -47,8 +50,8 @@ class DatasetReport(Report):
 
     ``rows`` and ``splits`` count pairs, ``groups`` the groups of sessions over all
     tables, ``hints``, ``grpo_groups`` and ``successes`` rows of the other three. ``drops`` counts
-    pairs left out here, by reason. ``overlaps`` counts values found in both splits, by kind; they
-    are all 0, or the build had failed. ``warning`` is empty or one sentence.
+    rows of all tables left out here, by reason. ``overlaps`` counts values found in both splits, by
+    kind; they are all 0, or the build had failed. ``warning`` is empty or one sentence.
     """
 
     rows: int
@@ -64,7 +67,11 @@ class DatasetReport(Report):
 
 
 def build_dataset(
-    lake: Lake, *, validation_share: float = 0.2, progress: Progress | None = None
+    lake: Lake,
+    *,
+    validation_share: float = 0.2,
+    rules: PreferenceRules | None = None,
+    progress: Progress | None = None,
 ) -> DatasetReport:
     """Write ``dataset_pairs``, ``dataset_groups``, ``dataset_hints`` and ``dataset_successes``.
 
@@ -76,23 +83,34 @@ def build_dataset(
         lake: reads ``normalized_pairs``, ``sessions``, ``states``, ``replies``, ``hints``;
             writes the four tables and ``drops`` (stage ``dataset``).
         validation_share: share of the groups in validation, in [0, 1).
+        rules: the preference recipe, which says what is done about sessions on a benchmark's
+            repository; what it drops is in none of the tables.
         progress: called after each day.
 
     Raises:
-        InputError: the share is out of range, or nothing was normalised yet.
+        InputError: the share is out of range, nothing was normalised yet, or a list of
+            benchmarks is wrong.
         ComposerError: a group, session or prompt is in two splits.
     """
     if not 0 <= validation_share < 1:
         raise InputError(f"validation_share must be in [0, 1), not {validation_share}")
     if not lake.days("normalized_pairs"):
         raise InputError(f"lake {lake.url} has no normalized_pairs; run normalize first")
+    selection, day_of = Selection(lake, rules or PreferenceRules()), dict[str, str]()
     pairs, drops = _pairs(lake)
-    recorded, hints, own = _from_states(lake, progress)
-    own = at_most(own, max(len(recorded), len(hints)))
-    tables = {
-        "dataset_pairs": pairs, "dataset_groups": recorded, "dataset_hints": hints,
-        "dataset_successes": own,
-    }  # fmt: skip
+    day_of.update((row["state_id"], row["day"]) for row in pairs)
+    recorded, hints, own = _from_states(lake, selection, day_of, progress)
+    tables, left_out = selection.apply(
+        {
+            "dataset_pairs": pairs, "dataset_groups": recorded, "dataset_hints": hints,
+            "dataset_successes": own,
+        },
+        day_of,
+    )  # fmt: skip
+    for day, ledger in left_out.items():
+        drops.setdefault(day, []).extend(ledger)
+    pairs, recorded, hints, own = tables.values()
+    tables["dataset_successes"] = own = at_most(own, max(len(recorded), len(hints)))
     everything = [row for rows in tables.values() for row in rows]
     digests = {id(row): prompt_hash(row["prompt"]) for row in everything}
     group_of = groups(
@@ -188,10 +206,12 @@ def _write_drops(lake: Lake, drops: Mapping[str, Sequence[Row]]) -> None:
         lake.write("drops", drops.get(day, ()), stage=STAGE, day=day)
 
 
-def _from_states(lake: Lake, progress: Progress | None) -> tuple[list[Row], list[Row], list[Row]]:
+def _from_states(
+    lake: Lake, selection: Selection, day_of: dict[str, str], progress: Progress | None
+) -> tuple[list[Row], list[Row], list[Row]]:
     """Return rows of ``dataset_groups``, ``dataset_hints`` and ``dataset_successes``.
 
-    They are ordered by day and state id.
+    They are ordered by day and state id. Shows the states to the selection, and notes their days.
     """
     recorded: list[Row] = []
     hints: list[Row] = []
@@ -205,6 +225,8 @@ def _from_states(lake: Lake, progress: Progress | None) -> tuple[list[Row], list
         if not replies and not hint_of:
             continue
         states = sorted(load_states(lake, days=[day]), key=lambda state: state.state_id)
+        selection.look_at(states)
+        day_of.update((state.state_id, day) for state in states)
         tools = Toolsets(lake, states)
         recovered = recoveries(states, {name: row["span_call"] for name, row in hint_of.items()})
         votes = {s.state_id: vote(s, replies[s.state_id]) for s in states if s.state_id in replies}

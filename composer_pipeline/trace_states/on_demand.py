@@ -12,7 +12,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from composer_pipeline.lake import Lake, column
+from composer_pipeline.lake import Lake, column, rows_of
 from composer_pipeline.trace_states.load import DayTables
 from composer_pipeline.trace_states.state import TraceState
 
@@ -62,10 +62,10 @@ class StatesOnDemand:
         for day in sorted(set(days)):
             table = lake.read("states", days=[day], columns=_COLUMNS)
             same: dict[str, str] = {}  # one object for a text that many rows have
-            for values in zip(*(table[name].to_pylist() for name in _COLUMNS), strict=True):
+            for values in rows_of(table.select(_COLUMNS)):
                 row = _Row()
                 row.day, row._held = day, self
-                for name, value in zip(_COLUMNS, values, strict=True):
+                for name, value in values.items():
                     kept = same.setdefault(value, value) if isinstance(value, str) else value
                     setattr(row, name, kept)
                 found[row.state_id] = cast(TraceState, row)

@@ -45,7 +45,7 @@ class Arm:
         terms: channel to its options; a channel that is not there is off.
         placebo: SFT on what the agent did, and not on the consensus.
         replicas: processes that train by DiLoCo, each with its share of a step's rows, so that
-            the tokens are those of the arm ``light``; 0 trains in this process.
+            the tokens are those of the arm ``lean``; 0 trains in this process.
         kill: one of them is killed halfway and not started again.
         what: in the words of the report.
     """
@@ -105,13 +105,11 @@ ARMS: dict[str, Arm] = {
 }
 
 ARMS |= {
-    f"diloco-{replicas}": Arm(
-        ARMS["light"].terms, f"the light one, DiLoCo, {said}", replicas=replicas
-    )
+    f"diloco-{replicas}": Arm(ARMS["lean"].terms, f"DiLoCo, {said}", replicas=replicas)
     for replicas, said in ((1, "1 replica"), (2, "2 replicas"), (4, "4 replicas"))
 }
 ARMS["diloco-killed"] = Arm(
-    ARMS["light"].terms, "the light one, DiLoCo, 2 replicas, one killed", replicas=2, kill=True
+    ARMS["lean"].terms, "DiLoCo, 2 replicas, one killed", replicas=2, kill=True
 )
 
 

@@ -4,13 +4,13 @@ Belongs here: tables from results. Does not belong here: measuring
 (``composer_pipeline.evaluation``) and what must be reached (``proof.bars``).
 
 A cell is the mean over seeds with the least and the largest of them. A difference is paired over
-held-out sessions, with the seeds of a state averaged; what is printed in bold has an interval
-(bootstrap, 95 %) that excludes zero, and nothing else is claimed.
+held-out sessions, with the seeds that both arms have averaged; what is printed in bold has an
+interval (bootstrap, 95 %) that excludes zero, and nothing else is claimed.
 """
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,7 +34,7 @@ _VALUES: dict[str, Callable[[StateResult], float | None]] = {
     "KL to base": lambda r: r.kl,
 }
 #: What DiLoCo is compared with: the same rows in one process, a gradient for all of them.
-DATA_PARALLEL = "light"
+DATA_PARALLEL = "lean"
 _KINDS = ("hard_covered", "hard_uncovered", "easy", "recovery")
 #: Columns of the second table: kind of states, and the arm that is compared with.
 _AGAINST = (
@@ -53,10 +53,14 @@ class Cell:
     results: tuple[list[StateResult], ...]
     numbers: tuple[dict[str, float], ...] = ()
 
-    @property
-    def together(self) -> list[StateResult]:
-        """All seeds, for paired differences."""
-        return [result for of_seed in self.results for result in of_seed]
+    def against(self, other: "Cell", kind: str) -> Estimate | None:
+        """Return the paired difference to another arm, over the seeds that both have."""
+        mine, theirs = self._of(other.seeds), other._of(self.seeds)
+        return difference(mine, theirs, kind, MEASURE) if mine and theirs else None
+
+    def _of(self, seeds: Collection[int]) -> list[StateResult]:
+        by_seed = zip(self.seeds, self.results, strict=True)
+        return [result for seed, results in by_seed if seed in seeds for result in results]
 
 
 def collect(runs: Path) -> list[Cell]:
@@ -131,9 +135,7 @@ def _differences(cells: Mapping[str, Cell]) -> str:
     lines = [_row(head), _row(["---"] * len(head))]
     for arm, cell in cells.items():
         found = [
-            difference(cell.together, cells[other].together, kind, MEASURE)
-            if other in cells and other != arm
-            else None
+            cell.against(cells[other], kind) if other in cells and other != arm else None
             for kind, other in _AGAINST
         ]
         lines.append(_row([_named(arm), *map(_interval, found)]))
@@ -154,15 +156,7 @@ def _replicas(cells: Mapping[str, Cell]) -> str:
             for name in ("bytes_sent", "bytes_data_parallel", "contributions")
         )
         each = all_steps / INNER_STEPS
-        same = [
-            r
-            for seed, results in zip(
-                cells[DATA_PARALLEL].seeds, cells[DATA_PARALLEL].results, strict=True
-            )
-            if seed in cell.seeds
-            for r in results
-        ]
-        found = [_interval(difference(cell.together, same, kind, MEASURE)) for kind in kinds]
+        found = [_interval(cell.against(cells[DATA_PARALLEL], kind)) for kind in kinds]
         lines.append(
             _row([_named(arm), f"{share:.0%}", f"{sent:,.0f}", f"{each:,.0f}",
                   f"{sent / each:.3f}", *found])

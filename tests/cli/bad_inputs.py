@@ -28,6 +28,8 @@ train --plan
 evaluate
 verify
 reparse
+forget --session ab
+status
 """
 
 #: Lakes that are none, and what is said of them.
@@ -259,5 +261,31 @@ reparse x                                             | x
 reparse --day 2026-02-30                              | is no date
 reparse --day 1999-01-01                              | no archived session of 1999-01-01
 reparse --day 2026-11-16 --day 1999-01-01             | no archived session of 1999-01-01
+forget                                                | name what to forget
+forget x                                              | x
+forget --session                                      | --session
+forget --session zz                                   | has no session 'zz'
+forget --session ' '                                  | has no session ' '
+forget --project nowhere                              | no session of project 'nowhere'
+forget --project '['                                  | no session of project '['
+forget --text ab                                      | three characters
+forget --text 'a text that nobody ever wrote'         | no session with that text
+forget --session ab --project x                       | name one of
+forget --text abc --project x --session y             | name one of
+forget --dry-run                                      | name what to forget
+forget --sesion ab                                    | --sesion
+ingest {sessions} --exclude *                         | every session file is excluded by *
+status x                                              | x
+status --ledger mysql://x/y                           | not a mysql:// one
+status --ledger {file}                                | ledger
+init x                                                | x
+init --lake s3://                                     | names no bucket
+init --lake foo://x                                   | Protocol not known: foo
+init --lake {file}                                    | not writable
+init --max-usd 0                                      | --max-usd must be above 0
+init --max-usd lots                                   | --max-usd
+init --teachers {badfield}                            | temperatur
+init --teachers {tmp}/nowhere.yaml                    | nowhere.yaml
+init --sessions {tmp}/nowhere                         | nowhere is not a folder
 reparse --days 2026-11-16                             | --days
 """

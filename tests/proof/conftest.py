@@ -27,6 +27,8 @@ from trainers.trl.policy.loading import load_base
 
 SEED = 1
 SESSIONS = 80
+#: Two thirds of the proof's: enough for every bar, and for each mutation to break one.
+STEPS = 40
 
 
 @dataclass
@@ -35,15 +37,16 @@ class Arena:
 
     folder: Path
     states: list[EvaluationState]
-    lakes: dict[str, Lake] = field(default_factory=dict)
+    lakes: dict[tuple[str, int], Lake] = field(default_factory=dict)
     results: dict[tuple[str, str], list[StateResult]] = field(default_factory=dict)
 
-    def lake(self, coverage: str) -> Lake:
-        """Return the dataset of a coverage."""
-        if coverage not in self.lakes:
-            plan = Plan(seed=SEED, count=SESSIONS, coverage=coverage)
-            self.lakes[coverage] = make_dataset(plan, self.folder / coverage).lake
-        return self.lakes[coverage]
+    def lake(self, coverage: str, wrong: int) -> Lake:
+        """Return the dataset of a coverage and a number of wrong teachers."""
+        key = (coverage, wrong)
+        if key not in self.lakes:
+            plan = Plan(seed=SEED, count=SESSIONS, coverage=coverage, wrong=wrong)
+            self.lakes[key] = make_dataset(plan, self.folder / f"{coverage}-{wrong}").lake
+        return self.lakes[key]
 
     def measured(self, name: str, coverage: str, model: Callable[[], object]) -> list[StateResult]:
         """Return the results of a model, measured once by its name."""
@@ -61,14 +64,24 @@ class Arena:
         return self.measured(BASE, "", lambda: load_base(recipe.model, recipe).eval())
 
     def arm(
-        self, name: str, coverage: str, terms: Terms | None = None, change: Change | None = None
+        self,
+        name: str,
+        coverage: str,
+        terms: Terms | None = None,
+        change: Change | None = None,
+        *,
+        wrong: int = 0,
+        steps: int = STEPS,
     ) -> list[StateResult]:
         """Return the results of an arm; ``terms`` or ``change`` make another one of it."""
 
         def train() -> object:
-            recipe = recipe_of(ARMS[name].terms if terms is None else terms, name=name, seed=SEED)
+            recipe = recipe_of(
+                ARMS[name].terms if terms is None else terms, name=name, seed=SEED, steps=steps,
+                diloco={"replicas": 1, "inner_steps": steps}, norms_every=steps,
+            )  # fmt: skip
             run_dir = self.folder / f"{name}-{coverage}"
-            return train_arm(self.lake(coverage), recipe, run_dir, change).model
+            return train_arm(self.lake(coverage, wrong), recipe, run_dir, change).model
 
         return self.measured(name, coverage, train)
 

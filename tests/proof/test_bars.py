@@ -10,8 +10,15 @@ import torch
 
 from composer_pipeline.evaluation import BASE
 from composer_pipeline.training.data import TrainingData
-from examples.proof.arms import ARMS
-from examples.proof.bars import MEASURE, broken_at_full_coverage, broken_at_half_coverage
+from composer_pipeline.training.recipe import TrainingRecipe
+from examples.proof.arms import ARMS, recipe_of
+from examples.proof.bars import (
+    MEASURE,
+    broken_against_base,
+    broken_at_full_coverage,
+    broken_at_half_coverage,
+)
+from tests.places import ROOT
 from trainers.trl.policy import teachers
 from trainers.trl.policy.teachers import Frozen
 
@@ -95,7 +102,20 @@ def test_a_live_teacher_without_anchor_fails_the_bar(arena):
         for channel, options in ARMS["composer"].terms.items()
         if channel != "sft"
     }
-    assert at_half(arena, "live", arena.arm("live", HALF, terms))
+    results = arena.arm("live", HALF, terms, steps=60)  # it takes longer to fall
+    assert at_half(arena, "live", results)
+
+
+def test_the_shipped_terms_stand_two_wrong_teachers_of_three(arena):
+    """What `recipes/train` weights, where each consensus about a mistake is another mistake."""
+    shipped = TrainingRecipe.load(ROOT / "recipes" / "train" / "default.yaml").channels
+    lean = recipe_of(ARMS["lean"].terms, name="lean").channels
+    assert shipped.weights() == lean.weights()
+    assert (shipped.sft.source, shipped.sdpo.teacher) == (lean.sft.source, lean.sdpo.teacher)
+    results = arena.arm("lean", FULL, wrong=2)
+    assert share(results, "hard_uncovered") > share(arena.base(), "hard_uncovered")
+    found = {BASE: arena.base(), "lean": results}
+    assert said("lean", broken_against_base(found, "lean", allowed=0.02)) == []
 
 
 @pytest.fixture(autouse=True, scope="module")

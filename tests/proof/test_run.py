@@ -68,7 +68,7 @@ def test_an_arm_through_the_trainers_command_is_the_same_model(proved, tmp_path)
 
 
 def test_replicas_share_the_rows_of_a_step():
-    whole = recipe_of_arm("light", seed=1, steps=60)
+    whole = recipe_of_arm("lean", seed=1, steps=60)
     for name in ("diloco-1", "diloco-2", "diloco-4", "diloco-killed"):
         recipe = recipe_of_arm(name, seed=1, steps=60)
         rows = recipe.channels.rows_per_step()
@@ -85,7 +85,7 @@ def test_the_page_compares_replicas_with_one_gradient_for_all(proved):
     ).values()
     numbers = {"bytes_sent": 1030.0, "bytes_data_parallel": 10_000.0, "contributions": 0.75}
     cells = [
-        Cell("full-0wrong-12", "light", (1, 2), (results, base)),
+        Cell("full-0wrong-12", "lean", (1, 2), (results, base)),
         Cell("full-0wrong-12", "diloco-2", (1,), (results,), (numbers,)),
     ]
     row = page(cells).splitlines()[-1]

@@ -12,6 +12,7 @@ from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.pairs.build import build_pairs
+from composer_pipeline.preferences.rules import PreferenceRules
 from composer_pipeline.publishing import dataset as room
 from composer_pipeline.publishing.dataset import build_dataset
 from composer_pipeline.testing.states import write_session
@@ -340,3 +341,76 @@ def test_nothing_normalised_yet(tmp_path: Path) -> None:
     lake.write("pairs", [], day=DAY)
     with pytest.raises(InputError, match="run normalize first"):
         build_dataset(lake)
+
+
+def left_out(lake: Lake) -> dict[str, int]:
+    """Rows of the ledger of this stage for contamination, by table."""
+    rows = [row for row in lake.rows("drops", stage="dataset") if row["op"] == "contamination"]
+    return dict(Counter(row["step"].split(":")[2] for row in rows))
+
+
+FLAG = PreferenceRules.model_validate({"contamination": {"evidence": "flag"}})
+
+
+def test_a_session_on_a_benchmark_is_in_no_table(lake: Lake) -> None:
+    """Its pairs went long ago; its groups, hints and own successes go too, each said."""
+    add_session(lake, "bench", DAY, prompt="Fix django__django-11099, please.")
+    normalise(lake, DAY)
+    lake.write("votes", [], day=DAY)  # a session that no teacher was asked about has none
+    report = build_dataset(lake)
+    assert "bench" not in placement(lake)
+    assert {f"s{i}" for i in range(8)} <= placement(lake).keys()
+    assert left_out(lake) == {"dataset_groups": 2, "dataset_hints": 1}
+    assert report.drops == {"contamination": 3}
+    assert report.grpo_groups == len(lake.rows("dataset_groups")) == 16
+    (why,) = {row["value"] for row in lake.rows("drops", stage="dataset")}
+    assert why.startswith("instance django/django")
+    build_dataset(lake, rules=FLAG)
+    assert sum(row["session_id"] == "bench" for row in lake.rows("dataset_groups")) == 2
+    assert left_out(lake) == {}
+
+
+def test_pairs_made_under_milder_rules_go_as_well(lake: Lake) -> None:
+    add_session(lake, "bench", DAY, prompt="Fix django__django-11099, please.")
+    build_pairs(lake, days=[DAY], rules=FLAG)
+    rows = [{**row, "recipe": "r@1"} for row in plain(lake, "pairs", day=DAY)]
+    lake.write("normalized_pairs", rows, day=DAY)
+    build_dataset(lake)
+    assert left_out(lake)["dataset_pairs"] == 2
+    assert "bench" not in placement(lake)
+
+
+def test_evidence_of_one_day_holds_for_the_whole_session(lake: Lake) -> None:
+    """Also where the vote alone has seen it, before a list of benchmarks became shorter."""
+    add_session(lake, "two", DAY, prompt="Fix django__django-11099, please.")
+    add_session(lake, "two", NEXT, prompt="Go on.")
+    normalise(lake, DAY, NEXT)
+    build_dataset(lake)
+    assert "two" not in placement(lake)
+    votes = plain(lake, "votes", day=NEXT)
+    assert votes
+    add_session(lake, "late", NEXT)
+    normalise(lake, NEXT)
+    build_dataset(lake)
+    assert "late" in placement(lake)
+    votes = [
+        {**row, "contamination": ["remote a/b (X)"] if row["session_id"] == "late" else []}
+        for row in plain(lake, "votes", day=NEXT)
+    ]
+    lake.write("votes", votes, day=NEXT)
+    build_dataset(lake)
+    assert "late" not in placement(lake)
+
+
+def test_a_folder_that_merely_has_the_name_is_flagged_and_stays(lake: Lake) -> None:
+    write = {"contamination": {"by_name": "drop"}}
+    ids = [row["state_id"] for row in lake.rows("states") if row["session_id"] == "s1"]
+    states = [
+        {**row, "project": "/home/user/django"} if row["state_id"] in ids else row
+        for row in plain(lake, "states", day=DAY)
+    ]
+    lake.write("states", states, day=DAY)
+    build_dataset(lake)
+    assert "s1" in placement(lake)
+    build_dataset(lake, rules=PreferenceRules.model_validate(write))
+    assert "s1" not in placement(lake)

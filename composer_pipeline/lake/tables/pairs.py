@@ -83,7 +83,7 @@ DROPS = TableSpec(
     ("stage", "day"),
     schema_of(
         {
-            "pair_id": (TEXT, "dropped pair"),
+            "pair_id": (TEXT, "dropped pair; of a row that is no pair, its state"),
             "state_id": (TEXT, "its state"),
             "step": (TEXT, "position and name of the operator, for example 2:text_length_filter"),
             "op": (TEXT, "operator"),

@@ -28,7 +28,14 @@ import pyarrow as pa
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.files import replace, writing
-from composer_pipeline.lake import JSON_LIST, Lake, TableSpec, encode_parquet, table_from_rows
+from composer_pipeline.lake import (
+    JSON_LIST,
+    Lake,
+    TableSpec,
+    encode_parquet,
+    remember_exports,
+    table_from_rows,
+)
 from composer_pipeline.preferences.agreement import CONFIRMED
 from composer_pipeline.preferences.export.samples_file import read_samples
 from composer_pipeline.preferences.export.student_samples import sampled_pairs
@@ -122,6 +129,7 @@ def export(
             for split in SPLITS
         }
     )
+    remember_exports(lake, [path for path, part in parts.items() if part], "--out")
     files = {}
     for done, (path, part) in enumerate(parts.items(), start=1):
         # `datasets` fails on a split whose file holds no row.

@@ -2,7 +2,7 @@
 
 from composer_pipeline.preferences.pairs.benchmarks import Benchmarks
 from composer_pipeline.preferences.pairs.build import build_pairs
-from composer_pipeline.preferences.pairs.contamination import is_strong
+from composer_pipeline.preferences.pairs.contamination import contaminated_sessions, is_strong
 from composer_pipeline.preferences.pairs.explain import explain
 from composer_pipeline.preferences.pairs.pair_row import RECORDED, pair_row
 from composer_pipeline.preferences.pairs.replies import cost_of_states, usable_replies
@@ -11,6 +11,7 @@ __all__ = [
     "RECORDED",
     "Benchmarks",
     "build_pairs",
+    "contaminated_sessions",
     "cost_of_states",
     "explain",
     "is_strong",

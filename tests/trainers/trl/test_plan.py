@@ -41,7 +41,13 @@ def test_every_shipped_recipe_fits_where_it_says(path, lake, tmp_path, capsys):
     )  # fmt: skip
     assert (code, err) == (0, "")
     assert found["lengths"] == "assumed"
-    assert found["rows"] == {"grpo": 8, "sdpo": 8, "dpo": 8, "sft": 8}
+    rows = {
+        "grpo": 8,
+        "sdpo": 8,
+        "dpo": 8,
+        "sft": 16 if recipe.channels.sft.source == "both" else 8,
+    }
+    assert found["rows"] == {channel: rows[channel] for channel in recipe.channels.weights()}
     assert found["peak_gib"] == pytest.approx(sum(found["memory_gib"].values()))
     assert found["peak_gib"] < gib
     # A tenth of it is too little, and the sentence names a field.

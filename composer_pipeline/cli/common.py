@@ -4,6 +4,7 @@ Does not belong here: a command.
 """
 
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import date
@@ -25,9 +26,20 @@ from composer_pipeline.money import to_pico
 from composer_pipeline.reports import Progress
 from composer_pipeline.settings import Settings
 
+if "COLUMNS" in os.environ:
+    # Of a dumb terminal rich takes the width only together with the height.
+    os.environ.setdefault("LINES", "24")
+
+
+def _default(value: Any) -> str | None:
+    """Return a default as help shows it; nothing for what only means "not given"."""
+    return None if value in ("", (), 0, False, None) else str(value)
+
+
 app = App(
     name="composer-pipeline",
     version=__version__,
+    default_parameter=Parameter(show_default=_default, negative=""),
     help="Claude Code sessions in, preference datasets and trained models out.",
 )
 
@@ -54,7 +66,7 @@ def open_lake(url: str, *, new: bool = False, whole: bool = False) -> Lake:
     if not lake.is_there() and not new:
         raise InputError(
             f"{lake.url} holds no lake; name one with --lake or COMPOSER_LAKE, or make one with"
-            " composer-pipeline ingest"
+            " composer-pipeline init or ingest"
         )
     if not (new or whole):
         for day, file in lake.leave_out_damaged().items():

@@ -29,7 +29,7 @@ from composer_pipeline.lake.damage import FROM_ARCHIVE, cut_short, querying, rea
 from composer_pipeline.lake.lock import bucket_lock, folder_lock
 from composer_pipeline.lake.parquet import encode_parquet
 from composer_pipeline.lake.partition_writer import PartitionWriter
-from composer_pipeline.lake.place import check_folder, file_system, holds_lake, remove_empty
+from composer_pipeline.lake.place import MARKER, check_folder, file_system, holds_lake, remove_empty
 from composer_pipeline.lake.rows import empty_table, plain_table, rows_from_table, table_from_rows
 from composer_pipeline.lake.tables import TABLES, spec_of
 from composer_pipeline.lake.views import connect
@@ -53,6 +53,8 @@ class Lake:
             ``AWS_ENDPOINT_URL``, and ``AWS_ALLOW_HTTP=true`` for a plain-HTTP endpoint.
         storage_options: passed to the filesystem; never printed.
     """
+
+    MARKER = MARKER
 
     def __init__(self, url: str | os.PathLike[str] = "lake", **storage_options: Any) -> None:
         text = os.fspath(url)
@@ -84,10 +86,7 @@ class Lake:
         return holds_lake(self.fs, self.root, self.url)
 
     def damaged_file(self, day: str) -> str:
-        """Return a file of a day's traces that does not end as it should; empty for none.
-
-        A bucket has no half-written file.
-        """
+        """Return a file of a day's traces that does not end as one does; empty for none."""
         for table in FROM_ARCHIVE if self.local else ():
             path = self.path(table, day=day)
             if cut_short(Path(path)):

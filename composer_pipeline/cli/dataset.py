@@ -119,7 +119,8 @@ def normalize(
     """Filter the pairs with a data-juicer recipe; every dropped row is recorded.
 
     Args:
-        recipe: data-juicer recipe (COMPOSER_NORMALIZE).
+        recipe: data-juicer recipe (COMPOSER_NORMALIZE); none keeps every pair, and needs no
+            data-juicer.
         executor: default or ray, in place of the recipe's executor_type.
         columns: only write the flat columns that recipes judge, as JSON lines, to this file.
     """

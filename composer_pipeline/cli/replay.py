@@ -1,7 +1,11 @@
 """Commands that ask teachers: plan, replay."""
 
+import shlex
 from collections.abc import Sequence
+from decimal import ROUND_UP, Decimal
+from typing import TYPE_CHECKING, Annotated
 
+from cyclopts import Parameter
 from rich.console import Console
 
 from composer_pipeline.cli.common import (
@@ -17,6 +21,9 @@ from composer_pipeline.cli.common import (
 )
 from composer_pipeline.errors import BudgetExhausted, ComposerError
 from composer_pipeline.settings import Settings
+
+if TYPE_CHECKING:
+    from composer_pipeline.replay.engine import ReplayReport
 
 
 @app.command
@@ -66,6 +73,7 @@ def replay(
     day: Sequence[str] = (),
     max_states: int = 0,
     again: str = "",
+    verbose: Annotated[bool, Parameter(negative="")] = False,
     lake: LakeOption = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -77,8 +85,10 @@ def replay(
         day: only these days (YYYY-MM-DD).
         max_states: at most this many states; 0 is all.
         again: unreadable asks again about replies that were paid for and cannot be read.
+        verbose: list every question without a reply, and every day.
     """
     from composer_pipeline.cli.views.progress import LiveReplay
+    from composer_pipeline.cli.views.replay import replay_view
     from composer_pipeline.preferences.agreement import VoteDecision
     from composer_pipeline.replay.engine import replay as run
     from composer_pipeline.replay.plan import selector_for
@@ -102,11 +112,15 @@ def replay(
             again=again,
         )
     chosen = {"selection": selector.report().to_dict()} if selector else {}
-    show(report.to_dict() | chosen, as_json, "replay")
+    if as_json or verbose:
+        show(report.to_dict() | chosen, as_json, "replay")
+    else:
+        for part in replay_view(report, _command(report, teachers, day, max_states)):
+            Console().print(part)
     if report.exhausted_scope:
         raise BudgetExhausted(
             f"budget exhausted in scope {report.exhausted_scope}; {len(report.not_bought)} replies"
-            " were not bought, run again with a higher --max-usd to buy them"
+            " were not bought"
         )
     if stopped := report.stopped():
         for error in stopped[1:]:
@@ -114,3 +128,15 @@ def replay(
         raise stopped[0]
     if problem := report.problem():
         raise ComposerError(problem)
+
+
+def _command(report: "ReplayReport", teachers: str, day: Sequence[str], max_states: int) -> str:
+    """Return the command that goes on behind a ceiling."""
+    more = max(report.ceiling_usd, 2 * (report.next_call_usd or Decimal(0)))
+    more = more.quantize(Decimal("0.01"), ROUND_UP)
+    options = [f"--teachers {shlex.quote(teachers)}"] if teachers else []
+    options += [f"--day {one}" for one in day]
+    options += [f"--max-states {max_states}"] if max_states else []
+    if report.exhausted_scope.startswith("run:"):
+        return " ".join(["composer-pipeline replay", f"--max-usd {more}", *options])
+    return f"composer-pipeline budget set {report.exhausted_scope} USD, then replay again"

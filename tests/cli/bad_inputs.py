@@ -203,6 +203,7 @@ normalize --recipe {list}                             | list.yaml
 normalize --recipe {badrecipe}                        | no_such_filter
 normalize --executor spark                            | spark
 normalize --columns {empty}                           | empty
+normalize --recipe none --executor ray                | --executor ray runs a recipe
 normalize x                                           | x
 dataset x                                             | x
 dataset --bogus                                       | --bogus

@@ -3,6 +3,7 @@
 Belongs here: the options, and what of a lake they leave. Does not belong here: a command.
 """
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -38,6 +39,13 @@ class DayFilter:
     ] = ()
     since: Annotated[str, Parameter(help="Only this day and later ones.")] = ""
     until: Annotated[str, Parameter(help="Only this day and earlier ones.")] = ""
+
+    def typed(self) -> list[str]:
+        """Return the options as a person types them."""
+        values = [(name, getattr(self, name)) for name in ("since", "until", "session", "project")
+                  if getattr(self, name, "")]  # fmt: skip
+        values += [("day", day) for day in self.day]
+        return [f"--{name} {shlex.quote(value)}" for name, value in values]
 
     def days(self, lake: Lake, table: str = "states") -> list[str] | None:
         """Return the days that are meant; ``None`` for all.

@@ -1,10 +1,15 @@
 """Commands that ask teachers: plan, replay."""
 
+import shlex
 from collections.abc import Sequence
+from decimal import ROUND_UP, Decimal
+from typing import TYPE_CHECKING, Annotated
 
+from cyclopts import Parameter
 from rich.console import Console
 
 from composer_pipeline.cli.common import (
+    Bar,
     JsonOption,
     LakeOption,
     app,
@@ -17,6 +22,9 @@ from composer_pipeline.cli.common import (
 from composer_pipeline.cli.filters import SessionFilter
 from composer_pipeline.errors import BudgetExhausted, ComposerError
 from composer_pipeline.settings import Settings
+
+if TYPE_CHECKING:
+    from composer_pipeline.replay.engine import ReplayReport
 
 
 @app.command
@@ -44,16 +52,18 @@ def plan(
     settings = Settings.from_env()
     teacher_set = TeacherSet.load(teachers or settings.teachers)
     store = open_lake(lake)
-    report = run(
-        store,
-        teacher_set,
-        days=only.days(store),
-        sessions=only.sessions(store),
-        teachers=list(teacher) or None,
-        max_states=at_least(0, max_states, "--max-states") or None,
-        ledger=settings.ledger or None,
-        decide=VoteDecision(),
-    )
+    with Bar() as progress:
+        report = run(
+            store,
+            teacher_set,
+            days=only.days(store),
+            sessions=only.sessions(store),
+            teachers=list(teacher) or None,
+            max_states=at_least(0, max_states, "--max-states") or None,
+            ledger=settings.ledger or None,
+            decide=VoteDecision(),
+            progress=progress,
+        )
     if as_json:
         show(report.to_dict(), True, "plan")
         return
@@ -71,6 +81,7 @@ def replay(
     max_states: int = 0,
     again: str = "",
     dry_run: bool = False,
+    verbose: Annotated[bool, Parameter(negative="")] = False,
     lake: LakeOption = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -83,8 +94,10 @@ def replay(
         max_states: at most this many states; 0 is all.
         again: unreadable asks again about replies that were paid for and cannot be read.
         dry_run: say what it would ask and cost, as `plan`; buy nothing.
+        verbose: list every question without a reply, and every day.
     """
     from composer_pipeline.cli.views.progress import LiveReplay
+    from composer_pipeline.cli.views.replay import replay_view
     from composer_pipeline.preferences.agreement import VoteDecision
     from composer_pipeline.replay.engine import replay as run
     from composer_pipeline.replay.plan import selector_for
@@ -114,11 +127,17 @@ def replay(
             again=again,
         )
     chosen = {"selection": selector.report().to_dict()} if selector else {}
-    show(report.to_dict() | chosen, as_json, "replay")
+    if as_json or verbose:
+        show(report.to_dict() | chosen, as_json, "replay")
+    else:
+        options = [*only.typed(), *(f"--teacher {shlex.quote(name)}" for name in teacher)]
+        options += [f"--max-states {max_states}"] if max_states else []
+        for part in replay_view(report, _command(report, teachers, options)):
+            Console().print(part)
     if report.exhausted_scope:
         raise BudgetExhausted(
             f"budget exhausted in scope {report.exhausted_scope}; {len(report.not_bought)} replies"
-            " were not bought, run again with a higher --max-usd to buy them"
+            " were not bought"
         )
     if stopped := report.stopped():
         for error in stopped[1:]:
@@ -126,3 +145,14 @@ def replay(
         raise stopped[0]
     if problem := report.problem():
         raise ComposerError(problem)
+
+
+def _command(report: "ReplayReport", teachers: str, typed: Sequence[str]) -> str:
+    """Return the command that goes on behind a ceiling."""
+    more = max(report.ceiling_usd, 2 * (report.next_call_usd or Decimal(0)))
+    more = more.quantize(Decimal("0.01"), ROUND_UP)
+    options = [f"--teachers {shlex.quote(teachers)}"] if teachers else []
+    options += typed
+    if report.exhausted_scope.startswith("run:"):
+        return " ".join(["composer-pipeline replay", f"--max-usd {more}", *options])
+    return f"composer-pipeline budget set {report.exhausted_scope} USD, then replay again"

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from composer_pipeline.actions import Action
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake import Lake, column
+from composer_pipeline.lake import Lake, column, rows_of
 from composer_pipeline.trace_states.chains import check_chain
 from composer_pipeline.trace_states.state import (
     Message,
@@ -136,7 +136,7 @@ class DayTables:
         chains = {row["chain_id"]: row for row in self._chains.filter(wanted).to_pylist()}
         hashes = self._messages[0]
         current, numbers = "", list[int]()
-        for row in states.to_pylist():
+        for row in rows_of(states):
             if row["chain_id"] != current:
                 current = row["chain_id"]
                 chain = chains.get(current, {"messages": [], "digest": None})

@@ -9,9 +9,10 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, cast
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
-from composer_pipeline.lake import Lake
+from composer_pipeline.lake import Lake, column, rows_of
 from composer_pipeline.trace_states.load import DayTables
 from composer_pipeline.trace_states.state import TraceState
 
@@ -61,10 +62,10 @@ class StatesOnDemand:
         for day in sorted(set(days)):
             table = lake.read("states", days=[day], columns=_COLUMNS)
             same: dict[str, str] = {}  # one object for a text that many rows have
-            for values in zip(*(table[name].to_pylist() for name in _COLUMNS), strict=True):
+            for values in rows_of(table.select(_COLUMNS)):
                 row = _Row()
                 row.day, row._held = day, self
-                for name, value in zip(_COLUMNS, values, strict=True):
+                for name, value in values.items():
                     kept = same.setdefault(value, value) if isinstance(value, str) else value
                     setattr(row, name, kept)
                 found[row.state_id] = cast(TraceState, row)
@@ -89,7 +90,9 @@ class StatesOnDemand:
         if self._tables is None or self._tables.day != day:
             self._tables = DayTables(self._lake, day)
         rows = self._tables.states
-        rows = rows.filter(pc.equal(rows["session_id"], session_id))
+        # A plain string in its place makes pyarrow import pandas.
+        named = column([session_id], pa.string())
+        rows = rows.filter(pc.is_in(rows["session_id"], value_set=named))
         return {state.state_id: state for state in self._tables.of(rows)}
 
 

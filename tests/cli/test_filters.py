@@ -73,6 +73,12 @@ def test_a_session_is_named_by_its_beginning(known: list[dict[str, Any]], whole_
         SessionFilter(session=session[5:20]).sessions(lake)
 
 
+def test_what_was_typed_is_said_again() -> None:
+    only = SessionFilter(day=(DAY,), until=DAY, project="a b*")
+    assert only.typed() == [f"--until {DAY}", "--project 'a b*'", f"--day {DAY}"]
+    assert SessionFilter().typed() == []
+
+
 def test_no_filter_is_none(whole_lake: Path) -> None:
     assert DayFilter().days(Lake(whole_lake)) is None
     assert SessionFilter().sessions(Lake(whole_lake)) is None

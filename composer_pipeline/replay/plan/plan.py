@@ -6,6 +6,7 @@ them would cost. Does not belong here: the model of prompt caches and votes
 Planning sends no session, needs no key and writes nothing.
 """
 
+import contextlib
 import os
 from collections.abc import Collection, Mapping, Sequence
 from decimal import Decimal
@@ -89,7 +90,7 @@ def plan(
         decide: the vote, to measure agreement on the lake's replies; the assumed agreement
             where ``None``.
         agreement: (p, q) to assume instead of measuring; see ``replay.plan.prompt_cache``.
-        progress: called after each teacher.
+        progress: called as ("plan", states done, all states) after each session.
 
     Raises:
         InputError: as for ``replay``, except for the key and the ceiling.
@@ -107,18 +108,17 @@ def plan(
         catalogue = fetch(teacher_set, questions.teachers)
     at_the_router = teacher_set.at_the_router(questions.teachers)
     verdicts = catalogue.verdicts(at_the_router) if catalogue else {}
-    work = Work(questions, measure_replies(lake, questions.days))
-    work.count(existing_ledger(ledger_target(lake, ledger)))
     pricings = {
         teacher.name: pricing_of(
             teacher, verdicts.get(teacher.name), prices, teacher_set.endpoint_of(teacher).api
         )
         for teacher in questions.teachers
     }
-    for done, teacher in enumerate(questions.teachers, start=1):
-        work.describe(teacher, pricings[teacher.name], verdicts.get(teacher.name))
-        if progress:
-            progress("plan", done, len(questions.teachers))
+    opened = existing_ledger(ledger_target(lake, ledger))
+    measured = measure_replies(lake, questions.days)
+    with opened or contextlib.nullcontext():
+        work = Work(questions, measured, opened, pricings, verdicts)
+        work.count(progress)
     order = ask_order(
         questions.teachers,
         {name: (p.base.of("prompt"), p.base.of("completion")) for name, (p, _) in pricings.items()},

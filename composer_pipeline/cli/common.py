@@ -6,7 +6,8 @@ Does not belong here: a command.
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -15,9 +16,16 @@ from typing import Annotated, Any
 import rich.progress
 from cyclopts import App, Parameter
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from composer_pipeline import __version__
+from composer_pipeline.cli.views.progress import LINE_S
 from composer_pipeline.cli.views.report import readable
 from composer_pipeline.cli.views.table import Table
 from composer_pipeline.errors import InputError
@@ -147,7 +155,14 @@ def show(report: Mapping[str, Any], as_json: bool, title: str) -> None:
 
 
 class Bar:
-    """A rich progress bar on a terminal; silent elsewhere."""
+    """A progress bar with the time left on a terminal; elsewhere a line each ten seconds.
+
+    Args:
+        clock: seconds of a monotonic clock.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
 
     def __enter__(self) -> Progress:
         self.bar = rich.progress.Progress(
@@ -155,16 +170,25 @@ class Bar:
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
+            TimeRemainingColumn(),
             console=err,
             disable=not err.is_terminal,
         )
         self.bar.__enter__()
         self.tasks: dict[str, Any] = {}
+        began = told = self._clock()
 
         def report(label: str, done: int, total: int) -> None:
+            nonlocal told
             if label not in self.tasks:
                 self.tasks[label] = self.bar.add_task(label, total=total or None)
             self.bar.update(self.tasks[label], completed=done, total=total or None)
+            now = self._clock()
+            if not err.is_terminal and now - told >= LINE_S:
+                told = now
+                of = f" of {total:,}" if total else ""
+                line = f"{label}: {done:,}{of}, {now - began:.0f} s"
+                err.print(line, markup=False, highlight=False)
 
         return report
 

@@ -9,6 +9,7 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from composer_pipeline.cli.common import (
+    Bar,
     JsonOption,
     LakeOption,
     app,
@@ -50,14 +51,16 @@ def plan(
     settings = Settings.from_env()
     teacher_set = TeacherSet.load(teachers or settings.teachers)
     store = open_lake(lake)
-    report = run(
-        store,
-        teacher_set,
-        days=checked_days(store, day),
-        max_states=at_least(0, max_states, "--max-states") or None,
-        ledger=settings.ledger or None,
-        decide=VoteDecision(),
-    )
+    with Bar() as progress:
+        report = run(
+            store,
+            teacher_set,
+            days=checked_days(store, day),
+            max_states=at_least(0, max_states, "--max-states") or None,
+            ledger=settings.ledger or None,
+            decide=VoteDecision(),
+            progress=progress,
+        )
     if as_json:
         show(report.to_dict(), True, "plan")
         return

@@ -19,15 +19,8 @@ def floor(excess: float | None, error: float | None, note: str = "") -> NoiseFlo
 
 
 def apart(auc: float | None, note: str = "") -> Separation:
-    known = {field.name for field in dataclasses.fields(Separation)}
-    values = {
-        "auc": auc,
-        "error": 0.02,
-        "pairs": 100,
-        "sessions": 9,
-        "weights": {"calls": -2.0, "spaces": 1.0},
-    }
-    return Separation(**{k: v for k, v in {**values, "note": note}.items() if k in known})
+    weights = {"calls": -2.0, "spaces": 1.0}
+    return Separation(auc, pairs=100, sessions=9, note=note, error=0.02, weights=weights)
 
 
 def quality(**changes: Any) -> Quality:

@@ -7,7 +7,6 @@ A session of a thousand turns has a thousand prefixes, each a little longer than
 Converting each from its beginning takes time that grows with the square of the session.
 """
 
-from collections import Counter
 from typing import Any
 
 from composer_pipeline.chat.builder import Builder, merge_roles
@@ -51,7 +50,10 @@ class GrowingChain:
         for message in merged[-1:]:
             _feed(builder, message)
         builder.close_calls({})
-        own = any(call.id and call.id in builder.seen for call in state.action.tool_calls)
+        own = any(
+            call.id and (call.id in builder.seen or call.id in self._builder.seen)
+            for call in state.action.tool_calls
+        )
         return [self._system, *builder.messages], own
 
 
@@ -72,11 +74,9 @@ def _last_run(messages: list[dict[str, Any]]) -> int:
 
 
 def _copy(builder: Builder) -> Builder:
+    """Return a builder that goes on from here; it counts what comes from now on alone."""
     twin = Builder()
     twin.messages = list(builder.messages)
-    twin.flags = Counter(builder.flags)
-    twin.names = set(builder.names)
-    twin.seen = set(builder.seen)
     twin._pending = list(builder._pending)
     twin._calls, twin._images = builder._calls, builder._images
     return twin

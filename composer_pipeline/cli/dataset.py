@@ -20,19 +20,30 @@ from composer_pipeline.settings import Settings
 
 
 @app.command
-def dataset(*, rules: str = "", lake: LakeOption = "", as_json: JsonOption = False) -> None:
+def dataset(
+    *,
+    validation: float = 0.2,
+    rules: str = "",
+    lake: LakeOption = "",
+    as_json: JsonOption = False,
+) -> None:
     """Split by group of sessions and write the training columns.
 
     Args:
+        validation: share of the groups of sessions that are kept out of training.
         rules: preference recipe (COMPOSER_PREFERENCES); its ``contamination`` says which sessions
             are left out.
     """
     from composer_pipeline.preferences.rules import PreferenceRules
     from composer_pipeline.publishing import build_dataset
 
+    if not 0 <= validation < 1:
+        raise InputError(f"--validation must be at least 0 and below 1, not {validation}")
     recipe = PreferenceRules.load(rules or Settings.from_env().preferences)
     with Bar() as progress:
-        report = build_dataset(open_lake(lake), rules=recipe, progress=progress)
+        report = build_dataset(
+            open_lake(lake), validation_share=validation, rules=recipe, progress=progress
+        )
     show(report.to_dict(), as_json, "dataset")
 
 

@@ -2,8 +2,11 @@
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
+from typing import Annotated
 
+from cyclopts import Parameter
 from rich.console import Console
 
 from composer_pipeline.cli.common import (
@@ -81,13 +84,20 @@ def pair(any_id: str, /, *, lake: LakeOption = "", as_json: JsonOption = False) 
 
 
 @app.command
-def statistics(*, rules: str = "", lake: LakeOption = "", as_json: JsonOption = False) -> None:
-    """Measure agreement, noise, separability and repeats over the whole lake.
+def statistics(
+    *,
+    rules: str = "",
+    verbose: Annotated[bool, Parameter(negative="")] = False,
+    lake: LakeOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Measure agreement, noise, separability and repeats over the whole lake; say what to look at.
 
     Args:
         rules: preference recipe (COMPOSER_PREFERENCES).
+        verbose: print every figure, by tool and by pair of raters.
     """
-    from composer_pipeline.preferences.quality import ALL, write_statistics
+    from composer_pipeline.preferences.quality import ALL, verdicts, write_statistics
     from composer_pipeline.preferences.rules import PreferenceRules
 
     store = open_lake(lake)
@@ -96,11 +106,18 @@ def statistics(*, rules: str = "", lake: LakeOption = "", as_json: JsonOption = 
     recipe = PreferenceRules.load(rules or Settings.from_env().preferences)
     with Bar() as progress:
         report = write_statistics(store, rules=recipe, progress=progress)
-    rows = report.by_scope[ALL].rows()
+    quality = report.by_scope[ALL]
+    rows, said = quality.rows(), verdicts(quality, recipe)
     if as_json:
-        show({"statistics": rows}, True, "")
+        show({"statistics": rows, "verdicts": [asdict(verdict) for verdict in said]}, True, "")
         return
-    table = Table("statistic", "of", "value", "n", title="statistics", title_justify="left")
+    first = Table("figure", "verdict", "why", title="statistics", title_justify="left")
+    for verdict in said:
+        first.add_row(verdict.figure, verdict.word, verdict.sentence)
+    Console().print(first)
+    if not verbose:
+        return
+    table = Table("statistic", "of", "value", "n")
     for row in rows:
         of = " ".join(row[name] for name in ("a", "b", "tool") if row[name])
         value = row["note"] if row["value"] is None else f"{row['value']:.4g}"

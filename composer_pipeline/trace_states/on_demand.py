@@ -18,7 +18,7 @@ from composer_pipeline.trace_states.state import TraceState
 
 #: Messages of so many prefixes are kept. Messages are shared along a session, so this bounds
 #: what is decoded; one session is kept whatever its size.
-KEPT_MESSAGES = 20_000
+KEPT_MESSAGES = 12_000
 
 _COLUMNS = (
     "state_id", "session_id", "agent_id", "chain_id", "n_messages", "project", "on_active_path",

@@ -18,6 +18,7 @@ unique. p = w a and q (1 - p) = (1 - w) a^2 give a = (p + sqrt(p^2 + 4 q (1 - p)
 
 import math
 from array import array
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
@@ -131,24 +132,25 @@ def reuse_along(
         reach: node -> bytes from the beginning of a prompt to the end of this piece.
         minimum_bytes: a shorter prefix is not cached.
     """
-    counts: dict[int, int] = {}  # asked before: with probability pi, and shifted surely
+    counts = [0] * len(reach)  # asked before: with probability pi, and shifted surely
     for path, kind in paths:
         size = reach[path[-1]]
         band = found.bands[sum(size > edge for edge in found.edges)]
         band.states[kind] += 1
         band.bytes[kind] += size
         step = 1 << _SHIFT if kind else 1
-        begun, shared, known = 0, 0, 0
-        for node in path:
-            if reach[node] < minimum_bytes:
-                continue
-            count = counts.get(node, 0)
+        begin = bisect_left(path, minimum_bytes, key=reach.__getitem__) if minimum_bytes else 0
+        begun = shared = known = 0
+        for node in path[begin:]:
+            count = counts[node]
             counts[node] = count + step
             if count != shared:  # pieces that equally many share are one
-                _hold(band, shared, kind, known - begun)
+                if shared:
+                    _hold(band, shared, kind, known - begun)
                 begun, shared = known, count
             known = reach[node]
-        _hold(band, shared, kind, known - begun)
+        if shared:
+            _hold(band, shared, kind, known - begun)
 
 
 #: Bits for the prompts of one session that may be asked.
@@ -156,9 +158,11 @@ _SHIFT = 32
 
 
 def _hold(band: Band, shared: int, kind: int, size: int) -> None:
-    if shared and size:
-        surely, maybe = divmod(shared, 1 << _SHIFT)
-        band.held.setdefault((maybe, surely), [0, 0])[kind] += size
+    key = (shared & ((1 << _SHIFT) - 1), shared >> _SHIFT)
+    held = band.held.get(key)
+    if held is None:
+        held = band.held[key] = [0, 0]
+    held[kind] += size
 
 
 def add_reuse(total: Reuse, part: Reuse) -> None:

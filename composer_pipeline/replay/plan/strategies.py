@@ -204,13 +204,12 @@ class Work:
         session = SessionOutline(self.questions)
         opened: dict[str, list[Outline]] = {teacher.name: [] for teacher in self.questions.teachers}
         for state in states:
-            asked = [t for t in self.questions.teachers if t.asks(state.state_id)]
+            outline = None
             for teacher in self.questions.teachers:
-                self.by_teacher[teacher.name].not_asked += teacher not in asked
-            if not asked:
-                continue
-            outline = session.of(state)
-            for teacher in asked:
+                if not teacher.asks(state.state_id):
+                    self.by_teacher[teacher.name].not_asked += 1
+                    continue
+                outline = outline or session.of(state)
                 if self._count_one(session, outline, teacher):
                     opened[teacher.name].append(outline)
         self._share(session, opened)

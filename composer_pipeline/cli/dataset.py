@@ -14,24 +14,36 @@ from composer_pipeline.cli.common import (
     open_lake,
     show,
 )
+from composer_pipeline.cli.filters import DayFilter
 from composer_pipeline.errors import InputError
 from composer_pipeline.settings import Settings
 
 
 @app.command
-def dataset(*, rules: str = "", lake: LakeOption = "", as_json: JsonOption = False) -> None:
+def dataset(
+    *,
+    validation: float = 0.2,
+    rules: str = "",
+    lake: LakeOption = "",
+    as_json: JsonOption = False,
+) -> None:
     """Split by group of sessions and write the training columns.
 
     Args:
+        validation: share of the groups of sessions that are kept out of training.
         rules: preference recipe (COMPOSER_PREFERENCES); its ``contamination`` says which sessions
             are left out.
     """
     from composer_pipeline.preferences.rules import PreferenceRules
     from composer_pipeline.publishing import build_dataset
 
+    if not 0 <= validation < 1:
+        raise InputError(f"--validation must be at least 0 and below 1, not {validation}")
     recipe = PreferenceRules.load(rules or Settings.from_env().preferences)
     with Bar() as progress:
-        report = build_dataset(open_lake(lake), rules=recipe, progress=progress)
+        report = build_dataset(
+            open_lake(lake), validation_share=validation, rules=recipe, progress=progress
+        )
     show(report.to_dict(), as_json, "dataset")
 
 
@@ -113,6 +125,7 @@ def normalize(
     recipe: str = "",
     executor: str = "",
     columns: str = "",
+    only: DayFilter = DayFilter(),  # noqa: B008  frozen
     lake: LakeOption = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -131,10 +144,12 @@ def normalize(
     if not store.days("pairs"):
         raise InputError(f"lake {store.url} has no pairs; run pairs first")
     if columns:
-        rows = write_columns(store, columns)
+        rows = write_columns(store, columns, days=only.days(store, "pairs"))
         show({"rows": rows, "file": columns}, as_json, "normalize")
         return
     path = recipe or Settings.from_env().normalize
     with Bar() as progress:
-        report = run(store, path, executor=executor, progress=progress)
+        report = run(
+            store, path, days=only.days(store, "pairs"), executor=executor, progress=progress
+        )
     show(report.to_dict(), as_json, "normalize")

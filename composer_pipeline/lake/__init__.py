@@ -4,7 +4,7 @@ Import from the modules: ``lake.tables`` (tables) and ``lake.store`` (:class:`La
 """
 
 from composer_pipeline.lake.columns import column, numbers, utf8
-from composer_pipeline.lake.damage import FROM_ARCHIVE, DamagedFile
+from composer_pipeline.lake.damage import DamagedFile
 from composer_pipeline.lake.exports import exports, remember_exports
 from composer_pipeline.lake.parquet import encode_parquet
 from composer_pipeline.lake.place import bucket_errors
@@ -29,7 +29,6 @@ from composer_pipeline.lake.violations import (
 )
 
 __all__ = [
-    "FROM_ARCHIVE",
     "JSON_LIST",
     "MESSAGES",
     "NORMALIZED_PAIRS",

@@ -85,6 +85,7 @@ class Questions:
         teacher_set: the teacher file.
         days: only states of these days; all when ``None``.
         teachers: only these teachers; all when ``None``.
+        sessions: only states of these sessions; all when ``None``.
         max_states: only so many states, failed actions first, then by time.
         only_on_active_path: leave out abandoned branches.
 
@@ -99,6 +100,7 @@ class Questions:
         *,
         days: Sequence[str] | None = None,
         teachers: Sequence[str] | None = None,
+        sessions: Collection[str] | None = None,
         max_states: int | None = None,
         only_on_active_path: bool = False,
     ) -> None:
@@ -120,7 +122,9 @@ class Questions:
         self.states = [
             state
             for state in loaded
-            if admits(state.project) and (state.on_active_path or not only_on_active_path)
+            if (sessions is None or state.session_id in sessions)
+            and admits(state.project)
+            and (state.on_active_path or not only_on_active_path)
         ]
         self._cut = max_states is not None
         if max_states is not None:

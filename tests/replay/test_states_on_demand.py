@@ -62,7 +62,7 @@ def test_a_few_states_are_asked_without_the_messages_of_other_days(
 
 
 def test_a_listing_reads_actions_without_prefixes(two_days: Lake) -> None:
-    listed = list(list_states(two_days, session="ea"))
+    listed = list(list_states(two_days, sessions={"early"}))
     assert [row["tools"] for row in listed] == [["Read"], ["Read"]]
     assert {row["session_id"] for row in listed} == {"early"}
     everything = {row["state_id"] for row in list_states(two_days)}

@@ -3,7 +3,7 @@
 Import from the modules: ``lake.tables`` (tables) and ``lake.store`` (:class:`Lake`).
 """
 
-from composer_pipeline.lake.columns import column, numbers, rows_of, utf8
+from composer_pipeline.lake.columns import column, numbers, utf8
 from composer_pipeline.lake.damage import DamagedFile
 from composer_pipeline.lake.exports import exports, remember_exports
 from composer_pipeline.lake.parquet import encode_parquet
@@ -49,7 +49,6 @@ __all__ = [
     "numbers",
     "pairs_without_difference",
     "remember_exports",
-    "rows_of",
     "stamp",
     "table_from_rows",
     "utf8",

@@ -7,6 +7,7 @@ the last scan for secrets. Does not belong here: asking (``replay.engine.run``) 
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -117,11 +118,12 @@ class Questions:
         # Each once, though a lake may hold one twice; messages are read a session at a time.
         loaded = StatesOnDemand(lake, self.days).states
         self._toolsets = Toolsets(lake, loaded)
+        admits = lru_cache(1024)(teacher_set.projects.admits)
         self.states = [
             state
             for state in loaded
             if (sessions is None or state.session_id in sessions)
-            and teacher_set.projects.admits(state.project)
+            and admits(state.project)
             and (state.on_active_path or not only_on_active_path)
         ]
         self._cut = max_states is not None

@@ -14,13 +14,14 @@ import pyarrow.compute as pc
 
 from composer_pipeline.actions import Action
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake import Lake, column, rows_of
+from composer_pipeline.lake import Lake, column
 from composer_pipeline.trace_states.chains import check_chain
 from composer_pipeline.trace_states.state import (
     Message,
     TraceState,
     action_of,
     decoded,
+    rows_of,
     state_of,
 )
 

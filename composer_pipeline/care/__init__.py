@@ -7,12 +7,14 @@ from composer_pipeline.care.forget import ForgetReport, forget
 from composer_pipeline.care.redact_again import redact_again
 from composer_pipeline.care.status import StatusReport, status
 from composer_pipeline.care.verify import VerifyReport, verify
+from composer_pipeline.care.who import of_project
 
 __all__ = [
     "ForgetReport",
     "StatusReport",
     "VerifyReport",
     "forget",
+    "of_project",
     "redact_again",
     "status",
     "verify",

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from composer_pipeline.files import replace
-from composer_pipeline.lake import FROM_ARCHIVE, TABLES, Lake, encode_parquet, exports
+from composer_pipeline.lake import TABLES, Lake, encode_parquet, exports
 from composer_pipeline.traces.archive import blob_name, forget_files
 from composer_pipeline.traces.one_writer import one_writer
 
@@ -40,7 +40,7 @@ def drop_days(lake: Lake, days: Sequence[str]) -> None:
     """Remove the traces of days that have no archived file any more."""
     with one_writer(lake, None):
         for day in days:
-            for table in FROM_ARCHIVE:
+            for table in Lake.FROM_ARCHIVE:
                 lake.delete(table, day=day)
 
 
@@ -49,7 +49,7 @@ def from_tables(lake: Lake, sessions: set[str], states: set[str], pairs: set[str
     gone = {"session_id": sessions, "state_id": states, "pair_id": pairs, "near": pairs}
     for name, spec in TABLES.items():
         columns = [column for column in gone if column in spec.schema.names]
-        if name in (*FROM_ARCHIVE, "raw_files") or not columns:
+        if name in (*Lake.FROM_ARCHIVE, "raw_files") or not columns:
             continue
         for part in lake.partitions(name):
             keys = {key: value for key, value in part.items() if key != "day"}

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 
 import cyclopts
+from rich.console import Console
 
 from composer_pipeline.cli import (
     budget,
@@ -68,6 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         app(
             list(arguments) if arguments is not None else None,
+            console=Console(),  # of now: the terminal may have become another width
             exit_on_error=False,
             print_error=False,
         )

@@ -7,8 +7,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from datetime import date
+from collections.abc import Callable, Mapping
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Annotated, Any
@@ -106,28 +105,6 @@ def named_ledger(lake: Lake, ledger: str) -> str | Path | None:
 
     named = ledger or Settings.from_env().ledger
     return ledger_target(lake, named) if named or lake.local else None
-
-
-def checked_days(lake: Lake, days: Sequence[str]) -> list[str] | None:
-    """Return the days of ``--day``; ``None`` for all.
-
-    Raises:
-        InputError: one is no date, or the lake has states of none of them.
-    """
-    for day in days:
-        if not is_day(day):
-            raise InputError(f"--day {day!r} is no date of the form YYYY-MM-DD")
-    if days and not set(days) & set(lake.days("states")):
-        raise InputError(f"lake {lake.url} has no states of {', '.join(days)}")
-    return sorted(set(days)) or None
-
-
-def is_day(text: str) -> bool:
-    """Say whether a text is a date, written ``YYYY-MM-DD``."""
-    try:
-        return date.fromisoformat(text).isoformat() == text
-    except ValueError:
-        return False
 
 
 def at_least(least: int, value: int, option: str) -> int:

@@ -14,6 +14,7 @@ from composer_pipeline.cli.common import (
     open_lake,
     show,
 )
+from composer_pipeline.cli.filters import DayFilter
 from composer_pipeline.errors import InputError
 from composer_pipeline.files import replace
 from composer_pipeline.settings import Settings
@@ -149,6 +150,7 @@ def normalize(
     recipe: str = "",
     executor: str = "",
     columns: str = "",
+    only: DayFilter = DayFilter(),  # noqa: B008  frozen
     lake: LakeOption = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -167,10 +169,12 @@ def normalize(
     if not store.days("pairs"):
         raise InputError(f"lake {store.url} has no pairs; run pairs first")
     if columns:
-        rows = write_columns(store, columns)
+        rows = write_columns(store, columns, days=only.days(store, "pairs"))
         show({"rows": rows, "file": columns}, as_json, "normalize")
         return
     path = recipe or Settings.from_env().normalize
     with Bar() as progress:
-        report = run(store, path, executor=executor, progress=progress)
+        report = run(
+            store, path, days=only.days(store, "pairs"), executor=executor, progress=progress
+        )
     show(report.to_dict(), as_json, "normalize")

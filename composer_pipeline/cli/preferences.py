@@ -19,6 +19,7 @@ from composer_pipeline.cli.common import (
     show,
     usd,
 )
+from composer_pipeline.cli.filters import DayFilter
 from composer_pipeline.cli.views.table import Table
 from composer_pipeline.errors import InputError
 from composer_pipeline.json_values import json_objects
@@ -31,6 +32,7 @@ def pairs(
     rules: str = "",
     judge_max_usd: str = "",
     teachers: str = "",
+    only: DayFilter = DayFilter(),  # noqa: B008  frozen
     ledger: LedgerOption = "",
     lake: LakeOption = "",
     as_json: JsonOption = False,
@@ -53,12 +55,13 @@ def pairs(
     most = usd(judge_max_usd, "--judge-max-usd") if judge_max_usd else None
     if not store.days("states"):
         raise InputError(f"lake {store.url} has no states; run ingest first")
+    days = only.days(store)
     Benchmarks.of_rules(recipe)  # a bad list stops before anything is written
     file = teachers or settings.teachers
     meaning = open_judge(store, recipe.semantic_judge, file, max_usd=most, ledger=ledger)
     with meaning as judge, Bar() as progress:
-        hints = build_hints(store, progress=progress).hints
-        report = build_pairs(store, rules=recipe, judge=judge, progress=progress)
+        hints = build_hints(store, days=days, progress=progress).hints
+        report = build_pairs(store, days=days, rules=recipe, judge=judge, progress=progress)
         asked = {"judge": judge.figures()} if judge else {}
     show({**report.to_dict(), "hints": hints, **asked}, as_json, "pairs")
 

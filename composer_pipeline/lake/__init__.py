@@ -3,8 +3,8 @@
 Import from the modules: ``lake.tables`` (tables) and ``lake.store`` (:class:`Lake`).
 """
 
-from composer_pipeline.lake.columns import column, numbers, rows_of, utf8
-from composer_pipeline.lake.damage import FROM_ARCHIVE, DamagedFile
+from composer_pipeline.lake.columns import column, numbers, utf8
+from composer_pipeline.lake.damage import DamagedFile
 from composer_pipeline.lake.exports import exports, remember_exports
 from composer_pipeline.lake.parquet import encode_parquet
 from composer_pipeline.lake.place import bucket_errors
@@ -29,7 +29,6 @@ from composer_pipeline.lake.violations import (
 )
 
 __all__ = [
-    "FROM_ARCHIVE",
     "JSON_LIST",
     "MESSAGES",
     "NORMALIZED_PAIRS",
@@ -50,7 +49,6 @@ __all__ = [
     "numbers",
     "pairs_without_difference",
     "remember_exports",
-    "rows_of",
     "stamp",
     "table_from_rows",
     "utf8",

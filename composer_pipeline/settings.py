@@ -36,6 +36,12 @@ class Settings(BaseModel):
     runs: str = ""
     ledger: str = ""
     max_usd: str = "1.00"
+    exclude: str = ""
+
+    @property
+    def excluded(self) -> tuple[str, ...]:
+        """Return the globs of ``COMPOSER_EXCLUDE``, which commas part: never archived."""
+        return tuple(glob.strip() for glob in self.exclude.split(",") if glob.strip())
 
     @property
     def run_root(self) -> Path:

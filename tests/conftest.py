@@ -14,6 +14,7 @@ from tests.places import ROOT
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ["COMPOSER_ENV_FILE"] = os.devnull  # a developer's own .env
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 #: A busy machine is no failure: neither slow examples nor their slow making.
@@ -21,6 +22,9 @@ hypothesis.settings.register_profile(
     "busy", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("busy")
+
+
+_OF_TESTS = ("COMPOSER_REQUIRE", "COMPOSER_CACHE", "COMPOSER_ENV_FILE")
 
 
 def require(part: str, present: bool, how: str) -> None:
@@ -74,7 +78,7 @@ def root() -> Path:
 def _no_user_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """A developer's own COMPOSER_* variables and keys must not reach a test."""
     for name in list(os.environ):
-        if name.startswith("COMPOSER_") and name not in ("COMPOSER_REQUIRE", "COMPOSER_CACHE"):
+        if name.startswith("COMPOSER_") and name not in _OF_TESTS:
             monkeypatch.delenv(name)
     for name in ("OPENROUTER_API_KEY", "HF_TOKEN", "DAGSTER_HOME"):
         monkeypatch.delenv(name, raising=False)

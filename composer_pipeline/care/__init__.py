@@ -3,7 +3,19 @@
 Does not belong here: the environment (``doctor``), and what a stage writes.
 """
 
+from composer_pipeline.care.forget import ForgetReport, forget
 from composer_pipeline.care.redact_again import redact_again
+from composer_pipeline.care.status import StatusReport, status
 from composer_pipeline.care.verify import VerifyReport, verify
+from composer_pipeline.care.who import of_project
 
-__all__ = ["VerifyReport", "redact_again", "verify"]
+__all__ = [
+    "ForgetReport",
+    "StatusReport",
+    "VerifyReport",
+    "forget",
+    "of_project",
+    "redact_again",
+    "status",
+    "verify",
+]

@@ -5,12 +5,11 @@ them (``traces.reparse``, ``replay.engine``).
 """
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 from composer_pipeline.lake import Lake
-from composer_pipeline.redaction import redact_text
-from composer_pipeline.replay.engine import write_replies
+from composer_pipeline.replay.engine import redacted_row, write_replies
 from composer_pipeline.replay.ledger import Ledger, existing_ledger
 from composer_pipeline.reports import Progress
 from composer_pipeline.traces.reparse import ReparseReport, reparse
@@ -30,7 +29,7 @@ def redact_again(
     Args:
         lake: the lake.
         days: all days of the archive when ``None``.
-        ledger: where the replies' bytes are; replies stay as they are without one.
+        ledger: where the replies' bytes are; rows that it does not have are redacted as they stand.
         progress: as :func:`composer_pipeline.traces.reparse.reparse`.
 
     Raises:
@@ -39,9 +38,7 @@ def redact_again(
     wanted = None if days is None else list(days)
     report = reparse(lake, wanted, progress=progress)
     opened = existing_ledger(ledger) if ledger else None
-    if opened is None:
-        return report, 0
-    with opened:
+    with opened or nullcontext():
         return report, sum(
             _replies_of(lake, opened, part["teacher"], part["day"])
             for part in lake.partitions("replies")
@@ -49,15 +46,16 @@ def redact_again(
         )
 
 
-def _replies_of(lake: Lake, ledger: Ledger, teacher: str, day: str) -> int:
-    """Write a partition again; rows that no ledger has are kept, their texts redacted."""
+def _replies_of(lake: Lake, ledger: Ledger | None, teacher: str, day: str) -> int:
+    """Write a partition again, and return its rows."""
     before = lake.rows("replies", teacher=teacher, days=[day])
-    known = {row["key"] for row in ledger.rows(teacher, day)}
-    own = [_redacted(row) for row in before if row["request_hash"] not in known]
+    known = {row["key"] for row in ledger.rows(teacher, day)} if ledger else set()
+    own = [redacted_row(row) for row in before if row["request_hash"] not in known]
+    if ledger is None:
+        keys = ("teacher", "day")
+        rows = [{name: value for name, value in row.items() if name not in keys} for row in own]
+        lake.write("replies", rows, teacher=teacher, day=day)
+        return len(rows)
     controls = {teacher: bool(before[0]["control"])} if before else None
     figures = write_replies(lake, ledger, [teacher], [day], own, controls)
     return figures.get(day, {}).get(teacher, {}).get("rows", 0)
-
-
-def _redacted(row: dict[str, Any]) -> dict[str, Any]:
-    return {**row, "detail": redact_text(row["detail"] or "")[0]}

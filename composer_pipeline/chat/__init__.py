@@ -7,9 +7,10 @@ answer is read back. Does not belong here: whom to ask, what it costs, or HTTP.
 from composer_pipeline.chat.arguments import ArgumentCheck
 from composer_pipeline.chat.builder import ERROR_PREFIX, INTERRUPTED, ORPHAN_PREFIX, short_name
 from composer_pipeline.chat.day_tools import Toolsets, toolsets_of_day
+from composer_pipeline.chat.growing import GrowingChain
 from composer_pipeline.chat.installed_tools import read_installation
 from composer_pipeline.chat.kept_tools import keep, kept_sets
-from composer_pipeline.chat.messages import Conversion, to_chat
+from composer_pipeline.chat.messages import CONVERTER_VERSION, Conversion, offered_tools, to_chat
 from composer_pipeline.chat.tool_schemas import Toolset
 from composer_pipeline.chat.wire_form import (
     action_message,
@@ -19,16 +20,19 @@ from composer_pipeline.chat.wire_form import (
 )
 
 __all__ = [
+    "CONVERTER_VERSION",
     "ERROR_PREFIX",
     "INTERRUPTED",
     "ORPHAN_PREFIX",
     "ArgumentCheck",
     "Conversion",
+    "GrowingChain",
     "Toolset",
     "Toolsets",
     "action_message",
     "keep",
     "kept_sets",
+    "offered_tools",
     "parse_reply_message",
     "prompt_hash",
     "read_installation",

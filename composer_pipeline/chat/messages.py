@@ -73,14 +73,8 @@ def to_chat(state: TraceState, *, tools: Sequence[Mapping[str, Any]] = ()) -> Co
         builder.flags["action_in_prefix"] += 1
     if builder.messages and builder.messages[-1]["role"] == "assistant":
         builder.flags["ends_with_assistant"] += 1
-    if state.system:
-        system, source = state.system, "recorded"
-    else:
-        # The session's own folder: the working directory of one response may move, and
-        # would end the provider's prompt cache with it.
-        system = SYSTEM_TEMPLATE.format(cwd=state.project or state.cwd or "unknown")
-        source = SYSTEM_TEMPLATE_VERSION
-    offered = [_renamed(tool) for tool in tools]
+    system, source = system_message(state)
+    offered = offered_tools(tools)
     recorded = builder.names | {str(tool["function"]["name"]) for tool in tools}
     names = {short_name(name): name for name in sorted(recorded)}
     return Conversion(
@@ -90,6 +84,21 @@ def to_chat(state: TraceState, *, tools: Sequence[Mapping[str, Any]] = ()) -> Co
         flags=dict(builder.flags),
         system_source=source,
     )
+
+
+def system_message(state: TraceState) -> tuple[str, str]:
+    """Return the system prompt of a state, and where it is from."""
+    if state.system:
+        return state.system, "recorded"
+    # The session's own folder: the working directory of one response may move, and
+    # would end the provider's prompt cache with it.
+    text = SYSTEM_TEMPLATE.format(cwd=state.project or state.cwd or "unknown")
+    return text, SYSTEM_TEMPLATE_VERSION
+
+
+def offered_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return tools with names that every provider accepts."""
+    return [_renamed(tool) for tool in tools]
 
 
 def _renamed(tool: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 
 import cyclopts
+from rich.console import Console
 
 from composer_pipeline.cli import (
     budget,
@@ -19,23 +20,56 @@ from composer_pipeline.cli import (
     preferences,
     redaction,
     replay,
+    setup,
     tools,
     traces,
     training,
 )
 from composer_pipeline.cli.common import app
+from composer_pipeline.env_file import load_env_file
 from composer_pipeline.errors import BudgetExhausted, ComposerError, InputError
 from composer_pipeline.lake import bucket_errors
 
 #: Importing a module registers its commands.
-COMMANDS = (traces, redaction, replay, budget, tools, doctor, preferences, dataset, training, care)
+COMMANDS = (
+    setup,
+    traces,
+    redaction,
+    replay,
+    budget,
+    tools,
+    doctor,
+    preferences,
+    dataset,
+    training,
+    care,
+)
+
+#: The commands as ``--help`` lists them: in the order in which a person meets them.
+PARTS = {
+    "Data": ("init", "ingest", "status", "sessions", "states", "state"),
+    "Money": ("plan", "replay", "budget"),
+    "Preferences": ("pairs", "pair", "statistics", "compare"),
+    "Dataset": ("normalize", "dataset", "export", "publish"),
+    "Training": ("train", "evaluate"),
+    "Care": ("doctor", "verify", "reparse", "forget", "redact", "tools"),
+}
+for _place, (_title, _names) in enumerate(PARTS.items()):
+    _part = cyclopts.Group(_title, sort_key=_place)
+    for _order, _name in enumerate(_names):
+        app[_name].group = (_part,)
+        app[_name].sort_key = _order
+app.register_install_completion_command()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with the contract's code."""
+    if arguments is None:
+        load_env_file()
     try:
         app(
             list(arguments) if arguments is not None else None,
+            console=Console(),  # of now: the terminal may have become another width
             exit_on_error=False,
             print_error=False,
         )

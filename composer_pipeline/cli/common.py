@@ -4,9 +4,10 @@ Does not belong here: a command.
 """
 
 import json
+import os
 import sys
-from collections.abc import Mapping, Sequence
-from datetime import date
+import time
+from collections.abc import Callable, Mapping
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,9 +15,16 @@ from typing import Annotated, Any
 import rich.progress
 from cyclopts import App, Parameter
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from composer_pipeline import __version__
+from composer_pipeline.cli.views.progress import LINE_S
 from composer_pipeline.cli.views.report import readable
 from composer_pipeline.cli.views.table import Table
 from composer_pipeline.errors import InputError
@@ -25,9 +33,20 @@ from composer_pipeline.money import to_pico
 from composer_pipeline.reports import Progress
 from composer_pipeline.settings import Settings
 
+if "COLUMNS" in os.environ:
+    # Of a dumb terminal rich takes the width only together with the height.
+    os.environ.setdefault("LINES", "24")
+
+
+def _default(value: Any) -> str | None:
+    """Return a default as help shows it; nothing for what only means "not given"."""
+    return None if value in ("", (), 0, False, None) else str(value)
+
+
 app = App(
     name="composer-pipeline",
     version=__version__,
+    default_parameter=Parameter(show_default=_default, negative=""),
     help="Claude Code sessions in, preference datasets and trained models out.",
 )
 
@@ -54,7 +73,7 @@ def open_lake(url: str, *, new: bool = False, whole: bool = False) -> Lake:
     if not lake.is_there() and not new:
         raise InputError(
             f"{lake.url} holds no lake; name one with --lake or COMPOSER_LAKE, or make one with"
-            " composer-pipeline ingest"
+            " composer-pipeline init or ingest"
         )
     if not (new or whole):
         for day, file in lake.leave_out_damaged().items():
@@ -88,28 +107,6 @@ def named_ledger(lake: Lake, ledger: str) -> str | Path | None:
     return ledger_target(lake, named) if named or lake.local else None
 
 
-def checked_days(lake: Lake, days: Sequence[str]) -> list[str] | None:
-    """Return the days of ``--day``; ``None`` for all.
-
-    Raises:
-        InputError: one is no date, or the lake has states of none of them.
-    """
-    for day in days:
-        if not is_day(day):
-            raise InputError(f"--day {day!r} is no date of the form YYYY-MM-DD")
-    if days and not set(days) & set(lake.days("states")):
-        raise InputError(f"lake {lake.url} has no states of {', '.join(days)}")
-    return sorted(set(days)) or None
-
-
-def is_day(text: str) -> bool:
-    """Say whether a text is a date, written ``YYYY-MM-DD``."""
-    try:
-        return date.fromisoformat(text).isoformat() == text
-    except ValueError:
-        return False
-
-
 def at_least(least: int, value: int, option: str) -> int:
     """Return a number of an option.
 
@@ -135,7 +132,14 @@ def show(report: Mapping[str, Any], as_json: bool, title: str) -> None:
 
 
 class Bar:
-    """A rich progress bar on a terminal; silent elsewhere."""
+    """A progress bar with the time left on a terminal; elsewhere a line each ten seconds.
+
+    Args:
+        clock: seconds of a monotonic clock.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
 
     def __enter__(self) -> Progress:
         self.bar = rich.progress.Progress(
@@ -143,16 +147,25 @@ class Bar:
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
+            TimeRemainingColumn(),
             console=err,
             disable=not err.is_terminal,
         )
         self.bar.__enter__()
         self.tasks: dict[str, Any] = {}
+        began = told = self._clock()
 
         def report(label: str, done: int, total: int) -> None:
+            nonlocal told
             if label not in self.tasks:
                 self.tasks[label] = self.bar.add_task(label, total=total or None)
             self.bar.update(self.tasks[label], completed=done, total=total or None)
+            now = self._clock()
+            if not err.is_terminal and now - told >= LINE_S:
+                told = now
+                of = f" of {total:,}" if total else ""
+                line = f"{label}: {done:,}{of}, {now - began:.0f} s"
+                err.print(line, markup=False, highlight=False)
 
         return report
 

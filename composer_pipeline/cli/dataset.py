@@ -2,7 +2,7 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
@@ -14,24 +14,40 @@ from composer_pipeline.cli.common import (
     open_lake,
     show,
 )
+from composer_pipeline.cli.filters import DayFilter
 from composer_pipeline.errors import InputError
+from composer_pipeline.files import replace
 from composer_pipeline.settings import Settings
+
+if TYPE_CHECKING:
+    from composer_pipeline.training.windows import RowCutter
 
 
 @app.command
-def dataset(*, rules: str = "", lake: LakeOption = "", as_json: JsonOption = False) -> None:
+def dataset(
+    *,
+    validation: float = 0.2,
+    rules: str = "",
+    lake: LakeOption = "",
+    as_json: JsonOption = False,
+) -> None:
     """Split by group of sessions and write the training columns.
 
     Args:
+        validation: share of the groups of sessions that are kept out of training.
         rules: preference recipe (COMPOSER_PREFERENCES); its ``contamination`` says which sessions
             are left out.
     """
     from composer_pipeline.preferences.rules import PreferenceRules
     from composer_pipeline.publishing import build_dataset
 
+    if not 0 <= validation < 1:
+        raise InputError(f"--validation must be at least 0 and below 1, not {validation}")
     recipe = PreferenceRules.load(rules or Settings.from_env().preferences)
     with Bar() as progress:
-        report = build_dataset(open_lake(lake), rules=recipe, progress=progress)
+        report = build_dataset(
+            open_lake(lake), validation_share=validation, rules=recipe, progress=progress
+        )
     show(report.to_dict(), as_json, "dataset")
 
 
@@ -43,6 +59,8 @@ def export(
     samples: Path | None = None,
     rules: str = "",
     full_arguments: Annotated[bool, Parameter(negative="")] = False,
+    max_tokens: int | None = None,
+    tokenizer: str = "",
     lake: LakeOption = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -55,10 +73,15 @@ def export(
             take the place of the agent's as rejected side.
         rules: preference recipe (COMPOSER_PREFERENCES).
         full_arguments: allow hints that hold the teachers' whole action.
+        max_tokens: cut prompts in whole turns, so that prompt and action have at most so many
+            tokens; what cannot be cut so is left out and counted. A folder gets the chat
+            template that this holds for, as chat_template.jinja.
+        tokenizer: model whose tokens count: a folder, a Hub id or smollm2-135m.
     """
     from composer_pipeline.preferences.export import export as run
     from composer_pipeline.preferences.rules import PreferenceRules
 
+    cutter = _cutter(max_tokens, tokenizer)
     report = run(
         open_lake(lake),
         format,
@@ -66,8 +89,22 @@ def export(
         samples=samples,
         rules=PreferenceRules.load(rules or Settings.from_env().preferences),
         full_arguments=full_arguments,
+        shorten=cutter.cut if cutter else None,
     )
+    if cutter and out.suffix != ".parquet":
+        replace(out / "chat_template.jinja", cutter.chat_template.encode(), f"--out {out}")
     show(report.to_dict(), as_json, "export")
+
+
+def _cutter(max_tokens: int | None, tokenizer: str) -> "RowCutter | None":
+    if max_tokens is None and not tokenizer:
+        return None
+    if max_tokens is None or not tokenizer:
+        raise InputError("--max-tokens and --tokenizer go together: tokens are those of a model")
+    from composer_pipeline.training.models import load_tokenizer, resolve_model
+    from composer_pipeline.training.windows import RowCutter
+
+    return RowCutter(load_tokenizer(resolve_model(tokenizer)), max_tokens)
 
 
 @app.command
@@ -113,13 +150,15 @@ def normalize(
     recipe: str = "",
     executor: str = "",
     columns: str = "",
+    only: DayFilter = DayFilter(),  # noqa: B008  frozen
     lake: LakeOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Filter the pairs with a data-juicer recipe; every dropped row is recorded.
 
     Args:
-        recipe: data-juicer recipe (COMPOSER_NORMALIZE).
+        recipe: data-juicer recipe (COMPOSER_NORMALIZE); none keeps every pair, and needs no
+            data-juicer.
         executor: default or ray, in place of the recipe's executor_type.
         columns: only write the flat columns that recipes judge, as JSON lines, to this file.
     """
@@ -130,10 +169,12 @@ def normalize(
     if not store.days("pairs"):
         raise InputError(f"lake {store.url} has no pairs; run pairs first")
     if columns:
-        rows = write_columns(store, columns)
+        rows = write_columns(store, columns, days=only.days(store, "pairs"))
         show({"rows": rows, "file": columns}, as_json, "normalize")
         return
     path = recipe or Settings.from_env().normalize
     with Bar() as progress:
-        report = run(store, path, executor=executor, progress=progress)
+        report = run(
+            store, path, days=only.days(store, "pairs"), executor=executor, progress=progress
+        )
     show(report.to_dict(), as_json, "normalize")

@@ -2,8 +2,11 @@
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
+from typing import Annotated
 
+from cyclopts import Parameter
 from rich.console import Console
 
 from composer_pipeline.cli.common import (
@@ -16,6 +19,7 @@ from composer_pipeline.cli.common import (
     show,
     usd,
 )
+from composer_pipeline.cli.filters import DayFilter
 from composer_pipeline.cli.views.table import Table
 from composer_pipeline.errors import InputError
 from composer_pipeline.json_values import json_objects
@@ -28,6 +32,7 @@ def pairs(
     rules: str = "",
     judge_max_usd: str = "",
     teachers: str = "",
+    only: DayFilter = DayFilter(),  # noqa: B008  frozen
     ledger: LedgerOption = "",
     lake: LakeOption = "",
     as_json: JsonOption = False,
@@ -50,12 +55,13 @@ def pairs(
     most = usd(judge_max_usd, "--judge-max-usd") if judge_max_usd else None
     if not store.days("states"):
         raise InputError(f"lake {store.url} has no states; run ingest first")
+    days = only.days(store)
     Benchmarks.of_rules(recipe)  # a bad list stops before anything is written
     file = teachers or settings.teachers
     meaning = open_judge(store, recipe.semantic_judge, file, max_usd=most, ledger=ledger)
     with meaning as judge, Bar() as progress:
-        hints = build_hints(store, progress=progress).hints
-        report = build_pairs(store, rules=recipe, judge=judge, progress=progress)
+        hints = build_hints(store, days=days, progress=progress).hints
+        report = build_pairs(store, days=days, rules=recipe, judge=judge, progress=progress)
         asked = {"judge": judge.figures()} if judge else {}
     show({**report.to_dict(), "hints": hints, **asked}, as_json, "pairs")
 
@@ -78,13 +84,20 @@ def pair(any_id: str, /, *, lake: LakeOption = "", as_json: JsonOption = False) 
 
 
 @app.command
-def statistics(*, rules: str = "", lake: LakeOption = "", as_json: JsonOption = False) -> None:
-    """Measure agreement, noise, separability and repeats over the whole lake.
+def statistics(
+    *,
+    rules: str = "",
+    verbose: Annotated[bool, Parameter(negative="")] = False,
+    lake: LakeOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Measure agreement, noise, separability and repeats over the whole lake; say what to look at.
 
     Args:
         rules: preference recipe (COMPOSER_PREFERENCES).
+        verbose: print every figure, by tool and by pair of raters.
     """
-    from composer_pipeline.preferences.quality import ALL, write_statistics
+    from composer_pipeline.preferences.quality import ALL, verdicts, write_statistics
     from composer_pipeline.preferences.rules import PreferenceRules
 
     store = open_lake(lake)
@@ -93,11 +106,18 @@ def statistics(*, rules: str = "", lake: LakeOption = "", as_json: JsonOption = 
     recipe = PreferenceRules.load(rules or Settings.from_env().preferences)
     with Bar() as progress:
         report = write_statistics(store, rules=recipe, progress=progress)
-    rows = report.by_scope[ALL].rows()
+    quality = report.by_scope[ALL]
+    rows, said = quality.rows(), verdicts(quality, recipe)
     if as_json:
-        show({"statistics": rows}, True, "")
+        show({"statistics": rows, "verdicts": [asdict(verdict) for verdict in said]}, True, "")
         return
-    table = Table("statistic", "of", "value", "n", title="statistics", title_justify="left")
+    first = Table("figure", "verdict", "why", title="statistics", title_justify="left")
+    for verdict in said:
+        first.add_row(verdict.figure, verdict.word, verdict.sentence)
+    Console().print(first)
+    if not verbose:
+        return
+    table = Table("statistic", "of", "value", "n")
     for row in rows:
         of = " ".join(row[name] for name in ("a", "b", "tool") if row[name])
         value = row["note"] if row["value"] is None else f"{row['value']:.4g}"

@@ -17,6 +17,7 @@ from composer_pipeline.cli.common import (
     open_lake,
     show,
 )
+from composer_pipeline.cli.filters import SessionFilter
 from composer_pipeline.errors import InputError
 
 
@@ -25,6 +26,7 @@ def ingest(
     paths: Sequence[str],
     /,
     *,
+    exclude: Sequence[str] = (),
     lake: LakeOption = "",
     per_file: Annotated[bool, Parameter(negative="")] = False,
     as_json: JsonOption = False,
@@ -36,6 +38,8 @@ def ingest(
 
     Args:
         paths: JSONL files, or folders of them.
+        exclude: a glob of files or folders that are never archived (COMPOSER_EXCLUDE, parted by
+            commas): their whole path, or the name of a file or folder.
         per_file: count what is in each file instead, read before or not.
     """
     from composer_pipeline.traces.ingest import ingest as run
@@ -46,23 +50,26 @@ def ingest(
     with Bar() as progress:
         store = open_lake(lake, new=True)
         if per_file:
-            report = run(store, list(paths), progress=progress).to_dict()
+            report = run(store, list(paths), exclude=exclude, progress=progress).to_dict()
         else:
-            report = ingest_changes(store, list(paths), progress=progress)
+            report = ingest_changes(store, list(paths), exclude=exclude, progress=progress)
     show(report, as_json, "ingest")
 
 
 @app.command
-def states(*, session: str = "", lake: LakeOption = "", as_json: JsonOption = False) -> None:
-    """List states, day by day, in the order of time; with --json, one object a line.
-
-    Args:
-        session: only this session; the beginning of its id is enough.
-    """
+def states(
+    *,
+    only: SessionFilter = SessionFilter(),  # noqa: B008  frozen
+    lake: LakeOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """List states, day by day, in the order of time; with --json, one object a line."""
     from composer_pipeline.cli.views.states import STATE_HEAD, state_line
     from composer_pipeline.trace_states import list_states
 
-    for number, row in enumerate(list_states(open_lake(lake), session=session)):
+    store = open_lake(lake)
+    found = list_states(store, days=only.days(store), sessions=only.sessions(store))
+    for number, row in enumerate(found):
         if as_json:
             _lines([row])
             continue
@@ -81,12 +88,18 @@ def _lines(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 @app.command
-def sessions(*, lake: LakeOption = "", as_json: JsonOption = False) -> None:
+def sessions(
+    *,
+    only: SessionFilter = SessionFilter(),  # noqa: B008  frozen
+    lake: LakeOption = "",
+    as_json: JsonOption = False,
+) -> None:
     """List sessions and subagents with their counts; with --json, one object a line."""
     from composer_pipeline.cli.views.states import session_table
 
     store = open_lake(lake)
-    rows = store.select(
+    days, wanted = only.days(store, "sessions"), only.sessions(store)
+    every = store.select(
         """
         WITH hints AS (
           SELECT day, session_id, agent_id, count(hint) AS hints,
@@ -100,6 +113,11 @@ def sessions(*, lake: LakeOption = "", as_json: JsonOption = False) -> None:
         ORDER BY s.day, s.first_ts, s.session_id, s.agent_id, s.path
         """
     )
+    rows = [
+        row
+        for row in every
+        if (days is None or row["day"] in days) and (wanted is None or row["session_id"] in wanted)
+    ]
     if as_json:
         _lines(rows)
     else:

@@ -11,12 +11,13 @@ from composer_pipeline.cli.common import (
     JsonOption,
     LakeOption,
     app,
+    err,
     open_lake,
     show,
 )
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake import Lake
-from composer_pipeline.settings import Settings
+from composer_pipeline.settings import Settings, recipes_dir
 
 
 @app.command
@@ -35,7 +36,8 @@ def train(
     """Run a trainer on the dataset.
 
     Args:
-        recipe: training recipe (COMPOSER_TRAIN).
+        recipe: training recipe (COMPOSER_TRAIN). Without one: default.yaml, which needs a GPU of
+            24 GB; smollm2-cpu.yaml where there is no GPU.
         force: train again although a run of the same inputs exists; that is moved aside.
         merge: also write base and adapter as one model, to merged/ in the run folder.
         plan: train nothing; print rows, steps and predicted memory, and refuse what will not fit.
@@ -51,7 +53,8 @@ def train(
     if plan:
         planned = plan_run(
             store,
-            recipe or settings.train,
+            # What is asked about another machine is no question of this one's devices.
+            (recipe or settings.train) if memory_gib else _recipe(recipe, settings),
             _run_root(settings, store),
             probe=probe,
             memory_gib=memory_gib,
@@ -61,16 +64,32 @@ def train(
         return
     if probe or memory_gib is not None or model_config:
         raise InputError("--probe, --memory-gib and --model-config belong to --plan")
+    chosen = _recipe(recipe, settings)
     with Bar() as progress:
         report = run(
             store,
-            recipe or settings.train,
+            chosen,
             _run_root(settings, store),
             progress=progress,
             force=force,
             merge=merge,
         )
     show(report.to_dict(), as_json, "train")
+
+
+def _recipe(given: str, settings: Settings) -> str:
+    """Return the recipe to train; where nobody chose one, one that this machine can train."""
+    from composer_pipeline.training.devices import devices
+
+    if given or settings.train != Settings().train or devices():
+        return given or settings.train
+    path = recipes_dir() / "train" / "smollm2-cpu.yaml"
+    err.print(
+        f"no GPU here: the recipe is {path.name} (SmolLM2-135M, about half an hour on two cores);"
+        f" {Path(settings.train).name} needs a GPU of 24 GB, --recipe asks for it all the same",
+        markup=False, highlight=False, soft_wrap=True,
+    )  # fmt: skip
+    return str(path)
 
 
 def _run_root(settings: Settings, lake: Lake) -> Path:
@@ -105,7 +124,7 @@ def evaluate(
 
     settings = Settings.from_env()
     store = open_lake(lake)
-    prepared = prepare(store, recipe or settings.train, _run_root(settings, store), begin=False)
+    prepared = prepare(store, _recipe(recipe, settings), _run_root(settings, store), begin=False)
     if not prepared.complete:
         raise InputError(f"{prepared.run_dir} holds no finished training run; run train first")
     with Bar() as progress:

@@ -7,13 +7,16 @@ A mistyped ``--lake`` must not look like an empty lake: only what makes a lake m
 """
 
 import sys
+import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import fsspec
 
 from composer_pipeline.errors import InputError
+from composer_pipeline.files import writing
 from composer_pipeline.lake.tables import TABLES
 
 #: What ``init`` writes, so that a lake without any table is one.
@@ -82,3 +85,28 @@ def _line(error: Exception) -> str:
     """Return the first line of a message; a bucket's own has a page of debugging."""
     text = str(error).strip() or type(error).__name__
     return text.partition("\n")[0][:200]
+
+
+def check_folder(folder: Path, what: str) -> None:
+    """Prove that a folder can be written or made, and leave nothing behind.
+
+    Raises:
+        InputError: a file stands where it must be.
+        StorageError: it cannot be written.
+    """
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir():
+        raise InputError(f"{what} is not writable: {folder} is not a folder")
+    probe = folder / f".probe-{uuid.uuid4().hex}"
+    with writing(what):
+        probe.touch()
+    probe.unlink()
+
+
+def remove_empty(folder: Path, root: Path) -> None:
+    """Remove a folder and those above it, up to ``root``, as long as they are empty."""
+    with suppress(OSError):
+        while folder != root:
+            folder.rmdir()
+            folder = folder.parent

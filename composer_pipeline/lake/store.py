@@ -14,7 +14,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -29,9 +29,10 @@ from composer_pipeline.lake.damage import FROM_ARCHIVE, cut_short, querying, rea
 from composer_pipeline.lake.lock import bucket_lock, folder_lock
 from composer_pipeline.lake.parquet import encode_parquet
 from composer_pipeline.lake.partition_writer import PartitionWriter
-from composer_pipeline.lake.place import file_system, holds_lake
+from composer_pipeline.lake.place import MARKER, check_folder, file_system, holds_lake, remove_empty
 from composer_pipeline.lake.rows import empty_table, plain_table, rows_from_table, table_from_rows
 from composer_pipeline.lake.tables import TABLES, spec_of
+from composer_pipeline.lake.views import connect
 
 if TYPE_CHECKING:
     import duckdb
@@ -52,6 +53,8 @@ class Lake:
             ``AWS_ENDPOINT_URL``, and ``AWS_ALLOW_HTTP=true`` for a plain-HTTP endpoint.
         storage_options: passed to the filesystem; never printed.
     """
+
+    MARKER, FROM_ARCHIVE = MARKER, FROM_ARCHIVE
 
     def __init__(self, url: str | os.PathLike[str] = "lake", **storage_options: Any) -> None:
         text = os.fspath(url)
@@ -83,11 +86,7 @@ class Lake:
         return holds_lake(self.fs, self.root, self.url)
 
     def damaged_file(self, day: str) -> str:
-        """Return a file of a day's traces that is cut short, below the root; empty for none.
-
-        A look at the end of each: bytes that changed inside are found by reading. A bucket
-        has no half-written file.
-        """
+        """Return a file of a day's traces that does not end as one does; empty for none."""
         for table in FROM_ARCHIVE if self.local else ():
             path = self.path(table, day=day)
             if cut_short(Path(path)):
@@ -95,14 +94,7 @@ class Lake:
         return ""
 
     def leave_out_damaged(self) -> dict[str, str]:
-        """Hide the days with a damaged file of the traces from this object.
-
-        For questions, and for stages whose other days are worth having. A day is hidden from
-        the four tables together, so that what is left belongs together.
-
-        Returns:
-            Each hidden day with the file.
-        """
+        """Hide the days whose traces have a damaged file, and return them with the file."""
         days = {day for table in FROM_ARCHIVE for day in self.days(table)}
         found = {day: self.damaged_file(day) for day in sorted(days)}
         self._left_out = {day: file for day, file in found.items() if file}
@@ -199,15 +191,7 @@ class Lake:
             StorageError: it cannot be written.
         """
         if self.local:
-            folder = Path(self.root)
-            while not folder.exists():
-                folder = folder.parent
-            if not folder.is_dir():
-                raise InputError(f"lake {self.url} is not writable: {folder} is not a folder")
-            probe = folder / f".probe-{uuid.uuid4().hex}"
-            with writing(f"lake {self.url}"):
-                probe.touch()
-            probe.unlink()
+            check_folder(Path(self.root), f"lake {self.url}")
         else:
             name = f".probe-{uuid.uuid4().hex}"
             self.put_bytes(name, b"")
@@ -249,6 +233,26 @@ class Lake:
         payload = encode_parquet(arrow, compact=spec.compact)
         self.put_bytes(self.path(table, **keys).removeprefix(self.root + "/"), payload)
         return len(payload)
+
+    def delete(self, table: str, **keys: str) -> None:
+        """Remove one partition and its folders that are then empty; one that is not there is none.
+
+        Raises:
+            StorageError: the lake is not writable.
+        """
+        path = self.path(table, **keys)
+        self.remove(path.removeprefix(self.root + "/"))
+        if self.local:
+            remove_empty(Path(path).parent, Path(self.root))
+
+    def remove(self, name: str) -> None:
+        """Remove a file below the lake's root; one that is not there is none.
+
+        Raises:
+            StorageError: the lake is not writable.
+        """
+        with writing(f"lake {self.url}"), suppress(FileNotFoundError):
+            self.fs.rm_file(f"{self.root}/{name}")
 
     def writer(self, table: str, **keys: str) -> PartitionWriter:
         """Return a writer that replaces one partition piece by piece, atomically at the end.
@@ -412,28 +416,20 @@ class Lake:
         A table without a partition is a view with its columns and no row. Partition
         keys are text columns.
         """
-        import duckdb  # 20 MB that a parse does not need
+        return connect(
+            self.fs if not self.local else None,
+            {name: self._files_of(name) for name in TABLES},
+            {name: plain_table(self.read(name)) for name in TABLES if not self.partitions(name)},
+        )
 
-        con = duckdb.connect()
-        prefix = self._prefix()
-        if not self.local:
-            con.register_filesystem(self.fs)
-        for name, spec in TABLES.items():
-            levels = "/".join(f"{key}=*" for key in spec.partition_keys)
-            if parts := self.partitions(name):
-                files = [f"{prefix}{glob.escape(self.root)}/{name}/{levels}/part.parquet"]
-                if self._left_out and name in FROM_ARCHIVE:
-                    files = [prefix + glob.escape(self.path(name, **part)) for part in parts]
-                listed = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
-                con.execute(
-                    f"CREATE VIEW {name} AS SELECT * FROM read_parquet([{listed}],"
-                    " hive_partitioning=true, hive_types_autocast=false, union_by_name=true)"
-                )
-            else:
-                empty = self.read(name)
-                con.register(f"_empty_{name}", plain_table(empty))
-                con.execute(f"CREATE VIEW {name} AS SELECT * FROM _empty_{name}")
-        return con
+    def _files_of(self, table: str) -> list[str]:
+        """Return the paths or patterns of a table's files, as DuckDB reads them."""
+        parts = self.partitions(table)
+        if self._left_out and table in FROM_ARCHIVE:
+            return [self._prefix() + glob.escape(self.path(table, **part)) for part in parts]
+        levels = "/".join(f"{key}=*" for key in TABLES[table].partition_keys)
+        pattern = f"{self._prefix()}{glob.escape(self.root)}/{table}/{levels}/part.parquet"
+        return [pattern] if parts else []
 
 
 def _safe(value: str) -> str:

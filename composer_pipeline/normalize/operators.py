@@ -177,7 +177,8 @@ def import_data_juicer() -> Any:
         return importlib.import_module("data_juicer.ops")
     except ImportError as error:
         raise InputError(
-            f"data-juicer cannot be imported ({error}): pip install 'composer-pipeline[normalize]'"
+            f"data-juicer cannot be imported ({error}): pip install 'composer-pipeline[normalize]',"
+            " or --recipe none keeps every pair"
         ) from error
 
 

@@ -23,7 +23,7 @@ import pyarrow as pa
 from composer_pipeline.config_file import nearest
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.files import replacing
-from composer_pipeline.lake import NORMALIZED_PAIRS, PAIRS, Lake
+from composer_pipeline.lake import NORMALIZED_PAIRS, PAIRS, Lake, remember_exports
 from composer_pipeline.normalize.judge import Drop
 from composer_pipeline.normalize.operators import Settings
 from composer_pipeline.normalize.recipe import NormalizeRecipe
@@ -43,6 +43,8 @@ from composer_pipeline.reports import Progress, Report
 __all__ = ["NormalizeReport", "action_text", "narrow_row", "normalize", "write_columns"]
 
 STAGE = "normalize"
+#: In place of a recipe: every pair is kept.
+NO_RECIPE = "none"
 EXECUTORS = ("default", "ray")
 
 
@@ -86,7 +88,7 @@ def normalize(
     Args:
         lake: the lake; reads ``pairs``, writes ``normalized_pairs`` and ``drops``
             (stage ``normalize``). A day that never had a pair is left without files.
-        recipe_path: data-juicer YAML.
+        recipe_path: data-juicer YAML; ``none`` keeps every pair and needs no data-juicer.
         days: UTC days; all days of ``pairs`` when ``None``.
         executor: ``default`` or ``ray``, in place of the recipe's ``executor_type``.
         progress: called with (step, days done, days).
@@ -98,12 +100,32 @@ def normalize(
             Nothing was written.
         ComposerError: the worker died, or the pairs changed meanwhile.
     """
-    recipe = NormalizeRecipe.load(recipe_path)
-    recipe_id = recipe.recipe_id(recipe_path)
-    settings = _settings(recipe, executor)
     wanted = lake.days("pairs") if days is None else sorted(set(days))
     known = set(lake.days("pairs")) | set(lake.days("normalized_pairs"))
     wanted = [day for day in wanted if day in known]
+    if str(recipe_path) == NO_RECIPE:
+        if executor:
+            raise InputError(f"--executor {executor} runs a recipe, and --recipe none is none")
+        return _write(lake, {day: _untouched(lake, day) for day in wanted}, NO_RECIPE)
+    recipe = NormalizeRecipe.load(recipe_path)
+    settings = _settings(recipe, executor)
+    results = _judged(lake, settings, recipe_path, wanted, progress)
+    return _write(lake, results, recipe.recipe_id(recipe_path))
+
+
+def _untouched(lake: Lake, day: str) -> _Day:
+    ids = lake.read("pairs", days=[day], columns=["pair_id"])["pair_id"].to_pylist()
+    return _Day(ids, {}, {}, Counter())
+
+
+def _judged(
+    lake: Lake,
+    settings: Settings,
+    recipe_path: str | Path,
+    wanted: Sequence[str],
+    progress: Progress | None,
+) -> dict[str, _Day]:
+    """Run the steps over each day in the worker."""
     done: Counter[str] = Counter()
 
     def report(step: str) -> None:
@@ -119,6 +141,11 @@ def normalize(
             columns = first if first is not None else _read(lake, day)
             first = None
             results[day] = _run(worker, settings, columns)
+    return results
+
+
+def _write(lake: Lake, results: dict[str, _Day], recipe_id: str) -> NormalizeReport:
+    """Write what the steps left of each day, and report it."""
     by_day = {
         day: _write_day(lake, day, result, recipe_id) for day, result in sorted(results.items())
     }
@@ -156,6 +183,7 @@ def write_columns(lake: Lake, path: str | Path, *, days: Iterable[str] | None = 
     """
     names = [name for name in COLUMNS if name != "prompt_text"]
     total = 0
+    remember_exports(lake, [Path(path)], "--columns")
     with replacing(Path(path)) as file:
         for day in lake.days("pairs") if days is None else sorted(set(days)):
             columns = _read(lake, day)

@@ -7,15 +7,23 @@ the last scan for secrets. Does not belong here: asking (``replay.engine.run``) 
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import orjson
 
-from composer_pipeline.chat import Conversion, Toolsets, to_chat
+from composer_pipeline.chat import (
+    CONVERTER_VERSION,
+    Conversion,
+    Toolset,
+    Toolsets,
+    to_chat,
+)
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake import Lake
 from composer_pipeline.money import Pico
+from composer_pipeline.redaction import redaction_version
 from composer_pipeline.replay.catalogue import Verdict, terms_of
 from composer_pipeline.replay.ledger import Admission, Asked, Call, Ledger
 from composer_pipeline.replay.provider import Request, serialise, settings_sent, worst_case
@@ -53,6 +61,14 @@ class Question(msgspec.Struct, frozen=True):
         return self.asked.key
 
 
+def too_long(teacher: Teacher, size: int) -> str:
+    """Return why a body of so many bytes is not sent to a teacher; empty where it may be."""
+    tokens = size // BYTES_PER_TOKEN + teacher.max_tokens
+    if tokens <= teacher.context_length:
+        return ""
+    return f"context_length: about {tokens} tokens, {teacher.name} takes {teacher.context_length}"
+
+
 def without(question: Question, digest: str) -> Question:
     """Return a question that is not to be asked with the bytes of ``digest`` again."""
     asked = question.asked
@@ -69,6 +85,7 @@ class Questions:
         teacher_set: the teacher file.
         days: only states of these days; all when ``None``.
         teachers: only these teachers; all when ``None``.
+        sessions: only states of these sessions; all when ``None``.
         max_states: only so many states, failed actions first, then by time.
         only_on_active_path: leave out abandoned branches.
 
@@ -83,6 +100,7 @@ class Questions:
         *,
         days: Sequence[str] | None = None,
         teachers: Sequence[str] | None = None,
+        sessions: Collection[str] | None = None,
         max_states: int | None = None,
         only_on_active_path: bool = False,
     ) -> None:
@@ -100,12 +118,15 @@ class Questions:
         # Each once, though a lake may hold one twice; messages are read a session at a time.
         loaded = StatesOnDemand(lake, self.days).states
         self._toolsets = Toolsets(lake, loaded)
+        admits = lru_cache(1024)(teacher_set.projects.admits)
         self.states = [
             state
             for state in loaded
-            if teacher_set.projects.admits(state.project)
+            if (sessions is None or state.session_id in sessions)
+            and admits(state.project)
             and (state.on_active_path or not only_on_active_path)
         ]
+        self._cut = max_states is not None
         if max_states is not None:
             self.states.sort(key=lambda s: (s.error_kind is None, _when(s), s.state_id))
             self.states = self.states[:max_states]
@@ -120,6 +141,14 @@ class Questions:
         }
         self._conversions: dict[str, Conversion] = {}
         self._clean: set[bytes] = set()
+        self._lake = lake
+        #: Day -> whether the rules of now have redacted it.
+        self._redacted: dict[str, bool] = {}
+
+    @property
+    def asked_days(self) -> list[str]:
+        """The days of the selected states, and of all states where nothing cuts their number."""
+        return sorted({state.day for state in self.states}) if self._cut else self.days
 
     def chains(self) -> list[list["TraceState"]]:
         """Return the states of each session in time order, sessions in time order.
@@ -157,38 +186,18 @@ class Questions:
         endpoint = self.teacher_set.endpoint_of(teacher)
         request = serialise(teacher, conversion, state.session_id, api=endpoint.api)
         body = request.body
-        toolset = self._toolsets.of(state)
-        call = Call(
-            state.state_id,
-            teacher.name,
-            state.session_id,
-            state.day,
-            {
-                "family": teacher.family,
-                "control": teacher.control,
-                "model": teacher.model,
-                **({"served_as": teacher.served_as} if teacher.served_as else {}),
-                "simulated": endpoint.simulated,
-                "schema_source": toolset.source,
-                "converter_version": conversion.version,
-                "toolset": toolset.digest,
-                "settings": self._settings[teacher.name],
-                **terms_of(teacher, self.verdicts.get(teacher.name)),
-            },
-        )
-        skip = refuse = ""
-        tokens = len(body) // BYTES_PER_TOKEN + teacher.max_tokens
-        if tokens > teacher.context_length:
-            skip = f"context_length: about {tokens} tokens, {teacher.name} takes"
-            skip += f" {teacher.context_length}"
-        elif conversion.flags.get("action_in_prefix"):
+        meta = self.meta(teacher, self.toolset(state))
+        call = Call(state.state_id, teacher.name, state.session_id, state.day, meta)
+        refuse = ""
+        skip = too_long(teacher, len(body))
+        if not skip and conversion.flags.get("action_in_prefix"):
             refuse = "action_in_prefix"
-        elif self._has_secret(conversion):
+        elif not skip and self._has_secret(conversion):
             refuse = "secret"
         key, digest = request.key(endpoint.name), request.digest(endpoint.name)
         former = [
             request.capped(cap or request.cap).digest(endpoint.name)
-            for cap in self._caps.get(teacher.name, ())
+            for cap in self.caps_of(teacher)
             if request.cap
         ]
         asked = Asked(
@@ -202,6 +211,29 @@ class Questions:
             else 0.0,
         )
         return Question(request, asked, worst_case(teacher, body), call, skip, refuse)
+
+    def toolset(self, state: "TraceState") -> Toolset:
+        """Return the tools that a state is asked with."""
+        return self._toolsets.of(state)
+
+    def caps_of(self, teacher: Teacher) -> Collection[bytes]:
+        """Return the caps that were part of a teacher's keys; see :meth:`know`."""
+        return self._caps.get(teacher.name, ())
+
+    def meta(self, teacher: Teacher, toolset: Toolset) -> dict[str, Any]:
+        """Return ``Call.meta``: what is recorded of a question beside its bytes."""
+        return {
+            "family": teacher.family,
+            "control": teacher.control,
+            "model": teacher.model,
+            **({"served_as": teacher.served_as} if teacher.served_as else {}),
+            "simulated": self.teacher_set.endpoint_of(teacher).simulated,
+            "schema_source": toolset.source,
+            "converter_version": CONVERTER_VERSION,
+            "toolset": toolset.digest,
+            "settings": self._settings[teacher.name],
+            **terms_of(teacher, self.verdicts.get(teacher.name)),
+        }
 
     def resumed(self, question: Question, teacher: Teacher, told: Admission) -> Question | None:
         """Return a question with the bytes that it was asked with before.
@@ -240,6 +272,19 @@ class Questions:
                 self._conversions.clear()
             self._conversions[state.state_id] = known
         return known
+
+    def has_secret(self, state: "TraceState") -> bool:
+        """Say for a plan whether a state shows a secret.
+
+        What the rules of now have redacted is not scanned a second time; :meth:`build` does that
+        to every byte that is sent.
+        """
+        day = state.day
+        if day not in self._redacted:
+            table = self._lake.read("messages", days=[day], columns=["redaction_version"])
+            versions = set(table["redaction_version"].unique().to_pylist())
+            self._redacted[day] = versions <= {redaction_version()}
+        return not self._redacted[day] and self._has_secret(self._convert(state))
 
     def _has_secret(self, conversion: Conversion) -> bool:
         """Scan every part of the body once; parts are shared along a session."""

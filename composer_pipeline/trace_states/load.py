@@ -5,7 +5,7 @@ lake (``trace_states.reader``).
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
 from typing import Any
 
@@ -21,6 +21,7 @@ from composer_pipeline.trace_states.state import (
     TraceState,
     action_of,
     decoded,
+    rows_of,
     state_of,
 )
 
@@ -136,7 +137,7 @@ class DayTables:
         chains = {row["chain_id"]: row for row in self._chains.filter(wanted).to_pylist()}
         hashes = self._messages[0]
         current, numbers = "", list[int]()
-        for row in states.to_pylist():
+        for row in rows_of(states):
             if row["chain_id"] != current:
                 current = row["chain_id"]
                 chain = chains.get(current, {"messages": [], "digest": None})
@@ -177,21 +178,28 @@ def following(lake: Lake, state: TraceState) -> list[dict[str, Any]]:
     return []
 
 
-def list_states(lake: Lake, *, session: str = "") -> Iterator[dict[str, Any]]:
+def list_states(
+    lake: Lake,
+    *,
+    days: Iterable[str] | None = None,
+    sessions: Collection[str] | None = None,
+) -> Iterator[dict[str, Any]]:
     """Yield what is worth a line of each state, day by day, in the order of time.
 
     Args:
         lake: the lake.
-        session: only of this session; the beginning of its id is enough.
+        days: only of these days; all when ``None``.
+        sessions: only of these sessions; all when ``None``.
 
     Raises:
         InputError: a day was only partly written.
     """
-    for day in lake.days("states"):
+    wanted = None if sessions is None else column(sorted(sessions), pa.string())
+    for day in lake.days("states") if days is None else sorted(days):
         tables = DayTables(lake, day)
         rows = tables.states
-        if session:
-            rows = rows.filter(pc.starts_with(rows["session_id"], session))
+        if wanted is not None:
+            rows = rows.filter(pc.is_in(rows["session_id"], value_set=wanted))
         if not len(rows):
             continue
         rows = rows.sort_by([("ts", "ascending"), ("state_id", "ascending")])

@@ -9,31 +9,41 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, cast
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
-from composer_pipeline.lake import Lake
+from composer_pipeline.lake import Lake, column
 from composer_pipeline.trace_states.load import DayTables
-from composer_pipeline.trace_states.state import TraceState
+from composer_pipeline.trace_states.state import TraceState, moment
 
 #: Messages of so many prefixes are kept. Messages are shared along a session, so this bounds
 #: what is decoded; one session is kept whatever its size.
-KEPT_MESSAGES = 20_000
+KEPT_MESSAGES = 12_000
 
 _COLUMNS = (
-    "state_id", "session_id", "agent_id", "chain_id", "n_messages", "project", "on_active_path",
+    "state_id", "session_id", "agent_id", "chain_id", "project", "n_messages", "on_active_path",
     "error_kind", "ts",
 )  # fmt: skip
+#: Texts that many rows of a day have: one object each.
+_SHARED = ("session_id", "agent_id", "chain_id", "project")
 
 
 class _Row:
     """A TraceState of which the columns above are here; the rest is read when asked for."""
 
-    __slots__ = (*_COLUMNS, "day", "_held")
-    state_id: str
-    session_id: str
-    day: str
-    ts: datetime | None
-    _held: "StatesOnDemand"
+    __slots__ = ("_held", "_ticks", "day", *_COLUMNS[:-1])
+
+    def __init__(self, held: "StatesOnDemand", day: str, *values: Any) -> None:
+        self._held, self.day = held, day
+        (
+            self.state_id, self.session_id, self.agent_id, self.chain_id, self.project,
+            self.n_messages, self.on_active_path, self.error_kind, self._ticks,
+        ) = values  # fmt: skip
+
+    @property
+    def ts(self) -> datetime | None:
+        """When the response began."""
+        return moment(self._ticks)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -60,13 +70,10 @@ class StatesOnDemand:
         found: dict[str, TraceState] = {}
         for day in sorted(set(days)):
             table = lake.read("states", days=[day], columns=_COLUMNS)
-            same: dict[str, str] = {}  # one object for a text that many rows have
-            for values in zip(*(table[name].to_pylist() for name in _COLUMNS), strict=True):
-                row = _Row()
-                row.day, row._held = day, self
-                for name, value in zip(_COLUMNS, values, strict=True):
-                    kept = same.setdefault(value, value) if isinstance(value, str) else value
-                    setattr(row, name, kept)
+            same: dict[str, str] = {}
+            columns = [_values(table, name, same) for name in _COLUMNS]
+            for values in zip(*columns, strict=True):
+                row = _Row(self, day, *values)
                 found[row.state_id] = cast(TraceState, row)
         self.states = list(found.values())
 
@@ -89,8 +96,17 @@ class StatesOnDemand:
         if self._tables is None or self._tables.day != day:
             self._tables = DayTables(self._lake, day)
         rows = self._tables.states
-        rows = rows.filter(pc.equal(rows["session_id"], session_id))
+        # A plain string in its place makes pyarrow import pandas.
+        named = column([session_id], pa.string())
+        rows = rows.filter(pc.is_in(rows["session_id"], value_set=named))
         return {state.state_id: state for state in self._tables.of(rows)}
+
+
+def _values(table: pa.Table, name: str, same: dict[str, str]) -> list[Any]:
+    """Return a column's values; a time as microseconds, which are cheaper to keep and compare."""
+    column = table[name].cast(pa.int64()) if name == "ts" else table[name]
+    values: list[Any] = column.to_pylist()
+    return [same.setdefault(value, value) for value in values] if name in _SHARED else values
 
 
 def _messages(states: dict[str, TraceState]) -> int:

@@ -5,15 +5,17 @@ finding its rows in the lake (``trace_states.load``, ``trace_states.reader``).
 """
 
 import json
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 import orjson
+import pyarrow as pa
 
 from composer_pipeline.actions import Action, ToolCall
 
 Message = dict[str, Any]
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class TraceState(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,3 +106,20 @@ def decoded(text: str) -> Message:
     except orjson.JSONDecodeError:
         message = json.loads(text)
     return message
+
+
+def rows_of(states: pa.Table) -> list[dict[str, Any]]:
+    """Return ``states.to_pylist()``, without pandas, which pyarrow imports to convert a time."""
+    if "ts" not in states.column_names:
+        rows: list[dict[str, Any]] = states.to_pylist()
+        return rows
+    at = states.column_names.index("ts")
+    rows = states.set_column(at, "ts", states["ts"].cast(pa.int64())).to_pylist()
+    for row in rows:
+        row["ts"] = moment(row["ts"])
+    return rows
+
+
+def moment(ticks: int | None) -> datetime | None:
+    """Return the UTC time of so many microseconds since 1970."""
+    return None if ticks is None else _EPOCH + timedelta(microseconds=ticks)

@@ -60,6 +60,7 @@ def ingest(
     paths: Iterable[Path | str],
     *,
     days: Iterable[str] | None = None,
+    exclude: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> IngestReport:
     """Archive and parse session files.
@@ -73,12 +74,14 @@ def ingest(
             ``sessions``.
         paths: JSONL files, or folders of them.
         days: only files of sessions of these days; all when ``None``.
+        exclude: globs of files and folders that are never archived, besides
+            ``COMPOSER_EXCLUDE``: the whole path, or the name of the file or of a folder.
         progress: called with ``harvest`` and ``parse`` after each file.
 
     Raises:
         InputError: as :func:`composer_pipeline.traces.archive.harvest.harvest`.
     """
-    harvested, parsed, seen = _ingest(lake, paths, days, progress)
+    harvested, parsed, seen = _ingest(lake, paths, days, exclude, progress)
     for item in harvested.files:
         _ensure_counted(lake, item, seen)
     by_file = _by_file(harvested.files, seen)
@@ -88,13 +91,18 @@ def ingest(
         "files": main,
         "subagent_files": len(harvested.files) - main,
         "unreadable_files": len(harvested.unreadable),
+        "forgotten_files": harvested.forgotten_files,
         **total_of(by_file.values()),
     }
     return IngestReport(totals, by_file, harvested, parsed)
 
 
 def ingest_changes(
-    lake: Lake, paths: Sequence[Path | str], *, progress: Progress | None = None
+    lake: Lake,
+    paths: Sequence[Path | str],
+    *,
+    exclude: Sequence[str] = (),
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Archive and parse what is new, and say what that was and what the lake holds now.
 
@@ -103,6 +111,7 @@ def ingest_changes(
     Args:
         lake: as for :func:`ingest`.
         paths: as for :func:`ingest`.
+        exclude: as for :func:`ingest`.
         progress: as for :func:`ingest`.
 
     Returns:
@@ -113,10 +122,10 @@ def ingest_changes(
     Raises:
         InputError: as :func:`ingest`.
     """
-    before = Before(lake, paths)
+    before = Before(lake, paths, exclude)
     if (said := before.said()) is not None:
         return said
-    harvested, _, _ = _ingest(lake, paths, None, progress)
+    harvested, _, _ = _ingest(lake, paths, None, exclude, progress)
     held = _held(lake)
     counts = (harvested.new_files, harvested.grown_files, harvested.unchanged_files)
     unreadable = {"unreadable_files": len(harvested.unreadable)}
@@ -143,9 +152,10 @@ def _ingest(
     lake: Lake,
     paths: Iterable[Path | str],
     days: Iterable[str] | None,
+    exclude: Sequence[str],
     progress: Progress | None,
 ) -> tuple[HarvestReport, ParseReport, _Seen]:
-    harvested = harvest(lake, paths, days=days, progress=progress)
+    harvested = harvest(lake, paths, days=days, exclude=exclude, progress=progress)
     seen: _Seen = {}
     stale = {day for day in harvested.days if not is_current(lake, day)}
     if days is None:

@@ -17,6 +17,7 @@ import msgspec
 
 from composer_pipeline.lake import Lake, stamp
 from composer_pipeline.redaction import redaction_version
+from composer_pipeline.settings import Settings
 from composer_pipeline.traces.archive import STDIN, files_below
 from composer_pipeline.traces.states import PARSER_VERSION
 
@@ -40,14 +41,16 @@ class Before:
     Args:
         lake: the lake.
         paths: as the ingest is given them.
+        exclude: the globs of what it leaves out.
 
     Raises:
         InputError: a path is missing, or a folder holds no session.
     """
 
-    def __init__(self, lake: Lake, paths: Sequence[Path | str]) -> None:
+    def __init__(self, lake: Lake, paths: Sequence[Path | str], exclude: Sequence[str]) -> None:
         self._lake = lake
-        given = "\0".join(str(Path(path).expanduser().absolute()) for path in paths)
+        globs = [*exclude, *Settings.from_env().excluded]
+        given = "\0".join([*(str(Path(path).expanduser().absolute()) for path in paths), *globs])
         self._name = f"receipts/{_hash(given)}.json"
         self._files = "" if STDIN in map(str, paths) else _hash("\n".join(_stats(paths)))
 

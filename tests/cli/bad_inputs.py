@@ -28,6 +28,8 @@ train --plan
 evaluate
 verify
 reparse
+forget --session ab
+status
 """
 
 #: Lakes that are none, and what is said of them.
@@ -201,6 +203,7 @@ normalize --recipe {list}                             | list.yaml
 normalize --recipe {badrecipe}                        | no_such_filter
 normalize --executor spark                            | spark
 normalize --columns {empty}                           | empty
+normalize --recipe none --executor ray                | --executor ray runs a recipe
 normalize x                                           | x
 dataset x                                             | x
 dataset --bogus                                       | --bogus
@@ -259,5 +262,51 @@ reparse x                                             | x
 reparse --day 2026-02-30                              | is no date
 reparse --day 1999-01-01                              | no archived session of 1999-01-01
 reparse --day 2026-11-16 --day 1999-01-01             | no archived session of 1999-01-01
+forget                                                | name what to forget
+forget x                                              | x
+forget --session                                      | --session
+forget --session zz                                   | has no session 'zz'
+forget --session ' '                                  | has no session ' '
+forget --project nowhere                              | no session of project 'nowhere'
+forget --project '['                                  | no session of project '['
+forget --text ab                                      | three characters
+forget --text 'a text that nobody ever wrote'         | no session with that text
+forget --session ab --project x                       | name one of
+forget --text abc --project x --session y             | name one of
+forget --dry-run                                      | name what to forget
+forget --sesion ab                                    | --sesion
+ingest {sessions} --exclude *                         | every session file is excluded by *
+status x                                              | x
+status --ledger mysql://x/y                           | not a mysql:// one
+status --ledger {file}                                | ledger
+init x                                                | x
+init --lake s3://                                     | names no bucket
+init --lake foo://x                                   | Protocol not known: foo
+init --lake {file}                                    | not writable
+init --max-usd 0                                      | --max-usd must be above 0
+init --max-usd lots                                   | --max-usd
+init --teachers {badfield}                            | temperatur
+init --teachers {tmp}/nowhere.yaml                    | nowhere.yaml
+init --sessions {tmp}/nowhere                         | nowhere is not a folder
+states --session zz                                   | no states of session 'zz'
+states --project nowhere                              | no states of project 'nowhere'
+states --session a --project nowhere                  | of project 'nowhere'
+states --since yesterday                              | --since 'yesterday' is no date
+states --until 2026-99-01                             | --until '2026-99-01' is no date
+states --since 2999-01-01                             | no states of since 2999-01-01
+sessions --until 1999-01-01                           | no sessions of until 1999-01-01
+sessions --day 2026-11-16 --since 2026-11-17          | has no sessions of
+sessions --project /                                  | of project '/'
+plan --teachers {teachers} --teacher nobody           | nobody
+plan --teachers {teachers} --session zz               | no states of session 'zz'
+plan --teachers {teachers} --since 2999-01-01         | no states of since
+replay --teachers {teachers} --teacher nobody         | nobody
+replay --teachers {teachers} --project nowhere        | no states of project
+replay --dry-run --teachers {badfield}                | temperatur
+pairs --day 1999-01-01                                | no states of 1999-01-01
+pairs --since later                                   | --since 'later' is no date
+normalize --day 1999-01-01                            | no pairs of 1999-01-01
+verify --since 2999-01-01                             | no archived session of since
+reparse --until 1999-01-01                            | no archived session of until
 reparse --days 2026-11-16                             | --days
 """

@@ -209,7 +209,8 @@ def test_a_damaged_day_is_repaired_from_the_archive(
     with pytest.raises(SystemExit) as left:
         main([*words, "--lake", str(damaged)])
     assert not left.value.code
-    assert content(damaged) == content(lake)
+    now = {n: h for n, h in content(damaged).items() if not n.startswith("receipts/")}
+    assert now == content(lake)
 
 
 def test_a_bucket_that_nobody_serves(tell: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,11 @@ import pytest
 import yaml
 
 from composer_pipeline.cli import main
+from composer_pipeline.cli.training import _recipe
 from composer_pipeline.lake import Lake
+from composer_pipeline.settings import Settings
 from composer_pipeline.testing.training import write_dataset
+from composer_pipeline.training.devices import Device
 from tests.places import ROOT
 
 CONFIG = str(ROOT / "tests" / "fixtures" / "configs" / "smollm2-135m.json")
@@ -93,3 +96,24 @@ def test_options_of_a_plan_without_plan(train):
         code, _, err = train(*option)
         assert code == 2
         assert "belong to --plan" in err
+
+
+@pytest.mark.parametrize(
+    ("given", "own", "gpus", "taken", "told"),
+    [
+        ("", "", 0, "smollm2-cpu.yaml", True),
+        ("", "", 1, "default.yaml", False),
+        ("mine.yaml", "", 0, "mine.yaml", False),
+        ("", "ours.yaml", 0, "ours.yaml", False),
+    ],
+)
+def test_without_a_gpu_the_recipe_for_a_cpu_is_taken(
+    monkeypatch, capsys, given, own, gpus, taken, told
+):
+    monkeypatch.setattr(
+        "composer_pipeline.training.devices.devices",
+        lambda: [Device(str(n), 1) for n in range(gpus)],
+    )
+    settings = Settings(train=own) if own else Settings()
+    assert Path(_recipe(given, settings)).name == taken
+    assert ("no GPU here" in capsys.readouterr().err) is told

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from composer_pipeline.cli import common
 from composer_pipeline.cli.views.pair import show_pair
 from composer_pipeline.cli.views.plan import plan_tables
 from composer_pipeline.replay.plan import Plan, TeacherPlan
@@ -74,3 +75,14 @@ def test_teachers_stand_in_the_order_of_asking_and_say_why_they_stop() -> None:
     about, words = ([str(cell) for cell in notes.columns[n].cells] for n in (0, 1))
     said = dict(zip(words, about, strict=True))
     assert said["the catalogue has no such model"] == said["prices rose"] == "note"
+
+
+def test_a_long_stage_tells_a_line_each_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown, now = io.StringIO(), [0.0]
+    monkeypatch.setattr(common, "err", Console(file=shown, force_terminal=False, width=80))
+    with common.Bar(clock=lambda: now[0]) as progress:
+        for done in range(1, 31):
+            now[0] = float(done)
+            progress("plan", 1000 * done, 30_000)
+    lines = [f"plan: {n}0,000 of 30,000, {n}0 s" for n in (1, 2, 3)]
+    assert shown.getvalue().splitlines() == lines

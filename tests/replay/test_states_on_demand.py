@@ -9,6 +9,7 @@ import pytest
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.replay.questions import Questions
+from composer_pipeline.replay.selection.features import skips
 from composer_pipeline.replay.teachers import TeacherSet
 from composer_pipeline.testing.states import write_session
 from composer_pipeline.trace_states import StatesOnDemand, list_states, load_states, on_demand
@@ -61,8 +62,16 @@ def test_a_few_states_are_asked_without_the_messages_of_other_days(
     assert found.build(found.states[0], found.teachers[0]).body == body
 
 
+def test_no_rule_for_leaving_states_out_reads_no_message(
+    two_days: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = StatesOnDemand(two_days, two_days.days("states")).states
+    monkeypatch.setattr(DayTables, "of", None)
+    assert skips(states, []) == {}
+
+
 def test_a_listing_reads_actions_without_prefixes(two_days: Lake) -> None:
-    listed = list(list_states(two_days, session="ea"))
+    listed = list(list_states(two_days, sessions={"early"}))
     assert [row["tools"] for row in listed] == [["Read"], ["Read"]]
     assert {row["session_id"] for row in listed} == {"early"}
     everything = {row["state_id"] for row in list_states(two_days)}

@@ -16,8 +16,12 @@ if TYPE_CHECKING:
     from composer_pipeline.replay.engine import Snapshot
 
 
+#: Seconds between two lines of progress where there is no terminal.
+LINE_S = 10.0
+
+
 class LiveReplay:
-    """Shows snapshots in place while it is entered; silent where there is no terminal.
+    """Shows snapshots in place while it is entered; a line each ten seconds without a terminal.
 
     Args:
         console: where to draw; standard error, so that standard output stays the report.
@@ -25,7 +29,9 @@ class LiveReplay:
 
     def __init__(self, console: Console) -> None:
         self._live = Live(console=console, auto_refresh=False, transient=True)
+        self._console = console
         self._shown = console.is_terminal
+        self._told_s = 0.0
 
     def __enter__(self) -> "LiveReplay":
         if self._shown:
@@ -45,6 +51,9 @@ class LiveReplay:
         """Show a snapshot."""
         if self._shown:
             self._live.update(table(snapshot), refresh=True)
+        elif snapshot.elapsed_s - self._told_s >= LINE_S:
+            self._told_s = snapshot.elapsed_s
+            self._console.print(snapshot.line(), markup=False, highlight=False, soft_wrap=True)
 
 
 def table(snapshot: "Snapshot") -> Table:

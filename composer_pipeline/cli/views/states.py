@@ -144,8 +144,9 @@ def session_table(rows: Iterable[Mapping[str, Any]]) -> Table:
 
     Ids are cut to their beginning, which every command accepts; ``--json`` has them whole.
     """
-    table = Table(title="sessions", title_justify="left", expand=True)
-    widths = {"day": 10, "session": SHORT_ID, "project": 14}
+    # Without lines between the columns, 80 of them have room for the beginning of the prompt.
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, expand=True)
+    widths = {"day": 10, "session": 9, "project": 11}
     counts = ("states", "calls", "errors", "hints", "compact")
     for name, width in widths.items():
         table.add_column(name, width=width, no_wrap=True, overflow="ellipsis")
@@ -157,7 +158,7 @@ def session_table(rows: Iterable[Mapping[str, Any]]) -> Table:
         place = f"+ {row['agent_id']}" if row["agent_id"] else row["session_id"]
         table.add_row(
             row["day"],
-            place[:SHORT_ID],
+            place[:9] if row["agent_id"] else place[:8],
             (row["project"] or "").rsplit("/", 1)[-1],
             *(str(row[name]) for name in ("states", "tool_calls", "tool_errors", "hints")),
             str(row["compactions"]),

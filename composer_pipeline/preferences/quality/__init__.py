@@ -14,10 +14,12 @@ from composer_pipeline.preferences.quality.figures import (
 from composer_pipeline.preferences.quality.quality_rows import ALL, Quality
 from composer_pipeline.preferences.quality.row_accounting import leaks
 from composer_pipeline.preferences.quality.statistics import measured_on_dataset, write_statistics
+from composer_pipeline.preferences.quality.verdicts import Verdict, verdicts
 
 __all__ = [
     "ALL",
     "Quality",
+    "Verdict",
     "agreement_figure",
     "agreement_table",
     "alpha_table",
@@ -26,5 +28,6 @@ __all__ = [
     "measured_on_dataset",
     "reason_table",
     "separability_figure",
+    "verdicts",
     "write_statistics",
 ]

@@ -5,8 +5,16 @@ Does not belong here: what a call may cost (``replay.provider``), the arithmetic
 """
 
 from composer_pipeline.replay.engine.rebuild import rebuild
-from composer_pipeline.replay.engine.replies import write_replies
+from composer_pipeline.replay.engine.replies import redacted_row, write_replies
 from composer_pipeline.replay.engine.report import OnProgress, ReplayReport, Snapshot
 from composer_pipeline.replay.engine.run import replay
 
-__all__ = ["OnProgress", "ReplayReport", "Snapshot", "rebuild", "replay", "write_replies"]
+__all__ = [
+    "OnProgress",
+    "ReplayReport",
+    "Snapshot",
+    "rebuild",
+    "redacted_row",
+    "replay",
+    "write_replies",
+]

@@ -14,8 +14,8 @@ go on meanwhile.
 import asyncio
 import random
 import time
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from composer_pipeline.money import NOTHING
@@ -30,6 +30,10 @@ MAX_PROBES = 5
 KEPT_LATENCIES = 4096
 
 Breaker = Literal["closed", "open", "half-open"]
+
+
+#: Seconds without any connection after which a run ends that has bought nothing.
+PATIENCE_S = 20.0
 
 
 class Lane:
@@ -213,3 +217,34 @@ class Lane:
         if not self.prompt_tokens:
             return None
         return self.cached_tokens / self.prompt_tokens
+
+
+class Reach:
+    """Whether anybody answers at all. A run that reaches nobody ends soon, and says so.
+
+    Args:
+        lanes: of all teachers.
+        clock: seconds of a monotonic clock.
+    """
+
+    def __init__(self, lanes: Sequence[Lane], clock: Callable[[], float] = time.monotonic) -> None:
+        self._lanes = lanes
+        self._clock = clock
+        self._since: float | None = None
+
+    def lost(self) -> bool:
+        """Say whether each call of the run failed to connect, for :data:`PATIENCE_S` by now."""
+        tried = [lane for lane in self._lanes if lane.calls]
+        silent = bool(tried) and all(lane.unreachable and not lane.bought for lane in tried)
+        if not silent:
+            self._since = None
+            return False
+        self._since = self._clock() if self._since is None else self._since
+        return self._clock() - self._since >= PATIENCE_S
+
+    def why(self) -> str:
+        """Return what most calls failed with."""
+        errors: Counter[str] = Counter()
+        for lane in self._lanes:
+            errors.update(lane.errors)
+        return errors.most_common(1)[0][0] if errors else "no connection"

@@ -8,13 +8,15 @@ The ledger is the journal; a partition can always be written again from it, also
 module learns to read a shape that it did not know when the reply was bought.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import zstandard
 
 from composer_pipeline.chat import ArgumentCheck
+from composer_pipeline.errors import StorageError
 from composer_pipeline.lake import Lake
 from composer_pipeline.redaction import redact_json, redact_text
 from composer_pipeline.replay.engine.judgement import ReplyChecks, judge, names_of
@@ -166,6 +168,29 @@ def reply_row(item: Mapping[str, Any], check: ArgumentCheck | None) -> dict[str,
             _mapping(usage, "completion_tokens_details"), "reasoning_tokens"
         ),
     }
+
+
+@contextlib.contextmanager
+def paid_replies_are_safe() -> Iterator[None]:
+    """Say, where the lake cannot be written, that what was paid for is not lost."""
+    try:
+        yield
+    except StorageError as error:
+        raise StorageError(
+            f"{error}; what was paid for is in the ledger: make room and run replay again,"
+            " it is delivered without paying twice"
+        ) from error
+
+
+def redacted_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a stored row redacted by the rules of now, where no ledger has its bytes any more."""
+    again = {**row, "detail": redact_text(row["detail"] or "")[0]}
+    if row["action"] is not None:
+        again["action"] = redact_json(row["action"].encode())[0].decode()
+    if row["raw"] is not None:
+        body = redacted_body(zstandard.ZstdDecompressor().decompress(row["raw"]))
+        again["raw"] = zstandard.ZstdCompressor(level=3).compress(body)
+    return again
 
 
 def redacted_body(body: bytes) -> bytes:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from composer_pipeline.errors import ComposerError
-from composer_pipeline.money import PICO
+from composer_pipeline.money import PICO, Pico
 from composer_pipeline.replay.endpoints import Endpoint
 from composer_pipeline.replay.engine.rate_limit import Lane
 from composer_pipeline.replay.ledger import ScopeStatus
@@ -83,7 +83,8 @@ class ReplayReport(msgspec.Struct, Report):
     again for nothing after a crash. ``spent_usd`` and ``reserved_usd`` (in flight or
     unknown) are of this run's scope. ``by_day_teacher`` describes the partitions written.
     ``not_bought`` lists {state_id, teacher, why}; ``exhausted_scope`` names the ceiling
-    that refused, or is empty. ``not_asked`` counts pairs that a selector left out. ``sweep``
+    that refused, or is empty; the cheapest call that it refused needs ``next_call_usd`` free, and
+    ``left_usd`` was. ``not_asked`` counts pairs that a selector left out. ``sweep``
     says what the usage of the run's key showed, or is empty. ``unreadable`` counts replies
     that were paid for in this run, cannot be read and are kept.
     """
@@ -108,6 +109,8 @@ class ReplayReport(msgspec.Struct, Report):
     not_asked: int = 0
     sweep: str = ""
     unreadable: int = 0
+    next_call_usd: Decimal | None = None
+    left_usd: Decimal | None = None
 
     def problem(self) -> str:
         """Return one sentence where money was spent or calls were made for nothing, or "".
@@ -137,8 +140,10 @@ class ReplayReport(msgspec.Struct, Report):
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values; USD amounts are numbers for display."""
         data = super().to_dict()
-        for name in ("spent_usd", "reserved_usd", "ceiling_usd"):
-            data[name] = float(getattr(self, name))
+        amounts = ("spent_usd", "reserved_usd", "ceiling_usd", "next_call_usd", "left_usd")
+        for name in amounts:
+            amount = getattr(self, name)
+            data[name] = None if amount is None else float(amount)
         return data
 
 
@@ -272,6 +277,26 @@ def replay_report(
         sweep=sweep,
         unreadable=sum(lane.unreadable for lane in all_lanes),
     )
+
+
+def at_ceiling(
+    report: ReplayReport,
+    scopes: Mapping[str, ScopeStatus],
+    too_dear: Mapping[str, tuple[Pico, Pico]],
+) -> ReplayReport:
+    """Return the report with what the scope that refused has left, and what a call needs.
+
+    Args:
+        report: the report.
+        scopes: all scopes, by name.
+        too_dear: scope -> the least worst case that it refused, and what had to be free for it.
+    """
+    if not report.exhausted_scope:
+        return report
+    scope = scopes[report.exhausted_scope]
+    left = (scope.ceiling or 0) - scope.spent - scope.reserved - scope.unknown
+    needs = too_dear[report.exhausted_scope][1]
+    return msgspec.structs.replace(report, next_call_usd=needs / PICO, left_usd=left / PICO)
 
 
 def _teacher_figures(lane: Lane, endpoint: str, name: str, not_asked: int) -> TeacherFigures:

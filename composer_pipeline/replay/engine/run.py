@@ -20,12 +20,12 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING
 
-from composer_pipeline.errors import ComposerError, InputError, StorageError
+from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake import Lake
 from composer_pipeline.money import Pico, ceiling_of
 from composer_pipeline.replay.catalogue import preflight
@@ -33,15 +33,20 @@ from composer_pipeline.replay.engine.answers import Answered
 from composer_pipeline.replay.engine.caller import Caller
 from composer_pipeline.replay.engine.judgement import ReplyChecks
 from composer_pipeline.replay.engine.order import Queue, Unit, units
-from composer_pipeline.replay.engine.rate_limit import Lane
+from composer_pipeline.replay.engine.rate_limit import Lane, Reach
 from composer_pipeline.replay.engine.rebuild import check_ledger
-from composer_pipeline.replay.engine.replies import forget_replies, write_replies
+from composer_pipeline.replay.engine.replies import (
+    forget_replies,
+    paid_replies_are_safe,
+    write_replies,
+)
 from composer_pipeline.replay.engine.report import (
     OnProgress,
     ReplayReport,
     Snapshot,
     TeacherFigures,
     TeacherStopped,
+    at_ceiling,
     replay_report,
     snapshot,
 )
@@ -75,6 +80,7 @@ def replay(
     *,
     max_usd: Decimal,
     days: Sequence[str] | None = None,
+    sessions: Collection[str] | None = None,
     teachers: Sequence[str] | None = None,
     run_id: str | None = None,
     ledger: Ledger | str | os.PathLike[str] | None = None,
@@ -93,6 +99,7 @@ def replay(
         max_usd: ceiling of this run in USD. With a ``run_id`` that was used before, it is
             the ceiling of all runs of that name together.
         days: days of the states; all when ``None``.
+        sessions: only states of these sessions; all when ``None``.
         teachers: names of teachers; all when ``None``.
         run_id: name of the run's scope; a new one when ``None``.
         ledger: an open ledger, its path or its PostgreSQL URL; in the lake when ``None``.
@@ -124,15 +131,11 @@ def replay(
     for endpoint in teacher_set.endpoints(teacher_set.teachers).values():
         endpoint.key()
     questions = Questions(
-        lake,
-        teacher_set,
-        days=days,
-        teachers=teachers,
-        max_states=max_states,
-        only_on_active_path=only_on_active_path,
-    )
+        lake, teacher_set, days=days, sessions=sessions, teachers=teachers,
+        max_states=max_states, only_on_active_path=only_on_active_path,
+    )  # fmt: skip
     lake.check_writable()
-    with _paid_replies_are_safe():
+    with paid_replies_are_safe():
         questions.pin_tools()
     opened = ledger if isinstance(ledger, Ledger) else Ledger(ledger_target(lake, ledger))
     try:
@@ -158,9 +161,9 @@ def replay(
         )
         asyncio.run(run.main(api_key))
         controls = {teacher.name: teacher.control for teacher in questions.teachers}
-        with _paid_replies_are_safe():
+        with paid_replies_are_safe():
             figures = write_replies(
-                lake, opened, list(controls), questions.days, run.caller.refusals, controls
+                lake, opened, list(controls), questions.asked_days, run.caller.refusals, controls
             )
         report = run.report(figures)
     finally:
@@ -168,17 +171,6 @@ def replay(
             opened.close()
     run.raise_for_failure(report)
     return report
-
-
-@contextlib.contextmanager
-def _paid_replies_are_safe() -> Iterator[None]:
-    try:
-        yield
-    except StorageError as error:
-        raise StorageError(
-            f"{error}; what was paid for is in the ledger: make room and run replay again,"
-            " it is delivered without paying twice"
-        ) from error
 
 
 class _Run:
@@ -210,6 +202,7 @@ class _Run:
             teacher.name: Lane(teacher.concurrency, breaker_pause_s=self.limits.backoff_cap_s)
             for teacher in questions.teachers
         }
+        self.reach = Reach(list(self.lanes.values()))
         self.interrupted = False
         self.phase = "starting"
         self.sweep = ""
@@ -401,9 +394,12 @@ class _Run:
     # -- progress and the report -----------------------------------------------------
 
     async def _tick(self) -> None:
-        while self.on_progress:
+        while True:
             await asyncio.sleep(TICK_S)
-            self.on_progress(self._snapshot())
+            if self.on_progress:
+                self.on_progress(self._snapshot())
+            if self.reach.lost():
+                self.stop.set()
 
     def _snapshot(self) -> Snapshot:
         scope = self.ledger.status()[f"run:{self.run_id}"]
@@ -411,18 +407,20 @@ class _Run:
 
     def report(self, figures: dict[str, dict[str, dict[str, int]]]) -> ReplayReport:
         """Return the report; ``figures`` are of the partitions written."""
-        return replay_report(
+        scopes = self.ledger.status()
+        found = replay_report(
             run_id=self.run_id,
             endpoint=self.teacher_set.endpoint,
             states=len(self.questions.states),
             lanes=self.lanes,
-            scope=self.ledger.status()[f"run:{self.run_id}"],
+            scope=scopes[f"run:{self.run_id}"],
             by_day_teacher=figures,
             skipped=self.caller.skipped,
             not_bought=self.caller.not_bought,
             exhausted=self.caller.exhausted,
             sweep=self.sweep,
         )
+        return at_ceiling(found, scopes, self.caller.too_dear)
 
     def raise_for_failure(self, report: ReplayReport) -> None:
         """Raise where the run did not end by itself, or never began.
@@ -443,5 +441,8 @@ class _Run:
                 " run it again to go on"
             )
         down = all(lane.unreachable for lane in self.lanes.values())
-        if report.not_bought and not report.replies and down:
-            raise ComposerError(f"endpoint {endpoint.url()} cannot be reached")
+        if self.reach.lost() or (report.not_bought and not report.replies and down):
+            raise ComposerError(
+                f"endpoint {endpoint.url()} cannot be reached ({self.reach.why()}); nothing was"
+                " bought, run again when it can"
+            )

@@ -28,6 +28,7 @@ from composer_pipeline.replay.ledger.place import (
     ledger_target,
 )
 from composer_pipeline.replay.ledger.process_identity import new_owner, retire
+from composer_pipeline.replay.ledger.stores.erase import erase
 from composer_pipeline.replay.ledger.stores.store import Store
 from composer_pipeline.replay.ledger.values import (
     Admission,
@@ -155,6 +156,15 @@ class Ledger:
         value: T = result
         return value
 
+    def erase(self, sessions: Sequence[str]) -> int:
+        """Delete what was asked and answered about sessions; return how many replies.
+
+        Every amount stays. See :func:`composer_pipeline.replay.ledger.stores.erase.erase`.
+        """
+        self.do(rules.adopt_dead())
+        with self._lock:
+            return erase(self._store, sessions)
+
     def beat(self) -> None:
         """Say that this owner lives. Writes do it by themselves every 10 s."""
         self._beat = 0.0
@@ -185,6 +195,11 @@ class Ledger:
         """Return the scopes whose sums are not those of their attempts; none in a whole ledger."""
         with self._lock:
             return queries.sums_that_differ(self._store)
+
+    def kept_bytes(self) -> list[tuple[str, bytes]]:
+        """Return (session, bytes) of every reply, and of what attempts keep of theirs."""
+        with self._lock:
+            return list(queries.kept_bytes(self._store))
 
     def noted(self) -> dict[tuple[str, str], int]:
         """Return (teacher, day) -> how many questions were ever noted."""

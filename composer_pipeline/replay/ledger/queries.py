@@ -4,7 +4,7 @@ Belongs here: the SQL of reports and of what a replay must know before it asks. 
 belong here: anything inside a write transaction (``replay.ledger.batch``).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -136,6 +136,19 @@ def sums_that_differ(store: Store) -> list[str]:
         or [found[name].spent, found[name].reserved, found[name].unknown]
         != held.get(name, [0, 0, 0])
     )
+
+
+def kept_bytes(store: Store) -> Iterator[tuple[str, bytes]]:
+    """Yield (session, bytes) of every reply and of what attempts keep."""
+    for column, table in (("body", "reply"), ("raw", "attempt")):
+        sql = (
+            f"SELECT DISTINCT call.session_id, call.key FROM call JOIN {table}"
+            f" ON {table}.key = call.key WHERE {table}.{column} IS NOT NULL"
+        )
+        for session_id, key in store.read(sql)[1]:
+            for (data,) in store.read(f"SELECT {column} FROM {table} WHERE key = ?", (key,))[1]:
+                if data is not None:
+                    yield session_id, zstandard.decompress(data)
 
 
 def newest(store: Store) -> int:

@@ -6,6 +6,7 @@ go into (``replay.plan.prompt_cache``).
 """
 
 from collections.abc import Sequence
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -26,6 +27,8 @@ EXPECTED_COMPLETION_TOKENS = 400
 MIN_STATES, MIN_DISAGREEMENTS = 30, 10
 #: Most states whose replies are compared; comparing takes longer than planning.
 MAX_STATES = 500
+#: Replies of each teacher whose bodies are built again to measure bytes a token.
+CALIBRATED = 500
 
 
 class Calibration(msgspec.Struct, frozen=True):
@@ -37,30 +40,49 @@ class Calibration(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct):
-    """Replies in the lake: key -> (teacher, prompt tokens, completion tokens).
+    """Replies in the lake, added up by teacher; some of each teacher are kept.
 
-    ``bodies`` is filled in by the plan: key -> bytes of the body, which nobody stores.
+    ``replies`` maps teacher -> [how many, their completion tokens], ``kept`` teacher -> key ->
+    (state, prompt tokens). ``bodies`` is filled in by the plan: key -> bytes of the body, which
+    nobody stores.
     """
 
-    replies: dict[str, tuple[str, int, int]]
+    replies: dict[str, list[int]] = msgspec.field(default_factory=dict)
+    kept: dict[str, dict[str, tuple[str, int]]] = msgspec.field(default_factory=dict)
     bodies: dict[str, int] = msgspec.field(default_factory=dict)
+
+    def add(self, teacher: str, key: str, state: str, prompt: int, completion: int) -> None:
+        """Add a reply."""
+        sums = self.replies.setdefault(teacher, [0, 0])
+        sums[0] += 1
+        sums[1] += completion
+        kept = self.kept.setdefault(teacher, {})
+        kept[key] = (state, prompt)
+        if len(kept) > 2 * CALIBRATED:  # keys are hashes, so the first of them are a fair sample
+            for late in sorted(kept)[CALIBRATED:]:
+                del kept[late]
+
+    def sample(self) -> dict[str, list[str]]:
+        """Return state -> teachers of the replies whose bodies have to be measured."""
+        found: dict[str, list[str]] = {}
+        for teacher, kept in self.kept.items():
+            for key in sorted(kept)[:CALIBRATED]:
+                found.setdefault(kept[key][0], []).append(teacher)
+        return found
 
     def of(self, teacher: Teacher) -> Calibration:
         """Return a teacher's calibration; defaults where there is nothing to measure."""
-        mine = [
-            (key, prompt, completion)
-            for key, (name, prompt, completion) in self.replies.items()
-            if name == teacher.name
-        ]
-        size = sum(self.bodies[key] for key, _, _ in mine if key in self.bodies)
-        tokens = sum(prompt for key, prompt, _ in mine if key in self.bodies)
+        number, completion = self.replies.get(teacher.name, (0, 0))
+        kept = self.kept.get(teacher.name, {})
+        size = sum(self.bodies[key] for key in kept if key in self.bodies)
+        tokens = sum(prompt for key, (_, prompt) in kept.items() if key in self.bodies)
         defaults = Calibration(
             completion_tokens=min(EXPECTED_COMPLETION_TOKENS, teacher.max_tokens)
         )
         return Calibration(
             size / tokens if tokens else defaults.bytes_per_token,
-            sum(n for _, _, n in mine) / len(mine) if mine else defaults.completion_tokens,
-            len(mine),
+            completion / number if number else defaults.completion_tokens,
+            number,
         )
 
 
@@ -85,21 +107,22 @@ def measure_replies(lake: Lake, days: Sequence[str]) -> Measured:
 
     Replies that came from the response cache tell no tokens, and are left out.
     """
-    if not days or not lake.partitions("replies"):
-        return Measured({})
-    table = lake.read(
-        "replies", days=days,
-        columns=["request_hash", "prompt_tokens", "completion_tokens"],
-    )  # fmt: skip
-    return Measured(
-        {
-            row["request_hash"]: (
-                row["teacher"], row["prompt_tokens"], row["completion_tokens"] or 0,
-            )
-            for row in table.to_pylist()
-            if row["prompt_tokens"]
-        }
-    )  # fmt: skip
+    measured = Measured()
+    wanted = set(days)
+    for part in lake.partitions("replies"):
+        if part["day"] not in wanted:
+            continue
+        table = lake.read(
+            "replies", days=[part["day"]], teacher=part["teacher"],
+            columns=["request_hash", "state_id", "prompt_tokens", "completion_tokens"],
+        )  # fmt: skip
+        for row in table.to_pylist():
+            if row["prompt_tokens"]:
+                measured.add(
+                    row["teacher"], row["request_hash"], row["state_id"],
+                    row["prompt_tokens"], row["completion_tokens"] or 0,
+                )  # fmt: skip
+    return measured
 
 
 def measure_agreement(
@@ -124,7 +147,8 @@ def measure_agreement(
         decide: the vote.
         curtail: the file's rule.
     """
-    known = _answers(lake, {state.state_id for state in states}, teachers)
+    names = {teacher.name for teacher in teachers}
+    answers = lru_cache(8)(partial(_answers, lake, names)) if lake.partitions("replies") else None
     families: dict[str, str] = {}
     for teacher in teachers:
         if has_vote(teacher, decide):
@@ -135,7 +159,7 @@ def measure_agreement(
     for state in states:
         if compared >= MAX_STATES:
             break
-        mine = known.get(state.state_id, {})
+        mine = answers(state.day).get(state.state_id, {}) if answers else {}
         full = bool(firsts) and all(name in mine for name in firsts)
         both = len(firsts) > 1 and all(mine.get(name) for name in firsts[:2])
         if both:
@@ -184,17 +208,12 @@ def _asked_in(
         shown |= {teacher.name: known.get(teacher.name) for teacher in more}
 
 
-def _answers(
-    lake: Lake, states: set[str], teachers: Sequence[Teacher]
-) -> dict[str, dict[str, Action | None]]:
-    """Return state -> teacher -> usable action, or ``None`` for an unusable reply."""
-    names = {teacher.name for teacher in teachers}
-    if not lake.partitions("replies"):
-        return {}
-    table = lake.read("replies", columns=["state_id", "status", "action"])
+def _answers(lake: Lake, names: set[str], day: str) -> dict[str, dict[str, Action | None]]:
+    """Return state -> teacher -> usable action, or ``None`` for an unusable reply, of a day."""
+    table = lake.read("replies", days=[day], columns=["state_id", "status", "action"])
     found: dict[str, dict[str, Action | None]] = {}
     for row in table.to_pylist():
-        if row["state_id"] in states and row["teacher"] in names and row["status"] != "unknown":
+        if row["teacher"] in names and row["status"] != "unknown":
             usable = Action.from_json(row["action"]) if row["status"] == "ok" else None
             found.setdefault(row["state_id"], {})[row["teacher"]] = usable
     return found

@@ -6,8 +6,9 @@ them would cost. Does not belong here: the model of prompt caches and votes
 Planning sends no session, needs no key and writes nothing.
 """
 
+import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -61,6 +62,7 @@ def plan(
     teacher_set: TeacherSet,
     *,
     days: Sequence[str] | None = None,
+    sessions: Collection[str] | None = None,
     teachers: Sequence[str] | None = None,
     max_states: int | None = None,
     only_on_active_path: bool = False,
@@ -77,6 +79,7 @@ def plan(
         lake: has the states, and the replies that calibrate the estimate.
         teacher_set: who would be asked.
         days: as for ``replay``.
+        sessions: as for ``replay``.
         teachers: as for ``replay``.
         max_states: as for ``replay``.
         only_on_active_path: as for ``replay``.
@@ -87,7 +90,7 @@ def plan(
         decide: the vote, to measure agreement on the lake's replies; the assumed agreement
             where ``None``.
         agreement: (p, q) to assume instead of measuring; see ``replay.plan.prompt_cache``.
-        progress: called after each teacher.
+        progress: called as ("plan", states done, all states) after each session.
 
     Raises:
         InputError: as for ``replay``, except for the key and the ceiling.
@@ -96,6 +99,7 @@ def plan(
         lake,
         teacher_set,
         days=days,
+        sessions=sessions,
         teachers=teachers,
         max_states=max_states,
         only_on_active_path=only_on_active_path,
@@ -104,18 +108,17 @@ def plan(
         catalogue = fetch(teacher_set, questions.teachers)
     at_the_router = teacher_set.at_the_router(questions.teachers)
     verdicts = catalogue.verdicts(at_the_router) if catalogue else {}
-    work = Work(questions, measure_replies(lake, questions.days))
-    work.count(existing_ledger(ledger_target(lake, ledger)))
     pricings = {
         teacher.name: pricing_of(
             teacher, verdicts.get(teacher.name), prices, teacher_set.endpoint_of(teacher).api
         )
         for teacher in questions.teachers
     }
-    for done, teacher in enumerate(questions.teachers, start=1):
-        work.describe(teacher, pricings[teacher.name], verdicts.get(teacher.name))
-        if progress:
-            progress("plan", done, len(questions.teachers))
+    opened = existing_ledger(ledger_target(lake, ledger))
+    measured = measure_replies(lake, questions.days)
+    with opened or contextlib.nullcontext():
+        work = Work(questions, measured, opened, pricings, verdicts)
+        work.count(progress)
     order = ask_order(
         questions.teachers,
         {name: (p.base.of("prompt"), p.base.of("completion")) for name, (p, _) in pricings.items()},

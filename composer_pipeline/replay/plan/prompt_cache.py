@@ -18,6 +18,7 @@ unique. p = w a and q (1 - p) = (1 - w) a^2 give a = (p + sqrt(p^2 + 4 q (1 - p)
 
 import math
 from array import array
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
@@ -109,6 +110,71 @@ def reuse(
             earlier[kind] += 1
             waiting = 0
     return Reuse(tuple(edges), bands)
+
+
+def empty_reuse(edges: Sequence[int]) -> Reuse:
+    """Return what no prompts share."""
+    return Reuse(tuple(edges), [Band([0, 0], [0, 0], {}) for _ in range(len(edges) + 1)])
+
+
+def reuse_along(
+    found: Reuse,
+    paths: Iterable[tuple[Sequence[int], int]],
+    reach: Sequence[int],
+    minimum_bytes: int,
+) -> None:
+    """Add the prompts of one session to what :func:`reuse` counts.
+
+    Args:
+        found: is added to.
+        paths: (nodes of a prompt in the tree of its session, 1 where it is asked surely and 0
+            elsewhere), in the order in which they are asked.
+        reach: node -> bytes from the beginning of a prompt to the end of this piece.
+        minimum_bytes: a shorter prefix is not cached.
+    """
+    counts = [0] * len(reach)  # asked before: with probability pi, and shifted surely
+    for path, kind in paths:
+        size = reach[path[-1]]
+        band = found.bands[sum(size > edge for edge in found.edges)]
+        band.states[kind] += 1
+        band.bytes[kind] += size
+        step = 1 << _SHIFT if kind else 1
+        begin = bisect_left(path, minimum_bytes, key=reach.__getitem__) if minimum_bytes else 0
+        begun = shared = known = 0
+        for node in path[begin:]:
+            count = counts[node]
+            counts[node] = count + step
+            if count != shared:  # pieces that equally many share are one
+                if shared:
+                    _hold(band, shared, kind, known - begun)
+                begun, shared = known, count
+            known = reach[node]
+        if shared:
+            _hold(band, shared, kind, known - begun)
+
+
+#: Bits for the prompts of one session that may be asked.
+_SHIFT = 32
+
+
+def _hold(band: Band, shared: int, kind: int, size: int) -> None:
+    key = (shared & ((1 << _SHIFT) - 1), shared >> _SHIFT)
+    held = band.held.get(key)
+    if held is None:
+        held = band.held[key] = [0, 0]
+    held[kind] += size
+
+
+def add_reuse(total: Reuse, part: Reuse) -> None:
+    """Add what the prompts of a session share to what others do."""
+    for band, more in zip(total.bands, part.bands, strict=True):
+        for kind in (0, 1):
+            band.states[kind] += more.states[kind]
+            band.bytes[kind] += more.bytes[kind]
+        for counts, sizes in more.held.items():
+            held = band.held.setdefault(counts, [0, 0])
+            held[0] += sizes[0]
+            held[1] += sizes[1]
 
 
 class Tariff(msgspec.Struct, frozen=True):

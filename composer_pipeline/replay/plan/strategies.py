@@ -5,6 +5,7 @@ way of asking. Does not belong here: the report and its inputs (``replay.plan.pl
 prompt caches and votes (``replay.plan.prompt_cache``).
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,19 +15,22 @@ from composer_pipeline.money import PICO, to_pico
 from composer_pipeline.replay.catalogue import Prices, Pricing, Verdict
 from composer_pipeline.replay.ledger import Ledger
 from composer_pipeline.replay.plan.changed_settings import explain
-from composer_pipeline.replay.plan.history import Agreement, Measured
+from composer_pipeline.replay.plan.history import Agreement, Calibration, Measured
+from composer_pipeline.replay.plan.outline import Outline, SessionOutline
 from composer_pipeline.replay.plan.prompt_cache import (
-    Prompt,
     Reuse,
     Tariff,
+    add_reuse,
     asked_shares,
+    empty_reuse,
     expected_cost,
-    pieces,
-    reuse,
+    reuse_along,
 )
-from composer_pipeline.replay.questions import Questions
+from composer_pipeline.replay.provider import worst_case
+from composer_pipeline.replay.questions import Questions, too_long
 from composer_pipeline.replay.selection import Decide, Price, choose, has_vote
 from composer_pipeline.replay.teachers import Teacher, sampled
+from composer_pipeline.reports import Progress
 
 #: The smallest prefix that most providers cache, in tokens; the loopback server has none.
 CACHE_MINIMUM_TOKENS = 1024
@@ -82,30 +86,66 @@ class TeacherPlan(msgspec.Struct):
 
 
 class _Open(msgspec.Struct):
-    """The open questions of one teacher: bytes of their bodies, worst cases, day and meta."""
+    """The open questions of one teacher, added up; ``mine`` are those that selection leaves.
 
-    bodies: dict[str, int]
-    amounts: dict[str, int]
-    calls: dict[str, tuple[str, dict[str, Any]]]
+    ``rest`` counts the bytes of bodies that are neither tools nor messages. ``calls`` are those
+    of the day that is being counted: (day, state, meta).
+    """
+
+    states: int = 0
+    audited: int = 0
+    rest: int = 0
+    mine: int = 0
+    mine_audited: int = 0
+    mine_bytes: int = 0
+    worst: int = 0
+    everything: Reuse | None = None
+    selected: Reuse | None = None
+    calls: list[tuple[str, str, dict[str, Any]]] = msgspec.field(default_factory=list)
 
 
 class Work:
-    """The figures of one plan as they come together."""
+    """The figures of one plan as they come together.
 
-    def __init__(self, questions: Questions, measured: Measured) -> None:
+    Args:
+        questions: what would be asked.
+        measured: tokens of the lake's replies.
+        ledger: has what was bought; the caller closes it.
+        pricings: teacher -> prices and where they are from.
+        verdicts: teacher -> what the catalogue says.
+    """
+
+    def __init__(
+        self,
+        questions: Questions,
+        measured: Measured,
+        ledger: Ledger | None,
+        pricings: Mapping[str, tuple[Pricing, str]],
+        verdicts: Mapping[str, Verdict],
+    ) -> None:
         self.questions = questions
         self.measured = measured
+        self.ledger = ledger
+        self.pricings = pricings
+        self.verdicts = verdicts
         self.simulated = questions.teacher_set.endpoint.simulated
         self.by_teacher = {t.name: TeacherPlan(control=t.control) for t in questions.teachers}
         self.selected: dict[str, Any] = {}
-        self._prompts: dict[str, Prompt] = {}
-        self._open = {teacher.name: _Open({}, {}, {}) for teacher in questions.teachers}
-        self._metas: dict[tuple[str, str, str], dict[str, Any]] = {}
-        self._tariffs: dict[str, Tariff] = {}
-        self._explicit: dict[str, bool] = {}
+        self._open = {teacher.name: _Open() for teacher in questions.teachers}
+        self._metas: dict[tuple[str, str], dict[str, Any]] = {}
+        self._seen: set[Any] = set()
+        self._calibrations: dict[str, Calibration] = {}
+        self._minimum: dict[str, int] = {}
+        self._everywhere = any(
+            questions.teacher_set.endpoint_of(t).api == "openai" for t in questions.teachers
+        )
 
-    def count(self, opened: Ledger | None) -> None:
-        """Build every question once, and sort out which are open; close the ledger."""
+    def count(self, progress: Progress | None = None) -> None:
+        """Outline every question once, session by session, and sort out which are open.
+
+        Args:
+            progress: called as ("plan", states done, all states).
+        """
         questions = self.questions
         chosen, ruled_out = choose(questions.states, questions.teacher_set.selection)
         self._chosen = {state.state_id for state in chosen}
@@ -118,87 +158,155 @@ class Work:
             "skipped": {rule: skipped.count(rule) for rule in sorted(set(skipped))},
             "audited": len(self._audited),
         }
-        seen: set[str] = set()
-        if opened:
-            questions.know(opened)
-        try:
-            for chain in questions.chains():
-                for state in chain:
-                    for teacher in questions.teachers:
-                        self._count_one(state, teacher, opened, seen)
-            if opened:
-                self._explain(opened)
-        finally:
-            if opened:
-                opened.close()
+        if self.ledger:
+            questions.know(self.ledger)
+            self._calibrate(self.ledger)
+        for teacher in questions.teachers:
+            self._describe(teacher)
+        done, day = 0, ""
+        for states in questions.chains():
+            if states[0].day != day:
+                self._explain()
+                day = states[0].day
+            self._count_session(states)
+            done += len(states)
+            if progress:
+                progress("plan", done, len(questions.states))
+        self._explain()
+        for teacher in questions.teachers:
+            figures = self.by_teacher[teacher.name]
+            figures.caches_prompts = self._caches(teacher)
 
-    def _explain(self, ledger: Ledger) -> None:
+    def _calibrate(self, ledger: Ledger) -> None:
+        """Measure the bodies of some replies: their tokens are known, their bytes are not kept."""
+        wanted = self.measured.sample()
+        teachers = {teacher.name: teacher for teacher in self.questions.teachers}
+        for state in self.questions.states:
+            for name in wanted.get(state.state_id, ()):
+                if name in teachers:
+                    question = self.questions.build(state, teachers[name])
+                    if known := ledger.replied(question.asked.keys):
+                        self.measured.bodies[known] = len(question.body)
+
+    def _explain(self) -> None:
         """Say of each teacher why calls that it answered before are open."""
         for name, figures in self.by_teacher.items():
-            calls = self._open[name].calls
-            figures.answered_before, figures.changed = explain(
-                ledger, name, ((calls[s][0], s, calls[s][1]) for s in calls if s in self._chosen)
-            )
-            calls.clear()
+            calls, self._open[name].calls = self._open[name].calls, []
+            if self.ledger and calls:
+                again, changed = explain(self.ledger, name, calls)
+                figures.answered_before += again
+                both = Counter(figures.changed) + Counter(changed)
+                figures.changed = dict(sorted(both.items(), key=lambda item: (-item[1], item[0])))
 
-    def _count_one(
-        self, state: Any, teacher: Teacher, ledger: Ledger | None, seen: set[str]
-    ) -> None:
-        figures = self.by_teacher[teacher.name]
-        if not teacher.asks(state.state_id):
-            figures.not_asked += 1
-            return
-        question = self.questions.build(state, teacher)
-        known = ledger.replied(question.asked.keys) if ledger else ""
-        if question.key in seen or known:
-            self.measured.bodies[known or question.key] = len(question.body)
+    def _count_session(self, states: Sequence[Any]) -> None:
+        if not self._everywhere:  # a session's name is in its bodies: no other has the same
+            self._seen.clear()
+        session = SessionOutline(self.questions)
+        opened: dict[str, list[Outline]] = {teacher.name: [] for teacher in self.questions.teachers}
+        for state in states:
+            outline = None
+            for teacher in self.questions.teachers:
+                if not teacher.asks(state.state_id):
+                    self.by_teacher[teacher.name].not_asked += 1
+                    continue
+                outline = outline or session.of(state)
+                if self._count_one(session, outline, teacher):
+                    opened[teacher.name].append(outline)
+        self._share(session, opened)
+
+    def _count_one(self, session: SessionOutline, outline: Outline, teacher: Teacher) -> bool:
+        """Count one question; say whether it is open."""
+        figures, open_ = self.by_teacher[teacher.name], self._open[teacher.name]
+        shell = session.shell(outline, teacher)
+        size = shell.size + outline.size
+        known, name = "", (teacher.name, outline.toolset.digest, outline.path[-1])
+        if self.ledger or self._everywhere:
+            keys = shell.keys(outline, teacher.name)
+            known = self.ledger.replied(keys) if self.ledger else ""
+            name = (keys[0],)  # type: ignore[assignment]
+        if name in self._seen or known:
             figures.cached += 1
-        elif question.refuse:
-            figures.refused += 1
-        elif question.skip:
+            return False
+        if too_long(teacher, size):
             figures.skipped += 1
-        else:
-            seen.add(question.key)
-            self._open[teacher.name].bodies[state.state_id] = len(question.body)
-            self._open[teacher.name].amounts[state.state_id] = question.amount
-            # One object for all that are alike; a plan may hold a million of them.
-            meta = question.call.meta
-            alike = (teacher.name, meta["toolset"], meta["converter_version"])
-            meta = self._metas.setdefault(alike, meta)
-            self._open[teacher.name].calls[state.state_id] = (question.call.day, meta)
-            if state.state_id not in self._prompts:
-                shape = pieces(question.body)
-                self._prompts[state.state_id] = Prompt(state.state_id, state.session_id, *shape)
-            if teacher.name not in self._explicit:
-                ends = question.body[:2000] + question.body[-2000:]
-                self._explicit[teacher.name] = b'"cache_control":' in ends
+            return False
+        if outline.has_action or self.questions.has_secret(outline.state):
+            figures.refused += 1
+            return False
+        self._seen.add(name)
+        state_id = outline.state.state_id
+        audited = state_id in self._audited
+        open_.states += 1
+        open_.audited += audited
+        open_.rest += size - session.reach[outline.path[-1]]
+        if state_id in self._chosen:
+            open_.mine += 1
+            open_.mine_audited += audited
+            open_.mine_bytes += size
+            open_.worst += worst_case(teacher, size)
+            if self.ledger:
+                alike = (teacher.name, outline.toolset.digest)
+                if alike not in self._metas:
+                    self._metas[alike] = self.questions.meta(teacher, outline.toolset)
+                open_.calls.append((outline.state.day, state_id, self._metas[alike]))
+        return True
 
-    def describe(
-        self, teacher: Teacher, pricing: tuple[Pricing, str], verdict: Verdict | None
-    ) -> None:
-        """Fill in what is known about a teacher, and make its tariff."""
-        figures = self.by_teacher[teacher.name]
-        prices, figures.prices = pricing
+    def _share(self, session: SessionOutline, opened: Mapping[str, Sequence[Outline]]) -> None:
+        """Add what a session's open prompts share, for each teacher; once for those alike."""
+        made: dict[Any, Reuse] = {}
+        for name, outlines in opened.items():
+            if not outlines:
+                continue
+            open_ = self._open[name]
+            if open_.everything is None or open_.selected is None:
+                each = open_.rest / open_.states
+                edges = self._tariff(name, each).edges()
+                open_.everything, open_.selected = empty_reuse(edges), empty_reuse(edges)
+            for total, mine in (
+                (open_.everything, outlines),
+                (open_.selected, [o for o in outlines if o.state.state_id in self._chosen]),
+            ):
+                key = (total.edges, self._minimum[name], tuple(o.state.state_id for o in mine))
+                if key not in made:
+                    made[key] = empty_reuse(total.edges)
+                    paths = ((o.path, int(o.state.state_id in self._audited)) for o in mine)
+                    reuse_along(made[key], paths, session.reach, self._minimum[name])
+                add_reuse(total, made[key])
+
+    def _describe(self, teacher: Teacher) -> None:
+        """Fill in what is known about a teacher before its questions are counted."""
+        figures, verdict = self.by_teacher[teacher.name], self.verdicts.get(teacher.name)
+        figures.prices = self.pricings[teacher.name][1]
         if verdict:
             figures.canonical_slug, figures.stop = verdict.canonical_slug, verdict.stop
             figures.terms, figures.warnings = verdict.distillable, list(verdict.warnings)
         calibration = self.measured.of(teacher)
+        self._calibrations[teacher.name] = calibration
         figures.bytes_per_token = round(calibration.bytes_per_token, 3)
         figures.completion_tokens = round(calibration.completion_tokens, 1)
         figures.measured_replies = calibration.replies
+        least = 0 if self.simulated else CACHE_MINIMUM_TOKENS * calibration.bytes_per_token
+        self._minimum[teacher.name] = int(least)
+
+    def _caches(self, teacher: Teacher) -> bool:
+        """Say whether a teacher's provider reads repeated beginnings from a cache."""
+        verdict = self.verdicts.get(teacher.name)
         implicit = verdict.record.caches_implicitly if verdict and verdict.record else None
-        figures.caches_prompts = prices.base.input_cache_read is not None and (
-            implicit is not False or self._explicit.get(teacher.name, False)
-        )
-        open_ = self._open[teacher.name]
-        sizes = [sum(self._prompts[state].sizes) for state in open_.bodies]
-        rest = sum(open_.bodies.values()) - sum(sizes)
-        self._tariffs[teacher.name] = Tariff(
-            prices,
+        priced = self.pricings[teacher.name][0].base.input_cache_read is not None
+        # Said in the body, and so by the teacher file alone.
+        api = self.questions.teacher_set.endpoint_of(teacher).api
+        explicit = teacher.cache_control != "off" and api != "openai"
+        explicit = explicit and self._open[teacher.name].states > 0
+        return priced and (implicit is not False or explicit)
+
+    def _tariff(self, name: str, rest: float) -> Tariff:
+        calibration = self._calibrations[name]
+        return Tariff(
+            self.pricings[name][0],
             calibration.bytes_per_token,
             calibration.completion_tokens,
-            figures.caches_prompts,
-            rest / len(sizes) if sizes else 0.0,
+            self.by_teacher[name].caches_prompts,
+            rest,
         )
 
     def cost(
@@ -221,7 +329,8 @@ class Work:
         names = ("naive", "chain", "chain_exact", "chain_student", "selected")
         usd, calls = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
         for rank, teacher in enumerate(asked, start=1):
-            figures, tariff = self.by_teacher[teacher.name], self._tariffs[teacher.name]
+            figures, open_ = self.by_teacher[teacher.name], self._open[teacher.name]
+            tariff = self._tariff(teacher.name, open_.rest / open_.states if open_.states else 0.0)
             figures.rank = rank
             first = has_vote(teacher, decide) and teacher.family not in spoken
             if first:
@@ -232,9 +341,8 @@ class Work:
             shares["off"] = 1.0
             if teacher.control:  # asked on its whole share, however the vote goes
                 shares = dict.fromkeys(ways, 1.0)
-            everything = self._reuse(teacher, tariff, chosen=False)
-            states = len(self._open[teacher.name].bodies)
-            sure = len(self._audited & self._open[teacher.name].bodies.keys())
+            everything = open_.everything or empty_reuse(())
+            states, sure = open_.states, open_.audited
             figures.naive_usd = expected_cost(everything, tariff, cached=False)
             figures.chain_usd = expected_cost(everything, tariff)
             sums = {
@@ -248,16 +356,12 @@ class Work:
                     for way in ("exact", "student")
                 },
             }
-            selected = self._reuse(teacher, tariff, chosen=True)
+            selected = open_.selected or empty_reuse(())
             figures.asked_share = round(shares[curtail], 4)
-            mine = self._open[teacher.name].amounts.keys() & self._chosen
-            sure = len(mine & self._audited)
-            figures.calls = len(mine)
-            figures.expected_calls = round(sure + (len(mine) - sure) * shares[curtail], 1)
-            figures.worst_picodollars = sum(self._open[teacher.name].amounts[s] for s in mine)
-            figures.prompt_tokens = int(
-                sum(self._open[teacher.name].bodies[s] for s in mine) / tariff.bytes_per_token
-            )
+            mine, sure = open_.mine, open_.mine_audited
+            figures.calls, figures.worst_picodollars = mine, open_.worst
+            figures.expected_calls = round(sure + (mine - sure) * shares[curtail], 1)
+            figures.prompt_tokens = int(open_.mine_bytes / tariff.bytes_per_token)
             expected = expected_cost(selected, tariff, share=shares[curtail])
             figures.expected_picodollars = min(to_pico(str(expected)), figures.worst_picodollars)
             sums["selected"] = (figures.expected_picodollars / float(PICO), figures.expected_calls)
@@ -272,19 +376,6 @@ class Work:
             )
             for name in names
         }  # fmt: skip
-
-    def _reuse(self, teacher: Teacher, tariff: Tariff, *, chosen: bool) -> Reuse:
-        minimum = 0 if self.simulated else CACHE_MINIMUM_TOKENS * tariff.bytes_per_token
-        return reuse(
-            (
-                self._prompts[state]
-                for state in self._open[teacher.name].bodies
-                if not chosen or state in self._chosen
-            ),
-            surely=self._audited,
-            edges=tariff.edges(),
-            minimum_bytes=int(minimum),
-        )
 
 
 def pricing_of(

@@ -27,7 +27,7 @@ MOST_BYTES_PER_TOKEN = 16
 _AFTER_MESSAGES = b'],"tools":'
 
 
-def worst_case(teacher: Teacher, body: bytes, *, prompt_tokens: int | None = None) -> Pico:
+def worst_case(teacher: Teacher, body: bytes | int, *, prompt_tokens: int | None = None) -> Pico:
     """Return the most that sending ``body`` can cost, rounded up.
 
     A byte-level tokenizer makes at most one token of a byte, so the prompt has at most
@@ -36,10 +36,11 @@ def worst_case(teacher: Teacher, body: bytes, *, prompt_tokens: int | None = Non
 
     Args:
         teacher: who is asked.
-        body: the exact body.
+        body: the exact body, or how many bytes it has.
         prompt_tokens: a tighter bound on the prompt's tokens (:func:`anchored_tokens`).
     """
-    tokens = min(len(body), teacher.context_length)
+    size = body if isinstance(body, int) else len(body)
+    tokens = min(size, teacher.context_length)
     if prompt_tokens is not None:
         tokens = min(tokens, prompt_tokens)
     per_million = (

@@ -17,7 +17,7 @@ the digest was the key of every call.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -31,6 +31,9 @@ from composer_pipeline.replay.teachers import MaxPrice, Teacher
 WIRE = "chat/completions@1"
 #: Named in a key that leaves the price cap out.
 WIRE_WITHOUT_CAP = "chat/completions@2"
+
+
+_MESSAGES = b'"messages":['
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -64,6 +67,31 @@ class Request(msgspec.Struct, frozen=True):
         """Return the same request under another cap."""
         body = self.body[: self.start] + cap + self.body[self.end :]
         return Request(body, self.start, self.start + len(cap))
+
+    def halves(self, endpoint: str, caps: Iterable[bytes] = ()) -> list[tuple[bytes, bytes]]:
+        """Return what the hash of each name covers before and behind the messages of the body.
+
+        For a body without messages: with any messages between, the halves give the names of that
+        request.
+
+        Args:
+            endpoint: its name.
+            caps: former caps; empty stands for the cap of now.
+
+        Returns:
+            Of :meth:`key`, then of :meth:`digest` under each of the caps.
+        """
+        hole = self.body.index(_MESSAGES) + len(_MESSAGES)
+        if not self.end:
+            return [(f"{endpoint}\n{WIRE}\n".encode() + self.body[:hole], self.body[hole:])]
+        named = [(WIRE_WITHOUT_CAP, b"{}"), *((WIRE, cap or self.cap) for cap in caps)]
+        return [
+            (
+                f"{endpoint}\n{wire}\n".encode() + self.body[:hole],
+                self.body[hole : self.start] + cap + self.body[self.end :],
+            )
+            for wire, cap in named
+        ]
 
     @property
     def prices(self) -> MaxPrice:

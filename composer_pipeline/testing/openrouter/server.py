@@ -7,8 +7,10 @@ simulated teacher decides (``testing.personas``).
 
     python -m composer_pipeline.testing.openrouter --port 8399 --faults 0.2 --lifetime 600
 
-prints one JSON line with its URL and serves the bundled sessions' script. It listens on
-127.0.0.1 only, needs no key unless it is given one, and stops by itself.
+prints one JSON line with its URL and serves the bundled sessions' script. With ``--teachers FILE``
+it serves that file's models at its prices (``testing.openrouter.rehearsal``), and the line names a
+copy of the file that asks it. It listens on 127.0.0.1 only, needs no key unless it is given one,
+and stops by itself.
 
 Billing follows the documentation: a generation runs to its end and is billed, whether or
 not the client is still there. The bill, the response cache's entry and the first moment at
@@ -25,6 +27,7 @@ import hashlib
 import json
 import os
 import random
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -38,6 +41,7 @@ import orjson
 from aiohttp import web
 
 from composer_pipeline.money import to_pico
+from composer_pipeline.replay.teachers import TeacherSet
 from composer_pipeline.testing.openrouter.account import AccountRoutes
 from composer_pipeline.testing.openrouter.billing import (  # fmt: skip
     ApiKey,
@@ -70,6 +74,7 @@ from composer_pipeline.testing.openrouter.models import (  # fmt: skip
     SimulatedModel,
     aliases,
 )
+from composer_pipeline.testing.openrouter.rehearsal import models_of, write_rehearsal
 from composer_pipeline.testing.personas import Script
 
 __all__ = [
@@ -398,6 +403,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--latency", type=float, default=0.0, help="seconds")
     parser.add_argument("--jitter", type=float, default=0.0, help="up to so many seconds more")
     parser.add_argument("--sessions", type=Path, help="session folder; the bundled one")
+    parser.add_argument(
+        "--teachers", help="rehearse this teacher file: its models, prices, lengths"
+    )
     parser.add_argument("--faults", type=float, default=0.0, help="share of requests, 0 to 1")
     parser.add_argument("--fault-seed", type=int, default=0)
     parser.add_argument("--fault-mix", help="NAME=WEIGHT,…; every kind when left out")
@@ -407,17 +415,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from composer_pipeline.errors import InputError
     from composer_pipeline.testing.sample_sessions.bundled import answers, sample_sessions_dir
 
-    mix = None
+    mix, teachers = None, None
     try:
+        if options.teachers:
+            teachers = TeacherSet.load(options.teachers)
         if options.faults:
             weights = parse_mix(options.fault_mix) if options.fault_mix else None
             mix = FaultMix(options.fault_seed, options.faults, weights)
     except InputError as error:
         parser.error(str(error))
-    folder = options.sessions or sample_sessions_dir()
-    script = Script.from_sessions(folder, answers())
+    script = Script.from_sessions(options.sessions or sample_sessions_dir(), answers())
     server = LoopbackOpenRouter(
         script,
+        models=models_of(teachers) if teachers else MODELS,
         port=options.port,
         lifetime=options.lifetime,
         api_key=os.environ.get(KEY_VARIABLE) or None,
@@ -427,9 +437,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         response_cache=not options.no_response_cache,
         usage_lag=options.usage_lag,
     )
-    with server:
-        line = json.dumps({"url": server.url, "states": len(script.entries)})
-        print(line, flush=True)
+    with server, tempfile.TemporaryDirectory(prefix="composer-rehearsal-") as folder:
+        line: dict[str, Any] = {"url": server.url, "states": len(script.entries)}
+        if teachers:
+            copy = Path(folder, "teachers.yaml")
+            write_rehearsal(teachers, server.url, copy, key_variable=KEY_VARIABLE)
+            line["teachers"] = str(copy)
+        print(json.dumps(line), flush=True)
         server.wait()
 
 

@@ -8,9 +8,10 @@ import gzip
 import io
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
@@ -153,6 +154,12 @@ def _source(file: Path, root: Path, *, explicit: bool) -> SourceFile:
         size=stat.st_size,
         mtime_ns=stat.st_mtime_ns,
     )
+
+
+def excluded(file: Path, globs: Sequence[str]) -> bool:
+    """Say whether a glob names a file, by its whole path or by the name of it or of a folder."""
+    path = file.absolute()
+    return any(fnmatchcase(name, glob) for glob in globs for name in (str(path), *path.parts))
 
 
 def without_home(path: str) -> str:

@@ -9,12 +9,13 @@ its source stays in the manifest.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from composer_pipeline.lake import Lake
 from composer_pipeline.reports import Progress
 from composer_pipeline.traces.archive.blobs import Row
+from composer_pipeline.traces.archive.forgotten import Forgotten
 from composer_pipeline.traces.archive.plan import Plan, make_plan, manifest_of, unchanged
 from composer_pipeline.traces.archive.report import Harvested, HarvestReport
 from composer_pipeline.traces.archive.versions import harvest_file
@@ -57,6 +58,7 @@ def harvest(
     paths: Iterable[Path | str],
     *,
     days: Iterable[str] | None = None,
+    exclude: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> HarvestReport:
     """Archive session files and write the manifest of each day that changed.
@@ -70,6 +72,7 @@ def harvest(
         lake: where to.
         paths: files or folders; what to harvest.
         days: only files of these days; all when ``None``.
+        exclude: globs of files and folders that are not read, besides ``COMPOSER_EXCLUDE``.
         progress: called with ``("harvest", done, total)``, and once with
             :data:`WAITING` where another harvest or parse has to end first.
 
@@ -79,11 +82,11 @@ def harvest(
     """
     paths = list(paths)
     # Bad input makes no lake, not even its lock.
-    first = None if lake.days("raw_files") else make_plan({}, paths)
+    first = None if lake.days("raw_files") else make_plan({}, paths, exclude)
     lake.check_writable()
     with one_writer(lake, progress):
         manifest = manifest_of(lake)
-        plan = first if first is not None and not manifest else make_plan(manifest, paths)
+        plan = first if first is not None and not manifest else make_plan(manifest, paths, exclude)
         return _harvest(lake, manifest, plan, None if days is None else set(days), progress)
 
 
@@ -100,9 +103,12 @@ def _harvest(
         rows.setdefault(row["day"], {})[row["path"]] = row
     written = _redacted_otherwise(lake, rows) if wanted is None else set[str]()
     changed: set[str] = set()
+    forgotten = Forgotten(lake)
     for done, (source, head) in enumerate(plan.sources, 1):
         day = plan.days[head.session_id]
-        if wanted is None or day in wanted:
+        if head.session_id in forgotten:
+            report.forgotten_files += 1
+        elif wanted is None or day in wanted:
             before = dict(rows.get(day, {}))
             row = harvest_file(lake, rows.setdefault(day, {}), source, head, day, report)
             report.files.append(Harvested(source, row, day))

@@ -5,12 +5,21 @@ belong here: writing either.
 """
 
 import json
+from collections.abc import Iterable
 
 from composer_pipeline.lake import Lake
 from composer_pipeline.traces.archive.blobs import blob_name
 
 #: Path to (size, sha256) of every archived file at the last check that found nothing.
 HIGH_WATER = "checks/raw_sessions_high_water.json"
+
+
+def forget_files(lake: Lake, paths: Iterable[str]) -> None:
+    """Take files out of the high-water mark: they are gone on purpose."""
+    if lake.exists(HIGH_WATER):
+        before, gone = json.loads(lake.get_bytes(HIGH_WATER)), set(paths)
+        kept = {path: value for path, value in before.items() if path not in gone}
+        lake.put_bytes(HIGH_WATER, json.dumps(kept, sort_keys=True).encode())
 
 
 def shrunk_or_lost(lake: Lake) -> list[str]:

@@ -4,14 +4,20 @@ Belongs here: refusing bad input before anything is written. Does not belong her
 bytes (``traces.archive.versions``).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake import Lake
+from composer_pipeline.settings import Settings
 from composer_pipeline.traces.archive.blobs import Row
-from composer_pipeline.traces.archive.discover import SourceFile, discover, without_home
+from composer_pipeline.traces.archive.discover import (
+    SourceFile,
+    discover,
+    excluded,
+    without_home,
+)
 from composer_pipeline.traces.archive.heads import Head, assign_days, fallback_day, read_head
 
 
@@ -24,12 +30,18 @@ class Plan:
     unreadable: list[str]
 
 
-def make_plan(manifest: Mapping[str, list[Row]], paths: Iterable[Path | str]) -> Plan:
+def make_plan(
+    manifest: Mapping[str, list[Row]], paths: Iterable[Path | str], exclude: Sequence[str] = ()
+) -> Plan:
     """Find the files, their sessions and days; refuse bad input before any write."""
     given = list(paths)
+    globs = (*exclude, *Settings.from_env().excluded)
+    found = [source for source in discover(given) if not excluded(source.file, globs)]
+    if not found:
+        raise InputError(f"every session file is excluded by {', '.join(globs)}")
     sources: list[tuple[SourceFile, Head]] = []
     unreadable: list[str] = []
-    for source in discover(given):
+    for source in found:
         known = unchanged(manifest.get(source.path, ()), source)
         if known is not None:
             sources.append((source, Head(True, known["session_id"], known["day"])))

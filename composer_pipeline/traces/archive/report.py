@@ -26,7 +26,7 @@ class HarvestReport:
 
     ``days`` are all days of the given files, ``changed_days`` those with new bytes;
     ``files_by_day`` counts the manifest's rows; ``unreadable`` names the files that
-    hold no record.
+    hold no record; ``forgotten_files`` counts those of sessions that `forget` removed.
     """
 
     files: list[Harvested] = field(default_factory=list)
@@ -37,6 +37,7 @@ class HarvestReport:
     new_files: int = 0
     grown_files: int = 0
     unchanged_files: int = 0
+    forgotten_files: int = 0
     bytes_archived: int = 0
     _by_day: dict[str, Counter[str]] = field(default_factory=dict)
 

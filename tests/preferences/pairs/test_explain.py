@@ -213,6 +213,8 @@ def test_statistics_on_a_terminal_and_for_machines(made, tmp_path, capsys):
     lake, _ = made
     code, said = run(capsys, "statistics", "--json", "--lake", lake.url)
     rows = json.loads(said.out)["statistics"]
+    verdicts = {v["figure"]: v["word"] for v in json.loads(said.out)["verdicts"]}
+    assert verdicts["told apart by style"] == "not measured"
     assert code == 0
     by_name = {(r["statistic"], r["a"]): r for r in rows}
     assert by_name["states_by_reason", "pair"]["value"] == 2
@@ -220,7 +222,10 @@ def test_statistics_on_a_terminal_and_for_machines(made, tmp_path, capsys):
     assert by_name["excess_disagreement", ""]["value"] is not None
     code, said = run(capsys, "statistics", "--lake", lake.url)
     assert code == 0
+    assert "teachers' agreement" in said.out
+    assert "krippendorff_alpha" not in said.out
+    _, said = run(capsys, "statistics", "--verbose", "--lake", lake.url)
     assert "krippendorff_alpha" in said.out
     code, said = run(capsys, "statistics", "--lake", str(tmp_path))
     assert code == 2
-    assert "run pairs first" in said.err
+    assert "holds no lake" in said.err

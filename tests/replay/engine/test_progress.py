@@ -9,6 +9,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -43,8 +44,12 @@ def test_the_table_has_every_figure() -> None:
         assert part in text
 
 
-def test_nothing_is_drawn_where_there_is_no_terminal() -> None:
-    assert drawn(terminal=False) == ""
+def test_without_a_terminal_there_is_a_line_each_ten_seconds() -> None:
+    out = io.StringIO()
+    with LiveReplay(Console(file=out, force_terminal=False, width=120)) as live:
+        for elapsed in (1.0, 9.9, 10.0, 11.0, 19.9, 20.5):
+            live(msgspec.structs.replace(SNAPSHOT, elapsed_s=elapsed))
+    assert out.getvalue().splitlines() == [SNAPSHOT.line()] * 2
 
 
 def arguments(lake: Lake, teacher_set: TeacherSet, folder: Path) -> list[str]:

@@ -312,6 +312,20 @@ def test_nobody_there(lake: Lake, teacher_set: TeacherSet, serve: Serve) -> None
     assert ledger_sums(lake) == (0, 0, 0)
 
 
+def test_a_run_that_reaches_nobody_ends_without_trying_everything(
+    lake: Lake, teacher_set: TeacherSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMPOSER_OPENROUTER_URL", "http://127.0.0.1:9/api/v1")
+    engine = "composer_pipeline.replay.engine"
+    monkeypatch.setattr(sys.modules[f"{engine}.rate_limit"], "PATIENCE_S", 0.0)
+    monkeypatch.setattr(sys.modules[f"{engine}.run"], "TICK_S", 0.0)
+    data = teacher_set.model_dump()
+    data["limits"] |= {"attempts": 20, "backoff_s": DEADLINE_S, "backoff_cap_s": DEADLINE_S}
+    patient = TeacherSet.model_validate(data)
+    with pytest.raises(ComposerError, match=r"cannot be reached \(ClientConnector"):
+        run(lake, patient)
+
+
 def test_the_key_is_nowhere(
     lake: Lake,
     teacher_set: TeacherSet,

@@ -6,7 +6,13 @@ from typing import Any
 import pytest
 
 from composer_pipeline.replay.engine.order import ByteGate
-from composer_pipeline.replay.engine.rate_limit import BREAKER_CALLS, MAX_PROBES, Lane
+from composer_pipeline.replay.engine.rate_limit import (
+    BREAKER_CALLS,
+    MAX_PROBES,
+    PATIENCE_S,
+    Lane,
+    Reach,
+)
 from tests.fixtures.waiting import DEADLINE_S
 
 
@@ -123,3 +129,25 @@ def test_a_teacher_that_came_back_has_all_its_probes_again(
         assert "HTTP 500" in lane.stopped
 
     asyncio.run(scenario())
+
+
+def test_a_run_that_reaches_nobody_is_lost_after_a_while() -> None:
+    clock, lanes = Clock(), [Lane(1), Lane(1), Lane(1)]
+    reach = Reach(lanes, clock)
+    assert not reach.lost()  # nothing was tried yet
+    for lane in lanes[:2]:
+        lane.calls, lane.unreachable, lane.errors = 1, True, {"ClientConnectorError": 1}
+    assert not reach.lost()
+    clock.now += PATIENCE_S - 1
+    assert not reach.lost()
+    clock.now += 1
+    assert reach.lost()
+    assert reach.why() == "ClientConnectorError"
+    lanes[1].unreachable = False  # somebody answers, whatever it is
+    assert not reach.lost()
+    lanes[1].unreachable = True
+    assert not reach.lost()  # counted from here
+    clock.now += PATIENCE_S
+    assert reach.lost()
+    lanes[0].bought = 1  # what was bought is worth going on for
+    assert not reach.lost()

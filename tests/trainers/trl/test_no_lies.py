@@ -1,17 +1,18 @@
 """Runs that cannot lie, through the trainer's own command."""
 
 import json
-import os
+import signal
 import subprocess
 
 import pytest
+import yaml
 
 from composer_pipeline.diloco.supervisor import RoundReport
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.testing.training import tiny_recipe
 from composer_pipeline.training.run import RECIPE, prepare, train
 from composer_pipeline.training.runs.folder import alone
-from trainers.trl.__main__ import require_merged
+from trainers.trl.__main__ import main, require_merged
 from trainers.trl.__main__ import train as train_here
 from trainers.trl.sentences import sentence
 
@@ -62,20 +63,27 @@ def test_a_run_folder_does_not_go_on_with_other_weights(lake, prepared, tmp_path
         train_here(recipe, lake, run.run_dir)
 
 
-def command(run, **changes):
-    """Run the trainer's command with a changed recipe; return exit code and standard error."""
-    import yaml
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Run the trainer's command with a changed recipe; return exit code and standard error.
 
-    path = run.run_dir / RECIPE
-    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | changes))
-    done = subprocess.run(
-        run.command, cwd=run.cwd, env=os.environ | run.env, capture_output=True, text=True
-    )
-    return done.returncode, done.stderr
+    In this process, which has loaded what it needs; its children are processes of their own.
+    """
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # this process's own stays
+
+    def run_it(run, **changes):
+        path = run.run_dir / RECIPE
+        path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | changes))
+        for name, value in run.env.items():
+            monkeypatch.setenv(name, value)
+        arguments = run.command[run.command.index("trainers.trl") + 1 :]
+        return main(arguments), capsys.readouterr().err
+
+    return run_it
 
 
 @pytest.mark.slow
-def test_infinity_as_learning_rate_is_a_failure_with_a_reason(lake, prepared):
+def test_infinity_as_learning_rate_is_a_failure_with_a_reason(lake, prepared, command):
     _, run = prepared
     diloco = {"replicas": 1, "inner_steps": 2, "rounds": 2}
     code, said = command(run, learning_rate=1e30, diloco=diloco)
@@ -90,7 +98,9 @@ def test_infinity_as_learning_rate_is_a_failure_with_a_reason(lake, prepared):
 
 
 @pytest.mark.slow
-def test_a_full_disk_is_one_sentence_and_the_run_goes_on_later(lake, tiny_model, small_disk):
+def test_a_full_disk_is_one_sentence_and_the_run_goes_on_later(
+    lake, tiny_model, small_disk, command
+):
     run = prepare(lake, tiny_recipe(tiny_model), small_disk)
     filler = small_disk / "filler"
     filler.write_bytes(b"x" * 900_000)

@@ -106,6 +106,12 @@ class PostgresStore:
             cursor = self._db.execute(_adapted(sql), params)
             return [column.name for column in cursor.description or ()], cursor.fetchall()
 
+    def compact(self) -> None:
+        """Write the tables anew; see :class:`Store`."""
+        with self._errors():
+            for table in ("call", "attempt", "reply", "event"):
+                self._db.execute(f"VACUUM (FULL) {SCHEMA}.{table}")
+
     def close(self) -> None:
         """Close the connection."""
         self._db.close()

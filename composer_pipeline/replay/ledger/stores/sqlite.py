@@ -131,6 +131,17 @@ class SqliteStore:
             cursor = self._db.execute(_adapted(sql), _values(params))
             return [column[0] for column in cursor.description], cursor.fetchall()
 
+    def compact(self) -> None:
+        """Write the file anew, and empty its journal; see :class:`Store`."""
+        with self._errors():
+            self._db.execute("VACUUM")
+            ((busy, *_),) = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            if busy:
+                raise ComposerError(
+                    f"ledger {self.name} is in use, and its journal keeps what was deleted until"
+                    " nobody reads it; let the other process end and run this again"
+                )
+
     def close(self) -> None:
         """Close the file."""
         self._db.close()

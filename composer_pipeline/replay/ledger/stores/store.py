@@ -50,6 +50,10 @@ class Store(Protocol):
         """Run one query outside a transaction; return its column names and rows."""
         ...
 
+    def compact(self) -> None:
+        """Write the database anew, without the bytes of what was deleted."""
+        ...
+
     def close(self) -> None:
         """Close the connection."""
         ...

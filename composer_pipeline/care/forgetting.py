@@ -1,0 +1,119 @@
+"""Sessions out of one kind of place: the archive, a day, the tables, the exports.
+
+Belongs here: removing; each function may be run again after a kill. Does not belong here: their
+order (``care.forget``) and the books (``replay.ledger``).
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from composer_pipeline.files import replace
+from composer_pipeline.lake import TABLES, Lake, encode_parquet, exports
+from composer_pipeline.traces.archive import blob_name, forget_files
+from composer_pipeline.traces.one_writer import one_writer
+
+
+def from_archive(
+    lake: Lake, sessions: set[str], pieces: Iterable[str], files: Iterable[str]
+) -> None:
+    """Remove the manifest's rows of sessions, and the archived pieces that were theirs alone."""
+    with one_writer(lake, None):
+        for day in lake.days("raw_files"):
+            rows = lake.rows("raw_files", days=[day])
+            kept = [row for row in rows if row["session_id"] not in sessions]
+            if not kept:
+                lake.delete("raw_files", day=day)
+            elif len(kept) < len(rows):
+                table = [{n: v for n, v in row.items() if n != "day"} for row in kept]
+                lake.write("raw_files", table, day=day)
+        for piece in pieces:
+            lake.remove(blob_name(piece))
+        forget_files(lake, files)
+
+
+def drop_days(lake: Lake, days: Sequence[str]) -> None:
+    """Remove the traces of days that have no archived file any more."""
+    with one_writer(lake, None):
+        for day in days:
+            for table in Lake.FROM_ARCHIVE:
+                lake.delete(table, day=day)
+
+
+def from_tables(lake: Lake, sessions: set[str], states: set[str], pairs: set[str]) -> None:
+    """Remove the rows of sessions, states and pairs from every table behind the traces."""
+    gone = {"session_id": sessions, "state_id": states, "pair_id": pairs, "near": pairs}
+    for name, spec in TABLES.items():
+        columns = [column for column in gone if column in spec.schema.names]
+        if name in (*Lake.FROM_ARCHIVE, "raw_files") or not columns:
+            continue
+        for part in lake.partitions(name):
+            keys = {key: value for key, value in part.items() if key != "day"}
+            days = [part["day"]] if "day" in part else None
+            table = lake.read(name, days=days, **keys)
+            if (kept := _without(table, {c: gone[c] for c in columns})) is table:
+                continue
+            if len(kept) or "day" not in part:
+                lake.write(name, kept.select(spec.schema.names).cast(spec.schema), **part)
+            else:
+                lake.delete(name, **part)
+
+
+def _without(table: pa.Table, gone: dict[str, set[str]]) -> pa.Table:
+    """Return the table without rows that have one of the values; itself where none has."""
+    keep = None
+    for column, values in gone.items():
+        here = pc.is_in(table[column], value_set=pa.array(sorted(values), pa.string()))
+        keep = here if keep is None else pc.or_(keep, here)
+    assert keep is not None
+    return table.filter(pc.invert(keep)) if pc.any(keep).as_py() else table
+
+
+def remove_leftovers(lake: Lake) -> None:
+    """Remove files that a killed writer left beside what it was to replace."""
+    if lake.local:
+        for path in Path(lake.root).rglob(".*.tmp"):
+            path.unlink(missing_ok=True)
+
+
+def from_exports(lake: Lake, sessions: set[str], pairs: set[str]) -> list[str]:
+    """Remove the rows of sessions from exported files; return the files that had some.
+
+    A file that has none of the columns any more, or is no Parquet, is somebody else's: it stays.
+    """
+    changed = []
+    for path in exports(lake):
+        before = path.read_bytes()
+        after = _lines(before, pairs) if path.suffix != ".parquet" else _rows(path, sessions, pairs)
+        if after is None or after == before:
+            continue
+        if after:
+            replace(path, after, str(path))
+        else:
+            path.unlink()
+        changed.append(str(path))
+    return changed
+
+
+def _rows(path: Path, sessions: set[str], pairs: set[str]) -> bytes | None:
+    """Return a Parquet file without the rows; nothing where all go, ``None`` where none does."""
+    try:
+        table = pq.read_table(path)
+    except (pa.ArrowInvalid, OSError):
+        return None
+    gone = {"session_id": sessions, "pair_id": pairs}
+    columns = {name: ids for name, ids in gone.items() if name in table.schema.names}
+    if not columns or (kept := _without(table, columns)) is table:
+        return None
+    return encode_parquet(kept) if len(kept) else b""
+
+
+def _lines(data: bytes, pairs: set[str]) -> bytes:
+    """Return JSON lines without those of pairs; other lines stay."""
+    marks = [json.dumps(pair).encode() for pair in pairs]
+    lines = data.splitlines(keepends=True)
+    return b"".join(line for line in lines if not any(mark in line for mark in marks))

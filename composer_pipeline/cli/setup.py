@@ -1,0 +1,91 @@
+"""Commands at the beginning: init, status."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.console import Console
+
+from composer_pipeline.cli.common import (
+    JsonOption,
+    LakeOption,
+    LedgerOption,
+    app,
+    named_ledger,
+    open_lake,
+    show,
+    usd,
+)
+from composer_pipeline.env_file import env_file, with_values
+from composer_pipeline.errors import InputError
+from composer_pipeline.files import replace
+from composer_pipeline.lake import SCHEMA_VERSION, Lake
+from composer_pipeline.settings import Settings
+
+
+@app.command
+def init(
+    *,
+    lake: LakeOption = "",
+    sessions: str = "",
+    teachers: str = "",
+    max_usd: str = "",
+    yes: Annotated[bool, Parameter(negative="")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a lake, and write where things are into .env, which every command reads.
+
+    Asks for what was not named, on a terminal; elsewhere, and with --yes, takes the defaults.
+    Lines of .env that it does not know stay. Keys are never written: export OPENROUTER_API_KEY.
+
+    Args:
+        sessions: folder of sessions (COMPOSER_SESSIONS).
+        teachers: teacher file (COMPOSER_TEACHERS).
+        max_usd: ceiling of a replay in USD, where it names none (COMPOSER_MAX_USD).
+        yes: ask nothing.
+    """
+    from composer_pipeline.replay.teachers import TeacherSet
+
+    settings = Settings.from_env()
+    asking = sys.stdin.isatty() and not yes and not as_json
+    answers = {
+        "COMPOSER_LAKE": _asked("lake", lake, settings.lake, asking),
+        "COMPOSER_SESSIONS": _asked("sessions", sessions, settings.sessions, asking),
+        "COMPOSER_TEACHERS": _asked("teachers", teachers, settings.teachers, asking),
+        "COMPOSER_MAX_USD": _asked("ceiling in USD", max_usd, settings.max_usd, asking),
+    }
+    usd(answers["COMPOSER_MAX_USD"], "--max-usd")
+    TeacherSet.load(answers["COMPOSER_TEACHERS"])
+    if sessions and not Path(sessions).expanduser().is_dir():
+        raise InputError(f"--sessions {sessions} is not a folder")
+    store = open_lake(answers["COMPOSER_LAKE"], new=True)
+    store.check_writable()
+    if not store.is_there():
+        store.put_bytes(Lake.MARKER, json.dumps({"schema_version": SCHEMA_VERSION}).encode())
+    file = env_file()
+    before = file.read_text(encoding="utf-8") if file.is_file() else ""
+    if answers["COMPOSER_TEACHERS"] == Settings().teachers:
+        del answers["COMPOSER_TEACHERS"]  # the file that comes with the program may move
+    replace(file, with_values(before, answers), str(file))
+    report = {"lake": store.url, "settings": str(file.absolute()), **answers}
+    report["next"] = f"composer-pipeline ingest {answers['COMPOSER_SESSIONS']}"
+    show(report, as_json, "init")
+
+
+def _asked(what: str, given: str, default: str, asking: bool) -> str:
+    if given or not asking:
+        return given or default
+    return Console().input(f"{what} [{default}]: ", markup=False).strip() or default
+
+
+@app.command
+def status(
+    *, lake: LakeOption = "", ledger: LedgerOption = "", as_json: JsonOption = False
+) -> None:
+    """Say what is in the lake, its size by table, its days, what it cost, and what is next."""
+    from composer_pipeline.care import status as run
+
+    store = open_lake(lake)
+    show(run(store, ledger=named_ledger(store, ledger)).to_dict(), as_json, "status")

@@ -1,0 +1,111 @@
+"""`init` writes what every command reads; `status` says what is there and what is next."""
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from composer_pipeline.care import status
+from composer_pipeline.cli import main
+from composer_pipeline.env_file import load_env_file, with_values
+from composer_pipeline.lake import Lake
+from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
+from tests.fixtures.whole_lake import DAY
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def call(*arguments: str) -> Any:
+        with pytest.raises(SystemExit) as left:
+            main([*arguments, "--json"])
+        out, err = capsys.readouterr()
+        assert not left.value.code, err
+        return json.loads(out)
+
+    return call
+
+
+def test_init_makes_a_lake_and_writes_what_the_next_command_reads(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COMPOSER_ENV_FILE", str(tmp_path / ".env"))
+    (tmp_path / ".env").write_text("# mine\nHF_TOKEN=keep\nCOMPOSER_LAKE=old # there\n")
+    said = run("init", "--lake", "my lake", "--sessions", str(sample_sessions_dir()))
+    assert said["next"] == f"composer-pipeline ingest {sample_sessions_dir()}"
+    lines = (tmp_path / ".env").read_text().splitlines()
+    assert lines[:3] == ["# mine", "HF_TOKEN=keep", "COMPOSER_LAKE='my lake'"]
+    assert stat.S_IMODE((tmp_path / ".env").stat().st_mode) == 0o600
+    env = {k: v for k, v in os.environ.items() if k not in ("COMPOSER_LAKE", "HF_TOKEN")}
+    command = [sys.executable, "-m", "composer_pipeline.cli", "status", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
+    found = json.loads(done.stdout)
+    assert found["lake"] == str(tmp_path / "my lake")
+    assert found["rows"]["sessions"] == 0
+    assert found["next"].startswith("composer-pipeline ingest")
+    # A second one asks nothing again and loses nothing.
+    assert run("init", "--lake", "my lake")["lake"] == str(tmp_path / "my lake")
+
+
+def test_the_environment_wins_and_keys_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "env"
+    file.write_text(
+        "export COMPOSER_TEACHERS='a b.yaml' # x\nCOMPOSER_LAKE=file\nOPENROUTER_API_KEY=no\n!\n"
+    )
+    monkeypatch.setenv("COMPOSER_ENV_FILE", str(file))
+    monkeypatch.setenv("COMPOSER_LAKE", "shell")
+    monkeypatch.setenv("COMPOSER_TEACHERS", "")
+    monkeypatch.delenv("COMPOSER_TEACHERS")
+    load_env_file()
+    assert os.environ["COMPOSER_TEACHERS"] == "a b.yaml"
+    assert os.environ["COMPOSER_LAKE"] == "shell"
+    assert "OPENROUTER_API_KEY" not in os.environ
+
+
+def test_other_lines_of_the_file_stay() -> None:
+    text = "A=1\n\n# COMPOSER_LAKE=x\nCOMPOSER_LAKE = old\n"
+    assert with_values(text, {"COMPOSER_LAKE": "new", "COMPOSER_RUNS": "a b"}) == (
+        "A=1\n\n# COMPOSER_LAKE=x\nCOMPOSER_LAKE=new\nCOMPOSER_RUNS='a b'\n"
+    )
+
+
+def test_status_counts_and_says_what_is_next(whole_lake: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole_lake, tmp_path / "lake", copy_function=shutil.copy2)
+    lake = Lake(tmp_path / "lake")
+    said = status(lake, ledger=tmp_path / "lake" / "ledger.db")
+    assert said.rows["sessions"] == 16
+    assert said.rows["states"] == 198
+    assert said.rows["replies"] == 156
+    assert said.days == {"count": 4, "first": DAY, "last": "2026-11-19"}
+    size = sum(path.stat().st_size for path in (tmp_path / "lake").rglob("*") if path.is_file())
+    assert said.bytes["total"] == size
+    assert float(said.usd["spent"]) > 0
+    assert set(said.stages.values()) == {"current"}
+    newest = max(path.stat().st_mtime for path in (tmp_path / "lake").rglob("part.parquet"))
+    os.utime(lake.path("replies", teacher="steady", day=DAY), (newest + 9, newest + 9))
+    said = status(lake)
+    assert said.usd == {}
+    assert said.stages["pairs"] == "older than replies"
+    assert said.next == "composer-pipeline pairs"
+    lake.put_bytes("forget.json", b"{}")
+    assert status(lake).next.startswith("composer-pipeline forget")
+
+
+def test_status_of_days_that_other_rules_redacted(
+    whole_lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = tmp_path / "redaction.yaml"
+    rules.write_text("hosts: [build7.acme.net]\n")
+    monkeypatch.setenv("COMPOSER_REDACTION", str(rules))
+    assert status(Lake(whole_lake)).next == "composer-pipeline reparse"

@@ -1,0 +1,103 @@
+"""Writes docs/first-hour.md: ``python -m tests.first_hour > docs/first-hour.md``.
+
+Runs each command in a new home folder, whose ``~/.claude/projects`` are the sample sessions, with
+teachers on this machine. What a terminal of 80 columns shows is written down as it is, with the
+home folder as ``~``; where a listing is long, the middle is left out and said.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from composer_pipeline.lake import Lake
+from composer_pipeline.settings import recipes_dir
+from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
+from examples.demo.profile import loopback
+from tests.places import ROOT
+
+LONGEST = 30
+HEAD = """# The first hour
+
+From an empty folder to a preference pair on the screen. Every output below is what the command
+printed when this page was written (`python -m tests.first_hour > docs/first-hour.md`): the
+sessions are the sample sessions, put at `~/.claude/projects`, and the teachers are scripted ones
+on the same machine, so the dollars are simulated. With `OPENROUTER_API_KEY` set and without
+`--teachers`, the same commands ask real teachers.
+
+Installing is not recorded: `uv tool install .` in a checkout (the README says which extra brings
+what; none is needed here).
+"""
+STEPS = (
+    ("Say where things are. `.env` in this folder remembers it.", "init --max-usd 0.50"),
+    (
+        "Archive and parse what Claude Code wrote. Nothing leaves the machine.",
+        "ingest ~/.claude/projects",
+    ),
+    ("Again: only what is new is read.", "ingest ~/.claude/projects"),
+    ("What is there, and what comes next.", "status"),
+    ("The sessions, then the states of one project.", "sessions"),
+    ("", "states --project ladle --until 2026-11-16"),
+    (
+        "What asking teachers about the first day would cost, before it costs anything.",
+        "plan --teachers demo.yaml --until 2026-11-16",
+    ),
+    ("Ask, under a ceiling.", "replay --teachers demo.yaml --until 2026-11-16"),
+    ("Where teachers of different families agree against the agent.", "pairs"),
+    ("One pair, side by side.", "pair {pair}"),
+    ("Is everything still what it was?", "verify"),
+    ("And if a session should not have been there:", "forget --session {session} --dry-run"),
+)
+
+
+def main() -> None:
+    """Run the steps and write the page to standard output."""
+    out = [HEAD]
+    with TemporaryDirectory() as place, loopback():
+        home = Path(place)
+        shutil.copytree(sample_sessions_dir(), home / ".claude" / "projects")
+        work = home / "work"
+        work.mkdir()
+        shutil.copy(recipes_dir() / "teachers" / "demo.yaml", work / "demo.yaml")
+        for text, step in STEPS:
+            command = step.format(**_ids(work / "lake"))
+            out.append(f"{text}\n" if text else "")
+            out.append(f"```\n$ composer-pipeline {command}\n{_shown(command, home, work)}\n```\n")
+    sys.stdout.write("\n".join(part for part in out if part))
+
+
+def _ids(folder: Path) -> dict[str, str]:
+    if not (folder / "pairs").is_dir():
+        return {}
+    row = Lake(folder).rows("pairs", columns=["pair_id", "session_id"])[0]
+    return {"pair": row["pair_id"][:12], "session": row["session_id"][:8]}
+
+
+def _shown(command: str, home: Path, work: Path) -> str:
+    """Run a command; return what a person sees of it."""
+    env = {name: value for name, value in os.environ.items() if name != "COMPOSER_ENV_FILE"}
+    env |= {"HOME": str(home), "COLUMNS": "80", "PYTHONPATH": str(ROOT)}
+    words = [sys.executable, "-m", "composer_pipeline.cli", *command.split()]
+    words = [word.replace("~/", f"{home}/") for word in words]
+    done = subprocess.run(words, cwd=work, env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{command}: {done.stderr}")
+    text = (done.stdout + done.stderr).rstrip()
+    lines = [_with_tilde(line, str(home)).rstrip() for line in text.splitlines()]
+    if len(lines) > LONGEST:
+        left = len(lines) - LONGEST
+        lines = [*lines[: LONGEST - 6], f"… {left} lines …", *lines[-6:]]
+    return "\n".join(lines)
+
+
+def _with_tilde(line: str, home: str) -> str:
+    """Return a line with the home folder as ``~``; a cell of a table keeps its width."""
+    room = " " * (len(home) - 1) * line.count(home)
+    line = line.replace(home, "~")
+    return f"{line[:-1]}{room}{line[-1]}" if line.endswith("│") else line
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""What a person is told of each figure: good, look, or not measured and why."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from composer_pipeline.preferences.quality import verdicts
+from composer_pipeline.preferences.quality.noise_floor import NoiseFloor
+from composer_pipeline.preferences.quality.quality_rows import Quality
+from composer_pipeline.preferences.quality.rater_agreement import Measured
+from composer_pipeline.preferences.quality.separability import Separation
+from composer_pipeline.preferences.rules import PreferenceRules
+
+
+def floor(excess: float | None, error: float | None, note: str = "") -> NoiseFloor:
+    some = Measured(0.3, 40)
+    return NoiseFloor(some, some, Measured(excess, 40, note), Measured(error, 40, note))
+
+
+def apart(auc: float | None, note: str = "") -> Separation:
+    weights = {"calls": -2.0, "spaces": 1.0}
+    return Separation(auc, pairs=100, sessions=9, note=note, error=0.02, weights=weights)
+
+
+def quality(**changes: Any) -> Quality:
+    whole = Quality(
+        scope="all",
+        matrix={},
+        alpha={"": Measured(0.667, 90), "Bash": Measured(0.5, 40), "Edit": Measured(0.2, 9)},
+        noise=floor(0.2, 0.0999),
+        separation=apart(0.7),
+        funnel={}, reasons={}, outcomes={}, tiers={}, drops={},
+        per_session=(Measured(3.0, 30), Measured(10.0, 30)),
+        length_ratio={"p50": Measured(1.5, 100)},
+        contaminated=0,
+        pairs=100,
+        near=[{"same_session": False}, *[{"same_session": True}] * 5],
+    )  # fmt: skip
+    return dataclasses.replace(whole, **changes)
+
+
+def of(figure: str, **changes: Any) -> tuple[str, str]:
+    every = {v.figure: v for v in verdicts(quality(**changes), PreferenceRules())}
+    return every[figure].word, every[figure].sentence
+
+
+def test_at_its_bounds_everything_is_good() -> None:
+    said = verdicts(quality(), PreferenceRules())
+    assert [v.word for v in said] == ["good"] * 7, said
+    assert all((v.sentence.endswith(".") and v.sentence[0].isupper()) or v.sentence[0].isdigit()
+               for v in said)  # fmt: skip
+
+
+ALPHA = {"": Measured(0.66, 90), "Bash": Measured(0.5, 40), "Edit": Measured(0.2, 9)}
+NEAR = [{"same_session": False}] * 2
+
+
+@pytest.mark.parametrize(
+    ("figure", "changes", "words"),
+    [
+        ("teachers' agreement", {"alpha": ALPHA}, ["0.66", "Bash (0.50)", "Read pairs"]),
+        ("beyond the noise floor", {"noise": floor(0.2, 0.1)}, ["+0.20", "± 0.10", "chance"]),
+        ("beyond the noise floor", {"noise": floor(-0.5, 0.1)}, ["-0.50"]),
+        ("told apart by style", {"separation": apart(0.71)}, ["0.71", "above 0.7", "calls"]),
+        ("lengths", {"length_ratio": {"p50": Measured(1.51, 9)}}, ["1.51", "length"]),
+        ("lengths", {"length_ratio": {"p50": Measured(0.66, 9)}}, ["0.66"]),
+        ("spread over sessions", {"pairs": 99}, ["10 of 99 (10%)", "max_pairs_per_session"]),
+        ("repeats", {"near": NEAR}, ["2 near-duplicates across sessions among 100"]),
+        ("benchmarks", {"contaminated": 1}, ["1 of 100"]),
+    ],
+)  # fmt: skip
+def test_look(figure: str, changes: dict[str, Any], words: list[str]) -> None:
+    word, sentence = of(figure, **changes)
+    assert word == "look"
+    for part in words:
+        assert part in sentence
+
+
+@pytest.mark.parametrize(
+    ("figure", "changes", "part"),
+    [
+        ("teachers' agreement", {"alpha": {"": Measured(None, 0, "not measured: one rater")}},
+         "One rater; ask at least two families"),
+        ("beyond the noise floor", {"noise": floor(None, None, "not measured: no control replies")},
+         "No control replies; a teacher with control: true"),
+        ("beyond the noise floor", {"noise": floor(0.2, None, "not measured: one audited state")},
+         "One audited state"),
+        ("told apart by style", {"separation": apart(None, "not measured: 3 pairs")}, "3 pairs"),
+        ("lengths", {"length_ratio": {"p50": Measured(None, 0, "not measured: no pair")}},
+         "No pair."),
+        ("spread over sessions", {"pairs": 0}, "No data."),
+    ],
+)  # fmt: skip
+def test_not_measured(figure: str, changes: dict[str, Any], part: str) -> None:
+    word, sentence = of(figure, **changes)
+    assert word == "not measured"
+    assert part in sentence
+
+
+def test_without_pairs_nothing_is_said_of_repeats() -> None:
+    figures = {v.figure for v in verdicts(quality(pairs=0), PreferenceRules())}
+    assert figures.isdisjoint({"repeats", "benchmarks"})

@@ -1,0 +1,72 @@
+"""What a plan says of a question without building it is what the question is."""
+
+from pathlib import Path
+
+import pytest
+
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.replay.plan.outline import SessionOutline
+from composer_pipeline.replay.plan.prompt_cache import (
+    Prompt,
+    add_reuse,
+    empty_reuse,
+    pieces,
+    reuse,
+    reuse_along,
+)
+from composer_pipeline.replay.questions import Questions
+from composer_pipeline.replay.teachers import TeacherSet
+from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
+from composer_pipeline.traces.ingest import ingest
+
+CAPS = (b"", b'{"prompt":9,"completion":9}')
+
+
+@pytest.fixture
+def questions(tmp_path: Path, teacher_set: TeacherSet) -> Questions:
+    """Of some bundled sessions, subagents and compactions among them."""
+    lake = Lake(tmp_path / "bundled")
+    ingest(lake, [sample_sessions_dir() / "-Users-jonas-dev-ladle"])
+    data = teacher_set.model_dump()
+    data["teachers"] = data["teachers"][:2]
+    data["teachers"][1] |= {"cache_control": "5m", "max_tokens": 77}
+    made = Questions(lake, TeacherSet.model_validate(data))
+    made._caps = {made.teachers[0].name: CAPS}  # as a ledger of before wire 2 tells them
+    return made
+
+
+def test_sizes_and_names_are_those_of_the_bodies(questions: Questions) -> None:
+    seen = 0
+    for states in questions.chains():
+        session = SessionOutline(questions)
+        for state in states:
+            outline = session.of(state)
+            for teacher in questions.teachers:
+                question, shell = questions.build(state, teacher), session.shell(outline, teacher)
+                assert shell.size + outline.size == len(question.body)
+                assert shell.keys(outline, teacher.name) == question.asked.keys
+                assert questions.meta(teacher, outline.toolset) == question.call.meta
+                assert outline.has_action == (question.refuse == "action_in_prefix")
+                seen += len(question.asked.keys)
+            assert b",".join(outline.parts) in question.body
+    assert seen == 4 * len(questions.states) > 100
+
+
+@pytest.mark.parametrize("minimum", [0, 9_000])
+@pytest.mark.parametrize("edges", [(), (8_000, 12_000)])
+def test_shared_beginnings_are_counted_as_piece_by_piece(
+    questions: Questions, minimum: int, edges: tuple[int, ...]
+) -> None:
+    surely = {state.state_id for state in questions.states[::5]}
+    prompts, total = [], empty_reuse(edges)
+    for states in questions.chains():
+        session, paths = SessionOutline(questions), []
+        for state in states:
+            body = questions.build(state, questions.teachers[0]).body
+            prompts.append(Prompt(state.state_id, state.session_id, *pieces(body)))
+            paths.append((session.of(state).path, int(state.state_id in surely)))
+        part = empty_reuse(edges)
+        reuse_along(part, paths, session.reach, minimum)
+        add_reuse(total, part)
+    assert total == reuse(prompts, surely=surely, edges=edges, minimum_bytes=minimum)
+    assert any(band.held for band in total.bands)

@@ -59,6 +59,10 @@ def _traces(tool: str, row: str, note: str = "") -> Figure:
     return Figure(tool, "traces.md", rf"{row} .*?{NUMBER} x orjson", note)
 
 
+def _diloco(tool: str, arm: str) -> Figure:
+    return Figure(tool, "proof.md", rf"\| DiLoCo, {arm} \| \d+% \| \S+ \| \S+ \| {NUMBER}")
+
+
 JOBS = (
     Job(
         "Traces",
@@ -171,9 +175,14 @@ JOBS = (
     ),
     Job(
         "DiLoCo",
-        "bytes and accuracy against data-parallel",
-        "",
-        (Figure("composer-pipeline, torchft", "", "", "no GPU cluster was at hand"),),
+        "bytes that a replica sends, over data-parallel's / H (accuracy: docs/proof.md)",
+        "make proof",
+        (
+            _diloco("composer-pipeline, 2 replicas", "2 replicas"),
+            _diloco("composer-pipeline, 4 replicas", "4 replicas"),
+            _diloco("composer-pipeline, 2 replicas, one killed halfway", "2 replicas, one killed"),
+            Figure("torchft", "", "", "no GPU cluster was at hand"),
+        ),
     ),
 )  # fmt: skip
 

@@ -38,9 +38,10 @@ class GrowingChain:
     def at(self, state: TraceState) -> tuple[list[dict[str, Any]], bool]:
         """Return ``to_chat(state).messages``, and whether the prefix holds the action itself."""
         system = system_message(state)[0]
-        if len(state.messages) < self._fed or system != self._system["content"]:
+        messages = state.messages
+        if len(messages) < self._fed or system != self._system["content"]:
             self._restart(system)
-        rest = state.messages[self._fed :]
+        rest = messages[self._fed :]
         merged = merge_roles(rest)
         for message in merged[:-1]:
             _feed(self._builder, message)

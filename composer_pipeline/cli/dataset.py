@@ -2,7 +2,7 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
@@ -16,7 +16,11 @@ from composer_pipeline.cli.common import (
 )
 from composer_pipeline.cli.filters import DayFilter
 from composer_pipeline.errors import InputError
+from composer_pipeline.files import replace
 from composer_pipeline.settings import Settings
+
+if TYPE_CHECKING:
+    from composer_pipeline.training.windows import RowCutter
 
 
 @app.command
@@ -55,6 +59,8 @@ def export(
     samples: Path | None = None,
     rules: str = "",
     full_arguments: Annotated[bool, Parameter(negative="")] = False,
+    max_tokens: int | None = None,
+    tokenizer: str = "",
     lake: LakeOption = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -67,10 +73,15 @@ def export(
             take the place of the agent's as rejected side.
         rules: preference recipe (COMPOSER_PREFERENCES).
         full_arguments: allow hints that hold the teachers' whole action.
+        max_tokens: cut prompts in whole turns, so that prompt and action have at most so many
+            tokens; what cannot be cut so is left out and counted. A folder gets the chat
+            template that this holds for, as chat_template.jinja.
+        tokenizer: model whose tokens count: a folder, a Hub id or smollm2-135m.
     """
     from composer_pipeline.preferences.export import export as run
     from composer_pipeline.preferences.rules import PreferenceRules
 
+    cutter = _cutter(max_tokens, tokenizer)
     report = run(
         open_lake(lake),
         format,
@@ -78,8 +89,22 @@ def export(
         samples=samples,
         rules=PreferenceRules.load(rules or Settings.from_env().preferences),
         full_arguments=full_arguments,
+        shorten=cutter.cut if cutter else None,
     )
+    if cutter and out.suffix != ".parquet":
+        replace(out / "chat_template.jinja", cutter.chat_template.encode(), f"--out {out}")
     show(report.to_dict(), as_json, "export")
+
+
+def _cutter(max_tokens: int | None, tokenizer: str) -> "RowCutter | None":
+    if max_tokens is None and not tokenizer:
+        return None
+    if max_tokens is None or not tokenizer:
+        raise InputError("--max-tokens and --tokenizer go together: tokens are those of a model")
+    from composer_pipeline.training.models import load_tokenizer, resolve_model
+    from composer_pipeline.training.windows import RowCutter
+
+    return RowCutter(load_tokenizer(resolve_model(tokenizer)), max_tokens)
 
 
 @app.command

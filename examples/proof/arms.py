@@ -77,20 +77,16 @@ ARMS: dict[str, Arm] = {
     "weak-anchor": Arm(
         {"grpo": {}, "sdpo": {}, "dpo": {}, "sft": _WEAK}, "composer, anchor with weight 0.2"
     ),
-    "own-anchor": Arm(
-        {"grpo": {}, "sdpo": {}, "dpo": {}, "sft": _BOTH}, "composer, anchor with own successes"
-    ),
     "light": Arm(
         {"grpo": {}, "sdpo": {}, "dpo": _LIGHT, "sft": _BOTH},
         "composer, DPO 0.2, anchor with own successes",
     ),
-    "light-consensus": Arm(
-        {"grpo": {}, "sdpo": {}, "dpo": _LIGHT, "sft": {"rows_per_step": 16}},
-        "composer, DPO 0.2, the same anchor without own successes",
-    ),
     "light-no-grpo": Arm({"sdpo": {}, "dpo": _LIGHT, "sft": _BOTH}, "the light one without GRPO"),
     "light-no-dpo": Arm({"grpo": {}, "sdpo": {}, "sft": _BOTH}, "the light one without DPO"),
     "lean": Arm({"sdpo": {}, "sft": _BOTH}, "SDPO + anchor with own successes"),
+    "lean-consensus": Arm(
+        {"sdpo": {}, "sft": {"rows_per_step": 16}}, "SDPO + the same anchor without own successes"
+    ),
     "no-teacher": Arm(
         {"sdpo": {}, "sft": {**_BOTH, "source": "successes"}}, "SDPO + own successes alone"
     ),

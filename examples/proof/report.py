@@ -38,8 +38,8 @@ DATA_PARALLEL = "lean"
 _KINDS = ("hard_covered", "hard_uncovered", "easy", "recovery")
 #: Columns of the second table: kind of states, and the arm that is compared with.
 _AGAINST = (
-    ("hard_uncovered", "no-sdpo"), ("hard", "sft"), ("hard_uncovered", BASE),
-    ("easy", BASE), ("recovery", BASE),
+    ("hard_uncovered", "no-sdpo"), ("hard", "sft"), ("hard", "composer"),
+    ("hard", "lean-consensus"), ("hard_uncovered", BASE), ("easy", BASE), ("recovery", BASE),
 )  # fmt: skip
 
 

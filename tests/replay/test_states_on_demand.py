@@ -9,6 +9,7 @@ import pytest
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.replay.questions import Questions
+from composer_pipeline.replay.selection.features import skips
 from composer_pipeline.replay.teachers import TeacherSet
 from composer_pipeline.testing.states import write_session
 from composer_pipeline.trace_states import StatesOnDemand, list_states, load_states, on_demand
@@ -59,6 +60,14 @@ def test_a_few_states_are_asked_without_the_messages_of_other_days(
     found = Questions(two_days, teacher_set, max_states=1)
     assert [state.state_id for state in found.states] == ids
     assert found.build(found.states[0], found.teachers[0]).body == body
+
+
+def test_no_rule_for_leaving_states_out_reads_no_message(
+    two_days: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = StatesOnDemand(two_days, two_days.days("states")).states
+    monkeypatch.setattr(DayTables, "of", None)
+    assert skips(states, []) == {}
 
 
 def test_a_listing_reads_actions_without_prefixes(two_days: Lake) -> None:

@@ -19,7 +19,7 @@ them without glue. Minority answers of teachers are in no format.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,8 @@ from composer_pipeline.reports import Progress, Report
 SPLITS = ("train", "validation")
 
 Row = dict[str, Any]
+#: A row to the row that is written, and an empty text or the reason for which none is.
+Shorten = Callable[[Row], tuple[Row, str]]
 
 _S, _F, _B, _I = pa.string(), pa.float64(), pa.bool_(), pa.int32()
 _STATE = {"state_id": _S, "session_id": _S, "split": _S, "simulated": _B}
@@ -82,6 +84,7 @@ def export(
     samples: str | Path | None = None,
     rules: PreferenceRules | None = None,
     full_arguments: bool = False,
+    shorten: Shorten | None = None,
     progress: Progress | None = None,
 ) -> ExportReport:
     """Write the dataset in one format.
@@ -95,6 +98,8 @@ def export(
             the place of the agent's as rejected side; for ``dpo`` and ``kto`` alone.
         rules: the preference recipe, for the contamination of states without a pair.
         full_arguments: allow hints that hold every argument of the teachers' action.
+        shorten: called with each row; returns it as it shall be written, or the reason for
+            which it is left out.
         progress: called after each file.
 
     Raises:
@@ -115,9 +120,7 @@ def export(
         rows = _sft(lake, rules or PreferenceRules(), left)
     else:
         rows = _sdpo(lake, left, full_arguments=full_arguments)
-    if not rows:
-        why = ", ".join(f"{n} {reason}" for reason, n in sorted(left.items()))
-        raise InputError(f"nothing to export as {form}" + (f": {why}" if why else ""))
+    rows = _shortened(rows, shorten, left)
     columns = _COLUMNS[form]
     spec = TableSpec(form, "", (), (), pa.schema(list(columns.items())))
     target = Path(out)
@@ -142,6 +145,25 @@ def export(
         if progress:
             progress("export", done, len(parts))
     return ExportReport(form, files, len(rows), dict(sorted(left.items())))
+
+
+def _shortened(rows: list[Row], shorten: Shorten | None, left: Counter[str]) -> list[Row]:
+    """Return the rows as they are written.
+
+    Raises:
+        InputError: none is left.
+    """
+    kept = []
+    for row in rows:
+        shorter, reason = shorten(row) if shorten else (row, "")
+        if reason:
+            left[reason] += 1
+        else:
+            kept.append(shorter)
+    if not kept:
+        why = ", ".join(f"{n} {reason}" for reason, n in sorted(left.items()))
+        raise InputError("nothing to export" + (f": {why}" if why else ""))
+    return kept
 
 
 def _pairs(lake: Lake) -> list[Row]:

@@ -38,9 +38,9 @@ from composer_pipeline.reports import Progress
 if TYPE_CHECKING:
     from composer_pipeline.trace_states import TraceState
 
-#: Worst cases left free for recoveries: always one of the calls that may be lost, which is
-#: enough to recover one after the other; so many where that is at most this share of the ceiling.
-HEADROOM_CALLS, HEADROOM_SHARE = 4, 20
+#: Worst cases left free for recoveries: always one, which is enough to recover one after
+#: the other; so many where that is at most this share of the ceiling.
+HEADROOM_CALLS, HEADROOM_SHARE = 4, 8
 _LATER = "later"
 #: A wait for money or for somebody else's call: at least, at most, in seconds.
 _POLL_S, _LONGEST_POLL_S = 0.05, 0.5
@@ -92,10 +92,9 @@ class Caller:
         #: Key -> when its latest unknown attempt left, in microseconds since 1970.
         self.unknown_since: dict[str, int] = {}
         self.answered = answered
-        #: Key -> worst case of what is in flight or lost: what a recovery may have to reserve.
-        self._out: dict[str, Pico] = {}
-        #: Scope -> the smallest worst case that it refused, and what had to be free for it.
+        #: Scope -> the worst case that it refused first, and what had to be free for it.
         self.too_dear: dict[str, tuple[Pico, Pico]] = {}
+        self._largest = NOTHING
         self._adopt_at = 0.0
 
     # -- one state, one teacher ----------------------------------------------------
@@ -150,12 +149,6 @@ class Caller:
         *,
         first_pass: bool,
     ) -> str:
-        chained = unit if unit is not None and unit.order == "chain" else None
-        if chained:
-            bound = anchored_tokens(question.body, chained.anchors.get(state.chain_id))
-            if bound is not None:
-                amount = worst_case(teacher, question.body, prompt_tokens=bound)
-                question = msgspec.structs.replace(question, amount=min(question.amount, amount))
         closed = self._closed(lane, question)
         if closed or question.refuse or question.skip:
             if known := await self.commits.do(rules.outcome(question.asked, question.call)):
@@ -170,6 +163,12 @@ class Caller:
             else:
                 return closed
             return ""
+        chained = unit if unit is not None and unit.order == "chain" else None
+        if chained:
+            bound = anchored_tokens(question.body, chained.anchors.get(state.chain_id))
+            if bound is not None:
+                amount = worst_case(teacher, question.body, prompt_tokens=bound)
+                question = msgspec.structs.replace(question, amount=min(question.amount, amount))
         why, outcome = await self._buy(question, teacher, lane, first_pass=first_pass)
         if chained and outcome and outcome.prompt_tokens:
             measured = anchor(question.body, outcome.prompt_tokens)
@@ -208,7 +207,6 @@ class Caller:
                 admission = await self._admit(now, recovery=recovery, wait=wait)
                 if admission.kind == "reserved":
                     tries += 1
-                    self._out[question.key] = now.amount
                     sent_us = time.time_ns() // 1000
                     outcome = await self._chat(now, teacher, lane, admission.attempt, price)
             finally:
@@ -227,9 +225,7 @@ class Caller:
                     tries -= 1
                     question = without(question, now.asked.digest)
                 await self._settle(now, teacher, lane, admission.attempt, outcome)
-                if outcome.kind != "unknown":
-                    self._out.pop(question.key, None)
-                elif not outcome.ended:
+                if outcome.kind == "unknown" and not outcome.ended:
                     self.unknown_since[now.key] = sent_us
                 if outcome.kind in ("billed", "unpriced", "refused"):
                     return "", outcome
@@ -256,7 +252,10 @@ class Caller:
             elif admission.kind == "refused":
                 if first_pass:
                     return _LATER, None  # other recoveries make room
-                self._too_dear(admission.scope, now.amount)
+                if admission.scope not in self.exhausted:
+                    self.exhausted.append(admission.scope)
+                    room = NOTHING if recovery else self._largest
+                    self.too_dear[admission.scope] = now.amount, Pico(now.amount + room)
                 return f"budget exhausted: {admission.scope}", None
             else:  # busy or wait: a call in flight will change that
                 await self._wait()
@@ -273,27 +272,15 @@ class Caller:
         return question, now or question
 
     async def _admit(self, question: Question, *, recovery: bool, wait: float) -> Admission:
+        self._largest = max(self._largest, question.amount)
+        generous = min(HEADROOM_CALLS * self._largest, self.ceiling // HEADROOM_SHARE)
         return await self.calls.reserve(
             question.asked,
             question.amount,
             question.call,
-            headroom=NOTHING if recovery else self._headroom(question.amount),
+            headroom=NOTHING if recovery else Pico(max(self._largest, generous)),
             recover_after_s=wait,
         )
-
-    def _headroom(self, amount: Pico) -> Pico:
-        """Return what a new call leaves free: what the dearest of all that may be lost needs."""
-        most = max(amount, *self._out.values(), NOTHING)
-        return Pico(max(most, min(HEADROOM_CALLS * most, self.ceiling // HEADROOM_SHARE)))
-
-    def _too_dear(self, scope: str, amount: Pico) -> None:
-        """Note that a scope refused a call; cheaper ones may still fit."""
-        if scope not in self.exhausted:
-            self.exhausted.append(scope)
-        least, needed = self.too_dear.get(scope, (amount, Pico(amount + self._headroom(amount))))
-        if amount < least:
-            least, needed = amount, Pico(amount + self._headroom(amount))
-        self.too_dear[scope] = least, needed
 
     async def _chat(
         self, question: Question, teacher: Teacher, lane: Lane, attempt: str, price: TokenPrice
@@ -374,11 +361,7 @@ class Caller:
             return f"teacher stopped: {lane.stopped}"
         if not self.exhausted:
             return ""
-        refused = {
-            scope
-            for scope in set(self.exhausted).intersection(self.calls.scopes(question.call))
-            if question.amount >= self.too_dear[scope][0]
-        }
+        refused = set(self.exhausted).intersection(self.calls.scopes(question.call))
         return f"budget exhausted: {min(refused, key=self.exhausted.index)}" if refused else ""
 
     async def _wait(self) -> None:

@@ -8,6 +8,7 @@ tokenizer is passed in.
 
 from composer_pipeline.training.windows.files import names_lost_file
 from composer_pipeline.training.windows.messages import Dropped, Message, action_message
+from composer_pipeline.training.windows.shorter_rows import RowCutter
 from composer_pipeline.training.windows.template import NO_THINKING, ChatTemplate
 from composer_pipeline.training.windows.texts import CUT
 from composer_pipeline.training.windows.window import Windows, window_messages
@@ -18,6 +19,7 @@ __all__ = [
     "ChatTemplate",
     "Dropped",
     "Message",
+    "RowCutter",
     "Windows",
     "action_message",
     "names_lost_file",

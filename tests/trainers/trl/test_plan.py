@@ -111,10 +111,14 @@ def test_a_plan_counts_the_runs_rows_and_times_its_steps(lake, tiny_model, tmp_p
     [
         ({"memory_gib": 0.5}, "the run needs .* --memory-gib has 0.5 GiB"),
         ({"probe": True, "model_config": "x.json"}, "plans without it"),
-        ({"model_config": "none.json"}, "none.json cannot be read"),
+        ({"model_config": "none.json"}, "--model-config none.json: No such file"),
     ],
 )
-def test_bad_input_of_a_plan_is_one_sentence(lake, tiny_model, tmp_path, options, said):
+def test_bad_input_of_a_plan_is_one_sentence(
+    lake, tiny_model, tmp_path, monkeypatch, options, said
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.json").write_text("{}")
     with pytest.raises(InputError, match=said):
         plan(lake, tiny_recipe(tiny_model), tmp_path, **options)
 

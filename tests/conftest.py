@@ -39,7 +39,8 @@ def require(part: str, present: bool, how: str) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Let workers begin with the files that hold a slow test: begun last, one would end alone."""
     if hasattr(config, "workerinput"):
-        slow = {item.path for item in items if item.get_closest_marker("slow")}
+        long = ("slow", "ui")
+        slow = {item.path for item in items if any(map(item.get_closest_marker, long))}
         items.sort(key=lambda item: item.path not in slow)
 
 

@@ -1,7 +1,7 @@
 """The demo end to end: sessions in, trained and evaluated model out, twice.
 
 The model is a small random one, so that the run takes a minute; SmolLM2-135M itself is
-trained in tests/trainers/trl/test_run.py and by ``make demo``.
+trained in tests/trainers/trl/test_smollm2.py and by ``make demo``.
 """
 
 from pathlib import Path

@@ -305,24 +305,6 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
     assert said[broken] in err
 
 
-def test_smollm2_trains_and_learns_the_chosen_actions(lake, tmp_path):
-    """The offline default for real: 135M parameters, and held-out rows."""
-    recipe = tiny_recipe(
-        "smollm2-135m",
-        diloco={"replicas": 1, "rounds": 1, "inner_steps": 2},
-        data={"max_prompt_tokens": 160, "max_completion_tokens": 48, "max_tools_tokens": 0},
-        micro_batch_tokens=512,
-    )
-    result = train(lake, recipe, tmp_path)
-    assert result.metrics["rounds_with_all_replicas"] == 1
-    steps = read_steps(result.run_dir)
-    assert steps[0, 1]["dpo_loss"] == pytest.approx(math.log(2), abs=1e-4)
-    assert steps[0, 2]["dpo_loss"] < 0.69
-    assert result.metrics["sdpo_loss_first"] > 1e-3
-    metrics = evaluate(lake, result.run_dir, max_new_tokens=4).metrics
-    assert metrics["hard_covered_right_nll_after"] < metrics["hard_covered_right_nll_before"]
-
-
 def test_a_nightly_run_goes_on_from_the_last_ones_adapter(
     finished, lake, recipe, make_tiny, tmp_path
 ):

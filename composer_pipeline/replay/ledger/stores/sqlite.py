@@ -58,7 +58,7 @@ class SqliteStore:
             )
         try:
             with self._errors():
-                self._db.execute("PRAGMA journal_mode=WAL")
+                self._use_wal()
                 self._db.execute(f"PRAGMA synchronous={synchronous}")
                 # Keys are hashes, so each call touches other pages: keep 64 MB of them here,
                 # and copy them back to the file only every 32 MB of journal.
@@ -70,6 +70,21 @@ class SqliteStore:
         except ComposerError:
             self._db.close()
             raise
+
+    def _use_wal(self) -> None:
+        """Switch a new file to WAL: of processes that begin it at once SQLite refuses some."""
+        deadline = time.monotonic() + BUSY_S
+        while True:
+            try:
+                self._db.execute("PRAGMA journal_mode=WAL")
+            except sqlite3.OperationalError as error:
+                # Where waiting could be a deadlock SQLite says busy at once, whatever `timeout`.
+                busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+                if not busy or time.monotonic() > deadline:
+                    raise
+            else:
+                return
+            time.sleep(0.02)
 
     def _version(self) -> int | None:
         tables = {

@@ -1,6 +1,7 @@
 """A ledger that two processes begin at the same moment: both get it."""
 
 import sqlite3
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -22,7 +23,7 @@ def test_the_second_waits_for_the_one_that_is_writing_the_new_file(
             waits.append(seconds)
             first.execute("COMMIT")
 
-        monkeypatch.setattr("composer_pipeline.replay.ledger.stores.sqlite.time.sleep", ends)
+        monkeypatch.setattr(time, "sleep", ends)
         store = sqlite.SqliteStore(path)
         assert store.read("PRAGMA journal_mode")[1] == [("wal",)]
         store.close()

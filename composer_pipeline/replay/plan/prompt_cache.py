@@ -20,6 +20,7 @@ import math
 from array import array
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
+from itertools import accumulate
 
 import msgspec
 import orjson
@@ -90,26 +91,24 @@ def reuse(
         edges: prompt lengths in bytes at which prices change.
         minimum_bytes: a shorter prefix is not cached.
     """
-    bands = [Band([0, 0], [0, 0], {}) for _ in range(len(edges) + 1)]
-    counts: dict[tuple[str, int], list[int]] = {}
+    found = empty_reuse(edges)
+    sessions: dict[str, list[Prompt]] = {}
     for prompt in prompts:
-        kind = int(prompt.state_id in surely)
-        size = sum(prompt.sizes)
-        band = bands[sum(size > edge for edge in edges)]
-        band.states[kind] += 1
-        band.bytes[kind] += size
-        waiting = so_far = 0
-        for prefix, part in zip(prompt.prefixes, prompt.sizes, strict=True):
-            so_far += part
-            waiting += part
-            if so_far < minimum_bytes:
-                continue
-            earlier = counts.setdefault((prompt.session_id, prefix), [0, 0])
-            if earlier[0] or earlier[1]:
-                band.held.setdefault((earlier[0], earlier[1]), [0, 0])[kind] += waiting
-            earlier[kind] += 1
-            waiting = 0
-    return Reuse(tuple(edges), bands)
+        sessions.setdefault(prompt.session_id, []).append(prompt)
+    for mine in sessions.values():
+        nodes: dict[int, int] = {}
+        reach: list[int] = []
+        paths = []
+        for prompt in mine:
+            path = []
+            for prefix, end in zip(prompt.prefixes, accumulate(prompt.sizes), strict=True):
+                if prefix not in nodes:
+                    nodes[prefix] = len(reach)
+                    reach.append(end)
+                path.append(nodes[prefix])
+            paths.append((path, int(prompt.state_id in surely)))
+        reuse_along(found, paths, reach, minimum_bytes)
+    return found
 
 
 def empty_reuse(edges: Sequence[int]) -> Reuse:

@@ -58,7 +58,7 @@ def main() -> None:
     with TemporaryDirectory() as place, loopback():
         home = Path(place)
         shutil.copytree(sample_sessions_dir(), home / ".claude" / "projects")
-        work = home / "work"
+        work = home / "training-data"
         work.mkdir()
         shutil.copy(recipes_dir() / "teachers" / "demo.yaml", work / "demo.yaml")
         for text, step in STEPS:

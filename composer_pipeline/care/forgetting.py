@@ -23,14 +23,7 @@ def from_archive(
 ) -> None:
     """Remove the manifest's rows of sessions, and the archived pieces that were theirs alone."""
     with one_writer(lake, None):
-        for day in lake.days("raw_files"):
-            rows = lake.rows("raw_files", days=[day])
-            kept = [row for row in rows if row["session_id"] not in sessions]
-            if not kept:
-                lake.delete("raw_files", day=day)
-            elif len(kept) < len(rows):
-                table = [{n: v for n, v in row.items() if n != "day"} for row in kept]
-                lake.write("raw_files", table, day=day)
+        _from_table(lake, "raw_files", {"session_id": sessions})
         for piece in pieces:
             lake.remove(blob_name(piece))
         forget_files(lake, files)
@@ -48,19 +41,24 @@ def from_tables(lake: Lake, sessions: set[str], states: set[str], pairs: set[str
     """Remove the rows of sessions, states and pairs from every table behind the traces."""
     gone = {"session_id": sessions, "state_id": states, "pair_id": pairs, "near": pairs}
     for name, spec in TABLES.items():
-        columns = [column for column in gone if column in spec.schema.names]
-        if name in (*Lake.FROM_ARCHIVE, "raw_files") or not columns:
+        mine = {column: ids for column, ids in gone.items() if column in spec.schema.names}
+        if mine and name not in (*Lake.FROM_ARCHIVE, "raw_files"):
+            _from_table(lake, name, mine)
+
+
+def _from_table(lake: Lake, name: str, gone: dict[str, set[str]]) -> None:
+    """Remove the rows that have one of the values from each partition of a table."""
+    schema = TABLES[name].schema
+    for part in lake.partitions(name):
+        keys = {key: value for key, value in part.items() if key != "day"}
+        days = [part["day"]] if "day" in part else None
+        table = lake.read(name, days=days, **keys)
+        if (kept := _without(table, gone)) is table:
             continue
-        for part in lake.partitions(name):
-            keys = {key: value for key, value in part.items() if key != "day"}
-            days = [part["day"]] if "day" in part else None
-            table = lake.read(name, days=days, **keys)
-            if (kept := _without(table, {c: gone[c] for c in columns})) is table:
-                continue
-            if len(kept) or "day" not in part:
-                lake.write(name, kept.select(spec.schema.names).cast(spec.schema), **part)
-            else:
-                lake.delete(name, **part)
+        if len(kept) or "day" not in part:
+            lake.write(name, kept.select(schema.names).cast(schema), **part)
+        else:
+            lake.delete(name, **part)
 
 
 def _without(table: pa.Table, gone: dict[str, set[str]]) -> pa.Table:

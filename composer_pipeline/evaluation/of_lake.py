@@ -7,7 +7,6 @@ Agreement of teachers is not correctness; in a lake it is the best that is known
 teachers and later events judge differently is left out.
 """
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any
@@ -23,13 +22,12 @@ from composer_pipeline.chat import (
 from composer_pipeline.errors import InputError
 from composer_pipeline.evaluation.judge import CANONICAL, same, situation_of_chat
 from composer_pipeline.evaluation.states import KINDS, EvaluationState, Kind
-from composer_pipeline.lake import Lake
+from composer_pipeline.lake import DATASETS, Lake
 from composer_pipeline.preferences.actions import Level, level, mutates
 from composer_pipeline.preferences.hints import succeeded
-from composer_pipeline.trace_states import TraceState, load_states
+from composer_pipeline.trace_states import TraceState, draw, load_states
 
 #: Tables whose rows models are trained on.
-TABLES = ("dataset_pairs", "dataset_groups", "dataset_hints", "dataset_successes")
 TRAIN, AGENT = "train", "agent"
 
 _Row = Mapping[str, Any]
@@ -81,7 +79,7 @@ def capped(states: Iterable[EvaluationState], per_kind: int | None) -> list[Eval
         return states
     kept: set[str] = set()
     for kind in KINDS:
-        drawn = sorted(_draw(state.state_id) for state in states if state.kind == kind)
+        drawn = sorted(draw(state.state_id) for state in states if state.kind == kind)
         kept |= {name for _, name in drawn[:per_kind]}
     return [state for state in states if state.state_id in kept]
 
@@ -90,7 +88,7 @@ def trained_on(lake: Lake) -> tuple[set[str], set[str]]:
     """Return the sessions, and the hashes of the prompts, of the split that is trained on."""
     sessions: set[str] = set()
     prompts: set[str] = set()
-    for table in TABLES:
+    for table in DATASETS:
         columns = ["session_id", "group_id", "state_id", "prompt"]
         for row in lake.iter_rows(table, columns=columns, split=TRAIN):
             sessions.add(_session(row))
@@ -188,7 +186,3 @@ def _action(messages: Any) -> Action | None:
 
 def _text(hint: _Row | None) -> str | None:
     return (hint["hint"] or None) if hint is not None else None
-
-
-def _draw(state_id: str) -> tuple[str, str]:
-    return hashlib.blake2b(state_id.encode(), digest_size=8).hexdigest(), state_id

@@ -12,6 +12,7 @@ from composer_pipeline.lake.rows import table_from_rows
 from composer_pipeline.lake.stamps import stamp
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.lake.tables import (
+    DATASETS,
     JSON_LIST,
     MESSAGES,
     NORMALIZED_PAIRS,
@@ -29,6 +30,7 @@ from composer_pipeline.lake.violations import (
 )
 
 __all__ = [
+    "DATASETS",
     "JSON_LIST",
     "MESSAGES",
     "NORMALIZED_PAIRS",

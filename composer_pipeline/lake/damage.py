@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from composer_pipeline.errors import InputError
+from composer_pipeline.lake.tables import DATASETS
 
 _PARTITION = re.compile(r"(?P<table>\w+)(?:/\w+=[^/]*?)??(?:/day=(?P<day>[^/]+))?/part\.parquet")
 #: How a Parquet file begins and ends.
@@ -36,9 +37,7 @@ def remedy(table: str, day: str) -> str:
         "pairs": "pairs",
         "normalized_pairs": "normalize",
         "drops": "normalize",
-        "dataset_pairs": "dataset",
-        "dataset_groups": "dataset",
-        "dataset_hints": "dataset",
+        **dict.fromkeys(DATASETS, "dataset"),
         "preference_statistics": "statistics",
         "near_duplicates": "statistics",
     }.get(table)

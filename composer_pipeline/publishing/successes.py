@@ -7,13 +7,12 @@ They keep a model from unlearning what it did right where votes are few or wrong
 would crowd out short ones, and sessions nobody asked about the votes; hence two limits.
 """
 
-import hashlib
 from collections.abc import Collection, Iterable
 from itertools import groupby, islice
 from typing import Any
 
 from composer_pipeline.preferences.hints import succeeded
-from composer_pipeline.trace_states import TraceState
+from composer_pipeline.trace_states import TraceState, draw
 
 #: Rows of one session.
 PER_SESSION = 8
@@ -43,8 +42,3 @@ def at_most(rows: list[dict[str, Any]], limit: int) -> list[dict[str, Any]]:
     drawn = sorted(draw(row["state_id"]) for row in rows)[:limit]
     kept = {state_id for _, state_id in drawn}
     return [row for row in rows if row["state_id"] in kept]
-
-
-def draw(state_id: str) -> tuple[str, str]:
-    """Return a sort key in which states stand in a fixed random order."""
-    return hashlib.blake2b(state_id.encode(), digest_size=8).hexdigest(), state_id

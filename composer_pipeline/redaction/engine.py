@@ -156,8 +156,7 @@ class Rules:
             names: user names of this text.
         """
         numbers = self._search(source)
-        if self._always:
-            numbers.update(self._always)
+        numbers.update(self._always)
         chosen = [self._rules[number] for number in sorted(numbers)] if numbers else []
         users = self._users.get(key := frozenset(names))
         if users is None:

@@ -7,7 +7,7 @@ written (``traces.parse``).
 from composer_pipeline.trace_states.load import following, list_states, load_state, load_states
 from composer_pipeline.trace_states.on_demand import StatesOnDemand
 from composer_pipeline.trace_states.reader import StateReader
-from composer_pipeline.trace_states.state import Message, TraceState, action_of
+from composer_pipeline.trace_states.state import Message, TraceState, action_of, draw
 
 __all__ = [
     "Message",
@@ -15,6 +15,7 @@ __all__ = [
     "StatesOnDemand",
     "TraceState",
     "action_of",
+    "draw",
     "following",
     "list_states",
     "load_state",

@@ -4,6 +4,7 @@ Belongs here: the columns, the messages and the action of one state. Does not be
 finding its rows in the lake (``trace_states.load``, ``trace_states.reader``).
 """
 
+import hashlib
 import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -123,3 +124,8 @@ def rows_of(states: pa.Table) -> list[dict[str, Any]]:
 def moment(ticks: int | None) -> datetime | None:
     """Return the UTC time of so many microseconds since 1970."""
     return None if ticks is None else _EPOCH + timedelta(microseconds=ticks)
+
+
+def draw(state_id: str) -> tuple[str, str]:
+    """Return a sort key in which states stand in a fixed random order."""
+    return hashlib.blake2b(state_id.encode(), digest_size=8).hexdigest(), state_id

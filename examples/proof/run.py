@@ -36,7 +36,7 @@ from composer_pipeline.evaluation import (
     write_states,
 )
 from composer_pipeline.files import replace
-from composer_pipeline.lake import Lake
+from composer_pipeline.lake import DATASETS, Lake
 from composer_pipeline.testing.toolworld.pipeline import Plan, make_dataset
 from composer_pipeline.testing.toolworld.states import evaluation_states
 from composer_pipeline.testing.toolworld.student import WINDOW, base_dir
@@ -51,7 +51,6 @@ from examples.proof.report import NUMBERS, RESULTS, collect, write_report
 from examples.proof.train import train_arm
 
 STATES, DATA, RUNS = "states.parquet", "data", "runs"
-_TABLES = ("dataset_pairs", "dataset_groups", "dataset_hints", "dataset_successes")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -193,7 +192,7 @@ def _same_recipe(run_dir: Path, recipe: TrainingRecipe) -> None:
 
 def _apart(lake: Lake, states: Sequence[EvaluationState]) -> None:
     """Refuse a dataset that shares a session or a prompt with the evaluation set."""
-    trained = {prompt_hash(p) for table in _TABLES for p in _prompts(lake, table)}
+    trained = {prompt_hash(p) for table in DATASETS for p in _prompts(lake, table)}
     sessions = {row["session_id"] for row in lake.rows("sessions", columns=["session_id"])}
     check_disjoint(states, sessions, trained)
 

@@ -34,6 +34,7 @@ from composer_pipeline.lake.tables.traces import MESSAGES, RAW_FILES, SESSIONS
 
 __all__ = [
     "CHAINS",
+    "DATASETS",
     "DATASET_GROUPS",
     "DATASET_HINTS",
     "DATASET_PAIRS",
@@ -84,6 +85,10 @@ TABLES: dict[str, TableSpec] = {
         NEAR_DUPLICATES,
     )
 }
+#: The tables that trainers read and the Hub gets; each has a split and a prompt in every row.
+DATASETS = tuple(
+    spec.name for spec in (DATASET_PAIRS, DATASET_GROUPS, DATASET_HINTS, DATASET_SUCCESSES)
+)
 
 
 def spec_of(table: str) -> TableSpec:

@@ -15,6 +15,15 @@ from composer_pipeline.lake.tables.spec import (
     schema_of,
 )
 
+#: Columns of a state, and of a state with what the agent did there.
+_STATE = {
+    **STATE_ID,
+    "group_id": (TEXT, "split group"),
+    "prompt": (JSON_LIST, "chat messages before the action"),
+    "tools": (JSON_LIST, "tool schemas offered"),
+}
+_RECORDED = {**_STATE, "action": (JSON_LIST, "one assistant message: the agent's action")}
+
 DATASET_PAIRS = TableSpec(
     "dataset_pairs",
     "The published preference dataset, one file a split.",
@@ -37,10 +46,7 @@ DATASET_GROUPS = TableSpec(
     ("split",),
     schema_of(
         {
-            **STATE_ID,
-            "group_id": (TEXT, "split group"),
-            "prompt": (JSON_LIST, "chat messages before the action"),
-            "tools": (JSON_LIST, "tool schemas offered"),
+            **_STATE,
             "candidates": (JSON_LIST, "assistant messages: the agent's, then the teachers'"),
             "sources": (STRINGS, "agent, or the teacher's name, for each candidate"),
             "consensus": (JSON_LIST, "one assistant message: the winning cluster's medoid"),
@@ -57,11 +63,7 @@ DATASET_SUCCESSES = TableSpec(
     ("split",),
     schema_of(
         {
-            **STATE_ID,
-            "group_id": (TEXT, "split group"),
-            "prompt": (JSON_LIST, "chat messages before the action"),
-            "tools": (JSON_LIST, "tool schemas offered"),
-            "action": (JSON_LIST, "one assistant message: the agent's action"),
+            **_RECORDED,
         }
     ),
 )
@@ -73,11 +75,7 @@ DATASET_HINTS = TableSpec(
     ("split",),
     schema_of(
         {
-            **STATE_ID,
-            "group_id": (TEXT, "split group"),
-            "prompt": (JSON_LIST, "chat messages before the action"),
-            "tools": (JSON_LIST, "tool schemas offered"),
-            "action": (JSON_LIST, "one assistant message: the agent's action"),
+            **_RECORDED,
             "hint": (TEXT, "what the trace says was wrong"),
             "source": (TEXT, "as in hints"),
             "span_call": (INT32, "index of the call it is about; -1 is the whole action"),

@@ -29,6 +29,7 @@ import pyarrow as pa
 from composer_pipeline.errors import InputError
 from composer_pipeline.files import replace, writing
 from composer_pipeline.lake import (
+    DATASETS,
     JSON_LIST,
     Lake,
     TableSpec,
@@ -184,7 +185,7 @@ def _sampled(lake: Lake, path: Path, left: Counter[str]) -> list[Row]:
     left.update(reasons)
     split_of = {
         row["session_id"]: row["split"]
-        for table in ("dataset_pairs", "dataset_groups", "dataset_hints", "dataset_successes")
+        for table in DATASETS
         for row in lake.rows(table, columns=["session_id"])
     }
     placed = []

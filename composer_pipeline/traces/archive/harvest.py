@@ -16,7 +16,7 @@ from composer_pipeline.lake import Lake
 from composer_pipeline.reports import Progress
 from composer_pipeline.traces.archive.blobs import Row
 from composer_pipeline.traces.archive.forgotten import Forgotten
-from composer_pipeline.traces.archive.plan import Plan, make_plan, manifest_of, unchanged
+from composer_pipeline.traces.archive.plan import Plan, make_plan, manifest_of, stored, unchanged
 from composer_pipeline.traces.archive.report import Harvested, HarvestReport
 from composer_pipeline.traces.archive.versions import harvest_file
 from composer_pipeline.traces.one_writer import one_writer
@@ -119,7 +119,7 @@ def _harvest(
         if progress is not None:
             progress("harvest", done, len(plan.sources))
     for day in sorted(written):
-        table = [_stored(rows[day][path]) for path in sorted(rows[day])]
+        table = [stored(rows[day][path]) for path in sorted(rows[day])]
         lake.write("raw_files", table, day=day)
     report.days = sorted({item.day for item in report.files})
     report.changed_days = sorted(changed)
@@ -148,7 +148,3 @@ def _redacted_otherwise(lake: Lake, rows: dict[str, dict[str, Row]]) -> set[str]
         for day, paths in stored.items()
         if paths != {p for row in rows[day].values() for p in (row["path"], row["parent_path"])}
     }
-
-
-def _stored(row: Row) -> Row:
-    return {name: value for name, value in row.items() if name != "day"}

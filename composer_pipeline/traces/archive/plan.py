@@ -93,13 +93,15 @@ def redacted_again(rows: Iterable[Row]) -> list[Row]:
     return out
 
 
+def stored(row: Row) -> Row:
+    """Return a row of the manifest as its partition holds it."""
+    return {name: value for name, value in row.items() if name != "day"}
+
+
 def redact_manifest(lake: Lake, day: str) -> bool:
     """Write a day's manifest with its paths by the rules of now; say whether they differed."""
     before = lake.rows("raw_files", days=[day])
-    rows = [
-        {name: value for name, value in row.items() if name != "day"}
-        for row in redacted_again(before)
-    ]
+    rows = [stored(row) for row in redacted_again(before)]
     names = ("path", "parent_path")
     if [[row[n] for n in names] for row in rows] == [[row[n] for n in names] for row in before]:
         return False

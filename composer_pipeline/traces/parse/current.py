@@ -9,15 +9,15 @@ from composer_pipeline.redaction import redaction_version
 from composer_pipeline.traces.parse.files import is_trajectory
 from composer_pipeline.traces.states import PARSER_VERSION
 
-_DAY_TABLES = ("messages", "chains", "states", "sessions")
-
 
 def is_current(lake: Lake, day: str) -> bool:
     """Say whether a day's partitions hold its archived files, as this parser writes them.
 
     A damaged file is none of this parser's: the day is parsed again from the archive.
     """
-    if lake.damaged_file(day) or not all(lake.partitions(table, day=day) for table in _DAY_TABLES):
+    if lake.damaged_file(day) or not all(
+        lake.partitions(table, day=day) for table in Lake.FROM_ARCHIVE
+    ):
         return False
     archived = {row["sha256"] for row in lake.rows("raw_files", days=[day]) if is_trajectory(row)}
     parsed = lake.read("sessions", days=[day], columns=["sha256"])["sha256"].to_pylist()

@@ -11,7 +11,7 @@ import pyarrow as pa
 from composer_pipeline.chat import prompt_hash
 from composer_pipeline.errors import ComposerError
 from composer_pipeline.lake import TABLES
-from composer_pipeline.publishing.card import CONFIGS
+from composer_pipeline.publishing.configs import CONFIGS
 from composer_pipeline.publishing.splits import overlaps
 from composer_pipeline.redaction import find_secrets, second_opinion, strings
 

@@ -34,6 +34,7 @@ from composer_pipeline.publishing.splits import (
     split_of,
 )
 from composer_pipeline.publishing.successes import at_most, own_successes
+from composer_pipeline.publishing.terms import AGENT, Answer, Terms, agent_answer, told_of
 from composer_pipeline.reports import Progress, Report
 from composer_pipeline.trace_states import TraceState, load_states
 
@@ -96,10 +97,11 @@ def build_dataset(
         raise InputError(f"validation_share must be in [0, 1), not {validation_share}")
     if not lake.days("normalized_pairs"):
         raise InputError(f"lake {lake.url} has no normalized_pairs; run normalize first")
-    selection, day_of = Selection(lake, rules or PreferenceRules()), dict[str, str]()
-    pairs, drops = _pairs(lake)
+    rules = rules or PreferenceRules()
+    selection, terms, day_of = Selection(lake, rules), Terms(lake, rules), dict[str, str]()
+    pairs, drops = _pairs(lake, terms)
     day_of.update((row["state_id"], row["day"]) for row in pairs)
-    recorded, hints, own = _from_states(lake, selection, day_of, progress)
+    recorded, hints, own = _from_states(lake, selection, terms, drops, day_of, progress)
     tables, left_out = selection.apply(
         {
             "dataset_pairs": pairs, "dataset_groups": recorded, "dataset_hints": hints,
@@ -163,7 +165,7 @@ def _warning(splits: Mapping[str, int], names: int, share: float) -> str:
     return ""
 
 
-def _pairs(lake: Lake) -> tuple[list[Row], dict[str, list[Row]]]:
+def _pairs(lake: Lake, terms: Terms) -> tuple[list[Row], dict[str, list[Row]]]:
     """Return the pairs in order, and day to the ledger rows of those left out.
 
     Normalisation removes repeats inside a day; those across days are removed here. The
@@ -173,6 +175,7 @@ def _pairs(lake: Lake) -> tuple[list[Row], dict[str, list[Row]]]:
     drops: dict[str, list[Row]] = {day: [] for day in lake.days("normalized_pairs")}
     first: dict[str, str] = {}
     for day, left_out in drops.items():
+        before = len(kept)
         for row in sorted(
             lake.rows("normalized_pairs", days=[day]), key=lambda row: str(row["pair_id"])
         ):
@@ -185,6 +188,9 @@ def _pairs(lake: Lake) -> tuple[list[Row], dict[str, list[Row]]]:
                 left_out.append(_drop(row, "1:duplicate", "pair", f"duplicate of {earlier}"))
                 continue
             kept.append(row)
+        allowed, refused = terms.of_pairs(day, kept[before:])
+        kept[before:] = allowed
+        left_out.extend(refused)
     return kept, drops
 
 
@@ -207,11 +213,17 @@ def _write_drops(lake: Lake, drops: Mapping[str, Sequence[Row]]) -> None:
 
 
 def _from_states(
-    lake: Lake, selection: Selection, day_of: dict[str, str], progress: Progress | None
+    lake: Lake,
+    selection: Selection,
+    terms: Terms,
+    drops: dict[str, list[Row]],
+    day_of: dict[str, str],
+    progress: Progress | None,
 ) -> tuple[list[Row], list[Row], list[Row]]:
     """Return rows of ``dataset_groups``, ``dataset_hints`` and ``dataset_successes``.
 
-    They are ordered by day and state id. Shows the states to the selection, and notes their days.
+    They are ordered by day and state id. Shows the states to the selection, notes their days, and
+    adds answers whose terms do not allow training to ``drops``.
     """
     recorded: list[Row] = []
     hints: list[Row] = []
@@ -244,15 +256,18 @@ def _from_states(
                 "tools": talk.tools,
             }
             if state.state_id in decided:
-                recorded.append(
-                    {**base, **_answers(state, replies[state.state_id], votes[state.state_id])}
-                )
+                outcome = votes[state.state_id]
+                kept, refused = terms.of_group(state.state_id, replies[state.state_id], outcome)
+                drops.setdefault(day, []).extend(refused)
+                if kept:
+                    recorded.append({**base, **_answers(state, kept, outcome)})
             if state.state_id in worked:
-                own.append({**base, "action": [action_message(state.action)]})
+                own.append({**base, "model": state.model, "action": [action_message(state.action)]})
             if hint is not None:
                 hints.append(
                     {
                         **base,
+                        "model": state.model,
                         "action": [action_message(state.action)],
                         "hint": hint["text"],
                         "source": hint["source"],
@@ -265,17 +280,16 @@ def _from_states(
     return recorded, hints, own
 
 
-def _answers(state: TraceState, every: Sequence[Reply], outcome: Vote) -> Row:
+def _answers(state: TraceState, replies: Sequence[Reply], outcome: Vote) -> Row:
     """Return what agent and teachers did at a state, and the consensus."""
     assert outcome.winner_action is not None
-    # Controls are bought to measure, not to train on.
-    replies = [reply for reply in every if reply not in outcome.controls]
     return {
         "candidates": [
             action_message(state.action),
             *(action_message(reply.action) for reply in replies),
         ],
-        "sources": ["agent", *(reply.teacher for reply in replies)],
+        "sources": [AGENT, *(reply.teacher for reply in replies)],
+        **told_of([agent_answer(state.model), *map(Answer.of, replies)]),
         "simulated": any(reply.simulated for reply in replies),
         "consensus": [action_message(outcome.winner_action)],
     }

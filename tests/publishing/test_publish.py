@@ -5,8 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,80 +16,9 @@ from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.lake.tables import TABLES
 from composer_pipeline.publishing.gates import PublishRefused
-from composer_pipeline.publishing.publish import PublishReport, publish
+from composer_pipeline.publishing.publish import publish
 from composer_pipeline.testing.hub import LoopbackHub, Repo
-
-REPO = "someone/agent-pairs"
-TOKEN = "hf_loopback"
-
-
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub]:
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-    monkeypatch.setenv("HF_TOKEN", TOKEN)
-    monkeypatch.setattr(time, "sleep", lambda _: None)
-    with LoopbackHub(TOKEN) as hub:
-        yield hub
-
-
-def row(i: int, split: str, **changes: Any) -> dict[str, Any]:
-    call = {"name": "Bash", "arguments": {"command": f"pytest -k {i}"}}
-    made = {
-        "pair_id": f"p{i}",
-        "state_id": f"s{i}",
-        "session_id": f"session-{split}",
-        "group_id": f"group-{split}",
-        "prompt": [{"role": "user", "content": f"task {i}"}],
-        "chosen": [
-            {
-                "role": "assistant",
-                "content": "",
-                "tool_calls": [{"id": "call_0", "type": "function", "function": call}],
-            }
-        ],
-        "rejected": [{"role": "assistant", "content": f"I am done with {i}"}],
-        "tools": [{"type": "function", "function": {"name": "Bash", "parameters": {}}}],
-        "tier": "gold",
-        "day": "2026-11-16",
-        "recipe": "default@abc",
-        "chosen_models": ["x/one", "y/two"],
-        "tool_chosen": "Bash",
-        "rejected_model": "agent",
-        "simulated": False,
-    }
-    return {**made, **changes}
-
-
-def fill(lake: Lake, train: list[dict[str, Any]], validation: list[dict[str, Any]]) -> Lake:
-    for split, rows in (("train", train), ("validation", validation)):
-        lake.write("dataset_pairs", rows, split=split)
-        groups = [
-            {
-                **{k: r[k] for k in ("state_id", "session_id", "group_id", "prompt", "tools")},
-                "candidates": [*r["rejected"], *r["chosen"]],
-                "sources": ["agent", "one"],
-                "consensus": r["chosen"],
-                "simulated": r["simulated"],
-            }
-            for r in rows
-        ]
-        lake.write("dataset_groups", groups, split=split)
-        lake.write("dataset_hints", [], split=split)
-        lake.write("dataset_successes", [], split=split)
-    return lake
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    train = [row(i, "train") for i in range(5)]
-    return fill(Lake(tmp_path / "lake"), train, [row(9, "validation")])
-
-
-def send(lake: Lake, hub: LoopbackHub, **options: Any) -> PublishReport:
-    return publish(lake, REPO, endpoint=hub.endpoint, **options)
+from tests.publishing.conftest import REPO, TOKEN, fill, row, send
 
 
 def test_one_private_commit_and_then_none(lake: Lake, hub: LoopbackHub) -> None:
@@ -143,23 +70,24 @@ def test_a_faster_publisher_is_412_and_the_plan_is_made_again(lake: Lake, hub: L
         hub.before_commit = None
         repo.add("faster", {**repo.head.files, "data/pairs/extra.parquet": b"theirs"})
 
+    send(lake, hub)
     hub.before_commit = faster
+    fill(lake, [row(i, "train") for i in range(4)], [row(9, "validation")])
     report = send(lake, hub)
     repo = hub.repos[REPO]
-    assert [commit.message for commit in repo.commits][1:] == ["faster", "Publish 6 files"]
+    assert [commit.message for commit in repo.commits][2:] == ["faster", "Publish 4 files"]
     assert report.changes["data/pairs/extra.parquet"] == "delete"
-    commits = [path for method, path in hub.requests if "/commit/" in path]
-    assert len(commits) == 2
+    assert hub.kinds.count("commit") == 3
 
 
-def test_409_is_retried_and_gives_up_after_five(lake: Lake, hub: LoopbackHub) -> None:
+def test_409_is_retried_and_given_up_after_two_minutes(lake: Lake, hub: LoopbackHub) -> None:
     hub.faults = [("commit", 409), ("commit", 409)]
     assert send(lake, hub).commit == hub.repos[REPO].head.oid
     fill(lake, [row(1, "train")], [])
     hub.faults = [("commit", 409)] * 9
-    with pytest.raises(ComposerError, match="others kept committing; 5 attempts"):
+    with pytest.raises(ComposerError, match="others kept committing, for 120 s; nothing is half"):
         send(lake, hub)
-    assert len(hub.faults) == 4
+    assert len(hub.faults) == 1, "1, 2, 4, 8, 16, 30 and 30 seconds between eight attempts"
     assert len(hub.repos[REPO].commits) == 2
 
 

@@ -130,7 +130,7 @@ def lfs_files(self: Handler, repo: str, **_: Any) -> None:
         ref, at = "refs/heads/main", "2026-01-01T00:00:00.000Z"
         self.json(
             [
-                {"fileOid": oid, "oid": oid, "pushedAt": at, "ref": ref, **entry}
+                {"fileOid": oid, "oid": oid[::-1][:24], "pushedAt": at, "ref": ref, **entry}
                 for oid, entry in sorted(known.items())
             ]
         )

@@ -348,7 +348,7 @@ def test_sampled_actions_take_the_agents_place(lake, tmp_path, suffix):
     splits = {row["session_id"]: row["split"] for row in lake.rows("dataset_groups")}
     assert all(row["split"] == splits[row["session_id"]] for row in got)
     strict = PreferenceRules.model_validate({"terms": {"accepted": ["declared"]}})
-    with pytest.raises(InputError, match=f"{report.rows} terms"):
+    with pytest.raises(InputError, match=f"{report.rows + 1} terms"):
         export(lake, "dpo", tmp_path / "none.parquet", samples=path, rules=strict)
 
 

@@ -206,7 +206,7 @@ def test_a_planted_secret_stops_everything(
     rows[3][column] = value
     fill(lake, rows, [])
     with pytest.raises(
-        PublishRefused, match=rf"pairs/train: row 3, column {column} holds"
+        PublishRefused, match=rf"(pairs|groups)/train: row 3, session session-train, column {column} holds"
     ) as caught:
         send(lake, hub)
     for secret in ("AKIA1234567890ABCDEF", "alice"):

@@ -7,17 +7,14 @@ from composer_pipeline.lake.columns import column, numbers, utf8
 from composer_pipeline.lake.damage import DamagedFile
 from composer_pipeline.lake.exports import exports, remember_exports
 from composer_pipeline.lake.parquet import encode_parquet
-from composer_pipeline.lake.partition_writer import PartitionWriter
 from composer_pipeline.lake.place import bucket_errors
 from composer_pipeline.lake.rows import table_from_rows
-from composer_pipeline.lake.stamps import BUILD_MARKER, build_id, stamp
+from composer_pipeline.lake.stamps import build_id, stamp
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.lake.tables import (
     DATASETS,
     JSON_LIST,
     MESSAGES,
-    NORMALIZED_PAIRS,
-    PAIRS,
     SCHEMA_VERSION,
     STATES,
     TABLES,
@@ -31,18 +28,14 @@ from composer_pipeline.lake.violations import (
 )
 
 __all__ = [
-    "BUILD_MARKER",
     "DATASETS",
     "JSON_LIST",
     "MESSAGES",
-    "NORMALIZED_PAIRS",
-    "PAIRS",
     "SCHEMA_VERSION",
     "STATES",
     "TABLES",
     "DamagedFile",
     "Lake",
-    "PartitionWriter",
     "TableSpec",
     "bucket_errors",
     "build_id",

@@ -62,7 +62,7 @@ class PartitionWriter:
 
     def write_group(self, table: pa.Table) -> None:
         """Append rows, not empty, as one row group, whatever its size."""
-        self.rows += table.num_rows
+        self.rows += len(table)
         with writing(self._place):
             self._parquet.write_table(table, row_group_size=table.num_rows)
 

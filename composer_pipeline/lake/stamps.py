@@ -9,18 +9,16 @@ import json
 import os
 from pathlib import Path
 
+from composer_pipeline.lake.place import BUILD
 from composer_pipeline.lake.store import Lake
-
-#: What a build of the dataset writes last (``publishing.dataset``).
-BUILD_MARKER = "dataset.json"
 
 
 def build_id(lake: Lake) -> str:
     """Return the name of the build that the dataset tables are of; empty where there is none."""
-    if not lake.exists(BUILD_MARKER):
+    if not lake.exists(BUILD):
         return ""
     try:
-        found = json.loads(lake.get_bytes(BUILD_MARKER))
+        found = json.loads(lake.get_bytes(BUILD))
     except ValueError:
         return ""
     return str(found.get("id", "")) if isinstance(found, dict) else ""

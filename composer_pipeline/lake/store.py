@@ -29,7 +29,14 @@ from composer_pipeline.lake.damage import FROM_ARCHIVE, cut_short, querying, rea
 from composer_pipeline.lake.lock import bucket_lock, folder_lock
 from composer_pipeline.lake.parquet import encode_parquet
 from composer_pipeline.lake.partition_writer import PartitionWriter
-from composer_pipeline.lake.place import MARKER, check_folder, file_system, holds_lake, remove_empty
+from composer_pipeline.lake.place import (
+    BUILD,
+    MARKER,
+    check_folder,
+    file_system,
+    holds_lake,
+    remove_empty,
+)
 from composer_pipeline.lake.rows import (
     complete,
     empty_table,
@@ -60,7 +67,7 @@ class Lake:
         storage_options: passed to the filesystem; never printed.
     """
 
-    MARKER, FROM_ARCHIVE = MARKER, FROM_ARCHIVE
+    MARKER, BUILD, FROM_ARCHIVE = MARKER, BUILD, FROM_ARCHIVE
 
     def __init__(self, url: str | os.PathLike[str] = "lake", **storage_options: Any) -> None:
         text = os.fspath(url)

@@ -59,6 +59,8 @@ def add_session(lake: Lake, name: str, day: str, *, group: str = "", prompt: str
                 "action": bash(f"cat {name}{i}.py").to_json(),
                 "request_hash": f"{name}{i}",
                 "simulated": True,
+                "licence": "MIT",
+                "training_terms": "enforced",
             }
             for i, state_id in enumerate(ids)
         ]
@@ -295,6 +297,8 @@ def test_pairs_that_differ_in_their_tools_are_two(lake: Lake) -> None:
     row = plain(lake, "normalized_pairs")[0]
     tools = [{"type": "function", "function": {"name": "Other", "parameters": {}}}]
     lake.write("normalized_pairs", [{**row, "pair_id": "other", "tools": tools}], day=NEXT)
+    for teacher in ("one", "two"):
+        lake.write("replies", plain(lake, "replies", teacher=teacher), teacher=teacher, day=NEXT)
     assert build_dataset(lake).drops == {}
 
 

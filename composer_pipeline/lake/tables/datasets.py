@@ -22,7 +22,11 @@ _STATE = {
     "prompt": (JSON_LIST, "chat messages before the action"),
     "tools": (JSON_LIST, "tool schemas offered"),
 }
-_RECORDED = {**_STATE, "action": (JSON_LIST, "one assistant message: the agent's action")}
+_RECORDED = {
+    **_STATE,
+    "action": (JSON_LIST, "one assistant message: the agent's action"),
+    "model": (TEXT, "the agent's model"),
+}
 
 DATASET_PAIRS = TableSpec(
     "dataset_pairs",
@@ -36,6 +40,8 @@ DATASET_PAIRS = TableSpec(
             "recipe": (TEXT, "name and hash of the data-juicer recipe"),
             "day": (TEXT, "day of the session"),
             "group_id": (TEXT, "split group; no group is in two splits"),
+            "chosen_licenses": (STRINGS, "licence of each of chosen_models; empty: not recorded"),
+            "chosen_terms": (STRINGS, "training terms of each of chosen_models, as in replies"),
         }
     ),
 )
@@ -53,6 +59,9 @@ DATASET_GROUPS = TableSpec(
             "sources": (STRINGS, "agent, or the teacher's name, for each candidate"),
             "consensus": (JSON_LIST, "one assistant message: the winning cluster's medoid"),
             "simulated": (FLAG, "any teacher was simulated"),
+            "models": (STRINGS, "model of each candidate"),
+            "licenses": (STRINGS, "licence of each model; empty for the agent, or not recorded"),
+            "terms": (STRINGS, "training terms of each candidate, as in replies; agent: its own"),
         }
     ),
 )

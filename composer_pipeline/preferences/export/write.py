@@ -115,7 +115,11 @@ def export(
         raise InputError(f"lake {lake.url} has no dataset; run dataset first")
     left: Counter[str] = Counter()
     if form in ("dpo", "kto"):
-        pairs = _pairs(lake) if samples is None else _sampled(lake, Path(samples), left)
+        pairs = (
+            _pairs(lake)
+            if samples is None
+            else _sampled(lake, Path(samples), rules or PreferenceRules(), left)
+        )
         rows = pairs if form == "dpo" else [side for row in pairs for side in _sides(row)]
     elif form == "sft":
         rows = _sft(lake, rules or PreferenceRules(), left)
@@ -179,9 +183,9 @@ def _pairs(lake: Lake) -> list[Row]:
     ]
 
 
-def _sampled(lake: Lake, path: Path, left: Counter[str]) -> list[Row]:
+def _sampled(lake: Lake, path: Path, rules: PreferenceRules, left: Counter[str]) -> list[Row]:
     """Return sampled pairs with the splits of their sessions; others cannot be placed."""
-    rows, reasons = sampled_pairs(lake, read_samples(path))
+    rows, reasons = sampled_pairs(lake, read_samples(path), rules)
     left.update(reasons)
     split_of = {
         row["session_id"]: row["split"]

@@ -4,6 +4,7 @@ from composer_pipeline.publishing.dataset.build import DatasetReport, build_data
 from composer_pipeline.publishing.dataset.marker import (
     Build,
     DatasetFile,
+    check_statistics,
     inputs_of,
     open_file,
     read_build,
@@ -15,6 +16,7 @@ __all__ = [
     "DatasetFile",
     "DatasetReport",
     "build_dataset",
+    "check_statistics",
     "inputs_of",
     "open_file",
     "read_build",

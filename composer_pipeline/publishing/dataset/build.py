@@ -21,12 +21,13 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.lake import DATASETS, TABLES, Lake
 from composer_pipeline.preferences.rules import PreferenceRules
 from composer_pipeline.publishing.dataset.decide import Plan
-from composer_pipeline.publishing.dataset.gather import gather
+from composer_pipeline.publishing.dataset.gather import Gathering
 from composer_pipeline.publishing.dataset.marker import forget_marker, inputs_of, write_marker
 from composer_pipeline.publishing.dataset.partitions import write_groups
 from composer_pipeline.publishing.dataset.pieces import Pieces
 from composer_pipeline.publishing.selection import Selection
 from composer_pipeline.publishing.splits import SPLITS, VALIDATION
+from composer_pipeline.publishing.terms import Terms
 from composer_pipeline.reports import Progress, Report
 
 STAGE = "dataset"
@@ -93,8 +94,9 @@ def build_dataset(
         raise InputError(f"lake {lake.url} has no normalized_pairs; run normalize first")
     with lake.locked("dataset"), Pieces(lake) as pieces:
         inputs = inputs_of(lake)
-        selection = Selection(lake, rules or PreferenceRules())
-        found = gather(lake, pieces, selection, progress)
+        rules = rules or PreferenceRules()
+        selection, terms = Selection(lake, rules), Terms(lake, rules)
+        found = Gathering(lake, pieces, selection, terms).run(progress)
         plan = Plan(lake, found, selection, validation_share)
         tiers = _write(lake, pieces, plan)
         _write_drops(lake, plan.ledger)
@@ -144,7 +146,9 @@ def _write(lake: Lake, pieces: Pieces, plan: Plan) -> Counter[str]:
                 writer = lake.writer(table, split=split)
                 stack.callback(writer.discard)
                 writers.append(writer)
-                for rows in write_groups(writer, table, pieces, plan.members(split, keys), keep):
+                for rows in write_groups(
+                    writer.write_group, table, pieces, plan.members(split, keys), keep
+                ):
                     if table == "dataset_pairs":
                         tiers.update(rows["tier"].to_pylist())
         forget_marker(lake)

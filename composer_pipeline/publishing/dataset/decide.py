@@ -77,17 +77,12 @@ class Plan:
                 if drop := _why_out(table, day, row, found, selection):
                     self.out[table, day].add(row.name)
                     self.ledger.setdefault(day, []).append(drop)
+        for day, drops in found.answers.items():
+            self.ledger.setdefault(day, []).extend(drops)
         counts = Counter(
-            {
-                table: sum(
-                    row.name not in self.out[key]
-                    for key, rows in found.rows.items()
-                    if key[0] == table
-                    for row in rows
-                )
-                for table in ("dataset_groups", "dataset_hints")
-            }
-        )
+            key[0] for key, rows in found.rows.items() for row in rows
+            if row.name not in self.out[key]
+        )  # fmt: skip
         own = [
             (day, row)
             for (table, day), rows in found.rows.items()
@@ -95,7 +90,9 @@ class Plan:
             for row in rows
             if row.name not in self.out[table, day]
         ]
-        kept = at_most([row.name for _, row in own], max(counts.values()))
+        kept = at_most(
+            [row.name for _, row in own], max(counts["dataset_groups"], counts["dataset_hints"])
+        )
         for day, row in own:
             if row.name not in kept:
                 self.out["dataset_successes", day].add(row.name)
@@ -118,6 +115,8 @@ def _why_out(table: str, day: str, row: Noted, found: Gathered, selection: Selec
             return _drop(row, "0:chosen_equals_rejected", "chosen", "")
         if earlier := found.repeats.get((day, row.name)):
             return _drop(row, "1:duplicate", "pair", f"duplicate of {earlier}")
+        if refused := found.refused.get((day, row.name)):
+            return refused
     if why := selection.why_not(row.session):
         return selection.drop(table, row.name, row.state_id, why)
     return None

@@ -13,7 +13,8 @@ import msgspec
 import pyarrow.parquet as pq
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake import BUILD_MARKER, SCHEMA_VERSION, Lake
+from composer_pipeline.lake import SCHEMA_VERSION, Lake
+from composer_pipeline.preferences.quality import ALL
 from composer_pipeline.publishing.configs import CONFIGS, file_path
 
 #: What a build reads, besides the sessions: changes on other days are none of its business.
@@ -113,13 +114,13 @@ def write_marker(
     name = hashlib.sha256(about).hexdigest()[:16]
     build = Build(name, SCHEMA_VERSION, inputs, hashes, files, figures or {})
     text = msgspec.json.format(msgspec.json.encode(build, order="deterministic"), indent=1)
-    lake.put_bytes(BUILD_MARKER, text)
+    lake.put_bytes(Lake.BUILD, text)
     return build
 
 
 def forget_marker(lake: Lake) -> None:
     """Say that the dataset is being written."""
-    lake.remove(BUILD_MARKER)
+    lake.remove(Lake.BUILD)
 
 
 def read_build(lake: Lake) -> Build:
@@ -130,7 +131,7 @@ def read_build(lake: Lake) -> Build:
             another build, or what it was made of has changed since.
     """
     known = any(lake.partitions(table) for table in CONFIGS.values())
-    if not lake.exists(BUILD_MARKER):
+    if not lake.exists(Lake.BUILD):
         if not known:
             raise InputError(f"lake {lake.url} has no dataset; {_AGAIN}")
         raise InputError(
@@ -157,11 +158,25 @@ def read_build(lake: Lake) -> Build:
     return build
 
 
+def check_statistics(lake: Lake, build: Build) -> None:
+    """Refuse statistics of the whole lake that were measured on another build; none is well.
+
+    Raises:
+        InputError: they are of another build, or of a lake before it had one.
+    """
+    rows = lake.rows("preference_statistics", scope=ALL, columns=["statistic", "a"])
+    if rows and build.id not in {row["a"] for row in rows if row["statistic"] == "build"}:
+        raise InputError(
+            f"lake {lake.url}: the statistics are of another build of the dataset;"
+            " run composer-pipeline statistics"
+        )
+
+
 def _decoded(lake: Lake) -> Build:
     try:
-        return msgspec.json.decode(lake.get_bytes(BUILD_MARKER), type=Build)
+        return msgspec.json.decode(lake.get_bytes(Lake.BUILD), type=Build)
     except msgspec.DecodeError as error:
-        raise InputError(f"lake {lake.url}: {BUILD_MARKER} is damaged ({error}); {_AGAIN}") from (
+        raise InputError(f"lake {lake.url}: {Lake.BUILD} is damaged ({error}); {_AGAIN}") from (
             error
         )
 

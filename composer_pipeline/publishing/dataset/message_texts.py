@@ -6,7 +6,7 @@ of texts. Does not belong here: how a prefix becomes messages (``chat``) and row
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 #: Texts whose digests are kept; a session's prompts share nearly all of theirs.
@@ -51,10 +51,6 @@ class Digests:
     def of_prompt(self, texts: Sequence[str]) -> bytes:
         """Return the digest of a prompt."""
         return digest(map(self.of_message, texts))
-
-    def of_columns(self, row: Mapping[str, Any], names: Iterable[str]) -> bytes:
-        """Return the digest of several columns of messages of a row."""
-        return digest(self.of_prompt(row[name] or ()) for name in names)
 
 
 def digest(parts: Iterable[bytes]) -> bytes:

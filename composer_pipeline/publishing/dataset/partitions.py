@@ -7,11 +7,11 @@ A row group ends where a group of sessions ends. So where the rows of a session 
 all other groups stay as they were, and an upload that knows them sends little again.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
-from composer_pipeline.lake import TABLES, PartitionWriter, column
+from composer_pipeline.lake import TABLES, column
 from composer_pipeline.publishing.dataset.pieces import Pieces
 
 #: Decoded bytes of a row group, unless one row has more; the Hub's viewer refuses 300 MB.
@@ -22,16 +22,16 @@ Keep = Callable[[str, str, pa.Table], pa.Table]
 
 
 def write_groups(
-    writer: PartitionWriter,
+    write: Callable[[pa.Table], None],
     table: str,
     pieces: Pieces,
-    members: Iterable[tuple[str, list[tuple[str, str]]]],
+    members: Sequence[tuple[str, list[tuple[str, str]]]],
     keep: Keep,
 ) -> Iterator[pa.Table]:
     """Write the rows of groups one after the other, and yield each row group that was written.
 
     Args:
-        writer: of the table's partition.
+        write: appends a row group to the table's partition.
         table: its name.
         pieces: its rows.
         members: (name of a group, its days and sessions), in the order of the file.
@@ -39,23 +39,30 @@ def write_groups(
     """
     schema = TABLES[table].schema
     for name, keys in members:
-        waiting: list[pa.Table] = []
-        for day, session in keys:
-            for piece in pieces.read(table, day, session):
-                for rows in _halves(keep(table, day, piece)):
-                    rows = _with(rows, "group_id", name)
-                    if waiting and sum(t.nbytes for t in waiting) + rows.nbytes > ROW_GROUP_BYTES:
-                        yield _write(writer, waiting, schema)
-                        waiting = []
-                    waiting.append(rows)
-        if any(len(rows) for rows in waiting):
-            yield _write(writer, waiting, schema)
+        rows = (
+            part
+            for day, session in keys
+            for piece in pieces.read(table, day, session)
+            for part in _halves(keep(table, day, piece))
+        )
+        for group in _joined(rows):
+            whole = _with(group, "group_id", name).cast(schema)
+            write(whole)
+            yield whole
 
 
-def _write(writer: PartitionWriter, waiting: list[pa.Table], schema: pa.Schema) -> pa.Table:
-    table = pa.concat_tables(waiting).cast(schema)
-    writer.write_group(table)
-    return table
+def _joined(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Yield parts together, as long as they are no larger than a row group."""
+    waiting: list[pa.Table] = []
+    size = 0
+    for part in parts:
+        if waiting and size + part.nbytes > ROW_GROUP_BYTES:
+            yield pa.concat_tables(waiting)
+            waiting, size = [], 0
+        waiting.append(part)
+        size += part.nbytes
+    if waiting:
+        yield pa.concat_tables(waiting)
 
 
 def _halves(table: pa.Table) -> Iterator[pa.Table]:

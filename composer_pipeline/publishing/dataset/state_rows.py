@@ -7,12 +7,14 @@ written, and which sessions are left out (``publishing.selection``).
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from composer_pipeline.actions import Action
 from composer_pipeline.chat import GrowingChain, Toolsets, action_message
 from composer_pipeline.chat import offered_tools as offered
 from composer_pipeline.preferences.agreement import Reply, Vote, vote
 from composer_pipeline.preferences.hints import recoveries
 from composer_pipeline.publishing.dataset.message_texts import MessageTexts
 from composer_pipeline.publishing.successes import own_successes
+from composer_pipeline.publishing.terms import AGENT, Answer, Terms, agent_answer, told_of
 from composer_pipeline.trace_states import TraceState
 
 Row = dict[str, Any]
@@ -23,6 +25,8 @@ def session_rows(
     tools: Toolsets,
     replies: Mapping[str, Sequence[Reply]],
     hint_of: Mapping[str, Row],
+    terms: Terms,
+    refused: list[Row],
 ) -> Iterator[tuple[str, Row]]:
     """Yield (table, row) of the states of a session and day; messages of prompts are JSON texts.
 
@@ -31,6 +35,8 @@ def session_rows(
         tools: of the day.
         replies: state id to its usable replies.
         hint_of: state id to its row of ``hints``.
+        terms: say which answers may be trained on.
+        refused: gets the ledger rows of the other answers.
     """
     recovered = recoveries(
         states, {s.state_id: hint_of[s.state_id]["span_call"] for s in states
@@ -54,11 +60,15 @@ def session_rows(
             "tools": offers.of(state),
         }
         if name in decided:
-            yield "dataset_groups", {**base, **_answers(state, replies[name], votes[name])}
+            kept, drops = terms.of_group(name, replies[name], votes[name])
+            refused += drops
+            if kept:
+                yield "dataset_groups", {**base, **_answers(state, kept, votes[name])}
+        own = {"model": state.model, "action": [action_message(state.action)]}
         if name in worked:
-            yield "dataset_successes", {**base, "action": [action_message(state.action)]}
+            yield "dataset_successes", {**base, **own}
         if name in hint_of:
-            yield "dataset_hints", {**base, **_hint(state, hint_of[name], recovered.get(name))}
+            yield "dataset_hints", {**base, **own, **_hint(hint_of[name], recovered.get(name))}
 
 
 class _Offers:
@@ -75,9 +85,8 @@ class _Offers:
         return self._kept[id(toolset)][1]
 
 
-def _hint(state: TraceState, hint: Row, recovered: Any) -> Row:
+def _hint(hint: Row, recovered: Action | None) -> Row:
     return {
-        "action": [action_message(state.action)],
         "hint": hint["text"],
         "source": hint["source"],
         "span_call": hint["span_call"],
@@ -85,17 +94,16 @@ def _hint(state: TraceState, hint: Row, recovered: Any) -> Row:
     }
 
 
-def _answers(state: TraceState, every: Sequence[Reply], outcome: Vote) -> Row:
+def _answers(state: TraceState, replies: Sequence[Reply], outcome: Vote) -> Row:
     """Return what agent and teachers did at a state, and the consensus."""
     assert outcome.winner_action is not None
-    # Controls are bought to measure, not to train on.
-    replies = [reply for reply in every if reply not in outcome.controls]
     return {
         "candidates": [
             action_message(state.action),
             *(action_message(reply.action) for reply in replies),
         ],
-        "sources": ["agent", *(reply.teacher for reply in replies)],
+        "sources": [AGENT, *(reply.teacher for reply in replies)],
+        **told_of([agent_answer(state.model), *map(Answer.of, replies)]),
         "simulated": any(reply.simulated for reply in replies),
         "consensus": [action_message(outcome.winner_action)],
     }

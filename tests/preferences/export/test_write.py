@@ -22,6 +22,7 @@ from composer_pipeline.preferences.hints.from_disagreement import (
 )
 from composer_pipeline.preferences.hints.from_errors import build_hints
 from composer_pipeline.preferences.pairs.build import build_pairs
+from composer_pipeline.preferences.rules import PreferenceRules
 from composer_pipeline.publishing.dataset import build_dataset
 from composer_pipeline.testing.personas import Script
 from composer_pipeline.testing.sample_sessions.bundled import answers, sample_sessions_dir
@@ -40,7 +41,7 @@ def fill(lake, script):
                 "state_id": state.state_id, "session_id": state.session_id, "family": family,
                 "request_hash": f"{family}{state.state_id}", "model": f"m/{family}",
                 "status": "ok", "action": script.decide(persona, body).to_json(),
-                "cost_picodollars": 7, "simulated": True,
+                "cost_picodollars": 7, "simulated": True, "training_terms": "enforced",
                 "created_at": datetime(2026, 11, 20, tzinfo=UTC),
             }  # fmt: skip
             by_day.setdefault(state.day, {}).setdefault(persona, []).append(row)
@@ -346,6 +347,9 @@ def test_sampled_actions_take_the_agents_place(lake, tmp_path, suffix):
     assert not recorded & {row["pair_id"] for row in got}
     splits = {row["session_id"]: row["split"] for row in lake.rows("dataset_groups")}
     assert all(row["split"] == splits[row["session_id"]] for row in got)
+    strict = PreferenceRules.model_validate({"terms": {"accepted": ["declared"]}})
+    with pytest.raises(InputError, match=f"{report.rows} terms"):
+        export(lake, "dpo", tmp_path / "none.parquet", samples=path, rules=strict)
 
 
 def test_bad_parquet_and_unknown_states(lake, tmp_path):

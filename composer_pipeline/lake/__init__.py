@@ -9,14 +9,12 @@ from composer_pipeline.lake.exports import exports, remember_exports
 from composer_pipeline.lake.parquet import encode_parquet
 from composer_pipeline.lake.place import bucket_errors
 from composer_pipeline.lake.rows import table_from_rows
-from composer_pipeline.lake.stamps import stamp
+from composer_pipeline.lake.stamps import build_id, stamp
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.lake.tables import (
     DATASETS,
     JSON_LIST,
     MESSAGES,
-    NORMALIZED_PAIRS,
-    PAIRS,
     SCHEMA_VERSION,
     STATES,
     TABLES,
@@ -33,8 +31,6 @@ __all__ = [
     "DATASETS",
     "JSON_LIST",
     "MESSAGES",
-    "NORMALIZED_PAIRS",
-    "PAIRS",
     "SCHEMA_VERSION",
     "STATES",
     "TABLES",
@@ -42,6 +38,7 @@ __all__ = [
     "Lake",
     "TableSpec",
     "bucket_errors",
+    "build_id",
     "column",
     "doubled_states",
     "encode_parquet",

@@ -79,7 +79,7 @@ def test_no_form_of_a_secret_passes_in_any_column(config: str, column: str) -> N
         if "json" in str(kind) or not isinstance(value, str):
             value = json.dumps(value)
         cell = [value] if pa.types.is_list(kind) else value
-        rows = [row(0), row(1, **{column: cell})]
+        rows = [row(0), {**row(1), column: cell}]
         with pytest.raises(PublishRefused) as caught:
             check_files(files(**{f"{config}_validation": rows}))
         assert f"{config}/validation: row 1" in str(caught.value), form

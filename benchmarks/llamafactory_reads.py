@@ -15,10 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))  # this checkout, whatever is installed
-
-from benchmarks.peers import environment  # noqa: E402
+from peers import environment
 
 VERSION = "0.9.5"
 

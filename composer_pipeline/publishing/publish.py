@@ -21,11 +21,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake import SCHEMA_VERSION, Lake
+from composer_pipeline.lake import JSON_LIST, SCHEMA_VERSION, Lake
 from composer_pipeline.preferences.quality import ALL
 from composer_pipeline.publishing.card import card, simulated_rows
 from composer_pipeline.publishing.changes import Content, hashes_of
-from composer_pipeline.publishing.gates import check_gates, check_text
+from composer_pipeline.publishing.gates import check_files
 from composer_pipeline.publishing.hub import (
     Hub,
     Purged,
@@ -162,7 +162,7 @@ def _send(hub: Hub, sent: _Sent) -> PublishReport:
         new = bytes_of(sent.files[CARD]).decode()
         text = keep_text(new, old)
         if text != new:  # what people wrote there is looked at as well
-            check_text(CARD, text, public=public)
+            check_files({CARD: text.encode()}, public=public)
         return {**sent.files, CARD: text.encode()}
 
     # Files of a former publication, and data that it would mix with.
@@ -225,8 +225,7 @@ def _checked(
     lake: Lake, repo: str, data: Sequence[DataFile], allow_simulated: bool, *, public: bool
 ) -> tuple[dict[str, Content], dict[str, int]]:
     """Return the files of the repository, once the gates have seen them, and their rows."""
-    tables = {(file.config, file.split): pq.read_table(file.local) for file in data}
-    check_gates(tables, public=public)
+    tables = {(file.config, file.split): _narrow(file.local) for file in data}
     made, total = simulated_rows(tables)
     if made and not allow_simulated:
         raise InputError(
@@ -235,11 +234,18 @@ def _checked(
         )
     files: dict[str, Content] = {file.path: file.local for file in data}
     statistics = lake.rows("preference_statistics", scope=ALL)
-    text = keep_text(card(repo, tables, statistics), "")
-    check_text(CARD, text, public=public)
-    files[CARD] = text.encode()
+    files[CARD] = keep_text(card(repo, tables, statistics), "").encode()
     files[MANIFEST] = _manifest(data, files)
+    check_files(files, public=public)
     return files, {f"{file.config}/{file.split}": file.rows for file in data}
+
+
+def _narrow(path: Path) -> pa.Table:
+    """Return the rows without what is long: a card counts, and quotes nothing of them."""
+    schema = pq.read_schema(path)
+    texts = ("task", "chosen_text", "rejected_text")
+    columns = [f.name for f in schema if f.type != JSON_LIST and f.name not in texts]
+    return pq.read_table(path, columns=columns)
 
 
 def _manifest(data: Sequence[DataFile], files: Mapping[str, Content]) -> bytes:

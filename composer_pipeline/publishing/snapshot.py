@@ -1,7 +1,7 @@
 """The files of a dataset as they are at one moment, on the local disk.
 
-Belongs here: which files of the lake are published, and keeping them from changing between gate and
-upload. Does not belong here: how they were built (``publishing.dataset``).
+Belongs here: taking the files of a build, and keeping them from changing between gate and upload.
+Does not belong here: how they were built, and whether they fit together (``publishing.dataset``).
 """
 
 import os
@@ -9,12 +9,10 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow.parquet as pq
-
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake import Lake
-from composer_pipeline.publishing.configs import CONFIGS, file_path
-from composer_pipeline.publishing.splits import SPLITS
+from composer_pipeline.publishing.changes import hashes_of
+from composer_pipeline.publishing.dataset import check_statistics, read_build
 
 
 @dataclass(frozen=True)
@@ -29,25 +27,26 @@ class DataFile:
 
 
 def snapshot(lake: Lake, folder: Path) -> list[DataFile]:
-    """Take the lake's files with rows into ``folder`` and return them.
+    """Take the files of the lake's build into ``folder`` and return them.
 
     A file of a local lake is linked, where the disk allows: a build that replaces it makes a new
     one. ``load_dataset`` fails on a split whose files hold no row, so there is no such file.
 
     Raises:
-        InputError: the dataset has not been built, or is empty.
+        InputError: the dataset has not been built, is half built, mixed or older than what it is
+            made of, its statistics are of another build, or it has no pair.
     """
+    build = read_build(lake)
+    check_statistics(lake, build)
     found = []
-    for config, table in CONFIGS.items():
-        for split in SPLITS:
-            name = lake.path(table, split=split).removeprefix(lake.root + "/")
-            if not lake.exists(name):
-                raise InputError(f"lake {lake.url} has no {table} of split {split}; run dataset")
-            lake.read(table, split=split, columns=[])  # damage is told by the file's name
-            local = folder / f"{config}-{split}.parquet"
-            _take(lake, name, local)
-            if rows := pq.read_metadata(local).num_rows:
-                found.append(DataFile(config, split, file_path(config, split), local, rows))
+    for number, file in enumerate(build.files):
+        local = folder / f"{number}.parquet"
+        _take(lake, file.name, local)
+        if hashes_of(local)[0] != file.sha256:
+            raise InputError(
+                f"lake {lake.url}: {file.name} was built again meanwhile; publish again"
+            )
+        found.append(DataFile(file.config, file.split, file.path, local, file.rows))
     if not any(file.config == "pairs" for file in found):
         raise InputError(f"lake {lake.url}: the dataset has no pair; nothing to publish")
     return found

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.publishing.dataset.marker import inputs_of, write_marker
 from composer_pipeline.publishing.publish import PublishReport, publish
 from composer_pipeline.testing.hub import LoopbackHub
 
@@ -80,6 +81,7 @@ def fill(lake: Lake, train: list[dict[str, Any]], validation: list[dict[str, Any
         lake.write("dataset_groups", groups, split=split)
         lake.write("dataset_hints", [], split=split)
         lake.write("dataset_successes", [], split=split)
+    write_marker(lake, inputs_of(lake))
     return lake
 
 

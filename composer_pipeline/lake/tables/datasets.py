@@ -33,7 +33,8 @@ DATASET_PAIRS = TableSpec(
     "The published preference dataset, one file a split.",
     ("pair_id",),
     ("split",),
-    schema_of(
+    grouped=True,
+    schema=schema_of(
         {
             **PAIR_COLUMNS,
             "recipe": (TEXT, "name and hash of the data-juicer recipe"),
@@ -50,7 +51,8 @@ DATASET_GROUPS = TableSpec(
     "Recorded answers to one state, for the GRPO channel.",
     ("state_id",),
     ("split",),
-    schema_of(
+    grouped=True,
+    schema=schema_of(
         {
             **_STATE,
             "candidates": (JSON_LIST, "assistant messages: the agent's, then the teachers'"),
@@ -70,7 +72,8 @@ DATASET_SUCCESSES = TableSpec(
     " states that no teacher decided.",
     ("state_id",),
     ("split",),
-    schema_of(
+    grouped=True,
+    schema=schema_of(
         {
             **_RECORDED,
         }
@@ -82,7 +85,8 @@ DATASET_HINTS = TableSpec(
     "Error turns with a hint, for the SDPO channel.",
     ("state_id",),
     ("split",),
-    schema_of(
+    grouped=True,
+    schema=schema_of(
         {
             **_RECORDED,
             "hint": (TEXT, "what the trace says was wrong"),

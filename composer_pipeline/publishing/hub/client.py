@@ -12,8 +12,14 @@ from typing import Any, Literal, Self, TypeVar
 
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.publishing.changes import Content
-from composer_pipeline.publishing.hub.patience import Patience
-from composer_pipeline.publishing.hub.trouble import PASSING, AskedToWait, Trouble, trouble_of
+from composer_pipeline.publishing.hub.patience import LIMIT_S, Patience
+from composer_pipeline.publishing.hub.trouble import (
+    PASSING,
+    AskedToWait,
+    Trouble,
+    client_errors,
+    trouble_of,
+)
 from composer_pipeline.reports import Progress
 
 RepoType = Literal["dataset", "model"]
@@ -21,7 +27,10 @@ T = TypeVar("T")
 #: Seconds without a byte after which a connection counts as lost.
 _SILENCE_S = 60.0
 #: A repository or revision that was just made may be unseen for some seconds.
-_UNSEEN = Trouble("it was made, and the Hub does not show it", passing=True)
+_UNSEEN = Trouble("the Hub does not show it", passing=True)
+#: Seconds for which a repository is waited for whose name was taken: perhaps by ourselves, and
+#: the answer was lost.
+_TAKEN_S = 15.0
 
 
 @dataclass(frozen=True)
@@ -73,7 +82,7 @@ class Hub:
         self.api = hub.HfApi(endpoint=endpoint, token=token)
         self._progress = progress
         #: What the client raises when the Hub refuses or is out of reach.
-        self.errors = (OSError, RuntimeError, AskedToWait, hub.errors.HTTPError)
+        self.errors: tuple[type[Exception], ...] = (OSError, RuntimeError, *client_errors())
 
     def __enter__(self) -> Self:
         self.hub.set_client_factory(_client)
@@ -90,22 +99,23 @@ class Hub:
         folder = "datasets/" if self.repo_type == "dataset" else ""
         return f"{self.api.endpoint}/{folder}{self.repo}"
 
-    def patience(self) -> Patience:
+    def patience(self, limit_s: float = LIMIT_S) -> Patience:
         """Return the patience of one step."""
-        return Patience(self.subject, self._progress)
+        return Patience(self.subject, self._progress, limit_s)
 
-    def call(self, action: Callable[[], T], *, unseen: bool = False) -> T:
+    def call(self, action: Callable[[], T], *, unseen: bool = False, limit_s: float = LIMIT_S) -> T:
         """Do something that may be done twice, until it succeeds.
 
         Args:
             action: asks the client.
             unseen: it is about something made a moment ago, so a 404 may pass.
+            limit_s: seconds after which it is given up.
 
         Raises:
             InputError: the environment keeps the Hub out of reach.
             ComposerError: the Hub refused, or trouble did not pass.
         """
-        patience = self.patience()
+        patience = self.patience(limit_s)
         while True:
             try:
                 return action()
@@ -131,12 +141,12 @@ class Hub:
 
     # -- what there is ---------------------------------------------------------
 
-    def look(self, *, private: bool, made: bool = False) -> Remote | None:
+    def look(self, *, private: bool, made_s: float = 0.0) -> Remote | None:
         """Return what the repository holds, or ``None`` where there is none.
 
         Args:
             private: refuse one that everybody sees.
-            made: it was created a moment ago, and may be unseen for some seconds.
+            made_s: seconds for which it may be unseen, because it was made a moment ago.
 
         Raises:
             InputError: it is public and ``private`` asks for a private one, or the other way
@@ -149,11 +159,11 @@ class Hub:
             except self.hub.errors.GatedRepoError:
                 raise
             except self.hub.errors.RepositoryNotFoundError as error:
-                if made or error.response.status_code == 401:
+                if made_s or error.response.status_code == 401:
                     raise
                 return None
 
-        info = self.call(ask, unseen=made)
+        info = self.call(ask, unseen=bool(made_s), limit_s=made_s or LIMIT_S)
         if info is None:
             return None
         if info.id != self.repo:
@@ -213,15 +223,25 @@ class Hub:
         Raises:
             ComposerError: the name is taken by something that the token may not see.
         """
-        self.call(
-            lambda: self.api.create_repo(
-                self.repo, repo_type=self.repo_type, private=private, exist_ok=True
-            )
-        )
-        found = self.look(private=private, made=True)
-        if found is None:
-            raise ComposerError(f"{self.subject}: it was made, and the Hub does not show it")
-        return found
+
+        def ask() -> float:
+            try:
+                self.api.create_repo(self.repo, repo_type=self.repo_type, private=private)
+            except self.hub.errors.HfHubHTTPError as error:
+                if error.response.status_code != 409:
+                    raise
+                return _TAKEN_S
+            return LIMIT_S
+
+        limit_s = self.call(ask)
+        try:
+            return self.look(private=private, made_s=limit_s) or Remote()
+        except ComposerError as error:
+            if limit_s < LIMIT_S and _UNSEEN.said in str(error):
+                raise ComposerError(
+                    f"{self.subject}: its name is taken, and the token may not see it"
+                ) from error
+            raise
 
     def commit(self, files: Mapping[str, Content], changes: Mapping[str, str], head: str) -> str:
         """Make one commit on ``head`` and return its id; errors are the client's."""

@@ -87,10 +87,15 @@ def _unreachable(error: BaseException) -> Trouble | None:
     return None
 
 
-def _lost(error: BaseException) -> Trouble | None:
+def client_errors() -> tuple[type[Exception], ...]:
+    """Return what the client raises, besides errors of the system and of its own pool."""
     from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
 
-    if isinstance(error, HTTPError):
+    return AskedToWait, HTTPError
+
+
+def _lost(error: BaseException) -> Trouble | None:
+    if isinstance(error, client_errors()):
         return Trouble("the connection to the Hub was lost", passing=True)
     return _of_xet(str(error)) if isinstance(error, ConnectionError) else None
 

@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -132,63 +134,93 @@ def test_trouble_that_stays_is_one_sentence(
     assert len(hub.faults) == 12, "eight attempts"
 
 
+#: Imports once, and publishes in a child for each line: endpoint, lake.
 PUBLISH = """
-import sys
+import os, sys
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.publishing.publish import publish
-publish(Lake(sys.argv[1]), sys.argv[2])
+import huggingface_hub.hf_api
+for line in sys.stdin:
+    endpoint, lake, repo = line.split()
+    # Patterns are compiled once, not in each child.
+    publish(Lake(lake), repo, dry_run=True, token_env="NO_TOKEN")
+    child = os.fork()
+    if not child:
+        publish(Lake(lake), repo, endpoint=endpoint)
+        os._exit(0)
+    print(child, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
 
-def published_and_killed(hub: LoopbackHub, lake: Lake, at: int, *, xet: bool) -> bool:
-    """Publish in a process that dies at its request number ``at``; say whether it ended first."""
-    numbers = count(1)
-    env = {
-        **os.environ,
-        "HF_ENDPOINT": hub.endpoint,
-        "HF_TOKEN": TOKEN,
-        "HF_HUB_DISABLE_XET": "" if xet else "1",
-        "HF_HUB_OFFLINE": "0",
-        "PYTHONPATH": str(ROOT),
-    }
-    command = [sys.executable, "-c", PUBLISH, lake.url, REPO]
-    with subprocess.Popen(command, env=env, stderr=subprocess.PIPE) as process:
+class Publisher:
+    """Processes that publish, and die when they are told."""
+
+    def __init__(self, xet: bool) -> None:
+        env = {**os.environ, "HF_TOKEN": TOKEN, "HF_HUB_OFFLINE": "0", "PYTHONPATH": str(ROOT)}
+        env |= {"HF_HUB_DISABLE_XET": "" if xet else "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PUBLISH],
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+        )
+
+    def ended(self, hub: LoopbackHub, lake: Lake, at: int = 0) -> bool:
+        """Publish; kill it at the request number ``at``. Say whether it ended before."""
+        assert self.process.stdin
+        assert self.process.stdout
+        numbers, child = count(1), threading.Event()
+        pid = 0
 
         def kill(_: str, when: str) -> None:
             # Every request is met twice: before it is carried out, and before it is answered.
             if next(numbers) == at:
-                os.kill(process.pid, signal.SIGKILL)
+                assert child.wait(60)
+                os.kill(pid, signal.SIGKILL)
 
         hub.watch = kill
-        process.communicate()
+        self.process.stdin.write(f"{hub.endpoint} {lake.url} {REPO}\n")
+        pid = int(self.process.stdout.readline())
+        child.set()
+        code = int(self.process.stdout.readline())
         hub.watch = None
-    assert process.returncode in (0, -signal.SIGKILL)
-    return process.returncode == 0
+        assert code in (0, -signal.SIGKILL)
+        return code == 0
+
+
+@pytest.fixture(params=[False, True], ids=["lfs", "xet"])
+def publisher(request: pytest.FixtureRequest) -> Iterator[Publisher]:
+    publisher = Publisher(request.param)
+    with publisher.process as process:
+        yield publisher
+        process.communicate()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("xet", [False, True], ids=["lfs", "xet"])
 def test_killed_at_every_request_it_is_the_old_dataset_or_the_new(
-    lake: Lake, tmp_path: Path, xet: bool
+    lake: Lake, tmp_path: Path, publisher: Publisher
 ) -> None:
-    newer = fill(
-        Lake(tmp_path / "newer"), [row(i, "train") for i in range(4)], [row(8, "validation")]
-    )
+    train = [row(i, "train") for i in range(4)]
+    newer = fill(Lake(tmp_path / "newer"), train, [row(8, "validation")])
     with LoopbackHub(TOKEN) as hub:
-        assert published_and_killed(hub, lake, 0, xet=xet)
+        assert publisher.ended(hub, lake)
         repo = hub.repos[REPO]
         first = repo.commits[:]
         for at in count(1):
             repo.commits[:], repo.tags = first, {}
             hub.blobs.clear()
-            ended = published_and_killed(hub, newer, at, xet=xet)
+            ended = publisher.ended(hub, newer, at)
             assert whole(repo, newer if len(repo.commits) == 3 else lake)
             assert len(repo.commits) in (2, 3)
             if ended:
                 break
         assert at > 20, "thirteen requests, before and after"
-        assert published_and_killed(hub, newer, 0, xet=xet)
+        assert publisher.ended(hub, newer)
         assert whole(repo, newer)
+        assert len(repo.tags) == 1
 
 
 def test_what_is_on_the_hub_is_compared_with_what_was_sent(

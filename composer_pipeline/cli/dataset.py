@@ -67,10 +67,11 @@ def export(
     """Write the dataset for a kind of training, or whole sessions for other tools.
 
     Args:
-        format: dpo (pairs), kto (unpaired), sft (the teachers' consensus), sdpo (hints); or of
-            whole sessions, which need no dataset: atif (ATIF 1.8), pi (Pi, for trace viewers).
-        out: a file that ends in .parquet, or a folder that gets one file a split; for atif and
-            pi a folder that gets a file or more a session.
+        format: dpo (pairs), kto (unpaired), sft (the teachers' consensus), sdpo (hints),
+            sharegpt (pairs for LLaMA-Factory); or of whole sessions, which need no dataset: atif
+            (ATIF 1.8), pi (Pi, for trace viewers).
+        out: a file that ends in .parquet (sharegpt: .jsonl), or a folder that gets one file a
+            split; for atif and pi a folder that gets a file or more a session.
         samples: Parquet or JSONL of {state_id, student, action}: a model's own actions, which
             take the place of the agent's as rejected side.
         rules: preference recipe (COMPOSER_PREFERENCES).

@@ -11,6 +11,7 @@ from composer_pipeline.lake.place import bucket_errors
 from composer_pipeline.lake.rows import table_from_rows
 from composer_pipeline.lake.stamps import build_id, stamp
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake.table_file import TableFile
 from composer_pipeline.lake.tables import (
     DATASETS,
     JSON_LIST,
@@ -18,7 +19,6 @@ from composer_pipeline.lake.tables import (
     SCHEMA_VERSION,
     STATES,
     TABLES,
-    TableSpec,
 )
 from composer_pipeline.lake.violations import (
     doubled_states,
@@ -36,7 +36,7 @@ __all__ = [
     "TABLES",
     "DamagedFile",
     "Lake",
-    "TableSpec",
+    "TableFile",
     "bucket_errors",
     "build_id",
     "column",

@@ -28,6 +28,7 @@ def dataset(
     *,
     validation: float = 0.2,
     rules: str = "",
+    consent: str = "",
     lake: LakeOption = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -36,7 +37,9 @@ def dataset(
     Args:
         validation: share of the groups of sessions that are kept out of training.
         rules: preference recipe (COMPOSER_PREFERENCES); its ``contamination`` says which sessions
-            are left out.
+            are left out, and its ``terms`` which answers.
+        consent: file of whose sessions may be published; consent.yaml beside the lake or in the
+            working folder, if there is one.
     """
     from composer_pipeline.preferences.rules import PreferenceRules
     from composer_pipeline.publishing import build_dataset
@@ -46,7 +49,11 @@ def dataset(
     recipe = PreferenceRules.load(rules or Settings.from_env().preferences)
     with Bar() as progress:
         report = build_dataset(
-            open_lake(lake), validation_share=validation, rules=recipe, progress=progress
+            open_lake(lake),
+            validation_share=validation,
+            rules=recipe,
+            consent=consent,
+            progress=progress,
         )
     show(report.to_dict(), as_json, "dataset")
 

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ import pyarrow as pa
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake import DATASETS, TABLES, Lake
 from composer_pipeline.preferences.rules import PreferenceRules
+from composer_pipeline.publishing.consent import find_consent
 from composer_pipeline.publishing.dataset.decide import Plan
 from composer_pipeline.publishing.dataset.gather import Gathering
 from composer_pipeline.publishing.dataset.marker import forget_marker, inputs_of, write_marker
@@ -66,6 +68,7 @@ def build_dataset(
     *,
     validation_share: float = 0.2,
     rules: PreferenceRules | None = None,
+    consent: str | Path = "",
     progress: Progress | None = None,
 ) -> DatasetReport:
     """Write ``dataset_pairs``, ``dataset_groups``, ``dataset_hints`` and ``dataset_successes``.
@@ -80,11 +83,13 @@ def build_dataset(
         validation_share: share of the groups in validation, in [0, 1).
         rules: the preference recipe, which says what is done about sessions on a benchmark's
             repository; what it drops is in none of the tables.
+        consent: the consent file, whose repositories alone are in the dataset; where none is
+            named, ``consent.yaml`` beside the lake or in the working folder, if there is one.
         progress: called after each day.
 
     Raises:
         InputError: the share is out of range, nothing was normalised yet, or a list of
-            benchmarks is wrong.
+            benchmarks or the consent file is wrong.
         ComposerError: a group, session or prompt is in two splits.
         StorageError: the lake is not writable.
     """
@@ -95,7 +100,8 @@ def build_dataset(
     with lake.locked("dataset"), Pieces(lake) as pieces:
         inputs = inputs_of(lake)
         rules = rules or PreferenceRules()
-        selection, terms = Selection(lake, rules), Terms(lake, rules)
+        allowed = find_consent(lake, consent)
+        selection, terms = Selection(lake, rules, allowed), Terms(lake, rules)
         found = Gathering(lake, pieces, selection, terms).run(progress)
         plan = Plan(lake, found, selection, validation_share)
         tiers = _write(lake, pieces, plan)

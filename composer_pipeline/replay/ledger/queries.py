@@ -4,7 +4,7 @@ Belongs here: the SQL of reports and of what a replay must know before it asks. 
 belong here: anything inside a write transaction (``replay.ledger.batch``).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec

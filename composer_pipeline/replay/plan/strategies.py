@@ -184,10 +184,10 @@ class Work:
         for state in self.questions.states:
             for name in wanted.get(state.state_id, ()):
                 if name in teachers:
-                    question = self.questions.build(state, teachers[name])
-                    there = ledger.replied(question.asked.keys)
-                    for known in [key for key in question.asked.keys if key in there][:1]:
-                        self.measured.bodies[known] = len(question.body)
+                    request, asked = self.questions.request(state, teachers[name])
+                    there = ledger.replied(asked.keys)
+                    for known in [key for key in asked.keys if key in there][:1]:
+                        self.measured.bodies[known] = len(request.body)
 
     def _explain(self) -> None:
         """Say of each teacher why calls that it answered before are open."""
@@ -216,7 +216,9 @@ class Work:
                 keys = session.shell(outline, teacher).keys(outline, teacher.name) if named else ()
                 asked.append((outline, teacher, keys))
         # One query for a session: one for each question takes longer than all the rest.
-        there = self.ledger.replied(key for *_, keys in asked for key in keys) if self.ledger else ()
+        there = (
+            self.ledger.replied(key for *_, keys in asked for key in keys) if self.ledger else ()
+        )
         opened: dict[str, list[Outline]] = {teacher.name: [] for teacher in self.questions.teachers}
         for outline, teacher, keys in asked:
             known = any(key in there for key in keys)

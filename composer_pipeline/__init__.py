@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from composer_pipeline.actions import Action, ToolCall
     from composer_pipeline.errors import BudgetExhausted, ComposerError, InputError
     from composer_pipeline.evaluation import evaluate
+    from composer_pipeline.interchange import export_sessions
     from composer_pipeline.lake import Lake
     from composer_pipeline.normalize import normalize
     from composer_pipeline.preferences.agreement import compare
@@ -60,6 +61,7 @@ _WHERE = {
     "normalize": "normalize",
     "build_dataset": "publishing",
     "export": "preferences.export",
+    "export_sessions": "interchange",
     "publish": "publishing",
     "train": "training.run",
     "evaluate": "evaluation",
@@ -73,8 +75,8 @@ __all__ = [  # noqa: RUF022  in the order of the stages
     "Lake", "Action", "ToolCall", "TraceState", "load_states", "load_state",
     "TeacherSet", "PreferenceRules",
     "ingest", "plan", "replay", "build_hints", "build_pairs", "compare", "explain",
-    "write_statistics", "normalize", "build_dataset", "export", "publish", "train", "evaluate",
-    "window_messages",
+    "write_statistics", "normalize", "build_dataset", "export", "export_sessions", "publish",
+    "train", "evaluate", "window_messages",
     "ComposerError", "InputError", "BudgetExhausted",
 ]  # fmt: skip
 

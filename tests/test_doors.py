@@ -17,7 +17,7 @@ DOORS = [
         "replay.ledger", "replay.provider", "replay.catalogue", "replay.selection",
         "replay.engine", "replay.plan",
         "preferences.actions", "preferences.agreement", "preferences.pairs", "preferences.hints",
-        "preferences.export", "preferences.quality",
+        "preferences.export", "preferences.quality", "interchange",
     )
 ]  # fmt: skip
 #: Code that must use the doors. A benchmark may look inside for what a door does not show.

@@ -86,6 +86,10 @@ def from_exports(lake: Lake, sessions: set[str], pairs: set[str]) -> list[str]:
     changed = []
     for path in exports(lake):
         before = path.read_bytes()
+        if _is_session(before, sessions):
+            path.unlink()
+            changed.append(str(path))
+            continue
         after = _lines(before, pairs) if path.suffix != ".parquet" else _rows(path, sessions, pairs)
         if after is None or after == before:
             continue
@@ -95,6 +99,21 @@ def from_exports(lake: Lake, sessions: set[str], pairs: set[str]) -> list[str]:
             path.unlink()
         changed.append(str(path))
     return changed
+
+
+def _is_session(data: bytes, sessions: set[str]) -> bool:
+    """Return whether a file is one of these sessions as ``interchange`` writes it."""
+    try:
+        head = json.loads(data.partition(b"\n")[0])
+    except ValueError:
+        return False
+    if not isinstance(head, dict):
+        return False
+    if head.get("type") == "session":
+        head = head.get("source") or {}
+    elif not str(head.get("schema_version", "")).startswith("ATIF"):
+        return False
+    return head.get("session_id") in sessions
 
 
 def _rows(path: Path, sessions: set[str], pairs: set[str]) -> bytes | None:

@@ -5,12 +5,24 @@ answer is read back. Does not belong here: whom to ask, what it costs, or HTTP.
 """
 
 from composer_pipeline.chat.arguments import ArgumentCheck
-from composer_pipeline.chat.builder import ERROR_PREFIX, INTERRUPTED, ORPHAN_PREFIX, short_name
+from composer_pipeline.chat.builder import (
+    ERROR_PREFIX,
+    INTERRUPTED,
+    ORPHAN_PREFIX,
+    Builder,
+    short_name,
+)
 from composer_pipeline.chat.day_tools import Toolsets, toolsets_of_day
 from composer_pipeline.chat.growing import GrowingChain
 from composer_pipeline.chat.installed_tools import read_installation
 from composer_pipeline.chat.kept_tools import keep, kept_sets
-from composer_pipeline.chat.messages import CONVERTER_VERSION, Conversion, offered_tools, to_chat
+from composer_pipeline.chat.messages import (
+    CONVERTER_VERSION,
+    Conversion,
+    offered_tools,
+    system_message,
+    to_chat,
+)
 from composer_pipeline.chat.tool_schemas import Toolset
 from composer_pipeline.chat.wire_form import (
     action_message,
@@ -25,6 +37,7 @@ __all__ = [
     "INTERRUPTED",
     "ORPHAN_PREFIX",
     "ArgumentCheck",
+    "Builder",
     "Conversion",
     "GrowingChain",
     "Toolset",
@@ -37,6 +50,7 @@ __all__ = [
     "prompt_hash",
     "read_installation",
     "short_name",
+    "system_message",
     "to_chat",
     "toolsets_of_day",
     "wire_messages",

@@ -64,11 +64,14 @@ def export(
     lake: LakeOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Write the dataset in the columns of a kind of training: dpo, kto, sft or sdpo.
+    """Write the dataset for a kind of training, or whole sessions for other tools.
 
     Args:
-        format: dpo (pairs), kto (unpaired), sft (the teachers' consensus), sdpo (hints).
-        out: a file that ends in .parquet, or a folder that gets one file a split.
+        format: dpo (pairs), kto (unpaired), sft (the teachers' consensus), sdpo (hints),
+            sharegpt (pairs for LLaMA-Factory); or of whole sessions, which need no dataset: atif
+            (ATIF 1.8), pi (Pi, for trace viewers).
+        out: a file that ends in .parquet (sharegpt: .jsonl), or a folder that gets one file a
+            split; for atif and pi a folder that gets a file or more a session.
         samples: Parquet or JSONL of {state_id, student, action}: a model's own actions, which
             take the place of the agent's as rejected side.
         rules: preference recipe (COMPOSER_PREFERENCES).
@@ -78,9 +81,19 @@ def export(
             template that this holds for, as chat_template.jinja.
         tokenizer: model whose tokens count: a folder, a Hub id or smollm2-135m.
     """
+    from composer_pipeline.interchange import FORMATS, export_sessions
     from composer_pipeline.preferences.export import export as run
     from composer_pipeline.preferences.rules import PreferenceRules
 
+    if format in FORMATS:
+        given = {"--samples": samples, "--rules": rules, "--full-arguments": full_arguments,
+                 "--max-tokens": max_tokens, "--tokenizer": tokenizer}  # fmt: skip
+        if named := [option for option, value in given.items() if value]:
+            raise InputError(f"{named[0]} is about rows; format {format} writes whole sessions")
+        with Bar() as progress:
+            whole = export_sessions(open_lake(lake), format, out, progress=progress)
+        show(whole.to_dict(), as_json, "export")
+        return
     cutter = _cutter(max_tokens, tokenizer)
     report = run(
         open_lake(lake),

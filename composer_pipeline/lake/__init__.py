@@ -9,18 +9,16 @@ from composer_pipeline.lake.exports import exports, remember_exports
 from composer_pipeline.lake.parquet import encode_parquet
 from composer_pipeline.lake.place import bucket_errors
 from composer_pipeline.lake.rows import table_from_rows
-from composer_pipeline.lake.stamps import stamp
+from composer_pipeline.lake.stamps import build_id, stamp
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake.table_file import TableFile
 from composer_pipeline.lake.tables import (
     DATASETS,
     JSON_LIST,
     MESSAGES,
-    NORMALIZED_PAIRS,
-    PAIRS,
     SCHEMA_VERSION,
     STATES,
     TABLES,
-    TableSpec,
 )
 from composer_pipeline.lake.violations import (
     doubled_states,
@@ -33,15 +31,14 @@ __all__ = [
     "DATASETS",
     "JSON_LIST",
     "MESSAGES",
-    "NORMALIZED_PAIRS",
-    "PAIRS",
     "SCHEMA_VERSION",
     "STATES",
     "TABLES",
     "DamagedFile",
     "Lake",
-    "TableSpec",
+    "TableFile",
     "bucket_errors",
+    "build_id",
     "column",
     "doubled_states",
     "encode_parquet",

@@ -33,19 +33,19 @@ _ENCODED = {
 }
 
 
-def encode_parquet(table: pa.Table, *, compact: bool = False) -> bytes:
+def encode_parquet(table: pa.Table, *, compact: bool = False, grouped: bool = False) -> bytes:
     """Return ``table`` as Parquet bytes with the writer settings of the lake.
 
     zstd-3, a 64 MiB dictionary limit, content-defined chunking and a page index: 38
     times smaller than the default push on prefix-expanded states, and deterministic.
-    ``compact`` is :attr:`TableSpec.compact`.
+    ``compact`` and ``grouped`` are those of the :class:`TableSpec`.
     """
     sink = io.BytesIO()
-    with parquet_writer(sink, table.schema, compact=compact) as writer:
+    with parquet_writer(sink, table.schema, compact=compact, grouped=grouped) as writer:
         # An empty row group makes `datasets` fail on the file; none at all loads as no rows.
         if table.num_rows:
             writer.write_table(table, row_group_size=group_rows(table, compact=compact))
-        if not compact:
+        if not compact and not grouped:
             writer.add_key_value_metadata({"content_defined_chunking": json.dumps(CDC)})
     return sink.getvalue()
 
@@ -61,7 +61,9 @@ def group_rows(table: pa.Table, *, compact: bool) -> int:
     return max(1, ROW_GROUP_BYTES // max(1, size // max(1, rows)))
 
 
-def parquet_writer(sink: Any, schema: pa.Schema, *, compact: bool) -> pq.ParquetWriter:
+def parquet_writer(
+    sink: Any, schema: pa.Schema, *, compact: bool, grouped: bool = False
+) -> pq.ParquetWriter:
     """Open a Parquet writer with the settings of the lake; see :func:`encode_parquet`."""
     if not compact:
         return pq.ParquetWriter(
@@ -72,7 +74,7 @@ def parquet_writer(sink: Any, schema: pa.Schema, *, compact: bool) -> pq.Parquet
             use_dictionary=True,
             dictionary_pagesize_limit=64 << 20,
             write_page_index=True,
-            use_content_defined_chunking=CDC,
+            use_content_defined_chunking=False if grouped else CDC,
         )
     # Ids and long texts are nearly all distinct: a dictionary of them costs space.
     plain = {*_ENCODED, "messages"}

@@ -44,7 +44,9 @@ class PartitionWriter:
                 self._file = tempfile.NamedTemporaryFile(  # noqa: SIM115  lives until discard
                     prefix="part.parquet."
                 )
-        self._parquet = parquet_writer(self._file, spec.schema, compact=spec.compact)
+        self._parquet = parquet_writer(
+            self._file, spec.schema, compact=spec.compact, grouped=spec.grouped
+        )
 
     def write(self, table: pa.Table) -> None:
         """Append rows; the table has the partition's schema."""
@@ -57,6 +59,12 @@ class PartitionWriter:
         with writing(self._place):
             rows = group_rows(table, compact=self._spec.compact)
             self._parquet.write_table(table, row_group_size=rows)
+
+    def write_group(self, table: pa.Table) -> None:
+        """Append rows, not empty, as one row group, whatever its size."""
+        self.rows += len(table)
+        with writing(self._place):
+            self._parquet.write_table(table, row_group_size=table.num_rows)
 
     def commit(self) -> None:
         """Make the partition visible."""

@@ -23,6 +23,8 @@ from composer_pipeline.lake.tables import TABLES
 
 #: What ``init`` writes, so that a lake without any table is one.
 MARKER = "lake.json"
+#: What a build of the dataset writes last (``publishing.dataset``).
+BUILD = "dataset.json"
 _SIGNS = frozenset({*TABLES, MARKER, "archive", "ledger.db"})
 
 

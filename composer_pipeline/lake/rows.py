@@ -43,6 +43,16 @@ def table_from_rows(spec: TableSpec, rows: Sequence[dict[str, Any]]) -> pa.Table
     return pa.Table.from_arrays(columns, schema=spec.schema)
 
 
+def complete(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return a table with the columns of a schema; those that an old file lacks are null."""
+    have = set(table.column_names)
+    columns = [
+        table.column(f.name).cast(f.type) if f.name in have else pa.nulls(len(table), f.type)
+        for f in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
 def rows_from_table(table: pa.Table) -> list[dict[str, Any]]:
     """Return the rows as dictionaries, JSON message columns decoded to objects, times in UTC."""
     times = [field.name for field in table.schema if field.type == _TIME]

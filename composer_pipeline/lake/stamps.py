@@ -1,14 +1,27 @@
-"""Whether a table is as it was, by sizes and times alone.
+"""Whether a table is as it was, by sizes and times alone; and which build its dataset is.
 
-Belongs here: one hash over the files of a table. Does not belong here: whether their bytes are
-whole (``lake.damage``).
+Belongs here: one hash over the files of a table, the name of a build. Does not belong here:
+whether their bytes are whole (``lake.damage``).
 """
 
 import hashlib
+import json
 import os
 from pathlib import Path
 
+from composer_pipeline.lake.place import BUILD
 from composer_pipeline.lake.store import Lake
+
+
+def build_id(lake: Lake) -> str:
+    """Return the name of the build that the dataset tables are of; empty where there is none."""
+    if not lake.exists(BUILD):
+        return ""
+    try:
+        found = json.loads(lake.get_bytes(BUILD))
+    except ValueError:
+        return ""
+    return str(found.get("id", "")) if isinstance(found, dict) else ""
 
 
 def stamp(lake: Lake, table: str) -> str:

@@ -30,6 +30,7 @@ from composer_pipeline.lake.lock import bucket_lock, folder_lock
 from composer_pipeline.lake.parquet import encode_parquet
 from composer_pipeline.lake.partition_writer import PartitionWriter
 from composer_pipeline.lake.place import (
+    BUILD,
     MARKER,
     check_folder,
     file_system,
@@ -37,7 +38,13 @@ from composer_pipeline.lake.place import (
     partition_folders,
     remove_empty,
 )
-from composer_pipeline.lake.rows import empty_table, plain_table, rows_from_table, table_from_rows
+from composer_pipeline.lake.rows import (
+    complete,
+    empty_table,
+    plain_table,
+    rows_from_table,
+    table_from_rows,
+)
 from composer_pipeline.lake.tables import TABLES, spec_of
 from composer_pipeline.lake.views import connect
 
@@ -61,7 +68,7 @@ class Lake:
         storage_options: passed to the filesystem; never printed.
     """
 
-    MARKER, FROM_ARCHIVE = MARKER, FROM_ARCHIVE
+    MARKER, BUILD, FROM_ARCHIVE = MARKER, BUILD, FROM_ARCHIVE
 
     def __init__(self, url: str | os.PathLike[str] = "lake", **storage_options: Any) -> None:
         text = os.fspath(url)
@@ -238,7 +245,7 @@ class Lake:
             raise InputError(f"table {table}: the columns to write differ from its schema")
         # Metadata of a pyarrow schema is not part of equality; write the table's own.
         arrow = arrow.cast(spec.schema)
-        payload = encode_parquet(arrow, compact=spec.compact)
+        payload = encode_parquet(arrow, compact=spec.compact, grouped=spec.grouped)
         self.put_bytes(self.path(table, **keys).removeprefix(self.root + "/"), payload)
         return len(payload)
 
@@ -301,14 +308,7 @@ class Lake:
             with self._file(table, part) as file:
                 reader = pq.ParquetFile(file)
                 have = set(reader.schema_arrow.names)
-                piece = reader.read(columns=[name for name in names if name in have])
-            arrays = [
-                piece.column(f.name).cast(f.type)
-                if f.name in have
-                else pa.nulls(piece.num_rows, f.type)
-                for f in schema
-            ]
-            piece = pa.Table.from_arrays(arrays, schema=schema)
+                piece = complete(reader.read(columns=[n for n in names if n in have]), schema)
             for key in spec.partition_keys:
                 piece = piece.append_column(key, constant(part[key], len(piece)))
             pieces.append(piece)
@@ -361,17 +361,22 @@ class Lake:
             columns: only these columns of the file.
             keys: fixed partition keys, for example ``split="train"``.
         """
+        for piece, part in self.batches(table, columns, 64, **keys):
+            for row in rows_from_table(piece):
+                yield {**row, **part}
+
+    def batches(
+        self, table: str, columns: Sequence[str] | None, rows: int, **keys: str
+    ) -> Iterator[tuple[pa.Table, dict[str, str]]]:
+        """Yield tables of at most so many rows, each with its partition's keys; as :meth:`read`."""
         spec = spec_of(table)
         schema = pa.schema([spec.schema.field(n) for n in columns or spec.schema.names])
         for part in self.partitions(table, **keys):
             with self._file(table, part) as file:
                 reader = pq.ParquetFile(file)
                 have = [n for n in schema.names if n in set(reader.schema_arrow.names)]
-                for batch in reader.iter_batches(batch_size=64, columns=have):
-                    piece = pa.Table.from_batches([batch])
-                    missing = dict.fromkeys(set(schema.names) - set(have))
-                    for row in rows_from_table(piece.cast(pa.schema(map(schema.field, have)))):
-                        yield {**row, **missing, **part}
+                for batch in reader.iter_batches(batch_size=rows, columns=have):
+                    yield complete(pa.Table.from_batches([batch]), schema), part
 
     def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Run one SQL query over the lake's views and return its rows.
@@ -383,7 +388,6 @@ class Lake:
         Raises:
             DamagedFile: a file that the query needs is damaged.
         """
-        # A connection that is still open when Python ends makes duckdb report leaks.
         return self._executed(sql, parameters)[1]
 
     def select(self, sql: str, parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:

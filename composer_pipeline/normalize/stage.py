@@ -23,7 +23,7 @@ import pyarrow as pa
 from composer_pipeline.config_file import nearest
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.files import replacing
-from composer_pipeline.lake import NORMALIZED_PAIRS, PAIRS, Lake, remember_exports
+from composer_pipeline.lake import TABLES, Lake, remember_exports
 from composer_pipeline.normalize.judge import Drop
 from composer_pipeline.normalize.operators import Settings
 from composer_pipeline.normalize.recipe import NormalizeRecipe
@@ -253,9 +253,9 @@ def _write_day(lake: Lake, day: str, result: _Day, recipe_id: str) -> dict[str, 
         place = table.schema.get_field_index(name)
         table = table.set_column(place, table.field(name), rewritten(table.column(name), changed))
     positions = [row for row in range(table.num_rows) if row not in result.dropped]
-    plain = table.select(PAIRS.schema.names).take(pa.array(positions, pa.int64()))
+    plain = table.select(TABLES["pairs"].schema.names).take(pa.array(positions, pa.int64()))
     recipe = pa.array([recipe_id] * plain.num_rows, pa.string())
-    out = plain.append_column("recipe", recipe).cast(NORMALIZED_PAIRS.schema)
+    out = plain.append_column("recipe", recipe).cast(TABLES["normalized_pairs"].schema)
     state_ids = table.column("state_id").to_pylist()
     ledger = [
         {

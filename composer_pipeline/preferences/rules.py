@@ -36,6 +36,14 @@ class Contamination(_Model):
     files: list[str] = []
 
 
+class Terms(_Model):
+    """Which answers may be trained on, by the training terms of their authors."""
+
+    accepted: Annotated[
+        list[Literal["enforced", "declared", "unknown", "not enforced"]], Field(min_length=1)
+    ] = ["enforced", "declared"]
+
+
 class Separability(_Model):
     """The bound of the check, and how much data a measurement needs."""
 
@@ -65,6 +73,7 @@ class PreferenceRules(_Model):
     max_pairs_per_session: Annotated[int, Field(ge=1)] | None = 50
     hindsight: Hindsight = Hindsight()
     contamination: Contamination = Contamination()
+    terms: Terms = Terms()
     separability: Separability = Separability()
     near_duplicates: NearDuplicates = NearDuplicates()
     semantic_judge: JudgeRule | None = None

@@ -13,16 +13,9 @@ import pyarrow as pa
 import yaml
 
 from composer_pipeline.lake import SCHEMA_VERSION, TABLES
+from composer_pipeline.publishing.configs import CONFIGS, file_path
 from composer_pipeline.publishing.splits import SPLITS
 from composer_pipeline.redaction import REDACTION_VERSION
-
-#: Configuration of the published dataset to table of the lake; the first is the default.
-CONFIGS: dict[str, str] = {
-    "pairs": "dataset_pairs",
-    "groups": "dataset_groups",
-    "hints": "dataset_hints",
-    "successes": "dataset_successes",
-}
 
 _WHAT = {
     "pairs": "preference pairs for DPO: `prompt`, `chosen`, `rejected`, `tools`",
@@ -37,11 +30,6 @@ _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000
 def size_category(rows: int) -> str:
     """Return the Hub's size category of a number of rows."""
     return next((name for bound, name in _SIZES if rows < bound), "1M<n<10M")
-
-
-def file_path(config: str, split: str) -> str:
-    """Return the path of a split's file in the repository."""
-    return f"data/{config}/{split}.parquet"
 
 
 #: Training terms under which the author of a model allows training on its outputs.

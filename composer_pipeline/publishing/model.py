@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.publishing.gates import PublishRefused, check_text
+from composer_pipeline.publishing.gates import PublishRefused, check_files
 from composer_pipeline.publishing.hub import Hub
 from composer_pipeline.publishing.publish import PublishReport, bring, check_repo, token_of
 from composer_pipeline.training.runs.card import evaluation_of
@@ -67,9 +67,8 @@ def publish_model(
     }
     if CARD not in files:
         raise PublishRefused(f"{folder} has no {CARD}: a model is not published without its card")
-    for name, path in files.items():
-        if name.endswith(TEXT) and name not in TOKENS:
-            check_text(name, path.read_text(encoding="utf-8"), public=not private)
+    texts = {n: path for n, path in files.items() if n.endswith(TEXT) and n not in TOKENS}
+    check_files(texts, public=not private)
     simulated = json.loads(files[RESULT].read_text(encoding="utf-8")).get("simulated") or {}
     if any(simulated.values()) and not allow_simulated:
         raise InputError(

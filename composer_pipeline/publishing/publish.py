@@ -23,9 +23,10 @@ import pyarrow.parquet as pq
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake import SCHEMA_VERSION, Lake
 from composer_pipeline.preferences.quality import ALL
-from composer_pipeline.publishing.card import CONFIGS, card, file_path, simulated_rows
+from composer_pipeline.publishing.card import card, simulated_rows
 from composer_pipeline.publishing.changes import Content
-from composer_pipeline.publishing.gates import check_gates, check_text
+from composer_pipeline.publishing.configs import CONFIGS, file_path
+from composer_pipeline.publishing.gates import check_files
 from composer_pipeline.publishing.hub import Hub
 from composer_pipeline.publishing.splits import SPLITS
 from composer_pipeline.reports import Progress, Report
@@ -97,7 +98,6 @@ def publish(
     check_repo(repo)
     payloads = read_payloads(lake)
     tables = {key: pq.read_table(io.BytesIO(data)) for key, data in payloads.items()}
-    check_gates(tables, public=not private)
     made, total = simulated_rows(tables)
     if made and not allow_simulated:
         raise InputError(
@@ -107,9 +107,9 @@ def publish(
     files = {file_path(*key): data for key, data in payloads.items()}
     statistics = lake.rows("preference_statistics", scope=ALL)
     text = card(repo, tables, statistics)
-    check_text("README.md", text, public=not private)
     files["README.md"] = text.encode()
     files["manifest.json"] = _manifest(tables, files)
+    check_files(files, public=not private)
     rows = {f"{config}/{split}": table.num_rows for (config, split), table in tables.items()}
     if progress:
         progress("publish", 1, 2)

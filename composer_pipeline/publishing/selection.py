@@ -5,7 +5,7 @@ ledger rows of what that removes. Does not belong here: what counts as evidence
 (``preferences.pairs``), repeats of pairs (``publishing.dataset``).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from composer_pipeline.lake import Lake
@@ -49,36 +49,23 @@ class Selection:
         action = self._rules.evidence if is_strong(found) else self._rules.by_name
         return "; ".join(found) if action == "drop" else ""
 
-    def apply(
-        self, tables: Mapping[str, list[Row]], day_of: Mapping[str, str]
-    ) -> tuple[dict[str, list[Row]], dict[str, list[Row]]]:
-        """Return the rows that stay, by table, and day to the ledger rows of the others.
+    def drop(self, table: str, name: str, state_id: str, why: str) -> Row:
+        """Return the ledger row of a row that is left out.
 
         Args:
-            tables: rows with ``state_id`` and ``session_id``, by table.
-            day_of: state id to its day.
+            table: its table.
+            name: a pair's id; a row that is no pair has its state for a name, which has one row
+                in each table.
+            state_id: its state.
+            why: the evidence.
         """
-        kept: dict[str, list[Row]] = {}
-        drops: dict[str, list[Row]] = {}
-        for name, rows in tables.items():
-            kept[name] = []
-            for row in rows:
-                if why := self.why_not(row["session_id"]):
-                    drops.setdefault(day_of[row["state_id"]], []).append(_drop(name, row, why))
-                else:
-                    kept[name].append(row)
-        return kept, drops
-
-
-def _drop(table: str, row: Row, why: str) -> Row:
-    return {
-        # A row that is no pair has its state for a name; a state has one row in each table.
-        "pair_id": row.get("pair_id") or row["state_id"],
-        "state_id": row["state_id"],
-        "step": f"2:contamination:{table}",
-        "op": "contamination",
-        "field": "session",
-        "stat": "evidence",
-        "value": why,
-        "bound": "",
-    }
+        return {
+            "pair_id": name,
+            "state_id": state_id,
+            "step": f"2:contamination:{table}",
+            "op": "contamination",
+            "field": "session",
+            "stat": "evidence",
+            "value": why,
+            "bound": "",
+        }

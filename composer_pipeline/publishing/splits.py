@@ -10,7 +10,7 @@ split; only data that join two groups move one of them, and that cannot be helpe
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 
 import msgspec
 
@@ -35,7 +35,9 @@ def split_of(group: str, validation_share: float) -> str:
     return VALIDATION if int.from_bytes(digest, "big") < validation_share * 2**64 else TRAIN
 
 
-def groups(sessions: Iterable[SessionKey], prompts: Iterable[tuple[str, str]]) -> dict[str, str]:
+def groups(
+    sessions: Iterable[SessionKey], prompts: Iterable[tuple[str, Hashable]]
+) -> dict[str, str]:
     """Return session id to the name of its group.
 
     Args:
@@ -69,13 +71,13 @@ def groups(sessions: Iterable[SessionKey], prompts: Iterable[tuple[str, str]]) -
     return {session_id: names[find(f"s:{session_id}")] for session_id in members}
 
 
-def overlaps(rows: Iterable[tuple[str, Mapping[str, str]]]) -> dict[str, int]:
+def overlaps(rows: Iterable[tuple[str, Mapping[str, Hashable]]]) -> dict[str, int]:
     """Count the values that occur in more than one split, for each kind of value.
 
     Args:
         rows: (split, {kind: value}); kinds are for example ``group_id``, ``prompt``.
     """
-    seen: dict[str, dict[str, set[str]]] = {}
+    seen: dict[str, dict[Hashable, set[str]]] = {}
     for split, values in rows:
         for kind, value in values.items():
             seen.setdefault(kind, {}).setdefault(value, set()).add(split)

@@ -9,7 +9,6 @@ would crowd out short ones, and sessions nobody asked about the votes; hence two
 
 from collections.abc import Collection, Iterable
 from itertools import groupby, islice
-from typing import Any
 
 from composer_pipeline.preferences.hints import succeeded
 from composer_pipeline.trace_states import TraceState, draw
@@ -37,8 +36,6 @@ def own_successes(states: Iterable[TraceState], decided: Collection[str]) -> lis
     return [state for _, own in by_session for state in islice(own, PER_SESSION)]
 
 
-def at_most(rows: list[dict[str, Any]], limit: int) -> list[dict[str, Any]]:
-    """Return at most ``limit`` rows, chosen by a hash of their states, in their order."""
-    drawn = sorted(draw(row["state_id"]) for row in rows)[:limit]
-    kept = {state_id for _, state_id in drawn}
-    return [row for row in rows if row["state_id"] in kept]
+def at_most(state_ids: Iterable[str], limit: int) -> set[str]:
+    """Return at most ``limit`` of some states, chosen by a hash of their ids."""
+    return {state_id for _, state_id in sorted(map(draw, state_ids))[:limit]}

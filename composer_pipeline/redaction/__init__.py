@@ -17,6 +17,7 @@ from composer_pipeline.redaction.text import (
 from composer_pipeline.redaction.user_rules import (
     REDACTION_VERSION,
     RedactionRules,
+    active_rules,
     redaction_version,
 )
 from composer_pipeline.redaction.values import strings
@@ -25,6 +26,7 @@ __all__ = [
     "REDACTION_VERSION",
     "Explanation",
     "RedactionRules",
+    "active_rules",
     "explain_file",
     "find_secrets",
     "json_redactor",

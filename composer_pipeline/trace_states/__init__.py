@@ -4,20 +4,30 @@ The one way in which later rooms read states. Does not belong here: how the tabl
 written (``traces.parse``).
 """
 
-from composer_pipeline.trace_states.load import following, list_states, load_state, load_states
+from composer_pipeline.trace_states.load import (
+    Path,
+    following,
+    list_states,
+    load_state,
+    load_states,
+)
 from composer_pipeline.trace_states.on_demand import StatesOnDemand
 from composer_pipeline.trace_states.reader import StateReader
 from composer_pipeline.trace_states.state import Message, TraceState, action_of, draw
+from composer_pipeline.trace_states.whole_sessions import WholeSession, whole_sessions
 
 __all__ = [
     "Message",
+    "Path",
     "StateReader",
     "StatesOnDemand",
     "TraceState",
+    "WholeSession",
     "action_of",
     "draw",
     "following",
     "list_states",
     "load_state",
     "load_states",
+    "whole_sessions",
 ]

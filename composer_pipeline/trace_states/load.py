@@ -7,8 +7,10 @@ lake (``trace_states.reader``).
 import json
 from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
+from itertools import groupby
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -75,6 +77,18 @@ def load_state(lake: Lake, state_id: str) -> TraceState:
     return next(load_states(lake, days=[row["day"]], state_ids=[row["state_id"]]))
 
 
+class Path(msgspec.Struct):
+    """A chain of a day, whole, and states on it.
+
+    ``numbers`` are those of its messages within the day: equal numbers are equal messages.
+    ``messages`` go on behind the last state: its action, and what came of it.
+    """
+
+    numbers: list[int]
+    messages: list[Message]
+    states: list[TraceState]
+
+
 class DayTables:
     """The tables of one day, read once; states are put together from them.
 
@@ -106,17 +120,29 @@ class DayTables:
         Raises:
             InputError: the day was only partly written (its parsing was killed).
         """
+        for chain in self.paths(states):
+            yield from chain.states
+
+    def paths(self, states: pa.Table) -> Iterator[Path]:
+        """Yield the chains of some rows of :attr:`states`, each run of rows with its chain whole.
+
+        Raises:
+            InputError: the day was only partly written (its parsing was killed).
+        """
         texts = self._messages[1]
-        current, messages = "", list[Message]()
-        for row, numbers in self._with_chains(states):
-            if row["chain_id"] != current:
-                current = row["chain_id"]
-                messages = [decoded(texts[n].as_py()) for n in numbers]
-            parts = (
-                decoded(texts[self._position[row[name]]].as_py()) if row[name] else None
-                for name in ("system_hash", "tools_hash")
-            )
-            yield state_of(row, messages, *parts)
+        runs = groupby(self._with_chains(states), key=lambda pair: pair[0]["chain_id"])
+        for _, run in runs:
+            members = list(run)
+            numbers = members[0][1]
+            messages = [decoded(texts[n].as_py()) for n in numbers]
+            made = [state_of(row, messages, *self._recorded(row)) for row, _ in members]
+            yield Path(numbers, messages, made)
+
+    def _recorded(self, row: dict[str, Any]) -> Iterator[Message | None]:
+        """Yield the recorded system prompt and tools of a row."""
+        texts = self._messages[1]
+        for name in ("system_hash", "tools_hash"):
+            yield decoded(texts[self._position[row[name]]].as_py()) if row[name] else None
 
     def actions(self, states: pa.Table) -> Iterator[Action]:
         """Yield what the agent did in some rows of :attr:`states`; their prefixes are not read.

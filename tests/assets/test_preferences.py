@@ -39,6 +39,7 @@ def settings(tmp_path: Any) -> Settings:
                 "request_hash": f"{teacher}{state_id}", "model": "m", "status": "ok",
                 "action": Action("", (ToolCall("Grep", {"pattern": f"p{n}"}),)).to_json(),
                 "cost_picodollars": 5, "simulated": True, "created_at": NOW,
+                "training_terms": "enforced",
             }
             for n, state_id in enumerate(ids)
         ]  # fmt: skip

@@ -220,6 +220,9 @@ export --format dpo --out {out} --samples {empty}     | empty
 export --format dpo --out {out} --samples {cutparquet} | cut.parquet
 export --format dpo --out {out} --rules {list}        | list.yaml
 export --format dpo --out {file}/x.parquet            | file.txt
+export --format atif --out {out}/x.json               | a file for each session
+export --format pi --out {file}                       | a file for each session
+export --format atif --out {out} --max-tokens 9       | --max-tokens is about rows
 publish                                               | --repo
 publish --repo name                                   | name
 publish --repo ""                                     | ''

@@ -13,8 +13,9 @@ from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.pairs.build import build_pairs
 from composer_pipeline.preferences.rules import PreferenceRules
-from composer_pipeline.publishing import dataset as room
 from composer_pipeline.publishing.dataset import build_dataset
+from composer_pipeline.publishing.dataset import decide as room
+from composer_pipeline.publishing.splits import SessionKey
 from composer_pipeline.testing.states import write_session
 
 DAY, NEXT = "2026-11-16", "2026-11-17"
@@ -58,6 +59,8 @@ def add_session(lake: Lake, name: str, day: str, *, group: str = "", prompt: str
                 "action": bash(f"cat {name}{i}.py").to_json(),
                 "request_hash": f"{name}{i}",
                 "simulated": True,
+                "licence": "MIT",
+                "training_terms": "enforced",
             }
             for i, state_id in enumerate(ids)
         ]
@@ -249,11 +252,18 @@ def test_repeats_across_days_and_equal_sides_go_to_the_ledger(lake: Lake) -> Non
 
 
 def test_a_leak_between_splits_stops_the_build(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    flips = iter(["train", "validation"] * 100)
-    monkeypatch.setattr(room, "split_of", lambda *_: next(flips))
-    with pytest.raises(ComposerError, match="are in both splits"):
-        build_dataset(lake)
+    for i in range(8):
+        add_session(lake, f"copy{i}", NEXT, prompt=f"Do s{i}.")
+    normalise(lake, NEXT)
+
+    def each_alone(keys: list[SessionKey], prompts: set[tuple[str, bytes]]) -> dict[str, str]:
+        return {key.session_id: key.session_id for key in keys}
+
+    monkeypatch.setattr(room, "groups", each_alone)
+    with pytest.raises(ComposerError, match="value\\(s\\) of prompt are in both splits"):
+        build_dataset(lake, validation_share=0.5)
     assert lake.partitions("dataset_pairs") == []
+    assert not (Path(lake.url) / ".dataset-build").exists()
 
 
 def test_an_empty_validation_split_is_warned_of(
@@ -287,6 +297,8 @@ def test_pairs_that_differ_in_their_tools_are_two(lake: Lake) -> None:
     row = plain(lake, "normalized_pairs")[0]
     tools = [{"type": "function", "function": {"name": "Other", "parameters": {}}}]
     lake.write("normalized_pairs", [{**row, "pair_id": "other", "tools": tools}], day=NEXT)
+    for teacher in ("one", "two"):
+        lake.write("replies", plain(lake, "replies", teacher=teacher), teacher=teacher, day=NEXT)
     assert build_dataset(lake).drops == {}
 
 

@@ -39,6 +39,7 @@ def answer(lake: Lake, day: str) -> None:
                 ).to_json(),
                 "cost_picodollars": 1,
                 "simulated": True,
+                "training_terms": "enforced",
                 "created_at": datetime(2026, 11, 20, tzinfo=UTC),
             }
             for state in states

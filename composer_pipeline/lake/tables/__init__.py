@@ -60,7 +60,7 @@ __all__ = [
     "spec_of",
 ]
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 TABLES: dict[str, TableSpec] = {
     spec.name: spec

@@ -22,19 +22,26 @@ _STATE = {
     "prompt": (JSON_LIST, "chat messages before the action"),
     "tools": (JSON_LIST, "tool schemas offered"),
 }
-_RECORDED = {**_STATE, "action": (JSON_LIST, "one assistant message: the agent's action")}
+_RECORDED = {
+    **_STATE,
+    "action": (JSON_LIST, "one assistant message: the agent's action"),
+    "model": (TEXT, "the agent's model"),
+}
 
 DATASET_PAIRS = TableSpec(
     "dataset_pairs",
     "The published preference dataset, one file a split.",
     ("pair_id",),
     ("split",),
-    schema_of(
+    grouped=True,
+    schema=schema_of(
         {
             **PAIR_COLUMNS,
             "recipe": (TEXT, "name and hash of the data-juicer recipe"),
             "day": (TEXT, "day of the session"),
             "group_id": (TEXT, "split group; no group is in two splits"),
+            "chosen_licenses": (STRINGS, "licence of each of chosen_models; empty: not recorded"),
+            "chosen_terms": (STRINGS, "training terms of each of chosen_models, as in replies"),
         }
     ),
 )
@@ -44,13 +51,17 @@ DATASET_GROUPS = TableSpec(
     "Recorded answers to one state, for the GRPO channel.",
     ("state_id",),
     ("split",),
-    schema_of(
+    grouped=True,
+    schema=schema_of(
         {
             **_STATE,
             "candidates": (JSON_LIST, "assistant messages: the agent's, then the teachers'"),
             "sources": (STRINGS, "agent, or the teacher's name, for each candidate"),
             "consensus": (JSON_LIST, "one assistant message: the winning cluster's medoid"),
             "simulated": (FLAG, "any teacher was simulated"),
+            "models": (STRINGS, "model of each candidate"),
+            "licenses": (STRINGS, "licence of each model; empty for the agent, or not recorded"),
+            "terms": (STRINGS, "training terms of each candidate, as in replies; agent: its own"),
         }
     ),
 )
@@ -61,7 +72,8 @@ DATASET_SUCCESSES = TableSpec(
     " states that no teacher decided.",
     ("state_id",),
     ("split",),
-    schema_of(
+    grouped=True,
+    schema=schema_of(
         {
             **_RECORDED,
         }
@@ -73,7 +85,8 @@ DATASET_HINTS = TableSpec(
     "Error turns with a hint, for the SDPO channel.",
     ("state_id",),
     ("split",),
-    schema_of(
+    grouped=True,
+    schema=schema_of(
         {
             **_RECORDED,
             "hint": (TEXT, "what the trace says was wrong"),

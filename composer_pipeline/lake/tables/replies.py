@@ -61,6 +61,7 @@ REPLIES = TableSpec(
                 " (not enforced, allowed by the catalogue), not enforced; null in old rows",
             ),
             "control": (FLAG, "bought as a control: never votes; null in old rows, which are not"),
+            "licence": (TEXT, "licence of the model, as in the teacher file; null in old rows"),
         }
     ),
 )

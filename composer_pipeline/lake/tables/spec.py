@@ -25,7 +25,9 @@ class TableSpec:
     """A table: its name, its row key, the keys of its path, and its columns.
 
     ``compact`` tables have many small partitions that only this project reads: their
-    files lack the Arrow schema, the page index and most statistics.
+    files lack the Arrow schema, the page index and most statistics. The row groups of ``grouped``
+    tables are those that the writer's pieces ask for, and their pages are not cut by content: where
+    rows that go together go, the bytes of the others stay as they were.
     """
 
     name: str
@@ -34,6 +36,7 @@ class TableSpec:
     partition_keys: tuple[str, ...]
     schema: pa.Schema
     compact: bool = False
+    grouped: bool = False
 
     def description_of(self, column: str) -> str:
         """Return the description of a column, or an empty string."""

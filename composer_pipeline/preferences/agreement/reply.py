@@ -32,6 +32,7 @@ class Reply:
     simulated: bool = False
     control: bool = False
     training_terms: str | None = None
+    licence: str = ""
 
     @staticmethod
     def from_row(row: Mapping[str, Any]) -> "Reply":
@@ -46,6 +47,7 @@ class Reply:
             simulated=bool(row.get("simulated")),
             control=bool(row.get("control")),
             training_terms=row.get("training_terms"),
+            licence=str(row.get("licence") or ""),
         )
 
 

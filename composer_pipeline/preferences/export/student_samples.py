@@ -23,15 +23,19 @@ from composer_pipeline.lake import Lake
 from composer_pipeline.preferences.agreement import reason_of, vote
 from composer_pipeline.preferences.export.samples_file import Sample
 from composer_pipeline.preferences.pairs import cost_of_states, pair_row, usable_replies
+from composer_pipeline.preferences.rules import PreferenceRules
 from composer_pipeline.trace_states import load_states
 
 
-def sampled_pairs(lake: Lake, samples: list[Sample]) -> tuple[list[dict[str, Any]], dict[str, int]]:
+def sampled_pairs(
+    lake: Lake, samples: list[Sample], rules: PreferenceRules
+) -> tuple[list[dict[str, Any]], dict[str, int]]:
     """Return pairs whose rejected side is a sample, and the samples that gave none, by reason.
 
     Args:
         lake: reads ``states`` and ``replies``; buys nothing.
         samples: the sampled actions.
+        rules: the preference recipe; a consensus under other ``terms`` makes no pair.
 
     Raises:
         InputError: a sample's state is not in the lake.
@@ -42,6 +46,7 @@ def sampled_pairs(lake: Lake, samples: list[Sample]) -> tuple[list[dict[str, Any
     known = dict(lake.query("SELECT state_id, day FROM states"))
     if unknown := sorted(set(by_state) - set(known)):
         raise InputError(f"lake {lake.url} has no state {unknown[0]!r}, which a sample names")
+    accepted = rules.terms.accepted
     rows: list[dict[str, Any]] = []
     left: Counter[str] = Counter()
     for day in sorted({known[state_id] for state_id in by_state}):
@@ -62,6 +67,9 @@ def sampled_pairs(lake: Lake, samples: list[Sample]) -> tuple[list[dict[str, Any
                 outcome = vote(there, mine)
                 if not outcome.is_pair:
                     left[reason_of(outcome, len(mine))] += 1
+                    continue
+                if any((r.training_terms or "unknown") not in accepted for r in outcome.members):
+                    left["terms"] += 1
                     continue
                 row = pair_row(there, outcome, tools.of(state), cost.get(state.state_id, 0))
                 row |= {

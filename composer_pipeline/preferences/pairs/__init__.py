@@ -5,7 +5,7 @@ from composer_pipeline.preferences.pairs.build import build_pairs
 from composer_pipeline.preferences.pairs.contamination import contaminated_sessions, is_strong
 from composer_pipeline.preferences.pairs.explain import explain
 from composer_pipeline.preferences.pairs.pair_row import RECORDED, pair_row
-from composer_pipeline.preferences.pairs.replies import cost_of_states, usable_replies
+from composer_pipeline.preferences.pairs.replies import cost_of_states, reply_age, usable_replies
 
 __all__ = [
     "RECORDED",
@@ -16,5 +16,6 @@ __all__ = [
     "explain",
     "is_strong",
     "pair_row",
+    "reply_age",
     "usable_replies",
 ]

@@ -25,6 +25,7 @@ REPLY_COLUMNS = [
     "created_at",
     "control",
     "training_terms",
+    "licence",
 ]
 
 

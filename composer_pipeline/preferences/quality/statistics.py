@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import quantiles
 from typing import Any
 
-from composer_pipeline.lake import Lake
+from composer_pipeline.lake import Lake, build_id
 from composer_pipeline.preferences.actions import Level
 from composer_pipeline.preferences.quality.near_duplicates import near_duplicates
 from composer_pipeline.preferences.quality.noise_floor import noise_floor
@@ -112,11 +112,19 @@ def write_statistics(
     found: dict[str, Quality] = {}
     for done, scope in enumerate(scopes, start=1):
         found[scope] = quality = measure(lake, scope, rules=rules)
-        lake.write("preference_statistics", quality.rows(), scope=scope)
+        rows = [*quality.rows(), *(_of_build(lake) if scope == ALL else ())]
+        lake.write("preference_statistics", rows, scope=scope)
         lake.write("near_duplicates", [dict(row) for row in quality.near], scope=scope)
         if progress:
             progress("statistics", done, len(scopes))
     return StatisticsReport(found)
+
+
+def _of_build(lake: Lake) -> list[dict[str, Any]]:
+    """Return the row that says which build of the dataset was measured, where there is one."""
+    name = build_id(lake)
+    row = {"statistic": "build", "a": name, "b": "", "tool": "", "n": 0, "note": "not a number"}
+    return [row] if name else []
 
 
 def measured_on_dataset(lake: Lake, rules: PreferenceRules) -> Separation:

@@ -314,9 +314,11 @@ class _Raw(msgspec.Struct):
 
 def terms_of(teacher: Teacher, verdict: Verdict | None) -> dict[str, str | None]:
     """Return the provenance columns of a teacher's replies; see the table ``replies``."""
+    said = {"licence": teacher.licence}
     if verdict is None:
-        return {"canonical_slug": None, "training_terms": _terms(teacher, None)}
+        return {**said, "canonical_slug": None, "training_terms": _terms(teacher, None)}
     return {
+        **said,
         "canonical_slug": verdict.canonical_slug or None,
         "training_terms": verdict.distillable,
     }

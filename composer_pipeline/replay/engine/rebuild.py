@@ -21,7 +21,7 @@ from composer_pipeline.replay.ledger import Call, Ledger, Reply, rules
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _META = (
     "family", "control", "model", "simulated", "schema_source", "converter_version",
-    "canonical_slug", "training_terms",
+    "canonical_slug", "training_terms", "licence",
 )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """Exports: the columns of each format, as datasets and TRL read them."""
 
 import json
+import sys
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,6 +13,7 @@ from composer_pipeline.chat.messages import to_chat
 from composer_pipeline.chat.wire_form import wire_messages
 from composer_pipeline.cli import main
 from composer_pipeline.errors import InputError
+from composer_pipeline.lake import TableFile
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.export.samples_file import read_samples
 from composer_pipeline.preferences.export.write import export
@@ -22,6 +24,7 @@ from composer_pipeline.preferences.hints.from_disagreement import (
 )
 from composer_pipeline.preferences.hints.from_errors import build_hints
 from composer_pipeline.preferences.pairs.build import build_pairs
+from composer_pipeline.preferences.rules import PreferenceRules
 from composer_pipeline.publishing.dataset import build_dataset
 from composer_pipeline.testing.personas import Script
 from composer_pipeline.testing.sample_sessions.bundled import answers, sample_sessions_dir
@@ -40,7 +43,7 @@ def fill(lake, script):
                 "state_id": state.state_id, "session_id": state.session_id, "family": family,
                 "request_hash": f"{family}{state.state_id}", "model": f"m/{family}",
                 "status": "ok", "action": script.decide(persona, body).to_json(),
-                "cost_picodollars": 7, "simulated": True,
+                "cost_picodollars": 7, "simulated": True, "training_terms": "enforced",
                 "created_at": datetime(2026, 11, 20, tzinfo=UTC),
             }  # fmt: skip
             by_day.setdefault(state.day, {}).setdefault(persona, []).append(row)
@@ -346,6 +349,9 @@ def test_sampled_actions_take_the_agents_place(lake, tmp_path, suffix):
     assert not recorded & {row["pair_id"] for row in got}
     splits = {row["session_id"]: row["split"] for row in lake.rows("dataset_groups")}
     assert all(row["split"] == splits[row["session_id"]] for row in got)
+    strict = PreferenceRules.model_validate({"terms": {"accepted": ["declared"]}})
+    with pytest.raises(InputError, match=f"{report.rows + 1} terms"):
+        export(lake, "dpo", tmp_path / "none.parquet", samples=path, rules=strict)
 
 
 def test_bad_parquet_and_unknown_states(lake, tmp_path):
@@ -400,3 +406,66 @@ def test_the_command(lake, tmp_path, capsys):
         assert code == 2
         assert message in said.err
         assert len(said.err.strip().splitlines()) == 1
+
+
+def test_sharegpt_is_the_pairs_as_lines_with_a_description(lake, tmp_path):
+    report = export(lake, "sharegpt", tmp_path / "out")
+    pairs = {row["pair_id"]: row for row in lake.rows("dataset_pairs")}
+    assert report.rows == len(pairs)
+    assert not report.left_out
+    info = json.loads((tmp_path / "out" / "dataset_info.json").read_text())
+    assert set(info) == {"pairs_train", "pairs_validation"}
+    seen = set()
+    for entry in info.values():
+        assert (entry["formatting"], entry["ranking"]) == ("sharegpt", True)
+        for line in (tmp_path / "out" / entry["file_name"]).read_text().splitlines():
+            row = json.loads(line)
+            seen.add(row["pair_id"])
+            assert row[entry["columns"]["chosen"]] != row[entry["columns"]["rejected"]]
+            assert row["split"] == pairs[row["pair_id"]]["split"]
+            first = pairs[row["pair_id"]]["prompt"][0]
+            assert row[entry["columns"]["system"]] == first["content"]
+    assert seen == set(pairs)
+    one = export(lake, "sharegpt", tmp_path / "all.jsonl")
+    assert one.files == {str(tmp_path / "all.jsonl"): len(pairs)}
+
+
+def test_a_failed_export_leaves_the_old_files_and_nothing_else(lake, tmp_path):
+    out = tmp_path / "out"
+    export(lake, "dpo", out)
+    before = {path: path.read_bytes() for path in out.iterdir()}
+
+    def fails(row):
+        raise RuntimeError(row["pair_id"])
+
+    with pytest.raises(RuntimeError):
+        export(lake, "dpo", out, shorten=fails)
+    with pytest.raises(InputError, match=r"nothing to export: \d+ too_long"):
+        export(lake, "dpo", out, shorten=lambda row: (row, "too_long"))
+    assert {path: path.read_bytes() for path in out.iterdir()} == before
+
+
+@pytest.mark.parametrize("form", ["dpo", "kto", "sft", "sdpo"])
+def test_rows_are_made_as_they_are_written(lake, tmp_path, form, monkeypatch):
+    """A file is begun before the last row is read: rows are not collected first."""
+    module: Any = sys.modules["composer_pipeline.preferences.export.write"]
+    held, most = 0, 0
+
+    class Counted(TableFile):
+        def add(self, row):
+            nonlocal held
+            held -= 1
+            super().add(row)
+
+    def counted(rows, *rest):
+        nonlocal held, most
+        for row in kept(rows, *rest):
+            held += 1
+            most = max(most, held)
+            yield row
+
+    kept = module._kept
+    monkeypatch.setattr(module, "TableFile", Counted)
+    monkeypatch.setattr(module, "_kept", counted)
+    export(lake, form, tmp_path / "out")
+    assert (held, most) == (0, 1)

@@ -1,0 +1,18 @@
+"""The configurations of the published dataset, and where their files are.
+
+Belongs here: which table of the lake a configuration is, and the path of a file in the
+repository. Does not belong here: what a column means (``lake.tables``), what the card says.
+"""
+
+#: Configuration of the published dataset to table of the lake; the first is the default.
+CONFIGS: dict[str, str] = {
+    "pairs": "dataset_pairs",
+    "groups": "dataset_groups",
+    "hints": "dataset_hints",
+    "successes": "dataset_successes",
+}
+
+
+def file_path(config: str, split: str) -> str:
+    """Return the path of a split's file in the repository."""
+    return f"data/{config}/{split}.parquet"

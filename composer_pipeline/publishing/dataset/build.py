@@ -1,0 +1,162 @@
+"""Build the training dataset: pairs, groups, hints and successes, split by group of sessions.
+
+Belongs here: the order of the work, which rows enter the ``dataset_*`` tables, and the report.
+Does not belong here: reading (``dataset.gather``), what a group is (``publishing.splits``), which
+actions of the agent worked (``publishing.successes``), which sessions are left out
+(``publishing.selection``) and the files (``dataset.partitions``).
+
+Both splits of every table are always written, empty or not, so a rebuild leaves nothing
+stale. The same lake gives the same bytes. Prompts are decoded a session at a time and wait on disk.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from composer_pipeline.errors import InputError
+from composer_pipeline.lake import DATASETS, TABLES, Lake
+from composer_pipeline.preferences.rules import PreferenceRules
+from composer_pipeline.publishing.dataset.decide import Plan
+from composer_pipeline.publishing.dataset.gather import Gathering
+from composer_pipeline.publishing.dataset.marker import forget_marker, inputs_of, write_marker
+from composer_pipeline.publishing.dataset.partitions import write_groups
+from composer_pipeline.publishing.dataset.pieces import Pieces
+from composer_pipeline.publishing.selection import Selection
+from composer_pipeline.publishing.splits import SPLITS, VALIDATION
+from composer_pipeline.publishing.terms import Terms
+from composer_pipeline.reports import Progress, Report
+
+STAGE = "dataset"
+#: From this many groups on, an empty validation split is worth a warning.
+WARN_GROUPS = 5
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class DatasetReport(Report):
+    """What was built.
+
+    ``rows`` and ``splits`` count pairs, ``groups`` the groups of sessions over all
+    tables, ``hints``, ``grpo_groups`` and ``successes`` rows of the other three. ``drops`` counts
+    rows of all tables left out here, by reason. ``overlaps`` counts values found in both splits, by
+    kind; they are all 0, or the build had failed. ``warning`` is empty or one sentence. ``build``
+    names the content of the dataset.
+    """
+
+    rows: int
+    splits: dict[str, int]
+    groups: int
+    by_tier: dict[str, int]
+    hints: int
+    grpo_groups: int
+    drops: dict[str, int]
+    overlaps: dict[str, int]
+    warning: str = ""
+    successes: int = 0
+    build: str = ""
+
+
+def build_dataset(
+    lake: Lake,
+    *,
+    validation_share: float = 0.2,
+    rules: PreferenceRules | None = None,
+    progress: Progress | None = None,
+) -> DatasetReport:
+    """Write ``dataset_pairs``, ``dataset_groups``, ``dataset_hints`` and ``dataset_successes``.
+
+    A group of sessions is in validation when a hash of its name falls below
+    ``validation_share``, so a group never moves when data are added, and with few groups
+    the share of rows can be far from it.
+
+    Args:
+        lake: reads ``normalized_pairs``, ``sessions``, ``states``, ``replies``, ``hints``;
+            writes the four tables, ``drops`` (stage ``dataset``) and the marker of the build.
+        validation_share: share of the groups in validation, in [0, 1).
+        rules: the preference recipe, which says what is done about sessions on a benchmark's
+            repository; what it drops is in none of the tables.
+        progress: called after each day.
+
+    Raises:
+        InputError: the share is out of range, nothing was normalised yet, or a list of
+            benchmarks is wrong.
+        ComposerError: a group, session or prompt is in two splits.
+        StorageError: the lake is not writable.
+    """
+    if not 0 <= validation_share < 1:
+        raise InputError(f"validation_share must be in [0, 1), not {validation_share}")
+    if not lake.days("normalized_pairs"):
+        raise InputError(f"lake {lake.url} has no normalized_pairs; run normalize first")
+    with lake.locked("dataset"), Pieces(lake) as pieces:
+        inputs = inputs_of(lake)
+        rules = rules or PreferenceRules()
+        selection, terms = Selection(lake, rules), Terms(lake, rules)
+        found = Gathering(lake, pieces, selection, terms).run(progress)
+        plan = Plan(lake, found, selection, validation_share)
+        tiers = _write(lake, pieces, plan)
+        _write_drops(lake, plan.ledger)
+        build = write_marker(lake, inputs, {"validation_share": validation_share})
+    splits = {split: plan.counts["dataset_pairs", split] for split in SPLITS}
+    return DatasetReport(
+        rows=plan.rows_of("dataset_pairs"),
+        splits=splits,
+        groups=len(plan.split_of),
+        by_tier=dict(sorted(tiers.items())),
+        hints=plan.rows_of("dataset_hints"),
+        grpo_groups=plan.rows_of("dataset_groups"),
+        drops=dict(
+            sorted(Counter(drop["op"] for rows in plan.ledger.values() for drop in rows).items())
+        ),
+        overlaps=plan.overlaps,
+        warning=_warning(splits, len(plan.split_of), validation_share),
+        successes=plan.rows_of("dataset_successes"),
+        build=build.id,
+    )
+
+
+def _warning(splits: Mapping[str, int], names: int, share: float) -> str:
+    if share and names >= WARN_GROUPS and not splits[VALIDATION]:
+        return f"no pair is in validation, although there are {names} groups of sessions"
+    return ""
+
+
+def _write(lake: Lake, pieces: Pieces, plan: Plan) -> Counter[str]:
+    """Write every split of every table, and count the pairs by tier.
+
+    All files are written before the first becomes visible; until the last one is, and the marker
+    after it, there is no build in the lake.
+    """
+    tiers: Counter[str] = Counter()
+
+    def keep(table: str, day: str, rows: pa.Table) -> pa.Table:
+        out = plan.out[table, day]
+        names = rows[TABLES[table].key[0]].to_pylist()
+        return rows.filter(pa.array([name not in out for name in names], pa.bool_()))
+
+    with ExitStack() as stack:
+        writers = []
+        for table in DATASETS:
+            keys = pieces.keys(table)
+            for split in SPLITS:
+                writer = lake.writer(table, split=split)
+                stack.callback(writer.discard)
+                writers.append(writer)
+                for rows in write_groups(
+                    writer.write_group, table, pieces, plan.members(split, keys), keep
+                ):
+                    if table == "dataset_pairs":
+                        tiers.update(rows["tier"].to_pylist())
+        forget_marker(lake)
+        for writer in writers:
+            writer.commit()
+    return tiers
+
+
+def _write_drops(lake: Lake, drops: Mapping[str, Sequence[Row]]) -> None:
+    for day in sorted(set(drops) | set(lake.days("drops", stage=STAGE))):
+        lake.write("drops", drops.get(day, ()), stage=STAGE, day=day)

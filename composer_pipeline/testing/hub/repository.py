@@ -1,0 +1,106 @@
+"""Repositories of the stand-in: commits, refs and trees.
+
+Does not belong here: HTTP (``endpoints``), and where uploaded bytes wait (``objects``).
+"""
+
+import hashlib
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Commit:
+    """A commit: its id, its message, and the whole tree as path to bytes.
+
+    ``at`` is when it was made, on the server's clock in seconds; ``parent`` is an id or nothing.
+    """
+
+    oid: str
+    message: str
+    files: dict[str, bytes]
+    at: float = 0.0
+    parent: str = ""
+
+
+@dataclass
+class Repo:
+    """A repository; ``commits`` is the branch main, and starts with the Hub's own first commit.
+
+    ``gated``: everybody sees that it exists, and nobody reads its files. ``tags``, ``branches``
+    (without main) and ``pulls`` (as ``refs/pr/1``) name commits; ``others`` are the commits that
+    main does not reach. ``pushed``: id of each object in its storage to file name and size.
+    """
+
+    private: bool
+    gated: bool = False
+    commits: list[Commit] = field(default_factory=list)
+    tags: dict[str, str] = field(default_factory=dict)
+    branches: dict[str, str] = field(default_factory=dict)
+    pulls: dict[str, str] = field(default_factory=dict)
+    others: list[Commit] = field(default_factory=list)
+    pushed: dict[str, dict[str, str | int]] = field(default_factory=dict)
+
+    @property
+    def head(self) -> Commit:
+        """The newest commit of main."""
+        return self.commits[-1]
+
+    @property
+    def every(self) -> list[Commit]:
+        """All commits that some ref reaches."""
+        return [*self.commits, *self.others]
+
+    def find(self, revision: str) -> Commit | None:
+        """Return the commit that ``main``, another ref or an id names."""
+        names = {**self.branches, **self.pulls, **self.tags, "main": self.head.oid}
+        oid = names.get(revision, revision)
+        return next((commit for commit in self.every if commit.oid == oid), None)
+
+    def add(self, message: str, files: dict[str, bytes], at: float = 0.0) -> Commit:
+        """Append a commit with this tree."""
+        parent = self.commits[-1].oid if self.commits else ""
+        tree = sorted((path, hashlib.sha256(data).hexdigest()) for path, data in files.items())
+        seed = f"{parent}:{message}:{tree}"
+        oid = hashlib.sha1(seed.encode()).hexdigest()  # noqa: S324
+        self.commits.append(Commit(oid, message, files, at, parent))
+        return self.head
+
+    def squash(self, message: str, at: float = 0.0) -> Commit:
+        """Make the head's tree the only commit of main; other refs keep what they reach."""
+        old, files = self.commits, self.head.files
+        self.commits = []
+        self.add(message, files, at)
+        self.others += old
+        self.forget_unreachable()
+        return self.head
+
+    def forget_unreachable(self) -> None:
+        """Drop the commits that no ref reaches."""
+        known = {commit.oid: commit for commit in self.every}
+        reached: set[str] = set()
+        for oid in (*self.tags.values(), *self.branches.values(), *self.pulls.values()):
+            while oid in known and oid not in reached:
+                reached.add(oid)
+                oid = known[oid].parent
+        main = {commit.oid for commit in self.commits}
+        self.others = [commit for commit in self.others if commit.oid in reached - main]
+
+    def drop_objects(self, oids: set[str]) -> None:
+        """Remove the files with these object ids from every commit, as a rewritten history."""
+        for commit in self.every:
+            commit.files = {
+                path: data
+                for path, data in commit.files.items()
+                if not (is_lfs(path) and oid_of(path, data) in oids)
+            }
+
+
+def is_lfs(path: str) -> bool:
+    """Say whether the Hub would keep this file as an LFS object."""
+    return path.endswith((".parquet", ".arrow", ".safetensors", ".png"))
+
+
+def oid_of(path: str, data: bytes) -> str:
+    """Return the id that the Hub gives a file: SHA-256 for LFS, git's SHA-1 otherwise."""
+    if is_lfs(path):
+        return hashlib.sha256(data).hexdigest()
+    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()  # noqa: S324

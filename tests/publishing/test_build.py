@@ -1,0 +1,176 @@
+"""The build of a dataset as one unit: its files, its marker, and what is refused."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from composer_pipeline.errors import InputError
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.preferences.quality import write_statistics
+from composer_pipeline.publishing.dataset import (
+    build_dataset,
+    check_statistics,
+    partitions,
+    pieces,
+    read_build,
+)
+from tests.publishing.test_dataset import DAY, NEXT, TABLES, add_session, normalise, plain
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A lake of four sessions with its dataset."""
+    lake = Lake(tmp_path_factory.mktemp("built") / "lake")
+    for i in range(4):
+        add_session(lake, f"s{i}", DAY)
+    normalise(lake, DAY)
+    build_dataset(lake, validation_share=0.5)
+    return Path(lake.url)
+
+
+@pytest.fixture
+def lake(built: Path, tmp_path: Path) -> Lake:
+    return Lake(shutil.copytree(built, tmp_path / "lake"))
+
+
+def test_the_build_lists_the_files_with_rows(lake: Lake) -> None:
+    build = read_build(lake)
+    assert [file.path for file in build.files][:2] == [
+        "data/pairs/train.parquet", "data/pairs/validation.parquet",
+    ]  # fmt: skip
+    for file in build.files:
+        path = Path(lake.root, file.name)
+        assert (file.rows, file.bytes) == (pq.read_metadata(path).num_rows, path.stat().st_size)
+        assert file.rows > 0
+
+
+def test_a_row_group_ends_with_its_group(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And within a group where it would become too large; pieces do not show in the bytes."""
+    before = {p: p.read_bytes() for p in Path(lake.root).rglob("dataset_*/*/part.parquet")}
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 1)
+    build_dataset(lake, validation_share=0.5)
+    assert before == {p: p.read_bytes() for p in before}
+    for table in TABLES:
+        for part in lake.partitions(table):
+            file = pq.ParquetFile(lake.path(table, **part))
+            groups = [
+                set(file.read_row_group(i, ["group_id"])["group_id"].to_pylist())
+                for i in range(file.num_row_groups)
+            ]
+            assert all(len(names) == 1 for names in groups)
+            names = [name for (name,) in groups]
+            assert names == sorted(set(names))
+    monkeypatch.setattr(partitions, "ROW_GROUP_BYTES", 1)
+    build_dataset(lake, validation_share=0.5)
+    file = pq.ParquetFile(lake.path("dataset_pairs", split="train"))
+    assert file.num_row_groups == file.metadata.num_rows > 1
+
+
+def test_files_are_not_cut_by_content(lake: Lake) -> None:
+    metadata = pq.read_metadata(lake.path("dataset_pairs", split="train"))
+    assert b"content_defined_chunking" not in (metadata.metadata or {})
+
+
+def without_marker(lake: Lake) -> None:
+    lake.remove(Lake.BUILD)
+
+
+def never_built(lake: Lake) -> None:
+    for table in TABLES:
+        shutil.rmtree(Path(lake.root, table))
+    lake.remove(Lake.BUILD)
+
+
+def damaged_marker(lake: Lake) -> None:
+    lake.put_bytes(Lake.BUILD, b"{")
+
+
+def older_schema(lake: Lake) -> None:
+    marker: dict[str, Any] = json.loads(lake.get_bytes(Lake.BUILD))
+    lake.put_bytes(Lake.BUILD, json.dumps({**marker, "schema_version": 1}).encode())
+
+
+def another_file(lake: Lake) -> None:
+    part = lake.partitions("dataset_hints")[0]["split"]
+    rows = plain(lake, "dataset_hints", split=part)
+    changed = [{**row, "hint": "other"} for row in rows] or [{"state_id": "x"}]
+    for row in changed:
+        row.pop("split", None)
+    lake.write("dataset_hints", changed, split=part)
+
+
+def a_file_less(lake: Lake) -> None:
+    lake.delete("dataset_hints", split="train")
+
+
+def a_new_reply(lake: Lake) -> None:
+    add_session(lake, "late", NEXT)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (never_built, "has no dataset; run composer-pipeline dataset"),
+        (without_marker, "is half built"),
+        (damaged_marker, "dataset.json is damaged"),
+        (older_schema, "has schema version 1, and"),
+        (another_file, "dataset_hints/split=train/part.parquet is not of the dataset's build"),
+        (a_file_less, "dataset_hints/split=train/part.parquet is not of the dataset's build"),
+        (a_new_reply, "older than chains, hints, messages, replies, sessions, states;"),
+    ],
+)
+def test_what_is_not_one_whole_build_is_refused(lake: Lake, change: Any, said: str) -> None:
+    change(lake)
+    with pytest.raises(InputError) as refused:
+        read_build(lake)
+    assert said in str(refused.value)
+    assert "run composer-pipeline dataset" in str(refused.value)
+
+
+def test_a_build_that_is_killed_between_two_files_is_none(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_session(lake, "late", NEXT)
+    normalise(lake, NEXT)
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("composer_pipeline.publishing.dataset.build.write_marker", killed)
+    with pytest.raises(KeyboardInterrupt):
+        build_dataset(lake, validation_share=0.5)
+    with pytest.raises(InputError, match="half built"):
+        read_build(lake)
+    monkeypatch.undo()
+    build_dataset(lake, validation_share=0.5)
+    read_build(lake)
+
+
+def test_the_same_lake_gives_the_same_build_whatever_the_order_of_harvest(
+    lake: Lake, tmp_path: Path
+) -> None:
+    other = Lake(tmp_path / "other")
+    for name in ("s2", "s0", "s3", "s1"):
+        add_session(other, name, DAY)
+    normalise(other, DAY)
+    build_dataset(other, validation_share=0.5)
+    for table in TABLES:
+        for part in lake.partitions(table):
+            here, there = (Path(which.path(table, **part)) for which in (lake, other))
+            assert here.read_bytes() == there.read_bytes(), (table, part)
+    assert read_build(lake).id == read_build(other).id
+
+
+def test_statistics_of_another_build_are_refused(lake: Lake) -> None:
+    check_statistics(lake, read_build(lake))
+    write_statistics(lake)
+    check_statistics(lake, read_build(lake))
+    build_dataset(lake, validation_share=0.0)
+    with pytest.raises(InputError, match="of another build of the dataset; run composer-pipeline"):
+        check_statistics(lake, read_build(lake))
+    write_statistics(lake)
+    check_statistics(lake, read_build(lake))

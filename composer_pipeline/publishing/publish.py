@@ -12,9 +12,10 @@ back from the Hub and tagged. The token is handed to the client, and goes nowher
 
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,9 +23,11 @@ import pyarrow.parquet as pq
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake import JSON_LIST, SCHEMA_VERSION, Lake
+from composer_pipeline.lake.notes import withdrawals
 from composer_pipeline.preferences.quality import ALL
 from composer_pipeline.publishing.card import card, simulated_rows
 from composer_pipeline.publishing.changes import Content, hashes_of
+from composer_pipeline.publishing.consent import check_public, find_consent
 from composer_pipeline.publishing.gates import check_files
 from composer_pipeline.publishing.hub import (
     Hub,
@@ -39,10 +42,13 @@ from composer_pipeline.publishing.hub import (
     token_of,
 )
 from composer_pipeline.publishing.record import Publication, publications, remember_publication
+from composer_pipeline.publishing.selection import Barred
 from composer_pipeline.publishing.snapshot import DataFile, snapshot
 from composer_pipeline.reports import Progress, Report
 
 CARD, MANIFEST = "README.md", "manifest.json"
+#: The agent among the sources of a group's candidates.
+AGENT = "agent"
 #: What the Hub itself puts into a new repository.
 _NEW = {".gitattributes", ".gitignore", CARD}
 
@@ -81,6 +87,7 @@ def publish(
     private: bool = True,
     dry_run: bool = False,
     allow_simulated: bool = False,
+    consent: str | Path = "",
     token_env: str = "HF_TOKEN",  # noqa: S107  the name of a variable, not a token
     endpoint: str | None = None,
     progress: Progress | None = None,
@@ -95,6 +102,8 @@ def publish(
         dry_run: check and compare, change nothing. Without a token everything counts
             as new.
         allow_simulated: publish rows of simulated teachers; the card says so.
+        consent: the consent file; ``consent.yaml`` beside the lake or in the working folder by
+            default. A public release needs one.
         token_env: environment variable that holds the token; the stored login of the Hub's client
             takes the place of an empty ``HF_TOKEN``.
         endpoint: another Hub; ``HF_ENDPOINT`` or the real one by default.
@@ -104,10 +113,10 @@ def publish(
     Raises:
         InputError: a bad repository name, no dataset, no token, a repository that is
             public without ``private=False`` or private with it, that holds something else or has
-            another name today, simulated rows without ``allow_simulated``, or huggingface_hub is
-            not installed.
-        PublishRefused: a secret in a row or the card, a row in two splits, or chosen equal to
-            rejected.
+            another name today, simulated rows without ``allow_simulated``, a public release without
+            consent, or huggingface_hub is not installed.
+        PublishRefused: a secret in a row or the card, a row in two splits, chosen equal to
+            rejected, or a session that was withdrawn or that nobody consented to.
         ComposerError: the Hub refused for another reason, trouble did not pass in two minutes, or
             it holds something else than what was sent.
     """
@@ -115,14 +124,27 @@ def publish(
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="publish-")))
         data = snapshot(lake, folder)
-        files, rows = _checked(lake, repo, data, allow_simulated, public=not private)
+        allowed = find_consent(lake, consent)
+        gate = partial(
+            check_files,
+            public=not private,
+            allow=[allowed.contact] if allowed else [],
+            barred=Barred(lake, allowed).said,
+        )
+        tables = {(file.config, file.split): _narrow(file.local) for file in data}
+        _refuse_simulated(tables, allow_simulated)
+        if not private:
+            check_public(allowed, dict.fromkeys(agent_models(tables)))
+        files = _files(lake, repo, data, tables)
+        gate(files)
+        rows = {f"{file.config}/{file.split}": file.rows for file in data}
         if progress:
             progress("publish", 1, 2)
         token = token_of(token_env, dry_run=dry_run)
         hub = None
         if token:
             hub = stack.enter_context(Hub(repo, token, endpoint, "dataset", progress))
-        sent = _Sent(lake, files, rows, private, dry_run, f"v{_day_of(data)}")
+        sent = _Sent(lake, files, rows, private, dry_run, f"v{_day_of(tables)}", gate)
         report = _send(hub, sent) if hub else planned(files, rows, private=private)
     if progress and hub:
         progress("publish", 2, 2)
@@ -151,18 +173,17 @@ class _Sent:
     private: bool
     dry_run: bool
     tag: str
+    gate: Callable[[Mapping[str, Content]], None]
 
 
 def _send(hub: Hub, sent: _Sent) -> PublishReport:
-    public = not sent.private
-
     def prepare(remote: Remote) -> Mapping[str, Content]:
         _refuse_others(hub, remote)
         old = hub.read(CARD, remote.head).decode("utf-8", "replace") if CARD in remote.files else ""
         new = bytes_of(sent.files[CARD]).decode()
         text = keep_text(new, old)
         if text != new:  # what people wrote there is looked at as well
-            check_files({CARD: text.encode()}, public=public)
+            sent.gate({CARD: text.encode()})
         return {**sent.files, CARD: text.encode()}
 
     # Files of a former publication, and data that it would mix with.
@@ -215,29 +236,51 @@ def _finish(
 
 def withdrawn_of(lake: Lake) -> list[str]:
     """Return the names of the withdrawals that a publication has to follow, sorted."""
-    return []
+    return sorted(f"{item.at} {item.digest}" for item in withdrawals(lake))
 
 
 # -- the files -----------------------------------------------------------------
 
 
-def _checked(
-    lake: Lake, repo: str, data: Sequence[DataFile], allow_simulated: bool, *, public: bool
-) -> tuple[dict[str, Content], dict[str, int]]:
-    """Return the files of the repository, once the gates have seen them, and their rows."""
-    tables = {(file.config, file.split): _narrow(file.local) for file in data}
+def _refuse_simulated(tables: Mapping[tuple[str, str], pa.Table], allowed: bool) -> None:
     made, total = simulated_rows(tables)
-    if made and not allow_simulated:
+    if made and not allowed:
         raise InputError(
             f"{made} of {total} rows come from simulated teachers; allow_simulated"
             " (--allow-simulated) publishes them, and the card says so"
         )
+
+
+def agent_models(tables: Mapping[tuple[str, str], pa.Table]) -> list[str]:
+    """Return the agent's own models in the data, whose words the dataset repeats, sorted."""
+    found: set[str | None] = set()
+    for (config, _), table in tables.items():
+        column = "rejected_model" if config.startswith("pairs") else "model"
+        if config != "replies" and column in table.column_names:
+            found.update(table.column(column).unique().to_pylist())
+        if config == "groups":
+            for models, sources in zip(
+                table.column("models").to_pylist(),
+                table.column("sources").to_pylist(),
+                strict=True,
+            ):
+                pairs = zip(models or (), sources or (), strict=False)
+                found.update(model for model, source in pairs if source == AGENT)
+    return sorted(model for model in found if model)
+
+
+def _files(
+    lake: Lake,
+    repo: str,
+    data: Sequence[DataFile],
+    tables: Mapping[tuple[str, str], pa.Table],
+) -> dict[str, Content]:
+    """Return the files of the repository."""
     files: dict[str, Content] = {file.path: file.local for file in data}
     statistics = lake.rows("preference_statistics", scope=ALL)
     files[CARD] = keep_text(card(repo, tables, statistics), "").encode()
     files[MANIFEST] = _manifest(data, files)
-    check_files(files, public=public)
-    return files, {f"{file.config}/{file.split}": file.rows for file in data}
+    return files
 
 
 def _narrow(path: Path) -> pa.Table:
@@ -275,13 +318,12 @@ def _digest(files: Mapping[str, Content]) -> str:
     return hashes_of("".join(lines).encode())[0][:8]
 
 
-def _day_of(data: Sequence[DataFile]) -> str:
+def _day_of(tables: Mapping[tuple[str, str], pa.Table]) -> str:
     """Return the latest day of a session in the data, as 2026.11.16."""
     days: set[str | None] = set()
-    for file in data:
-        if "day" in pq.read_schema(file.local).names:
-            column: pa.ChunkedArray = pq.read_table(file.local, columns=["day"]).column(0)
-            days.update(column.unique().to_pylist())
+    for table in tables.values():
+        if "day" in table.column_names:
+            days.update(table.column("day").unique().to_pylist())
     return max((day for day in days if day), default="0").replace("-", ".")
 
 

@@ -227,6 +227,10 @@ publish                                               | --repo
 publish --repo name                                   | name
 publish --repo ""                                     | ''
 publish --repo a/b/c                                  | a/b/c
+publish --repo a/b--c                                 | b--c
+publish --repo a/b.git                                | b.git
+publish --repo a/b --consent {tmp}/nowhere            | nowhere
+publish --repo a/b --model {empty} --consent c.yaml   | --consent
 publish --repo 'a b/c'                                | a b/c
 publish --repo a/b                                    | --allow-simulated
 publish --repo a/b --allow-simulated                  | HF_TOKEN

@@ -263,7 +263,8 @@ def test_a_certificate_that_is_not_accepted(lake: Lake, hub: LoopbackHub, tmp_pa
         "-out",
         tmp_path / "cert.pem",
     ]
-    subprocess.run(["openssl", "req", *what, "-keyout", made], check=True, capture_output=True)
+    what = ["openssl", "req", *what, "-keyout", made]
+    subprocess.run(what, check=True, capture_output=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tmp_path / "cert.pem", made)
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -253,20 +253,11 @@ def test_a_name_that_nobody_knows_and_no_network(lake: Lake, hub: LoopbackHub) -
 @pytest.mark.skipif(not shutil.which("openssl"), reason="openssl makes the certificate")
 def test_a_certificate_that_is_not_accepted(lake: Lake, hub: LoopbackHub, tmp_path: Path) -> None:
     made = tmp_path / "made.pem"
-    what = [
-        "-x509",
-        "-newkey",
-        "rsa:2048",
-        "-nodes",
-        "-subj",
-        "/CN=127.0.0.1",
-        "-out",
-        tmp_path / "cert.pem",
-    ]
-    what = ["openssl", "req", *what, "-keyout", made]
-    subprocess.run(what, check=True, capture_output=True)
+    cert = tmp_path / "cert.pem"
+    what = f"req -x509 -newkey rsa:2048 -nodes -subj /CN=127.0.0.1 -out {cert} -keyout {made}"
+    subprocess.run(["openssl", *what.split()], check=True, capture_output=True)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(tmp_path / "cert.pem", made)
+    context.load_cert_chain(cert, made)
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def greet() -> None:

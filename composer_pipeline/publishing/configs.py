@@ -7,9 +7,13 @@ repository. Does not belong here: what a column means (``lake.tables``), what th
 #: Configuration of the published dataset to table of the lake; the first is the default.
 CONFIGS: dict[str, str] = {
     "pairs": "dataset_pairs",
+    "pairs_8k": "dataset_pairs_8k",
     "groups": "dataset_groups",
     "hints": "dataset_hints",
+    "sft": "dataset_sft",
     "successes": "dataset_successes",
+    "replies": "dataset_replies",
+    "drops": "dataset_drops",
 }
 
 

@@ -11,6 +11,7 @@ import pytest
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.quality import write_statistics
+from composer_pipeline.publishing.configs import CONFIGS
 from composer_pipeline.publishing.dataset import (
     build_dataset,
     check_statistics,
@@ -80,7 +81,7 @@ def without_marker(lake: Lake) -> None:
 
 
 def never_built(lake: Lake) -> None:
-    for table in TABLES:
+    for table in CONFIGS.values():
         shutil.rmtree(Path(lake.root, table))
     lake.remove(Lake.BUILD)
 

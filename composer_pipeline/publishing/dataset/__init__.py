@@ -1,6 +1,7 @@
 """The dataset: what is in it, in which split, and its build as one unit."""
 
 from composer_pipeline.publishing.dataset.build import DatasetReport, build_dataset
+from composer_pipeline.publishing.dataset.info import dataset_info
 from composer_pipeline.publishing.dataset.marker import (
     Build,
     DatasetFile,
@@ -17,6 +18,7 @@ __all__ = [
     "DatasetReport",
     "build_dataset",
     "check_statistics",
+    "dataset_info",
     "inputs_of",
     "open_file",
     "read_build",

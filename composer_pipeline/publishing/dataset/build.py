@@ -1,4 +1,4 @@
-"""Build the training dataset: pairs, groups, hints and successes, split by group of sessions.
+"""Build the training dataset: pairs, groups, hints and more, split by group of sessions.
 
 Belongs here: the order of the work, which rows enter the ``dataset_*`` tables, and the report.
 Does not belong here: reading (``dataset.gather``), what a group is (``publishing.splits``), which
@@ -18,17 +18,21 @@ from typing import Any
 import pyarrow as pa
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake import DATASETS, TABLES, Lake
+from composer_pipeline.lake import TABLES, Lake
 from composer_pipeline.preferences.rules import PreferenceRules
+from composer_pipeline.publishing.configs import CONFIGS
 from composer_pipeline.publishing.dataset.decide import Plan
-from composer_pipeline.publishing.dataset.gather import Gathering
+from composer_pipeline.publishing.dataset.drop_rows import drop_rows
+from composer_pipeline.publishing.dataset.gather import Gathering, name_of
 from composer_pipeline.publishing.dataset.marker import forget_marker, inputs_of, write_marker
+from composer_pipeline.publishing.dataset.pair_rows import WINDOW_TOKENS
 from composer_pipeline.publishing.dataset.partitions import write_groups
 from composer_pipeline.publishing.dataset.pieces import Pieces
 from composer_pipeline.publishing.selection import Selection
 from composer_pipeline.publishing.splits import SPLITS, VALIDATION
 from composer_pipeline.publishing.terms import Terms
 from composer_pipeline.reports import Progress, Report
+from composer_pipeline.training.windows import RowCutter
 
 STAGE = "dataset"
 #: From this many groups on, an empty validation split is worth a warning.
@@ -66,9 +70,10 @@ def build_dataset(
     *,
     validation_share: float = 0.2,
     rules: PreferenceRules | None = None,
+    tokenizer: str = "",
     progress: Progress | None = None,
 ) -> DatasetReport:
-    """Write ``dataset_pairs``, ``dataset_groups``, ``dataset_hints`` and ``dataset_successes``.
+    """Write the ``dataset_*`` tables, each in two splits.
 
     A group of sessions is in validation when a hash of its name falls below
     ``validation_share``, so a group never moves when data are added, and with few groups
@@ -76,15 +81,17 @@ def build_dataset(
 
     Args:
         lake: reads ``normalized_pairs``, ``sessions``, ``states``, ``replies``, ``hints``;
-            writes the four tables, ``drops`` (stage ``dataset``) and the marker of the build.
+            writes the tables, ``drops`` (stage ``dataset``) and the marker of the build.
         validation_share: share of the groups in validation, in [0, 1).
         rules: the preference recipe, which says what is done about sessions on a benchmark's
             repository; what it drops is in none of the tables.
+        tokenizer: model whose tokens are counted, and to whose window ``dataset_pairs_8k`` is
+            cut: ``smollm2-135m``, a folder or a Hub id; without one that table is empty.
         progress: called after each day.
 
     Raises:
-        InputError: the share is out of range, nothing was normalised yet, or a list of
-            benchmarks is wrong.
+        InputError: the share is out of range, nothing was normalised yet, a list of benchmarks
+            is wrong, or there is no such tokenizer.
         ComposerError: a group, session or prompt is in two splits.
         StorageError: the lake is not writable.
     """
@@ -96,16 +103,23 @@ def build_dataset(
         inputs = inputs_of(lake)
         rules = rules or PreferenceRules()
         selection, terms = Selection(lake, rules), Terms(lake, rules)
-        found = Gathering(lake, pieces, selection, terms).run(progress)
+        cutter = _cutter(tokenizer)
+        found = Gathering(lake, pieces, selection, terms, cutter).run(progress)
         plan = Plan(lake, found, selection, validation_share)
+        for day, row in drop_rows(lake, STAGE, plan.ledger):
+            pieces.add("dataset_drops", day, row)
+        pieces.flush()
         tiers = _write(lake, pieces, plan)
         _write_drops(lake, plan.ledger)
-        build = write_marker(lake, inputs, {"validation_share": validation_share})
+        figures = {"validation_share": validation_share, "tokenizer": tokenizer}
+        if cutter is not None:
+            figures["chat_template"] = cutter.chat_template
+        build = write_marker(lake, inputs, figures)
     splits = {split: plan.counts["dataset_pairs", split] for split in SPLITS}
     return DatasetReport(
         rows=plan.rows_of("dataset_pairs"),
         splits=splits,
-        groups=len(plan.split_of),
+        groups=len(plan.names),
         by_tier=dict(sorted(tiers.items())),
         hints=plan.rows_of("dataset_hints"),
         grpo_groups=plan.rows_of("dataset_groups"),
@@ -113,7 +127,7 @@ def build_dataset(
             sorted(Counter(drop["op"] for rows in plan.ledger.values() for drop in rows).items())
         ),
         overlaps=plan.overlaps,
-        warning=_warning(splits, len(plan.split_of), validation_share),
+        warning=_warning(splits, len(plan.names), validation_share),
         successes=plan.rows_of("dataset_successes"),
         build=build.id,
     )
@@ -123,6 +137,15 @@ def _warning(splits: Mapping[str, int], names: int, share: float) -> str:
     if share and names >= WARN_GROUPS and not splits[VALIDATION]:
         return f"no pair is in validation, although there are {names} groups of sessions"
     return ""
+
+
+def _cutter(tokenizer: str) -> RowCutter | None:
+    """Return what cuts prompts for a model; it loads transformers."""
+    if not tokenizer:
+        return None
+    from composer_pipeline.training.models import load_tokenizer, resolve_model
+
+    return RowCutter(load_tokenizer(resolve_model(tokenizer)), WINDOW_TOKENS)
 
 
 def _write(lake: Lake, pieces: Pieces, plan: Plan) -> Counter[str]:
@@ -135,20 +158,21 @@ def _write(lake: Lake, pieces: Pieces, plan: Plan) -> Counter[str]:
 
     def keep(table: str, day: str, rows: pa.Table) -> pa.Table:
         out = plan.out[table, day]
-        names = rows[TABLES[table].key[0]].to_pylist()
-        return rows.filter(pa.array([name not in out for name in names], pa.bool_()))
+        if not out:
+            return rows
+        keys = rows.select(TABLES[table].key).to_pylist()
+        return rows.filter(pa.array([name_of(table, key) not in out for key in keys], pa.bool_()))
 
     with ExitStack() as stack:
         writers = []
-        for table in DATASETS:
+        for table in CONFIGS.values():
             keys = pieces.keys(table)
             for split in SPLITS:
                 writer = lake.writer(table, split=split)
                 stack.callback(writer.discard)
                 writers.append(writer)
-                for rows in write_groups(
-                    writer.write_group, table, pieces, plan.members(split, keys), keep
-                ):
+                write, members = writer.write_group, plan.members(split, keys)
+                for rows in write_groups(write, table, pieces, members, keep, plan.repository_of):
                     if table == "dataset_pairs":
                         tiers.update(rows["tier"].to_pylist())
         forget_marker(lake)

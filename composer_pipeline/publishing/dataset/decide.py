@@ -5,6 +5,7 @@ nothing is in two splits. Does not belong here: what counts as evidence (``publi
 connected components (``publishing.splits``), prompts.
 """
 
+import hashlib
 import math
 from collections import Counter, defaultdict
 from typing import Any
@@ -45,13 +46,15 @@ class Plan:
             for row in rows
             if row.name not in self.out[table, day]
         ]
-        self.group_of = groups(_session_keys(lake), {(row.session, row.prompt) for *_, row in kept})
-        names = sorted({self.group_of[row.session] for *_, row in kept})
-        self.split_of = {name: split_of(name, share) for name in names}
+        prompts = {(row.session, row.prompt) for *_, row in kept if row.prompt is not None}
+        self.group_of = groups(_session_keys(lake), prompts)
+        self.names = {self.group_of[row.session] for *_, row in kept if row.prompt is not None}
+        self.split_of = {name: split_of(name, share) for name in set(self.group_of.values())}
         self.counts = Counter(
             (table, self.split_of[self.group_of[row.session]]) for table, _, row in kept
         )
-        self.overlaps = self._overlaps({(row.session, row.prompt) for *_, row in kept})
+        self.repository_of = _repositories(lake)
+        self.overlaps = self._overlaps(prompts)
         for kind, count in self.overlaps.items():
             if count:
                 raise ComposerError(f"dataset: {count} value(s) of {kind} are in both splits")
@@ -74,11 +77,19 @@ class Plan:
     def _leave_out(self, found: Gathered, selection: Selection) -> None:
         for (table, day), rows in sorted(found.rows.items()):
             for row in rows:
-                if drop := _why_out(table, day, row, found, selection):
+                if table == "dataset_pairs_8k":
+                    if row.name in self.out["dataset_pairs", day]:
+                        self.out[table, day].add(row.name)
+                elif drop := _why_out(table, day, row, found, selection):
                     self.out[table, day].add(row.name)
                     self.ledger.setdefault(day, []).append(drop)
         for day, drops in found.answers.items():
             self.ledger.setdefault(day, []).extend(drops)
+        for day, pairs in found.too_long.items():
+            out = self.out["dataset_pairs", day]
+            self.ledger[day] += [
+                _too_long(pair, why) for pair, why in pairs if pair.name not in out
+            ]
         counts = Counter(
             key[0] for key, rows in found.rows.items() for row in rows
             if row.name not in self.out[key]
@@ -118,8 +129,16 @@ def _why_out(table: str, day: str, row: Noted, found: Gathered, selection: Selec
         if refused := found.refused.get((day, row.name)):
             return refused
     if why := selection.why_not(row.session):
-        return selection.drop(table, row.name, row.state_id, why)
+        # A row that is no pair has its state for a name.
+        state_id, _, teacher = row.name.partition("|")
+        return selection.drop(
+            f"{table}:{teacher}" if teacher else table, state_id, row.state_id, why
+        )
     return None
+
+
+def _too_long(pair: Noted, why: str) -> Row:
+    return _drop(pair, "4:window:dataset_pairs_8k", "prompt", "") | {"value": why}
 
 
 def _drop(row: Noted, step: str, field: str, bound: str) -> Row:
@@ -145,3 +164,12 @@ def _session_keys(lake: Lake) -> list[SessionKey]:
         )
         for row in lake.rows("sessions", columns=columns)
     ]
+
+
+def _repositories(lake: Lake) -> dict[str, str]:
+    rows = lake.rows("sessions", columns=["session_id", "project"])
+    return {row["session_id"]: _hash(row["project"] or "") for row in rows}
+
+
+def _hash(text: str) -> str:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()

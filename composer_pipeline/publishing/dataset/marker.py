@@ -26,7 +26,8 @@ _AGAIN = "run composer-pipeline dataset"
 class DatasetFile(msgspec.Struct, frozen=True):
     """One file of the published dataset.
 
-    ``path`` is its place in the repository, ``name`` that of the partition below the lake's root.
+    ``path`` is its place in the repository, ``name`` that of the partition below the lake's root;
+    ``decoded`` counts the bytes of its columns before compression.
     """
 
     config: str
@@ -36,6 +37,7 @@ class DatasetFile(msgspec.Struct, frozen=True):
     rows: int
     bytes: int
     sha256: str
+    decoded: int
 
 
 class Build(msgspec.Struct, frozen=True):
@@ -103,15 +105,16 @@ def write_marker(
             name = name_of(lake, table, **part)
             hashes[name] = hash_of(lake, name)
             with lake.open(name) as file:
-                rows = pq.read_metadata(file).num_rows
+                about = pq.read_metadata(file)
                 size = file.seek(0, 2)
-            if rows:
-                path = file_path(config, part["split"])
-                files.append(
-                    DatasetFile(config, part["split"], path, name, rows, size, hashes[name])
-                )
-    about = msgspec.json.encode([SCHEMA_VERSION, hashes, figures], order="deterministic")
-    name = hashlib.sha256(about).hexdigest()[:16]
+            if about.num_rows:
+                path, digest = file_path(config, part["split"]), hashes[name]
+                split, rows = part["split"], about.num_rows
+                groups = map(about.row_group, range(about.num_row_groups))
+                decoded = sum(group.total_byte_size for group in groups)
+                files.append(DatasetFile(config, split, path, name, rows, size, digest, decoded))
+    content = msgspec.json.encode([SCHEMA_VERSION, hashes, figures], order="deterministic")
+    name = hashlib.sha256(content).hexdigest()[:16]
     build = Build(name, SCHEMA_VERSION, inputs, hashes, files, figures or {})
     text = msgspec.json.format(msgspec.json.encode(build, order="deterministic"), indent=1)
     lake.put_bytes(Lake.BUILD, text)

@@ -59,7 +59,7 @@ class Pieces:
     def add(self, table: str, day: str, row: dict[str, Any]) -> None:
         """Add a row with its ``session_id``; columns of messages hold JSON texts."""
         self._waiting[table, day, row["session_id"]].append(row)
-        self._size += sum(len(text) for text in row.get("prompt") or ())
+        self._size += sum(map(len, row.get("prompt") or ()))
         if self._size > PIECE_BYTES:
             self.flush()
 

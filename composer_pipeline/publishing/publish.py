@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake import SCHEMA_VERSION, Lake
 from composer_pipeline.preferences.quality import ALL
-from composer_pipeline.publishing.card import card, simulated_rows
+from composer_pipeline.publishing.card.old import card, simulated_rows
 from composer_pipeline.publishing.changes import Content
 from composer_pipeline.publishing.configs import CONFIGS, file_path
 from composer_pipeline.publishing.gates import check_files

@@ -28,6 +28,7 @@ def dataset(
     *,
     validation: float = 0.2,
     rules: str = "",
+    tokenizer: str = "",
     lake: LakeOption = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -37,6 +38,8 @@ def dataset(
         validation: share of the groups of sessions that are kept out of training.
         rules: preference recipe (COMPOSER_PREFERENCES); its ``contamination`` says which sessions
             are left out.
+        tokenizer: model whose tokens are counted, and to whose window of 8,192 tokens the pairs
+            are cut as well: a folder, a Hub id or smollm2-135m.
     """
     from composer_pipeline.preferences.rules import PreferenceRules
     from composer_pipeline.publishing import build_dataset
@@ -46,7 +49,11 @@ def dataset(
     recipe = PreferenceRules.load(rules or Settings.from_env().preferences)
     with Bar() as progress:
         report = build_dataset(
-            open_lake(lake), validation_share=validation, rules=recipe, progress=progress
+            open_lake(lake),
+            validation_share=validation,
+            rules=recipe,
+            tokenizer=tokenizer,
+            progress=progress,
         )
     show(report.to_dict(), as_json, "dataset")
 

@@ -95,11 +95,15 @@ def test_every_file_of_the_dataset_is_scanned(config: str, split: str) -> None:
     for number, rows in enumerate(every.values()):
         rows[0]["prompt"] = [message(f"another {number}")]
     check_files(files(**every))
-    every[f"{config}_{split}"] = [row(7, split, prompt=[message(SECRET)])]
+    columns = {"prompt": [message(SECRET)], "answer_text": SECRET, "value": SECRET}
+    column = next(name for name in columns if name in TABLES[CONFIGS[config]].schema.names)
+    every[f"{config}_{split}"] = [row(7, split, **{column: columns[column]})]
     with pytest.raises(PublishRefused) as caught:
         check_files(files(**every))
     said = str(caught.value)
-    assert said.startswith(f"{config}/{split}: row 0, session session-{split}, column prompt holds")
+    assert said.startswith(
+        f"{config}/{split}: row 0, session session-{split}, column {column} holds"
+    )
     assert f"composer-pipeline withdraw --session session-{split} takes" in said
     assert "composer-pipeline reparse" in said
 
@@ -243,7 +247,8 @@ def test_nothing_is_in_two_splits_of_any_configuration(
     config: str, changes: dict[str, Any], words: str
 ) -> None:
     rows = [row(9, "validation", **changes)]
-    for other in CONFIGS:
+    having = [c for c, table in CONFIGS.items() if set(changes) <= {*TABLES[table].schema.names}]
+    for other in having if config in having else ():
         with pytest.raises(PublishRefused, match=words):
             check_files(files(**{f"{other}_train": [row(0)], f"{config}_validation": rows}))
     check_files(

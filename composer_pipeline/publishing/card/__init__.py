@@ -7,5 +7,6 @@ files there are (``publishing.publish``), and what may be published (``publishin
 from composer_pipeline.publishing.card.facts import Facts, Source, facts_of
 from composer_pipeline.publishing.card.front import size_category
 from composer_pipeline.publishing.card.page import card_files
+from composer_pipeline.publishing.card.versions import with_history
 
-__all__ = ["Facts", "Source", "card_files", "facts_of", "size_category"]
+__all__ = ["Facts", "Source", "card_files", "facts_of", "size_category", "with_history"]

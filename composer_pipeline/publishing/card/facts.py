@@ -21,6 +21,9 @@ from composer_pipeline.publishing.configs import CONFIGS
 #: Upper ends of the classes of prompt lengths, in tokens; the last class has none.
 LENGTHS = (1_024, 2_048, 4_096, 8_192, 16_384, 32_768, 65_536)
 
+#: What stands for a model that the session did not name.
+NOT_RECORDED = "not recorded"
+
 Row = dict[str, Any]
 
 
@@ -184,7 +187,7 @@ _WANTED = {
 
 
 def _agent(facts: Facts, config: str, model: str | None) -> None:
-    facts.agents.setdefault(model or "not recorded", Counter())[config] += 1
+    facts.agents.setdefault(model or NOT_RECORDED, Counter())[config] += 1
 
 
 def _rows(parquet: pq.ParquetFile, columns: Sequence[str]) -> Iterator[Row]:

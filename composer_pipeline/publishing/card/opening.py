@@ -4,16 +4,20 @@ Belongs here: what a reader sees without scrolling far. Does not belong here: nu
 (``card.quality``).
 """
 
+import re
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 
 from composer_pipeline.publishing.card.facts import Facts, Source
 from composer_pipeline.publishing.card.markdown import code, count, fenced, image, table
+from composer_pipeline.training.models import SMOLLM2
 
 #: The model of the snippet where the dataset was cut for none that the Hub has.
 MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
+
 TEMPLATE = "chat_template.jinja"
 #: A text of the example is cut here.
 _SHOWN = 700
@@ -86,15 +90,24 @@ def training(repo: str, facts: Facts, tokenizer: str) -> Iterator[str]:
             " window (`pairs_8k`)."
         )
         return
-    model = tokenizer if "/" in tokenizer and not tokenizer.startswith(("/", ".", "~")) else MODEL
+    model, whose = _model(tokenizer)
     text = _SNIPPET.format(repo=repo, model=model, template=TEMPLATE)
     yield fenced(text.rstrip(), "python")
     yield (
         "`pairs_8k` has the prompts cut in whole turns, so that prompt and action have at most"
-        f" 8,192 tokens under the tokenizer {code(tokenizer)} and `{TEMPLATE}` of this"
-        " repository; with another tokenizer check the rows kept. `pairs` has every prompt whole."
+        f" 8,192 tokens under {whose} and `{TEMPLATE}` of this repository; with another"
+        " tokenizer check the rows kept. `pairs` has every prompt whole."
         " Needs `datasets>=5` and `trl>=1.16`."
     )
+
+
+def _model(tokenizer: str) -> tuple[str, str]:
+    """Return the model of the snippet, and whose tokens were counted; a path is named nowhere."""
+    if tokenizer == SMOLLM2:
+        return MODEL, f"the tokenizer of {code(MODEL)}"
+    if re.fullmatch(r"[A-Za-z0-9][\w.-]*/[\w.-]+", tokenizer) and not Path(tokenizer).exists():
+        return tokenizer, f"the tokenizer of {code(tokenizer)}"
+    return MODEL, "a tokenizer of the publisher's own"
 
 
 def example(files: Iterable[Source]) -> Iterator[str]:

@@ -21,7 +21,16 @@ from composer_pipeline.publishing.card.opening import (
     training,
 )
 from composer_pipeline.publishing.card.quality import length_classes, quality
-from composer_pipeline.publishing.card.terms import citation, limits, making, privacy, splits
+from composer_pipeline.publishing.card.terms import (
+    citation,
+    consenting,
+    limits,
+    making,
+    privacy,
+    splits,
+)
+from composer_pipeline.publishing.card.versions import versions
+from composer_pipeline.publishing.consent import Consent
 from composer_pipeline.publishing.dataset import Build
 
 #: Where no consent names a licence.
@@ -29,7 +38,13 @@ NO_LICENCE = {"license": "other", "license_name": "not-stated", "license_link": 
 
 
 def card_files(
-    lake: Lake, repo: str, build: Build, files: Sequence[Source], *, version: str = ""
+    lake: Lake,
+    repo: str,
+    build: Build,
+    files: Sequence[Source],
+    *,
+    consent: Consent | None = None,
+    version: str = "",
 ) -> dict[str, bytes]:
     """Return the card, its pictures and the chat template by their paths in the repository.
 
@@ -38,6 +53,7 @@ def card_files(
         repo: ``owner/name``.
         build: the build whose files these are.
         files: the Parquet files of the publication, on this disk.
+        consent: what the owner of the sessions attested, if anything.
         version: of this program, for the card's end.
     """
     facts = count.facts_of(files)
@@ -62,7 +78,7 @@ def card_files(
         found[TEMPLATE] = str(template).encode()
 
     def sections() -> Iterator[str]:
-        yield front_matter(repo, build, facts, NO_LICENCE)
+        yield front_matter(repo, build, facts, consent.card_fields if consent else NO_LICENCE)
         yield from opening(repo, facts)
         yield from training(repo, facts, str(build.figures.get("tokenizer") or ""))
         yield from example(files)
@@ -72,7 +88,9 @@ def card_files(
         yield from making(facts)
         yield from splits(build)
         yield from privacy(count.placeholders(lake, facts.days))
+        yield from consenting(consent, facts)
         yield from limits()
+        yield from versions(build, facts)
         yield from citation(repo, build, facts, version)
         yield from columns(facts)
 

@@ -6,8 +6,9 @@ Belongs here: the card's prose, with the numbers that it rests on. Does not belo
 
 from collections.abc import Iterator, Mapping
 
-from composer_pipeline.publishing.card.facts import Facts
+from composer_pipeline.publishing.card.facts import NOT_RECORDED, Facts
 from composer_pipeline.publishing.card.markdown import code, count, fenced, table
+from composer_pipeline.publishing.consent import Consent
 from composer_pipeline.publishing.dataset import Build
 from composer_pipeline.redaction import REDACTION_VERSION
 
@@ -71,6 +72,38 @@ def privacy(found: Mapping[str, int]) -> Iterator[str]:
     yield (
         "Not covered: names of people in prose, postal and IP addresses, telephone numbers, and"
         " secrets without a known shape or a telling name."
+    )
+
+
+def consenting(consent: Consent | None, facts: Facts) -> Iterator[str]:
+    """Yield whose sessions these are, under which licence, and whom to ask for a withdrawal.
+
+    Args:
+        consent: what the owner of the sessions attested; ``None`` for a release without it.
+        facts: the numbers of the files, for the agent's models.
+    """
+    yield "## Licence, consent, contact"
+    if consent is None:
+        yield (
+            "No consent file came with this release, so it names no licence: the sessions belong"
+            " to those who wrote them, and the terms of the models above apply to their words."
+            " Do not pass it on."
+        )
+        return
+    name = consent.license_name or consent.license
+    licence = f"[{name}]({consent.license_link})" if consent.license_link else code(name)
+    yield (
+        f"{consent.attested_by} attests that the sessions of the repositories in this dataset may"
+        f" be published under {licence}. The terms of the models above apply to their words."
+    )
+    if consent.agent_models:
+        named = ", ".join(code(model) for model in sorted(consent.agent_models))
+        yield f"That prompts and rejected actions repeat words of {named} was acknowledged by name."
+    if silent := sorted(set(facts.agents) - set(consent.agent_models) - {NOT_RECORDED}):
+        yield f"Not acknowledged: {', '.join(map(code, silent))}."
+    yield (
+        f"To have a session taken out, ask: {consent.contact}. A withdrawn session leaves every"
+        " later version, and the earlier ones are removed."
     )
 
 

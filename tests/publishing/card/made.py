@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 from composer_pipeline.lake import SCHEMA_VERSION, TABLES, Lake, table_from_rows
 from composer_pipeline.publishing.card import card_files
 from composer_pipeline.publishing.configs import CONFIGS, file_path
+from composer_pipeline.publishing.consent import Consent
 from composer_pipeline.publishing.dataset import Build, DatasetFile
 
 Row = dict[str, Any]
@@ -47,7 +48,10 @@ def pair(**columns: Any) -> Row:
     return {**known, **columns}
 
 
-def made_card(folder: Path, rows: dict[tuple[str, str], list[Row]], **figures: Any) -> str:
+def made_card(
+    folder: Path, rows: dict[tuple[str, str], list[Row]], consent: Consent | None = None
+) -> str:
     """Return the card of rows, of a lake that has nothing else."""
-    build, files = dataset(folder, rows, figures)
-    return card_files(Lake(folder / "lake"), "a/b", build, files)["README.md"].decode()
+    build, files = dataset(folder, rows)
+    lake = Lake(folder / "lake")
+    return card_files(lake, "a/b", build, files, consent=consent)["README.md"].decode()

@@ -12,10 +12,17 @@ import yaml
 from composer_pipeline.lake import TABLES, Lake
 from composer_pipeline.preferences.agreement import CONFIRMED
 from composer_pipeline.preferences.quality import ALL
-from composer_pipeline.publishing.card import card_files, facts_of, pictures, size_category
+from composer_pipeline.publishing.card import (
+    card_files,
+    facts_of,
+    pictures,
+    size_category,
+    with_history,
+)
 from composer_pipeline.publishing.card.facts import funnel, placeholders, votes_by_tool
 from composer_pipeline.publishing.card.markdown import code, dollars, fenced, table
 from composer_pipeline.publishing.configs import CONFIGS
+from composer_pipeline.publishing.consent import Consent
 from composer_pipeline.redaction import REDACTION_VERSION
 from tests.publishing.card.made import dataset, made_card, pair
 
@@ -306,3 +313,44 @@ def test_markdown_keeps_its_form() -> None:
     assert [dollars(n) for n in (0, 0.000123, 0.1, 1234.5)] == [
         "$0.00", "$0.00012", "$0.10", "$1,234.50",
     ]  # fmt: skip
+
+
+def test_without_consent_the_card_names_no_licence(tmp_path: Path) -> None:
+    text = made_card(tmp_path, {("pairs", "train"): [pair()]})
+    assert "No consent file came with this release" in text
+
+
+def test_consent_is_told_with_licence_contact_and_models(tmp_path: Path) -> None:
+    rows = {("pairs", "train"): [pair(rejected_model=m) for m in ("claude", "other", None)]}
+    said = {
+        "repositories": ["shop"], "license": "cc-by-4.0", "contact": "https://x.org/withdraw",
+        "attested_by": "Mira Example", "agent_models": ["claude"],
+    }  # fmt: skip
+    text = made_card(tmp_path, rows, Consent.model_validate(said))
+    assert yaml.safe_load(text.split("---\n")[1])["license"] == "cc-by-4.0"
+    assert "Mira Example attests" in text
+    assert "under `CC-BY-4.0`" in text
+    assert "ask: https://x.org/withdraw" in text
+    assert "words of `claude` was acknowledged" in text
+    assert "Not acknowledged: `other`." in text
+    own = {**said, "license": "other", "license_name": "Ours", "license_link": "https://x.org/l"}
+    text = made_card(tmp_path, rows, Consent.model_validate(own))
+    front = yaml.safe_load(text.split("---\n")[1])
+    assert (front["license"], front["license_name"]) == ("other", "Ours")
+    assert front["license_link"] == "https://x.org/l"
+    assert "under [Ours](https://x.org/l)" in text
+
+
+def test_versions_go_on_from_the_card_before(tmp_path: Path) -> None:
+    rows = {("pairs", "train"): [pair(day="2026-11-16")]}
+    first = made_card(tmp_path, rows)
+    assert with_history(first, "") == first
+    assert with_history(first, first) == first
+    assert with_history(first, "a card of another hand") == first
+    later = first.replace("b" * 16, "c" * 16).replace("2026.11.16", "2026.11.20")
+    both = with_history(later, first)
+    listed = [line for line in both.splitlines() if line.startswith("* **")]
+    assert [line[4:14] for line in listed] == ["2026.11.20", "2026.11.16"]
+    assert listed[1].endswith("build `bbbbbbbbbbbbbbbb`: 1 pairs")
+    assert with_history(later, both) == both
+    assert with_history("no list", first) == "no list"

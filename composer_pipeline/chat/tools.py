@@ -45,12 +45,12 @@ def session_tools(
         for call in state.action.tool_calls:
             used.add(call.name)
             known.setdefault(call.name, []).append(call.arguments)
-        for message in state.messages:
-            # Prefixes of a session share their message objects.
-            if id(message) in seen:
-                continue
-            seen.add(id(message))
-            content = message.get("content")
+        # Prefixes of a session share their message objects: only those not seen yet are read,
+        # and found without a step of Python for each of the others.
+        messages = {id(message): message for message in state.messages}
+        fresh = messages.keys() - seen
+        seen |= fresh
+        for content in (messages[message].get("content") for message in fresh):
             for block in content if isinstance(content, list) else []:
                 if isinstance(block, dict) and block.get("type") == "tool_use":
                     used.add(str(block.get("name", "")))

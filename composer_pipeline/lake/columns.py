@@ -29,8 +29,8 @@ def column(values: Sequence[Any], kind: pa.DataType) -> pa.Array | pa.ChunkedArr
 
     Args:
         values: one value for each row.
-        kind: the type; text, numbers, flags, UTC timestamps and lists of those are built
-            here, anything else by pyarrow.
+        kind: the type; text, bytes, numbers, flags, UTC timestamps and lists of those are built
+            here, anything else by pyarrow, which then loads pandas.
     """
     if kind == pa.string():
         return _strings(values)
@@ -43,7 +43,12 @@ def column(values: Sequence[Any], kind: pa.DataType) -> pa.Array | pa.ChunkedArr
         present = [value is not None for value in values]
         ticks = array("q", [0 if v is None else (v - _EPOCH) // _MICROSECOND for v in values])
         return _from_buffers(kind, len(values), present, [pa.py_buffer(ticks)])
-    if pa.types.is_list(kind) and kind.value_type in (pa.string(), pa.int32()):
+    if kind == pa.binary() and sum(map(len, filter(None, values))) <= _MOST_BYTES:
+        present = [value is not None for value in values]
+        filled = [value or b"" for value in values]
+        data = pa.py_buffer(b"".join(filled))
+        return _from_buffers(kind, len(values), present, [_offsets(filled), data])
+    if pa.types.is_list(kind) and kind.value_type in (pa.string(), pa.int32(), pa.bool_()):
         present = [value is not None for value in values]
         filled = [() if value is None else value for value in values]
         items = column(list(chain.from_iterable(filled)), kind.value_type)

@@ -35,6 +35,7 @@ from composer_pipeline.lake.place import (
     check_folder,
     file_system,
     holds_lake,
+    partition_folders,
     remove_empty,
 )
 from composer_pipeline.lake.rows import (
@@ -135,13 +136,12 @@ class Lake:
     def partitions(self, table: str, **keys: str) -> list[dict[str, str]]:
         """Return the keys of the partitions that exist, sorted, filtered by ``keys``."""
         spec = spec_of(table)
-        base = f"{glob.escape(self.root)}/{table}"
         levels = [
-            f"{key}={_safe(keys[key]) if key in keys else '*'}" for key in spec.partition_keys
+            f"{key}={_safe(keys[key])}" if key in keys else f"{key}=*"
+            for key in spec.partition_keys
         ]
         found = []
-        for path in self.fs.glob("/".join([base, *levels, "part.parquet"])):
-            parts = str(path).split("/")[-len(levels) - 1 : -1]
+        for parts in partition_folders(self.fs, f"{self.root}/{table}", levels):
             keys_of = dict(part.split("=", 1) for part in parts)
             if table not in FROM_ARCHIVE or keys_of["day"] not in self._left_out:
                 found.append(keys_of)

@@ -7,7 +7,7 @@ the last scan for secrets. Does not belong here: asking (``replay.engine.run``) 
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -25,6 +25,7 @@ from composer_pipeline.lake import Lake
 from composer_pipeline.money import Pico
 from composer_pipeline.redaction import redaction_version
 from composer_pipeline.replay.catalogue import Verdict, terms_of
+from composer_pipeline.replay.first_states import sessions_of_first
 from composer_pipeline.replay.ledger import Admission, Asked, Call, Ledger
 from composer_pipeline.replay.provider import Request, serialise, settings_sent, worst_case
 from composer_pipeline.replay.teachers import Teacher, TeacherSet
@@ -115,10 +116,17 @@ class Questions:
         if not known_days and days is None:
             raise InputError(f"lake {lake.url} has no states; ingest sessions first")
         self.days = known_days if days is None else sorted(set(days) & set(known_days))
-        # Each once, though a lake may hold one twice; messages are read a session at a time.
-        loaded = StatesOnDemand(lake, self.days).states
-        self._toolsets = Toolsets(lake, loaded)
         admits = lru_cache(1024)(teacher_set.projects.admits)
+        # Each once, though a lake may hold one twice; messages are read a session at a time.
+        first = max_states and partial(
+            sessions_of_first,
+            max_states,
+            sessions=sessions,
+            admits=admits,
+            only_on_active_path=only_on_active_path,
+        )
+        loaded = StatesOnDemand(lake, self.days, first or None).states
+        self._toolsets = Toolsets(lake, loaded)
         self.states = [
             state
             for state in loaded
@@ -183,8 +191,7 @@ class Questions:
     def build(self, state: "TraceState", teacher: Teacher) -> Question:
         """Build the body of a state for a teacher; nothing is sent."""
         conversion = self._convert(state)
-        endpoint = self.teacher_set.endpoint_of(teacher)
-        request = serialise(teacher, conversion, state.session_id, api=endpoint.api)
+        request, asked = self.request(state, teacher)
         body = request.body
         meta = self.meta(teacher, self.toolset(state))
         call = Call(state.state_id, teacher.name, state.session_id, state.day, meta)
@@ -194,6 +201,12 @@ class Questions:
             refuse = "action_in_prefix"
         elif not skip and self._has_secret(conversion):
             refuse = "secret"
+        return Question(request, asked, worst_case(teacher, body), call, skip, refuse)
+
+    def request(self, state: "TraceState", teacher: Teacher) -> tuple[Request, Asked]:
+        """Return the body of a state for a teacher and its names; it is not scanned for secrets."""
+        endpoint = self.teacher_set.endpoint_of(teacher)
+        request = serialise(teacher, self._convert(state), state.session_id, api=endpoint.api)
         key, digest = request.key(endpoint.name), request.digest(endpoint.name)
         former = [
             request.capped(cap or request.cap).digest(endpoint.name)
@@ -210,7 +223,7 @@ class Questions:
             if endpoint.recovery_cache_s
             else 0.0,
         )
-        return Question(request, asked, worst_case(teacher, body), call, skip, refuse)
+        return request, asked
 
     def toolset(self, state: "TraceState") -> Toolset:
         """Return the tools that a state is asked with."""

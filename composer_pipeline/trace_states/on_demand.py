@@ -5,7 +5,7 @@ Belongs here: what is kept and what is read again. Does not belong here: reading
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import datetime
 from typing import Any, cast
 
@@ -60,16 +60,34 @@ class StatesOnDemand:
     Args:
         lake: the lake.
         days: which.
+        sessions_of: called with the rows of all days (the columns above, and ``day``); names
+            the sessions of which any state is wanted. Only their states are held.
     """
 
-    def __init__(self, lake: Lake, days: Iterable[str]) -> None:
+    def __init__(
+        self,
+        lake: Lake,
+        days: Iterable[str],
+        sessions_of: Callable[[pa.Table], Collection[str]] | None = None,
+    ) -> None:
         self._lake = lake
         self._tables: DayTables | None = None
         self._sessions: OrderedDict[tuple[str, str], dict[str, TraceState]] = OrderedDict()
         self._kept = 0
         found: dict[str, TraceState] = {}
-        for day in sorted(set(days)):
-            table = lake.read("states", days=[day], columns=_COLUMNS)
+        tables = (
+            (day, lake.read("states", days=[day], columns=_COLUMNS)) for day in sorted(set(days))
+        )
+        if sessions_of:
+            held = list(tables)
+            wanted = column(
+                list(sessions_of(pa.concat_tables([table for _, table in held]))), pa.string()
+            )
+            tables = (
+                (day, table.filter(pc.is_in(table["session_id"], value_set=wanted)))
+                for day, table in held
+            )
+        for day, table in tables:
             same: dict[str, str] = {}
             columns = [_values(table, name, same) for name in _COLUMNS]
             for values in zip(*columns, strict=True):

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from composer_pipeline.lake.columns import column, constant, numbers, utf8
+from composer_pipeline.lake.rows import rows_from_table
 from composer_pipeline.lake.tables import TIMESTAMP
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=9)
@@ -25,6 +26,7 @@ _KINDS: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
     (TIMESTAMP, _MOMENT),
     (pa.list_(pa.string()), st.lists(_TEXT, max_size=3)),
     (pa.list_(pa.int32()), st.lists(st.integers(0, 99), max_size=3)),
+    (pa.list_(pa.bool_()), st.lists(st.booleans(), max_size=3)),
     (pa.binary(), st.binary(max_size=5)),
 ]
 
@@ -40,6 +42,19 @@ def test_columns_equal_those_of_pyarrow(kind: pa.DataType, values: Any) -> None:
         assert found.null_count == rows.count(None)
 
     check()
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(st.none() | _MOMENT, st.none() | st.integers(0, 9)), max_size=9))
+def test_rows_with_times_are_those_of_pyarrow(rows: list[tuple[Any, Any]]) -> None:
+    table = pa.table(
+        {
+            "at": column([at for at, _ in rows], TIMESTAMP),
+            "n": column([n for _, n in rows], pa.int64()),
+        }
+    )
+    assert rows_from_table(table) == table.to_pylist()
+    assert [list(row) for row in rows_from_table(table)] == [["at", "n"]] * len(rows)
 
 
 def test_lone_surrogates_become_replacement_characters() -> None:
@@ -59,7 +74,7 @@ def test_simple_columns() -> None:
         numbers([2**31], pa.int32())
 
 
-def test_ingesting_does_not_import_pandas(tmp_path: Path) -> None:
+def test_writing_and_reading_a_lake_does_not_import_pandas(tmp_path: Path) -> None:
     """It is half a second and 50 MB that pyarrow asks for when it is given a list."""
     code = (
         "import sys\n"
@@ -69,6 +84,7 @@ def test_ingesting_does_not_import_pandas(tmp_path: Path) -> None:
         "from composer_pipeline.traces.ingest import ingest\n"
         "lake = Lake(sys.argv[1])\n"
         "assert ingest(lake, [sample_sessions_dir()]).totals['states']\n"
+        "assert lake.rows('states')\n"
         "assert 'pandas' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "lake")], check=True, timeout=600)

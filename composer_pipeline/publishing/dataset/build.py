@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.lake import TABLES, Lake
 from composer_pipeline.preferences.rules import PreferenceRules
 from composer_pipeline.publishing.configs import CONFIGS
+from composer_pipeline.publishing.consent import find_consent
 from composer_pipeline.publishing.dataset.decide import Plan
 from composer_pipeline.publishing.dataset.drop_rows import drop_rows
 from composer_pipeline.publishing.dataset.gather import Gathering, name_of
@@ -71,6 +73,7 @@ def build_dataset(
     validation_share: float = 0.2,
     rules: PreferenceRules | None = None,
     tokenizer: str = "",
+    consent: str | Path = "",
     progress: Progress | None = None,
 ) -> DatasetReport:
     """Write the ``dataset_*`` tables, each in two splits.
@@ -87,11 +90,13 @@ def build_dataset(
             repository; what it drops is in none of the tables.
         tokenizer: model whose tokens are counted, and to whose window ``dataset_pairs_8k`` is
             cut: ``smollm2-135m``, a folder or a Hub id; without one that table is empty.
+        consent: the consent file, whose repositories alone are in the dataset; where none is
+            named, ``consent.yaml`` beside the lake or in the working folder, if there is one.
         progress: called after each day.
 
     Raises:
         InputError: the share is out of range, nothing was normalised yet, a list of benchmarks
-            is wrong, or there is no such tokenizer.
+            or the consent file is wrong, or there is no such tokenizer.
         ComposerError: a group, session or prompt is in two splits.
         StorageError: the lake is not writable.
     """
@@ -102,7 +107,8 @@ def build_dataset(
     with lake.locked("dataset"), Pieces(lake) as pieces:
         inputs = inputs_of(lake)
         rules = rules or PreferenceRules()
-        selection, terms = Selection(lake, rules), Terms(lake, rules)
+        allowed = find_consent(lake, consent)
+        selection, terms = Selection(lake, rules, allowed), Terms(lake, rules)
         cutter = _cutter(tokenizer)
         found = Gathering(lake, pieces, selection, terms, cutter).run(progress)
         plan = Plan(lake, found, selection, validation_share)

@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 #: Worst cases left free for recoveries: always one, which is enough to recover one after
 #: the other; so many where that is at most this share of the ceiling.
 HEADROOM_CALLS, HEADROOM_SHARE = 4, 8
+#: The share once the ceiling has refused a call: then only the calls under way count, no
+#: longer the dearest that there was, so that smaller ones use what is left.
+TIGHT_SHARE = 16
 _LATER = "later"
 #: A wait for money or for somebody else's call: at least, at most, in seconds.
 _POLL_S, _LONGEST_POLL_S = 0.05, 0.5
@@ -92,9 +95,14 @@ class Caller:
         #: Key -> when its latest unknown attempt left, in microseconds since 1970.
         self.unknown_since: dict[str, int] = {}
         self.answered = answered
-        #: Scope -> the worst case that it refused first, and what had to be free for it.
+        #: Scope -> the least worst case that it refused, and what had to be free for it.
         self.too_dear: dict[str, tuple[Pico, Pico]] = {}
         self._largest = NOTHING
+        #: Whether a ceiling has refused a call with room for the dearest of all.
+        self._tight = False
+        #: Attempt under way -> its worst case; key that was lost -> what its recovery needs.
+        self._flying: dict[str, Pico] = {}
+        self._lost: dict[str, Pico] = {}
         self._adopt_at = 0.0
 
     # -- one state, one teacher ----------------------------------------------------
@@ -149,6 +157,12 @@ class Caller:
         *,
         first_pass: bool,
     ) -> str:
+        chained = unit if unit is not None and unit.order == "chain" else None
+        if chained:
+            bound = anchored_tokens(question.body, chained.anchors.get(state.chain_id))
+            if bound is not None:
+                amount = worst_case(teacher, question.body, prompt_tokens=bound)
+                question = msgspec.structs.replace(question, amount=min(question.amount, amount))
         closed = self._closed(lane, question)
         if closed or question.refuse or question.skip:
             if known := await self.commits.do(rules.outcome(question.asked, question.call)):
@@ -163,12 +177,6 @@ class Caller:
             else:
                 return closed
             return ""
-        chained = unit if unit is not None and unit.order == "chain" else None
-        if chained:
-            bound = anchored_tokens(question.body, chained.anchors.get(state.chain_id))
-            if bound is not None:
-                amount = worst_case(teacher, question.body, prompt_tokens=bound)
-                question = msgspec.structs.replace(question, amount=min(question.amount, amount))
         why, outcome = await self._buy(question, teacher, lane, first_pass=first_pass)
         if chained and outcome and outcome.prompt_tokens:
             measured = anchor(question.body, outcome.prompt_tokens)
@@ -204,10 +212,12 @@ class Caller:
             try:
                 if why := self._closed(lane, question):
                     return why, None
-                admission = await self._admit(now, recovery=recovery, wait=wait)
+                room = NOTHING if recovery else self._room(now.amount)
+                admission = await self._admit(now, room, wait=wait)
                 if admission.kind == "reserved":
                     tries += 1
                     sent_us = time.time_ns() // 1000
+                    self._flying[admission.attempt] = now.amount
                     outcome = await self._chat(now, teacher, lane, admission.attempt, price)
             finally:
                 lane.release()
@@ -228,7 +238,10 @@ class Caller:
                 if outcome.kind == "unknown" and not outcome.ended:
                     self.unknown_since[now.key] = sent_us
                 if outcome.kind in ("billed", "unpriced", "refused"):
+                    self._lost.pop(now.key, None)
                     return "", outcome
+                if recovery or outcome.kind == "unknown":
+                    self._lost[now.key] = now.amount
                 if now.asked.digest in question.asked.tried:
                     now = question
                 recovery = recovery or outcome.kind == "unknown"
@@ -252,10 +265,12 @@ class Caller:
             elif admission.kind == "refused":
                 if first_pass:
                     return _LATER, None  # other recoveries make room
-                if admission.scope not in self.exhausted:
-                    self.exhausted.append(admission.scope)
-                    room = NOTHING if recovery else self._largest
-                    self.too_dear[admission.scope] = now.amount, Pico(now.amount + room)
+                if not recovery and (not self._tight or room > self._room(now.amount, alone=True)):
+                    if self._tight:  # a dearer one is under way; this one may fit after it
+                        await self._wait()
+                    self._tight = True
+                    continue
+                self._refused(admission.scope, now.amount, room)
                 return f"budget exhausted: {admission.scope}", None
             else:  # busy or wait: a call in flight will change that
                 await self._wait()
@@ -271,16 +286,30 @@ class Caller:
             question = without(question, told.digest)
         return question, now or question
 
-    async def _admit(self, question: Question, *, recovery: bool, wait: float) -> Admission:
-        self._largest = max(self._largest, question.amount)
-        generous = min(HEADROOM_CALLS * self._largest, self.ceiling // HEADROOM_SHARE)
+    async def _admit(self, question: Question, room: Pico, *, wait: float) -> Admission:
         return await self.calls.reserve(
-            question.asked,
-            question.amount,
-            question.call,
-            headroom=NOTHING if recovery else Pico(max(self._largest, generous)),
-            recover_after_s=wait,
+            question.asked, question.amount, question.call, headroom=room, recover_after_s=wait
         )
+
+    def _room(self, amount: Pico, *, alone: bool = False) -> Pico:
+        """Return what a call must leave free, so that what may be lost can be recovered.
+
+        Args:
+            amount: the call's worst case.
+            alone: as if no other call were under way.
+        """
+        self._largest = max(self._largest, amount)
+        share = TIGHT_SHARE if self._tight else HEADROOM_SHARE
+        others = () if alone else self._flying.values()
+        most = max([amount, *others, *self._lost.values()]) if self._tight else self._largest
+        return Pico(max(most, min(HEADROOM_CALLS * most, self.ceiling // share)))
+
+    def _refused(self, scope: str, amount: Pico, room: Pico) -> None:
+        """Remember the least worst case that a scope refused: only cheaper calls go on."""
+        if scope not in self.too_dear:
+            self.exhausted.append(scope)
+        if scope not in self.too_dear or amount < self.too_dear[scope][0]:
+            self.too_dear[scope] = amount, Pico(amount + room)
 
     async def _chat(
         self, question: Question, teacher: Teacher, lane: Lane, attempt: str, price: TokenPrice
@@ -312,6 +341,7 @@ class Caller:
     ) -> None:
         """Write an outcome to the ledger, durable on return, and count it; judge it last."""
         held = await self.calls.settle(self._wire(teacher), attempt, outcome)
+        self._flying.pop(attempt, None)
         if not held:
             lane.stop("bound_violation: a bill passed its worst case")
         lane.refused += outcome.kind == "refused"
@@ -359,10 +389,11 @@ class Caller:
             return f"the endpoint refuses the account: {self.account}"
         if lane.stopped:
             return f"teacher stopped: {lane.stopped}"
-        if not self.exhausted:
-            return ""
-        refused = set(self.exhausted).intersection(self.calls.scopes(question.call))
-        return f"budget exhausted: {min(refused, key=self.exhausted.index)}" if refused else ""
+        scopes = self.calls.scopes(question.call) if self.exhausted else ()
+        for name in self.exhausted:
+            if name in scopes and question.amount >= self.too_dear[name][0]:
+                return f"budget exhausted: {name}"
+        return ""
 
     async def _wait(self) -> None:
         """Wait until some money or a claim may be free."""

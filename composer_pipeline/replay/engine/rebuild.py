@@ -35,9 +35,11 @@ def check_ledger(lake: Lake, ledger: Ledger) -> None:
         return
     known = ledger.noted()
     counted: Counter[tuple[str, str]] = Counter()
-    table = lake.read("replies", columns=["created_at"])
-    for row in table.to_pylist():
-        counted[row["teacher"], row["day"]] += row["created_at"] is not None
+    for part in lake.partitions("replies"):
+        asked = lake.read(
+            "replies", days=[part["day"]], teacher=part["teacher"], columns=["created_at"]
+        )["created_at"]
+        counted[part["teacher"], part["day"]] = len(asked) - asked.null_count
     missing = sum(max(0, n - known.get(where, 0)) for where, n in counted.items())
     if missing:
         raise InputError(

@@ -13,7 +13,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -235,8 +235,8 @@ class Ledger:
         """Say whether a reply (or a final refusal) is stored for the key."""
         return bool(self.replied([key]))
 
-    def replied(self, keys: Sequence[str]) -> str:
-        """Return the first of some keys that has a reply or a final refusal; empty for none."""
+    def replied(self, keys: Iterable[str]) -> set[str]:
+        """Return those of some keys that have a reply or a final refusal, in one query."""
         with self._lock:
             return queries.replied(self._store, keys)
 

@@ -4,7 +4,7 @@ Belongs here: the SQL of reports and of what a replay must know before it asks. 
 belong here: anything inside a write transaction (``replay.ledger.batch``).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -43,11 +43,10 @@ def status(store: Store) -> dict[str, ScopeStatus]:
     return {name: ScopeStatus(*sums) for name, *sums in store.read(sql)[1]}
 
 
-def replied(store: Store, keys: Sequence[str]) -> str:
-    """Return the first of some keys that has a reply, or an empty string."""
+def replied(store: Store, keys: Iterable[str]) -> set[str]:
+    """Return those of some keys that have a reply."""
     rows = store.read("SELECT key FROM reply WHERE key IN :many", (list(keys),))[1]
-    there = {key for (key,) in rows}
-    return next((key for key in keys if key in there), "")
+    return {key for (key,) in rows}
 
 
 def metas(store: Store, teacher: str) -> list[dict[str, Any]]:

@@ -184,9 +184,10 @@ class Work:
         for state in self.questions.states:
             for name in wanted.get(state.state_id, ()):
                 if name in teachers:
-                    question = self.questions.build(state, teachers[name])
-                    if known := ledger.replied(question.asked.keys):
-                        self.measured.bodies[known] = len(question.body)
+                    request, asked = self.questions.request(state, teachers[name])
+                    there = ledger.replied(asked.keys)
+                    for known in [key for key in asked.keys if key in there][:1]:
+                        self.measured.bodies[known] = len(request.body)
 
     def _explain(self) -> None:
         """Say of each teacher why calls that it answered before are open."""
@@ -202,7 +203,7 @@ class Work:
         if not self._everywhere:  # a session's name is in its bodies: no other has the same
             self._seen.clear()
         session = SessionOutline(self.questions)
-        opened: dict[str, list[Outline]] = {teacher.name: [] for teacher in self.questions.teachers}
+        asked: list[tuple[Outline, Teacher, tuple[str, ...]]] = []
         for state in states:
             outline = None
             for teacher in self.questions.teachers:
@@ -210,20 +211,33 @@ class Work:
                     self.by_teacher[teacher.name].not_asked += 1
                     continue
                 outline = outline or session.of(state)
-                if self._count_one(session, outline, teacher):
-                    opened[teacher.name].append(outline)
+                # Hashes grow with their chain, so they are taken in its order.
+                named = self.ledger or self._everywhere
+                keys = session.shell(outline, teacher).keys(outline, teacher.name) if named else ()
+                asked.append((outline, teacher, keys))
+        # One query for a session: one for each question takes longer than all the rest.
+        there = (
+            self.ledger.replied(key for *_, keys in asked for key in keys) if self.ledger else ()
+        )
+        opened: dict[str, list[Outline]] = {teacher.name: [] for teacher in self.questions.teachers}
+        for outline, teacher, keys in asked:
+            known = any(key in there for key in keys)
+            if self._count_one(session, outline, teacher, keys, known):
+                opened[teacher.name].append(outline)
         self._share(session, opened)
 
-    def _count_one(self, session: SessionOutline, outline: Outline, teacher: Teacher) -> bool:
+    def _count_one(
+        self,
+        session: SessionOutline,
+        outline: Outline,
+        teacher: Teacher,
+        keys: Sequence[str],
+        known: bool,
+    ) -> bool:
         """Count one question; say whether it is open."""
         figures, open_ = self.by_teacher[teacher.name], self._open[teacher.name]
-        shell = session.shell(outline, teacher)
-        size = shell.size + outline.size
-        known, name = "", (teacher.name, outline.toolset.digest, outline.path[-1])
-        if self.ledger or self._everywhere:
-            keys = shell.keys(outline, teacher.name)
-            known = self.ledger.replied(keys) if self.ledger else ""
-            name = (keys[0],)  # type: ignore[assignment]
+        size = session.shell(outline, teacher).size + outline.size
+        name = keys[0] if keys else (teacher.name, outline.toolset.digest, outline.path[-1])
         if name in self._seen or known:
             figures.cached += 1
             return False

@@ -117,7 +117,7 @@ def example(files: Iterable[Source]) -> Iterator[str]:
         return
     models = ", ".join(code(name) for name in dict.fromkeys(found["chosen_models"] or []))
     yield "## One pair"
-    yield f"**The task**\n\n{fenced(_cut(found['task'] or ''))}"
+    yield f"**The task**\n\n{fenced(_cut(found['task']))}"
     rejected = code(found["rejected_model"] or "not recorded")
     did = fenced(_cut(found["rejected_text"]))
     yield f"**What the agent did** ({rejected}), `rejected`\n\n{did}"
@@ -152,7 +152,8 @@ def _telling(files: Iterable[Source]) -> dict[str, Any] | None:
     return best[1] if best else None
 
 
-def _cut(text: str) -> str:
+def _cut(text: str | None) -> str:
+    text = text or ""
     return text if len(text) <= _SHOWN else text[:_SHOWN] + " …"
 
 

@@ -10,7 +10,7 @@ from composer_pipeline.lake import Lake
 from composer_pipeline.publishing.card import facts as count
 from composer_pipeline.publishing.card import pictures
 from composer_pipeline.publishing.card.columns import columns
-from composer_pipeline.publishing.card.facts import Source
+from composer_pipeline.publishing.card.facts import Facts, Source
 from composer_pipeline.publishing.card.front import front_matter
 from composer_pipeline.publishing.card.models import models
 from composer_pipeline.publishing.card.opening import (
@@ -43,8 +43,8 @@ def card_files(
     build: Build,
     files: Sequence[Source],
     *,
+    facts: Facts | None = None,
     consent: Consent | None = None,
-    version: str = "",
 ) -> dict[str, bytes]:
     """Return the card, its pictures and the chat template by their paths in the repository.
 
@@ -53,10 +53,10 @@ def card_files(
         repo: ``owner/name``.
         build: the build whose files these are.
         files: the Parquet files of the publication, on this disk.
+        facts: what :func:`~.facts.facts_of` says of the files, where that is known.
         consent: what the owner of the sessions attested, if anything.
-        version: of this program, for the card's end.
     """
-    facts = count.facts_of(files)
+    facts = facts or count.facts_of(files)
     statistics = count.statistics_of(lake)
     votes = count.votes_by_tool(lake)[:12]
     steps = count.funnel(facts, statistics)
@@ -91,7 +91,7 @@ def card_files(
         yield from consenting(consent, facts)
         yield from limits()
         yield from versions(build, facts)
-        yield from citation(repo, build, facts, version)
+        yield from citation(repo, build, facts)
         yield from columns(facts)
 
     found["README.md"] = ("\n\n".join(sections()) + "\n").encode()

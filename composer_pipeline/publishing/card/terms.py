@@ -6,6 +6,7 @@ Belongs here: the card's prose, with the numbers that it rests on. Does not belo
 
 from collections.abc import Iterator, Mapping
 
+from composer_pipeline import __version__
 from composer_pipeline.publishing.card.facts import NOT_RECORDED, Facts
 from composer_pipeline.publishing.card.markdown import code, count, fenced, table
 from composer_pipeline.publishing.consent import Consent
@@ -120,14 +121,13 @@ def limits() -> Iterator[str]:
     )
 
 
-def citation(repo: str, build: Build, facts: Facts, version: str) -> Iterator[str]:
+def citation(repo: str, build: Build, facts: Facts) -> Iterator[str]:
     """Yield what to cite, and the program and build that made this.
 
     Args:
         repo: ``owner/name``.
         build: the build of the dataset.
         facts: the numbers of the files.
-        version: of composer-pipeline.
     """
     key = repo.replace("/", "-").lower()
     year = max(facts.days, default="")[:4]
@@ -144,6 +144,6 @@ def citation(repo: str, build: Build, facts: Facts, version: str) -> Iterator[st
     )
     yield f"## Citation\n\n{fenced(entry, 'bibtex')}"
     yield (
-        f"Made by composer-pipeline {version}, build `{build.id}`: the same sessions, answers and"
-        " recipes give the same files, byte for byte."
+        f"Made by composer-pipeline {__version__}, build `{build.id}`: the same sessions, answers"
+        " and recipes give the same files, byte for byte."
     )

@@ -68,12 +68,14 @@ class Selection:
         rules: the preference recipe; its ``contamination`` decides.
         consent: whose repositories alone may be published; every one where there is none.
 
+    ``barred`` says which sessions must not be named at all.
+
     Raises:
         InputError: a list of benchmarks is wrong, or that of tombstones damaged.
     """
 
     def __init__(self, lake: Lake, rules: PreferenceRules, consent: Consent | None = None) -> None:
-        self._barred = Barred(lake, consent)
+        self.barred = Barred(lake, consent)
         self._rules = rules.contamination
         self._benchmarks = Benchmarks.of_rules(rules)
         self._evidence: dict[str, set[str]] = {}
@@ -88,7 +90,7 @@ class Selection:
 
     def why_not(self, session_id: str) -> Why | None:
         """Return why a session is left out; ``None`` where it stays."""
-        if barred := self._barred.why_not(session_id):
+        if barred := self.barred.why_not(session_id):
             return barred
         found = sorted(self._evidence.get(session_id, ()))
         action = self._rules.evidence if is_strong(found) else self._rules.by_name

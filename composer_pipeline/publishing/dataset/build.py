@@ -113,6 +113,8 @@ def build_dataset(
         found = Gathering(lake, pieces, selection, terms, cutter).run(progress)
         plan = Plan(lake, found, selection, validation_share)
         for day, row in drop_rows(lake, STAGE, plan.ledger):
+            if selection.barred.why_not(row["session_id"]):
+                continue  # the lake's ledger says so; the dataset does not name the session
             pieces.add("dataset_drops", day, row)
         pieces.flush()
         tiers = _write(lake, pieces, plan)

@@ -21,6 +21,8 @@ from composer_pipeline.publishing.configs import CONFIGS
 #: Upper ends of the classes of prompt lengths, in tokens; the last class has none.
 LENGTHS = (1_024, 2_048, 4_096, 8_192, 16_384, 32_768, 65_536)
 
+#: What stands for terms that nobody recorded.
+UNKNOWN = "unknown"
 #: What stands for a model that the session did not name.
 NOT_RECORDED = "not recorded"
 
@@ -96,7 +98,7 @@ class Facts:
 
 
 #: Columns of pairs whose values are counted.
-_COUNTED = ("tier", "tool_chosen", "tool_rejected", "outcome", "recipe")
+_COUNTED = ("tier", "outcome", "recipe", "training_terms")
 
 
 def facts_of(files: Iterable[Source]) -> Facts:
@@ -128,7 +130,7 @@ def _every(facts: Facts, row: Row) -> None:
 
 def _pair(facts: Facts, row: Row) -> None:
     for name in _COUNTED:
-        facts.pairs[name][str(row[name])] += 1
+        facts.pairs[name][str(row[name] or UNKNOWN)] += 1
     models, licences = row["chosen_models"] or [], row["chosen_licenses"] or []
     terms = row["chosen_terms"] or []
     voters = {

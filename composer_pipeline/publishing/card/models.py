@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from composer_pipeline.publishing.card.facts import Facts
 from composer_pipeline.publishing.card.markdown import code, count, dollars, image, table
 
+#: Terms under which the author of a model allows training on its outputs.
+_ALLOWED = frozenset({"enforced", "declared"})
 _ACTIONS = {
     "pairs": "`rejected` of pairs",
     "groups": "candidates of groups",
@@ -39,6 +41,14 @@ def models(facts: Facts) -> Iterator[str]:
                 [code(model), licence or "not recorded", code(terms or "unknown"), count(number)]
                 for (model, licence, terms), number in sorted(facts.chosen.items())
             ],
+        )
+    terms = facts.pairs["training_terms"]
+    if bad := {name: n for name, n in sorted(terms.items()) if name not in _ALLOWED}:
+        counts = ", ".join(f"{count(n)} {code(name)}" for name, n in bad.items())
+        yield (
+            f"> **Training terms.** {count(sum(bad.values()))} of {count(terms.total())} pairs have"
+            " a voter whose author is not known to allow training on its outputs:"
+            f" {counts} (`training_terms`)."
         )
     yield (
         "`enforced`: only models whose author allows training on their outputs were asked."

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from composer_pipeline.errors import InputError
+
 BLUE, ORANGE, GREY = "#3b5bdb", "#e8590c", "#adb5bd"
 
 
@@ -68,9 +70,7 @@ def _shares(title: str, rows: tuple[tuple[str, int, int, int], ...]) -> bytes:
 
 @lru_cache(64)
 def _teachers(rows: tuple[tuple[str, float, float], ...]) -> bytes:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 0.9 + 0.34 * len(rows)), dpi=110)
+    figure = _blank(0.9 + 0.34 * len(rows))
     tokens, cost = figure.subplots(1, 2, sharey=True)
     labels = [name for name, *_ in rows]
     for axes, title, numbers, form in (
@@ -88,12 +88,21 @@ def _teachers(rows: tuple[tuple[str, float, float], ...]) -> bytes:
 
 
 def _figure(title: str, rows: int, *, legend: bool = False) -> tuple[Any, Any]:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 0.7 + 0.34 * rows + 0.35 * legend), dpi=110)
+    figure = _blank(0.7 + 0.34 * rows + 0.35 * legend)
     axes = figure.subplots()
     axes.set_title(title, fontsize=10, loc="left")
     return figure, axes
+
+
+def _blank(height: float) -> Any:
+    """Return an empty figure, inches high."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise InputError(
+            "the card's pictures need: pip install 'composer-pipeline[publish]'"
+        ) from error
+    return Figure(figsize=(8, height), dpi=110)
 
 
 def _plain(axes: Any) -> None:

@@ -44,7 +44,8 @@ def dataset(
 def pair(**columns: Any) -> Row:
     """Return a pair of the columns that a test is about."""
     known = {"pair_id": "p", "chosen_models": [], "tier": "gold", "outcome": "unknown",
-             "chosen_text": "c", "rejected_text": "r", "task": "t"}  # fmt: skip
+             "chosen_text": "c", "rejected_text": "r", "task": "t",
+             "recipe": "all@1", "training_terms": "enforced"}  # fmt: skip
     return {**known, **columns}
 
 

@@ -3,12 +3,14 @@
 import io
 import re
 import struct
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from composer_pipeline.errors import InputError
 from composer_pipeline.lake import TABLES, Lake
 from composer_pipeline.preferences.agreement import CONFIRMED
 from composer_pipeline.preferences.quality import ALL
@@ -354,3 +356,11 @@ def test_versions_go_on_from_the_card_before(tmp_path: Path) -> None:
     assert listed[1].endswith("build `bbbbbbbbbbbbbbbb`: 1 pairs")
     assert with_history(later, both) == both
     assert with_history("no list", first) == "no list"
+
+
+def test_without_the_library_of_pictures_it_is_said_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(InputError, match=r"pip install 'composer-pipeline\[publish\]'"):
+        pictures._blank(1.0)

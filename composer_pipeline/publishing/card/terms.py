@@ -5,8 +5,8 @@ Belongs here: the card's prose, with the numbers that it rests on. Does not belo
 """
 
 from collections.abc import Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
 
-from composer_pipeline import __version__
 from composer_pipeline.publishing.card.facts import NOT_RECORDED, Facts
 from composer_pipeline.publishing.card.markdown import code, count, fenced, table
 from composer_pipeline.publishing.consent import Consent
@@ -144,6 +144,13 @@ def citation(repo: str, build: Build, facts: Facts) -> Iterator[str]:
     )
     yield f"## Citation\n\n{fenced(entry, 'bibtex')}"
     yield (
-        f"Made by composer-pipeline {__version__}, build `{build.id}`: the same sessions, answers"
+        f"Made by composer-pipeline {_version()}, build `{build.id}`: the same sessions, answers"
         " and recipes give the same files, byte for byte."
     )
+
+
+def _version() -> str:
+    try:
+        return version("composer-pipeline")
+    except PackageNotFoundError:
+        return "from a checkout"

@@ -18,16 +18,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake import JSON_LIST, SCHEMA_VERSION, Lake
+from composer_pipeline.lake import SCHEMA_VERSION, Lake
 from composer_pipeline.lake.notes import withdrawals
-from composer_pipeline.preferences.quality import ALL
-from composer_pipeline.publishing.card import card, simulated_rows
+from composer_pipeline.publishing.card import Facts, card_files, facts_of, with_history
 from composer_pipeline.publishing.changes import Content, hashes_of
-from composer_pipeline.publishing.consent import check_public, find_consent
+from composer_pipeline.publishing.consent import Consent, check_public, find_consent
+from composer_pipeline.publishing.dataset import read_build
 from composer_pipeline.publishing.gates import check_files
 from composer_pipeline.publishing.hub import (
     Hub,
@@ -47,8 +44,6 @@ from composer_pipeline.publishing.snapshot import DataFile, snapshot
 from composer_pipeline.reports import Progress, Report
 
 CARD, MANIFEST = "README.md", "manifest.json"
-#: The agent among the sources of a group's candidates.
-AGENT = "agent"
 #: What the Hub itself puts into a new repository.
 _NEW = {".gitattributes", ".gitignore", CARD}
 
@@ -131,11 +126,11 @@ def publish(
             allow=[allowed.contact] if allowed else [],
             barred=Barred(lake, allowed).said,
         )
-        tables = {(file.config, file.split): _narrow(file.local) for file in data}
-        _refuse_simulated(tables, allow_simulated)
+        facts = facts_of(data)
+        _refuse_simulated(facts, allow_simulated)
         if not private:
-            check_public(allowed, dict.fromkeys(agent_models(tables)))
-        files = _files(lake, repo, data, tables)
+            check_public(allowed, facts.agents)
+        files = _files(lake, repo, data, facts, allowed)
         gate(files)
         rows = {f"{file.config}/{file.split}": file.rows for file in data}
         if progress:
@@ -144,7 +139,7 @@ def publish(
         hub = None
         if token:
             hub = stack.enter_context(Hub(repo, token, endpoint, "dataset", progress))
-        sent = _Sent(lake, files, rows, private, dry_run, f"v{_day_of(tables)}", gate)
+        sent = _Sent(lake, files, rows, private, dry_run, f"v{_day_of(facts)}", gate)
         report = _send(hub, sent) if hub else planned(files, rows, private=private)
     if progress and hub:
         progress("publish", 2, 2)
@@ -181,7 +176,7 @@ def _send(hub: Hub, sent: _Sent) -> PublishReport:
         _refuse_others(hub, remote)
         old = hub.read(CARD, remote.head).decode("utf-8", "replace") if CARD in remote.files else ""
         new = bytes_of(sent.files[CARD]).decode()
-        text = keep_text(new, old)
+        text = keep_text(with_history(new, old), old)
         if text != new:  # what people wrote there is looked at as well
             sent.gate({CARD: text.encode()})
         return {**sent.files, CARD: text.encode()}
@@ -242,53 +237,23 @@ def withdrawn_of(lake: Lake) -> list[str]:
 # -- the files -----------------------------------------------------------------
 
 
-def _refuse_simulated(tables: Mapping[tuple[str, str], pa.Table], allowed: bool) -> None:
-    made, total = simulated_rows(tables)
-    if made and not allowed:
+def _refuse_simulated(facts: Facts, allowed: bool) -> None:
+    if facts.simulated and not allowed:
         raise InputError(
-            f"{made} of {total} rows come from simulated teachers; allow_simulated"
-            " (--allow-simulated) publishes them, and the card says so"
+            f"{facts.simulated} of {facts.marked} rows come from simulated teachers;"
+            " allow_simulated (--allow-simulated) publishes them, and the card says so"
         )
 
 
-def agent_models(tables: Mapping[tuple[str, str], pa.Table]) -> list[str]:
-    """Return the agent's own models in the data, whose words the dataset repeats, sorted."""
-    found: set[str | None] = set()
-    for (config, _), table in tables.items():
-        column = "rejected_model" if config.startswith("pairs") else "model"
-        if config != "replies" and column in table.column_names:
-            found.update(table.column(column).unique().to_pylist())
-        if config == "groups":
-            for models, sources in zip(
-                table.column("models").to_pylist(),
-                table.column("sources").to_pylist(),
-                strict=True,
-            ):
-                pairs = zip(models or (), sources or (), strict=False)
-                found.update(model for model, source in pairs if source == AGENT)
-    return sorted(model for model in found if model)
-
-
 def _files(
-    lake: Lake,
-    repo: str,
-    data: Sequence[DataFile],
-    tables: Mapping[tuple[str, str], pa.Table],
+    lake: Lake, repo: str, data: Sequence[DataFile], facts: Facts, consent: Consent | None
 ) -> dict[str, Content]:
     """Return the files of the repository."""
     files: dict[str, Content] = {file.path: file.local for file in data}
-    statistics = lake.rows("preference_statistics", scope=ALL)
-    files[CARD] = keep_text(card(repo, tables, statistics), "").encode()
+    files |= card_files(lake, repo, read_build(lake), data, facts=facts, consent=consent)
+    files[CARD] = keep_text(bytes_of(files[CARD]).decode(), "").encode()
     files[MANIFEST] = _manifest(data, files)
     return files
-
-
-def _narrow(path: Path) -> pa.Table:
-    """Return the rows without what is long: a card counts, and quotes nothing of them."""
-    schema = pq.read_schema(path)
-    texts = ("task", "chosen_text", "rejected_text")
-    columns = [f.name for f in schema if f.type != JSON_LIST and f.name not in texts]
-    return pq.read_table(path, columns=columns)
 
 
 def _manifest(data: Sequence[DataFile], files: Mapping[str, Content]) -> bytes:
@@ -318,13 +283,9 @@ def _digest(files: Mapping[str, Content]) -> str:
     return hashes_of("".join(lines).encode())[0][:8]
 
 
-def _day_of(tables: Mapping[tuple[str, str], pa.Table]) -> str:
+def _day_of(facts: Facts) -> str:
     """Return the latest day of a session in the data, as 2026.11.16."""
-    days: set[str | None] = set()
-    for table in tables.values():
-        if "day" in table.column_names:
-            days.update(table.column("day").unique().to_pylist())
-    return max((day for day in days if day), default="0").replace("-", ".")
+    return max(facts.days, default="0").replace("-", ".")
 
 
 def _by_split(by_path: Mapping[str, int]) -> dict[str, int]:

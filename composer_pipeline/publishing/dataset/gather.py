@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+
 from composer_pipeline.chat import Toolsets
 from composer_pipeline.lake import TABLES, Lake
 from composer_pipeline.preferences.pairs import cost_of_states, usable_replies
@@ -113,6 +115,7 @@ class Gathering:
             if progress:
                 progress("dataset", done, len(every))
         self._pieces.flush()
+        pa.default_memory_pool().release_unused()  # the tables are read in other sizes
         return self.found
 
     def _pairs(self, day: str) -> None:

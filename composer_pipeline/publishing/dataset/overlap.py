@@ -6,6 +6,7 @@ Belongs here: two shares. Does not belong here: what is never in both splits, wh
 
 import hashlib
 import json
+from collections.abc import Iterator
 
 import pyarrow as pa
 
@@ -28,14 +29,13 @@ class Overlap:
 
     def train(self, rows: pa.Table) -> None:
         """Take in rows of train."""
-        self._repositories.update(rows["repository"].to_pylist())
-        for prompt in rows["prompt"].to_pylist():
+        for name, prompt in _each(rows):
+            self._repositories.add(name)
             self._messages.update(filter(None, map(self._digest, prompt)))
 
     def validation(self, rows: pa.Table) -> None:
         """Compare rows of validation."""
-        names = rows["repository"].to_pylist()
-        for name, prompt in zip(names, rows["prompt"].to_pylist(), strict=True):
+        for name, prompt in _each(rows):
             self.rows += 1
             self.repository += name in self._repositories
             self.verbatim += any(self._digest(text) in self._messages for text in prompt)
@@ -59,3 +59,9 @@ class Overlap:
             data = said.encode("utf-8", "surrogatepass")
             self._known[key] = hashlib.blake2b(data, digest_size=12).digest() if own else None
         return self._known[key]
+
+
+def _each(rows: pa.Table) -> Iterator[tuple[str, list[str]]]:
+    """Yield repository and prompt of each row, a few rows decoded at a time."""
+    for batch in rows.select(["repository", "prompt"]).to_batches(max_chunksize=8):
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)

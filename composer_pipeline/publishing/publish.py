@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from composer_pipeline.errors import InputError
+from composer_pipeline.interchange import trace_files
 from composer_pipeline.lake import SCHEMA_VERSION, Lake
 from composer_pipeline.publishing.card import card_files, facts_of, with_history
 from composer_pipeline.publishing.changes import Content, hashes_of
@@ -82,6 +83,7 @@ def publish(
     private: bool = True,
     dry_run: bool = False,
     allow_simulated: bool = False,
+    traces: bool = False,
     token_env: str = "HF_TOKEN",  # noqa: S107  the name of a variable, not a token
     endpoint: str | None = None,
     progress: Progress | None = None,
@@ -96,6 +98,8 @@ def publish(
         dry_run: check and compare, change nothing. Without a token everything counts
             as new.
         allow_simulated: publish rows of simulated teachers; the card says so.
+        traces: put the dataset's sessions below ``traces/`` too, whole, for the Hub's viewer; no
+            configuration loads them.
         token_env: environment variable that holds the token; the stored login of the Hub's client
             takes the place of an empty ``HF_TOKEN``.
         endpoint: another Hub; ``HF_ENDPOINT`` or the real one by default.
@@ -116,7 +120,8 @@ def publish(
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="publish-")))
         data = snapshot(lake, folder)
-        files, rows = _checked(lake, repo, data, allow_simulated, public=not private)
+        shown = folder / "traces" if traces else None
+        files, rows = _checked(lake, repo, data, allow_simulated, shown, public=not private)
         if progress:
             progress("publish", 1, 2)
         token = token_of(token_env, dry_run=dry_run)
@@ -223,7 +228,13 @@ def withdrawn_of(lake: Lake) -> list[str]:
 
 
 def _checked(
-    lake: Lake, repo: str, data: Sequence[DataFile], allow_simulated: bool, *, public: bool
+    lake: Lake,
+    repo: str,
+    data: Sequence[DataFile],
+    allow_simulated: bool,
+    traces: Path | None,
+    *,
+    public: bool,
 ) -> tuple[dict[str, Content], dict[str, int]]:
     """Return the files of the repository, once the gates have seen them, and their rows."""
     facts = facts_of(data)
@@ -233,6 +244,10 @@ def _checked(
             " allow_simulated (--allow-simulated) publishes them, and the card says so"
         )
     files: dict[str, Content] = {file.path: file.local for file in data}
+    if traces:
+        for path in trace_files(lake, traces, facts.sessions):
+            files[f"traces/{path.name}"] = path
+    facts.traces = sum(path.startswith("traces/") for path in files)
     consent = find_consent(lake)
     files |= card_files(lake, repo, read_build(lake), data, facts=facts, consent=consent)
     files[CARD] = keep_text(bytes_of(files[CARD]).decode(), "").encode()

@@ -76,7 +76,8 @@ class Facts:
     ``chosen`` maps (model, licence, terms) to the pairs it won in. ``agents`` maps an agent's
     model to the rows of each configuration that hold an action of it. ``simulated`` and
     ``marked`` count rows from simulated teachers, and rows that say whether they are.
-    ``lengths`` counts prompts by class of :data:`LENGTHS`; empty without a tokenizer.
+    ``lengths`` counts prompts by class of :data:`LENGTHS`; empty without a tokenizer. ``traces``
+    counts the files of whole sessions.
     """
 
     rows: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -91,6 +92,7 @@ class Facts:
     days: set[str] = field(default_factory=set)
     sessions: set[str] = field(default_factory=set)
     repositories: set[str] = field(default_factory=set)
+    traces: int = 0
 
     def of(self, config: str) -> int:
         """Return the rows of a configuration, all splits."""

@@ -171,6 +171,13 @@ def contents(facts: Facts) -> Iterator[str]:
             if facts.of(config)
         ],
     )
+    if facts.traces:
+        yield (
+            f"`traces/` holds the sessions whole, in {count(facts.traces)}"
+            f" {'file' if facts.traces == 1 else 'files'} of Pi's session format, for the Hub's"
+            " viewer: redacted like the rows, and in no configuration. Do not train on them;"
+            " sessions of both splits are there."
+        )
     if facts.days:
         repositories = len(facts.repositories)
         yield (

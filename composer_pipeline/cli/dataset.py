@@ -165,26 +165,17 @@ def publish(
 
     if allow_worse_than_base and not model:
         raise InputError("--allow-worse-than-base belongs to --model")
-<<<<<<< HEAD
+    if traces and model:
+        raise InputError("--traces is about the dataset's sessions, which --model does not publish")
     if consent and model:
         raise InputError("--consent belongs to a dataset, not to --model")
     with Bar() as progress:
         send = (
             partial(publish_model, model, allow_worse_than_base=allow_worse_than_base)
             if model
-            else partial(run, open_lake(lake), consent=consent, progress=progress)
+            else partial(run, open_lake(lake), consent=consent, traces=traces, progress=progress)
         )
         report = send(repo, private=not public, dry_run=dry_run, allow_simulated=allow_simulated)
-=======
-    if traces and model:
-        raise InputError("--traces is about the dataset's sessions, which --model does not publish")
-    send = (
-        partial(publish_model, model, allow_worse_than_base=allow_worse_than_base)
-        if model
-        else partial(run, open_lake(lake), traces=traces)
-    )
-    report = send(repo, private=not public, dry_run=dry_run, allow_simulated=allow_simulated)
->>>>>>> main
     show(report.to_dict(), as_json, "publish")
 
 

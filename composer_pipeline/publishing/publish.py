@@ -83,11 +83,8 @@ def publish(
     private: bool = True,
     dry_run: bool = False,
     allow_simulated: bool = False,
-<<<<<<< HEAD
     consent: str | Path = "",
-=======
     traces: bool = False,
->>>>>>> main
     token_env: str = "HF_TOKEN",  # noqa: S107  the name of a variable, not a token
     endpoint: str | None = None,
     progress: Progress | None = None,
@@ -102,13 +99,10 @@ def publish(
         dry_run: check and compare, change nothing. Without a token everything counts
             as new.
         allow_simulated: publish rows of simulated teachers; the card says so.
-<<<<<<< HEAD
         consent: the consent file; ``consent.yaml`` beside the lake or in the working folder by
             default. A public release needs one.
-=======
         traces: put the dataset's sessions below ``traces/`` too, whole, for the Hub's viewer; no
             configuration loads them.
->>>>>>> main
         token_env: environment variable that holds the token; the stored login of the Hub's client
             takes the place of an empty ``HF_TOKEN``.
         endpoint: another Hub; ``HF_ENDPOINT`` or the real one by default.
@@ -129,7 +123,6 @@ def publish(
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="publish-")))
         data = snapshot(lake, folder)
-<<<<<<< HEAD
         allowed = find_consent(lake, consent)
         gate = partial(
             check_files,
@@ -141,13 +134,9 @@ def publish(
         _refuse_simulated(facts, allow_simulated)
         if not private:
             check_public(allowed, facts.agents)
-        files = _files(lake, repo, data, facts, allowed)
+        files = _files(lake, repo, data, facts, allowed, folder if traces else None)
         gate(files)
         rows = {f"{file.config}/{file.split}": file.rows for file in data}
-=======
-        shown = folder / "traces" if traces else None
-        files, rows = _checked(lake, repo, data, allow_simulated, shown, public=not private)
->>>>>>> main
         if progress:
             progress("publish", 1, 2)
         token = token_of(token_env, dry_run=dry_run)
@@ -252,23 +241,8 @@ def withdrawn_of(lake: Lake) -> list[str]:
 # -- the files -----------------------------------------------------------------
 
 
-<<<<<<< HEAD
 def _refuse_simulated(facts: Facts, allowed: bool) -> None:
     if facts.simulated and not allowed:
-=======
-def _checked(
-    lake: Lake,
-    repo: str,
-    data: Sequence[DataFile],
-    allow_simulated: bool,
-    traces: Path | None,
-    *,
-    public: bool,
-) -> tuple[dict[str, Content], dict[str, int]]:
-    """Return the files of the repository, once the gates have seen them, and their rows."""
-    facts = facts_of(data)
-    if facts.simulated and not allow_simulated:
->>>>>>> main
         raise InputError(
             f"{facts.simulated} of {facts.marked} rows come from simulated teachers;"
             " allow_simulated (--allow-simulated) publishes them, and the card says so"
@@ -276,18 +250,19 @@ def _checked(
 
 
 def _files(
-    lake: Lake, repo: str, data: Sequence[DataFile], facts: Facts, consent: Consent | None
+    lake: Lake,
+    repo: str,
+    data: Sequence[DataFile],
+    facts: Facts,
+    consent: Consent | None,
+    traces: Path | None,
 ) -> dict[str, Content]:
     """Return the files of the repository."""
     files: dict[str, Content] = {file.path: file.local for file in data}
-<<<<<<< HEAD
-=======
     if traces:
-        for path in trace_files(lake, traces, facts.sessions):
+        for path in trace_files(lake, traces / "traces", facts.sessions):
             files[f"traces/{path.name}"] = path
     facts.traces = sum(path.startswith("traces/") for path in files)
-    consent = find_consent(lake)
->>>>>>> main
     files |= card_files(lake, repo, read_build(lake), data, facts=facts, consent=consent)
     files[CARD] = keep_text(bytes_of(files[CARD]).decode(), "").encode()
     files[MANIFEST] = _manifest(data, files)

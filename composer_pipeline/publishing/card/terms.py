@@ -57,15 +57,14 @@ def splits(build: Build) -> Iterator[str]:
     )
     if found.get("by") == "session":
         yield (
-            "There are fewer than five repositories, so one repository is on both sides: the"
-            " validation split says how a model does on further sessions of the same work, not on"
-            " other code."
+            "With fewer than five repositories, one can be on both sides: validation then says how a"
+            " model does on further sessions of the same work, not on other code."
         )
     if found.get("validation_rows"):
         yield table(
-            ["of the validation rows of all configurations", "share"],
+            ["of the pairs in validation", "share"],
             [
-                ["repository is in train too", f"{found['repository_in_train']:.1%}"],
+                ["have a repository that is in train too", f"{found['repository_in_train']:.1%}"],
                 [
                     "hold a message of 120 characters or more that stands word for word in train",
                     f"{found['verbatim_in_train']:.1%}",

@@ -384,7 +384,7 @@ def test_the_split_is_told_with_its_overlap(tmp_path: Path, by: str) -> None:
     build, files = dataset(tmp_path, {("pairs", "train"): [pair()]}, figures)
     text = card_files(Lake(tmp_path / "lake"), "a/b", build, files)["README.md"].decode()
     assert f"split by {by}, a group at a time: 17 groups from 4 repositories; 25%" in text
-    assert ("one repository is on both sides" in text) == (by == "session")
-    assert line_of(text, "repository is in train too")[1] == "12.5%"
+    assert ("one can be on both sides" in text) == (by == "session")
+    assert line_of(text, "have a repository that is in train too")[1] == "12.5%"
     (verbatim,) = [line for line in text.splitlines() if "word for word in train" in line]
     assert verbatim.endswith("| 50.0% |")

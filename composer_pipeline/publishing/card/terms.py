@@ -57,8 +57,8 @@ def splits(build: Build) -> Iterator[str]:
     )
     if found.get("by") == "session":
         yield (
-            "With fewer than five repositories, one can be on both sides: validation then says how a"
-            " model does on further sessions of the same work, not on other code."
+            "With fewer than five repositories, one can be on both sides: validation then says how"
+            " a model does on further sessions of the same work, not on other code."
         )
     if found.get("validation_rows"):
         yield table(

@@ -17,6 +17,7 @@ from composer_pipeline import build_hints, build_pairs, ingest, replay
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.lake import Lake
 from composer_pipeline.publishing import build_dataset, publish
+from composer_pipeline.redaction.literals import EXAMPLE
 from composer_pipeline.replay.teachers import TeacherSet
 from composer_pipeline.testing.hub import LoopbackHub
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
@@ -30,10 +31,12 @@ from tests.redaction.labelled import secrets as labelled
 SEED = secrets.randbits(32)
 REPO = "someone/agent-pairs"
 SESSIONS, STATES = 4, 5
+GAP = "\n\n--\n\n"
 
 
 def planted() -> list[Planted]:
-    return [p for p in labelled(SEED) if p.kind not in PERSONAL]
+    # A draw that looks like the words of an example (`xxx`) is taken for one, and stays.
+    return [p for p in labelled(SEED) if p.kind not in PERSONAL and not EXAMPLE.search(p.secret)]
 
 
 #: Without a shape: only the key beside one tells what it is.
@@ -62,7 +65,7 @@ def write_sessions(folder: Path, texts: list[Planted], harmless: list[str]) -> N
         mine = texts[number * size : (number + 1) * size]
         kept = harmless[number * size : (number + 1) * size]
         s = Script(f"session-{number}", cwd=f"/home/marwood/work{number}")
-        s.user("Do this.\n\n" + "\n\n".join(p.text for p in mine[::3]))
+        s.user(GAP.join(["Do this.", *(p.text for p in mine[::3])]))
         for turn in range(STATES):
             call, part = f"t{number}-{turn}", mine[turn::STATES]
             encoded = base64.b64encode(part[0].text.encode()).decode()
@@ -70,9 +73,7 @@ def write_sessions(folder: Path, texts: list[Planted], harmless: list[str]) -> N
             s.call(f"m{number}-{turn}", call, "Bash", command=part[2].text,
                    env={"password": KEYED[turn].secret}, url=quoted)  # fmt: skip
             inner = json.dumps({"a": json.dumps({"b": part[4].text})})
-            shown = "\n\n".join(
-                [*(p.text for p in part), f"blob {encoded} end", *kept[turn::STATES]]
-            )
+            shown = GAP.join([*(p.text for p in part), f"blob {encoded} end", *kept[turn::STATES]])
             result = [{"type": "text", "text": text} for text in (inner, shown)]
             s.result(call, result, error=turn % 2 == 1)
         s.say(f"m{number}-end", "Done:\n\nmarwood@build-7:~/x$ git log")

@@ -139,6 +139,7 @@ def publish(
     public: Annotated[bool, Parameter(negative="")] = False,
     dry_run: Annotated[bool, Parameter(negative="")] = False,
     allow_simulated: Annotated[bool, Parameter(negative="")] = False,
+    traces: Annotated[bool, Parameter(negative="")] = False,
     allow_worse_than_base: Annotated[bool, Parameter(negative="")] = False,
     lake: LakeOption = "",
     as_json: JsonOption = False,
@@ -151,6 +152,8 @@ def publish(
         public: create the repository public.
         dry_run: plan and check, commit nothing.
         allow_simulated: allow rows of simulated teachers; the card says so.
+        traces: put the dataset's sessions into traces/ too, whole, for the Hub's viewer; no
+            configuration loads them.
         allow_worse_than_base: with --model, allow one that its evaluation finds worse than its
             base on easy or recovery states; the card says so.
     """
@@ -159,10 +162,12 @@ def publish(
 
     if allow_worse_than_base and not model:
         raise InputError("--allow-worse-than-base belongs to --model")
+    if traces and model:
+        raise InputError("--traces is about the dataset's sessions, which --model does not publish")
     send = (
         partial(publish_model, model, allow_worse_than_base=allow_worse_than_base)
         if model
-        else partial(run, open_lake(lake))
+        else partial(run, open_lake(lake), traces=traces)
     )
     report = send(repo, private=not public, dry_run=dry_run, allow_simulated=allow_simulated)
     show(report.to_dict(), as_json, "publish")

@@ -17,6 +17,10 @@ CONFIGS: dict[str, str] = {
 }
 
 
-def file_path(config: str, split: str) -> str:
-    """Return the path of a split's file in the repository."""
-    return f"data/{config}/{split}.parquet"
+def file_path(config: str, split: str, shard: int = 0, shards: int = 1) -> str:
+    """Return the path of a split's file in the repository.
+
+    A single file keeps its simple name whatever is in it; of several each says which it is.
+    """
+    part = "" if shards == 1 else f"-{shard:05d}-of-{shards:05d}"
+    return f"data/{config}/{split}{part}.parquet"

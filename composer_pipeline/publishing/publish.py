@@ -21,10 +21,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake import JSON_LIST, SCHEMA_VERSION, Lake
-from composer_pipeline.preferences.quality import ALL
-from composer_pipeline.publishing.card import card, simulated_rows
+from composer_pipeline.interchange import trace_files
+from composer_pipeline.lake import SCHEMA_VERSION, Lake
+from composer_pipeline.publishing.card import card_files, facts_of, with_history
 from composer_pipeline.publishing.changes import Content, hashes_of
+from composer_pipeline.publishing.consent import find_consent
+from composer_pipeline.publishing.dataset import read_build
 from composer_pipeline.publishing.gates import check_files
 from composer_pipeline.publishing.hub import (
     Hub,
@@ -81,6 +83,7 @@ def publish(
     private: bool = True,
     dry_run: bool = False,
     allow_simulated: bool = False,
+    traces: bool = False,
     token_env: str = "HF_TOKEN",  # noqa: S107  the name of a variable, not a token
     endpoint: str | None = None,
     progress: Progress | None = None,
@@ -95,6 +98,8 @@ def publish(
         dry_run: check and compare, change nothing. Without a token everything counts
             as new.
         allow_simulated: publish rows of simulated teachers; the card says so.
+        traces: put the dataset's sessions below ``traces/`` too, whole, for the Hub's viewer; no
+            configuration loads them.
         token_env: environment variable that holds the token; the stored login of the Hub's client
             takes the place of an empty ``HF_TOKEN``.
         endpoint: another Hub; ``HF_ENDPOINT`` or the real one by default.
@@ -115,7 +120,8 @@ def publish(
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="publish-")))
         data = snapshot(lake, folder)
-        files, rows = _checked(lake, repo, data, allow_simulated, public=not private)
+        shown = folder / "traces" if traces else None
+        files, rows = _checked(lake, repo, data, allow_simulated, shown, public=not private)
         if progress:
             progress("publish", 1, 2)
         token = token_of(token_env, dry_run=dry_run)
@@ -160,7 +166,7 @@ def _send(hub: Hub, sent: _Sent) -> PublishReport:
         _refuse_others(hub, remote)
         old = hub.read(CARD, remote.head).decode("utf-8", "replace") if CARD in remote.files else ""
         new = bytes_of(sent.files[CARD]).decode()
-        text = keep_text(new, old)
+        text = keep_text(with_history(new, old), old)
         if text != new:  # what people wrote there is looked at as well
             check_files({CARD: text.encode()}, public=public)
         return {**sent.files, CARD: text.encode()}
@@ -222,30 +228,32 @@ def withdrawn_of(lake: Lake) -> list[str]:
 
 
 def _checked(
-    lake: Lake, repo: str, data: Sequence[DataFile], allow_simulated: bool, *, public: bool
+    lake: Lake,
+    repo: str,
+    data: Sequence[DataFile],
+    allow_simulated: bool,
+    traces: Path | None,
+    *,
+    public: bool,
 ) -> tuple[dict[str, Content], dict[str, int]]:
     """Return the files of the repository, once the gates have seen them, and their rows."""
-    tables = {(file.config, file.split): _narrow(file.local) for file in data}
-    made, total = simulated_rows(tables)
-    if made and not allow_simulated:
+    facts = facts_of(data)
+    if facts.simulated and not allow_simulated:
         raise InputError(
-            f"{made} of {total} rows come from simulated teachers; allow_simulated"
-            " (--allow-simulated) publishes them, and the card says so"
+            f"{facts.simulated} of {facts.marked} rows come from simulated teachers;"
+            " allow_simulated (--allow-simulated) publishes them, and the card says so"
         )
     files: dict[str, Content] = {file.path: file.local for file in data}
-    statistics = lake.rows("preference_statistics", scope=ALL)
-    files[CARD] = keep_text(card(repo, tables, statistics), "").encode()
+    if traces:
+        for path in trace_files(lake, traces, facts.sessions):
+            files[f"traces/{path.name}"] = path
+    facts.traces = sum(path.startswith("traces/") for path in files)
+    consent = find_consent(lake)
+    files |= card_files(lake, repo, read_build(lake), data, facts=facts, consent=consent)
+    files[CARD] = keep_text(bytes_of(files[CARD]).decode(), "").encode()
     files[MANIFEST] = _manifest(data, files)
     check_files(files, public=public)
     return files, {f"{file.config}/{file.split}": file.rows for file in data}
-
-
-def _narrow(path: Path) -> pa.Table:
-    """Return the rows without what is long: a card counts, and quotes nothing of them."""
-    schema = pq.read_schema(path)
-    texts = ("task", "chosen_text", "rejected_text")
-    columns = [f.name for f in schema if f.type != JSON_LIST and f.name not in texts]
-    return pq.read_table(path, columns=columns)
 
 
 def _manifest(data: Sequence[DataFile], files: Mapping[str, Content]) -> bytes:

@@ -4,15 +4,13 @@ Belongs here: taking the files of a build, and keeping them from changing betwee
 Does not belong here: how they were built, and whether they fit together (``publishing.dataset``).
 """
 
-import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake import Lake
 from composer_pipeline.publishing.changes import hashes_of
-from composer_pipeline.publishing.dataset import check_statistics, read_build
+from composer_pipeline.publishing.dataset import check_statistics, copy_file, read_build
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ def snapshot(lake: Lake, folder: Path) -> list[DataFile]:
     found = []
     for number, file in enumerate(build.files):
         local = folder / f"{number}.parquet"
-        _take(lake, file.name, local)
+        copy_file(lake, file, local)
         if hashes_of(local)[0] != file.sha256:
             raise InputError(
                 f"lake {lake.url}: {file.name} was built again meanwhile; publish again"
@@ -50,14 +48,3 @@ def snapshot(lake: Lake, folder: Path) -> list[DataFile]:
     if not any(file.config == "pairs" for file in found):
         raise InputError(f"lake {lake.url}: the dataset has no pair; nothing to publish")
     return found
-
-
-def _take(lake: Lake, name: str, local: Path) -> None:
-    if lake.local:
-        try:
-            os.link(f"{lake.root}/{name}", local)
-        except OSError:  # another disk
-            shutil.copyfile(f"{lake.root}/{name}", local)
-        return
-    with lake.open(name) as source, local.open("wb") as target:
-        shutil.copyfileobj(source, target, 1 << 20)

@@ -6,8 +6,8 @@ from composer_pipeline.publishing.dataset.marker import (
     Build,
     DatasetFile,
     check_statistics,
+    copy_file,
     inputs_of,
-    open_file,
     read_build,
     write_marker,
 )
@@ -18,9 +18,9 @@ __all__ = [
     "DatasetReport",
     "build_dataset",
     "check_statistics",
+    "copy_file",
     "dataset_info",
     "inputs_of",
-    "open_file",
     "read_build",
     "write_marker",
 ]

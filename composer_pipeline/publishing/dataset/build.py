@@ -12,26 +12,26 @@ stale. The same lake gives the same bytes. Prompts are decoded a session at a ti
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake import TABLES, Lake
+from composer_pipeline.lake import DATASETS, TABLES, Lake
 from composer_pipeline.preferences.rules import PreferenceRules
 from composer_pipeline.publishing.configs import CONFIGS
 from composer_pipeline.publishing.consent import find_consent
 from composer_pipeline.publishing.dataset.decide import Plan
-from composer_pipeline.publishing.dataset.drop_rows import drop_rows
 from composer_pipeline.publishing.dataset.gather import Gathering, name_of
 from composer_pipeline.publishing.dataset.marker import forget_marker, inputs_of, write_marker
-from composer_pipeline.publishing.dataset.pair_rows import WINDOW_TOKENS
+from composer_pipeline.publishing.dataset.overlap import Overlap
 from composer_pipeline.publishing.dataset.partitions import write_groups
 from composer_pipeline.publishing.dataset.pieces import Pieces
+from composer_pipeline.publishing.dataset.rows import WINDOW_TOKENS, drop_rows
 from composer_pipeline.publishing.selection import Selection
-from composer_pipeline.publishing.splits import SPLITS, VALIDATION
+from composer_pipeline.publishing.splits import SPLITS, TRAIN, VALIDATION
 from composer_pipeline.publishing.terms import Terms
 from composer_pipeline.reports import Progress, Report
 from composer_pipeline.training.windows import RowCutter
@@ -51,7 +51,11 @@ class DatasetReport(Report):
     tables, ``hints``, ``grpo_groups`` and ``successes`` rows of the other three. ``drops`` counts
     rows of all tables left out here, by reason. ``overlaps`` counts values found in both splits, by
     kind; they are all 0, or the build had failed. ``warning`` is empty or one sentence. ``build``
-    names the content of the dataset.
+    names the content of the dataset. ``split_by`` is repository or session, ``repositories`` how
+    many stand apart; ``repository_in_train`` and ``verbatim_in_train`` are the shares of
+    validation pairs whose repository is in train, and that have a message of at least 120
+    characters in common with it. ``moved`` says of each session whose rows were in another split
+    in the build before, from where to where.
     """
 
     rows: int
@@ -65,6 +69,11 @@ class DatasetReport(Report):
     warning: str = ""
     successes: int = 0
     build: str = ""
+    split_by: str = "session"
+    repositories: int = 0
+    repository_in_train: float = 0.0
+    verbatim_in_train: float = 0.0
+    moved: dict[str, str] = field(default_factory=dict)
 
 
 def build_dataset(
@@ -78,9 +87,10 @@ def build_dataset(
 ) -> DatasetReport:
     """Write the ``dataset_*`` tables, each in two splits.
 
-    A group of sessions is in validation when a hash of its name falls below
-    ``validation_share``, so a group never moves when data are added, and with few groups
-    the share of rows can be far from it.
+    A repository, with five or more of them, or else a group of sessions, is in validation when a
+    hash of its name falls below ``validation_share``. So it does not move when data are added,
+    unless they join two, or are of the fifth repository; with few the share of rows can be far
+    from it.
 
     Args:
         lake: reads ``normalized_pairs``, ``sessions``, ``states``, ``replies``, ``hints``;
@@ -117,9 +127,18 @@ def build_dataset(
                 continue  # the lake's ledger says so; the dataset does not name the session
             pieces.add("dataset_drops", day, row)
         pieces.flush()
-        tiers = _write(lake, pieces, plan)
+        before = _placed(lake)
+        tiers, overlap = _write(lake, pieces, plan)
+        moved = _moved(before, _placed(lake))
         _write_drops(lake, plan.ledger)
-        figures = {"validation_share": validation_share, "tokenizer": tokenizer}
+        by = "repository" if plan.by_repository else "session"
+        split = {
+            "by": by,
+            "repositories": plan.repositories,
+            "groups": len(plan.names),
+            **overlap.figures(),
+        }
+        figures = {"validation_share": validation_share, "tokenizer": tokenizer, "split": split}
         if cutter is not None:
             figures["chat_template"] = cutter.chat_template
         build = write_marker(lake, inputs, figures)
@@ -138,6 +157,11 @@ def build_dataset(
         warning=_warning(splits, len(plan.names), validation_share),
         successes=plan.rows_of("dataset_successes"),
         build=build.id,
+        split_by=by,
+        repositories=plan.repositories,
+        repository_in_train=overlap.figures()["repository_in_train"],
+        verbatim_in_train=overlap.figures()["verbatim_in_train"],
+        moved=moved,
     )
 
 
@@ -156,13 +180,33 @@ def _cutter(tokenizer: str) -> RowCutter | None:
     return RowCutter(load_tokenizer(resolve_model(tokenizer)), WINDOW_TOKENS)
 
 
-def _write(lake: Lake, pieces: Pieces, plan: Plan) -> Counter[str]:
-    """Write every split of every table, and count the pairs by tier.
+def _placed(lake: Lake) -> dict[str, str]:
+    """Return session id to its split in the dataset that the lake has."""
+    return {
+        row["session_id"]: row["split"]
+        for table in DATASETS
+        for row in lake.read(table, columns=["session_id"]).group_by(
+            ["session_id", "split"]).aggregate([]).to_pylist()
+    }  # fmt: skip
+
+
+def _moved(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
+    """Return the sessions whose rows are in another split than before, and how they moved."""
+    return {
+        session: f"{before[session]} to {split}"
+        for session, split in sorted(now.items())
+        if before.get(session, split) != split
+    }
+
+
+def _write(lake: Lake, pieces: Pieces, plan: Plan) -> tuple[Counter[str], Overlap]:
+    """Write every split of every table; count the pairs by tier, and what splits have in common.
 
     All files are written before the first becomes visible; until the last one is, and the marker
     after it, there is no build in the lake.
     """
-    tiers: Counter[str] = Counter()
+    tiers, overlap = Counter[str](), Overlap()
+    look = {TRAIN: overlap.train, VALIDATION: overlap.validation}
 
     def keep(table: str, day: str, rows: pa.Table) -> pa.Table:
         out = plan.out[table, day]
@@ -183,10 +227,11 @@ def _write(lake: Lake, pieces: Pieces, plan: Plan) -> Counter[str]:
                 for rows in write_groups(write, table, pieces, members, keep, plan.repository_of):
                     if table == "dataset_pairs":
                         tiers.update(rows["tier"].to_pylist())
+                        look[split](rows)
         forget_marker(lake)
         for writer in writers:
             writer.commit()
-    return tiers
+    return tiers, overlap
 
 
 def _write_drops(lake: Lake, drops: Mapping[str, Sequence[Row]]) -> None:

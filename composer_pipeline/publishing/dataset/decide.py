@@ -18,6 +18,8 @@ from composer_pipeline.publishing.splits import SPLITS, SessionKey, groups, over
 from composer_pipeline.publishing.successes import at_most
 
 Row = dict[str, Any]
+#: From this many repositories on, a repository is in one split.
+REPOSITORIES = 5
 
 
 class Plan:
@@ -47,13 +49,24 @@ class Plan:
             if row.name not in self.out[table, day]
         ]
         prompts = {(row.session, row.prompt) for *_, row in kept if row.prompt is not None}
-        self.group_of = groups(_session_keys(lake), prompts)
-        self.names = {self.group_of[row.session] for *_, row in kept if row.prompt is not None}
-        self.split_of = {name: split_of(name, share) for name in set(self.group_of.values())}
+        sessions = _Sessions(lake)
+        links = [*prompts, *found.kinship.links(sessions.prompts)]
+        self.group_of = groups(sessions.keys, links)
+        names = found.kinship.repositories(sessions.folders)
+        self.repository_of = {session: _hash(name) for session, name in names.items()}
+        in_it = {row.session for _, _, row in kept if row.prompt is not None}
+        self.names = {self.group_of[session] for session in in_it}
+        # Sessions of one repository belong together, and so do those that are in a group with one.
+        units = groups(sessions.keys, [*links, *names.items()])
+        self.repositories = len({units[session] for session in in_it})
+        self.by_repository = self.repositories >= REPOSITORIES
+        unit_of = units if self.by_repository else self.group_of
+        self.split_of = {
+            self.group_of[session]: split_of(unit, share) for session, unit in unit_of.items()
+        }
         self.counts = Counter(
             (table, self.split_of[self.group_of[row.session]]) for table, _, row in kept
         )
-        self.repository_of = _repositories(lake)
         self.overlaps = self._overlaps(prompts)
         for kind, count in self.overlaps.items():
             if count:
@@ -154,21 +167,26 @@ def _drop(row: Noted, step: str, field: str, bound: str) -> Row:
     }
 
 
-def _session_keys(lake: Lake) -> list[SessionKey]:
-    columns = ["session_id", "group_id", "first_ts"]
-    return [
-        SessionKey(
-            first_ts=row["first_ts"].timestamp() if row["first_ts"] else math.inf,
-            session_id=row["session_id"],
-            group_id=row["group_id"] or "",
-        )
-        for row in lake.rows("sessions", columns=columns)
-    ]
+class _Sessions:
+    """The sessions of a lake: their keys, working directories and first prompts by id."""
 
-
-def _repositories(lake: Lake) -> dict[str, str]:
-    rows = lake.rows("sessions", columns=["session_id", "project"])
-    return {row["session_id"]: _hash(row["project"] or "") for row in rows}
+    def __init__(self, lake: Lake) -> None:
+        columns = ["session_id", "agent_id", "group_id", "first_ts", "project", "first_prompt"]
+        rows = lake.rows("sessions", columns=columns)
+        rows.sort(key=lambda row: (row["session_id"], row["agent_id"]))
+        self.keys = [
+            SessionKey(
+                first_ts=row["first_ts"].timestamp() if row["first_ts"] else math.inf,
+                session_id=row["session_id"],
+                group_id=row["group_id"] or "",
+            )
+            for row in rows
+        ]
+        self.folders: dict[str, str] = {}
+        self.prompts: dict[str, str] = {}
+        for row in rows:  # the main trajectory, which has no agent, comes first
+            self.folders.setdefault(row["session_id"], row["project"] or "")
+            self.prompts.setdefault(row["session_id"], row["first_prompt"] or "")
 
 
 def _hash(text: str) -> str:

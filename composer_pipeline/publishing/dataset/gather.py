@@ -10,15 +10,24 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+
 from composer_pipeline.chat import Toolsets
 from composer_pipeline.lake import TABLES, Lake
 from composer_pipeline.preferences.pairs import cost_of_states, usable_replies
-from composer_pipeline.publishing.dataset.message_texts import Digests, digest
-from composer_pipeline.publishing.dataset.pair_rows import pair_row, window_row
+from composer_pipeline.publishing.dataset.kinship import Kinship
 from composer_pipeline.publishing.dataset.pieces import Pieces
-from composer_pipeline.publishing.dataset.reading import Lengths
-from composer_pipeline.publishing.dataset.reply_rows import answers_of_day, reply_rows
-from composer_pipeline.publishing.dataset.state_rows import Asked, session_rows
+from composer_pipeline.publishing.dataset.rows import (
+    Asked,
+    Digests,
+    Lengths,
+    answers_of_day,
+    digest,
+    pair_row,
+    reply_rows,
+    session_rows,
+    window_row,
+)
 from composer_pipeline.publishing.selection import Selection
 from composer_pipeline.publishing.terms import Terms
 from composer_pipeline.reports import Progress
@@ -62,6 +71,7 @@ class Gathered:
     answers: dict[str, list[Row]] = field(default_factory=lambda: defaultdict(list))
     too_long: dict[str, list[tuple[Noted, str]]] = field(default_factory=lambda: defaultdict(list))
     first: dict[bytes, str] = field(default_factory=dict)
+    kinship: Kinship = field(default_factory=Kinship)
 
     def note(self, table: str, day: str, row: Row, prompt: bytes | None) -> None:
         """Take in a row that went to disk."""
@@ -105,6 +115,7 @@ class Gathering:
             if progress:
                 progress("dataset", done, len(every))
         self._pieces.flush()
+        pa.default_memory_pool().release_unused()  # the tables are read in other sizes
         return self.found
 
     def _pairs(self, day: str) -> None:
@@ -154,11 +165,12 @@ class Gathering:
             return
         asked = Asked(replies, cost_of_states(self._lake, day), hints, self._terms)
         answers = answers_of_day(self._lake, day)
-        held = StatesOnDemand(self._lake, [day])
+        held = StatesOnDemand(self._lake, [day], kept=0)
         tools = Toolsets(self._lake, held.states)
         refused = self.found.answers[day]
         for states in _sessions(held):
             self._selection.look_at(states)
+            self.found.kinship.look_at(states)
             for table, row in session_rows(states, tools, asked, self._lengths, refused):
                 self._pieces.add(table, day, row)
                 self.found.note(table, day, row, self._digests.of_prompt(row["prompt"]))

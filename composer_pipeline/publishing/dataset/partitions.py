@@ -15,7 +15,7 @@ from composer_pipeline.lake import TABLES, column
 from composer_pipeline.publishing.dataset.pieces import Pieces
 
 #: Decoded bytes of a row group, unless one row has more; the Hub's viewer refuses 300 MB.
-ROW_GROUP_BYTES = 64 << 20
+ROW_GROUP_BYTES = 32 << 20
 
 #: (table, day, rows) to the rows that stay.
 Keep = Callable[[str, str, pa.Table], pa.Table]

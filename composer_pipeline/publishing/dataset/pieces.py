@@ -21,7 +21,7 @@ from composer_pipeline.lake import JSON_LIST, TABLES, Lake, table_from_rows
 from composer_pipeline.modes import make_folder
 
 #: Rows are written to disk when so many bytes of them have come together.
-PIECE_BYTES = 16 << 20
+PIECE_BYTES = 8 << 20
 #: Where they wait in a local lake; a bucket's wait in the machine's temporary folder.
 FOLDER = ".dataset-build"
 

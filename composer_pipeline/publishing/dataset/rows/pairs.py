@@ -9,8 +9,8 @@ from typing import Any
 
 from composer_pipeline.lake import SCHEMA_VERSION, TABLES
 from composer_pipeline.money import PICO
-from composer_pipeline.publishing.dataset.message_texts import MessageTexts
-from composer_pipeline.publishing.dataset.reading import Lengths, action_text, task_of
+from composer_pipeline.publishing.dataset.rows.message_texts import MessageTexts
+from composer_pipeline.publishing.dataset.rows.reading import Lengths, action_text, task_of
 from composer_pipeline.training.windows import RowCutter
 
 #: Tokens of a window, the longer answer counted.

@@ -15,8 +15,8 @@ from composer_pipeline.lake import SCHEMA_VERSION
 from composer_pipeline.money import PICO
 from composer_pipeline.preferences.agreement import Reply, Vote, vote
 from composer_pipeline.preferences.hints import recoveries
-from composer_pipeline.publishing.dataset.message_texts import MessageTexts
-from composer_pipeline.publishing.dataset.reading import Lengths, action_text, task_of
+from composer_pipeline.publishing.dataset.rows.message_texts import MessageTexts
+from composer_pipeline.publishing.dataset.rows.reading import Lengths, action_text, task_of
 from composer_pipeline.publishing.successes import own_successes
 from composer_pipeline.publishing.terms import AGENT, Answer, Terms, agent_answer, told_of
 from composer_pipeline.trace_states import TraceState

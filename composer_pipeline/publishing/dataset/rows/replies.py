@@ -12,7 +12,7 @@ from composer_pipeline.chat import action_message
 from composer_pipeline.lake import SCHEMA_VERSION, Lake
 from composer_pipeline.money import PICO
 from composer_pipeline.preferences.pairs import reply_age
-from composer_pipeline.publishing.dataset.reading import action_text, task_of_messages
+from composer_pipeline.publishing.dataset.rows.reading import action_text, task_of_messages
 from composer_pipeline.publishing.terms import UNKNOWN, Answer, Terms
 from composer_pipeline.trace_states import TraceState
 

@@ -12,20 +12,19 @@ back from the Hub and tagged. The token is handed to the client, and goes nowher
 
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.interchange import trace_files
 from composer_pipeline.lake import SCHEMA_VERSION, Lake
-from composer_pipeline.publishing.card import card_files, facts_of, with_history
+from composer_pipeline.lake.notes import withdrawals
+from composer_pipeline.publishing.card import Facts, card_files, facts_of, with_history
 from composer_pipeline.publishing.changes import Content, hashes_of
-from composer_pipeline.publishing.consent import find_consent
+from composer_pipeline.publishing.consent import Consent, check_public, find_consent
 from composer_pipeline.publishing.dataset import read_build
 from composer_pipeline.publishing.gates import check_files
 from composer_pipeline.publishing.hub import (
@@ -41,6 +40,7 @@ from composer_pipeline.publishing.hub import (
     token_of,
 )
 from composer_pipeline.publishing.record import Publication, publications, remember_publication
+from composer_pipeline.publishing.selection import Barred
 from composer_pipeline.publishing.snapshot import DataFile, snapshot
 from composer_pipeline.reports import Progress, Report
 
@@ -83,6 +83,7 @@ def publish(
     private: bool = True,
     dry_run: bool = False,
     allow_simulated: bool = False,
+    consent: str | Path = "",
     traces: bool = False,
     token_env: str = "HF_TOKEN",  # noqa: S107  the name of a variable, not a token
     endpoint: str | None = None,
@@ -98,6 +99,8 @@ def publish(
         dry_run: check and compare, change nothing. Without a token everything counts
             as new.
         allow_simulated: publish rows of simulated teachers; the card says so.
+        consent: the consent file; ``consent.yaml`` beside the lake or in the working folder by
+            default. A public release needs one.
         traces: put the dataset's sessions below ``traces/`` too, whole, for the Hub's viewer; no
             configuration loads them.
         token_env: environment variable that holds the token; the stored login of the Hub's client
@@ -109,10 +112,10 @@ def publish(
     Raises:
         InputError: a bad repository name, no dataset, no token, a repository that is
             public without ``private=False`` or private with it, that holds something else or has
-            another name today, simulated rows without ``allow_simulated``, or huggingface_hub is
-            not installed.
-        PublishRefused: a secret in a row or the card, a row in two splits, or chosen equal to
-            rejected.
+            another name today, simulated rows without ``allow_simulated``, a public release without
+            consent, or huggingface_hub is not installed.
+        PublishRefused: a secret in a row or the card, a row in two splits, chosen equal to
+            rejected, or a session that was withdrawn or that nobody consented to.
         ComposerError: the Hub refused for another reason, trouble did not pass in two minutes, or
             it holds something else than what was sent.
     """
@@ -120,15 +123,27 @@ def publish(
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="publish-")))
         data = snapshot(lake, folder)
-        shown = folder / "traces" if traces else None
-        files, rows = _checked(lake, repo, data, allow_simulated, shown, public=not private)
+        allowed = find_consent(lake, consent)
+        gate = partial(
+            check_files,
+            public=not private,
+            allow=[allowed.contact] if allowed else [],
+            barred=Barred(lake, allowed).said,
+        )
+        facts = facts_of(data)
+        _refuse_simulated(facts, allow_simulated)
+        if not private:
+            check_public(allowed, facts.agents)
+        files = _files(lake, repo, data, facts, allowed, folder if traces else None)
+        gate(files)
+        rows = {f"{file.config}/{file.split}": file.rows for file in data}
         if progress:
             progress("publish", 1, 2)
         token = token_of(token_env, dry_run=dry_run)
         hub = None
         if token:
             hub = stack.enter_context(Hub(repo, token, endpoint, "dataset", progress))
-        sent = _Sent(lake, files, rows, private, dry_run, f"v{_day_of(data)}")
+        sent = _Sent(lake, files, rows, private, dry_run, f"v{_day_of(facts)}", gate)
         report = _send(hub, sent) if hub else planned(files, rows, private=private)
     if progress and hub:
         progress("publish", 2, 2)
@@ -157,18 +172,17 @@ class _Sent:
     private: bool
     dry_run: bool
     tag: str
+    gate: Callable[[Mapping[str, Content]], None]
 
 
 def _send(hub: Hub, sent: _Sent) -> PublishReport:
-    public = not sent.private
-
     def prepare(remote: Remote) -> Mapping[str, Content]:
         _refuse_others(hub, remote)
         old = hub.read(CARD, remote.head).decode("utf-8", "replace") if CARD in remote.files else ""
         new = bytes_of(sent.files[CARD]).decode()
         text = keep_text(with_history(new, old), old)
         if text != new:  # what people wrote there is looked at as well
-            check_files({CARD: text.encode()}, public=public)
+            sent.gate({CARD: text.encode()})
         return {**sent.files, CARD: text.encode()}
 
     # Files of a former publication, and data that it would mix with.
@@ -221,39 +235,38 @@ def _finish(
 
 def withdrawn_of(lake: Lake) -> list[str]:
     """Return the names of the withdrawals that a publication has to follow, sorted."""
-    return []
+    return sorted(f"{item.at} {item.digest}" for item in withdrawals(lake))
 
 
 # -- the files -----------------------------------------------------------------
 
 
-def _checked(
-    lake: Lake,
-    repo: str,
-    data: Sequence[DataFile],
-    allow_simulated: bool,
-    traces: Path | None,
-    *,
-    public: bool,
-) -> tuple[dict[str, Content], dict[str, int]]:
-    """Return the files of the repository, once the gates have seen them, and their rows."""
-    facts = facts_of(data)
-    if facts.simulated and not allow_simulated:
+def _refuse_simulated(facts: Facts, allowed: bool) -> None:
+    if facts.simulated and not allowed:
         raise InputError(
             f"{facts.simulated} of {facts.marked} rows come from simulated teachers;"
             " allow_simulated (--allow-simulated) publishes them, and the card says so"
         )
+
+
+def _files(
+    lake: Lake,
+    repo: str,
+    data: Sequence[DataFile],
+    facts: Facts,
+    consent: Consent | None,
+    traces: Path | None,
+) -> dict[str, Content]:
+    """Return the files of the repository."""
     files: dict[str, Content] = {file.path: file.local for file in data}
     if traces:
-        for path in trace_files(lake, traces, facts.sessions):
+        for path in trace_files(lake, traces / "traces", facts.sessions):
             files[f"traces/{path.name}"] = path
     facts.traces = sum(path.startswith("traces/") for path in files)
-    consent = find_consent(lake)
     files |= card_files(lake, repo, read_build(lake), data, facts=facts, consent=consent)
     files[CARD] = keep_text(bytes_of(files[CARD]).decode(), "").encode()
     files[MANIFEST] = _manifest(data, files)
-    check_files(files, public=public)
-    return files, {f"{file.config}/{file.split}": file.rows for file in data}
+    return files
 
 
 def _manifest(data: Sequence[DataFile], files: Mapping[str, Content]) -> bytes:
@@ -283,14 +296,9 @@ def _digest(files: Mapping[str, Content]) -> str:
     return hashes_of("".join(lines).encode())[0][:8]
 
 
-def _day_of(data: Sequence[DataFile]) -> str:
+def _day_of(facts: Facts) -> str:
     """Return the latest day of a session in the data, as 2026.11.16."""
-    days: set[str | None] = set()
-    for file in data:
-        if "day" in pq.read_schema(file.local).names:
-            column: pa.ChunkedArray = pq.read_table(file.local, columns=["day"]).column(0)
-            days.update(column.unique().to_pylist())
-    return max((day for day in days if day), default="0").replace("-", ".")
+    return max(facts.days, default="0").replace("-", ".")
 
 
 def _by_split(by_path: Mapping[str, int]) -> dict[str, int]:

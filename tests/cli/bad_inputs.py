@@ -55,7 +55,6 @@ replies      | pairs
 replies      | replay --teachers {teachers} --max-usd 1 --day 2026-11-16
 dataset_pairs | export --format dpo --out {out}
 dataset_hints | export --format sdpo --out {out}
-dataset_pairs | publish --repo a/b --dry-run
 dataset_groups | train --recipe {trainer}
 """
 
@@ -227,6 +226,10 @@ publish                                               | --repo
 publish --repo name                                   | name
 publish --repo ""                                     | ''
 publish --repo a/b/c                                  | a/b/c
+publish --repo a/b--c                                 | b--c
+publish --repo a/b.git                                | b.git
+publish --repo a/b --consent {tmp}/nowhere            | nowhere
+publish --repo a/b --model {empty} --consent c.yaml   | --consent
 publish --repo 'a b/c'                                | a b/c
 publish --repo a/b                                    | --allow-simulated
 publish --repo a/b --allow-simulated                  | HF_TOKEN

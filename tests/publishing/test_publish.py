@@ -28,6 +28,22 @@ def of_build(lake: Lake) -> dict[str, Any]:
     return {"statistic": "build", "a": read_build(lake).id, "b": "", "tool": ""}
 
 
+def consented(lake: Lake, *projects: str, models: str = "[agent]") -> Path:
+    """Write a consent file beside the lake that allows these working directories."""
+    sessions = [
+        {"session_id": f"session-{split}", "agent_id": "", "project": f"/work/{split}"}
+        for split in ("train", "validation")
+    ]
+    lake.write("sessions", sessions, day="2026-11-16")
+    file = Path(lake.root).parent / "consent.yaml"
+    file.write_text(
+        f"repositories: [{', '.join(projects)}]\nlicense: CC-BY-4.0\nattested_by: Mira Example\n"
+        f"contact: https://example.org/withdraw\nagent_models: {models}\n"
+    )
+    write_marker(lake, inputs_of(lake))
+    return file
+
+
 def test_one_private_commit_and_then_none(lake: Lake, hub: LoopbackHub) -> None:
     report = send(lake, hub)
     repo = hub.repos[REPO]
@@ -258,6 +274,7 @@ def test_no_dataset_no_token_wrong_token(
 
 
 def test_a_public_repository_is_refused_unless_asked_for(lake: Lake, hub: LoopbackHub) -> None:
+    consented(lake, "train", "validation")
     send(lake, hub, private=False)
     assert hub.repos[REPO].private is False
     with pytest.raises(InputError, match="is public; private=False"):
@@ -265,6 +282,7 @@ def test_a_public_repository_is_refused_unless_asked_for(lake: Lake, hub: Loopba
 
 
 def test_public_does_not_change_a_private_repository(lake: Lake, hub: LoopbackHub) -> None:
+    consented(lake, "train", "validation")
     send(lake, hub)
     with pytest.raises(InputError, match=r"is private, and --public .* does not change that"):
         send(lake, hub, private=False)
@@ -473,6 +491,7 @@ def test_the_card_counts_pairs_whose_terms_forbid_training(lake: Lake, hub: Loop
 def test_a_public_release_needs_the_second_scanner(
     lake: Lake, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    consented(lake, "train", "validation")
     monkeypatch.setitem(sys.modules, "betterleaks", None)
     with pytest.raises(InputError, match="public release needs a second scanner"):
         send(lake, hub, private=False)
@@ -483,6 +502,8 @@ def test_a_public_release_needs_the_second_scanner(
 def test_what_the_second_scanner_finds_is_not_published(
     lake: Lake, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    consented(lake, "train", "validation")
+
     def found(text: str) -> list[SimpleNamespace]:
         return [SimpleNamespace(secret=text[:12], rule_id="odd-key")]
 
@@ -490,3 +511,28 @@ def test_what_the_second_scanner_finds_is_not_published(
     with pytest.raises(PublishRefused, match="ODD_KEY"):
         send(lake, hub, private=False)
     assert hub.repos == {}
+
+
+def test_a_public_release_needs_consent_that_names_the_agents_models(
+    lake: Lake, hub: LoopbackHub
+) -> None:
+    with pytest.raises(InputError, match=r"a public release needs consent\.yaml"):
+        send(lake, hub, private=False)
+    consented(lake, "train", "validation", models="[other]")
+    with pytest.raises(InputError, match="agent_models: agent wrote part of the dataset"):
+        send(lake, hub, private=False)
+    file = consented(lake, "train", "validation")
+    assert send(lake, hub, private=False).private is False
+    file.unlink()
+    with pytest.raises(InputError, match=r"nowhere\.yaml"):
+        send(lake, hub, consent="nowhere.yaml")
+
+
+def test_rows_that_nobody_consented_to_do_not_leave_a_private_release_either(
+    lake: Lake, hub: LoopbackHub
+) -> None:
+    consented(lake, "validation", "train")
+    send(lake, hub)
+    consented(lake, "validation")
+    with pytest.raises(PublishRefused, match="not among the repositories of the consent file"):
+        send(lake, hub)

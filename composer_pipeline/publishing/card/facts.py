@@ -3,6 +3,7 @@
 Belongs here: counting, a few columns at a time. Does not belong here: words and pictures.
 """
 
+from array import array
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -54,8 +55,8 @@ class Teacher:
     terms: str = ""
     answers: int = 0
     cost_usd: float = 0.0
-    tokens: list[int] = field(default_factory=list)
-    latency_ms: list[float] = field(default_factory=list)
+    tokens: "array[int]" = field(default_factory=lambda: array("q"))
+    latency_ms: "array[float]" = field(default_factory=lambda: array("d"))
 
     @property
     def median_tokens(self) -> float:

@@ -3,6 +3,7 @@
 Belongs here: counting, a few columns at a time. Does not belong here: words and pictures.
 """
 
+from array import array
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -54,8 +55,8 @@ class Teacher:
     terms: str = ""
     answers: int = 0
     cost_usd: float = 0.0
-    tokens: list[int] = field(default_factory=list)
-    latency_ms: list[float] = field(default_factory=list)
+    tokens: "array[int]" = field(default_factory=lambda: array("q"))
+    latency_ms: "array[float]" = field(default_factory=lambda: array("d"))
 
     @property
     def median_tokens(self) -> float:
@@ -108,7 +109,8 @@ def facts_of(files: Iterable[Source]) -> Facts:
     facts = Facts(pairs={name: Counter() for name in _COUNTED})
     for file in files:
         parquet = pq.ParquetFile(file.local)
-        facts.rows[file.config, file.split] = parquet.metadata.num_rows
+        key = (file.config, file.split)  # a large split has several files
+        facts.rows[key] = facts.rows.get(key, 0) + parquet.metadata.num_rows
         for row in _rows(parquet, _WANTED.get(file.config, ()) + _EVERY):
             _every(facts, row)
             if file.config in _READ:

@@ -6,6 +6,7 @@ Belongs here: the card's prose, with the numbers that it rests on. Does not belo
 
 from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 from composer_pipeline.publishing.card.facts import NOT_RECORDED, Facts
 from composer_pipeline.publishing.card.markdown import code, count, fenced, table
@@ -42,12 +43,34 @@ def splits(build: Build) -> Iterator[str]:
     """Yield what validation means."""
     yield "## Splits"
     kept = float(build.figures.get("validation_share") or 0)
-    yield (
-        "A row's split is a hash of its group: sessions that share records, a first prompt or any"
-        " identical state prompt. A group is in one split only, and stays there when data are"
-        f" added; {kept:.0%} of the groups were meant for validation. Before publishing it was"
-        " checked that no group, session or prompt is in both splits."
+    found: Mapping[str, Any] = build.figures.get("split") or {}
+    groups = (
+        f" {count(found['groups'])} groups from {count(found['repositories'])} repositories;"
+        if found
+        else ""
     )
+    yield (
+        f"Rows are split by {found.get('by', 'session')}, a group at a time:{groups} {kept:.0%} of"
+        " the groups were meant for validation. Sessions that continue each other, share records or"
+        " a first prompt, or have an identical state prompt are one group; a group is in one split"
+        " only. Before publishing it was checked that no group, session or prompt is in both."
+    )
+    if found.get("by") == "session":
+        yield (
+            "With fewer than five repositories, one can be on both sides: validation then says how"
+            " a model does on further sessions of the same work, not on other code."
+        )
+    if found.get("validation_rows"):
+        yield table(
+            ["of the pairs in validation", "share"],
+            [
+                ["have a repository that is in train too", f"{found['repository_in_train']:.1%}"],
+                [
+                    "hold a message of 120 characters or more that stands word for word in train",
+                    f"{found['verbatim_in_train']:.1%}",
+                ],
+            ],
+        )
 
 
 def privacy(found: Mapping[str, int]) -> Iterator[str]:

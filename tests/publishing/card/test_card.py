@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from msgspec import structs
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake import TABLES, Lake
@@ -364,3 +365,44 @@ def test_without_the_library_of_pictures_it_is_said_how_to_get_it(
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(InputError, match=r"pip install 'composer-pipeline\[publish\]'"):
         pictures._blank(1.0)
+
+
+def test_pairs_whose_terms_forbid_training_are_counted(tmp_path: Path) -> None:
+    terms = ["enforced", "declared", "not enforced", None, "not enforced"]
+    rows = {("pairs", "train"): [pair(training_terms=t) for t in terms]}
+    text = made_card(tmp_path, rows)
+    assert "3 of 5 pairs have a voter" in text
+    assert "2 `not enforced`, 1 `unknown` (`training_terms`)" in text
+    rows["pairs", "train"] = rows["pairs", "train"][:2]
+    assert "**Training terms.**" not in made_card(tmp_path, rows)
+
+
+@pytest.mark.parametrize("by", ["repository", "session"])
+def test_the_split_is_told_with_its_overlap(tmp_path: Path, by: str) -> None:
+    split = {"by": by, "repositories": 4, "groups": 17, "validation_rows": 8,
+             "repository_in_train": 0.125, "verbatim_in_train": 0.5}  # fmt: skip
+    figures = {"validation_share": 0.25, "split": split}
+    build, files = dataset(tmp_path, {("pairs", "train"): [pair()]}, figures)
+    text = card_files(Lake(tmp_path / "lake"), "a/b", build, files)["README.md"].decode()
+    assert f"split by {by}, a group at a time: 17 groups from 4 repositories; 25%" in text
+    assert ("one can be on both sides" in text) == (by == "session")
+    assert line_of(text, "have a repository that is in train too")[1] == "12.5%"
+    (verbatim,) = [line for line in text.splitlines() if "word for word in train" in line]
+    assert verbatim.endswith("| 50.0% |")
+
+
+def test_a_split_of_several_files_is_one_split(tmp_path: Path) -> None:
+    rows = {("pairs", "train"): [pair(), pair()], ("hints", "train"): [{"model": "m"}]}
+    build, files = dataset(tmp_path, rows)
+    parts = [f"data/pairs/train-0000{n}-of-00002.parquet" for n in range(2)]
+    (pairs, hints), (stored, others) = build.files, files
+    build = structs.replace(
+        build, files=[*(structs.replace(pairs, path=path) for path in parts), hints]
+    )
+    found = card_files(Lake(tmp_path / "lake"), "a/b", build, [stored, stored, others])
+    front = yaml.safe_load(found["README.md"].decode().split("---\n")[1])
+    (one,) = front["configs"][0]["data_files"]
+    assert one == {"split": "train", "path": "data/pairs/train-*.parquet"}
+    assert facts_of([stored, stored, others]).of("pairs") == 4
+    (split,) = front["dataset_info"][0]["splits"]
+    assert split["num_examples"] == 4

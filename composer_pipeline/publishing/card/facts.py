@@ -109,7 +109,8 @@ def facts_of(files: Iterable[Source]) -> Facts:
     facts = Facts(pairs={name: Counter() for name in _COUNTED})
     for file in files:
         parquet = pq.ParquetFile(file.local)
-        facts.rows[file.config, file.split] = parquet.metadata.num_rows
+        key = (file.config, file.split)  # a large split has several files
+        facts.rows[key] = facts.rows.get(key, 0) + parquet.metadata.num_rows
         for row in _rows(parquet, _WANTED.get(file.config, ()) + _EVERY):
             _every(facts, row)
             if file.config in _READ:

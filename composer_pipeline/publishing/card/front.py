@@ -8,7 +8,6 @@ from typing import Any
 import yaml
 
 from composer_pipeline.publishing.card.facts import Facts, configurations
-from composer_pipeline.publishing.configs import file_path
 from composer_pipeline.publishing.dataset import Build, dataset_info
 from composer_pipeline.publishing.splits import SPLITS
 
@@ -18,6 +17,12 @@ _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000
 def size_category(rows: int) -> str:
     """Return the Hub's size category of a number of rows."""
     return next((name for bound, name in _SIZES if rows < bound), "1M<n<10M")
+
+
+def _path(build: Build, config: str, split: str) -> str:
+    """Return the path of a split's file, or what all its files are called."""
+    paths = [f.path for f in build.files if (f.config, f.split) == (config, split)]
+    return paths[0] if len(paths) == 1 else f"data/{config}/{split}-*.parquet"
 
 
 def front_matter(repo: str, build: Build, facts: Facts, licence: dict[str, str]) -> str:
@@ -42,7 +47,7 @@ def front_matter(repo: str, build: Build, facts: Facts, licence: dict[str, str])
                 "config_name": config,
                 **({"default": True} if config == "pairs" else {}),
                 "data_files": [
-                    {"split": split, "path": file_path(config, split)}
+                    {"split": split, "path": _path(build, config, split)}
                     for split in SPLITS
                     if facts.rows.get((config, split))
                 ],

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from msgspec import structs
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake import TABLES, Lake
@@ -388,3 +389,20 @@ def test_the_split_is_told_with_its_overlap(tmp_path: Path, by: str) -> None:
     assert line_of(text, "have a repository that is in train too")[1] == "12.5%"
     (verbatim,) = [line for line in text.splitlines() if "word for word in train" in line]
     assert verbatim.endswith("| 50.0% |")
+
+
+def test_a_split_of_several_files_is_one_split(tmp_path: Path) -> None:
+    rows = {("pairs", "train"): [pair(), pair()], ("hints", "train"): [{"model": "m"}]}
+    build, files = dataset(tmp_path, rows)
+    parts = [f"data/pairs/train-0000{n}-of-00002.parquet" for n in range(2)]
+    (pairs, hints), (stored, others) = build.files, files
+    build = structs.replace(
+        build, files=[*(structs.replace(pairs, path=path) for path in parts), hints]
+    )
+    found = card_files(Lake(tmp_path / "lake"), "a/b", build, [stored, stored, others])
+    front = yaml.safe_load(found["README.md"].decode().split("---\n")[1])
+    (one,) = front["configs"][0]["data_files"]
+    assert one == {"split": "train", "path": "data/pairs/train-*.parquet"}
+    assert facts_of([stored, stored, others]).of("pairs") == 4
+    (split,) = front["dataset_info"][0]["splits"]
+    assert split["num_examples"] == 4

@@ -98,8 +98,9 @@ bench-normalize: $(STAMP) ## normalisation beside stock data-juicer and DuckDB (
 bench-windows: $(STAMP) ## files that windows lose, and rows a second, beside cutting whole turns (ten minutes)
 	$(BIN)/python benchmarks/windows.py $(BENCH_ARGS)
 
-bench-publish: $(STAMP) ## memory of dataset and publish, size beside push_to_hub (ten minutes)
+bench-publish: $(STAMP) ## memory of dataset and publish, size beside push_to_hub, bytes of a withdrawal (15 minutes)
 	$(BIN)/python benchmarks/publish.py $(BENCH_ARGS)
+	$(BIN)/python benchmarks/withdrawal.py
 
 bench-first-hour: $(STAMP) ## each command on 3 GB of sessions: CPU seconds and memory beside the bars (writes 4 GB below build/)
 	$(BIN)/python benchmarks/first_hour.py $(BENCH_ARGS)

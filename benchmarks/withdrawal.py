@@ -4,8 +4,8 @@ Groups of sessions with one system prompt and texts of their own are written as 
 by the lake's own writer, a row group for each group; the unmodified ``hf_xet`` uploads them to the
 Hub of ``composer_pipeline.testing.hub``. Then one group goes: the file is written again without it,
 brought to the Hub, and the past is purged. What counts are the bytes of the xorbs that ``hf_xet``
-wrote. Beside it, the same rows as ``pyarrow`` writes them by default with zstd, which shows that the
-measure can fail.
+wrote. Beside it, the same rows as ``pyarrow`` writes them by default with zstd, which shows that
+the measure can fail.
 
 Usage: ``python benchmarks/withdrawal.py [--megabytes 200] [--groups 58]``.
 """

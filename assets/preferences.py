@@ -1,4 +1,4 @@
-"""Preferences: hints, pairs, normalised pairs, the dataset, and its publication.
+"""Preferences: hints, pairs, normalised pairs and the dataset.
 
 Belongs here: the assets of the group ``preferences``. The logic is in
 ``composer_pipeline.preferences`` and ``composer_pipeline.publishing``.
@@ -19,14 +19,12 @@ if TYPE_CHECKING:
     from composer_pipeline.preferences.rules import PreferenceRules
 
 
-class PublishConfig(dg.Config):
-    """Where to publish. The token comes from ``HF_TOKEN``, never from here."""
+class DatasetConfig(dg.Config):
+    """What the dataset has besides its rows."""
 
-    repo: str = Field(description="OWNER/NAME of the dataset repository.")
-    private: bool = Field(default=True, description="Public only when set to false.")
-    dry_run: bool = Field(default=False, description="Plan and check, but commit nothing.")
-    allow_simulated: bool = Field(
-        default=False, description="Allow rows of simulated teachers; the card says so."
+    tokenizer: str = Field(
+        default="",
+        description="Model whose tokens are counted, and to whose window pairs are cut as well.",
     )
 
 
@@ -92,7 +90,7 @@ def quality_metadata(quality: "Quality", rules: "PreferenceRules") -> dict[str, 
 
 
 def build_preferences(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetsDefinition]:
-    """Return the assets from pairs to publication, downstream of the teachers' replies."""
+    """Return the assets from pairs to the dataset, downstream of the teachers' replies."""
 
     @dg.asset(
         group_name="preferences",
@@ -168,18 +166,18 @@ def build_preferences(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetsDefini
         kinds={"python", "parquet", "duckdb"},
         owners=OWNERS,
         deps=[normalized_pairs, error_hints],
-        code_version="2",
+        code_version="3",
         metadata=table_metadata("dataset_pairs"),
     )
     def training_dataset(
-        lake: LakeResource, recipes: RecipesResource
+        config: DatasetConfig, lake: LakeResource, recipes: RecipesResource
     ) -> dg.MaterializeResult[None]:
         """Pairs, recorded groups and hints, split by group of sessions."""
         from composer_pipeline.preferences.quality import ALL, write_statistics
         from composer_pipeline.publishing import build_dataset
 
         store, rules = lake.open(), recipes.rules()
-        report = build_dataset(store, rules=rules)
+        report = build_dataset(store, rules=rules, tokenizer=config.tokenizer)
         quality = write_statistics(store, rules=rules).by_scope[ALL]
         return dg.MaterializeResult(
             metadata={
@@ -191,34 +189,12 @@ def build_preferences(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetsDefini
                 **{f"rows_{split}": count for split, count in report.splits.items()},
                 "dropped": sum(report.drops.values()),
                 "warning": report.warning or "none",
+                "split_by": report.split_by,
+                "repository_in_train": report.repository_in_train,
+                "verbatim_in_train": report.verbatim_in_train,
+                "moved_sessions": len(report.moved),
                 **quality_metadata(quality, rules),
             }
         )
 
-    @dg.asset(
-        group_name="preferences",
-        kinds={"huggingface"},
-        owners=OWNERS,
-        deps=[training_dataset],
-        code_version="1",
-    )
-    def published_dataset(config: PublishConfig, lake: LakeResource) -> dg.MaterializeResult[None]:
-        """The dataset as one commit on the Hugging Face Hub, private by default."""
-        from composer_pipeline.publishing import publish
-
-        report = publish(
-            lake.open(),
-            config.repo,
-            private=config.private,
-            dry_run=config.dry_run,
-            allow_simulated=config.allow_simulated,
-        )
-        return dg.MaterializeResult(
-            metadata={
-                "commit": report.commit or "none",
-                "changed": report.changed,
-                "files": len(report.files),
-            }
-        )
-
-    return [preference_pairs, normalized_pairs, training_dataset, published_dataset]
+    return [preference_pairs, normalized_pairs, training_dataset]

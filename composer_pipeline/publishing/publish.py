@@ -32,6 +32,7 @@ from composer_pipeline.publishing.hub import (
     Purged,
     Remote,
     bring,
+    by_split,
     check_published,
     check_repo,
     keep_text,
@@ -204,8 +205,8 @@ def _send(hub: Hub, sent: _Sent) -> PublishReport:
         sent.private,
         sent.dry_run,
         done.changes,
-        none | _by_split({path: counts["added"] for path, counts in moved.items()}),
-        none | _by_split({path: counts["removed"] for path, counts in moved.items()}),
+        none | by_split({path: counts["added"] for path, counts in moved.items()}),
+        none | by_split({path: counts["removed"] for path, counts in moved.items()}),
     )
     return report if sent.dry_run else _finish(hub, sent, done.files, done.before, report)
 
@@ -226,7 +227,7 @@ def _finish(
     return replace(
         report,
         commit=purged.head,
-        rows=_by_split(counted),
+        rows=by_split(counted),
         tag=tag,
         url=f"{hub.page}/tree/{purged.head}",
         purged={"tags": len(purged.tags), "objects": purged.objects},
@@ -299,16 +300,6 @@ def _digest(files: Mapping[str, Content]) -> str:
 def _day_of(facts: Facts) -> str:
     """Return the latest day of a session in the data, as 2026.11.16."""
     return max(facts.days, default="0").replace("-", ".")
-
-
-def _by_split(by_path: Mapping[str, int]) -> dict[str, int]:
-    """Add up numbers by configuration and split, from paths ``data/pairs/train….parquet``."""
-    total: dict[str, int] = {}
-    for path, number in by_path.items():
-        parts = path.removesuffix(".parquet").split("/")
-        name = f"{parts[-2]}/{parts[-1].split('-')[0]}" if len(parts) > 1 else path
-        total[name] = total.get(name, 0) + number
-    return total
 
 
 # -- whose repository it is -----------------------------------------------------

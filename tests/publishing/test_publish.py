@@ -20,6 +20,7 @@ from composer_pipeline.publishing.gates import PublishRefused
 from composer_pipeline.publishing.hub.kept_text import BEGIN
 from composer_pipeline.publishing.publish import publish
 from composer_pipeline.testing.hub import LoopbackHub, Repo
+from tests.places import ROOT
 from tests.publishing.conftest import REPO, TOKEN, fill, row, send
 
 
@@ -445,13 +446,15 @@ for config in ("pairs", "groups"):
         stream = load_dataset(sys.argv[1], split="validation", streaming=True,
                               token=os.environ["TOKEN"])
         out["streamed"] = [r["pair_id"] for r in stream]
+from composer_pipeline.publishing import first_rows
+out["first"] = first_rows(sys.argv[1], sys.argv[2])
 print("RESULT" + json.dumps(out))
 """
 
 
 def test_datasets_loads_what_was_published(lake: Lake, hub: LoopbackHub, tmp_path: Path) -> None:
     pytest.importorskip("datasets")
-    send(lake, hub)
+    report = send(lake, hub)
     env = {
         **os.environ,
         "HF_ENDPOINT": hub.endpoint,
@@ -459,16 +462,23 @@ def test_datasets_loads_what_was_published(lake: Lake, hub: LoopbackHub, tmp_pat
         "HF_HUB_OFFLINE": "0",
         "HF_HOME": str(tmp_path / "hf"),
         "TOKEN": TOKEN,
+        "PYTHONPATH": str(ROOT),
         "OMP_NUM_THREADS": "1",
     }
     done = subprocess.run(
-        [sys.executable, "-c", LOAD, REPO], capture_output=True, text=True, timeout=600, env=env
+        [sys.executable, "-c", LOAD, REPO, report.commit],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env=env,
     )
     assert "RESULT" in done.stdout, done.stderr[-3000:]
     found = json.loads(done.stdout.split("RESULT")[1])
     assert found["pairs"] == {"train": 5, "validation": 1}
     assert found["groups"] == {"train": 5, "validation": 1}
     assert found["streamed"] == ["p9"]
+    assert set(found["first"]) == set(report.rows)
+    assert "chosen" in found["first"]["pairs/train"]
     assert found["row"] == {
         **dict.fromkeys(TABLES["dataset_pairs"].schema.names),
         **row(0, "train"),

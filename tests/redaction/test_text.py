@@ -530,3 +530,10 @@ def test_a_value_that_begins_like_the_name_of_a_type(value: str) -> None:
     for name in ("h1", "md5", "sha256", "utf8mb4", "utf-8", "varchar(255)", "base64url", "int32"):
         text = f"vault_db_password: {name}"
         assert redact_text(text) == (text, {})
+
+
+def test_the_rest_of_a_broken_key_needs_no_digit() -> None:
+    key = "gh" + "p_9GU9KaVxBKLdZv5f" + "HFKBsnZhnbqTuguBmCUg"
+    assert redact_text(f"token {key[:20]}\n{key[20:]}\n")[1] == {"GITHUB_TOKEN": 1}
+    kept = f"use {key}\nunforgettably\n"
+    assert "\nunforgettably\n" in redact_text(kept)[0]

@@ -11,7 +11,7 @@ from tests.places import ROOT
 DOORS = [
     f"composer_pipeline.{wing}"
     for wing in (
-        "lake", "redaction", "chat", "normalize", "publishing", "doctor",
+        "lake.notes", "lake", "redaction", "chat", "normalize", "publishing", "doctor",
         "evaluation", "training.data", "training.windows",
         "traces.archive", "traces.reading", "traces.graph", "traces.states",
         "replay.ledger", "replay.provider", "replay.catalogue", "replay.selection",

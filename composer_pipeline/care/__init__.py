@@ -8,14 +8,17 @@ from composer_pipeline.care.redact_again import redact_again
 from composer_pipeline.care.status import StatusReport, status
 from composer_pipeline.care.verify import VerifyReport, verify
 from composer_pipeline.care.who import of_project
+from composer_pipeline.care.withdraw import WithdrawReport, withdraw
 
 __all__ = [
     "ForgetReport",
     "StatusReport",
     "VerifyReport",
+    "WithdrawReport",
     "forget",
     "of_project",
     "redact_again",
     "status",
     "verify",
+    "withdraw",
 ]

@@ -20,7 +20,8 @@ from composer_pipeline.care import forgetting
 from composer_pipeline.care.verify import blobs
 from composer_pipeline.care.who import by_id, by_project, by_text, repeating, unnamed_of
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake import Lake, exports
+from composer_pipeline.lake import Lake
+from composer_pipeline.lake.notes import exports
 from composer_pipeline.replay.ledger import Ledger, existing_ledger
 from composer_pipeline.reports import Progress, Report
 from composer_pipeline.traces.archive import Forgotten

@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from composer_pipeline.files import replace
-from composer_pipeline.lake import TABLES, Lake, encode_parquet, exports
+from composer_pipeline.lake import TABLES, Lake, encode_parquet
+from composer_pipeline.lake.notes import exports, prune_exports
 from composer_pipeline.traces.archive import blob_name, forget_files
 from composer_pipeline.traces.one_writer import one_writer
 
@@ -90,7 +91,11 @@ def from_exports(lake: Lake, sessions: set[str], pairs: set[str]) -> list[str]:
             path.unlink()
             changed.append(str(path))
             continue
-        after = _lines(before, pairs) if path.suffix != ".parquet" else _rows(path, sessions, pairs)
+        after = (
+            _lines(before, sessions | pairs)
+            if path.suffix != ".parquet"
+            else _rows(path, sessions, pairs)
+        )
         if after is None or after == before:
             continue
         if after:
@@ -98,6 +103,7 @@ def from_exports(lake: Lake, sessions: set[str], pairs: set[str]) -> list[str]:
         else:
             path.unlink()
         changed.append(str(path))
+    prune_exports(lake)
     return changed
 
 
@@ -129,8 +135,8 @@ def _rows(path: Path, sessions: set[str], pairs: set[str]) -> bytes | None:
     return encode_parquet(kept) if len(kept) else b""
 
 
-def _lines(data: bytes, pairs: set[str]) -> bytes:
-    """Return JSON lines without those of pairs; other lines stay."""
-    marks = [json.dumps(pair).encode() for pair in pairs]
+def _lines(data: bytes, ids: set[str]) -> bytes:
+    """Return JSON lines without those that name a session or a pair; other lines stay."""
+    marks = [json.dumps(name).encode() for name in ids]
     lines = data.splitlines(keepends=True)
     return b"".join(line for line in lines if not any(mark in line for mark in marks))

@@ -14,6 +14,7 @@ from typing import Any
 import zstandard
 
 from composer_pipeline.lake import TABLES, DamagedFile, Lake, doubled_states, incomplete_prefixes
+from composer_pipeline.lake.notes import Withdrawn
 from composer_pipeline.replay.ledger import Ledger, existing_ledger
 from composer_pipeline.reports import Progress, Report
 from composer_pipeline.trace_states.chains import chain_digest
@@ -86,11 +87,29 @@ def verify(
         report.unnamed = sum(name not in named for name in blobs(lake))
     report.problems += _days(lake, sorted({row["day"] for row in manifest}), damaged)
     report.days = len({row["day"] for row in manifest})
+    report.problems += _withdrawn(lake, damaged)
     opened = existing_ledger(ledger) if ledger else None
     if opened is not None and "replies" not in damaged:
         with opened:
             report.problems += _ledger(lake, opened, wanted, report)
     return report
+
+
+def _withdrawn(lake: Lake, damaged: set[str]) -> Iterator[str]:
+    """Yield the sessions that somebody took back and that are here all the same."""
+    withdrawn = Withdrawn(lake)
+    if not withdrawn:
+        return
+    found: set[str] = set()
+    for name, spec in TABLES.items():
+        if name not in damaged and "session_id" in spec.schema.names:
+            found |= set(lake.read(name, columns=["session_id"])["session_id"].to_pylist())
+    for session in sorted(found):
+        if withdrawn.session(session):
+            yield (
+                f"lake {lake.url}: session {session} is here although it was withdrawn;"
+                f" composer-pipeline withdraw --session {session} removes it"
+            )
 
 
 def blobs(lake: Lake) -> Iterator[str]:

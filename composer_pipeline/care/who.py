@@ -39,6 +39,12 @@ def by_id(lake: Lake, beginning: str) -> set[str]:
     return found
 
 
+def is_known(lake: Lake, session: str) -> bool:
+    """Say whether the lake holds anything of a session, by its id or the beginning of it."""
+    known = {row["session_id"] for row in _manifest(lake)} | _in_tables(lake)
+    return bool(session) and any(name.startswith(session) for name in known)
+
+
 def by_project(lake: Lake, glob: str) -> set[str]:
     """Return the sessions of a project, as ``sessions`` lists it.
 

@@ -52,7 +52,7 @@ PARTS = {
     "Preferences": ("pairs", "pair", "statistics", "compare"),
     "Dataset": ("normalize", "dataset", "export", "publish"),
     "Training": ("train", "evaluate"),
-    "Care": ("doctor", "verify", "reparse", "forget", "redact", "tools"),
+    "Care": ("doctor", "verify", "reparse", "forget", "withdraw", "redact", "tools"),
 }
 for _place, (_title, _names) in enumerate(PARTS.items()):
     _part = cyclopts.Group(_title, sort_key=_place)

@@ -1,4 +1,4 @@
-"""Commands that look after a lake: verify, reparse, forget."""
+"""Commands that look after a lake: verify, reparse, forget, withdraw."""
 
 from typing import Annotated
 
@@ -111,3 +111,44 @@ def forget(
             progress=progress,
         )
     show(report.to_dict(), as_json, "forget")
+
+
+@app.command
+def withdraw(
+    *,
+    session: str = "",
+    repository: str = "",
+    text: str = "",
+    dry_run: Annotated[bool, Parameter(negative="")] = False,
+    ledger: LedgerOption = "",
+    lake: LakeOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Take sessions back for good: as `forget`, and no dataset and no publication has them again.
+
+    A tombstone stays in the lake, made of hashes. The commands that it prints bring the withdrawal
+    to the Hub: a publication after the tombstone has no row of the sessions, and removes the older
+    ones from the repository's history. With none named, an interrupted one is finished.
+
+    Args:
+        session: one session, by its id or the beginning of it; by its whole id also where the lake
+            holds nothing of it any more.
+        repository: every session of a repository, also later ones: a glob of its path, or of its
+            last folder.
+        text: every session in which this text stands.
+        dry_run: say what would go; remove nothing.
+    """
+    from composer_pipeline.care import withdraw as run
+
+    store = open_lake(lake, whole=True)
+    with Bar() as progress:
+        report = run(
+            store,
+            session=session,
+            repository=repository,
+            text=text,
+            dry_run=dry_run,
+            ledger=named_ledger(store, ledger),
+            progress=progress,
+        )
+    show(report.to_dict(), as_json, "withdraw")

@@ -28,6 +28,8 @@ def dataset(
     *,
     validation: float = 0.2,
     rules: str = "",
+    tokenizer: str = "",
+    consent: str = "",
     lake: LakeOption = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -36,7 +38,11 @@ def dataset(
     Args:
         validation: share of the groups of sessions that are kept out of training.
         rules: preference recipe (COMPOSER_PREFERENCES); its ``contamination`` says which sessions
-            are left out.
+            are left out, and its ``terms`` which answers.
+        consent: file of whose sessions may be published; consent.yaml beside the lake or in the
+            working folder, if there is one.
+        tokenizer: model whose tokens are counted, and to whose window of 8,192 tokens the pairs
+            are cut as well: a folder, a Hub id or smollm2-135m.
     """
     from composer_pipeline.preferences.rules import PreferenceRules
     from composer_pipeline.publishing import build_dataset
@@ -46,7 +52,12 @@ def dataset(
     recipe = PreferenceRules.load(rules or Settings.from_env().preferences)
     with Bar() as progress:
         report = build_dataset(
-            open_lake(lake), validation_share=validation, rules=recipe, progress=progress
+            open_lake(lake),
+            validation_share=validation,
+            rules=recipe,
+            tokenizer=tokenizer,
+            consent=consent,
+            progress=progress,
         )
     show(report.to_dict(), as_json, "dataset")
 

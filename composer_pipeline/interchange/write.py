@@ -14,7 +14,8 @@ from composer_pipeline.chat import Toolsets, short_name
 from composer_pipeline.errors import InputError
 from composer_pipeline.files import replace, writing
 from composer_pipeline.interchange import atif, pi
-from composer_pipeline.lake import Lake, exports, remember_exports
+from composer_pipeline.lake import Lake
+from composer_pipeline.lake.notes import exports, remember_exports
 from composer_pipeline.reports import Progress, Report
 from composer_pipeline.trace_states import WholeSession, whole_sessions
 

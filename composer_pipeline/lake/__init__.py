@@ -5,8 +5,7 @@ Import from the modules: ``lake.tables`` (tables) and ``lake.store`` (:class:`La
 
 from composer_pipeline.lake.columns import column, numbers, utf8
 from composer_pipeline.lake.damage import DamagedFile
-from composer_pipeline.lake.exports import exports, remember_exports
-from composer_pipeline.lake.parquet import encode_parquet
+from composer_pipeline.lake.parquet import encode_parquet, parquet_writer
 from composer_pipeline.lake.place import bucket_errors
 from composer_pipeline.lake.rows import table_from_rows
 from composer_pipeline.lake.stamps import build_id, stamp
@@ -42,12 +41,11 @@ __all__ = [
     "column",
     "doubled_states",
     "encode_parquet",
-    "exports",
     "groups_in_two_splits",
     "incomplete_prefixes",
     "numbers",
     "pairs_without_difference",
-    "remember_exports",
+    "parquet_writer",
     "stamp",
     "table_from_rows",
     "utf8",

@@ -13,7 +13,6 @@ from pathlib import Path
 import pyarrow as pa
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake.tables import DATASETS
 
 _PARTITION = re.compile(r"(?P<table>\w+)(?:/\w+=[^/]*?)??(?:/day=(?P<day>[^/]+))?/part\.parquet")
 #: How a Parquet file begins and ends.
@@ -38,10 +37,9 @@ def remedy(table: str, day: str) -> str:
         "pairs": "pairs",
         "normalized_pairs": "normalize",
         "drops": "normalize",
-        **dict.fromkeys(DATASETS, "dataset"),
         "preference_statistics": "statistics",
         "near_duplicates": "statistics",
-    }.get(table)
+    }.get(table, "dataset" if table.startswith("dataset_") else None)
     if stage is None:
         return "put it back from a backup, or delete it and run composer-pipeline ingest"
     return f"delete it and run composer-pipeline {stage}"

@@ -1,7 +1,7 @@
 """A Parquet file outside of the lake, written row by row with the lake's settings.
 
 Belongs here: collecting rows into row groups. Does not belong here: which rows, and the list of
-such files (``lake.exports``).
+such files (``lake.notes``).
 """
 
 from collections.abc import Mapping

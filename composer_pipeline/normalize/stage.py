@@ -23,7 +23,8 @@ import pyarrow as pa
 from composer_pipeline.config_file import nearest
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.files import replacing
-from composer_pipeline.lake import TABLES, Lake, remember_exports
+from composer_pipeline.lake import TABLES, Lake
+from composer_pipeline.lake.notes import remember_exports
 from composer_pipeline.normalize.judge import Drop
 from composer_pipeline.normalize.operators import Settings
 from composer_pipeline.normalize.recipe import NormalizeRecipe

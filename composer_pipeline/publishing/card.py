@@ -19,9 +19,13 @@ from composer_pipeline.redaction import REDACTION_VERSION
 
 _WHAT = {
     "pairs": "preference pairs for DPO: `prompt`, `chosen`, `rejected`, `tools`",
+    "pairs_8k": "the pairs with prompts cut in whole turns to 8,192 tokens",
     "groups": "recorded answers to one state, with their consensus, for GRPO rewards",
     "hints": "error turns with what the trace says was wrong, for self-distillation",
+    "sft": "the teachers' consensus at each state that has one",
     "successes": "the agent's own actions that worked, where no teacher decided, for SFT",
+    "replies": "each usable answer of a teacher, with tokens, cost and latency",
+    "drops": "what was left out, and why",
 }
 
 _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))

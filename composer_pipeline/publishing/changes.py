@@ -26,7 +26,7 @@ def plan_changes(
     for path, content in files.items():
         if path not in remote:
             changes[path] = "add"
-        elif remote[path] not in _hashes(content):
+        elif remote[path] not in hashes_of(content):
             changes[path] = "replace"
     for path in remote:
         if path not in files and ours(path):
@@ -34,7 +34,7 @@ def plan_changes(
     return dict(sorted(changes.items()))
 
 
-def _hashes(content: Content) -> tuple[str, str]:
+def hashes_of(content: Content) -> tuple[str, str]:
     """Return the two names that the Hub may have for a content: SHA-256 and git blob id."""
     size = content.stat().st_size if isinstance(content, Path) else len(content)
     sha, blob = hashlib.sha256(), hashlib.sha1(b"blob %d\0" % size)  # noqa: S324

@@ -8,15 +8,26 @@ The files are pushed as they are in the folder: what was tested is what is publi
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from composer_pipeline.errors import InputError
+from composer_pipeline.publishing.changes import Content
 from composer_pipeline.publishing.gates import PublishRefused, check_files
-from composer_pipeline.publishing.hub import Hub
-from composer_pipeline.publishing.publish import PublishReport, bring, check_repo, token_of
+from composer_pipeline.publishing.hub import (
+    Hub,
+    Remote,
+    bring,
+    check_published,
+    check_repo,
+    token_of,
+)
+from composer_pipeline.publishing.publish import PublishReport, planned
 from composer_pipeline.training.runs.card import evaluation_of
 
 CARD, RESULT, CHECKPOINT = "README.md", "composer.json", "checkpoint"
+#: What the Hub itself puts into a new repository.
+_NEW = {".gitattributes", ".gitignore", CARD}
 #: Files of the base model's tokenizer: half a megabyte of tokens, none of them ours.
 TOKENS = ("tokenizer.json", "vocab.json", "merges.txt")
 TEXT = (".json", ".md", ".jinja", ".txt")
@@ -82,11 +93,35 @@ def publish_model(
             " allow_worse_than_base (--allow-worse-than-base) publishes it, and the card says so"
         )
     token = token_of(token_env, dry_run=dry_run)
-    ours = Hub(repo, token, endpoint, "model", _is_ours) if token else None
-    return bring(ours, files, {}, private=private, dry_run=dry_run)
+    if not token:
+        return planned(files, {}, private=private)
+    with Hub(repo, token, endpoint, "model") as hub:
+
+        def prepare(remote: Remote) -> Mapping[str, Content]:
+            if remote.files.keys() - _NEW and RESULT not in remote.files:
+                raise InputError(
+                    f"{hub.subject} holds something that composer-pipeline did not publish (it has"
+                    f" no {RESULT}); choose another name"
+                )
+            return files
+
+        done = bring(hub, prepare, _is_ours, private=private, dry_run=dry_run)
+        if not dry_run:
+            check_published(hub, done.head, done.files)
+        url = f"{hub.page}/tree/{done.head}" if done.head else hub.page
+    return PublishReport(
+        done.head,
+        sorted(files),
+        len(done.changes),
+        {},
+        private,
+        dry_run,
+        done.changes,
+        url=url,
+    )
 
 
-def _is_ours(path: str) -> bool:
+def _is_ours(_: Remote, path: str) -> bool:
     return bool(OURS.fullmatch(path))
 
 

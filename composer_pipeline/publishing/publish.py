@@ -1,47 +1,50 @@
 """Publish the dataset: plan, gates, and one commit to the Hugging Face Hub.
 
-Belongs here: the files of the repository, the refusals, the commit and its retries. Does
-not belong here: which rows there are (``publishing.dataset``) and the card's words.
+Belongs here: the files of the repository, the refusals, and what follows the commit. Does
+not belong here: which rows there are (``publishing.dataset``), the card's words, and how the
+Hub is asked (``publishing.hub``).
 
 One ``create_commit`` with ``parent_commit`` carries every change, deletions included: the
 repository has the old dataset or the new one. Files are byte-deterministic, so publishing
-twice commits once. A lost answer is safe to retry for the same reason. The token is read
-from the environment, handed to the client, and goes nowhere else.
+twice commits once. A lost answer is safe to retry for the same reason. What was committed is read
+back from the Hub and tagged. The token is handed to the client, and goes nowhere else.
 """
 
-import hashlib
-import io
 import json
-import os
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake import SCHEMA_VERSION, Lake
+from composer_pipeline.lake import JSON_LIST, SCHEMA_VERSION, Lake
 from composer_pipeline.preferences.quality import ALL
 from composer_pipeline.publishing.card import card, simulated_rows
-from composer_pipeline.publishing.changes import Content
-from composer_pipeline.publishing.configs import CONFIGS, file_path
+from composer_pipeline.publishing.changes import Content, hashes_of
 from composer_pipeline.publishing.gates import check_files
-from composer_pipeline.publishing.hub import Hub
-from composer_pipeline.publishing.splits import SPLITS
+from composer_pipeline.publishing.hub import (
+    Hub,
+    Purged,
+    Remote,
+    bring,
+    check_published,
+    check_repo,
+    keep_text,
+    purge,
+    row_changes,
+    token_of,
+)
+from composer_pipeline.publishing.record import Publication, publications, remember_publication
+from composer_pipeline.publishing.snapshot import DataFile, snapshot
 from composer_pipeline.reports import Progress, Report
 
-_REPO = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
-
-
-def check_repo(repo: str) -> None:
-    """Refuse a name that is no repository's.
-
-    Raises:
-        InputError: it is not ``OWNER/NAME``.
-    """
-    if not _REPO.fullmatch(repo):
-        raise InputError(f"repo {repo!r} is not OWNER/NAME")
+CARD, MANIFEST = "README.md", "manifest.json"
+#: What the Hub itself puts into a new repository.
+_NEW = {".gitattributes", ".gitignore", CARD}
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,10 @@ class PublishReport(Report):
     ``commit`` is the new head, or the head that already held these bytes, or empty for a
     dry run against nothing; ``files`` are all files of the dataset or model; ``changed`` counts
     those that differed (added, replaced or removed) and ``changes`` says how each did;
-    ``rows`` are those of a dataset.
+    ``rows`` are those of a dataset, by configuration and split, as the Hub's own files have them
+    after a commit, and ``added`` and ``removed`` what the plan changes of them. ``tag`` names the
+    commit, ``url`` shows it. ``purged`` counts the tags and stored objects that a withdrawal
+    removed.
     """
 
     commit: str
@@ -61,6 +67,11 @@ class PublishReport(Report):
     private: bool
     dry_run: bool
     changes: dict[str, str] = field(default_factory=dict)
+    added: dict[str, int] = field(default_factory=dict)
+    removed: dict[str, int] = field(default_factory=dict)
+    tag: str = ""
+    url: str = ""
+    purged: dict[str, int] = field(default_factory=dict)
 
 
 def publish(
@@ -77,116 +88,230 @@ def publish(
     """Bring a dataset repository to the state of the lake's ``dataset_*`` tables.
 
     Args:
-        lake: reads the four ``dataset_*`` tables, and ``preference_statistics`` for the card.
+        lake: reads the ``dataset_*`` tables, and ``preference_statistics`` for the card.
         repo: ``owner/name`` of a dataset repository; created when it does not exist.
-        private: create it private, and refuse one that is already public.
+        private: create it private, and refuse one that is already public; when false, refuse one
+            that is private.
         dry_run: check and compare, change nothing. Without a token everything counts
             as new.
         allow_simulated: publish rows of simulated teachers; the card says so.
-        token_env: environment variable that holds the token.
+        token_env: environment variable that holds the token; the stored login of the Hub's client
+            takes the place of an empty ``HF_TOKEN``.
         endpoint: another Hub; ``HF_ENDPOINT`` or the real one by default.
-        progress: called when the files are ready, and when the Hub has them.
+        progress: called when the files are ready, while the Hub is waited for, and when it has
+            them.
 
     Raises:
         InputError: a bad repository name, no dataset, no token, a repository that is
-            public without ``private=False``, simulated rows without ``allow_simulated``,
-            or huggingface_hub is not installed.
+            public without ``private=False`` or private with it, that holds something else or has
+            another name today, simulated rows without ``allow_simulated``, or huggingface_hub is
+            not installed.
         PublishRefused: a secret in a row or the card, a row in two splits, or chosen equal to
             rejected.
-        ComposerError: the Hub refused for another reason, or was busy five times.
+        ComposerError: the Hub refused for another reason, trouble did not pass in two minutes, or
+            it holds something else than what was sent.
     """
     check_repo(repo)
-    payloads = read_payloads(lake)
-    tables = {key: pq.read_table(io.BytesIO(data)) for key, data in payloads.items()}
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="publish-")))
+        data = snapshot(lake, folder)
+        files, rows = _checked(lake, repo, data, allow_simulated, public=not private)
+        if progress:
+            progress("publish", 1, 2)
+        token = token_of(token_env, dry_run=dry_run)
+        hub = None
+        if token:
+            hub = stack.enter_context(Hub(repo, token, endpoint, "dataset", progress))
+        sent = _Sent(lake, files, rows, private, dry_run, f"v{_day_of(data)}")
+        report = _send(hub, sent) if hub else planned(files, rows, private=private)
+    if progress and hub:
+        progress("publish", 2, 2)
+    return report
+
+
+def planned(
+    files: Mapping[str, Content], rows: Mapping[str, int], *, private: bool
+) -> PublishReport:
+    """Return the report of a dry run that nobody was asked about: everything is new."""
+    changes = dict.fromkeys(sorted(files), "add")
+    added = dict(rows)
+    return PublishReport(
+        "", sorted(files), len(files), added, private, True, changes, added,
+        dict.fromkeys(rows, 0),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """What shall be on the Hub, and how."""
+
+    lake: Lake
+    files: Mapping[str, Content]
+    rows: dict[str, int]
+    private: bool
+    dry_run: bool
+    tag: str
+
+
+def _send(hub: Hub, sent: _Sent) -> PublishReport:
+    public = not sent.private
+
+    def prepare(remote: Remote) -> Mapping[str, Content]:
+        _refuse_others(hub, remote)
+        old = hub.read(CARD, remote.head).decode("utf-8", "replace") if CARD in remote.files else ""
+        new = bytes_of(sent.files[CARD]).decode()
+        text = keep_text(new, old)
+        if text != new:  # what people wrote there is looked at as well
+            check_files({CARD: text.encode()}, public=public)
+        return {**sent.files, CARD: text.encode()}
+
+    # Files of a former publication, and data that it would mix with.
+    old: dict[str, set[str]] = {}
+
+    def ours(remote: Remote, path: str) -> bool:
+        if remote.head not in old:
+            old[remote.head] = set(_manifest_of(hub, remote).get("files", {}))
+        return path in old[remote.head] or (path.startswith("data/") and path.endswith(".parquet"))
+
+    done = bring(hub, prepare, ours, private=sent.private, dry_run=sent.dry_run)
+    moved = row_changes(hub, done.before.head, done.before.files, done.files, done.changes)
+    none = dict.fromkeys(sent.rows, 0)
+    report = PublishReport(
+        done.head,
+        sorted(done.files),
+        len(done.changes),
+        sent.rows,
+        sent.private,
+        sent.dry_run,
+        done.changes,
+        none | _by_split({path: counts["added"] for path, counts in moved.items()}),
+        none | _by_split({path: counts["removed"] for path, counts in moved.items()}),
+    )
+    return report if sent.dry_run else _finish(hub, sent, done.files, done.before, report)
+
+
+def _finish(
+    hub: Hub, sent: _Sent, files: Mapping[str, Content], before: Remote, report: PublishReport
+) -> PublishReport:
+    """Read the commit back, take withdrawn rows out of the past, name it, and remember it."""
+    counted = check_published(hub, report.commit, files)
+    wanted = withdrawn_of(sent.lake)
+    known = publications(sent.lake).get(hub.repo)
+    purged = Purged(report.commit)
+    if set(wanted) - set(known.withdrawn if known else ()) and before.files.keys() - _NEW:
+        purged = purge(hub, report.commit)
+    tag = f"{sent.tag}-{_digest(files)}"
+    hub.tag(tag, purged.head)
+    remember_publication(sent.lake, hub.repo, Publication(purged.head, tag, wanted))
+    return replace(
+        report,
+        commit=purged.head,
+        rows=_by_split(counted),
+        tag=tag,
+        url=f"{hub.page}/tree/{purged.head}",
+        purged={"tags": len(purged.tags), "objects": purged.objects},
+    )
+
+
+def withdrawn_of(lake: Lake) -> list[str]:
+    """Return the names of the withdrawals that a publication has to follow, sorted."""
+    return []
+
+
+# -- the files -----------------------------------------------------------------
+
+
+def _checked(
+    lake: Lake, repo: str, data: Sequence[DataFile], allow_simulated: bool, *, public: bool
+) -> tuple[dict[str, Content], dict[str, int]]:
+    """Return the files of the repository, once the gates have seen them, and their rows."""
+    tables = {(file.config, file.split): _narrow(file.local) for file in data}
     made, total = simulated_rows(tables)
     if made and not allow_simulated:
         raise InputError(
             f"{made} of {total} rows come from simulated teachers; allow_simulated"
             " (--allow-simulated) publishes them, and the card says so"
         )
-    files = {file_path(*key): data for key, data in payloads.items()}
+    files: dict[str, Content] = {file.path: file.local for file in data}
     statistics = lake.rows("preference_statistics", scope=ALL)
-    text = card(repo, tables, statistics)
-    files["README.md"] = text.encode()
-    files["manifest.json"] = _manifest(tables, files)
-    check_files(files, public=not private)
-    rows = {f"{config}/{split}": table.num_rows for (config, split), table in tables.items()}
-    if progress:
-        progress("publish", 1, 2)
-    token = token_of(token_env, dry_run=dry_run)
-    hub = Hub(repo, token, endpoint, "dataset", _is_data) if token else None
-    report = bring(hub, files, rows, private=private, dry_run=dry_run)
-    if progress and hub:
-        progress("publish", 2, 2)
-    return report
+    files[CARD] = keep_text(card(repo, tables, statistics), "").encode()
+    files[MANIFEST] = _manifest(data, files)
+    check_files(files, public=public)
+    return files, {f"{file.config}/{file.split}": file.rows for file in data}
 
 
-def token_of(variable: str, *, dry_run: bool) -> str:
-    """Return the token that a variable holds; a dry run needs none.
-
-    Raises:
-        InputError: it holds none.
-    """
-    token = os.environ.get(variable, "")
-    if not token and not dry_run:
-        raise InputError(f"environment variable {variable} holds no token")
-    return token
+def _narrow(path: Path) -> pa.Table:
+    """Return the rows without what is long: a card counts, and quotes nothing of them."""
+    schema = pq.read_schema(path)
+    texts = ("task", "chosen_text", "rejected_text")
+    columns = [f.name for f in schema if f.type != JSON_LIST and f.name not in texts]
+    return pq.read_table(path, columns=columns)
 
 
-def bring(
-    hub: Hub | None,
-    files: Mapping[str, Content],
-    rows: dict[str, int],
-    *,
-    private: bool,
-    dry_run: bool,
-) -> PublishReport:
-    """Bring a repository to hold the files and say what changed; without a Hub all are new."""
-    if hub is None:
-        head, changes = "", dict.fromkeys(sorted(files), "add")
-    else:
-        head, changes = hub.bring(files, private=private, dry_run=dry_run)
-    return PublishReport(head, sorted(files), len(changes), rows, private, dry_run, changes)
-
-
-# -- plan ----------------------------------------------------------------------
-
-
-def read_payloads(lake: Lake) -> dict[tuple[str, str], bytes]:
-    """Return (config, split) to the bytes of the lake's file, for those with rows.
-
-    ``load_dataset`` fails on a split whose files hold no row, so there is no such file.
-
-    Raises:
-        InputError: the dataset has not been built, or is empty.
-    """
-    payloads = {}
-    for config, table in CONFIGS.items():
-        for split in SPLITS:
-            name = lake.path(table, split=split).removeprefix(lake.root + "/")
-            if not lake.exists(name):
-                raise InputError(f"lake {lake.url} has no {table} of split {split}; run dataset")
-            data = lake.get_bytes(name)
-            lake.read(table, split=split, columns=[])  # damage is told by the file's name
-            if pq.read_metadata(io.BytesIO(data)).num_rows:
-                payloads[config, split] = data
-    if not any(config == "pairs" for config, _ in payloads):
-        raise InputError(f"lake {lake.url}: the dataset has no pair; nothing to publish")
-    return payloads
-
-
-def _manifest(tables: Mapping[tuple[str, str], pa.Table], files: Mapping[str, bytes]) -> bytes:
+def _manifest(data: Sequence[DataFile], files: Mapping[str, Content]) -> bytes:
+    """List every file of the publication except the card and itself."""
+    rows = {file.path: {"rows": file.rows} for file in data}
     entries = {
-        file_path(*key): {
-            "rows": table.num_rows,
-            "bytes": len(files[file_path(*key)]),
-            "sha256": hashlib.sha256(files[file_path(*key)]).hexdigest(),
+        path: {
+            **rows.get(path, {}),
+            "bytes": content.stat().st_size if isinstance(content, Path) else len(content),
+            "sha256": hashes_of(content)[0],
         }
-        for key, table in tables.items()
+        for path, content in files.items()
+        if path != CARD
     }
-    body = {"schema_version": SCHEMA_VERSION, "files": entries}
+    body = {"made_by": "composer-pipeline", "schema_version": SCHEMA_VERSION, "files": entries}
     return (json.dumps(body, indent=2, sort_keys=True) + "\n").encode()
 
 
-def _is_data(path: str) -> bool:
-    return path.startswith("data/") and path.endswith(".parquet")
+def bytes_of(content: Content) -> bytes:
+    """Return a content that is small enough to hold."""
+    return content.read_bytes() if isinstance(content, Path) else content
+
+
+def _digest(files: Mapping[str, Content]) -> str:
+    """Return eight characters that name what is in the files."""
+    lines = [f"{path} {hashes_of(content)[0]}\n" for path, content in sorted(files.items())]
+    return hashes_of("".join(lines).encode())[0][:8]
+
+
+def _day_of(data: Sequence[DataFile]) -> str:
+    """Return the latest day of a session in the data, as 2026.11.16."""
+    days: set[str | None] = set()
+    for file in data:
+        if "day" in pq.read_schema(file.local).names:
+            column: pa.ChunkedArray = pq.read_table(file.local, columns=["day"]).column(0)
+            days.update(column.unique().to_pylist())
+    return max((day for day in days if day), default="0").replace("-", ".")
+
+
+def _by_split(by_path: Mapping[str, int]) -> dict[str, int]:
+    """Add up numbers by configuration and split, from paths ``data/pairs/train….parquet``."""
+    total: dict[str, int] = {}
+    for path, number in by_path.items():
+        parts = path.removesuffix(".parquet").split("/")
+        name = f"{parts[-2]}/{parts[-1].split('-')[0]}" if len(parts) > 1 else path
+        total[name] = total.get(name, 0) + number
+    return total
+
+
+# -- whose repository it is -----------------------------------------------------
+
+
+def _manifest_of(hub: Hub, remote: Remote) -> dict[str, dict[str, object]]:
+    if MANIFEST not in remote.files:
+        return {}
+    try:
+        found = json.loads(hub.read(MANIFEST, remote.head))
+    except ValueError:
+        return {}
+    ours = isinstance(found, dict) and isinstance(found.get("files"), dict)
+    return found if ours and "schema_version" in found else {}
+
+
+def _refuse_others(hub: Hub, remote: Remote) -> None:
+    if remote.files.keys() - _NEW and not _manifest_of(hub, remote):
+        raise InputError(
+            f"{hub.subject} holds something that composer-pipeline did not publish (it has no"
+            f" {MANIFEST} of ours); choose another name"
+        )

@@ -4,7 +4,8 @@ Belongs here: connected components, the split of a group, and the proof that not
 in two splits. Does not belong here: which rows there are (``publishing.dataset``).
 
 Two sessions are in one group when they share a ``group_id`` (records, or a first
-prompt), or when any of their states has an identical prompt. The group is named after
+prompt), or anything that ``publishing.dataset`` links: an identical prompt of any state, a first
+prompt that is nearly the same, a long result of a tool. The group is named after
 its earliest session, so data that are added later change neither its name nor its
 split; only data that join two groups move one of them, and that cannot be helped.
 """
@@ -29,46 +30,55 @@ class SessionKey(msgspec.Struct, frozen=True, order=True):
     group_id: str
 
 
+class Components:
+    """Which of some names belong together, directly or through others."""
+
+    def __init__(self) -> None:
+        self._parent: dict[str, str] = {}
+
+    def find(self, name: str) -> str:
+        """Return the name that stands for all that belong together with this one."""
+        root = name
+        while self._parent.setdefault(root, root) != root:
+            root = self._parent[root]
+        while self._parent[name] != root:
+            self._parent[name], name = root, self._parent[name]
+        return root
+
+    def join(self, one: str, other: str) -> None:
+        """Say that two names belong together."""
+        self._parent[self.find(one)] = self.find(other)
+
+
 def split_of(group: str, validation_share: float) -> str:
     """Return the split of a group: a stable hash of its name against the share."""
     digest = hashlib.blake2b(f"{SALT}:{group}".encode(), digest_size=8).digest()
     return VALIDATION if int.from_bytes(digest, "big") < validation_share * 2**64 else TRAIN
 
 
-def groups(
-    sessions: Iterable[SessionKey], prompts: Iterable[tuple[str, Hashable]]
-) -> dict[str, str]:
+def groups(sessions: Iterable[SessionKey], links: Iterable[tuple[str, Hashable]]) -> dict[str, str]:
     """Return session id to the name of its group.
 
     Args:
         sessions: one for each trajectory; a session may come several times.
-        prompts: (session id, prompt hash) of every row of the dataset.
+        links: (session id, what it has), for example the hash of a prompt; sessions that have
+            the same belong together.
     """
-    parent: dict[str, str] = {}
-
-    def find(node: str) -> str:
-        parent.setdefault(node, node)
-        root = node
-        while parent[root] != root:
-            root = parent[root]
-        while parent[node] != root:
-            parent[node], node = root, parent[node]
-        return root
-
+    joined = Components()
     keys = sorted(sessions)
     for key in keys:
-        parent[find(f"g:{key.group_id or key.session_id}")] = find(f"s:{key.session_id}")
-    rows = list(prompts)
-    for session_id, digest in rows:
-        parent[find(f"p:{digest}")] = find(f"s:{session_id}")
+        joined.join(f"g:{key.group_id or key.session_id}", f"s:{key.session_id}")
+    rows = list(links)
+    for session_id, link in rows:
+        joined.join(f"p:{link!r}", f"s:{session_id}")
     names: dict[str, str] = {}
     for key in keys:
-        names.setdefault(find(f"s:{key.session_id}"), key.group_id or key.session_id)
-    # A row whose session is not in `sessions` still shares a group with its prompts' others.
+        names.setdefault(joined.find(f"s:{key.session_id}"), key.group_id or key.session_id)
+    # A row whose session is not in `sessions` still shares a group with its links' others.
     members = sorted({key.session_id for key in keys} | {session_id for session_id, _ in rows})
     for session_id in members:
-        names.setdefault(find(f"s:{session_id}"), session_id)
-    return {session_id: names[find(f"s:{session_id}")] for session_id in members}
+        names.setdefault(joined.find(f"s:{session_id}"), session_id)
+    return {session_id: names[joined.find(f"s:{session_id}")] for session_id in members}
 
 
 def overlaps(rows: Iterable[tuple[str, Mapping[str, Hashable]]]) -> dict[str, int]:

@@ -117,7 +117,8 @@ def ingest_changes(
     Returns:
         ``states`` is what the lake holds and ``plan`` and ``replay`` ask about, each response
         once; ``subagent_states`` of them are those of ``subagents``. ``new_files``,
-        ``changed_files``, ``unchanged_files`` and ``unreadable_files`` are of ``paths``.
+        ``changed_files``, ``unchanged_files`` and ``unreadable_files`` are of ``paths``, and so
+        is ``forgotten_files``, where a session was not taken because it was forgotten or withdrawn.
 
     Raises:
         InputError: as :func:`ingest`.
@@ -129,6 +130,8 @@ def ingest_changes(
     held = _held(lake)
     counts = (harvested.new_files, harvested.grown_files, harvested.unchanged_files)
     unreadable = {"unreadable_files": len(harvested.unreadable)}
+    if harvested.forgotten_files:
+        unreadable["forgotten_files"] = harvested.forgotten_files
     changes = dict(zip(("new_files", "changed_files", "unchanged_files"), counts, strict=True))
     nothing = {"new_files": 0, "changed_files": 0, "unchanged_files": sum(counts)}
     before.keep({"lake": lake.url, **nothing, **unreadable, **held})

@@ -14,6 +14,7 @@ from assets.definitions import build_defs
 from assets.jobs import range_tags
 from assets.partitions import partition_days
 from composer_pipeline.actions import Action, ToolCall
+from composer_pipeline.lake import TABLES
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.settings import Settings
 from composer_pipeline.testing.states import DAY, write_session
@@ -142,7 +143,11 @@ def test_a_planted_leak_fails_its_blocking_check(
     pairs = lake.rows("pairs")
     kept = [{k: v for k, v in row.items() if k != "day"} for row in pairs]
     lake.write("normalized_pairs", [{**row, "recipe": "r"} for row in kept], day=DAY)
-    rows = [{**row, "recipe": "r", "group_id": "g", "day": DAY} for row in kept]
+    about = {"recipe": "r", "group_id": "g", "day": DAY}
+    rows = [
+        {k: v for k, v in row.items() if k in TABLES["dataset_pairs"].schema.names} | about
+        for row in kept
+    ]
     lake.write("dataset_pairs", rows, split="train")
     only = dg.AssetSelection.checks_for_assets(asset)
     assert checks(execute(settings, instance, only, **day))[check].passed

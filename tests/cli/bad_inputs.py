@@ -278,6 +278,16 @@ forget --session ab --project x                       | name one of
 forget --text abc --project x --session y             | name one of
 forget --dry-run                                      | name what to forget
 forget --sesion ab                                    | --sesion
+withdraw                                              | name what to withdraw
+withdraw --session zz                                 | has no session 'zz'
+withdraw --repository nowhere                         | no session of project 'nowhere'
+withdraw --text ab                                    | three characters
+withdraw --session ab --text abc                      | name one of
+withdraw --dry-run                                    | name what to withdraw
+dataset --consent {empty}                             | consent file
+dataset --consent {list}                              | must be a mapping
+dataset --consent {yaml}                              | is not YAML
+dataset --consent {badrules}                          | consent file
 ingest {sessions} --exclude *                         | every session file is excluded by *
 status x                                              | x
 status --ledger mysql://x/y                           | not a mysql:// one

@@ -211,7 +211,7 @@ def test_an_empty_partition_has_columns_and_no_row_group(tmp_path: Path) -> None
     meta = pq.read_metadata(lake.path("dataset_hints", split="validation"))
     # `datasets` fails on a row group without rows.
     assert (meta.num_row_groups, meta.num_rows) == (0, 0)
-    assert meta.schema.names[0] == "state_id"
+    assert meta.schema.names[0] == "task"
     assert lake.rows("dataset_hints") == []
     assert lake.duckdb().sql("SELECT count(*) FROM dataset_hints").fetchall() == [(0,)]
 

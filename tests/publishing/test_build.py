@@ -1,22 +1,28 @@
 """The build of a dataset as one unit: its files, its marker, and what is refused."""
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.quality import write_statistics
+from composer_pipeline.publishing.configs import CONFIGS
 from composer_pipeline.publishing.dataset import (
     build_dataset,
     check_statistics,
+    copy_file,
+    dataset_info,
     partitions,
     pieces,
     read_build,
+    shards,
 )
 from tests.publishing.test_dataset import DAY, NEXT, TABLES, add_session, normalise, plain
 
@@ -80,7 +86,7 @@ def without_marker(lake: Lake) -> None:
 
 
 def never_built(lake: Lake) -> None:
-    for table in TABLES:
+    for table in CONFIGS.values():
         shutil.rmtree(Path(lake.root, table))
     lake.remove(Lake.BUILD)
 
@@ -174,3 +180,51 @@ def test_statistics_of_another_build_are_refused(lake: Lake) -> None:
         check_statistics(lake, read_build(lake))
     write_statistics(lake)
     check_statistics(lake, read_build(lake))
+
+
+def test_a_large_split_is_several_files(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut between groups; together they are the split, and each is what the marker says."""
+    monkeypatch.setattr(shards, "SHARD_BYTES", 1)
+    build_dataset(lake, validation_share=0.0)
+    files = [file for file in read_build(lake).files if file.config == "pairs"]
+    assert [file.path for file in files] == [
+        f"data/pairs/train-{i:05d}-of-00004.parquet" for i in range(4)
+    ]
+    tables = []
+    for number, file in enumerate(files):
+        target = tmp_path / f"{number}.parquet"
+        copy_file(lake, file, target)
+        assert hashlib.sha256(target.read_bytes()).hexdigest() == file.sha256
+        assert (target.stat().st_size, pq.read_metadata(target).num_rows) == (file.bytes, file.rows)
+        tables.append(pq.read_table(target))
+    whole = pq.read_table(lake.path("dataset_pairs", split="train"))
+    assert pa.concat_tables(tables).equals(whole.select(tables[0].column_names))
+
+
+def test_a_file_of_few_bytes_is_the_partitions_own(lake: Lake, tmp_path: Path) -> None:
+    file = read_build(lake).files[0]
+    copy_file(lake, file, tmp_path / "out.parquet")
+    assert (tmp_path / "out.parquet").read_bytes() == Path(lake.root, file.name).read_bytes()
+
+
+def test_the_info_is_what_datasets_writes_and_its_counts_are_the_rows(lake: Lake) -> None:
+    datasets = pytest.importorskip("datasets")
+    info = {entry["config_name"]: entry for entry in dataset_info(read_build(lake))}
+    for file in read_build(lake).files:
+        loaded = datasets.Dataset.from_parquet(str(Path(lake.root, file.name)))
+        assert info[file.config]["features"] == loaded.features._to_yaml_list()
+        split = next(s for s in info[file.config]["splits"] if s["name"] == file.split)
+        assert split["num_examples"] == len(loaded) == file.rows
+
+
+def test_the_info_counts_shards_together(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    build_dataset(lake, validation_share=0.0)
+    before = dataset_info(read_build(lake))
+    monkeypatch.setattr(shards, "SHARD_BYTES", 1)
+    build_dataset(lake, validation_share=0.0)
+    assert [(e["config_name"], e["splits"][0]["num_examples"]) for e in before] == [
+        (e["config_name"], e["splits"][0]["num_examples"]) for e in dataset_info(read_build(lake))
+    ]
+    assert all(len(entry["splits"]) == 1 for entry in dataset_info(read_build(lake)))

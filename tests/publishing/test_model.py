@@ -1,8 +1,6 @@
 """Publishing a model through the unmodified huggingface_hub client, and reading it back."""
 
 import json
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +13,6 @@ from composer_pipeline.publishing.publish import PublishReport
 from composer_pipeline.testing.hub import LoopbackHub, Repo
 
 REPO = "someone/agent-lora"
-
-
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub]:
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-    monkeypatch.setenv("HF_TOKEN", "hf_loopback")
-    monkeypatch.setattr(time, "sleep", lambda _: None)
-    with LoopbackHub() as hub:
-        yield hub
 
 
 @pytest.fixture

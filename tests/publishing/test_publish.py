@@ -5,8 +5,6 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,81 +15,17 @@ import yaml
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.lake.tables import TABLES
+from composer_pipeline.publishing.dataset import inputs_of, read_build, write_marker
 from composer_pipeline.publishing.gates import PublishRefused
-from composer_pipeline.publishing.publish import PublishReport, publish
+from composer_pipeline.publishing.hub.kept_text import BEGIN
+from composer_pipeline.publishing.publish import publish
 from composer_pipeline.testing.hub import LoopbackHub, Repo
-
-REPO = "someone/agent-pairs"
-TOKEN = "hf_loopback"
+from tests.publishing.conftest import REPO, TOKEN, fill, row, send
 
 
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackHub]:
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-    monkeypatch.setenv("HF_TOKEN", TOKEN)
-    monkeypatch.setattr(time, "sleep", lambda _: None)
-    with LoopbackHub(TOKEN) as hub:
-        yield hub
-
-
-def row(i: int, split: str, **changes: Any) -> dict[str, Any]:
-    call = {"name": "Bash", "arguments": {"command": f"pytest -k {i}"}}
-    made = {
-        "pair_id": f"p{i}",
-        "state_id": f"s{i}",
-        "session_id": f"session-{split}",
-        "group_id": f"group-{split}",
-        "prompt": [{"role": "user", "content": f"task {i}"}],
-        "chosen": [
-            {
-                "role": "assistant",
-                "content": "",
-                "tool_calls": [{"id": "call_0", "type": "function", "function": call}],
-            }
-        ],
-        "rejected": [{"role": "assistant", "content": f"I am done with {i}"}],
-        "tools": [{"type": "function", "function": {"name": "Bash", "parameters": {}}}],
-        "tier": "gold",
-        "day": "2026-11-16",
-        "recipe": "default@abc",
-        "chosen_models": ["x/one", "y/two"],
-        "tool_chosen": "Bash",
-        "rejected_model": "agent",
-        "simulated": False,
-    }
-    return {**made, **changes}
-
-
-def fill(lake: Lake, train: list[dict[str, Any]], validation: list[dict[str, Any]]) -> Lake:
-    for split, rows in (("train", train), ("validation", validation)):
-        lake.write("dataset_pairs", rows, split=split)
-        groups = [
-            {
-                **{k: r[k] for k in ("state_id", "session_id", "group_id", "prompt", "tools")},
-                "candidates": [*r["rejected"], *r["chosen"]],
-                "sources": ["agent", "one"],
-                "consensus": r["chosen"],
-                "simulated": r["simulated"],
-            }
-            for r in rows
-        ]
-        lake.write("dataset_groups", groups, split=split)
-        lake.write("dataset_hints", [], split=split)
-        lake.write("dataset_successes", [], split=split)
-    return lake
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    train = [row(i, "train") for i in range(5)]
-    return fill(Lake(tmp_path / "lake"), train, [row(9, "validation")])
-
-
-def send(lake: Lake, hub: LoopbackHub, **options: Any) -> PublishReport:
-    return publish(lake, REPO, endpoint=hub.endpoint, **options)
+def of_build(lake: Lake) -> dict[str, Any]:
+    """Return the statistic that says which build the others are of."""
+    return {"statistic": "build", "a": read_build(lake).id, "b": "", "tool": ""}
 
 
 def test_one_private_commit_and_then_none(lake: Lake, hub: LoopbackHub) -> None:
@@ -115,7 +49,7 @@ def test_one_private_commit_and_then_none(lake: Lake, hub: LoopbackHub) -> None:
 def test_a_card_that_holds_something_private_is_refused(lake: Lake, hub: LoopbackHub) -> None:
     note = "not measured: the judge's key was sk-" + "ant-api03-" + "aB3" * 12
     statistic = {"statistic": "separability_auc", "a": "", "b": "", "tool": "", "note": note}
-    lake.write("preference_statistics", [statistic], scope="all")
+    lake.write("preference_statistics", [statistic, of_build(lake)], scope="all")
     with pytest.raises(PublishRefused, match=r"README\.md holds ANTHROPIC_KEY"):
         send(lake, hub)
     assert REPO not in hub.repos
@@ -143,23 +77,24 @@ def test_a_faster_publisher_is_412_and_the_plan_is_made_again(lake: Lake, hub: L
         hub.before_commit = None
         repo.add("faster", {**repo.head.files, "data/pairs/extra.parquet": b"theirs"})
 
+    send(lake, hub)
     hub.before_commit = faster
+    fill(lake, [row(i, "train") for i in range(4)], [row(9, "validation")])
     report = send(lake, hub)
     repo = hub.repos[REPO]
-    assert [commit.message for commit in repo.commits][1:] == ["faster", "Publish 6 files"]
+    assert [commit.message for commit in repo.commits][2:] == ["faster", "Publish 4 files"]
     assert report.changes["data/pairs/extra.parquet"] == "delete"
-    commits = [path for method, path in hub.requests if "/commit/" in path]
-    assert len(commits) == 2
+    assert hub.kinds.count("commit") == 3
 
 
-def test_409_is_retried_and_gives_up_after_five(lake: Lake, hub: LoopbackHub) -> None:
+def test_409_is_retried_and_given_up_after_two_minutes(lake: Lake, hub: LoopbackHub) -> None:
     hub.faults = [("commit", 409), ("commit", 409)]
     assert send(lake, hub).commit == hub.repos[REPO].head.oid
     fill(lake, [row(1, "train")], [])
     hub.faults = [("commit", 409)] * 9
-    with pytest.raises(ComposerError, match="others kept committing; 5 attempts"):
+    with pytest.raises(ComposerError, match="others kept committing, for 120 s; nothing is half"):
         send(lake, hub)
-    assert len(hub.faults) == 4
+    assert len(hub.faults) == 1, "1, 2, 4, 8, 16, 30 and 30 seconds between eight attempts"
     assert len(hub.repos[REPO].commits) == 2
 
 
@@ -266,6 +201,7 @@ def test_the_manifest_has_the_size_and_digest_of_each_file(lake: Lake, hub: Loop
 def test_groups_without_a_pair_are_no_dataset(lake: Lake, hub: LoopbackHub) -> None:
     for split in ("train", "validation"):
         lake.write("dataset_pairs", [], split=split)
+    write_marker(lake, inputs_of(lake))
     with pytest.raises(InputError, match="the dataset has no pair"):
         send(lake, hub)
 
@@ -277,6 +213,21 @@ def test_a_pair_with_an_empty_side_is_refused(lake: Lake, hub: LoopbackHub, side
         send(lake, hub)
 
 
+def test_a_dataset_that_is_not_one_build_is_refused(lake: Lake, hub: LoopbackHub) -> None:
+    lake.write("dataset_pairs", [row(3, "train")], split="train")
+    with pytest.raises(InputError, match="is not of the dataset's build"):
+        send(lake, hub)
+    lake.remove(Lake.BUILD)
+    with pytest.raises(InputError, match="half built"):
+        send(lake, hub)
+    fill(lake, [row(3, "train")], [row(9, "validation")])
+    stale = {"statistic": "build", "a": "another", "b": "", "tool": ""}
+    lake.write("preference_statistics", [stale], scope="all")
+    with pytest.raises(InputError, match="statistics are of another build"):
+        send(lake, hub)
+    assert hub.requests == []
+
+
 @pytest.mark.parametrize("repo", ["name", "a/b/c", "/x", "a b/c", ""])
 def test_a_bad_repository_name(lake: Lake, repo: str) -> None:
     with pytest.raises(InputError, match="is not OWNER/NAME"):
@@ -286,7 +237,7 @@ def test_a_bad_repository_name(lake: Lake, repo: str) -> None:
 def test_no_dataset_no_token_wrong_token(
     lake: Lake, hub: LoopbackHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(InputError, match="has no dataset_pairs of split train; run dataset"):
+    with pytest.raises(InputError, match="has no dataset; run composer-pipeline dataset"):
         send(Lake(tmp_path / "empty"), hub)
     with pytest.raises(InputError, match="the dataset has no pair"):
         send(fill(Lake(tmp_path / "none"), [], []), hub)
@@ -299,6 +250,7 @@ def test_no_dataset_no_token_wrong_token(
         with pytest.raises(InputError, match="HF_HUB_OFFLINE"):
             send(lake, hub)
     monkeypatch.delenv("HF_TOKEN")
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "no token"))
     with pytest.raises(InputError, match="HF_TOKEN holds no token"):
         send(lake, hub)
 
@@ -308,6 +260,157 @@ def test_a_public_repository_is_refused_unless_asked_for(lake: Lake, hub: Loopba
     assert hub.repos[REPO].private is False
     with pytest.raises(InputError, match="is public; private=False"):
         send(lake, hub)
+
+
+def test_public_does_not_change_a_private_repository(lake: Lake, hub: LoopbackHub) -> None:
+    send(lake, hub)
+    with pytest.raises(InputError, match=r"is private, and --public .* does not change that"):
+        send(lake, hub, private=False)
+    assert hub.repos[REPO].private
+    assert "settings" not in hub.kinds
+
+
+def test_somebody_elses_dataset_is_not_touched(lake: Lake, hub: LoopbackHub) -> None:
+    for name, files in {
+        "data": {"data/train.parquet": b"theirs"},
+        "manifest": {"manifest.json": b'{"name": "an extension"}', "x.js": b"1"},
+        "damaged": {"manifest.json": b"{"},
+    }.items():
+        hub.repos[f"someone/{name}"] = repo = Repo(private=True)
+        repo.add("theirs", files)
+        for dry_run in (True, False):
+            with pytest.raises(InputError, match="something that composer-pipeline did not publ"):
+                publish(lake, f"someone/{name}", endpoint=hub.endpoint, dry_run=dry_run)
+        assert len(repo.commits) == 1
+    hub.repos[REPO] = repo = Repo(private=True)
+    repo.add("made in the browser", {".gitattributes": b"", "README.md": b"---\nlicense: mit\n---"})
+    assert send(lake, hub).changed == 6
+
+
+def test_what_people_wrote_into_the_card_stays(lake: Lake, hub: LoopbackHub) -> None:
+    send(lake, hub)
+    repo = hub.repos[REPO]
+    card = repo.head.files["README.md"].decode()
+    theirs = card.replace(BEGIN, f"{BEGIN}\n## Notes\nAsk Ada, the maintainer.\n")
+    repo.add("notes", {**repo.head.files, "README.md": theirs.encode()})
+    assert send(lake, hub).changed == 0
+    fill(lake, [row(i, "train") for i in range(4)], [row(9, "validation")])
+    send(lake, hub)
+    kept = repo.head.files["README.md"].decode()
+    assert "Ask Ada, the maintainer." in kept
+    assert "| 4 | 1 |" in kept, "the rest is generated again"
+    planted = kept.replace("Ask Ada", "AKIA1234567890ABCDEF")
+    repo.add("a key", {**repo.head.files, "README.md": planted.encode()})
+    with pytest.raises(PublishRefused, match=r"README\.md"):
+        send(lake, hub)
+
+
+def test_the_tree_is_that_of_the_head(lake: Lake, hub: LoopbackHub) -> None:
+    """Somebody commits the very files between the two questions: their commit is the answer."""
+    send(lake, hub)
+    repo = hub.repos[REPO]
+    before = repo.commits[:]
+    fill(lake, [row(i, "train") for i in range(4)], [row(9, "validation")])
+    send(lake, hub)
+    files = repo.head.files
+    repo.commits[:] = before
+
+    def faster(kind: str, when: str) -> None:
+        if (kind, when) == ("tree", "before"):
+            hub.watch = None
+            repo.add("faster", files)
+
+    hub.watch = faster
+    report = send(lake, hub)
+    assert (report.commit, repo.head.message) == (repo.head.oid, "faster")
+
+
+def test_rows_are_counted_on_both_sides_and_the_commit_is_named(
+    lake: Lake, hub: LoopbackHub
+) -> None:
+    first = send(lake, hub)
+    assert first.rows == {
+        "pairs/train": 5, "pairs/validation": 1, "groups/train": 5, "groups/validation": 1,
+    }  # fmt: skip
+    assert first.added == first.rows
+    assert first.tag.startswith("v2026.11.16-")
+    assert hub.repos[REPO].tags == {first.tag: first.commit}
+    assert first.url == f"{hub.endpoint}/datasets/{REPO}/tree/{first.commit}"
+    kept = [row(i, "train") for i in range(2, 8)]
+    fill(lake, [*kept, row(2, "train", pair_id="other")], [row(9, "validation")])
+    plan = send(lake, hub, dry_run=True)
+    assert (plan.added["pairs/train"], plan.removed["pairs/train"]) == (4, 2)
+    assert plan.added["pairs/validation"] == plan.removed["pairs/validation"] == 0
+    assert (plan.tag, hub.repos[REPO].head.oid) == ("", first.commit)
+    second = send(lake, hub)
+    assert (second.added, second.removed) == (plan.added, plan.removed)
+    again = send(lake, hub)
+    assert set(again.added.values()) == {0}
+    assert (again.tag, again.rows) == (second.tag, second.rows)
+    assert len(hub.repos[REPO].tags) == 2
+
+
+@pytest.mark.parametrize(
+    ("token", "words"),
+    [
+        ('"hf_x"', "environment variable HF_TOKEN holds a token with a character"),
+        ("hf x", "environment variable HF_TOKEN holds a token with a character"),
+        ("hf_\u200bx", "environment variable HF_TOKEN holds a token with a character"),
+    ],
+)
+def test_a_token_with_stray_characters(
+    lake: Lake, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch, token: str, words: str
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", token)
+    with pytest.raises(InputError, match=words) as caught:
+        send(lake, hub)
+    assert token not in str(caught.value)
+    assert hub.requests == []
+
+
+def test_a_line_end_behind_a_token_and_a_stored_login(
+    lake: Lake, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", f"{TOKEN}\n")
+    assert send(lake, hub).changed == 6
+    monkeypatch.delenv("HF_TOKEN")
+    stored = tmp_path / "token"
+    stored.write_text(TOKEN)
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(stored))
+    assert send(lake, hub).changed == 0
+
+
+@pytest.mark.parametrize(
+    ("role", "words"),
+    [("read", "the token may not write"), ("pull-requests", "the token may only open pull requ")],
+)
+def test_a_token_that_may_not_write(
+    lake: Lake, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch, role: str, words: str
+) -> None:
+    send(lake, hub)
+    fill(lake, [row(1, "train")], [row(9, "validation")])
+    hub.tokens["hf_less"] = role
+    monkeypatch.setenv("HF_TOKEN", "hf_less")
+    with pytest.raises(ComposerError, match=words):
+        send(lake, hub)
+    assert len(hub.repos[REPO].commits) == 2
+    with pytest.raises(ComposerError, match=words):
+        publish(lake, "someone/new", endpoint=hub.endpoint)
+
+
+def test_a_gated_a_renamed_and_a_taken_repository(lake: Lake, hub: LoopbackHub) -> None:
+    send(lake, hub)
+    repo = hub.repos[REPO]
+    repo.gated = True
+    with pytest.raises(ComposerError, match="it is gated, and the token's account has no access"):
+        send(lake, hub)
+    hub.moved = {"someone/former": REPO}
+    with pytest.raises(InputError, match=f"someone/former is called {REPO} today"):
+        publish(lake, "someone/former", endpoint=hub.endpoint)
+    hub.hidden = {"other/taken"}
+    with pytest.raises(ComposerError, match="its name is taken, and the token may not see it"):
+        publish(lake, "other/taken", endpoint=hub.endpoint)
+    assert hub.clock() < 20
 
 
 LOAD = """
@@ -382,7 +485,7 @@ def test_the_card_shows_the_headline_statistics(lake: Lake, hub: LoopbackHub) ->
         number("separability_auc", None, 6, "not measured: fewer than 50 pairs"),
         number("resample_disagreement", None, 0, "not measured: no control replies"),
     ]
-    lake.write("preference_statistics", rows, scope="all")
+    lake.write("preference_statistics", [*rows, of_build(lake)], scope="all")
     send(lake, hub)
     text = hub.repos[REPO].head.files["README.md"].decode()
     section = text.split("## How good it is")[1].split("\n## ")[0]

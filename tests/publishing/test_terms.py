@@ -63,13 +63,16 @@ def test_each_answer_carries_model_licence_and_terms(lake: Lake) -> None:
 @pytest.mark.parametrize("terms", ["not enforced", None])
 def test_a_loser_that_may_not_be_trained_on_leaves_the_group(lake: Lake, terms: str | None) -> None:
     answer(lake, "three", terms, licence="proprietary")
-    assert built(lake) == {"terms": 2}
+    assert built(lake) == {"terms": 4}, "two in groups, two in replies"
     groups = lake.rows("dataset_groups")
     assert [row["sources"] for row in groups] == [[AGENT, "one", "two"]] * 2
     assert all(len(row["candidates"]) == len(row["terms"]) == 3 for row in groups)
     assert "make all" not in str(groups)
     assert len(lake.rows("dataset_pairs")) == 2, "the answers that stand in a pair are others"
-    (drop, _) = lake.rows("drops", stage="dataset")
+    drops = sorted(lake.rows("drops", stage="dataset"), key=lambda row: row["step"])
+    assert [row["step"] for row in drops[2:]] == ["3:terms:dataset_replies:three"] * 2
+    assert "m/three" not in {row["model"] for row in lake.rows("dataset_replies")}
+    drop = drops[0]
     assert (drop["op"], drop["step"]) == ("terms", "3:terms:dataset_groups:three")
     assert (drop["stat"], drop["value"]) == ("m/three", terms or "unknown")
     assert drop["bound"] == "enforced, declared"
@@ -77,13 +80,15 @@ def test_a_loser_that_may_not_be_trained_on_leaves_the_group(lake: Lake, terms: 
 
 def test_a_winner_that_may_not_be_trained_on_takes_the_state_with_it(lake: Lake) -> None:
     answer(lake, "two", "not enforced")
-    assert built(lake) == {"terms": 4}
+    assert built(lake) == {"terms": 6}
     assert lake.rows("dataset_pairs") == lake.rows("dataset_groups") == []
+    assert "m/two" not in {row["model"] for row in lake.rows("dataset_replies")}
     assert len(lake.rows("dataset_hints")) == 1, "what the agent did has no teacher"
     said = {(row["step"], row["field"]) for row in lake.rows("drops", stage="dataset")}
     assert said == {
         ("3:terms:dataset_pairs", "chosen"),
         ("3:terms:dataset_groups", "consensus"),
+        ("3:terms:dataset_replies:two", "answer"),
     }
 
 

@@ -117,12 +117,12 @@ def test_a_squash_and_a_deletion_leave_nothing(hub: LoopbackHub, api: Any) -> No
     assert len(repo.commits) == 1
     assert repo.find(old), "the tag keeps it"
     assert repo.find(new) is None
-    listed = {f.oid: f for f in api.list_lfs_files(REPO, repo_type="dataset")}
+    listed = {f.file_oid: f for f in api.list_lfs_files(REPO, repo_type="dataset")}
     assert len(listed) == 2, "a squash frees no storage"
     kept = {e.lfs.sha256 for e in api.list_repo_tree(REPO, repo_type="dataset") if e.lfs}
     orphans = [entry for oid, entry in listed.items() if oid not in kept]
     api.permanently_delete_lfs_files(REPO, orphans, repo_type="dataset")
-    assert [f.oid for f in api.list_lfs_files(REPO, repo_type="dataset")] == list(kept)
+    assert [f.file_oid for f in api.list_lfs_files(REPO, repo_type="dataset")] == list(kept)
     assert b"secret" not in hub.blobs.values()
     found = repo.find("v1")
     assert found

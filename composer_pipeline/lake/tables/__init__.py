@@ -12,9 +12,13 @@ Message columns are ``list<arrow.json>``: one JSON document a message, which
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.tables.datasets import (
+    DATASET_DROPS,
     DATASET_GROUPS,
     DATASET_HINTS,
     DATASET_PAIRS,
+    DATASET_PAIRS_8K,
+    DATASET_REPLIES,
+    DATASET_SFT,
     DATASET_SUCCESSES,
 )
 from composer_pipeline.lake.tables.pairs import DROPS, NORMALIZED_PAIRS, PAIRS
@@ -35,9 +39,13 @@ from composer_pipeline.lake.tables.traces import MESSAGES, RAW_FILES, SESSIONS
 __all__ = [
     "CHAINS",
     "DATASETS",
+    "DATASET_DROPS",
     "DATASET_GROUPS",
     "DATASET_HINTS",
     "DATASET_PAIRS",
+    "DATASET_PAIRS_8K",
+    "DATASET_REPLIES",
+    "DATASET_SFT",
     "DATASET_SUCCESSES",
     "DROPS",
     "HINTS",
@@ -60,7 +68,7 @@ __all__ = [
     "spec_of",
 ]
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 TABLES: dict[str, TableSpec] = {
     spec.name: spec
@@ -77,15 +85,19 @@ TABLES: dict[str, TableSpec] = {
         NORMALIZED_PAIRS,
         DROPS,
         DATASET_PAIRS,
+        DATASET_PAIRS_8K,
         DATASET_GROUPS,
         DATASET_HINTS,
+        DATASET_SFT,
         DATASET_SUCCESSES,
+        DATASET_REPLIES,
+        DATASET_DROPS,
         VOTES,
         PREFERENCE_STATISTICS,
         NEAR_DUPLICATES,
     )
 }
-#: The tables that trainers read and the Hub gets; each has a split and a prompt in every row.
+#: The tables that trainers read; each has a split and a whole prompt in every row.
 DATASETS = tuple(
     spec.name for spec in (DATASET_PAIRS, DATASET_GROUPS, DATASET_HINTS, DATASET_SUCCESSES)
 )

@@ -117,8 +117,11 @@ def _sdpo(lake: Lake, left: Counter[str], *, full_arguments: bool) -> Iterator[R
             "leakage": told.get(row["state_id"]),
             "simulated": False,
         }
+    columns = ["session_id", "project"]
+    place = {r["session_id"]: r["project"] for r in lake.iter_rows("sessions", columns=columns)}
     for row in lake.iter_rows("dataset_pairs"):
-        hint = consensus_hint(row, full_arguments=full_arguments)
+        cwd = place.get(row["session_id"]) or ""
+        hint = consensus_hint(row, cwd=cwd, full_arguments=full_arguments)
         if hint is None:
             left["consensus_is_text"] += 1
             continue

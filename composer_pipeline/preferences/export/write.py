@@ -15,7 +15,8 @@ from typing import Any, Protocol
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.files import Replacement, replace, writing
-from composer_pipeline.lake import DATASETS, Lake, TableFile, remember_exports
+from composer_pipeline.lake import DATASETS, Lake, TableFile
+from composer_pipeline.lake.notes import remember_exports
 from composer_pipeline.preferences.export.columns import COLUMNS, FORMATS, OF_PAIRS, Row, rows_of
 from composer_pipeline.preferences.export.samples_file import read_samples
 from composer_pipeline.preferences.export.sharegpt import conversation, dataset_info

@@ -11,8 +11,10 @@ from composer_pipeline.preferences.quality.figures import (
     reason_table,
     separability_figure,
 )
+from composer_pipeline.preferences.quality.near_duplicates import near_duplicates
 from composer_pipeline.preferences.quality.quality_rows import ALL, Quality
 from composer_pipeline.preferences.quality.row_accounting import leaks
+from composer_pipeline.preferences.quality.shingles import shingles_of
 from composer_pipeline.preferences.quality.statistics import measured_on_dataset, write_statistics
 from composer_pipeline.preferences.quality.verdicts import Verdict, verdicts
 
@@ -26,8 +28,10 @@ __all__ = [
     "funnel_figure",
     "leaks",
     "measured_on_dataset",
+    "near_duplicates",
     "reason_table",
     "separability_figure",
+    "shingles_of",
     "verdicts",
     "write_statistics",
 ]

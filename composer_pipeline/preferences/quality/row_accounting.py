@@ -41,7 +41,9 @@ _STAGES: dict[str, tuple[str, str]] = {
     "dataset": (
         "SELECT pair_id AS id, day FROM normalized_pairs",
         "SELECT pair_id AS id, 'dataset_pairs' AS place, day, recipe AS why FROM dataset_pairs"
-        " UNION ALL SELECT pair_id, 'drops', day, op FROM drops WHERE stage = 'dataset'",
+        " UNION ALL SELECT pair_id, 'drops', day, op FROM drops WHERE stage = 'dataset'"
+        # Rows of the other tables are no pairs, and a pair without a window is a pair.
+        " AND (NOT contains(step, ':dataset_') OR ends_with(step, ':dataset_pairs'))",
     ),
 }
 

@@ -5,6 +5,7 @@ nothing is in two splits. Does not belong here: what counts as evidence (``publi
 connected components (``publishing.splits``), prompts.
 """
 
+import hashlib
 import math
 from collections import Counter, defaultdict
 from typing import Any
@@ -17,6 +18,8 @@ from composer_pipeline.publishing.splits import SPLITS, SessionKey, groups, over
 from composer_pipeline.publishing.successes import at_most
 
 Row = dict[str, Any]
+#: From this many repositories on, a repository is in one split.
+REPOSITORIES = 5
 
 
 class Plan:
@@ -45,13 +48,26 @@ class Plan:
             for row in rows
             if row.name not in self.out[table, day]
         ]
-        self.group_of = groups(_session_keys(lake), {(row.session, row.prompt) for *_, row in kept})
-        names = sorted({self.group_of[row.session] for *_, row in kept})
-        self.split_of = {name: split_of(name, share) for name in names}
+        prompts = {(row.session, row.prompt) for *_, row in kept if row.prompt is not None}
+        sessions = _Sessions(lake)
+        links = [*prompts, *found.kinship.links(sessions.prompts)]
+        self.group_of = groups(sessions.keys, links)
+        names = found.kinship.repositories(sessions.folders)
+        self.repository_of = {session: _hash(name) for session, name in names.items()}
+        in_it = {row.session for _, _, row in kept if row.prompt is not None}
+        self.names = {self.group_of[session] for session in in_it}
+        # Sessions of one repository belong together, and so do those that are in a group with one.
+        units = groups(sessions.keys, [*links, *names.items()])
+        self.repositories = len({units[session] for session in in_it})
+        self.by_repository = self.repositories >= REPOSITORIES
+        unit_of = units if self.by_repository else self.group_of
+        self.split_of = {
+            self.group_of[session]: split_of(unit, share) for session, unit in unit_of.items()
+        }
         self.counts = Counter(
             (table, self.split_of[self.group_of[row.session]]) for table, _, row in kept
         )
-        self.overlaps = self._overlaps({(row.session, row.prompt) for *_, row in kept})
+        self.overlaps = self._overlaps(prompts)
         for kind, count in self.overlaps.items():
             if count:
                 raise ComposerError(f"dataset: {count} value(s) of {kind} are in both splits")
@@ -74,11 +90,19 @@ class Plan:
     def _leave_out(self, found: Gathered, selection: Selection) -> None:
         for (table, day), rows in sorted(found.rows.items()):
             for row in rows:
-                if drop := _why_out(table, day, row, found, selection):
+                if table == "dataset_pairs_8k":
+                    if row.name in self.out["dataset_pairs", day]:
+                        self.out[table, day].add(row.name)
+                elif drop := _why_out(table, day, row, found, selection):
                     self.out[table, day].add(row.name)
                     self.ledger.setdefault(day, []).append(drop)
         for day, drops in found.answers.items():
             self.ledger.setdefault(day, []).extend(drops)
+        for day, pairs in found.too_long.items():
+            out = self.out["dataset_pairs", day]
+            self.ledger[day] += [
+                _too_long(pair, why) for pair, why in pairs if pair.name not in out
+            ]
         counts = Counter(
             key[0] for key, rows in found.rows.items() for row in rows
             if row.name not in self.out[key]
@@ -118,8 +142,16 @@ def _why_out(table: str, day: str, row: Noted, found: Gathered, selection: Selec
         if refused := found.refused.get((day, row.name)):
             return refused
     if why := selection.why_not(row.session):
-        return selection.drop(table, row.name, row.state_id, why)
+        # A row that is no pair has its state for a name.
+        state_id, _, teacher = row.name.partition("|")
+        return selection.drop(
+            f"{table}:{teacher}" if teacher else table, state_id, row.state_id, why
+        )
     return None
+
+
+def _too_long(pair: Noted, why: str) -> Row:
+    return _drop(pair, "4:window:dataset_pairs_8k", "prompt", "") | {"value": why}
 
 
 def _drop(row: Noted, step: str, field: str, bound: str) -> Row:
@@ -135,13 +167,27 @@ def _drop(row: Noted, step: str, field: str, bound: str) -> Row:
     }
 
 
-def _session_keys(lake: Lake) -> list[SessionKey]:
-    columns = ["session_id", "group_id", "first_ts"]
-    return [
-        SessionKey(
-            first_ts=row["first_ts"].timestamp() if row["first_ts"] else math.inf,
-            session_id=row["session_id"],
-            group_id=row["group_id"] or "",
-        )
-        for row in lake.rows("sessions", columns=columns)
-    ]
+class _Sessions:
+    """The sessions of a lake: their keys, working directories and first prompts by id."""
+
+    def __init__(self, lake: Lake) -> None:
+        columns = ["session_id", "agent_id", "group_id", "first_ts", "project", "first_prompt"]
+        rows = lake.rows("sessions", columns=columns)
+        rows.sort(key=lambda row: (row["session_id"], row["agent_id"]))
+        self.keys = [
+            SessionKey(
+                first_ts=row["first_ts"].timestamp() if row["first_ts"] else math.inf,
+                session_id=row["session_id"],
+                group_id=row["group_id"] or "",
+            )
+            for row in rows
+        ]
+        self.folders: dict[str, str] = {}
+        self.prompts: dict[str, str] = {}
+        for row in rows:  # the main trajectory, which has no agent, comes first
+            self.folders.setdefault(row["session_id"], row["project"] or "")
+            self.prompts.setdefault(row["session_id"], row["first_prompt"] or "")
+
+
+def _hash(text: str) -> str:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()

@@ -5,8 +5,11 @@ not belong here: the files (``dataset.partitions``).
 """
 
 import hashlib
+import os
+import shutil
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from pathlib import Path
 from typing import IO, Any
 
 import msgspec
@@ -16,6 +19,7 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.lake import SCHEMA_VERSION, Lake
 from composer_pipeline.preferences.quality import ALL
 from composer_pipeline.publishing.configs import CONFIGS, file_path
+from composer_pipeline.publishing.dataset.shards import cuts, write_part
 
 #: What a build reads, besides the sessions: changes on other days are none of its business.
 _BY_DAY = ("normalized_pairs", "replies", "hints", "states", "messages", "chains", "toolsets",
@@ -26,7 +30,9 @@ _AGAIN = "run composer-pipeline dataset"
 class DatasetFile(msgspec.Struct, frozen=True):
     """One file of the published dataset.
 
-    ``path`` is its place in the repository, ``name`` that of the partition below the lake's root.
+    ``path`` is its place in the repository, ``name`` that of the partition below the lake's root;
+    ``decoded`` counts the bytes of its columns before compression. ``part`` is empty where it is
+    the partition's own file, else the first of the row groups that it has, and the one behind.
     """
 
     config: str
@@ -36,6 +42,8 @@ class DatasetFile(msgspec.Struct, frozen=True):
     rows: int
     bytes: int
     sha256: str
+    decoded: int
+    part: list[int] = []
 
 
 class Build(msgspec.Struct, frozen=True):
@@ -102,20 +110,36 @@ def write_marker(
         for part in lake.partitions(table):
             name = name_of(lake, table, **part)
             hashes[name] = hash_of(lake, name)
-            with lake.open(name) as file:
-                rows = pq.read_metadata(file).num_rows
-                size = file.seek(0, 2)
-            if rows:
-                path = file_path(config, part["split"])
-                files.append(
-                    DatasetFile(config, part["split"], path, name, rows, size, hashes[name])
-                )
-    about = msgspec.json.encode([SCHEMA_VERSION, hashes, figures], order="deterministic")
-    name = hashlib.sha256(about).hexdigest()[:16]
+            files += _files_of(lake, config, part["split"], name, hashes[name])
+    content = msgspec.json.encode([SCHEMA_VERSION, hashes, figures], order="deterministic")
+    name = hashlib.sha256(content).hexdigest()[:16]
     build = Build(name, SCHEMA_VERSION, inputs, hashes, files, figures or {})
     text = msgspec.json.format(msgspec.json.encode(build, order="deterministic"), indent=1)
     lake.put_bytes(Lake.BUILD, text)
     return build
+
+
+def _files_of(lake: Lake, config: str, split: str, name: str, digest: str) -> Iterator[DatasetFile]:
+    """Yield the files that a partition becomes; one without rows becomes none."""
+    with lake.open(name) as file:
+        about = pq.read_metadata(file)
+        size = file.seek(0, 2)
+    parts = cuts(about, size) if about.num_rows else []
+    for number, (first, end) in enumerate(parts):
+        groups = [about.row_group(i) for i in range(first, end)]
+        path = file_path(config, split, number, len(parts))
+        rows = sum(group.num_rows for group in groups)
+        decoded = sum(group.total_byte_size for group in groups)
+        if len(parts) == 1:
+            yield DatasetFile(config, split, path, name, rows, size, digest, decoded)
+            continue
+        with tempfile.TemporaryFile() as out:
+            write_part(lake, CONFIGS[config], name, (first, end), out)
+            bytes_ = out.tell()
+            out.seek(0)
+            yield DatasetFile(
+                config, split, path, name, rows, bytes_, hash_of_stream(out), decoded, [first, end]
+            )
 
 
 def forget_marker(lake: Lake) -> None:
@@ -181,13 +205,24 @@ def _decoded(lake: Lake) -> Build:
         )
 
 
-@contextmanager
-def open_file(lake: Lake, file: DatasetFile) -> Iterator[IO[bytes]]:
-    """Open a file of the dataset for reading its bytes.
+def copy_file(lake: Lake, file: DatasetFile, target: Path) -> None:
+    """Write a file of the dataset to the local disk; linked, where it is one of a local lake.
 
     Args:
         lake: the lake that holds the build.
         file: one of the build's.
+        target: where it shall be.
     """
-    with lake.open(file.name) as stream:
-        yield stream
+    if file.part:
+        with target.open("wb") as out:
+            first, end = file.part
+            write_part(lake, CONFIGS[file.config], file.name, (first, end), out)
+        return
+    if lake.local:
+        try:
+            os.link(f"{lake.root}/{file.name}", target)
+        except OSError:  # another disk
+            shutil.copyfile(f"{lake.root}/{file.name}", target)
+        return
+    with lake.open(file.name) as source, target.open("wb") as out:
+        shutil.copyfileobj(source, out, 1 << 20)

@@ -7,7 +7,7 @@ A row group ends where a group of sessions ends. So where the rows of a session 
 all other groups stay as they were, and an upload that knows them sends little again.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -15,7 +15,7 @@ from composer_pipeline.lake import TABLES, column
 from composer_pipeline.publishing.dataset.pieces import Pieces
 
 #: Decoded bytes of a row group, unless one row has more; the Hub's viewer refuses 300 MB.
-ROW_GROUP_BYTES = 64 << 20
+ROW_GROUP_BYTES = 32 << 20
 
 #: (table, day, rows) to the rows that stay.
 Keep = Callable[[str, str, pa.Table], pa.Table]
@@ -27,6 +27,7 @@ def write_groups(
     pieces: Pieces,
     members: Sequence[tuple[str, list[tuple[str, str]]]],
     keep: Keep,
+    repository_of: Mapping[str, str],
 ) -> Iterator[pa.Table]:
     """Write the rows of groups one after the other, and yield each row group that was written.
 
@@ -36,6 +37,7 @@ def write_groups(
         pieces: its rows.
         members: (name of a group, its days and sessions), in the order of the file.
         keep: filters the rows of a piece.
+        repository_of: session to what its rows call its repository.
     """
     schema = TABLES[table].schema
     for name, keys in members:
@@ -43,10 +45,10 @@ def write_groups(
             part
             for day, session in keys
             for piece in pieces.read(table, day, session)
-            for part in _halves(keep(table, day, piece))
+            for part in _halves(_with(keep(table, day, piece), repository_of.get(session, "")))
         )
         for group in _joined(rows):
-            whole = _with(group, "group_id", name).cast(schema)
+            whole = _with(group, name, "group_id").cast(schema)
             write(whole)
             yield whole
 
@@ -75,6 +77,6 @@ def _halves(table: pa.Table) -> Iterator[pa.Table]:
         yield table
 
 
-def _with(table: pa.Table, name: str, value: str) -> pa.Table:
+def _with(table: pa.Table, value: str, name: str = "repository") -> pa.Table:
     at = table.schema.get_field_index(name)
     return table.set_column(at, table.schema.field(at), column([value] * len(table), pa.string()))

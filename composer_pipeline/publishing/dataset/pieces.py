@@ -21,7 +21,7 @@ from composer_pipeline.lake import JSON_LIST, TABLES, Lake, table_from_rows
 from composer_pipeline.modes import make_folder
 
 #: Rows are written to disk when so many bytes of them have come together.
-PIECE_BYTES = 16 << 20
+PIECE_BYTES = 8 << 20
 #: Where they wait in a local lake; a bucket's wait in the machine's temporary folder.
 FOLDER = ".dataset-build"
 
@@ -59,7 +59,7 @@ class Pieces:
     def add(self, table: str, day: str, row: dict[str, Any]) -> None:
         """Add a row with its ``session_id``; columns of messages hold JSON texts."""
         self._waiting[table, day, row["session_id"]].append(row)
-        self._size += sum(len(text) for text in row.get("prompt") or ())
+        self._size += sum(map(len, row.get("prompt") or ()))
         if self._size > PIECE_BYTES:
             self.flush()
 

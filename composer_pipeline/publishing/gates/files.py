@@ -16,7 +16,7 @@ from composer_pipeline.publishing.changes import Content
 from composer_pipeline.publishing.configs import CONFIGS
 from composer_pipeline.publishing.gates.parquet import check_parquet, opened
 from composer_pipeline.publishing.gates.refused import PublishRefused, private
-from composer_pipeline.publishing.gates.rows import check_rows
+from composer_pipeline.publishing.gates.rows import Barred, check_rows
 from composer_pipeline.publishing.gates.scan import Scanner, account_names
 from composer_pipeline.publishing.splits import SPLITS
 
@@ -33,7 +33,7 @@ def check_files(
     *,
     public: bool = False,
     allow: Iterable[str] = (),
-    barred: Mapping[str, str] | None = None,
+    barred: Barred | None = None,
 ) -> None:
     """Refuse a commit that holds anything that must not be published.
 
@@ -45,7 +45,7 @@ def check_files(
         files: path in the repository to the bytes, or to where they are.
         public: ask a second scanner too; everybody will be able to read the files.
         allow: texts that may stand in the card, such as the contact for withdrawals.
-        barred: session id to the reason for which no row of it may be in the dataset.
+        barred: says of a session why no row of it may be in the dataset, or nothing.
 
     Raises:
         InputError: the redaction file is wrong, or ``public`` without the second scanner.

@@ -6,7 +6,7 @@ Belongs here: the refusals that need no look at texts. Does not belong here: sec
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 
 import pyarrow as pa
@@ -18,19 +18,21 @@ from composer_pipeline.publishing.gates.parquet import batches
 from composer_pipeline.publishing.gates.refused import PublishRefused
 from composer_pipeline.publishing.splits import overlaps
 
+#: Says of a session's id why it must not be published; nothing where it may.
+Barred = Callable[[str], str]
 #: What must not be in two splits: the column, and its name in a refusal.
 _ONCE = {"group_id": "group", "session_id": "session", "prompt": "prompt"}
 _SIDES = ("pair_id", "chosen", "rejected")
 
 
 def check_rows(
-    files: Iterable[tuple[str, str, pq.ParquetFile]], barred: Mapping[str, str] | None = None
+    files: Iterable[tuple[str, str, pq.ParquetFile]], barred: Barred | None = None
 ) -> None:
     """Refuse rows that no dataset may have.
 
     Args:
         files: (configuration, split, file) of every file of the dataset.
-        barred: session id to the reason for which it must not be published.
+        barred: says of a session why it must not be published, or nothing.
 
     Raises:
         PublishRefused: other columns than the table's, a group, session or prompt in two splits,
@@ -41,7 +43,7 @@ def check_rows(
         _check_columns(config, split, file.schema_arrow)
         if set(_SIDES) <= set(file.schema_arrow.names):
             _check_sides(f"{config}/{split}", file)
-        _check_barred(f"{config}/{split}", file, barred or {})
+        _check_barred(f"{config}/{split}", file, barred)
     placed = ((split, value) for config, split, file in opened for value in _placed(file))
     for kind, count in overlaps(placed).items():
         if count:
@@ -70,16 +72,18 @@ def _check_sides(where: str, file: pq.ParquetFile) -> None:
                 )
 
 
-def _check_barred(where: str, file: pq.ParquetFile, barred: Mapping[str, str]) -> None:
-    if not barred or "session_id" not in file.schema_arrow.names:
+def _check_barred(where: str, file: pq.ParquetFile, barred: Barred | None) -> None:
+    if barred is None or "session_id" not in file.schema_arrow.names:
         return
+    sessions: set[str] = set()
     for batch in batches(file, ["session_id"]):
-        for session in batch.column("session_id").unique().to_pylist():
-            if session in barred:
-                raise PublishRefused(
-                    f"{where} has rows of session {session}, {barred[session]};"
-                    " run composer-pipeline dataset, which leaves them out"
-                )
+        sessions.update(batch.column("session_id").unique().to_pylist())
+    for session in sorted(sessions):
+        if why := barred(session):
+            raise PublishRefused(
+                f"{where} has rows of session {session}: {why};"
+                " run composer-pipeline dataset, which leaves them out"
+            )
 
 
 def _placed(file: pq.ParquetFile) -> Iterator[dict[str, str]]:

@@ -20,6 +20,8 @@ class Handler(BaseHTTPRequestHandler):
     """One connection: reads a request, finds its endpoint, and says who may what."""
 
     protocol_version = "HTTP/1.1"
+    # Headers and body are two writes: the second would wait for the first one's receipt.
+    disable_nagle_algorithm = True
 
     #: Whether the request is about models; datasets otherwise.
     models = False

@@ -18,7 +18,7 @@ def create(self: Handler, body: bytes, **_: Any) -> None:
     name = f"{wanted['organization']}/{wanted['name']}"
     self.models = wanted.get("type", "model") == "model"
     url = f"{self.hub.endpoint}/{'' if self.models else 'datasets/'}{name}"
-    if name in self.repos:
+    if name in self.repos or name in self.hub.hidden:
         self.json({"error": "You already created this repo", "url": url}, 409)
         return
     repo = Repo(private=_private(wanted) or False)
@@ -130,7 +130,7 @@ def lfs_files(self: Handler, repo: str, **_: Any) -> None:
         ref, at = "refs/heads/main", "2026-01-01T00:00:00.000Z"
         self.json(
             [
-                {"fileOid": oid, "oid": oid, "pushedAt": at, "ref": ref, **entry}
+                {"fileOid": oid, "oid": oid[::-1][:24], "pushedAt": at, "ref": ref, **entry}
                 for oid, entry in sorted(known.items())
             ]
         )

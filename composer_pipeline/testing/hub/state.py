@@ -24,6 +24,7 @@ class HubState:
         repos: ``owner/name`` to dataset repository.
         models: ``owner/name`` to model repository.
         moved: former name of a repository to its name today.
+        hidden: names that are taken by what none of the tokens may see.
         blobs: SHA-256 to the bytes of an object that came by LFS.
         requests: (method, path) of every request, in order.
         kinds: the kind of every request, in order; ``endpoints.ROUTES`` lists them.
@@ -46,6 +47,7 @@ class HubState:
         self.repos: dict[str, Repo] = {}
         self.models: dict[str, Repo] = {}
         self.moved: dict[str, str] = {}
+        self.hidden: set[str] = set()
         self.blobs: dict[str, bytes] = {}
         self.requests: list[tuple[str, str]] = []
         self.kinds: list[str] = []

@@ -1,18 +1,20 @@
-"""Sessions that a person had forgotten: what no harvest takes again.
+"""Sessions that a person had forgotten or took back: what no harvest takes again.
 
-Belongs here: the list, which holds hashes of session ids and nothing else. Does not belong here:
-forgetting (``care.forget``).
+Belongs here: the list of the forgotten, which holds hashes of session ids and nothing else, and
+asking it and the tombstones (``lake.notes``). Does not belong here: forgetting (``care.forget``)
+and withdrawing (``care.withdraw``).
 
 The files of a forgotten session may still be where Claude Code wrote them; without this list the
 next harvest would archive them again.
 """
 
-import hashlib
 import json
 from collections.abc import Iterable
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake import Lake
+from composer_pipeline.lake.notes import Withdrawn, digest_of
+from composer_pipeline.redaction import redact_text
 
 FILE = "forgotten.json"
 
@@ -26,6 +28,7 @@ class Forgotten:
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
+        self._withdrawn = Withdrawn(lake)
         try:
             self._hashes = set(json.loads(lake.get_bytes(FILE))["sessions"])
         except FileNotFoundError:
@@ -34,19 +37,17 @@ class Forgotten:
             raise InputError(f"lake {lake.url}: {FILE} is damaged; put it back") from error
 
     def __contains__(self, session_id: str) -> bool:
-        return _hash(session_id) in self._hashes
+        return digest_of(session_id) in self._hashes or self._withdrawn.session(session_id)
+
+    def folder(self, cwd: str) -> bool:
+        """Say whether a working directory lies in a repository that was withdrawn."""
+        return self._withdrawn.names_folders and self._withdrawn.folder(redact_text(cwd)[0])
 
     def __len__(self) -> int:
         return len(self._hashes)
 
     def add(self, session_ids: Iterable[str]) -> None:
         """Put sessions on the list, durably."""
-        self._hashes |= {_hash(session_id) for session_id in session_ids}
+        self._hashes |= {digest_of(session_id) for session_id in session_ids}
         text = json.dumps({"sessions": sorted(self._hashes)}, indent=1)
         self._lake.put_bytes(FILE, text.encode())
-
-
-def _hash(session_id: str) -> str:
-    # As the tables have it: half a surrogate pair is stored as U+FFFD.
-    stored = session_id.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return hashlib.blake2b(stored.encode(), digest_size=16).hexdigest()

@@ -106,7 +106,7 @@ def _harvest(
     forgotten = Forgotten(lake)
     for done, (source, head) in enumerate(plan.sources, 1):
         day = plan.days[head.session_id]
-        if head.session_id in forgotten:
+        if head.session_id in forgotten or forgotten.folder(head.cwd):
             report.forgotten_files += 1
         elif wanted is None or day in wanted:
             before = dict(rows.get(day, {}))

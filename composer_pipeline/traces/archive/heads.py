@@ -16,14 +16,18 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.traces.archive.discover import SourceFile
 from composer_pipeline.traces.reading import KNOWN_TYPES, LineStats, parse_time, read_any
 
+#: Records after the first with session and time that are read for a working directory.
+MOST_WITHOUT_FOLDER = 20
+
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What the first records of a file say; ``session_id`` may be empty."""
+    """What the first records of a file say; ``session_id`` and ``cwd`` may be empty."""
 
     is_session: bool
     session_id: str
     day: str | None
+    cwd: str = ""
 
 
 def read_head(source: SourceFile) -> Head:
@@ -32,7 +36,7 @@ def read_head(source: SourceFile) -> Head:
     Raises:
         InputError: a file that was named explicitly cannot be read.
     """
-    session_id, moment, is_session = "", None, False
+    session_id, moment, is_session, cwd, after = "", None, False, "", 0
     try:
         with source.open() as lines:
             for record in read_any(lines, LineStats()):
@@ -40,13 +44,16 @@ def read_head(source: SourceFile) -> Head:
                 is_session = is_session or (record.type is not None and known)
                 session_id = session_id or record.session_id or ""
                 moment = moment or parse_time(record.timestamp)
+                cwd = cwd or record.cwd or ""
                 if is_session and session_id and moment:
-                    break
+                    after += 1
+                    if cwd or after > MOST_WITHOUT_FOLDER:
+                        break
     except OSError as error:
         if source.explicit:
             raise InputError(f"{source.file} cannot be read: {error.strerror}") from error
         return Head(False, "", None)
-    return Head(is_session, session_id, moment.date().isoformat() if moment else None)
+    return Head(is_session, session_id, moment.date().isoformat() if moment else None, cwd)
 
 
 def fallback_day(source: SourceFile) -> str:

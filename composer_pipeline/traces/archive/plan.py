@@ -53,7 +53,8 @@ def make_plan(
             unreadable.append(source.shown)
             continue
         session_id = head.session_id or f"file:{source.path}"
-        sources.append((source, Head(True, session_id, head.day or fallback_day(source))))
+        when = head.day or fallback_day(source)
+        sources.append((source, Head(True, session_id, when, head.cwd)))
     if not sources:
         folders = ", ".join(str(path) for path in given)
         raise InputError(f"{folders} holds no session: no .jsonl file has a Claude Code record")

@@ -26,7 +26,8 @@ class HarvestReport:
 
     ``days`` are all days of the given files, ``changed_days`` those with new bytes;
     ``files_by_day`` counts the manifest's rows; ``unreadable`` names the files that
-    hold no record; ``forgotten_files`` counts those of sessions that `forget` removed.
+    hold no record; ``forgotten_files`` counts those of sessions that `forget` or
+    `withdraw` took out.
     """
 
     files: list[Harvested] = field(default_factory=list)

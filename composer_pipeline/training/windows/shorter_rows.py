@@ -7,7 +7,7 @@ Trainers cut or filter by tokens, from the end or whole rows (TRL: 1,024 unless 
 while prompts of agents have tens of thousands. Here a prompt is cut in whole turns, as in training.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from composer_pipeline.errors import InputError
@@ -43,6 +43,10 @@ class RowCutter:
     def chat_template(self) -> str:
         """The template that the lengths hold for; a trainer should use it too."""
         return str(self._windows.tokenizer.chat_template)
+
+    def tokens(self, texts: Iterable[str]) -> int:
+        """Return about how many tokens some texts have together."""
+        return sum(map(self._windows.texts.count, texts))
 
     def cut(self, row: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
         """Return a row with its prompt, tools and answers as they fit, or why it does not.

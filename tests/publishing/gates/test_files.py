@@ -95,11 +95,15 @@ def test_every_file_of_the_dataset_is_scanned(config: str, split: str) -> None:
     for number, rows in enumerate(every.values()):
         rows[0]["prompt"] = [message(f"another {number}")]
     check_files(files(**every))
-    every[f"{config}_{split}"] = [row(7, split, prompt=[message(SECRET)])]
+    columns = {"prompt": [message(SECRET)], "answer_text": SECRET, "value": SECRET}
+    column = next(name for name in columns if name in TABLES[CONFIGS[config]].schema.names)
+    every[f"{config}_{split}"] = [row(7, split, **{column: columns[column]})]
     with pytest.raises(PublishRefused) as caught:
         check_files(files(**every))
     said = str(caught.value)
-    assert said.startswith(f"{config}/{split}: row 0, session session-{split}, column prompt holds")
+    assert said.startswith(
+        f"{config}/{split}: row 0, session session-{split}, column {column} holds"
+    )
     assert f"composer-pipeline withdraw --session session-{split} takes" in said
     assert "composer-pipeline reparse" in said
 
@@ -168,7 +172,8 @@ _PRIVATE = {
 }
 
 
-@pytest.mark.parametrize("name", _PRIVATE)
+# The number of a case, not its name, which holds the secret of this run.
+@pytest.mark.parametrize("name", _PRIVATE, ids=range(len(_PRIVATE)))
 def test_every_kind_of_file_is_read(name: str, tmp_path: Path) -> None:
     with pytest.raises(PublishRefused, match="holds") as caught:
         check_files({name: _PRIVATE[name]})
@@ -243,7 +248,8 @@ def test_nothing_is_in_two_splits_of_any_configuration(
     config: str, changes: dict[str, Any], words: str
 ) -> None:
     rows = [row(9, "validation", **changes)]
-    for other in CONFIGS:
+    having = [c for c, table in CONFIGS.items() if set(changes) <= {*TABLES[table].schema.names}]
+    for other in having if config in having else ():
         with pytest.raises(PublishRefused, match=words):
             check_files(files(**{f"{other}_train": [row(0)], f"{config}_validation": rows}))
     check_files(
@@ -281,6 +287,6 @@ def test_columns_are_those_of_the_table(config: str) -> None:
 
 def test_a_barred_session_is_refused() -> None:
     rows = files(pairs_train=[row(0)], hints_train=[row(1)])
-    check_files(rows, barred={"another": "withdrawn"})
-    with pytest.raises(PublishRefused, match="rows of session session-train, withdrawn; run"):
-        check_files(rows, barred={"session-train": "withdrawn"})
+    check_files(rows, barred=lambda name: "withdrawn" if name == "another" else "")
+    with pytest.raises(PublishRefused, match="rows of session session-train: withdrawn; run"):
+        check_files(rows, barred=lambda _: "withdrawn")

@@ -11,7 +11,7 @@ from errno import EISDIR
 from pathlib import Path
 
 from composer_pipeline.files import writing
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake import Lake
 from composer_pipeline.modes import make_folder
 
 FILE = "exports.json"
@@ -44,3 +44,10 @@ def exports(lake: Lake) -> list[Path]:
     if not lake.exists(FILE):
         return []
     return [path for path in map(Path, json.loads(lake.get_bytes(FILE))) if path.is_file()]
+
+
+def prune_exports(lake: Lake) -> None:
+    """Take files that are no longer there off the list: a name may tell what was in one."""
+    if lake.exists(FILE):
+        left = sorted(map(str, exports(lake)))
+        lake.put_bytes(FILE, json.dumps(left, indent=1).encode())

@@ -1,0 +1,239 @@
+"""A publication through faults and kills: the old dataset or the new, and the new in the end."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from composer_pipeline.errors import ComposerError, InputError
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.testing.hub import Fault, LoopbackHub, RateLimit, Repo
+from composer_pipeline.testing.hub.faults import Planned
+from tests.places import ROOT
+from tests.publishing.conftest import REPO, TOKEN, fill, row, send
+
+#: Requests of a publication to a new repository by LFS, then those that follow the commit.
+REQUESTS = ["info", "create", "tree", "validate-yaml", "preupload", "batch", "put", "verify",
+            "commit"]  # fmt: skip
+AFTER = ["resolve", "refs", "tag"]
+FAULTS: dict[str, Planned] = {
+    "rate limit": Fault(429, retry_after=7),
+    "busy": Fault(503, retry_after=3),
+    "ill": 500,
+    "bad gateway": 502,
+    "gateway timeout": 504,
+    "reset": "reset",
+    "lost answer": "lost",
+}
+
+
+def whole(repo: Repo, lake: Lake) -> bool:
+    """Say whether the head holds the lake's dataset, and nothing else."""
+    if "manifest.json" not in repo.head.files:
+        return False
+    listed = json.loads(repo.head.files["manifest.json"])["files"]
+    data = {path for path in repo.head.files if path.endswith(".parquet")}
+    return data == set(listed) and all(
+        repo.head.files[f"data/{config}/{split}.parquet"]
+        == Path(lake.path(f"dataset_{config}", split=split)).read_bytes()
+        for config in ("pairs", "groups")
+        for split in ("train", "validation")
+    )
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_that_passes_delays_a_publication(lake: Lake, hub: LoopbackHub, fault: str) -> None:
+    """Nine requests by seven faults, and three more that come after the commit: all publish."""
+    failed = []
+    for kind in REQUESTS + AFTER:
+        hub.repos.clear()
+        hub.blobs.clear()
+        hub.kinds.clear()
+        hub.faults = [(kind, FAULTS[fault])]
+        report = send(lake, hub)
+        repo = hub.repos[REPO]
+        # After the first request comes another of its kind, or the lost answer was enough.
+        met = hub.faults == [] and hub.kinds.count(kind) >= 1 + (fault != "lost answer")
+        named = list(repo.tags.items()) == [(report.tag, report.commit)]
+        if not (met and named and whole(repo, lake) and len(repo.commits) == 2):
+            failed.append(kind)
+    assert failed == []
+    assert hub.clock() >= len(REQUESTS + AFTER) - 1 - (fault == "lost answer")
+
+
+def test_every_request_of_a_publication_is_among_them(lake: Lake, hub: LoopbackHub) -> None:
+    send(lake, hub)
+    assert set(hub.kinds) == {*REQUESTS, *AFTER}
+
+
+def test_an_upload_by_xet_waits_for_its_token(
+    lake: Lake, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", False)
+    hub.faults = [("xet-token", Fault(503, retry_after=1)), ("commit", "lost")]
+    send(lake, hub)
+    assert whole(hub.repos[REPO], lake)
+    assert hub.kinds.count("xet-token") >= 2
+    assert "put" not in hub.kinds
+    hub.faults = [("xet-token", 403)]
+    fill(lake, [row(1, "train")], [row(9, "validation")])
+    with pytest.raises(ComposerError, match="the token may not write there"):
+        send(lake, hub)
+
+
+def test_a_head_that_lags_five_seconds(lake: Lake, hub: LoopbackHub) -> None:
+    hub.lag_s = 5.0
+    first = send(lake, hub)
+    repo = hub.repos[REPO]
+    assert whole(repo, lake)
+    assert len(repo.commits) == 2
+    for i in (3, 2):  # at once: who asks sees the commit before
+        fill(lake, [row(i, "train")], [row(9, "validation")])
+        assert send(lake, hub).commit == repo.head.oid != first.commit
+    assert whole(repo, lake)
+    assert len(repo.commits) == 4
+
+
+def test_a_rate_limit_that_outlasts_us(lake: Lake, hub: LoopbackHub) -> None:
+    hub.limits["batch"] = RateLimit(requests=0, window_s=0)
+    hub.faults = [("batch", Fault(429, retry_after=3600))]
+    with pytest.raises(ComposerError, match="answered 429, and asks to wait 3600 s"):
+        send(lake, hub)
+    assert hub.clock() < 10, "the client does not sleep an hour by itself"
+    hub.limits.clear()
+    hub.limits["create"] = RateLimit(requests=1, window_s=3600)
+    send(lake, hub)
+    fill(lake, [row(1, "train")], [row(9, "validation")])
+    send(lake, hub)
+    assert hub.kinds.count("create") == 1, "an existing repository is not created again"
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (503, "the Hub answered 503, for 120 s; nothing is half-done"),
+        ("reset", "the connection to the Hub was lost, for 120 s; nothing is half-done"),
+    ],
+)
+def test_trouble_that_stays_is_one_sentence(
+    lake: Lake, hub: LoopbackHub, kind: Planned, words: str
+) -> None:
+    hub.faults = [("info", kind)] * 20
+    with pytest.raises(ComposerError, match=words) as caught:
+        send(lake, hub)
+    assert not isinstance(caught.value, InputError), "it is no mistake of the caller"
+    assert hub.repos == {}
+    assert len(hub.faults) == 12, "eight attempts"
+
+
+#: Imports once, and publishes in a child for each line: endpoint, lake.
+PUBLISH = """
+import os, sys
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.publishing.publish import publish
+import huggingface_hub.hf_api
+for line in sys.stdin:
+    endpoint, lake, repo = line.split()
+    # Patterns are compiled once, not in each child.
+    publish(Lake(lake), repo, dry_run=True, token_env="NO_TOKEN")
+    child = os.fork()
+    if not child:
+        publish(Lake(lake), repo, endpoint=endpoint)
+        os._exit(0)
+    print(child, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+class Publisher:
+    """Processes that publish, and die when they are told."""
+
+    def __init__(self, xet: bool) -> None:
+        env = {**os.environ, "HF_TOKEN": TOKEN, "HF_HUB_OFFLINE": "0", "PYTHONPATH": str(ROOT)}
+        env |= {"HF_HUB_DISABLE_XET": "" if xet else "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", PUBLISH],
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+        )
+
+    def ended(self, hub: LoopbackHub, lake: Lake, at: int = 0) -> bool:
+        """Publish; kill it at the request number ``at``. Say whether it ended before."""
+        assert self.process.stdin
+        assert self.process.stdout
+        numbers, child = count(1), threading.Event()
+        pid = 0
+
+        def kill(_: str, when: str) -> None:
+            # Every request is met twice: before it is carried out, and before it is answered.
+            if next(numbers) == at:
+                assert child.wait(60)
+                os.kill(pid, signal.SIGKILL)
+
+        hub.watch = kill
+        self.process.stdin.write(f"{hub.endpoint} {lake.url} {REPO}\n")
+        pid = int(self.process.stdout.readline())
+        child.set()
+        code = int(self.process.stdout.readline())
+        hub.watch = None
+        assert code in (0, -signal.SIGKILL)
+        return code == 0
+
+
+@pytest.fixture(params=[False, True], ids=["lfs", "xet"])
+def publisher(request: pytest.FixtureRequest) -> Iterator[Publisher]:
+    publisher = Publisher(request.param)
+    with publisher.process as process:
+        yield publisher
+        process.communicate()
+
+
+@pytest.mark.slow
+def test_killed_at_every_request_it_is_the_old_dataset_or_the_new(
+    lake: Lake, tmp_path: Path, publisher: Publisher
+) -> None:
+    train = [row(i, "train") for i in range(4)]
+    newer = fill(Lake(tmp_path / "newer"), train, [row(8, "validation")])
+    with LoopbackHub(TOKEN) as hub:
+        assert publisher.ended(hub, lake)
+        repo = hub.repos[REPO]
+        first = repo.commits[:]
+        for at in count(1):
+            repo.commits[:], repo.tags = first, {}
+            hub.blobs.clear()
+            ended = publisher.ended(hub, newer, at)
+            assert whole(repo, newer if len(repo.commits) == 3 else lake)
+            assert len(repo.commits) in (2, 3)
+            if ended:
+                break
+        assert at > 20, "thirteen requests, before and after"
+        assert publisher.ended(hub, newer)
+        assert whole(repo, newer)
+        assert len(repo.tags) == 1
+
+
+def test_what_is_on_the_hub_is_compared_with_what_was_sent(
+    lake: Lake, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Repo.add
+
+    def other(self: Repo, message: str, files: dict[str, bytes], at: float = 0.0) -> Any:
+        if "data/pairs/train.parquet" in files:
+            files = {**files, "data/pairs/train.parquet": files["data/groups/train.parquet"]}
+        return real(self, message, files, at)
+
+    monkeypatch.setattr(Repo, "add", other)
+    with pytest.raises(ComposerError, match=r"data/pairs/train\.parquet of commit .* is not what"):
+        send(lake, hub)
+    assert hub.repos[REPO].tags == {}

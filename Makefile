@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: help install demo proof test coverage dev lint types house ui-test chaos clean bench bench-traces bench-redaction bench-ledger \
-  bench-replay bench-replay-cost bench-preferences bench-normalize bench-windows \
+  bench-replay bench-replay-cost bench-preferences bench-normalize bench-windows bench-publish \
   bench-training-rows bench-first-hour same-tables compare docs
 
 help: ## what each target does
@@ -74,7 +74,7 @@ chaos: $(STAMP) ## kill replaying processes more than 100 times (about ten minut
 
 bench: ## every benchmark, one after the other
 bench: bench-traces bench-redaction bench-ledger bench-replay bench-replay-cost bench-preferences \
-  bench-normalize bench-windows bench-training-rows
+  bench-normalize bench-windows bench-publish bench-training-rows
 
 bench-traces: $(STAMP) ## the traces room beside other readers (some minutes; writes below build/)
 	$(BIN)/python benchmarks/traces.py $(BENCH_ARGS)
@@ -100,6 +100,9 @@ bench-normalize: $(STAMP) ## normalisation beside stock data-juicer and DuckDB (
 
 bench-windows: $(STAMP) ## files that windows lose, and rows a second, beside cutting whole turns (ten minutes)
 	$(BIN)/python benchmarks/windows.py $(BENCH_ARGS)
+
+bench-publish: $(STAMP) ## memory of dataset and publish, size beside push_to_hub (ten minutes)
+	$(BIN)/python benchmarks/publish.py $(BENCH_ARGS)
 
 bench-first-hour: $(STAMP) ## each command on 3 GB of sessions: CPU seconds and memory beside the bars (writes 4 GB below build/)
 	$(BIN)/python benchmarks/first_hour.py $(BENCH_ARGS)

@@ -14,7 +14,7 @@ import dagster as dg
 warnings.filterwarnings("ignore", category=dg.BetaWarning)
 warnings.filterwarnings("ignore", category=dg.PreviewWarning)
 
-from assets import checks, jobs, preferences, traces, training  # noqa: E402
+from assets import checks, jobs, preferences, publication, traces, training  # noqa: E402
 from assets.replay import build_replay, teacher_key  # noqa: E402
 from assets.resources import default_resources  # noqa: E402
 from composer_pipeline.replay.teachers import TeacherSet  # noqa: E402
@@ -43,6 +43,7 @@ def build_defs(
             build_replay(teachers),
             preferences.error_hints,
             *preferences.build_preferences(reply_keys),
+            publication.published_dataset,
             training.trained_model,
             training.model_evaluation,
         ],
@@ -57,10 +58,17 @@ def build_defs(
             checks.chosen_not_told_by_style,
             checks.no_group_in_two_splits,
             checks.not_worse_than_base,
+            *publication.CHECKS,
             *checks.build_budget_checks(reply_keys),
         ],
-        jobs=[jobs.harvest_job, jobs.replay_job, jobs.train_job, jobs.publish_job],
-        schedules=[jobs.nightly_harvest, jobs.nightly_replay],
+        jobs=[
+            jobs.harvest_job,
+            jobs.replay_job,
+            jobs.train_job,
+            jobs.publish_job,
+            publication.nightly_publish_job,
+        ],
+        schedules=[jobs.nightly_harvest, jobs.nightly_replay, publication.nightly_publish],
         resources={**default_resources(settings), **(resource_overrides or {})},
         executor=dg.in_process_executor,
     )

@@ -1,4 +1,4 @@
-"""Preferences: hints, pairs, normalised pairs, the dataset, and its publication.
+"""Preferences: hints, pairs, normalised pairs and the dataset.
 
 Belongs here: the assets of the group ``preferences``. The logic is in
 ``composer_pipeline.preferences`` and ``composer_pipeline.publishing``.
@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
-from pydantic import Field
 
 from assets.metadata import OWNERS, numbers, records, table_metadata
 from assets.partitions import DAYS, FREE, PAID
@@ -17,17 +16,6 @@ from assets.resources import LakeResource, RecipesResource, TeachersResource
 if TYPE_CHECKING:
     from composer_pipeline.preferences.quality import Quality
     from composer_pipeline.preferences.rules import PreferenceRules
-
-
-class PublishConfig(dg.Config):
-    """Where to publish. The token comes from ``HF_TOKEN``, never from here."""
-
-    repo: str = Field(description="OWNER/NAME of the dataset repository.")
-    private: bool = Field(default=True, description="Public only when set to false.")
-    dry_run: bool = Field(default=False, description="Plan and check, but commit nothing.")
-    allow_simulated: bool = Field(
-        default=False, description="Allow rows of simulated teachers; the card says so."
-    )
 
 
 @dg.asset(
@@ -92,7 +80,7 @@ def quality_metadata(quality: "Quality", rules: "PreferenceRules") -> dict[str, 
 
 
 def build_preferences(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetsDefinition]:
-    """Return the assets from pairs to publication, downstream of the teachers' replies."""
+    """Return the assets from pairs to the dataset, downstream of the teachers' replies."""
 
     @dg.asset(
         group_name="preferences",
@@ -195,30 +183,4 @@ def build_preferences(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetsDefini
             }
         )
 
-    @dg.asset(
-        group_name="preferences",
-        kinds={"huggingface"},
-        owners=OWNERS,
-        deps=[training_dataset],
-        code_version="1",
-    )
-    def published_dataset(config: PublishConfig, lake: LakeResource) -> dg.MaterializeResult[None]:
-        """The dataset as one commit on the Hugging Face Hub, private by default."""
-        from composer_pipeline.publishing import publish
-
-        report = publish(
-            lake.open(),
-            config.repo,
-            private=config.private,
-            dry_run=config.dry_run,
-            allow_simulated=config.allow_simulated,
-        )
-        return dg.MaterializeResult(
-            metadata={
-                "commit": report.commit or "none",
-                "changed": report.changed,
-                "files": len(report.files),
-            }
-        )
-
-    return [preference_pairs, normalized_pairs, training_dataset, published_dataset]
+    return [preference_pairs, normalized_pairs, training_dataset]

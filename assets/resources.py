@@ -77,6 +77,17 @@ class RecipesResource(dg.ConfigurableResource[None]):
         return PreferenceRules.load(self.preferences)
 
 
+class PublicationResource(dg.ConfigurableResource[None]):
+    """The dataset's repository on the Hub, and whether the night publishes.
+
+    ``COMPOSER_PUBLISH_REPO`` and ``COMPOSER_PUBLISH_NIGHTLY``; without a repository nothing is
+    published.
+    """
+
+    repo: str = ""
+    nightly: bool = False
+
+
 def default_resources(settings: Settings) -> dict[str, object]:
     """Return the resources of the code location, from the environment's settings."""
     return {
@@ -92,6 +103,9 @@ def default_resources(settings: Settings) -> dict[str, object]:
             train=settings.train,
             run_root=str(settings.run_root),
             preferences=settings.preferences,
+        ),
+        "publication": PublicationResource(
+            repo=settings.publish_repo, nightly=settings.publish_nightly
         ),
         "pipes": dg.PipesSubprocessClient(),
     }

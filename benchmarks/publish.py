@@ -12,7 +12,9 @@ Usage: ``python benchmarks/publish.py [--corpus DIR] [--keep DIR]``.
 
 import argparse
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -27,12 +29,15 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # this checkout, whatever is installed
 
 import pyarrow as pa  # noqa: E402
+import pyarrow.parquet as pq  # noqa: E402
 
 from composer_pipeline.actions import Action  # noqa: E402
 from composer_pipeline.lake import TABLES, Lake, column  # noqa: E402
 from composer_pipeline.preferences.hints import build_hints  # noqa: E402
 from composer_pipeline.preferences.pairs import build_pairs  # noqa: E402
-from composer_pipeline.publishing import build_dataset  # noqa: E402
+from composer_pipeline.publishing import build_dataset, publish  # noqa: E402
+from composer_pipeline.publishing.dataset import read_build  # noqa: E402
+from composer_pipeline.testing.hub import LoopbackHub  # noqa: E402
 from composer_pipeline.trace_states import load_states  # noqa: E402
 from composer_pipeline.traces.ingest import ingest  # noqa: E402
 
@@ -120,23 +125,53 @@ def _renamed(line: str) -> str:
     return json.dumps(record)
 
 
-def peak(stage: str, lake: Lake) -> tuple[float, float]:
+def peak(stage: str, lake: Lake, **environment: str) -> dict[str, float]:
     """Run a stage in a process of its own; return its peak in MiB and its CPU seconds."""
     command = [sys.executable, __file__, "--stage", stage, "--lake", lake.url]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    told = json.loads(done.stdout.splitlines()[-1])
-    return told["mib"], told["seconds"]
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, text=True, check=True, env={**os.environ, **environment}
+    )
+    told: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return told
 
 
 def run_stage(stage: str, lake: Lake) -> None:
     """Run one stage here and print what it took, as JSON."""
     if stage == "dataset":
-        print(build_dataset(lake).to_dict())
+        build_dataset(lake)
+    else:
+        publish(lake, "bench/dataset", allow_simulated=True)
     high = next(
         line for line in Path("/proc/self/status").read_text().splitlines() if "VmHWM" in line
     )
     seconds = time.process_time()
     print(json.dumps({"mib": int(high.split()[1]) / 1024, "seconds": seconds}))
+
+
+def published(lake: Lake, scratch: Path) -> dict[str, float]:
+    """Publish to a Hub on the loopback, which is in this process and not in the measured one."""
+    with LoopbackHub("hf_bench") as hub:
+        return peak(
+            "publish", lake, HF_ENDPOINT=hub.endpoint, HF_TOKEN="hf_bench",
+            HF_HOME=str(scratch / "home"), HF_HUB_DISABLE_XET="1",
+            HF_HUB_DISABLE_PROGRESS_BARS="1",
+        )  # fmt: skip
+
+
+def pushed_bytes(lake: Lake, scratch: Path) -> tuple[int, int]:
+    """Return the bytes of the build's files, and as ``push_to_hub`` writes the same rows."""
+    ours = theirs = 0
+    for number, file in enumerate(read_build(lake).files):
+        code = (
+            "import sys, datasets; datasets.Dataset.from_parquet(sys.argv[1],"
+            " cache_dir=sys.argv[2]).to_parquet(sys.argv[3])"
+        )
+        cache, out = scratch / f"cache{number}", scratch / "theirs.parquet"
+        command = [sys.executable, "-c", code, f"{lake.root}/{file.name}", str(cache), str(out)]
+        subprocess.run(command, check=True, capture_output=True)
+        ours, theirs = ours + file.bytes, theirs + out.stat().st_size
+        shutil.rmtree(cache)
+    return ours, theirs
 
 
 def main() -> int:
@@ -157,16 +192,55 @@ def main() -> int:
             prepared(folder / "one", [source])
         if not (folder / "two" / "normalized_pairs").is_dir():
             prepared(folder / "two", [source, twice(source, folder / "again")])
-        return measure(Lake(folder / "one"), Lake(folder / "two"), what)
+        return measure(Lake(folder / "one"), Lake(folder / "two"), what, Path(scratch))
 
 
-def measure(one: Lake, two: Lake, what: str) -> int:
+def largest_group(path: Path) -> int:
+    """Return the bytes of a file's largest row group, decoded."""
+    file = pq.ParquetFile(path)
+    sizes: list[int] = [file.read_row_group(i).nbytes for i in range(file.num_row_groups)]
+    return max(sizes)
+
+
+def measure(one: Lake, two: Lake, what: str, scratch: Path) -> int:
     """Print what the stages took; return 1 where a bar is missed."""
-    mib, seconds = peak("dataset", one)
-    print(what, "dataset", mib, seconds)
-    more, seconds = peak("dataset", two)
-    print("twice", more, seconds)
-    return 0
+    built = [peak("dataset", lake) for lake in (one, two)]
+    sent = [published(lake, scratch) for lake in (one, two)]
+    ours, theirs = pushed_bytes(one, scratch)
+    counts = [
+        lake.select(
+            "SELECT (SELECT count(DISTINCT session_id) FROM sessions) AS sessions,"
+            " (SELECT count(*) FROM dataset_pairs) AS pairs,"
+            " (SELECT count(*) FROM dataset_groups) AS groups"
+        )[0]
+        for lake in (one, two)
+    ]
+    groups = max(largest_group(Path(one.root, file.name)) for file in read_build(one).files)
+    lines = [
+        f"{what}: {counts[0]}, then {counts[1]}",
+        "",
+        "| what | once | twice the sessions | bar |",
+        "|---|---|---|---|",
+    ]
+    good = groups < 80 * 10**6 and ours <= SIZE * theirs
+    for name, found, bar in (("dataset", built, DATASET_MIB), ("publish", sent, PUBLISH_MIB)):
+        once, more = (part["mib"] for part in found)
+        good &= once <= bar and more <= GROWTH * once
+        lines.append(
+            f"| {name}: peak of resident memory | {once:.0f} MiB | {more:.0f} MiB"
+            f" ({more / once:.2f} times) | {bar} MiB, {GROWTH} times |"
+        )
+        cpu = " | ".join(f"{part['seconds']:.0f} s" for part in found)
+        lines.append(f"| {name}: CPU | {cpu} | |")
+    lines += [
+        f"| bytes of the files | {ours:,} | | |",
+        f"| as push_to_hub writes them | {theirs:,} ({theirs / ours:.1f} times) | | 10 times |",
+        f"| largest row group, decoded | {groups / 10**6:.0f} MB | | 80 MB |",
+        "",
+        "all bars are met" if good else "a bar is missed",
+    ]
+    print("\n".join(lines))
+    return 0 if good else 1
 
 
 if __name__ == "__main__":

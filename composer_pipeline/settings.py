@@ -37,6 +37,8 @@ class Settings(BaseModel):
     ledger: str = ""
     max_usd: str = "1.00"
     exclude: str = ""
+    publish_repo: str = ""
+    publish_nightly: bool = False
 
     @property
     def excluded(self) -> tuple[str, ...]:

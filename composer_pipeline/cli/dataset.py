@@ -139,7 +139,9 @@ def publish(
     public: Annotated[bool, Parameter(negative="")] = False,
     dry_run: Annotated[bool, Parameter(negative="")] = False,
     allow_simulated: Annotated[bool, Parameter(negative="")] = False,
+    traces: Annotated[bool, Parameter(negative="")] = False,
     allow_worse_than_base: Annotated[bool, Parameter(negative="")] = False,
+    consent: str = "",
     lake: LakeOption = "",
     as_json: JsonOption = False,
 ) -> None:
@@ -148,23 +150,32 @@ def publish(
     Args:
         repo: OWNER/NAME.
         model: run folder whose checkpoint is published in place of the dataset, or its merged/.
-        public: create the repository public.
-        dry_run: plan and check, commit nothing.
+        public: publish to a public repository, which is created where there is none.
+        dry_run: plan and check, say how many rows come and go, commit nothing.
         allow_simulated: allow rows of simulated teachers; the card says so.
+        traces: put the dataset's sessions into traces/ too, whole, for the Hub's viewer; no
+            configuration loads them.
         allow_worse_than_base: with --model, allow one that its evaluation finds worse than its
             base on easy or recovery states; the card says so.
+        consent: file of whose sessions may be published, the licence, and who attests; consent.yaml
+            beside the lake or in the working folder by default. --public needs one.
     """
     from composer_pipeline.publishing import publish as run
     from composer_pipeline.publishing import publish_model
 
     if allow_worse_than_base and not model:
         raise InputError("--allow-worse-than-base belongs to --model")
-    send = (
-        partial(publish_model, model, allow_worse_than_base=allow_worse_than_base)
-        if model
-        else partial(run, open_lake(lake))
-    )
-    report = send(repo, private=not public, dry_run=dry_run, allow_simulated=allow_simulated)
+    if traces and model:
+        raise InputError("--traces is about the dataset's sessions, which --model does not publish")
+    if consent and model:
+        raise InputError("--consent belongs to a dataset, not to --model")
+    with Bar() as progress:
+        send = (
+            partial(publish_model, model, allow_worse_than_base=allow_worse_than_base)
+            if model
+            else partial(run, open_lake(lake), consent=consent, traces=traces, progress=progress)
+        )
+        report = send(repo, private=not public, dry_run=dry_run, allow_simulated=allow_simulated)
     show(report.to_dict(), as_json, "publish")
 
 

@@ -12,25 +12,27 @@ back from the Hub and tagged. The token is handed to the client, and goes nowher
 
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake import JSON_LIST, SCHEMA_VERSION, Lake
-from composer_pipeline.preferences.quality import ALL
-from composer_pipeline.publishing.card import card, simulated_rows
+from composer_pipeline.interchange import trace_files
+from composer_pipeline.lake import SCHEMA_VERSION, Lake
+from composer_pipeline.lake.notes import withdrawals
+from composer_pipeline.publishing.card import Facts, card_files, facts_of, with_history
 from composer_pipeline.publishing.changes import Content, hashes_of
+from composer_pipeline.publishing.consent import Consent, check_public, find_consent
+from composer_pipeline.publishing.dataset import read_build
 from composer_pipeline.publishing.gates import check_files
 from composer_pipeline.publishing.hub import (
     Hub,
     Purged,
     Remote,
     bring,
+    by_split,
     check_published,
     check_repo,
     keep_text,
@@ -39,6 +41,7 @@ from composer_pipeline.publishing.hub import (
     token_of,
 )
 from composer_pipeline.publishing.record import Publication, publications, remember_publication
+from composer_pipeline.publishing.selection import Barred
 from composer_pipeline.publishing.snapshot import DataFile, snapshot
 from composer_pipeline.reports import Progress, Report
 
@@ -81,6 +84,8 @@ def publish(
     private: bool = True,
     dry_run: bool = False,
     allow_simulated: bool = False,
+    consent: str | Path = "",
+    traces: bool = False,
     token_env: str = "HF_TOKEN",  # noqa: S107  the name of a variable, not a token
     endpoint: str | None = None,
     progress: Progress | None = None,
@@ -95,6 +100,10 @@ def publish(
         dry_run: check and compare, change nothing. Without a token everything counts
             as new.
         allow_simulated: publish rows of simulated teachers; the card says so.
+        consent: the consent file; ``consent.yaml`` beside the lake or in the working folder by
+            default. A public release needs one.
+        traces: put the dataset's sessions below ``traces/`` too, whole, for the Hub's viewer; no
+            configuration loads them.
         token_env: environment variable that holds the token; the stored login of the Hub's client
             takes the place of an empty ``HF_TOKEN``.
         endpoint: another Hub; ``HF_ENDPOINT`` or the real one by default.
@@ -104,10 +113,10 @@ def publish(
     Raises:
         InputError: a bad repository name, no dataset, no token, a repository that is
             public without ``private=False`` or private with it, that holds something else or has
-            another name today, simulated rows without ``allow_simulated``, or huggingface_hub is
-            not installed.
-        PublishRefused: a secret in a row or the card, a row in two splits, or chosen equal to
-            rejected.
+            another name today, simulated rows without ``allow_simulated``, a public release without
+            consent, or huggingface_hub is not installed.
+        PublishRefused: a secret in a row or the card, a row in two splits, chosen equal to
+            rejected, or a session that was withdrawn or that nobody consented to.
         ComposerError: the Hub refused for another reason, trouble did not pass in two minutes, or
             it holds something else than what was sent.
     """
@@ -115,14 +124,27 @@ def publish(
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="publish-")))
         data = snapshot(lake, folder)
-        files, rows = _checked(lake, repo, data, allow_simulated, public=not private)
+        allowed = find_consent(lake, consent)
+        gate = partial(
+            check_files,
+            public=not private,
+            allow=[allowed.contact] if allowed else [],
+            barred=Barred(lake, allowed).said,
+        )
+        facts = facts_of(data)
+        _refuse_simulated(facts, allow_simulated)
+        if not private:
+            check_public(allowed, facts.agents)
+        files = _files(lake, repo, data, facts, allowed, folder if traces else None)
+        gate(files)
+        rows = {f"{file.config}/{file.split}": file.rows for file in data}
         if progress:
             progress("publish", 1, 2)
         token = token_of(token_env, dry_run=dry_run)
         hub = None
         if token:
             hub = stack.enter_context(Hub(repo, token, endpoint, "dataset", progress))
-        sent = _Sent(lake, files, rows, private, dry_run, f"v{_day_of(data)}")
+        sent = _Sent(lake, files, rows, private, dry_run, f"v{_day_of(facts)}", gate)
         report = _send(hub, sent) if hub else planned(files, rows, private=private)
     if progress and hub:
         progress("publish", 2, 2)
@@ -151,18 +173,17 @@ class _Sent:
     private: bool
     dry_run: bool
     tag: str
+    gate: Callable[[Mapping[str, Content]], None]
 
 
 def _send(hub: Hub, sent: _Sent) -> PublishReport:
-    public = not sent.private
-
     def prepare(remote: Remote) -> Mapping[str, Content]:
         _refuse_others(hub, remote)
         old = hub.read(CARD, remote.head).decode("utf-8", "replace") if CARD in remote.files else ""
         new = bytes_of(sent.files[CARD]).decode()
-        text = keep_text(new, old)
+        text = keep_text(with_history(new, old), old)
         if text != new:  # what people wrote there is looked at as well
-            check_files({CARD: text.encode()}, public=public)
+            sent.gate({CARD: text.encode()})
         return {**sent.files, CARD: text.encode()}
 
     # Files of a former publication, and data that it would mix with.
@@ -184,8 +205,8 @@ def _send(hub: Hub, sent: _Sent) -> PublishReport:
         sent.private,
         sent.dry_run,
         done.changes,
-        none | _by_split({path: counts["added"] for path, counts in moved.items()}),
-        none | _by_split({path: counts["removed"] for path, counts in moved.items()}),
+        none | by_split({path: counts["added"] for path, counts in moved.items()}),
+        none | by_split({path: counts["removed"] for path, counts in moved.items()}),
     )
     return report if sent.dry_run else _finish(hub, sent, done.files, done.before, report)
 
@@ -206,7 +227,7 @@ def _finish(
     return replace(
         report,
         commit=purged.head,
-        rows=_by_split(counted),
+        rows=by_split(counted),
         tag=tag,
         url=f"{hub.page}/tree/{purged.head}",
         purged={"tags": len(purged.tags), "objects": purged.objects},
@@ -215,37 +236,38 @@ def _finish(
 
 def withdrawn_of(lake: Lake) -> list[str]:
     """Return the names of the withdrawals that a publication has to follow, sorted."""
-    return []
+    return sorted(f"{item.at} {item.digest}" for item in withdrawals(lake))
 
 
 # -- the files -----------------------------------------------------------------
 
 
-def _checked(
-    lake: Lake, repo: str, data: Sequence[DataFile], allow_simulated: bool, *, public: bool
-) -> tuple[dict[str, Content], dict[str, int]]:
-    """Return the files of the repository, once the gates have seen them, and their rows."""
-    tables = {(file.config, file.split): _narrow(file.local) for file in data}
-    made, total = simulated_rows(tables)
-    if made and not allow_simulated:
+def _refuse_simulated(facts: Facts, allowed: bool) -> None:
+    if facts.simulated and not allowed:
         raise InputError(
-            f"{made} of {total} rows come from simulated teachers; allow_simulated"
-            " (--allow-simulated) publishes them, and the card says so"
+            f"{facts.simulated} of {facts.marked} rows come from simulated teachers;"
+            " allow_simulated (--allow-simulated) publishes them, and the card says so"
         )
+
+
+def _files(
+    lake: Lake,
+    repo: str,
+    data: Sequence[DataFile],
+    facts: Facts,
+    consent: Consent | None,
+    traces: Path | None,
+) -> dict[str, Content]:
+    """Return the files of the repository."""
     files: dict[str, Content] = {file.path: file.local for file in data}
-    statistics = lake.rows("preference_statistics", scope=ALL)
-    files[CARD] = keep_text(card(repo, tables, statistics), "").encode()
+    if traces:
+        for path in trace_files(lake, traces / "traces", facts.sessions):
+            files[f"traces/{path.name}"] = path
+    facts.traces = sum(path.startswith("traces/") for path in files)
+    files |= card_files(lake, repo, read_build(lake), data, facts=facts, consent=consent)
+    files[CARD] = keep_text(bytes_of(files[CARD]).decode(), "").encode()
     files[MANIFEST] = _manifest(data, files)
-    check_files(files, public=public)
-    return files, {f"{file.config}/{file.split}": file.rows for file in data}
-
-
-def _narrow(path: Path) -> pa.Table:
-    """Return the rows without what is long: a card counts, and quotes nothing of them."""
-    schema = pq.read_schema(path)
-    texts = ("task", "chosen_text", "rejected_text")
-    columns = [f.name for f in schema if f.type != JSON_LIST and f.name not in texts]
-    return pq.read_table(path, columns=columns)
+    return files
 
 
 def _manifest(data: Sequence[DataFile], files: Mapping[str, Content]) -> bytes:
@@ -275,24 +297,9 @@ def _digest(files: Mapping[str, Content]) -> str:
     return hashes_of("".join(lines).encode())[0][:8]
 
 
-def _day_of(data: Sequence[DataFile]) -> str:
+def _day_of(facts: Facts) -> str:
     """Return the latest day of a session in the data, as 2026.11.16."""
-    days: set[str | None] = set()
-    for file in data:
-        if "day" in pq.read_schema(file.local).names:
-            column: pa.ChunkedArray = pq.read_table(file.local, columns=["day"]).column(0)
-            days.update(column.unique().to_pylist())
-    return max((day for day in days if day), default="0").replace("-", ".")
-
-
-def _by_split(by_path: Mapping[str, int]) -> dict[str, int]:
-    """Add up numbers by configuration and split, from paths ``data/pairs/train….parquet``."""
-    total: dict[str, int] = {}
-    for path, number in by_path.items():
-        parts = path.removesuffix(".parquet").split("/")
-        name = f"{parts[-2]}/{parts[-1].split('-')[0]}" if len(parts) > 1 else path
-        total[name] = total.get(name, 0) + number
-    return total
+    return max(facts.days, default="0").replace("-", ".")
 
 
 # -- whose repository it is -----------------------------------------------------

@@ -10,7 +10,7 @@ agent's own actions have no terms of a catalogue: the card counts them by model,
 release acknowledges each model by name (``publishing.consent``).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -151,29 +151,3 @@ def told_of(answers: Sequence[Answer]) -> dict[str, list[str]]:
 def agent_answer(model: str | None) -> Answer:
     """Return what is said of the agent's own action."""
     return Answer(model or UNKNOWN, "", AGENT)
-
-
-def agent_models(tables: Mapping[str, Iterable[Row]]) -> dict[str, dict[str, int]]:
-    """Count what the agent's own models wrote: model to configuration and column to rows.
-
-    Args:
-        tables: configuration to rows with ``rejected_model``, ``models`` and ``sources``, or
-            ``model``; other columns are not read.
-    """
-    counts: dict[str, dict[str, int]] = {}
-
-    def add(model: str | None, what: str) -> None:
-        of_model = counts.setdefault(model or UNKNOWN, {})
-        of_model[what] = of_model.get(what, 0) + 1
-
-    for config, rows in tables.items():
-        for row in rows:
-            if "rejected_model" in row:
-                add(row["rejected_model"], f"{config}.rejected")
-            elif "sources" in row:
-                for source, model in zip(row["sources"] or (), row["models"] or (), strict=False):
-                    if source == AGENT:
-                        add(model, f"{config}.candidates")
-            elif "model" in row:
-                add(row["model"], f"{config}.action")
-    return {model: dict(sorted(found.items())) for model, found in sorted(counts.items())}

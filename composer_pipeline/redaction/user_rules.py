@@ -35,7 +35,7 @@ from composer_pipeline.redaction.tables.patterns import SHAPES, compile_kind
 
 #: Version of the built-in rules. It is part of the lake: messages that another version
 #: redacted are redacted again from the archive.
-REDACTION_VERSION = 5
+REDACTION_VERSION = 6
 
 
 def _regex(text: str) -> str:

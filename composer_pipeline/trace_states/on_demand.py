@@ -62,6 +62,7 @@ class StatesOnDemand:
         days: which.
         sessions_of: called with the rows of all days (the columns above, and ``day``); names
             the sessions of which any state is wanted. Only their states are held.
+        kept: messages of prefixes that are kept; 0 where each session is walked once.
     """
 
     def __init__(
@@ -69,8 +70,10 @@ class StatesOnDemand:
         lake: Lake,
         days: Iterable[str],
         sessions_of: Callable[[pa.Table], Collection[str]] | None = None,
+        kept: int | None = None,
     ) -> None:
         self._lake = lake
+        self._most = KEPT_MESSAGES if kept is None else kept
         self._tables: DayTables | None = None
         self._sessions: OrderedDict[tuple[str, str], dict[str, TraceState]] = OrderedDict()
         self._kept = 0
@@ -105,7 +108,7 @@ class StatesOnDemand:
         if key not in self._sessions:
             self._sessions[key] = self._read(day, session_id)
             self._kept += _messages(self._sessions[key])
-            while self._kept > KEPT_MESSAGES and len(self._sessions) > 1:
+            while self._kept > self._most and len(self._sessions) > 1:
                 self._kept -= _messages(self._sessions.popitem(last=False)[1])
         self._sessions.move_to_end(key)
         return self._sessions[key][state_id]

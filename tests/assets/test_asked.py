@@ -17,10 +17,12 @@ from assets import checks, traces
 from assets.definitions import build_defs
 from assets.jobs import nightly_harvest, nightly_replay
 from assets.metadata import column_schema, numbers, usd
-from assets.preferences import PublishConfig, build_preferences, quality_metadata
+from assets.preferences import build_preferences, quality_metadata
+from assets.publication import PublishConfig, nightly_publish, published_dataset
 from assets.replay import ReplayConfig, _progress, build_replay
 from assets.resources import (
     LakeResource,
+    PublicationResource,
     RecipesResource,
     SessionsResource,
     TeachersResource,
@@ -60,7 +62,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[Any, Any]]:
     def call(stage: str, asset: Any, days: str = NEXT, **resources: Any) -> dict[Any, Any]:
         seen = record(monkeypatch, stage)
         context = [dg.build_asset_context(partition_key=days)] if days else []
-        with pytest.raises(InputError, match="recorded"):
+        with pytest.raises((InputError, dg.Failure), match="recorded"):
             _all_of(asset(*context, **resources))
         return seen
 
@@ -136,13 +138,33 @@ def test_statistics_are_of_the_days_of_the_run(
 def test_a_publication_is_private_and_a_dry_run_commits_nothing(
     asked: Callable[..., dict[Any, Any]], lake: LakeResource
 ) -> None:
-    asset = preference("published_dataset")
+    where = {"lake": lake, "publication": PublicationResource(repo="c/d")}
     config = PublishConfig(repo="a/b")
-    seen = asked("publishing.publish", asset, "", config=config, lake=lake)
+    seen = asked("publishing.publish", published_dataset, "", config=config, **where)
     assert (seen["private"], seen["dry_run"], seen["allow_simulated"]) == (True, False, False)
-    config = PublishConfig(repo="a/b", dry_run=True, allow_simulated=True)
-    seen = asked("publishing.publish", asset, "", config=config, lake=lake)
-    assert (seen["dry_run"], seen["allow_simulated"]) == (True, True)
+    assert seen[1] == "a/b"
+    config = PublishConfig(dry_run=True, allow_simulated=True)
+    seen = asked("publishing.publish", published_dataset, "", config=config, **where)
+    assert (seen["dry_run"], seen["allow_simulated"], seen[1]) == (True, True, "c/d")
+
+
+def test_without_a_repository_nothing_is_published_and_nothing_fails(lake: LakeResource) -> None:
+    nowhere = PublicationResource()
+    made = published_dataset(config=PublishConfig(), lake=lake, publication=nowhere)
+    assert list(cast("Iterator[Any]", made)) == []
+
+
+def test_the_night_publishes_when_it_was_told_to(lake: LakeResource) -> None:
+    def asked(**options: Any) -> list[Any]:
+        with dg.build_schedule_context(
+            resources={"lake": lake, "publication": PublicationResource(**options)}
+        ) as context:
+            found = nightly_publish.evaluate_tick(context)
+            return list(found.run_requests or [])
+
+    lake.open().write("normalized_pairs", [], day=NEXT)
+    assert asked(repo="a/b") == asked(nightly=True) == []
+    assert len(asked(repo="a/b", nightly=True)) == 1
 
 
 def test_a_replay_buys_what_its_run_may(

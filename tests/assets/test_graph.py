@@ -96,6 +96,9 @@ def test_schedules_spend_nothing_by_default(defs: dg.Definitions) -> None:
     replay = defs.resolve_schedule_def("nightly_replay")
     assert harvest.default_status is dg.DefaultScheduleStatus.RUNNING
     assert replay.default_status is dg.DefaultScheduleStatus.STOPPED
+    publish = defs.resolve_job_def("publish_nightly")
+    keys = {key.to_user_string() for key in publish.asset_layer.executable_asset_keys}
+    assert keys == {"training_dataset", "published_dataset"}
     job = defs.resolve_job_def("harvest")
     keys = {key.to_user_string() for key in job.asset_layer.executable_asset_keys}
     assert keys == {"raw_sessions", "trace_states", "error_hints"}

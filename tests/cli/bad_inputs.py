@@ -55,7 +55,6 @@ replies      | pairs
 replies      | replay --teachers {teachers} --max-usd 1 --day 2026-11-16
 dataset_pairs | export --format dpo --out {out}
 dataset_hints | export --format sdpo --out {out}
-dataset_pairs | publish --repo a/b --dry-run
 dataset_groups | train --recipe {trainer}
 """
 
@@ -227,10 +226,15 @@ publish                                               | --repo
 publish --repo name                                   | name
 publish --repo ""                                     | ''
 publish --repo a/b/c                                  | a/b/c
+publish --repo a/b--c                                 | b--c
+publish --repo a/b.git                                | b.git
+publish --repo a/b --consent {tmp}/nowhere            | nowhere
+publish --repo a/b --model {empty} --consent c.yaml   | --consent
 publish --repo 'a b/c'                                | a b/c
 publish --repo a/b                                    | --allow-simulated
 publish --repo a/b --allow-simulated                  | HF_TOKEN
 publish --repo a/b --allow-worse-than-base            | --allow-worse-than-base belongs to --model
+publish --repo a/b --traces --model {tmp}/nowhere     | --traces is about the dataset's sessions
 publish --repo a/b --model {tmp}/nowhere              | nowhere
 publish --repo a/b --model {empty}                    | empty
 publish --repo a/b --model {file}                     | file.txt

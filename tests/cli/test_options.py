@@ -72,6 +72,8 @@ def test_publish_is_private_and_for_real_unless_someone_says_otherwise(asked: As
         assert asked(*command, "--public")["private"] is False
         assert asked(*command, "--dry-run")["dry_run"] is True
         assert asked(*command, "--allow-simulated")["allow_simulated"] is True
+    asks = ("publishing.publish", "publish", "--repo", "a/b", "--consent", "c.yaml")
+    assert asked(*asks)["consent"] == "c.yaml"
 
 
 def test_normalize_takes_recipe_and_executor(asked: Asked) -> None:

@@ -19,7 +19,9 @@ from composer_pipeline.interchange.atif import documents
 from composer_pipeline.lake import Lake
 from composer_pipeline.trace_states import Path as ChainPath
 from composer_pipeline.trace_states import WholeSession, action_of, load_states
+from composer_pipeline.traces.ingest import ingest
 from tests.chat.test_growing import MESSAGES
+from tests.fixtures.sessions import Script
 from tests.fixtures.states import made_state
 from tests.interchange.rebuilding import every, prompts
 
@@ -250,3 +252,45 @@ def test_a_forgotten_session_leaves_its_files(lake: Lake, tmp_path: Path, form: 
     gone = names - {path.name for path in out.iterdir()}
     assert gone == {Path(name).name for name in changed if Path(name).parent == out}
     assert {name for name in names if name.startswith("compacted")} == gone
+
+
+def test_ids_of_other_hands_name_no_place_outside(tmp_path: Path) -> None:
+    said = Script("../../out of here")
+    said.user("go")
+    said.say("m-out", "")
+    said.say("m-in", "Done.")
+    said.write(tmp_path / "projects", "one.jsonl")
+    lake = Lake(tmp_path / "lake")
+    ingest(lake, [tmp_path / "projects"])
+    found = written(lake, tmp_path / "out")
+    (document,) = found.values()
+    assert document["session_id"] == "../../out of here"
+    assert not (tmp_path.parent / "out of here.json").exists()
+
+
+def test_one_format_leaves_the_files_of_another(lake: Lake, tmp_path: Path) -> None:
+    export_sessions(lake, "pi", tmp_path / "out", sessions=["rewound"])
+    export_sessions(lake, "atif", tmp_path / "out", sessions=["compacted"])
+    assert (tmp_path / "out" / "rewound.jsonl").exists()
+
+
+def test_results_that_are_empty_or_quote_an_error() -> None:
+    call = {"type": "tool_use", "id": "t", "name": "Read", "input": {}}
+    messages: list[dict[str, Any]] = []
+    for n, content in enumerate(["", "[tool error] quoted"]):
+        result = {"type": "tool_result", "tool_use_id": f"t{n}", "content": content}
+        messages += [
+            {"role": "user", "content": [{"type": "text", "text": "a"}]},
+            {"role": "assistant", "content": [{**call, "id": f"t{n}"}]},
+            {"role": "user", "content": [result]},
+        ]
+    messages.append({"role": "assistant", "content": [{"type": "text", "text": "end"}]})
+    session = session_of(messages)
+    found = documents(session, "s", Toolsets(Lake("/nowhere"), session.states), {})
+    told = dict(prompts(found["s"]))
+    for state in session.states:
+        assert told[state.state_id] == to_chat(state).messages
+    results = [r for step in found["s"]["steps"] if "observation" in step
+               for r in step["observation"]["results"]]  # fmt: skip
+    assert [r["content"] for r in results] == ["", "[tool error] quoted"]
+    assert all("extra" not in r for r in results)

@@ -33,18 +33,29 @@ def plain(lake: Lake, table: str, **keys: str) -> list[dict[str, Any]]:
     ]
 
 
-def add_session(lake: Lake, name: str, day: str, *, group: str = "", prompt: str = "") -> None:
+def add_session(
+    lake: Lake,
+    name: str,
+    day: str,
+    *,
+    group: str = "",
+    prompt: str = "",
+    project: str = "/home/user/shop",
+    listing: str = "a.py",
+) -> None:
     """A session of two states; both get a consensus, the second is an error turn."""
     ids = write_session(
         lake,
         name,
-        [(bash("ls"), "a.py"), (bash("pytest"), "no module named pytest")],
+        [(bash("ls"), listing), (bash("pytest"), "no module named pytest")],
         day=day,
         prompt=prompt or f"Do {name}.",
+        project=project,
         error_turns=[1],
     )
     first = datetime.fromisoformat(f"{day}T09:00:00").replace(tzinfo=UTC)
     session = {"session_id": name, "agent_id": "", "path": name, "first_ts": first}
+    session |= {"project": project, "first_prompt": prompt or f"Do {name}."}
     rows = plain(lake, "sessions", day=day)
     lake.write("sessions", [*rows, {**session, "group_id": group or f"g-{name}"}], day=day)
     for teacher, family in (("one", "f1"), ("two", "f2")):

@@ -20,6 +20,7 @@ from composer_pipeline.publishing.gates import PublishRefused
 from composer_pipeline.publishing.hub.kept_text import BEGIN
 from composer_pipeline.publishing.publish import publish
 from composer_pipeline.testing.hub import LoopbackHub, Repo
+from tests.places import ROOT
 from tests.publishing.conftest import REPO, TOKEN, fill, row, send
 
 
@@ -28,13 +29,29 @@ def of_build(lake: Lake) -> dict[str, Any]:
     return {"statistic": "build", "a": read_build(lake).id, "b": "", "tool": ""}
 
 
+def consented(lake: Lake, *projects: str, models: str = "[agent]") -> Path:
+    """Write a consent file beside the lake that allows these working directories."""
+    sessions = [
+        {"session_id": f"session-{split}", "agent_id": "", "project": f"/work/{split}"}
+        for split in ("train", "validation")
+    ]
+    lake.write("sessions", sessions, day="2026-11-16")
+    file = Path(lake.root).parent / "consent.yaml"
+    file.write_text(
+        f"repositories: [{', '.join(projects)}]\nlicense: CC-BY-4.0\nattested_by: Mira Example\n"
+        f"contact: https://example.org/withdraw\nagent_models: {models}\n"
+    )
+    write_marker(lake, inputs_of(lake))
+    return file
+
+
 def test_one_private_commit_and_then_none(lake: Lake, hub: LoopbackHub) -> None:
     report = send(lake, hub)
     repo = hub.repos[REPO]
     assert repo.private
     assert len(repo.commits) == 2, "the Hub's initial commit and ours"
     assert report.commit == repo.head.oid
-    assert report.changed == 6
+    assert report.changed == 7
     assert report.files == sorted(set(repo.head.files) - {".gitattributes"})
     for config, table in (("pairs", "dataset_pairs"), ("groups", "dataset_groups")):
         stored = repo.head.files[f"data/{config}/train.parquet"]
@@ -63,6 +80,7 @@ def test_only_what_changed_is_committed_and_stale_files_go(lake: Lake, hub: Loop
     report = send(lake, hub)
     assert report.changes == {
         "README.md": "replace",
+        "assets/funnel.png": "replace",
         "data/groups/train.parquet": "replace",
         "data/old/train.parquet": "delete",
         "data/pairs/train.parquet": "replace",
@@ -82,7 +100,7 @@ def test_a_faster_publisher_is_412_and_the_plan_is_made_again(lake: Lake, hub: L
     fill(lake, [row(i, "train") for i in range(4)], [row(9, "validation")])
     report = send(lake, hub)
     repo = hub.repos[REPO]
-    assert [commit.message for commit in repo.commits][2:] == ["faster", "Publish 4 files"]
+    assert [commit.message for commit in repo.commits][2:] == ["faster", "Publish 5 files"]
     assert report.changes["data/pairs/extra.parquet"] == "delete"
     assert hub.kinds.count("commit") == 3
 
@@ -106,20 +124,20 @@ def test_a_failure_on_the_way_leaves_the_repository_as_it_was(
     with pytest.raises(ComposerError, match="the token may not write there"):
         send(lake, hub)
     assert len(hub.repos[REPO].commits) == 1
-    assert send(lake, hub).changed == 6
+    assert send(lake, hub).changed == 7
 
 
 def test_dry_run_changes_nothing(
     lake: Lake, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert send(lake, hub, dry_run=True).changed == 6
+    assert send(lake, hub, dry_run=True).changed == 7
     assert hub.repos == {}
     send(lake, hub)
     assert send(lake, hub, dry_run=True).changed == 0
     assert not [r for r in hub.requests[-2:] if r[0] != "GET"]
     monkeypatch.delenv("HF_TOKEN")
     before = len(hub.requests)
-    assert send(lake, hub, dry_run=True).changed == 6
+    assert send(lake, hub, dry_run=True).changed == 7
     assert len(hub.requests) == before
 
 
@@ -185,14 +203,15 @@ def test_the_card(lake: Lake, hub: LoopbackHub) -> None:
     for name in TABLES["dataset_pairs"].schema.names:
         assert f"| `{name}` |" in text
     assert "| 5 | 1 |" in text, "rows of the splits"
-    assert "`x/one` | 6 |" in text
+    assert "| `x/one` | not recorded | `unknown` | 6 |" in text
 
 
 def test_the_manifest_has_the_size_and_digest_of_each_file(lake: Lake, hub: LoopbackHub) -> None:
     send(lake, hub)
     files = hub.repos[REPO].head.files
     listed = json.loads(files["manifest.json"])["files"]
-    assert set(listed) == {name for name in files if name.endswith(".parquet")}
+    ours = (".parquet", ".png")
+    assert set(listed) == {name for name in files if name.endswith(ours)}
     for name, entry in listed.items():
         assert entry["bytes"] == len(files[name])
         assert entry["sha256"] == hashlib.sha256(files[name]).hexdigest()
@@ -256,6 +275,7 @@ def test_no_dataset_no_token_wrong_token(
 
 
 def test_a_public_repository_is_refused_unless_asked_for(lake: Lake, hub: LoopbackHub) -> None:
+    consented(lake, "train", "validation")
     send(lake, hub, private=False)
     assert hub.repos[REPO].private is False
     with pytest.raises(InputError, match="is public; private=False"):
@@ -263,6 +283,7 @@ def test_a_public_repository_is_refused_unless_asked_for(lake: Lake, hub: Loopba
 
 
 def test_public_does_not_change_a_private_repository(lake: Lake, hub: LoopbackHub) -> None:
+    consented(lake, "train", "validation")
     send(lake, hub)
     with pytest.raises(InputError, match=r"is private, and --public .* does not change that"):
         send(lake, hub, private=False)
@@ -284,7 +305,7 @@ def test_somebody_elses_dataset_is_not_touched(lake: Lake, hub: LoopbackHub) -> 
         assert len(repo.commits) == 1
     hub.repos[REPO] = repo = Repo(private=True)
     repo.add("made in the browser", {".gitattributes": b"", "README.md": b"---\nlicense: mit\n---"})
-    assert send(lake, hub).changed == 6
+    assert send(lake, hub).changed == 7
 
 
 def test_what_people_wrote_into_the_card_stays(lake: Lake, hub: LoopbackHub) -> None:
@@ -372,7 +393,7 @@ def test_a_line_end_behind_a_token_and_a_stored_login(
     lake: Lake, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", f"{TOKEN}\n")
-    assert send(lake, hub).changed == 6
+    assert send(lake, hub).changed == 7
     monkeypatch.delenv("HF_TOKEN")
     stored = tmp_path / "token"
     stored.write_text(TOKEN)
@@ -425,13 +446,15 @@ for config in ("pairs", "groups"):
         stream = load_dataset(sys.argv[1], split="validation", streaming=True,
                               token=os.environ["TOKEN"])
         out["streamed"] = [r["pair_id"] for r in stream]
+from composer_pipeline.publishing import first_rows
+out["first"] = first_rows(sys.argv[1], sys.argv[2])
 print("RESULT" + json.dumps(out))
 """
 
 
 def test_datasets_loads_what_was_published(lake: Lake, hub: LoopbackHub, tmp_path: Path) -> None:
     pytest.importorskip("datasets")
-    send(lake, hub)
+    report = send(lake, hub)
     env = {
         **os.environ,
         "HF_ENDPOINT": hub.endpoint,
@@ -439,16 +462,23 @@ def test_datasets_loads_what_was_published(lake: Lake, hub: LoopbackHub, tmp_pat
         "HF_HUB_OFFLINE": "0",
         "HF_HOME": str(tmp_path / "hf"),
         "TOKEN": TOKEN,
+        "PYTHONPATH": str(ROOT),
         "OMP_NUM_THREADS": "1",
     }
     done = subprocess.run(
-        [sys.executable, "-c", LOAD, REPO], capture_output=True, text=True, timeout=600, env=env
+        [sys.executable, "-c", LOAD, REPO, report.commit],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env=env,
     )
     assert "RESULT" in done.stdout, done.stderr[-3000:]
     found = json.loads(done.stdout.split("RESULT")[1])
     assert found["pairs"] == {"train": 5, "validation": 1}
     assert found["groups"] == {"train": 5, "validation": 1}
     assert found["streamed"] == ["p9"]
+    assert set(found["first"]) == set(report.rows)
+    assert "chosen" in found["first"]["pairs/train"]
     assert found["row"] == {
         **dict.fromkeys(TABLES["dataset_pairs"].schema.names),
         **row(0, "train"),
@@ -468,44 +498,10 @@ def test_the_card_counts_pairs_whose_terms_forbid_training(lake: Lake, hub: Loop
     assert "**Training terms.**" not in hub.repos[REPO].head.files["README.md"].decode()
 
 
-def test_the_card_shows_the_headline_statistics(lake: Lake, hub: LoopbackHub) -> None:
-    send(lake, hub)
-    assert "## How good it is" not in hub.repos[REPO].head.files["README.md"].decode()
-
-    def number(name: str, value: float | None, n: int, note: str = "", a: str = "") -> dict:
-        return {
-            "statistic": name, "a": a, "b": "", "tool": "", "value": value, "n": n, "note": note,
-        }  # fmt: skip
-
-    rows = [
-        number("rows", 40.0, 50, a="voted"),
-        number("rows", 30.0, 50, a="consensus"),
-        number("krippendorff_alpha", 0.6125, 40),
-        number("krippendorff_alpha", 0.1, 9) | {"tool": "Bash"},
-        number("separability_auc", None, 6, "not measured: fewer than 50 pairs"),
-        number("resample_disagreement", None, 0, "not measured: no control replies"),
-    ]
-    lake.write("preference_statistics", [*rows, of_build(lake)], scope="all")
-    send(lake, hub)
-    text = hub.repos[REPO].head.files["README.md"].decode()
-    section = text.split("## How good it is")[1].split("\n## ")[0]
-    table = {
-        line.split(" | ")[0].strip("| ").split(":")[0]: line.strip("| ").split(" | ")[1:]
-        for line in section.splitlines()
-        if line.startswith("| ")
-    }
-    assert table["agreement"] == ["0.750", "40"]
-    assert table["Krippendorff's alpha of the teachers' votes, all tools"] == ["0.613", "40"]
-    assert table["separability"] == ["not measured: fewer than 50 pairs", "-"]
-    assert table["noise floor"] == ["not measured: no control replies", "-"]
-    assert table["teachers differ from the agent beyond the noise floor by"] == [
-        "not measured: no data", "-",
-    ]  # fmt: skip
-
-
 def test_a_public_release_needs_the_second_scanner(
     lake: Lake, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    consented(lake, "train", "validation")
     monkeypatch.setitem(sys.modules, "betterleaks", None)
     with pytest.raises(InputError, match="public release needs a second scanner"):
         send(lake, hub, private=False)
@@ -516,6 +512,8 @@ def test_a_public_release_needs_the_second_scanner(
 def test_what_the_second_scanner_finds_is_not_published(
     lake: Lake, hub: LoopbackHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    consented(lake, "train", "validation")
+
     def found(text: str) -> list[SimpleNamespace]:
         return [SimpleNamespace(secret=text[:12], rule_id="odd-key")]
 
@@ -523,3 +521,28 @@ def test_what_the_second_scanner_finds_is_not_published(
     with pytest.raises(PublishRefused, match="ODD_KEY"):
         send(lake, hub, private=False)
     assert hub.repos == {}
+
+
+def test_a_public_release_needs_consent_that_names_the_agents_models(
+    lake: Lake, hub: LoopbackHub
+) -> None:
+    with pytest.raises(InputError, match=r"a public release needs consent\.yaml"):
+        send(lake, hub, private=False)
+    consented(lake, "train", "validation", models="[other]")
+    with pytest.raises(InputError, match="agent_models: agent wrote part of the dataset"):
+        send(lake, hub, private=False)
+    file = consented(lake, "train", "validation")
+    assert send(lake, hub, private=False).private is False
+    file.unlink()
+    with pytest.raises(InputError, match=r"nowhere\.yaml"):
+        send(lake, hub, consent="nowhere.yaml")
+
+
+def test_rows_that_nobody_consented_to_do_not_leave_a_private_release_either(
+    lake: Lake, hub: LoopbackHub
+) -> None:
+    consented(lake, "validation", "train")
+    send(lake, hub)
+    consented(lake, "validation")
+    with pytest.raises(PublishRefused, match="not among the repositories of the consent file"):
+        send(lake, hub)

@@ -7,7 +7,7 @@ import pytest
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.rules import PreferenceRules
 from composer_pipeline.publishing.dataset import build_dataset
-from composer_pipeline.publishing.terms import AGENT, agent_models
+from composer_pipeline.publishing.terms import AGENT
 from tests.publishing.test_dataset import DAY, add_session, bash, normalise, plain
 
 
@@ -54,10 +54,6 @@ def test_each_answer_carries_model_licence_and_terms(lake: Lake) -> None:
     assert group["terms"] == [AGENT, "enforced", "enforced", "declared"]
     assert len(group["candidates"]) == 4
     assert {row["model"] for row in lake.rows("dataset_hints")} == {"claude-x"}
-    tables = {name: lake.rows(f"dataset_{name}") for name in ("pairs", "groups", "hints")}
-    assert agent_models(tables) == {
-        "claude-x": {"groups.candidates": 2, "hints.action": 1, "pairs.rejected": 2}
-    }
 
 
 @pytest.mark.parametrize("terms", ["not enforced", None])

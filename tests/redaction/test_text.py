@@ -508,3 +508,32 @@ def test_the_second_net_finds_what_the_first_does_not(
     assert redact_value({"x": [text]})[0] == {"x": [redacted]}
     assert PLANTED["GITHUB_TOKEN"] not in redacted
     assert find_secrets(redacted) == []
+
+
+def test_a_command_inside_json_ends_with_its_string() -> None:
+    """Also where other text follows, of this string or of the next one in a value."""
+    line = json.dumps({"a": json.dumps({"b": "sudo influx -username admin -password qWertyuZxcv"})})
+    for text in (line, f"{line}\n\nnothing else", f"{line}\n{line}"):
+        clean, counts = redact_text(text)
+        assert counts == {"COMMAND": line.count("influx") * text.count(line)}
+        assert "qWerty" not in clean
+        assert clean.endswith(text[-5:])
+        assert all(json.loads(part) for part in clean.splitlines() if part.startswith("{"))
+    value, _ = redact_value([{"text": line}, {"text": "sudo jira login -p eZVYAYUVPcx"}])
+    assert "qWerty" not in value[0]["text"]
+    assert "eZVY" not in value[1]["text"]
+
+
+@pytest.mark.parametrize("value", ["H0YEhL6iCqLIEvvAJrmol6Ju", "md6q3tDyfOf6ZqA5SpaIeL9l"])
+def test_a_value_that_begins_like_the_name_of_a_type(value: str) -> None:
+    assert value not in redact_text(f"vault_db_password: {value}")[0]
+    for name in ("h1", "md5", "sha256", "utf8mb4", "utf-8", "varchar(255)", "base64url", "int32"):
+        text = f"vault_db_password: {name}"
+        assert redact_text(text) == (text, {})
+
+
+def test_the_rest_of_a_broken_key_needs_no_digit() -> None:
+    key = "gh" + "p_9GU9KaVxBKLdZv5f" + "HFKBsnZhnbqTuguBmCUg"
+    assert redact_text(f"token {key[:20]}\n{key[20:]}\n")[1] == {"GITHUB_TOKEN": 1}
+    kept = f"use {key}\nunforgettably\n"
+    assert "\nunforgettably\n" in redact_text(kept)[0]

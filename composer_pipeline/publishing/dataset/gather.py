@@ -165,7 +165,7 @@ class Gathering:
             return
         asked = Asked(replies, cost_of_states(self._lake, day), hints, self._terms)
         answers = answers_of_day(self._lake, day)
-        held = StatesOnDemand(self._lake, [day])
+        held = StatesOnDemand(self._lake, [day], kept=0)
         tools = Toolsets(self._lake, held.states)
         refused = self.found.answers[day]
         for states in _sessions(held):

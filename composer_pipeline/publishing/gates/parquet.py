@@ -19,7 +19,7 @@ from composer_pipeline.publishing.gates.refused import PublishRefused, private
 from composer_pipeline.publishing.gates.scan import Scanner
 
 #: Rows that are decoded at once.
-BATCH = 256
+BATCH = 32
 
 
 def opened(content: bytes | Path, where: str) -> pq.ParquetFile:

@@ -6,7 +6,7 @@ of a dataset (``publishing.publish``) or model (``publishing.model``), and what 
 """
 
 from composer_pipeline.publishing.hub.bring import Brought, bring
-from composer_pipeline.publishing.hub.check import check_published, row_changes
+from composer_pipeline.publishing.hub.check import by_split, check_published, row_changes, rows_at
 from composer_pipeline.publishing.hub.client import Hub, Remote
 from composer_pipeline.publishing.hub.history import Purged, purge
 from composer_pipeline.publishing.hub.kept_text import keep_text
@@ -18,10 +18,12 @@ __all__ = [
     "Purged",
     "Remote",
     "bring",
+    "by_split",
     "check_published",
     "check_repo",
     "keep_text",
     "purge",
     "row_changes",
+    "rows_at",
     "token_of",
 ]

@@ -47,6 +47,27 @@ def check_published(hub: Hub, head: str, files: Mapping[str, Content]) -> dict[s
     return rows
 
 
+def rows_at(hub: Hub, revision: str) -> dict[str, int]:
+    """Return the rows of each configuration and split at a revision, from the files' footers."""
+    return by_split(
+        {
+            path: _remote(hub, path, revision, entry).metadata.num_rows
+            for path, entry in hub.tree(revision).items()
+            if path.endswith(".parquet")
+        }
+    )
+
+
+def by_split(by_path: Mapping[str, int]) -> dict[str, int]:
+    """Add up numbers by configuration and split, from paths ``data/pairs/train….parquet``."""
+    total: dict[str, int] = {}
+    for path, number in by_path.items():
+        parts = path.removesuffix(".parquet").split("/")
+        name = f"{parts[-2]}/{parts[-1].split('-')[0]}" if len(parts) > 1 else path
+        total[name] = total.get(name, 0) + number
+    return total
+
+
 def row_changes(
     hub: Hub | None,
     revision: str,

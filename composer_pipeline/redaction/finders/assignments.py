@@ -59,7 +59,8 @@ _NAME_CHARS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012
 # Code between quotes: a template, a selector, a call.
 _CALL = re.compile(r"\w\(|[\[({]{2}|=>|\$\w|^[.#][a-z]|^\[.*\]$|</|\{\w+\}")
 _TYPE = re.compile(
-    r"(?i)(?:u?int|float|utf|bytes|string|str|char|varchar|text|uuid|h|sha|md|base)-?\d+.*"
+    r"(?i)(?:u?int|float|utf|bytes|string|str|char|varchar|text|uuid|h|sha|md|base)-?\d+"
+    r"[a-z]{0,3}\d{0,2}(?:[^a-z0-9].*)?"
 )
 
 

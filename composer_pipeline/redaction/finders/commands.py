@@ -236,15 +236,22 @@ def _segment(text: str, start: int, end: int) -> tuple[str, int]:
     if before in tuple(_QUOTES):  # a command in quotes ends with them
         closed = text.find(before, end)
         stop = min(stop, closed) if closed >= 0 else stop
-    segment = text[start:stop]
-    at = segment.find("\n")
-    while at >= 0:
+    segment = text[start:stop].partition("\0")[0]  # a NUL parts the strings of a value
+    ends = [match.start() for match in _NEWLINE.finditer(segment)]
+    for at in (*ends, len(segment)):
         line = segment[:at]
         open_quote = line.count("'") % 2 or line.replace('\\"', "").count('"') % 2
+        ending = _CLOSING.search(line) if open_quote else None
+        if ending is not None:
+            return line[: ending.start()], start
         if not (line.endswith("\\") or "<<" in line or open_quote):
             return line, start
-        at = segment.find("\n", at + 1)
     return segment, start
+
+
+_NEWLINE = re.compile("\n")
+#: The end of a JSON string that a command stands in, and of the values around it.
+_CLOSING = re.compile(r"(?:\\*\"[\]})]+)+,?[ \t]*$")
 
 
 _STRING = re.compile(r"[\"']\s*,\s*([\"'])((?:(?!\1)[^\\\n])*)(?=\1)")

@@ -55,6 +55,9 @@ def joined_end(pattern: re.Pattern[str], text: str, start: int) -> int:
 def _continues(text: str, chunk: re.Match[str]) -> bool:
     """Say whether a line's first word looks like the rest of a broken token."""
     word, after = chunk[0], text[chunk.end() : chunk.end() + 1]
-    return after in ("", "\n", "\r", '"', "'", "\\", ",", "`", ")") and (
-        any(c.isdigit() for c in word) and any(c.isalpha() for c in word) and "/" not in word
-    )
+    if after not in ("", "\n", "\r", '"', "'", "\\", ",", "`", ")") or "/" in word:
+        return False
+    if any(c.isdigit() for c in word):
+        return any(c.isalpha() for c in word)
+    # One in thirty random rests of twenty letters has no digit.
+    return len(word) >= 12 and word.isalpha() and not word.islower() and not word[1:].isupper()

@@ -112,7 +112,7 @@ def squash(self: Handler, repo: str, revision: str, body: bytes, **_: Any) -> No
     if found and revision != "main":
         self.error(400, "Invalid reference for a branch")
     elif found:
-        found.squash(json.loads(body)["message"], self.hub.clock())
+        found.squash(json.loads(body)["message"])
         self.json({})
 
 

@@ -64,11 +64,14 @@ class Repo:
         self.commits.append(Commit(oid, message, files, at, parent))
         return self.head
 
-    def squash(self, message: str, at: float = 0.0) -> Commit:
-        """Make the head's tree the only commit of main; other refs keep what they reach."""
-        old, files = self.commits, self.head.files
+    def squash(self, message: str) -> Commit:
+        """Make the head's tree the only commit of main, seen at once.
+
+        Other refs keep what they reach.
+        """
+        old, head = self.commits, self.head
         self.commits = []
-        self.add(message, files, at)
+        self.add(message, head.files, old[0].at)
         self.others += old
         self.forget_unreachable()
         return self.head

@@ -2,11 +2,15 @@
 
 import json
 import os
+import shutil
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -15,6 +19,7 @@ import pytest
 
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.publishing.publish import publish
 from composer_pipeline.testing.hub import Fault, LoopbackHub, RateLimit, Repo
 from composer_pipeline.testing.hub.faults import Planned
 from tests.places import ROOT
@@ -40,7 +45,7 @@ def whole(repo: Repo, lake: Lake) -> bool:
     if "manifest.json" not in repo.head.files:
         return False
     listed = json.loads(repo.head.files["manifest.json"])["files"]
-    data = {path for path in repo.head.files if path.endswith(".parquet")}
+    data = {path for path in repo.head.files if path.endswith((".parquet", ".png"))}
     return data == set(listed) and all(
         repo.head.files[f"data/{config}/{split}.parquet"]
         == Path(lake.path(f"dataset_{config}", split=split)).read_bytes()
@@ -237,3 +242,35 @@ def test_what_is_on_the_hub_is_compared_with_what_was_sent(
     with pytest.raises(ComposerError, match=r"data/pairs/train\.parquet of commit .* is not what"):
         send(lake, hub)
     assert hub.repos[REPO].tags == {}
+
+
+def test_a_name_that_nobody_knows_and_no_network(lake: Lake, hub: LoopbackHub) -> None:
+    with pytest.raises(ComposerError, match="the Hub's name is not known, or there is no network"):
+        publish(lake, REPO, endpoint="http://no-such-host.invalid")
+    assert hub.clock() == 0, "what does not pass is not waited for"
+
+
+@pytest.mark.skipif(not shutil.which("openssl"), reason="openssl makes the certificate")
+def test_a_certificate_that_is_not_accepted(lake: Lake, hub: LoopbackHub, tmp_path: Path) -> None:
+    made = tmp_path / "made.pem"
+    cert = tmp_path / "cert.pem"
+    what = f"req -x509 -newkey rsa:2048 -nodes -subj /CN=127.0.0.1 -out {cert} -keyout {made}"
+    subprocess.run(["openssl", *what.split()], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, made)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def greet() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                with suppress(OSError), context.wrap_socket(connection, server_side=True):
+                    pass
+
+        threading.Thread(target=greet, daemon=True).start()
+        with pytest.raises(ComposerError, match="the certificate of the Hub is not accepted"):
+            publish(lake, REPO, endpoint=f"https://127.0.0.1:{server.getsockname()[1]}")
+        server.shutdown(socket.SHUT_RDWR)
+    assert hub.clock() == 0

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 #: Texts whose digests are kept; a session's prompts share nearly all of theirs.
-KEPT_TEXTS = 20_000
+KEPT_TEXTS = 4_000
 
 
 class MessageTexts:

@@ -1,0 +1,190 @@
+"""The dataset's publication: the asset, its checks, and the night's.
+
+Belongs here: Dagster definitions of the group ``preferences`` that face the Hub. The logic is in
+``composer_pipeline.publishing``. The token comes from ``HF_TOKEN`` or the client's stored login.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+from pydantic import Field
+
+from assets.metadata import OWNERS, records
+from assets.resources import LakeResource, PublicationResource
+from composer_pipeline.errors import InputError
+
+
+class PublishConfig(dg.Config):
+    """Where to publish. The token comes from ``HF_TOKEN``, never from here."""
+
+    repo: str = Field(
+        default="",
+        description="OWNER/NAME of the dataset repository; empty takes COMPOSER_PUBLISH_REPO.",
+    )
+    private: bool = Field(default=True, description="Public only when set to false.")
+    dry_run: bool = Field(default=False, description="Plan and check, but commit nothing.")
+    allow_simulated: bool = Field(
+        default=False, description="Allow rows of simulated teachers; the card says so."
+    )
+
+
+@dg.asset(
+    group_name="preferences",
+    kinds={"huggingface"},
+    owners=OWNERS,
+    deps=["training_dataset"],
+    code_version="2",
+    output_required=False,
+    retry_policy=dg.RetryPolicy(
+        max_retries=3, delay=60, backoff=dg.Backoff.EXPONENTIAL, jitter=dg.Jitter.PLUS_MINUS
+    ),
+)
+def published_dataset(
+    config: PublishConfig,
+    lake: LakeResource,
+    publication: PublicationResource,
+) -> Iterator[dg.MaterializeResult[None]]:
+    """The dataset as one commit on the Hugging Face Hub, private by default.
+
+    Without a repository there is nothing to do, and the asset is skipped.
+    """
+    from composer_pipeline.publishing import PublishRefused, publish
+
+    repo = config.repo or publication.repo
+    if not repo:
+        dg.get_dagster_logger().info(
+            "No repository is configured (COMPOSER_PUBLISH_REPO): nothing is published."
+        )
+        return
+    try:
+        report = publish(
+            lake.open(),
+            repo,
+            private=config.private,
+            dry_run=config.dry_run,
+            allow_simulated=config.allow_simulated,
+        )
+    except (InputError, PublishRefused) as error:  # another attempt would find the same
+        raise dg.Failure(str(error), allow_retries=False) from error
+    yield dg.MaterializeResult(metadata=_metadata(repo, report))
+
+
+def _metadata(repo: str, report: Any) -> dict[str, Any]:
+    names = dict.fromkeys([*report.rows, *report.added, *report.removed])
+    moved = [
+        {
+            "config and split": name,
+            "rows": report.rows.get(name, 0),
+            "added": report.added.get(name, 0),
+            "removed": report.removed.get(name, 0),
+        }
+        for name in names
+    ]
+    files = [{"file": path, "change": how} for path, how in report.changes.items()]
+    return {
+        "repo": repo,
+        "commit": report.commit or "none",
+        "tag": report.tag or "none",
+        "dry_run": report.dry_run,
+        "changed": report.changed,
+        "files": len(report.files),
+        "dagster/row_count": sum(report.rows.values()),
+        "rows": dg.MetadataValue.json(report.rows),
+        **({"diff": records(moved)} if moved else {}),
+        **({"changes": records(files)} if files else {}),
+        **({"link": dg.MetadataValue.url(report.url)} if report.url else {}),
+    }
+
+
+# -- checks --------------------------------------------------------------------
+
+
+def _last(context: dg.AssetCheckExecutionContext) -> dict[str, Any]:
+    """Return what the last publication said of itself; empty for none, and for a dry run."""
+    event = context.instance.get_latest_materialization_event(dg.AssetKey("published_dataset"))
+    if event is None or event.asset_materialization is None:
+        return {}
+    said = {name: value.value for name, value in event.asset_materialization.metadata.items()}
+    return {} if said.get("dry_run") or said.get("commit", "none") == "none" else said
+
+
+def _nothing() -> dg.AssetCheckResult:
+    return dg.AssetCheckResult(passed=True, description="Nothing was published.")
+
+
+@dg.asset_check(asset="published_dataset")
+def published_revision(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+    """The commit is on the Hub, and its tag names it."""
+    from composer_pipeline.publishing import published_refs
+
+    said = _last(context)
+    if not said:
+        return _nothing()
+    named = published_refs(said["repo"]).get(f"refs/tags/{said['tag']}", "nothing")
+    return dg.AssetCheckResult(
+        passed=named == said["commit"],
+        metadata={"commit": said["commit"], "tag": said["tag"], "tag_names": named},
+    )
+
+
+@dg.asset_check(asset="published_dataset")
+def published_rows(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+    """The Hub's Parquet files have as many rows as were published."""
+    from composer_pipeline.publishing import published_rows as counted
+
+    said = _last(context)
+    if not said:
+        return _nothing()
+    found = counted(said["repo"], said["commit"])
+    wanted = said["rows"] if isinstance(said["rows"], dict) else json.loads(said["rows"])
+    return dg.AssetCheckResult(
+        passed=found == wanted,
+        metadata={"rows": sum(found.values()), "published": sum(wanted.values())},
+    )
+
+
+@dg.asset_check(asset="published_dataset")
+def published_loads(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+    """``datasets`` streams the first row of each configuration and split from the commit."""
+    from composer_pipeline.publishing import first_rows
+
+    said = _last(context)
+    if not said:
+        return _nothing()
+    columns = first_rows(said["repo"], said["commit"])
+    return dg.AssetCheckResult(
+        passed=set(columns) == set(said["rows"]) and all(columns.values()),
+        metadata={"loaded": len(columns), "configurations_and_splits": len(said["rows"])},
+    )
+
+
+CHECKS = [published_revision, published_rows, published_loads]
+
+# -- the night -----------------------------------------------------------------
+
+nightly_publish_job = dg.define_asset_job(
+    "publish_nightly",
+    selection=dg.AssetSelection.assets("training_dataset", "published_dataset"),
+    description="Build the dataset and commit it to the Hub.",
+)
+
+
+@dg.schedule(
+    cron_schedule="30 5 * * *",
+    job=nightly_publish_job,
+    execution_timezone="UTC",
+    default_status=dg.DefaultScheduleStatus.RUNNING,
+    description="Build and publish the dataset, where COMPOSER_PUBLISH_NIGHTLY says so.",
+)
+def nightly_publish(
+    lake: LakeResource, publication: PublicationResource
+) -> Iterator[dg.RunRequest | dg.SkipReason]:
+    """Request one run, where a repository is named and publishing by night was asked for."""
+    if not (publication.repo and publication.nightly):
+        yield dg.SkipReason("COMPOSER_PUBLISH_REPO and COMPOSER_PUBLISH_NIGHTLY=1 turn it on.")
+    elif not lake.open().days("normalized_pairs"):
+        yield dg.SkipReason("There are no pairs yet.")
+    else:
+        yield dg.RunRequest()

@@ -344,11 +344,13 @@ class Lake:
         """Open a partition's file; what is wrong with it names it."""
         path = self.path(table, **part)
         shown = path.removeprefix(self.root + "/")
-        with reading(self.url, shown, table, part.get("day", "")):
-            # Threads of Arrow that hold an object of Python's can abort a process that ends: a
-            # file on disk is opened by Arrow itself, and one in a bucket is read by one thread.
-            with pa.OSFile(os.fsencode(path)) if self.local else self.fs.open(path, "rb") as file:
-                yield file
+        # Threads of Arrow that hold an object of Python's can abort a process that ends: a file
+        # on disk is opened by Arrow itself, and one in a bucket is read by one thread.
+        with (
+            reading(self.url, shown, table, part.get("day", "")),
+            pa.OSFile(os.fsencode(path)) if self.local else self.fs.open(path, "rb") as file,
+        ):
+            yield file
 
     def rows(self, table: str, **kwargs: Any) -> list[dict[str, Any]]:
         """Read like :meth:`read`, as dictionaries with JSON message columns decoded."""

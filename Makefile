@@ -66,6 +66,9 @@ house: $(STAMP) ## folders, files, complexity, lines and tests beside their bars
 mutants: $(STAMP) ## small wrong changes: does a fast test notice? (ROOM=lake; long)
 	$(BIN)/python tests/mutants/run_mutants.py $(ROOM)
 
+chaos-ingest: $(STAMP) ## kill ingests of one lake, on a folder and on S3: 6 processes, 20 times each (about ten minutes)
+	$(BIN)/python tests/chaos/ingest_driver.py $(CHAOS_ARGS)
+
 chaos: $(STAMP) ## kill replaying processes more than 100 times (about ten minutes)
 	$(BIN)/python tests/chaos/chaos_driver.py --record benchmarks/results/chaos.md $(CHAOS_ARGS)
 

@@ -363,6 +363,7 @@ class Lake:
         """Yield the rows of :meth:`rows` without holding more than a row group of them.
 
         Args:
+            table: the table's name.
             columns: only these columns of the file.
             keys: fixed partition keys, for example ``split="train"``.
         """

@@ -36,6 +36,7 @@ from composer_pipeline.lake.place import (
     file_system,
     holds_lake,
     partition_folders,
+    register_obstore,
     remove_empty,
 )
 from composer_pipeline.lake.rows import (
@@ -74,7 +75,7 @@ class Lake:
         text = os.fspath(url)
         protocol = text.split("://", 1)[0] if "://" in text else "file"
         if protocol in ("s3", "gs", "az"):
-            _register_obstore()
+            register_obstore()
             # The default keeps a wrong endpoint waiting for three minutes.
             storage_options.setdefault(
                 "retry_config", {"max_retries": 5, "retry_timeout": timedelta(seconds=30)}
@@ -454,13 +455,3 @@ def _safe(value: str) -> str:
     if not value or any(char in value for char in "/\\=*?[]") or value.startswith("."):
         raise InputError(f"{value!r} cannot be a partition value")
     return value
-
-
-def _register_obstore() -> None:
-    try:
-        from obstore.fsspec import register
-    except ImportError as error:
-        raise InputError(
-            "a bucket as lake needs: pip install 'composer-pipeline[cloud]'"
-        ) from error
-    register(["s3", "gs", "az"])

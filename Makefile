@@ -66,6 +66,9 @@ house: $(STAMP) ## folders, files, complexity, lines and tests beside their bars
 mutants: $(STAMP) ## small wrong changes: does a fast test notice? (ROOM=lake; long)
 	$(BIN)/python tests/mutants/run_mutants.py $(ROOM)
 
+chaos-ingest: $(STAMP) ## kill ingests of one lake, on a folder and on S3: 6 processes, 20 times each (about ten minutes)
+	$(BIN)/python tests/chaos/ingest_driver.py $(CHAOS_ARGS)
+
 chaos: $(STAMP) ## kill replaying processes more than 100 times (about ten minutes)
 	$(BIN)/python tests/chaos/chaos_driver.py --record benchmarks/results/chaos.md $(CHAOS_ARGS)
 
@@ -98,8 +101,9 @@ bench-normalize: $(STAMP) ## normalisation beside stock data-juicer and DuckDB (
 bench-windows: $(STAMP) ## files that windows lose, and rows a second, beside cutting whole turns (ten minutes)
 	$(BIN)/python benchmarks/windows.py $(BENCH_ARGS)
 
-bench-publish: $(STAMP) ## memory of dataset and publish, size beside push_to_hub (ten minutes)
+bench-publish: $(STAMP) ## memory of dataset and publish, size beside push_to_hub, bytes of a withdrawal (15 minutes)
 	$(BIN)/python benchmarks/publish.py $(BENCH_ARGS)
+	$(BIN)/python benchmarks/withdrawal.py
 
 bench-first-hour: $(STAMP) ## each command on 3 GB of sessions: CPU seconds and memory beside the bars (writes 4 GB below build/)
 	$(BIN)/python benchmarks/first_hour.py $(BENCH_ARGS)

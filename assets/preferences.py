@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
+from pydantic import Field
 
 from assets.metadata import OWNERS, numbers, records, table_metadata
 from assets.partitions import DAYS, FREE, PAID
@@ -16,6 +17,15 @@ from assets.resources import LakeResource, RecipesResource, TeachersResource
 if TYPE_CHECKING:
     from composer_pipeline.preferences.quality import Quality
     from composer_pipeline.preferences.rules import PreferenceRules
+
+
+class DatasetConfig(dg.Config):
+    """What the dataset has besides its rows."""
+
+    tokenizer: str = Field(
+        default="",
+        description="Model whose tokens are counted, and to whose window pairs are cut as well.",
+    )
 
 
 @dg.asset(
@@ -156,18 +166,18 @@ def build_preferences(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetsDefini
         kinds={"python", "parquet", "duckdb"},
         owners=OWNERS,
         deps=[normalized_pairs, error_hints],
-        code_version="2",
+        code_version="3",
         metadata=table_metadata("dataset_pairs"),
     )
     def training_dataset(
-        lake: LakeResource, recipes: RecipesResource
+        config: DatasetConfig, lake: LakeResource, recipes: RecipesResource
     ) -> dg.MaterializeResult[None]:
         """Pairs, recorded groups and hints, split by group of sessions."""
         from composer_pipeline.preferences.quality import ALL, write_statistics
         from composer_pipeline.publishing import build_dataset
 
         store, rules = lake.open(), recipes.rules()
-        report = build_dataset(store, rules=rules)
+        report = build_dataset(store, rules=rules, tokenizer=config.tokenizer)
         quality = write_statistics(store, rules=rules).by_scope[ALL]
         return dg.MaterializeResult(
             metadata={
@@ -179,6 +189,10 @@ def build_preferences(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetsDefini
                 **{f"rows_{split}": count for split, count in report.splits.items()},
                 "dropped": sum(report.drops.values()),
                 "warning": report.warning or "none",
+                "split_by": report.split_by,
+                "repository_in_train": report.repository_in_train,
+                "verbatim_in_train": report.verbatim_in_train,
+                "moved_sessions": len(report.moved),
                 **quality_metadata(quality, rules),
             }
         )

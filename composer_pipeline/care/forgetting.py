@@ -5,6 +5,7 @@ order (``care.forget``) and the books (``replay.ledger``).
 """
 
 import json
+import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from composer_pipeline.files import replace
-from composer_pipeline.lake import TABLES, Lake, encode_parquet
+from composer_pipeline.lake import TABLES, UNFINISHED, Lake, encode_parquet
 from composer_pipeline.lake.notes import exports, prune_exports
 from composer_pipeline.traces.archive import blob_name, forget_files
 from composer_pipeline.traces.one_writer import one_writer
@@ -73,10 +74,11 @@ def _without(table: pa.Table, gone: dict[str, set[str]]) -> pa.Table:
 
 
 def remove_leftovers(lake: Lake) -> None:
-    """Remove files that a killed writer left beside what it was to replace."""
+    """Remove what a killed writer, or a killed build of the dataset, has left."""
     if lake.local:
         for path in Path(lake.root).rglob(".*.tmp"):
             path.unlink(missing_ok=True)
+        shutil.rmtree(Path(lake.root, UNFINISHED), ignore_errors=True)
 
 
 def from_exports(lake: Lake, sessions: set[str], pairs: set[str]) -> list[str]:

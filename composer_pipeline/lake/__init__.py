@@ -6,7 +6,7 @@ Import from the modules: ``lake.tables`` (tables) and ``lake.store`` (:class:`La
 from composer_pipeline.lake.columns import column, numbers, utf8
 from composer_pipeline.lake.damage import DamagedFile
 from composer_pipeline.lake.parquet import encode_parquet, parquet_writer
-from composer_pipeline.lake.place import bucket_errors
+from composer_pipeline.lake.place import UNFINISHED, bucket_errors
 from composer_pipeline.lake.rows import table_from_rows
 from composer_pipeline.lake.stamps import build_id, stamp
 from composer_pipeline.lake.store import Lake
@@ -33,6 +33,7 @@ __all__ = [
     "SCHEMA_VERSION",
     "STATES",
     "TABLES",
+    "UNFINISHED",
     "DamagedFile",
     "Lake",
     "TableFile",

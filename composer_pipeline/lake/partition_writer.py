@@ -6,14 +6,20 @@ where partitions are (``lake.store``).
 
 import contextlib
 import tempfile
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
 import pyarrow as pa
 
 from composer_pipeline.files import Replacement, writing
-from composer_pipeline.lake.parquet import group_rows, parquet_writer
+from composer_pipeline.lake.parquet import ROW_GROUP_BYTES, group_rows, parquet_writer
+from composer_pipeline.lake.rows import table_from_rows
 from composer_pipeline.lake.tables import TableSpec
+
+#: Rows that are made into a table at once.
+_AT_ONCE = 64
 
 
 class PartitionWriter:
@@ -59,6 +65,30 @@ class PartitionWriter:
         with writing(self._place):
             rows = group_rows(table, compact=self._spec.compact)
             self._parquet.write_table(table, row_group_size=rows)
+
+    def write_rows(self, rows: Iterable[dict[str, Any]]) -> None:
+        """Append rows and commit them; about a row group of them is in memory at a time.
+
+        Raises:
+            InputError: a row has a column that the schema does not know.
+        """
+        try:
+            for table in self._tables(iter(rows)):
+                self.write(table)
+        except BaseException:
+            self.discard()
+            raise
+        self.commit()
+
+    def _tables(self, rows: Iterator[dict[str, Any]]) -> Iterator[pa.Table]:
+        held: list[pa.Table] = []
+        while some := list(islice(rows, _AT_ONCE)):
+            held.append(table_from_rows(self._spec, some))
+            if sum(table.nbytes for table in held) >= ROW_GROUP_BYTES:
+                yield pa.concat_tables(held)
+                held = []
+        if held:
+            yield pa.concat_tables(held)
 
     def write_group(self, table: pa.Table) -> None:
         """Append rows, not empty, as one row group, whatever its size."""

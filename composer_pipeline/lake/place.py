@@ -25,6 +25,8 @@ from composer_pipeline.lake.tables import TABLES
 MARKER = "lake.json"
 #: What a build of the dataset writes last (``publishing.dataset``).
 BUILD = "dataset.json"
+#: Where the rows of such a build wait; a build that was killed leaves it.
+UNFINISHED = ".dataset-build"
 _SIGNS = frozenset({*TABLES, MARKER, "archive", "ledger.db"})
 
 
@@ -44,6 +46,21 @@ def file_system(url: str, options: dict[str, Any]) -> tuple[Any, str]:
         except ImportError as error:
             raise InputError(f"lake {url}: {_line(error)}") from error
     return fs, str(root)
+
+
+def register_obstore() -> None:
+    """Let fsspec open buckets through obstore.
+
+    Raises:
+        InputError: it is not installed.
+    """
+    try:
+        from obstore.fsspec import register
+    except ImportError as error:
+        raise InputError(
+            "a bucket as lake needs: pip install 'composer-pipeline[cloud]'"
+        ) from error
+    register(["s3", "gs", "az"])
 
 
 def holds_lake(fs: Any, root: str, url: str) -> bool:

@@ -36,6 +36,7 @@ from composer_pipeline.lake.place import (
     file_system,
     holds_lake,
     partition_folders,
+    register_obstore,
     remove_empty,
 )
 from composer_pipeline.lake.rows import (
@@ -74,7 +75,7 @@ class Lake:
         text = os.fspath(url)
         protocol = text.split("://", 1)[0] if "://" in text else "file"
         if protocol in ("s3", "gs", "az"):
-            _register_obstore()
+            register_obstore()
             # The default keeps a wrong endpoint waiting for three minutes.
             storage_options.setdefault(
                 "retry_config", {"max_retries": 5, "retry_timeout": timedelta(seconds=30)}
@@ -335,7 +336,7 @@ class Lake:
         """
         rows = 0
         with self._file(table, keys) as file:
-            for batch in pq.ParquetFile(file).iter_batches(batch_size=1024):
+            for batch in pq.ParquetFile(file).iter_batches(batch_size=1024, use_threads=self.local):
                 rows += batch.num_rows
         return rows
 
@@ -344,7 +345,12 @@ class Lake:
         """Open a partition's file; what is wrong with it names it."""
         path = self.path(table, **part)
         shown = path.removeprefix(self.root + "/")
-        with reading(self.url, shown, table, part.get("day", "")), self.fs.open(path, "rb") as file:
+        # Threads of Arrow that hold an object of Python's can abort a process that ends: a file
+        # on disk is opened by Arrow itself, and one in a bucket is read by one thread.
+        with (
+            reading(self.url, shown, table, part.get("day", "")),
+            pa.OSFile(os.fsencode(path)) if self.local else self.fs.open(path, "rb") as file,
+        ):
             yield file
 
     def rows(self, table: str, **kwargs: Any) -> list[dict[str, Any]]:
@@ -375,7 +381,8 @@ class Lake:
             with self._file(table, part) as file:
                 reader = pq.ParquetFile(file)
                 have = [n for n in schema.names if n in set(reader.schema_arrow.names)]
-                for batch in reader.iter_batches(batch_size=rows, columns=have):
+                batches = reader.iter_batches(rows, columns=have, use_threads=self.local)
+                for batch in batches:
                     yield complete(pa.Table.from_batches([batch]), schema), part
 
     def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
@@ -448,13 +455,3 @@ def _safe(value: str) -> str:
     if not value or any(char in value for char in "/\\=*?[]") or value.startswith("."):
         raise InputError(f"{value!r} cannot be a partition value")
     return value
-
-
-def _register_obstore() -> None:
-    try:
-        from obstore.fsspec import register
-    except ImportError as error:
-        raise InputError(
-            "a bucket as lake needs: pip install 'composer-pipeline[cloud]'"
-        ) from error
-    register(["s3", "gs", "az"])

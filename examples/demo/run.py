@@ -28,6 +28,7 @@ from composer_pipeline.lake import Lake
 from composer_pipeline.replay.teachers import TeacherSet
 from composer_pipeline.settings import Settings
 from examples.demo.profile import demo_settings, loopback
+from examples.demo.publication import publish_here
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Minutes, not measurement: a few states of each kind, and answers cut short.
@@ -100,7 +101,10 @@ def run_demo(settings: Settings, instance: dg.DagsterInstance | None = None) -> 
                 )
         with _stage("train   two replicas, then evaluation"):
             events = _run(defs, "train", instance, {}, FEW_STATES)
+        with _stage("publish the dataset, to a Hub on this machine"):
+            published = publish_here(settings)
     summary = _summary(settings, calls, _latest_metadata(events))
+    summary["published"] = published
     summary["seconds"] = round(time.monotonic() - started, 1)
     _show(settings, teachers, summary)
     return summary
@@ -244,6 +248,13 @@ def _show(settings: Settings, teachers: TeacherSet, summary: dict[str, Any]) -> 
     checkpoint = Path(str(training.get("checkpoint", "")))
     inside = checkpoint.is_relative_to(Path.cwd())
     table.add_row("checkpoint", str(checkpoint.relative_to(Path.cwd()) if inside else checkpoint))
+    published = summary["published"]
+    table.add_row(
+        "published",
+        f"{sum(published['rows'].values())} rows, {published['changed']} files, one commit,"
+        f" {published['tag']}; read back and compared",
+    )
+    table.add_row("card", f"{published['card']} (from {published['address']})")
     table.add_row(
         "time, memory", f"{summary['seconds']} s, largest process {summary['peak_rss_gib']} GiB"
     )

@@ -96,6 +96,9 @@ def test_no_byte_is_left_and_the_rest_is_whole(lake: Lake, victim: str, tmp_path
     export(lake, "sft", out / "sft")
     write_columns(lake, out / "columns.jsonl")
     (Path(lake.root) / f".part.parquet.{'0' * 32}.tmp").write_text(victim)
+    killed_build = Path(lake.root) / ".dataset-build"
+    killed_build.mkdir()
+    (killed_build / "00000000.arrow").write_text(victim)
     needles = traces_of(lake, victim)
     before = places_of(tmp_path, *needles)
     assert {"lake/ledger.db", "exports/dpo.parquet"} <= before

@@ -292,6 +292,7 @@ dataset --consent {empty}                             | consent file
 dataset --consent {list}                              | must be a mapping
 dataset --consent {yaml}                              | is not YAML
 dataset --consent {badrules}                          | consent file
+dataset --tokenizer {tmp}/none                         | no such folder
 ingest {sessions} --exclude *                         | every session file is excluded by *
 status x                                              | x
 status --ledger mysql://x/y                           | not a mysql:// one

@@ -46,6 +46,20 @@ def test_every_stage_gives_something(summaries: tuple[dict[str, Any], dict[str, 
 
 
 @pytest.mark.slow
+def test_the_dataset_is_published_to_a_hub_of_this_machine(
+    summaries: tuple[dict[str, Any], dict[str, Any]],
+) -> None:
+    for summary in summaries:
+        published = summary["published"]
+        for split, rows in summary["splits"].items():
+            assert published["rows"][f"pairs/{split}"] == rows
+        assert published["address"].endswith("/datasets/demo/agent-pairs")
+        assert "imulated" in Path(published["card"]).read_text(encoding="utf-8")
+    tags = {summary["published"]["tag"] for summary in summaries}
+    assert len(tags) == 1, "the same sessions give the same files"
+
+
+@pytest.mark.slow
 def test_all_channels_and_both_replicas(
     summaries: tuple[dict[str, Any], dict[str, Any]],
 ) -> None:

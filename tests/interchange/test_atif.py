@@ -200,7 +200,7 @@ def test_recorded_requests_that_repeat_each_other_are_one_path() -> None:
     ]
     states = [
         made_state(state_id=name, messages=said[:n], action=Action(text), chain_id=name)
-        for name, n, text in (("1", 1, "b"), ("2", 3, "d"), ("3", 3, "e"))
+        for name, n, text in (("1", 1, "b"), ("2", 3, "d"), ("3", 3, "e"), ("4", 1, "z"))
     ]
     paths = [ChainPath(list(range(s.n_messages)), s.messages, [s]) for s in states]
     rows = [{"agent_id": "", "versions": ["1"], "path": "x", "parent_call": None}]
@@ -209,7 +209,10 @@ def test_recorded_requests_that_repeat_each_other_are_one_path() -> None:
     assert {name: [s["message"] for s in d["steps"]][1:] for name, d in found.items()} == {
         "s": ["a", "b", "c", "d"],
         "s.cont-1": ["a", "b", "c", "e"],
+        "s.cont-2": ["a", "z"],  # the same request, answered again
     }
+    told = {state for document in found.values() for state, _ in prompts(document)}
+    assert told == {"1", "2", "3", "4"}
     assert [s.get("is_copied_context") for s in found["s.cont-1"]["steps"]] == [
         True, True, True, None, None,
     ]  # fmt: skip

@@ -20,6 +20,7 @@ from composer_pipeline.lake.parquet import encode_parquet
 from composer_pipeline.lake.rows import table_from_rows
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.lake.tables import TABLES
+from composer_pipeline.testing.states import write_sessions
 
 DAY = "2026-11-16"
 
@@ -382,3 +383,23 @@ def test_row_groups_are_limited(
     assert len(sizes) > 1
     assert max(sizes) <= limit * 1.1
     assert len(lake.rows("pairs")) == 100
+
+
+def test_files_of_a_folder_are_opened_by_arrow_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread of Arrow that holds Python's file when the process ends aborts it, now and then."""
+    opened: list[object] = []
+    plain = pq.ParquetFile
+
+    def spied(file: Any, **options: Any) -> Any:
+        opened.append(file)
+        return plain(file, **options)
+
+    lake = Lake(tmp_path / "lake")
+    write_sessions(lake, sessions=1, turns=2)
+    monkeypatch.setattr(pq, "ParquetFile", spied)
+    assert lake.rows("states")
+    assert list(lake.iter_rows("states"))
+    assert len(opened) == 2
+    assert all(isinstance(file, pa.NativeFile) for file in opened)

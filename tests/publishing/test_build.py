@@ -60,6 +60,7 @@ def test_a_row_group_ends_with_its_group(lake: Lake, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(pieces, "PIECE_BYTES", 1)
     build_dataset(lake, validation_share=0.5)
     assert before == {p: p.read_bytes() for p in before}
+    every: set[str] = set()
     for table in TABLES:
         for part in lake.partitions(table):
             file = pq.ParquetFile(lake.path(table, **part))
@@ -70,6 +71,8 @@ def test_a_row_group_ends_with_its_group(lake: Lake, monkeypatch: pytest.MonkeyP
             assert all(len(names) == 1 for names in groups)
             names = [name for (name,) in groups]
             assert names == sorted(set(names))
+            every |= {*names}
+    assert every == {f"g-s{i}" for i in range(4)}
     monkeypatch.setattr(partitions, "ROW_GROUP_BYTES", 1)
     build_dataset(lake, validation_share=0.5)
     file = pq.ParquetFile(lake.path("dataset_pairs", split="train"))

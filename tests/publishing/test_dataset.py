@@ -387,6 +387,8 @@ def test_a_session_on_a_benchmark_is_in_no_table(lake: Lake) -> None:
         "dataset_groups": 2, "dataset_sft": 2, "dataset_hints": 1, "dataset_replies": 4,
     }  # fmt: skip
     assert report.drops == {"contamination": 9}
+    told = [(row["pair_id"], row["step"]) for row in lake.rows("drops", stage="dataset")]
+    assert len(set(told)) == len(told)
     assert report.grpo_groups == len(lake.rows("dataset_groups")) == 16
     (why,) = {row["value"] for row in lake.rows("drops", stage="dataset")}
     assert why.startswith("instance django/django")

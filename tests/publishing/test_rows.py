@@ -140,7 +140,8 @@ def test_a_pair_that_is_left_out_has_no_window_either(
 ) -> None:
     monkeypatch.setattr(build, "_cutter", lambda _: Cutter())
     rows = plain(lake, "normalized_pairs")
-    lake.write("normalized_pairs", [{**rows[0], "pair_id": "repeat"}], day="2026-11-17")
+    fits = next(row for row in rows if row["session_id"] == "s0")
+    lake.write("normalized_pairs", [{**fits, "pair_id": "repeat"}], day="2026-11-17")
     build_dataset(lake, tokenizer="some/model")
     assert "repeat" not in {r["pair_id"] for r in lake.rows("dataset_pairs_8k")}
     steps = {r["step"] for r in lake.rows("drops", stage="dataset") if r["pair_id"] == "repeat"}

@@ -107,6 +107,26 @@ def test_what_the_unmodified_xet_client_uploads_is_read_back(
     assert hub.xet.stored_bytes() - sent < 150_000, "known chunks are not sent again"
 
 
+def test_what_xet_did_not_upload_whole_is_not_committed(
+    hub: LoopbackHub, api: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub.errors import HfHubHTTPError
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", False)
+
+    def damage(_: Repo) -> None:
+        (xorb,) = (p for p in hub.xet.folder.rglob("default.*") if p.suffix != ".tagset")
+        data = bytearray(xorb.read_bytes())
+        data[1000] ^= 1
+        xorb.chmod(0o600)
+        xorb.write_bytes(data)
+
+    hub.before_commit = damage
+    with pytest.raises(HfHubHTTPError, match="never arrived"):
+        commit(api, a_parquet=os.urandom(5000))
+    assert len(hub.repos[REPO].commits) == 1
+
+
 def test_a_squash_and_a_deletion_leave_nothing(hub: LoopbackHub, api: Any) -> None:
     old = commit(api, a_parquet=b"secret")
     api.create_tag(REPO, tag="v1", repo_type="dataset")

@@ -22,7 +22,7 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.lake import Lake
 from composer_pipeline.preferences.agreement import reason_of, vote
 from composer_pipeline.preferences.export.samples_file import Sample
-from composer_pipeline.preferences.pairs import cost_of_states, pair_row, usable_replies
+from composer_pipeline.preferences.pairs import cost_of_states, pair_row, prompt_of, usable_replies
 from composer_pipeline.preferences.rules import PreferenceRules
 from composer_pipeline.trace_states import load_states
 
@@ -72,6 +72,7 @@ def sampled_pairs(
                     left["terms"] += 1
                     continue
                 row = pair_row(there, outcome, tools.of(state), cost.get(state.state_id, 0))
+                row |= prompt_of(there, tools.of(state))
                 row |= {
                     "pair_id": _id(row, sample),
                     "student": sample.student,

@@ -21,7 +21,7 @@ from composer_pipeline.preferences.agreement import CONFIRMED, ballot_row, vote
 from composer_pipeline.preferences.pairs.benchmarks import Benchmarks
 from composer_pipeline.preferences.pairs.contamination import contaminated_sessions
 from composer_pipeline.preferences.pairs.filters import STAGE, select
-from composer_pipeline.preferences.pairs.pair_row import pair_row
+from composer_pipeline.preferences.pairs.pair_row import pair_row, prompt_of
 from composer_pipeline.preferences.pairs.replies import Answers, answers_of, reply_rows, usable_of
 from composer_pipeline.preferences.rules import PreferenceRules
 from composer_pipeline.reports import Progress, Report, add_counts
@@ -158,7 +158,12 @@ def _build_day(
     lake.write("votes", sorted(ballots, key=lambda row: str(row["state_id"])), day=day)
     if drops or day in lake.days("drops", stage=STAGE):
         lake.write("drops", drops, stage=STAGE, day=day)
-    lake.write("pairs", kept, day=day)
+    by_id = {state.state_id: state for state in states}
+    lake.writer("pairs", day=day).write_rows(
+        row | prompt_of(state, tools.of(state))
+        for row in kept
+        for state in [by_id[row["state_id"]]]
+    )
     return PairFigures(
         states=len(states),
         voted=sum(row["n_families"] >= 2 for row in ballots),

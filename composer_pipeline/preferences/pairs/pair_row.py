@@ -30,7 +30,9 @@ def pair_row(
     *,
     weights: Hindsight | None = None,
 ) -> dict[str, Any]:
-    """Return the row of the table ``pairs`` for a vote that makes a pair.
+    """Return the row of the table ``pairs`` for a vote that makes a pair, without its prompt.
+
+    Prompts are the bulk of a row: :func:`prompt_of` makes them for those that are written.
 
     Args:
         state: the state.
@@ -42,7 +44,6 @@ def pair_row(
     chosen = outcome.winner_action
     if chosen is None:
         raise ValueError(f"state {state.state_id}: the vote has no winner")
-    talk = to_chat(state, tools=tools.tools)
     place = Place(state.cwd, home_of(state.cwd))
     became, weight, why = hindsight(state, weights or Hindsight())
     sides = [one_style(chosen, tools)], [one_style(state.action, tools)]
@@ -51,10 +52,8 @@ def pair_row(
         "state_id": state.state_id,
         "session_id": state.session_id,
         "project": state.project,
-        "prompt": talk.messages,
         "chosen": sides[0],
         "rejected": sides[1],
-        "tools": talk.tools,
         "tier": outcome.tier,
         "n_teachers": outcome.n_usable,
         "n_agree": outcome.n_agree,
@@ -84,6 +83,12 @@ def pair_row(
         "student": RECORDED,
         "training_terms": loosest_terms(outcome.voters),
     }
+
+
+def prompt_of(state: TraceState, tools: Toolset) -> dict[str, Any]:
+    """Return what a pair's row says of its state: ``prompt`` and ``tools``."""
+    talk = to_chat(state, tools=tools.tools)
+    return {"prompt": talk.messages, "tools": talk.tools}
 
 
 def one_style(action: Action, tools: Toolset) -> dict[str, Any]:

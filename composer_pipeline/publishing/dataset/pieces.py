@@ -17,13 +17,11 @@ from typing import Any
 import pyarrow as pa
 
 from composer_pipeline.files import writing
-from composer_pipeline.lake import JSON_LIST, TABLES, Lake, table_from_rows
+from composer_pipeline.lake import JSON_LIST, TABLES, UNFINISHED, Lake, table_from_rows
 from composer_pipeline.modes import make_folder
 
 #: Rows are written to disk when so many bytes of them have come together.
 PIECE_BYTES = 8 << 20
-#: Where they wait in a local lake; a bucket's wait in the machine's temporary folder.
-FOLDER = ".dataset-build"
 
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")
 Key = tuple[str, str, str]
@@ -39,7 +37,7 @@ class Pieces:
     def __init__(self, lake: Lake) -> None:
         self._place = f"lake {lake.url}"
         if lake.local:
-            self._folder = Path(lake.root) / FOLDER
+            self._folder = Path(lake.root) / UNFINISHED
             shutil.rmtree(self._folder, ignore_errors=True)
             with writing(self._place):
                 make_folder(self._folder)

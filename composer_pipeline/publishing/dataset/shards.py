@@ -52,5 +52,5 @@ def write_part(lake: Lake, table: str, name: str, part: tuple[int, int], out: IO
         schema = TABLES[table].schema
         with parquet_writer(out, schema, compact=False, grouped=True) as writer:
             for number in range(*part):
-                rows = reader.read_row_group(number)
+                rows = reader.read_row_group(number, use_threads=False)  # of a Python file
                 writer.write_table(rows.cast(schema), row_group_size=len(rows))

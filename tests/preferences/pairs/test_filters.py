@@ -284,7 +284,7 @@ def test_leaks_of_the_later_stages_are_found(lake):
     assert [leak.what for leak in leaks(lake, "normalize")] == ["is in drops and drops"]
     lake.write("drops", [{**ledger, "op": ""}], stage="normalize", day=DAY)
     assert [leak.what for leak in leaks(lake, "normalize")] == ["has no reason"]
-    kept = [{**row, "recipe": "r", "group_id": "g"} for row in pairs[1:]]
+    kept = [{"pair_id": row["pair_id"], "recipe": "r"} for row in pairs[1:]]
     lake.write("dataset_pairs", kept[1:], split="train")
     lake.write("dataset_pairs", kept[2:3], split="validation")
     found = {leak.row_id: leak.what for leak in leaks(lake, "dataset")}

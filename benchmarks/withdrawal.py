@@ -1,0 +1,143 @@
+"""How much is uploaded again when a session is withdrawn from a dataset of 200 MB.
+
+Groups of sessions with one system prompt and texts of their own are written as the dataset's pairs
+by the lake's own writer, a row group for each group; the unmodified ``hf_xet`` uploads them to the
+Hub of ``composer_pipeline.testing.hub``. Then one group goes: the file is written again without it,
+brought to the Hub, and the past is purged. What counts are the bytes of the xorbs that ``hf_xet``
+wrote. Beside it, the same rows as ``pyarrow`` writes them by default with zstd, which shows that
+the measure can fail.
+
+Usage: ``python benchmarks/withdrawal.py [--megabytes 200] [--groups 58]``.
+"""
+
+import argparse
+import os
+import random
+import string
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # this checkout, whatever is installed
+os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+os.environ["HF_HUB_OFFLINE"] = "0"
+os.environ["HF_HUB_DISABLE_XET"] = ""
+
+import pyarrow as pa  # noqa: E402
+import pyarrow.parquet as pq  # noqa: E402
+
+from composer_pipeline.lake import TABLES, Lake, table_from_rows  # noqa: E402
+from composer_pipeline.publishing.changes import Content  # noqa: E402
+from composer_pipeline.publishing.hub import Hub, Remote, bring, purge  # noqa: E402
+from composer_pipeline.testing.hub import LoopbackHub  # noqa: E402
+
+BAR = 0.20
+REPO, ROWS = "bench/pairs", 12
+TABLE = "dataset_pairs"
+
+
+def group(number: int, characters: int) -> pa.Table:
+    """Return the rows of a group of sessions: each turn's prompt begins with the one before."""
+    drawn = random.Random(number)
+    letters = string.ascii_letters + string.digits + "    "
+    system = "".join(random.Random("system").choices(letters, k=20_000))
+    prompt = [{"role": "system", "content": system}]
+    rows = []
+    for turn in range(ROWS):
+        text = "".join(drawn.choices(letters, k=characters // ROWS))
+        prompt = [*prompt, {"role": "user" if turn % 2 == 0 else "assistant", "content": text}]
+        rows.append(
+            {
+                "pair_id": f"p{number}-{turn}",
+                "state_id": f"s{number}-{turn}",
+                "session_id": f"session-{number}",
+                "group_id": f"{number:04d}",
+                "prompt": prompt,
+                "chosen": [{"role": "assistant", "content": text[:200]}],
+                "rejected": [{"role": "assistant", "content": text[200:400]}],
+                "tools": [],
+                "day": "2026-11-16",
+                "simulated": True,
+            }
+        )
+    return table_from_rows(TABLES[TABLE], rows)
+
+
+def write(lake: Lake, groups: list[int], characters: int, *, by_group: bool) -> Path:
+    """Write the file of these groups, and return it."""
+    path = Path(lake.path(TABLE, split="train"))
+    tables = (group(number, characters) for number in groups)
+    if not by_group:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.concat_tables(tables), path, compression="zstd")
+        return path
+    writer = lake.writer(TABLE, split="train")
+    for table in tables:
+        writer.write_group(table)
+    writer.commit()
+    return path
+
+
+def uploaded(folder: Path, groups: int, megabytes: int, *, by_group: bool) -> dict[str, Any]:
+    """Publish, withdraw one group of the middle, and return the bytes of both uploads."""
+    # Six of eight bits of a letter are drawn, which zstd finds.
+    characters = int(megabytes * 1e6 / groups / 0.76)
+    sizes = []
+    with (
+        LoopbackHub(xet=folder / "xet") as hub,
+        Hub(REPO, hub.token, hub.endpoint, "dataset") as client,
+    ):
+        lake = Lake(folder / "lake")
+        every = list(range(groups))
+        for kept in (every, [number for number in every if number != groups // 2]):
+            file = write(lake, kept, characters, by_group=by_group)
+
+            def prepare(_: Remote, file: Path = file) -> Mapping[str, Content]:
+                return {"data/pairs/train.parquet": file}
+
+            done = bring(client, prepare, lambda *_: False, private=True, dry_run=False)
+            sizes.append((file.stat().st_size, hub.xet.stored_bytes()))
+        began = time.monotonic()
+        purged = purge(client, done.head)
+        left = [commit.message for commit in hub.repos[REPO].every]
+    (size, first), (_, both) = sizes
+    return {
+        "file_mb": size / 1e6,
+        "first_mb": first / 1e6,
+        "again_mb": (both - first) / 1e6,
+        "share": (both - first) / size,
+        "purge_s": time.monotonic() - began,
+        "objects": purged.objects,
+        "commits": len(left),
+    }
+
+
+def main() -> int:
+    """Print both layouts; exit 1 above the bar."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--megabytes", type=int, default=200)
+    parser.add_argument("--groups", type=int, default=58)
+    options = parser.parse_args()
+    print("layout               file MB  first MB  again MB  again/file  purge s  objects  commits")
+    shares = {}
+    for name, by_group in (("row group a group", True), ("pyarrow's default", False)):
+        with tempfile.TemporaryDirectory(prefix="bench-withdrawal-") as folder:
+            found = uploaded(Path(folder), options.groups, options.megabytes, by_group=by_group)
+        shares[name] = found["share"]
+        print(
+            f"{name:20} {found['file_mb']:8.1f} {found['first_mb']:9.1f} {found['again_mb']:9.1f}"
+            f" {found['share']:11.1%} {found['purge_s']:8.1f} {found['objects']:8} "
+            f"{found['commits']:8}",
+            flush=True,
+        )
+    ok = shares["row group a group"] <= BAR
+    print(f"bar: at most {BAR:.0%} uploaded again: {'kept' if ok else 'MISSED'}")
+    return 0 if ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -111,8 +111,11 @@ def test_every_file_of_the_dataset_is_scanned(config: str, split: str) -> None:
 def test_a_row_far_down_is_named_by_its_number() -> None:
     rows = [row(number) for number in range(700)]
     rows[613]["prompt"] = [message("fine"), message(SECRET)]
+    buffer = io.BytesIO()
+    table = pq.read_table(io.BytesIO(parquet("pairs", rows)))
+    pq.write_table(table, buffer, row_group_size=100)
     with pytest.raises(PublishRefused, match="pairs/train: row 613, session session-train"):
-        check_files(files(pairs_train=rows))
+        check_files({file_path("pairs", "train"): buffer.getvalue()})
 
 
 def test_the_users_own_rules_and_names_hold(

@@ -168,3 +168,14 @@ def remove_empty(folder: Path, root: Path) -> None:
         while folder != root:
             folder.rmdir()
             folder = folder.parent
+
+
+def safe_value(value: str) -> str:
+    """Return a partition's value as it stands in the name of a folder.
+
+    Raises:
+        InputError: it cannot stand there.
+    """
+    if not value or any(char in value for char in "/\\=*?[]") or value.startswith("."):
+        raise InputError(f"{value!r} cannot be a partition value")
+    return value

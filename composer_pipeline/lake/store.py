@@ -38,6 +38,7 @@ from composer_pipeline.lake.place import (
     partition_folders,
     register_obstore,
     remove_empty,
+    safe_value,
 )
 from composer_pipeline.lake.rows import (
     complete,
@@ -131,14 +132,14 @@ class Lake:
                 f"table {table} is partitioned by {', '.join(spec.partition_keys)},"
                 f" got {', '.join(keys) or 'nothing'}"
             )
-        parts = [f"{key}={_safe(keys[key])}" for key in spec.partition_keys]
+        parts = [f"{key}={safe_value(keys[key])}" for key in spec.partition_keys]
         return "/".join([self.root, table, *parts, "part.parquet"])
 
     def partitions(self, table: str, **keys: str) -> list[dict[str, str]]:
         """Return the keys of the partitions that exist, sorted, filtered by ``keys``."""
         spec = spec_of(table)
         levels = [
-            f"{key}={_safe(keys[key])}" if key in keys else f"{key}=*"
+            f"{key}={safe_value(keys[key])}" if key in keys else f"{key}=*"
             for key in spec.partition_keys
         ]
         found = []
@@ -449,9 +450,3 @@ class Lake:
         levels = "/".join(f"{key}=*" for key in TABLES[table].partition_keys)
         pattern = f"{self._prefix()}{glob.escape(self.root)}/{table}/{levels}/part.parquet"
         return [pattern] if parts else []
-
-
-def _safe(value: str) -> str:
-    if not value or any(char in value for char in "/\\=*?[]") or value.startswith("."):
-        raise InputError(f"{value!r} cannot be a partition value")
-    return value

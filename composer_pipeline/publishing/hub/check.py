@@ -112,6 +112,7 @@ def _remote(hub: Hub, path: str, revision: str, entry: Entry) -> pq.ParquetFile:
 def _ids(file: pq.ParquetFile) -> Counter[str]:
     names = [name for name in _IDS if name in file.schema_arrow.names][:1]
     counted: Counter[str] = Counter()
-    for batch in file.iter_batches(columns=names) if names else ():
+    # One thread: one of Arrow's must not hold a file of Python's when the process ends.
+    for batch in file.iter_batches(columns=names, use_threads=False) if names else ():
         counted.update(str(value) for value in batch.column(0).to_pylist())
     return counted

@@ -8,9 +8,12 @@ pictures (``figures``).
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import compress
 from statistics import quantiles
 from typing import Any
+
+import pyarrow as pa
 
 from composer_pipeline.lake import Lake, build_id
 from composer_pipeline.preferences.actions import Level
@@ -39,18 +42,23 @@ def measure(lake: Lake, scope: str = ALL, *, rules: PreferenceRules | None = Non
     """
     rules = rules or PreferenceRules()
     days = lake.days("votes") if scope == ALL else [scope]
-    votes = lake.rows("votes", days=days)
+    votes = _Votes(lake.read("votes", days=days, columns=_OF_VOTES))
     pairs, prints = _pairs(lake, days, rules.near_duplicates)
     dropped = Counter(
         row["op"]
         for day in days
         for row in lake.rows("drops", days=[day], stage="pairs", columns=["op"])
     )
-    reasons = Counter(row["reason"] for row in votes)
+    counted, reasons, controls = Counter[str](), Counter[str](), Counter[str]()
+    for row in votes:
+        reasons[row["reason"]] += 1
+        counted["voted"] += row["n_families"] >= 2
+        counted["consensus"] += row["n_agree"] > 0
+        controls.update(compress(row["raters"], row["controls"]))
     funnel = {
         "states": lake.read("states", days=days, columns=["state_id"]).num_rows,
-        "voted": sum(row["n_families"] >= 2 for row in votes),
-        "consensus": sum(row["n_agree"] > 0 for row in votes),
+        "voted": counted["voted"],
+        "consensus": counted["consensus"],
         "candidates": reasons["pair"],
         "pairs": len(pairs),
     }
@@ -81,13 +89,27 @@ def measure(lake: Lake, scope: str = ALL, *, rules: PreferenceRules | None = Non
         contaminated=sum(bool(row["contamination"]) for row in pairs),
         pairs=len(pairs),
         near=near_duplicates(prints, rules.near_duplicates),
-        controls=_count(
-            name
-            for row in votes
-            for name, control in zip(row["raters"], row["controls"], strict=True)
-            if control
-        ),
+        controls=dict(sorted(controls.items())),
     )
+
+
+_OF_VOTES = [
+    "reason", "n_families", "n_agree", "tool", "raters", "controls", "mutates", "labels", "levels",
+]  # fmt: skip
+
+
+class _Votes:
+    """Rows of ``votes`` that are made from their columns each time they are walked.
+
+    As dictionaries, those of a large lake take ten times the memory.
+    """
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for some in self._table.to_batches(max_chunksize=1024):
+            yield from some.to_pylist()
 
 
 def write_statistics(

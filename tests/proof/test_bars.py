@@ -102,7 +102,7 @@ def test_a_live_teacher_without_anchor_fails_the_bar(arena):
         for channel, options in ARMS["composer"].terms.items()
         if channel != "sft"
     }
-    results = arena.arm("live", HALF, terms, steps=60)  # it takes longer to fall
+    results = arena.arm("live", HALF, terms, steps=90)  # it takes longer to fall
     assert at_half(arena, "live", results)
 
 

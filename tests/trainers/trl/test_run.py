@@ -203,8 +203,14 @@ def test_both_replicas_end_with_the_committed_state(finished):
                 event = json.loads(line)
                 shas[slot, event["round"]] = event["state_sha"]
     composer = json.loads((result.run_dir / "composer.json").read_text())
-    for commit in composer["commits"]:
-        assert {shas[slot, commit["round"]] for slot in (0, 1)} == {commit["state_sha"]}
+    commits = {commit["round"]: commit["state_sha"] for commit in composer["commits"]}
+    for (_, number), sha in shas.items():
+        assert sha == commits[number]
+    # A replica that is killed right after a commit may not have told of it.
+    missing = {(slot, number) for slot in (0, 1) for number in commits} - shas.keys()
+    assert len(missing) <= 1
+    assert (0, max(commits)) in shas
+    assert (1, max(commits)) in shas
 
 
 def test_the_checkpoint_is_that_of_the_round_with_the_lowest_held_out_loss(finished):

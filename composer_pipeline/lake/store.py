@@ -310,7 +310,8 @@ class Lake:
             with self._file(table, part) as file:
                 reader = pq.ParquetFile(file)
                 have = set(reader.schema_arrow.names)
-                piece = complete(reader.read(columns=[n for n in names if n in have]), schema)
+                found = reader.read([n for n in names if n in have], use_threads=self.local)
+                piece = complete(found, schema)
             for key in spec.partition_keys:
                 piece = piece.append_column(key, constant(part[key], len(piece)))
             pieces.append(piece)

@@ -45,6 +45,11 @@ class _Row:
         """When the response began."""
         return moment(self._ticks)
 
+    @property
+    def whole(self) -> TraceState:
+        """The state with all of its columns, for many questions about one session at a time."""
+        return self._held.whole(self.day, self.session_id, self.state_id)
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)

@@ -140,28 +140,24 @@ def reuse_along(
         step = 1 << _SHIFT if kind else 1
         begin = bisect_left(path, minimum_bytes, key=reach.__getitem__) if minimum_bytes else 0
         begun = shared = known = 0
+        held = band.held
         for node in path[begin:]:
             count = counts[node]
             counts[node] = count + step
             if count != shared:  # pieces that equally many share are one
                 if shared:
-                    _hold(band, shared, kind, known - begun)
+                    key = (shared & _MASK, shared >> _SHIFT)
+                    held.setdefault(key, [0, 0])[kind] += known - begun
                 begun, shared = known, count
             known = reach[node]
         if shared:
-            _hold(band, shared, kind, known - begun)
+            key = (shared & _MASK, shared >> _SHIFT)
+            held.setdefault(key, [0, 0])[kind] += known - begun
 
 
 #: Bits for the prompts of one session that may be asked.
 _SHIFT = 32
-
-
-def _hold(band: Band, shared: int, kind: int, size: int) -> None:
-    key = (shared & ((1 << _SHIFT) - 1), shared >> _SHIFT)
-    held = band.held.get(key)
-    if held is None:
-        held = band.held[key] = [0, 0]
-    held[kind] += size
+_MASK = (1 << _SHIFT) - 1
 
 
 def add_reuse(total: Reuse, part: Reuse) -> None:

@@ -204,8 +204,8 @@ class Work:
             self._seen.clear()
         session = SessionOutline(self.questions)
         asked: list[tuple[Outline, Teacher, tuple[str, ...]]] = []
-        for state in states:
-            outline = None
+        for row in states:
+            outline, state = None, getattr(row, "whole", row)
             for teacher in self.questions.teachers:
                 if not teacher.asks(state.state_id):
                     self.by_teacher[teacher.name].not_asked += 1

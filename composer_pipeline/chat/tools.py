@@ -14,7 +14,7 @@ from typing import Any
 from composer_pipeline.chat.installed_tools import InstalledTools
 from composer_pipeline.chat.kept_tools import nearest
 from composer_pipeline.chat.tool_schemas import Toolset, tool_schemas
-from composer_pipeline.trace_states import TraceState
+from composer_pipeline.trace_states import TraceState, Unseen
 
 
 def session_tools(
@@ -33,7 +33,7 @@ def session_tools(
     inputs: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
     recorded: dict[str, list[Any]] = {}
     versions: dict[str, str] = {}
-    seen: set[int] = set()
+    unseen = Unseen()
     for state in states:
         session = state.session_id
         if version := state.version:
@@ -45,12 +45,7 @@ def session_tools(
         for call in state.action.tool_calls:
             used.add(call.name)
             known.setdefault(call.name, []).append(call.arguments)
-        # Prefixes of a session share their message objects: only those not seen yet are read,
-        # and found without a step of Python for each of the others.
-        messages = {id(message): message for message in state.messages}
-        fresh = messages.keys() - seen
-        seen |= fresh
-        for content in (messages[message].get("content") for message in fresh):
+        for content in (message.get("content") for message in unseen.of(state)):
             for block in content if isinstance(content, list) else []:
                 if isinstance(block, dict) and block.get("type") == "tool_use":
                     used.add(str(block.get("name", "")))

@@ -1,5 +1,7 @@
 """Commands that look after a lake: verify, reparse, forget, withdraw."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -16,6 +18,7 @@ from composer_pipeline.cli.common import (
 )
 from composer_pipeline.cli.filters import DayFilter
 from composer_pipeline.errors import ComposerError
+from composer_pipeline.reports import Report
 
 
 @app.command
@@ -99,18 +102,8 @@ def forget(
     """
     from composer_pipeline.care import forget as run
 
-    store = open_lake(lake, whole=True)
-    with Bar() as progress:
-        report = run(
-            store,
-            session=session,
-            project=project,
-            text=text,
-            dry_run=dry_run,
-            ledger=named_ledger(store, ledger),
-            progress=progress,
-        )
-    show(report.to_dict(), as_json, "forget")
+    named = partial(run, session=session, project=project, text=text, dry_run=dry_run)
+    _take_out(named, lake, ledger, as_json, "forget")
 
 
 @app.command
@@ -140,15 +133,15 @@ def withdraw(
     """
     from composer_pipeline.care import withdraw as run
 
+    named = partial(run, session=session, repository=repository, text=text, dry_run=dry_run)
+    _take_out(named, lake, ledger, as_json, "withdraw")
+
+
+def _take_out(
+    run: Callable[..., Report], lake: str, ledger: str, as_json: bool, title: str
+) -> None:
+    """Take sessions out of a lake and its books, and show what that did."""
     store = open_lake(lake, whole=True)
     with Bar() as progress:
-        report = run(
-            store,
-            session=session,
-            repository=repository,
-            text=text,
-            dry_run=dry_run,
-            ledger=named_ledger(store, ledger),
-            progress=progress,
-        )
-    show(report.to_dict(), as_json, "withdraw")
+        report = run(store, ledger=named_ledger(store, ledger), progress=progress)
+    show(report.to_dict(), as_json, title)

@@ -26,8 +26,6 @@ from composer_pipeline.publishing.publish import PublishReport, planned
 from composer_pipeline.training.runs.card import evaluation_of
 
 CARD, RESULT, CHECKPOINT = "README.md", "composer.json", "checkpoint"
-#: What the Hub itself puts into a new repository.
-_NEW = {".gitattributes", ".gitignore", CARD}
 #: Files of the base model's tokenizer: half a megabyte of tokens, none of them ours.
 TOKENS = ("tokenizer.json", "vocab.json", "merges.txt")
 TEXT = (".json", ".md", ".jinja", ".txt")
@@ -98,11 +96,7 @@ def publish_model(
     with Hub(repo, token, endpoint, "model") as hub:
 
         def prepare(remote: Remote) -> Mapping[str, Content]:
-            if remote.files.keys() - _NEW and RESULT not in remote.files:
-                raise InputError(
-                    f"{hub.subject} holds something that composer-pipeline did not publish (it has"
-                    f" no {RESULT}); choose another name"
-                )
+            hub.refuse_others(remote, RESULT in remote.files, RESULT)
             return files
 
         done = bring(hub, prepare, _is_ours, private=private, dry_run=dry_run)

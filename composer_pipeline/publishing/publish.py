@@ -25,7 +25,7 @@ from composer_pipeline.lake.notes import withdrawals
 from composer_pipeline.publishing.card import Facts, card_files, facts_of, with_history
 from composer_pipeline.publishing.changes import Content, hashes_of
 from composer_pipeline.publishing.consent import Consent, check_public, find_consent
-from composer_pipeline.publishing.dataset import read_build
+from composer_pipeline.publishing.dataset import Build
 from composer_pipeline.publishing.gates import check_files
 from composer_pipeline.publishing.hub import (
     Hub,
@@ -46,8 +46,6 @@ from composer_pipeline.publishing.snapshot import DataFile, snapshot
 from composer_pipeline.reports import Progress, Report
 
 CARD, MANIFEST = "README.md", "manifest.json"
-#: What the Hub itself puts into a new repository.
-_NEW = {".gitattributes", ".gitignore", CARD}
 
 
 @dataclass(frozen=True)
@@ -123,7 +121,7 @@ def publish(
     check_repo(repo)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="publish-")))
-        data = snapshot(lake, folder)
+        build, data = snapshot(lake, folder)
         allowed = find_consent(lake, consent)
         gate = partial(
             check_files,
@@ -135,7 +133,7 @@ def publish(
         _refuse_simulated(facts, allow_simulated)
         if not private:
             check_public(allowed, facts.agents)
-        files = _files(lake, repo, data, facts, allowed, folder if traces else None)
+        files = _files(lake, repo, build, data, facts, allowed, folder if traces else None)
         gate(files)
         rows = {f"{file.config}/{file.split}": file.rows for file in data}
         if progress:
@@ -178,7 +176,7 @@ class _Sent:
 
 def _send(hub: Hub, sent: _Sent) -> PublishReport:
     def prepare(remote: Remote) -> Mapping[str, Content]:
-        _refuse_others(hub, remote)
+        hub.refuse_others(remote, bool(_manifest_of(hub, remote)), f"{MANIFEST} of ours")
         old = hub.read(CARD, remote.head).decode("utf-8", "replace") if CARD in remote.files else ""
         new = bytes_of(sent.files[CARD]).decode()
         text = keep_text(with_history(new, old), old)
@@ -219,7 +217,7 @@ def _finish(
     wanted = withdrawn_of(sent.lake)
     known = publications(sent.lake).get(hub.repo)
     purged = Purged(report.commit)
-    if set(wanted) - set(known.withdrawn if known else ()) and before.files.keys() - _NEW:
+    if set(wanted) - set(known.withdrawn if known else ()) and not before.is_new:
         purged = purge(hub, report.commit)
     tag = f"{sent.tag}-{_digest(files)}"
     hub.tag(tag, purged.head)
@@ -253,6 +251,7 @@ def _refuse_simulated(facts: Facts, allowed: bool) -> None:
 def _files(
     lake: Lake,
     repo: str,
+    build: Build,
     data: Sequence[DataFile],
     facts: Facts,
     consent: Consent | None,
@@ -264,7 +263,7 @@ def _files(
         for path in trace_files(lake, traces / "traces", facts.sessions):
             files[f"traces/{path.name}"] = path
     facts.traces = sum(path.startswith("traces/") for path in files)
-    files |= card_files(lake, repo, read_build(lake), data, facts=facts, consent=consent)
+    files |= card_files(lake, repo, build, data, facts=facts, consent=consent)
     files[CARD] = keep_text(bytes_of(files[CARD]).decode(), "").encode()
     files[MANIFEST] = _manifest(data, files)
     return files
@@ -314,11 +313,3 @@ def _manifest_of(hub: Hub, remote: Remote) -> dict[str, dict[str, object]]:
         return {}
     ours = isinstance(found, dict) and isinstance(found.get("files"), dict)
     return found if ours and "schema_version" in found else {}
-
-
-def _refuse_others(hub: Hub, remote: Remote) -> None:
-    if remote.files.keys() - _NEW and not _manifest_of(hub, remote):
-        raise InputError(
-            f"{hub.subject} holds something that composer-pipeline did not publish (it has no"
-            f" {MANIFEST} of ours); choose another name"
-        )

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from composer_pipeline.lake import Lake
 from composer_pipeline.lake.notes import Withdrawn
-from composer_pipeline.preferences.pairs import Benchmarks, contaminated_sessions, is_strong
+from composer_pipeline.preferences.pairs import Benchmarks, contaminated_sessions, drop, is_strong
 from composer_pipeline.preferences.rules import PreferenceRules
 from composer_pipeline.publishing.consent import Consent, project_of
 from composer_pipeline.trace_states import TraceState
@@ -108,13 +108,5 @@ class Selection:
             state_id: its state.
             why: of :meth:`why_not`.
         """
-        return {
-            "pair_id": name,
-            "state_id": state_id,
-            "step": f"2:{why.op}:{table}",
-            "op": why.op,
-            "field": "session",
-            "stat": why.stat,
-            "value": why.value,
-            "bound": "",
-        }
+        named = {"pair_id": name, "state_id": state_id}
+        return drop(named, f"2:{why.op}:{table}", "session", why.stat, why.value, "")

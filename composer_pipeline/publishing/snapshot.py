@@ -10,7 +10,7 @@ from pathlib import Path
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake import Lake
 from composer_pipeline.publishing.changes import hashes_of
-from composer_pipeline.publishing.dataset import check_statistics, copy_file, read_build
+from composer_pipeline.publishing.dataset import Build, check_statistics, copy_file, read_build
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class DataFile:
     rows: int
 
 
-def snapshot(lake: Lake, folder: Path) -> list[DataFile]:
-    """Take the files of the lake's build into ``folder`` and return them.
+def snapshot(lake: Lake, folder: Path) -> tuple[Build, list[DataFile]]:
+    """Take the files of the lake's build into ``folder``; return the build and them.
 
     A file of a local lake is linked, where the disk allows: a build that replaces it makes a new
     one. ``load_dataset`` fails on a split whose files hold no row, so there is no such file.
@@ -47,4 +47,4 @@ def snapshot(lake: Lake, folder: Path) -> list[DataFile]:
         found.append(DataFile(file.config, file.split, file.path, local, file.rows))
     if not any(file.config == "pairs" for file in found):
         raise InputError(f"lake {lake.url}: the dataset has no pair; nothing to publish")
-    return found
+    return build, found

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from composer_pipeline.lake import Lake
 from composer_pipeline.preferences.agreement import Reply, Vote
-from composer_pipeline.preferences.pairs import reply_age
+from composer_pipeline.preferences.pairs import drop, reply_age
 from composer_pipeline.preferences.rules import PreferenceRules
 
 #: Source and terms of the agent's own action among the answers to a state.
@@ -39,6 +39,11 @@ class Answer(NamedTuple):
         """Return what is said of a reply."""
         return Answer(reply.model, reply.licence, reply.training_terms or UNKNOWN)
 
+    @staticmethod
+    def of_row(row: Row) -> "Answer":
+        """Return what is said of a row of ``replies``."""
+        return Answer(row["model"], row["licence"] or "", row["training_terms"] or UNKNOWN)
+
 
 class Terms:
     """The rule on training terms, over the answers of a lake.
@@ -59,9 +64,7 @@ class Terms:
                    "request_hash"]  # fmt: skip
         rows = self._lake.rows("replies", days=[day], columns=columns)
         return {
-            (row["state_id"], row["teacher"]): Answer(
-                row["model"], row["licence"] or "", row["training_terms"] or UNKNOWN
-            )
+            (row["state_id"], row["teacher"]): Answer.of_row(row)
             for row in sorted(rows, key=reply_age)
             if row["status"] == "ok"
         }
@@ -127,16 +130,14 @@ class Terms:
 
     def drop(self, row: Row, table: str, field: str, refused: Sequence[Answer]) -> Row:
         """Return the ledger row of an answer, or a row, that must not be trained on."""
-        return {
-            "pair_id": row.get("pair_id") or row["state_id"],
-            "state_id": row["state_id"],
-            "step": f"3:terms:{table}",
-            "op": "terms",
-            "field": field,
-            "stat": ", ".join(sorted({answer.model for answer in refused})),
-            "value": ", ".join(sorted({answer.terms for answer in refused})),
-            "bound": ", ".join(self.accepted),
-        }
+        return drop(
+            row,
+            f"3:terms:{table}",
+            field,
+            ", ".join(sorted({answer.model for answer in refused})),
+            ", ".join(sorted({answer.terms for answer in refused})),
+            ", ".join(self.accepted),
+        )
 
 
 def told_of(answers: Sequence[Answer]) -> dict[str, list[str]]:

@@ -118,14 +118,16 @@ class Questions:
         self.days = known_days if days is None else sorted(set(days) & set(known_days))
         admits = lru_cache(1024)(teacher_set.projects.admits)
         # Each once, though a lake may hold one twice; messages are read a session at a time.
-        first = max_states and partial(
-            sessions_of_first,
-            max_states,
-            sessions=sessions,
-            admits=admits,
-            only_on_active_path=only_on_active_path,
-        )
-        loaded = StatesOnDemand(lake, self.days, first or None).states
+        first = None
+        if max_states is not None:
+            first = partial(
+                sessions_of_first,
+                max_states,
+                sessions=sessions,
+                admits=admits,
+                only_on_active_path=only_on_active_path,
+            )
+        loaded = StatesOnDemand(lake, self.days, first).states
         self._toolsets = Toolsets(lake, loaded)
         self.states = [
             state

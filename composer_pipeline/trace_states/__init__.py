@@ -13,7 +13,7 @@ from composer_pipeline.trace_states.load import (
 )
 from composer_pipeline.trace_states.on_demand import StatesOnDemand
 from composer_pipeline.trace_states.reader import StateReader
-from composer_pipeline.trace_states.state import Message, TraceState, action_of, draw
+from composer_pipeline.trace_states.state import Message, TraceState, Unseen, action_of, draw
 from composer_pipeline.trace_states.whole_sessions import WholeSession, whole_sessions
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "StateReader",
     "StatesOnDemand",
     "TraceState",
+    "Unseen",
     "WholeSession",
     "action_of",
     "draw",

@@ -126,6 +126,24 @@ def moment(ticks: int | None) -> datetime | None:
     return None if ticks is None else _EPOCH + timedelta(microseconds=ticks)
 
 
+class Unseen:
+    """Tells messages that were not seen before, by object: prefixes of a session share them."""
+
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+
+    def of(self, state: "TraceState") -> list["Message"]:
+        """Return a state's messages that no earlier one had, in no order.
+
+        All states must be alive together, or another message gets an old one's address. A step of
+        Python for each message of each prefix would take longer than what is done with them.
+        """
+        messages = {id(message): message for message in state.messages}
+        fresh = messages.keys() - self._seen
+        self._seen |= fresh
+        return [messages[message] for message in fresh]
+
+
 def draw(state_id: str) -> tuple[str, str]:
     """Return a sort key in which states stand in a fixed random order."""
     return hashlib.blake2b(state_id.encode(), digest_size=8).hexdigest(), state_id

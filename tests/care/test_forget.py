@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -31,18 +30,6 @@ SECRET = 'the "crème\n brûlée" recipe'
 
 def books(lake: Lake) -> Path:
     return Path(lake.root) / "ledger.db"
-
-
-@pytest.fixture
-def lake(whole_lake: Path, tmp_path: Path) -> Lake:
-    shutil.copytree(whole_lake, tmp_path / "lake")
-    return Lake(tmp_path / "lake")
-
-
-@pytest.fixture
-def victim(lake: Lake) -> str:
-    """A session that has pairs, and that no other one repeats."""
-    return str(lake.rows("pairs", days=[DAY])[0]["session_id"])
 
 
 def every_byte(folder: Path) -> Iterator[tuple[str, bytes]]:

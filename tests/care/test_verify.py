@@ -1,6 +1,5 @@
 """What `verify` finds: each kind of damage by its name, and nothing in a lake that is whole."""
 
-import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -13,12 +12,6 @@ from composer_pipeline.care import redact_again, verify
 from composer_pipeline.lake import Lake
 from composer_pipeline.replay.ledger import open_ledger
 from tests.fixtures.whole_lake import DAY
-
-
-@pytest.fixture
-def lake(whole_lake: Path, tmp_path: Path) -> Lake:
-    shutil.copytree(whole_lake, tmp_path / "lake")
-    return Lake(tmp_path / "lake")
 
 
 def problems(lake: Lake) -> list[str]:

@@ -20,19 +20,6 @@ from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_di
 from composer_pipeline.traces.ingest import ingest_changes
 from tests.care.test_forget import books, places_of, traces_of
 from tests.fixtures.sessions import Script
-from tests.fixtures.whole_lake import DAY
-
-
-@pytest.fixture
-def lake(whole_lake: Path, tmp_path: Path) -> Lake:
-    shutil.copytree(whole_lake, tmp_path / "lake")
-    return Lake(tmp_path / "lake")
-
-
-@pytest.fixture
-def victim(lake: Lake) -> str:
-    """A session that has pairs, and that no other one repeats."""
-    return str(lake.rows("pairs", days=[DAY])[0]["session_id"])
 
 
 def test_no_byte_is_left_and_nothing_brings_it_back(

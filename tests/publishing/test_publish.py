@@ -32,7 +32,7 @@ def of_build(lake: Lake) -> dict[str, Any]:
 def consented(lake: Lake, *projects: str, models: str = "[agent]") -> Path:
     """Write a consent file beside the lake that allows these working directories."""
     sessions = [
-        {"session_id": f"session-{split}", "agent_id": "", "project": f"/work/{split}"}
+        {"session_id": f"session-{split}", "agent_id": "", "project": f"/srv/{split}"}
         for split in ("train", "validation")
     ]
     lake.write("sessions", sessions, day="2026-11-16")

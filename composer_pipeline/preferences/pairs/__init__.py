@@ -4,6 +4,7 @@ from composer_pipeline.preferences.pairs.benchmarks import Benchmarks
 from composer_pipeline.preferences.pairs.build import build_pairs
 from composer_pipeline.preferences.pairs.contamination import contaminated_sessions, is_strong
 from composer_pipeline.preferences.pairs.explain import explain
+from composer_pipeline.preferences.pairs.filters import drop
 from composer_pipeline.preferences.pairs.pair_row import RECORDED, pair_row, prompt_of
 from composer_pipeline.preferences.pairs.replies import cost_of_states, reply_age, usable_replies
 
@@ -13,6 +14,7 @@ __all__ = [
     "build_pairs",
     "contaminated_sessions",
     "cost_of_states",
+    "drop",
     "explain",
     "is_strong",
     "pair_row",

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from composer_pipeline.json_values import strings
 from composer_pipeline.preferences.pairs.benchmarks import Benchmarks
-from composer_pipeline.trace_states import TraceState
+from composer_pipeline.trace_states import TraceState, Unseen
 
 #: Evidence that the folder's name alone cannot give.
 STRONG = frozenset({"instance", "remote"})
@@ -31,16 +31,14 @@ def contaminated_sessions(
         benchmarks: the lists.
     """
     found: dict[str, set[str]] = {}
-    seen: set[int] = set()
+    unseen = Unseen()
     for state in states:
         evidence = found.setdefault(state.session_id, set())
         for place in {state.project or "", state.cwd or ""}:
             evidence.update(benchmarks.in_place(place))
-        for message in state.messages:
-            if id(message) not in seen:
-                seen.add(id(message))
-                for text in strings(message):
-                    evidence.update(benchmarks.in_text(text))
+        for message in unseen.of(state):
+            for text in strings(message):
+                evidence.update(benchmarks.in_text(text))
     return {session: sorted(evidence) for session, evidence in found.items() if evidence}
 
 

@@ -76,12 +76,21 @@ def select(
 
 
 def drop(row: Row, step: str, field: str, stat: str, value: str, bound: str) -> Row:
-    """Return a row of the table ``drops``."""
+    """Return a row of the table ``drops``.
+
+    Args:
+        row: has ``state_id``, and ``pair_id`` where it is a pair; another has its state for a name.
+        step: ``NUMBER:OPERATOR``, with ``:TABLE`` behind it where several tables have the row.
+        field: what was looked at.
+        stat: its statistic.
+        value: what it was.
+        bound: what it broke.
+    """
     return {
-        "pair_id": row["pair_id"],
+        "pair_id": row.get("pair_id") or row["state_id"],
         "state_id": row["state_id"],
         "step": step,
-        "op": step.split(":", 1)[1],
+        "op": step.split(":")[1],
         "field": field,
         "stat": stat,
         "value": value,

@@ -18,12 +18,11 @@ from composer_pipeline.lake import Lake
 from composer_pipeline.preferences.agreement import CONFIRMED
 from composer_pipeline.preferences.quality import ALL
 from composer_pipeline.publishing.configs import CONFIGS
+from composer_pipeline.publishing.terms import AGENT, UNKNOWN
 
 #: Upper ends of the classes of prompt lengths, in tokens; the last class has none.
 LENGTHS = (1_024, 2_048, 4_096, 8_192, 16_384, 32_768, 65_536)
 
-#: What stands for terms that nobody recorded.
-UNKNOWN = "unknown"
 #: What stands for a model that the session did not name.
 NOT_RECORDED = "not recorded"
 
@@ -150,7 +149,7 @@ def _pair(facts: Facts, row: Row) -> None:
 
 def _group(facts: Facts, row: Row) -> None:
     for source, model in zip(row["sources"] or (), row["models"] or (), strict=False):
-        if source == "agent":
+        if source == AGENT:
             _agent(facts, "groups", model)
 
 

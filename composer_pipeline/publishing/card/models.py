@@ -6,8 +6,9 @@ Belongs here: tables of models. Does not belong here: which answers may be publi
 
 from collections.abc import Iterator
 
-from composer_pipeline.publishing.card.facts import Facts
+from composer_pipeline.publishing.card.facts import NOT_RECORDED, Facts
 from composer_pipeline.publishing.card.markdown import code, count, dollars, image, table
+from composer_pipeline.publishing.terms import UNKNOWN
 
 #: Terms under which the author of a model allows training on its outputs.
 _ALLOWED = frozenset({"enforced", "declared"})
@@ -29,7 +30,7 @@ def models(facts: Facts) -> Iterator[str]:
         yield table(
             ["teacher", "model", "licence", "training terms", "answers", "pairs won"],
             [
-                [name, code(t.model), t.license or "not recorded", code(t.terms or "unknown"),
+                [name, code(t.model), t.license or NOT_RECORDED, code(t.terms or UNKNOWN),
                  count(t.answers), count(wins.get(t.model, 0))]
                 for name, t in teachers
             ],
@@ -38,7 +39,7 @@ def models(facts: Facts) -> Iterator[str]:
         yield table(
             ["model in `chosen`", "licence", "training terms", "pairs won"],
             [
-                [code(model), licence or "not recorded", code(terms or "unknown"), count(number)]
+                [code(model), licence or NOT_RECORDED, code(terms or UNKNOWN), count(number)]
                 for (model, licence, terms), number in sorted(facts.chosen.items())
             ],
         )

@@ -12,6 +12,7 @@ from typing import Any
 
 from composer_pipeline.errors import ComposerError
 from composer_pipeline.lake import Lake
+from composer_pipeline.preferences.pairs import drop
 from composer_pipeline.publishing.dataset.gather import Gathered, Noted
 from composer_pipeline.publishing.selection import Selection
 from composer_pipeline.publishing.splits import SPLITS, SessionKey, groups, overlaps, split_of
@@ -93,9 +94,9 @@ class Plan:
                 if table == "dataset_pairs_8k":
                     if row.name in self.out["dataset_pairs", day]:
                         self.out[table, day].add(row.name)
-                elif drop := _why_out(table, day, row, found, selection):
+                elif left := _why_out(table, day, row, found, selection):
                     self.out[table, day].add(row.name)
-                    self.ledger.setdefault(day, []).append(drop)
+                    self.ledger.setdefault(day, []).append(left)
         for day, drops in found.answers.items():
             self.ledger.setdefault(day, []).extend(drops)
         for day, pairs in found.too_long.items():
@@ -136,7 +137,7 @@ def _why_out(table: str, day: str, row: Noted, found: Gathered, selection: Selec
     """Return the row of the ledger for a row that is left out."""
     if table == "dataset_pairs":
         if (day, row.name) in found.equal:
-            return _drop(row, "0:chosen_equals_rejected", "chosen", "")
+            return _drop(row, "0:chosen_equals_rejected", "chosen")
         if earlier := found.repeats.get((day, row.name)):
             return _drop(row, "1:duplicate", "pair", f"duplicate of {earlier}")
         if refused := found.refused.get((day, row.name)):
@@ -151,20 +152,11 @@ def _why_out(table: str, day: str, row: Noted, found: Gathered, selection: Selec
 
 
 def _too_long(pair: Noted, why: str) -> Row:
-    return _drop(pair, "4:window:dataset_pairs_8k", "prompt", "") | {"value": why}
+    return _drop(pair, "4:window:dataset_pairs_8k", "prompt", value=why)
 
 
-def _drop(row: Noted, step: str, field: str, bound: str) -> Row:
-    return {
-        "pair_id": row.name,
-        "state_id": row.state_id,
-        "step": step,
-        "op": step.split(":")[1],
-        "field": field,
-        "stat": "",
-        "value": "",
-        "bound": bound,
-    }
+def _drop(row: Noted, step: str, field: str, bound: str = "", *, value: str = "") -> Row:
+    return drop({"pair_id": row.name, "state_id": row.state_id}, step, field, "", value, bound)
 
 
 class _Sessions:

@@ -19,7 +19,7 @@ from typing import Any
 from composer_pipeline.preferences.quality import near_duplicates, shingles_of
 from composer_pipeline.preferences.rules import NearDuplicates
 from composer_pipeline.publishing.splits import Components
-from composer_pipeline.trace_states import TraceState
+from composer_pipeline.trace_states import TraceState, Unseen
 
 #: Results of tools that join their sessions. Of 65 real sessions 23 pairs share one of at least
 #: 500 characters, all of one repository; from 200 on, refusals that are the same everywhere do.
@@ -51,13 +51,11 @@ class Kinship:
 
     def look_at(self, states: Iterable[TraceState]) -> None:
         """Take in the states of a session, with their messages; each object once."""
-        seen: set[int] = set()
+        unseen = Unseen()
         for state in states:
-            for message in state.messages:
-                if id(message) not in seen:
-                    seen.add(id(message))
-                    for text in results_in(message):
-                        self._take(state.session_id, text)
+            for message in unseen.of(state):
+                for text in results_in(message):
+                    self._take(state.session_id, text)
 
     def _take(self, session: str, text: str) -> None:
         if len(text) >= LONG_RESULT:

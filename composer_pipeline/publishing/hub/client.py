@@ -42,6 +42,10 @@ class Entry:
     lfs: bool
 
 
+#: What the Hub itself puts into a new repository.
+_NEW = {".gitattributes", ".gitignore", "README.md"}
+
+
 @dataclass(frozen=True)
 class Remote:
     """What a repository holds at its head; empty where there is none."""
@@ -49,6 +53,11 @@ class Remote:
     head: str = ""
     files: dict[str, Entry] = field(default_factory=dict)
     private: bool = True
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nobody has put anything into it."""
+        return self.files.keys() <= _NEW
 
 
 class Hub:
@@ -98,6 +107,18 @@ class Hub:
         """Where people see it."""
         folder = "datasets/" if self.repo_type == "dataset" else ""
         return f"{self.api.endpoint}/{folder}{self.repo}"
+
+    def refuse_others(self, remote: Remote, ours: bool, mark: str) -> None:
+        """Refuse a repository that holds something of somebody else.
+
+        Raises:
+            InputError: it is neither new nor ``ours``, which ``mark`` would show.
+        """
+        if not remote.is_new and not ours:
+            raise InputError(
+                f"{self.subject} holds something that composer-pipeline did not publish (it has no"
+                f" {mark}); choose another name"
+            )
 
     def patience(self, limit_s: float = LIMIT_S) -> Patience:
         """Return the patience of one step."""

@@ -89,13 +89,13 @@ class Caller:
         self.refusals: list[dict[str, Any]] = []
         self.skipped: list[dict[str, str]] = []
         self.not_bought: list[dict[str, str]] = []
-        self.exhausted: list[str] = []
         self.account = ""
         self.unknown: set[tuple[str, str]] = set()
         #: Key -> when its latest unknown attempt left, in microseconds since 1970.
         self.unknown_since: dict[str, int] = {}
         self.answered = answered
-        #: Scope -> the least worst case that it refused, and what had to be free for it.
+        #: Scope -> the least worst case that it refused, and what had to be free for it; the scope
+        #: that refused first is the first.
         self.too_dear: dict[str, tuple[Pico, Pico]] = {}
         self._largest = NOTHING
         #: Whether a ceiling has refused a call with room for the dearest of all.
@@ -306,8 +306,6 @@ class Caller:
 
     def _refused(self, scope: str, amount: Pico, room: Pico) -> None:
         """Remember the least worst case that a scope refused: only cheaper calls go on."""
-        if scope not in self.too_dear:
-            self.exhausted.append(scope)
         if scope not in self.too_dear or amount < self.too_dear[scope][0]:
             self.too_dear[scope] = amount, Pico(amount + room)
 
@@ -389,9 +387,9 @@ class Caller:
             return f"the endpoint refuses the account: {self.account}"
         if lane.stopped:
             return f"teacher stopped: {lane.stopped}"
-        scopes = self.calls.scopes(question.call) if self.exhausted else ()
-        for name in self.exhausted:
-            if name in scopes and question.amount >= self.too_dear[name][0]:
+        scopes = self.calls.scopes(question.call) if self.too_dear else ()
+        for name, (least, _) in self.too_dear.items():
+            if name in scopes and question.amount >= least:
                 return f"budget exhausted: {name}"
         return ""
 

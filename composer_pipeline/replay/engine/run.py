@@ -417,7 +417,7 @@ class _Run:
             by_day_teacher=figures,
             skipped=self.caller.skipped,
             not_bought=self.caller.not_bought,
-            exhausted=self.caller.exhausted,
+            exhausted=list(self.caller.too_dear),
             sweep=self.sweep,
         )
         return at_ceiling(found, scopes, self.caller.too_dear)

@@ -205,7 +205,7 @@ class Work:
         session = SessionOutline(self.questions)
         asked: list[tuple[Outline, Teacher, tuple[str, ...]]] = []
         for row in states:
-            outline, state = None, getattr(row, "whole", row)
+            outline, state = None, row.whole
             for teacher in self.questions.teachers:
                 if not teacher.asks(state.state_id):
                     self.by_teacher[teacher.name].not_asked += 1

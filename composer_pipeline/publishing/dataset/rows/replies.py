@@ -13,7 +13,7 @@ from composer_pipeline.lake import SCHEMA_VERSION, Lake
 from composer_pipeline.money import PICO
 from composer_pipeline.preferences.pairs import reply_age
 from composer_pipeline.publishing.dataset.rows.reading import action_text, task_of_messages
-from composer_pipeline.publishing.terms import UNKNOWN, Answer, Terms
+from composer_pipeline.publishing.terms import Answer, Terms
 from composer_pipeline.trace_states import TraceState
 
 Row = dict[str, Any]
@@ -52,7 +52,7 @@ def reply_rows(
     """
     for state in sorted(states, key=lambda s: (s.chain_id, s.n_messages, s.state_id)):
         for teacher, row in answers.get(state.state_id, {}).items():
-            answer = Answer(row["model"], row["licence"] or "", row["training_terms"] or UNKNOWN)
+            answer = Answer.of_row(row)
             if answer.terms not in terms.accepted:
                 what = {"state_id": state.state_id}
                 table = f"dataset_replies:{teacher}"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from assets.metadata import run_dir_of
+from assets.pages import run_dir_of
 from assets.partitions import partition_days
 from assets.resources import LakeResource, RecipesResource, TeachersResource
 from composer_pipeline.lake import (

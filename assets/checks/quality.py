@@ -8,7 +8,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from assets.metadata import run_dir_of
+from assets.pages import run_dir_of
 from assets.resources import LakeResource, RecipesResource
 
 

@@ -14,7 +14,7 @@ import dagster as dg
 warnings.filterwarnings("ignore", category=dg.BetaWarning)
 warnings.filterwarnings("ignore", category=dg.PreviewWarning)
 
-from assets import checks, jobs, preferences, publication, traces, training  # noqa: E402
+from assets import automation, checks, preferences, publication, traces, training  # noqa: E402
 from assets.replay import build_replay, teacher_key  # noqa: E402
 from assets.resources import default_resources  # noqa: E402
 from composer_pipeline.replay.teachers import TeacherSet  # noqa: E402
@@ -48,27 +48,12 @@ def build_defs(
             training.model_evaluation,
         ],
         asset_checks=[
-            checks.raw_sessions_never_shrink,
-            checks.state_ids_unique,
-            checks.prefixes_complete,
-            checks.chosen_differs_from_rejected,
-            checks.states_accounted_for,
-            checks.pairs_accounted_for,
-            checks.dataset_accounted_for,
-            checks.chosen_not_told_by_style,
-            checks.no_group_in_two_splits,
-            checks.not_worse_than_base,
+            *checks.CHECKS,
             *publication.CHECKS,
             *checks.build_budget_checks(reply_keys),
         ],
-        jobs=[
-            jobs.harvest_job,
-            jobs.replay_job,
-            jobs.train_job,
-            jobs.publish_job,
-            publication.nightly_publish_job,
-        ],
-        schedules=[jobs.nightly_harvest, jobs.nightly_replay, publication.nightly_publish],
+        jobs=[*automation.JOBS, publication.nightly_publish_job],
+        schedules=[*automation.SCHEDULES, publication.nightly_publish],
         resources={**default_resources(settings), **(resource_overrides or {})},
         executor=dg.in_process_executor,
     )

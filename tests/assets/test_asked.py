@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 from assets import checks, traces
+from assets.automation import nightly_harvest, nightly_replay
 from assets.definitions import build_defs
-from assets.jobs import nightly_harvest, nightly_replay
 from assets.pages import column_schema, numbers, usd
 from assets.preferences import build_preferences, quality_metadata
 from assets.publication import PublishConfig, nightly_publish, published_dataset

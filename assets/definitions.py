@@ -17,6 +17,7 @@ warnings.filterwarnings("ignore", category=dg.PreviewWarning)
 from assets import automation, checks, preferences, publication, traces, training  # noqa: E402
 from assets.replay import build_replay, teacher_key  # noqa: E402
 from assets.resources import default_resources  # noqa: E402
+from composer_pipeline.errors import InputError  # noqa: E402
 from composer_pipeline.replay.teachers import TeacherSet  # noqa: E402
 from composer_pipeline.settings import Settings  # noqa: E402
 
@@ -26,21 +27,21 @@ def build_defs(
 ) -> dg.Definitions:
     """Return the definitions.
 
+    With a teacher file that cannot be read there are no ``teacher_replies`` and all the rest; the
+    check ``teachers`` says what is wrong with it.
+
     Args:
         settings: where things are; from the environment when not given.
         resource_overrides: resources by name that replace the default ones.
-
-    Raises:
-        InputError: the teacher file cannot be read.
     """
     settings = settings or Settings.from_env()
-    teachers = TeacherSet.load(settings.teachers)
-    reply_keys = [teacher_key(teacher.name) for teacher in teachers.teachers]
+    teachers = _teachers(settings)
+    reply_keys = [teacher_key(teacher.name) for teacher in teachers.teachers] if teachers else []
     return dg.Definitions(
         assets=[
             traces.raw_sessions,
             traces.trace_states,
-            build_replay(teachers),
+            *([build_replay(teachers)] if teachers else []),
             preferences.error_hints,
             *preferences.build_preferences(reply_keys),
             publication.published_dataset,
@@ -57,6 +58,14 @@ def build_defs(
         resources={**default_resources(settings), **(resource_overrides or {})},
         executor=dg.in_process_executor,
     )
+
+
+def _teachers(settings: Settings) -> TeacherSet | None:
+    try:
+        return TeacherSet.load(settings.teachers)
+    except InputError as error:
+        dg.get_dagster_logger("teachers").error(f"{error}. The graph has no teacher_replies.")
+        return None
 
 
 @dg.definitions

@@ -23,6 +23,7 @@ from assets.checks.quality import (
     chosen_not_told_by_style,
     not_worse_than_base,
 )
+from assets.checks.teacher_file import teachers
 
 CHECKS = [
     raw_sessions_never_shrink,
@@ -35,6 +36,7 @@ CHECKS = [
     dataset_accounted_for,
     chosen_not_told_by_style,
     not_worse_than_base,
+    teachers,
 ]
 
 __all__ = [
@@ -50,4 +52,5 @@ __all__ = [
     "raw_sessions_never_shrink",
     "state_ids_unique",
     "states_accounted_for",
+    "teachers",
 ]

@@ -27,7 +27,7 @@ def names(defs: dg.Definitions) -> set[str]:
     graph = defs.resolve_asset_graph()
     found = {key.to_user_string() for key in graph.get_all_asset_keys()}
     found |= {key.to_user_string() for key in graph.asset_check_keys}
-    found |= {job.name for job in defs.resolve_all_job_defs()}
+    found |= {job.name for job in defs.get_repository_def().get_all_jobs()}
     repository = defs.get_repository_def()
     found |= {each.name for each in [*repository.schedule_defs, *repository.sensor_defs]}
     return {name for name in found if "teacher_replies" not in name}

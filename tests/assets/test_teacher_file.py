@@ -29,7 +29,8 @@ def names(defs: dg.Definitions) -> set[str]:
     found |= {key.to_user_string() for key in graph.asset_check_keys}
     found |= {job.name for job in defs.get_repository_def().get_all_jobs()}
     repository = defs.get_repository_def()
-    found |= {each.name for each in [*repository.schedule_defs, *repository.sensor_defs]}
+    found |= {schedule.name for schedule in repository.schedule_defs}
+    found |= {sensor.name for sensor in repository.sensor_defs}
     return {name for name in found if "teacher_replies" not in name}
 
 

@@ -54,6 +54,7 @@ from composer_pipeline.replay.engine.run_key import RunKey
 from composer_pipeline.replay.engine.task_group import Tasks
 from composer_pipeline.replay.engine.wires import open_wires
 from composer_pipeline.replay.ledger import Commits, Ledger, ledger_target, rules
+from composer_pipeline.replay.noted import Notes
 from composer_pipeline.replay.paid_call import PaidCalls
 from composer_pipeline.replay.questions import Questions
 from composer_pipeline.replay.selection import Selector
@@ -135,7 +136,9 @@ def replay(
         max_states=max_states, only_on_active_path=only_on_active_path,
     )  # fmt: skip
     lake.check_writable()
+    whole = sessions is None and max_states is None and not only_on_active_path
     with paid_replies_are_safe():
+        notes = Notes(lake, questions, questions.days if whole else [])
         questions.pin_tools()
     opened = ledger if isinstance(ledger, Ledger) else Ledger(ledger_target(lake, ledger))
     try:
@@ -165,11 +168,14 @@ def replay(
             figures = write_replies(
                 lake, opened, list(controls), questions.asked_days, run.caller.refusals, controls
             )
-        report = run.report(figures)
+            report = run.report(figures)
+            fair = not ((failure := run.failure(report)) or report.exhausted_scope)
+            notes.write(figures, run.asked, run.caller.settled, report.why(), count_try=fair)
     finally:
         if opened is not ledger:
             opened.close()
-    run.raise_for_failure(report)
+    if failure:
+        raise ComposerError(failure)
     return report
 
 
@@ -206,6 +212,7 @@ class _Run:
         self.interrupted = False
         self.phase = "starting"
         self.sweep = ""
+        self.asked: set[tuple[str, str]] = set()  # (state_id, teacher)
         self._recovered: set[tuple[str, str]] = set()
         self._began = time.monotonic()
 
@@ -326,9 +333,10 @@ class _Run:
             for name, ids in everything.items():
                 recovered = {state_id for state_id, who in self._recovered if who == name}
                 self.lanes[name].asked = len(ids | recovered)
+                self.asked.update((state_id, name) for state_id in ids | recovered)
             await self._wave(everything)
             return
-        named: set[tuple[str, str]] = set()
+        named = self.asked = set(self._recovered)
         while not self.stop.is_set():
             wanted: dict[str, set[str]] = {teacher.name: set() for teacher in teachers}
             before = len(named)
@@ -336,7 +344,7 @@ class _Run:
                 if not teacher.asks(state.state_id):
                     continue
                 pair = (state.state_id, teacher.name)
-                if pair not in named and pair not in self._recovered:
+                if pair not in named:
                     self.lanes[teacher.name].asked += 1
                     wanted[teacher.name].add(state.state_id)
                 named.add(pair)
@@ -422,27 +430,19 @@ class _Run:
         )
         return at_ceiling(found, scopes, self.caller.too_dear)
 
-    def raise_for_failure(self, report: ReplayReport) -> None:
-        """Raise where the run did not end by itself, or never began.
-
-        Raises:
-            ComposerError: see :func:`replay`.
-        """
-        endpoint = self.teacher_set.endpoint
-        if self.caller.account:
-            raise ComposerError(
-                f"endpoint {endpoint.name} refuses the account"
-                f" ({self.caller.account}); check {endpoint.api_key_env} and its credit"
-            )
+    def failure(self, report: ReplayReport) -> str:
+        """Return why the run did not end by itself, or never began; empty where it did."""
+        endpoint, refused = self.teacher_set.endpoint, self.caller.account
+        if refused:
+            check = f"check {endpoint.api_key_env} and its credit"
+            return f"endpoint {endpoint.name} refuses the account ({refused}); {check}"
         if self.interrupted:
-            total = sum(lane.asked for lane in self.lanes.values())
-            raise ComposerError(
-                f"replay was interrupted after {report.replies} of {total} replies;"
-                " run it again to go on"
-            )
+            done = f"{report.replies} of {sum(lane.asked for lane in self.lanes.values())} replies"
+            return f"replay was interrupted after {done}; run it again to go on"
         down = all(lane.unreachable for lane in self.lanes.values())
         if self.reach.lost() or (report.not_bought and not report.replies and down):
-            raise ComposerError(
+            return (
                 f"endpoint {endpoint.url()} cannot be reached ({self.reach.why()}); nothing was"
                 " bought, run again when it can"
             )
+        return ""

@@ -71,7 +71,7 @@ class Notes:
         settled: Mapping[tuple[str, str], int],
         whys: Mapping[str, str],
         *,
-        count_try: bool,
+        tried: Collection[str],
     ) -> None:
         """Note for each teacher and day what is missing, and that it was tried.
 
@@ -80,7 +80,7 @@ class Notes:
             asked: (state_id, teacher) of the run's questions.
             settled: (teacher, day) -> how many of them need not be asked again.
             whys: teacher -> why a question of it has no reply.
-            count_try: whether what is missing is the teachers' fault.
+            tried: the teachers that were asked and could have answered.
 
         Raises:
             StorageError: the lake is not writable.
@@ -97,7 +97,7 @@ class Notes:
                 made = msgspec.structs.replace(
                     made,
                     missing=missing,
-                    tries=tries + count_try,
+                    tries=tries + (teacher in tried),
                     why=whys.get(teacher, "the run ended before it was asked"),
                 )
             note(self._lake, origin, made)

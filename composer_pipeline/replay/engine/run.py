@@ -169,8 +169,9 @@ def replay(
                 lake, opened, list(controls), questions.asked_days, run.caller.refusals, controls
             )
             report = run.report(figures)
-            fair = not ((failure := run.failure(report)) or report.exhausted_scope)
-            notes.write(figures, run.asked, run.caller.settled, report.why(), count_try=fair)
+            whole_run = bool((failure := run.failure(report)) or report.exhausted_scope)
+            fair = {name for name, lane in run.lanes.items() if not whole_run | lane.unreachable}
+            notes.write(figures, run.asked, run.caller.settled, report.why(), tried=fair)
     finally:
         if opened is not ledger:
             opened.close()

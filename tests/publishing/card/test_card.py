@@ -23,7 +23,7 @@ from composer_pipeline.publishing.card import (
     with_history,
 )
 from composer_pipeline.publishing.card.facts import funnel, placeholders, votes_by_tool
-from composer_pipeline.publishing.card.markdown import code, dollars, fenced, table
+from composer_pipeline.markdown import code, dollars, fenced, table
 from composer_pipeline.publishing.configs import CONFIGS
 from composer_pipeline.publishing.consent import Consent
 from composer_pipeline.redaction import REDACTION_VERSION

@@ -10,7 +10,6 @@ from assets.pages.table_page import TablePage, figures
 from assets.pages.values import (
     OWNERS,
     column_schema,
-    numbers,
     records,
     run_dir_of,
     table_metadata,
@@ -24,7 +23,6 @@ __all__ = [
     "column_schema",
     "explained",
     "figures",
-    "numbers",
     "plots_of",
     "records",
     "run_dir_of",

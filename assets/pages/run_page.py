@@ -11,7 +11,9 @@ import dagster as dg
 PREFIX = "composer/"
 
 
-def tell_run(context: dg.AssetExecutionContext, numbers: Mapping[str, object]) -> None:
+def tell_run(
+    context: dg.AssetExecutionContext | dg.OpExecutionContext, numbers: Mapping[str, object]
+) -> None:
     """Write numbers of a run into its tags and its log; what is ``None`` was not measured."""
     known = {name: f"{value:g}" if isinstance(value, float) else str(value)
              for name, value in numbers.items() if value is not None}  # fmt: skip

@@ -12,6 +12,7 @@ import dagster as dg
 from assets.pages.plots import CHANGE, DAY_ROWS, PLOTS, ROWS
 from assets.pages.values import records
 from composer_pipeline.lake import Lake
+from composer_pipeline.markdown import fenced
 
 
 def figures(asset: str, numbers: Mapping[str, Any]) -> dict[str, Any]:
@@ -25,9 +26,7 @@ def figures(asset: str, numbers: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, int | float) and not isinstance(value, bool)
     }
     drawn = {name: value for name, value in known.items() if name in PLOTS[asset]}
-    rest = [
-        {"number": name, "value": value} for name, value in known.items() if name not in drawn
-    ]
+    rest = [{"number": name, "value": value} for name, value in known.items() if name not in drawn]
     return {**drawn, **({"other_numbers": records(rest)} if rest else {})}
 
 
@@ -69,8 +68,8 @@ class TablePage:
             return found
         found["path"] = dg.MetadataValue.path(place_of(self._lake, self._table, **keys))
         query = query_of(self._lake, self._table, **keys)
-        found["query"] = dg.MetadataValue.md(f"```sql\n{query}\n```")
-        if shown := preview(self._lake, self._table, **self._one(keys)):
+        found["query"] = dg.MetadataValue.md(fenced(query, "sql"))
+        if shown := preview(self._lake, self._table, self._one(keys)):
             found["preview"] = dg.MetadataValue.md(shown)
         return found
 

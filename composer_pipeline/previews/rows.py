@@ -16,9 +16,9 @@ Row = dict[str, Any]
 
 
 def sample(lake: Lake, table: str, columns: Sequence[str], rows: int, **keys: str) -> list[Row]:
-    """Return rows of a partition, evenly spread over its first row group; none without one.
+    """Return rows of a partition, spread evenly over its first row group, its first and last too.
 
-    Columns that an older file lacks are ``None``.
+    None where there is no such partition. Columns that an older file lacks are ``None``.
     """
     try:
         with lake.open(_name(lake, table, **keys)) as file:
@@ -31,7 +31,7 @@ def sample(lake: Lake, table: str, columns: Sequence[str], rows: int, **keys: st
     except FileNotFoundError:
         return []
     count = min(rows, len(group))
-    picks = [index * len(group) // count for index in range(count)]
+    picks = [index * (len(group) - 1) // max(1, count - 1) for index in range(count)]
     found: list[Row] = group.take(picks).to_pylist()
     return [dict.fromkeys(columns) | row for row in found]
 

@@ -21,14 +21,14 @@ _CHARS, _LINES = 900, 12
 _LINE = 110
 
 
-def preview(lake: Lake, table: str, rows: int = ROWS, **keys: str) -> str:
+def preview(lake: Lake, table: str, keys: dict[str, str], rows: int = ROWS) -> str:
     """Return some rows of a partition as Markdown, a fenced block a row; empty without a row.
 
     Args:
         lake: the lake.
         table: one of those that are assets.
-        rows: at most so many.
         keys: the partition.
+        rows: at most so many.
     """
     texts = _READ[table](lake, rows, keys)
     return "\n\n".join(fenced(text) for text in texts)

@@ -1,10 +1,15 @@
 """What one teacher's replies of a day cost and how long they took, from the table itself.
 
 Belongs here: figures of a partition, which are the same however often a run finds its replies in
-the cache. Does not belong here: what a run did (``replay.engine``).
+the cache, and the books' sum of a teacher. Does not belong here: what a run did
+(``replay.engine``).
 """
 
+import os
+
 from composer_pipeline.lake import Lake
+from composer_pipeline.money import Pico
+from composer_pipeline.replay.ledger import existing_ledger, ledger_target
 
 _COLUMNS = ("status", "cost_picodollars", "latency_ms", "prompt_tokens", "cached_tokens")
 
@@ -31,3 +36,22 @@ def day_figures(lake: Lake, teacher: str, day: str) -> dict[str, int | float]:
     if tokens:
         found["cache_read_share"] = sum(b for _, b in tokens) / sum(a for a, _ in tokens)
     return found
+
+
+def billed_teachers(lake: Lake, ledger: str | os.PathLike[str] | None = None) -> dict[str, Pico]:
+    """Return what each teacher was billed in the ledger's whole life; nothing without a ledger.
+
+    Args:
+        lake: holds the ledger, unless it is named.
+        ledger: path or URL of the books.
+
+    Raises:
+        InputError: the lake is a bucket and no ledger is named.
+    """
+    books = existing_ledger(ledger_target(lake, ledger))
+    if books is None:
+        return {}
+    with books:
+        scopes = books.status()
+    kind = "teacher:"
+    return {n.removeprefix(kind): s.spent for n, s in scopes.items() if n.startswith(kind)}

@@ -14,9 +14,10 @@ import dagster as dg
 warnings.filterwarnings("ignore", category=dg.BetaWarning)
 warnings.filterwarnings("ignore", category=dg.PreviewWarning)
 
-from assets import checks, jobs, preferences, publication, traces, training  # noqa: E402
+from assets import automation, checks, preferences, publication, traces, training  # noqa: E402
 from assets.replay import build_replay, teacher_key  # noqa: E402
 from assets.resources import default_resources  # noqa: E402
+from composer_pipeline.errors import InputError  # noqa: E402
 from composer_pipeline.replay.teachers import TeacherSet  # noqa: E402
 from composer_pipeline.settings import Settings  # noqa: E402
 
@@ -26,21 +27,21 @@ def build_defs(
 ) -> dg.Definitions:
     """Return the definitions.
 
+    With a teacher file that cannot be read there are no ``teacher_replies`` and all the rest; the
+    check ``teachers`` says what is wrong with it.
+
     Args:
         settings: where things are; from the environment when not given.
         resource_overrides: resources by name that replace the default ones.
-
-    Raises:
-        InputError: the teacher file cannot be read.
     """
     settings = settings or Settings.from_env()
-    teachers = TeacherSet.load(settings.teachers)
-    reply_keys = [teacher_key(teacher.name) for teacher in teachers.teachers]
+    teachers = _teachers(settings)
+    reply_keys = [teacher_key(teacher.name) for teacher in teachers.teachers] if teachers else []
     return dg.Definitions(
         assets=[
             traces.raw_sessions,
             traces.trace_states,
-            build_replay(teachers),
+            *([build_replay(teachers)] if teachers else []),
             preferences.error_hints,
             *preferences.build_preferences(reply_keys),
             publication.published_dataset,
@@ -48,30 +49,23 @@ def build_defs(
             training.model_evaluation,
         ],
         asset_checks=[
-            checks.raw_sessions_never_shrink,
-            checks.state_ids_unique,
-            checks.prefixes_complete,
-            checks.chosen_differs_from_rejected,
-            checks.states_accounted_for,
-            checks.pairs_accounted_for,
-            checks.dataset_accounted_for,
-            checks.chosen_not_told_by_style,
-            checks.no_group_in_two_splits,
-            checks.not_worse_than_base,
+            *checks.CHECKS,
             *publication.CHECKS,
             *checks.build_budget_checks(reply_keys),
         ],
-        jobs=[
-            jobs.harvest_job,
-            jobs.replay_job,
-            jobs.train_job,
-            jobs.publish_job,
-            publication.nightly_publish_job,
-        ],
-        schedules=[jobs.nightly_harvest, jobs.nightly_replay, publication.nightly_publish],
+        jobs=[*automation.JOBS, publication.nightly_publish_job],
+        schedules=[*automation.SCHEDULES, publication.nightly_publish],
         resources={**default_resources(settings), **(resource_overrides or {})},
         executor=dg.in_process_executor,
     )
+
+
+def _teachers(settings: Settings) -> TeacherSet | None:
+    try:
+        return TeacherSet.load(settings.teachers)
+    except InputError as error:
+        dg.get_dagster_logger("teachers").error(f"{error}. The graph has no teacher_replies.")
+        return None
 
 
 @dg.definitions

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import Field
 
-from assets.metadata import OWNERS, numbers, records, table_metadata
+from assets.pages import OWNERS, numbers, records, table_metadata
 from assets.partitions import DAYS, FREE, PAID
 from assets.resources import LakeResource, RecipesResource, TeachersResource
 

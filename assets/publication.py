@@ -11,7 +11,7 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from assets.metadata import OWNERS, records
+from assets.pages import OWNERS, records
 from assets.resources import LakeResource, PublicationResource
 from composer_pipeline.errors import InputError
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import Field
 
-from assets.metadata import OWNERS, records, table_metadata, usd
+from assets.pages import OWNERS, records, table_metadata, usd
 from assets.partitions import DAYS, PAID
 from assets.resources import LakeResource, TeachersResource
 from composer_pipeline.replay.teachers import TeacherSet

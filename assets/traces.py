@@ -6,7 +6,7 @@ Belongs here: the assets ``raw_sessions`` and ``trace_states``. The logic is in
 
 import dagster as dg
 
-from assets.metadata import OWNERS, numbers, records, table_metadata
+from assets.pages import OWNERS, numbers, records, table_metadata
 from assets.partitions import DAYS, FREE
 from assets.resources import LakeResource, SessionsResource
 

@@ -7,7 +7,7 @@ command ``python -m trainers.<name>``, run through Dagster Pipes; it needs no Da
 import dagster as dg
 from pydantic import Field
 
-from assets.metadata import OWNERS, numbers, run_dir_of
+from assets.pages import OWNERS, numbers, run_dir_of
 from assets.resources import LakeResource, RecipesResource
 from composer_pipeline.figures import lines, markdown_image
 

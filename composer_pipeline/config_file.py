@@ -7,7 +7,7 @@ rules, which each kind's model declares.
 
 import difflib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -39,20 +39,27 @@ def read_model(
 
     Raises:
         InputError: the file cannot be read, is too large, not UTF-8, not YAML or no mapping, or
-            a field is unknown, missing or wrong; the message names the file and the field.
+            a field is unknown, missing or wrong; the message names file, line and field.
     """
     file = Path(os.path.expanduser(path))  # noqa: PTH111  Path's own fails for an unknown user
     source = f"{what} {file}"
-    data = _parsed(_text(file, source), source)
+    text = _text(file, source)
+    data = _parsed(text, source)
     if data is None and empty:
         data = {}
     if not isinstance(data, dict):
         raise InputError(f"{source}: must be a mapping of fields")
-    return checked(data, source, model)
+    return checked(data, source, model, text)
 
 
-def checked(data: Any, source: str, model: type[_Model]) -> _Model:
+def checked(data: Any, source: str, model: type[_Model], text: str = "") -> _Model:
     """Return data as a model.
+
+    Args:
+        data: what was read.
+        source: what errors begin with.
+        model: the pydantic model of its fields.
+        text: the YAML that the data was read from; with it errors say the line.
 
     Raises:
         InputError: a field is unknown, missing or wrong; the message begins with ``source``.
@@ -60,7 +67,9 @@ def checked(data: Any, source: str, model: type[_Model]) -> _Model:
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        raise InputError(f"{source}: {_problem(error, data, model)}") from error
+        problem = _first(error)
+        line = _line(text, problem["loc"]) if text else ""
+        raise InputError(f"{source}: {line}{_problem(problem, data, model)}") from error
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -153,14 +162,34 @@ class _Loader(yaml.SafeLoader):
             ) from error
 
 
-def _problem(error: ValidationError, data: Any, model: type[BaseModel]) -> str:
-    """Return one problem as ``field: what is wrong``.
-
-    An unknown field comes first: it is usually why another one is missing.
-    """
+def _first(error: ValidationError) -> Mapping[str, Any]:
+    """Return one problem: an unknown field first, as it is usually why another one is missing."""
     problems = error.errors(include_url=False)
     unknown = [problem for problem in problems if problem["type"] == "extra_forbidden"]
-    problem = (unknown or problems)[0]
+    return (unknown or problems)[0]
+
+
+def _line(text: str, loc: tuple[int | str, ...]) -> str:
+    """Return ``line 12: `` for a location: of the field, or of what a field is missing in."""
+    if not loc:
+        return ""
+    here = yaml.compose(text, _Loader)
+    line = 0
+    for part in loc:
+        below = None
+        if isinstance(here, yaml.MappingNode):
+            found = [pair for pair in here.value if pair[0].value == str(part)]
+            if found:
+                line, below = found[0][0].start_mark.line, found[0][1]
+        elif isinstance(here, yaml.SequenceNode) and isinstance(part, int):
+            below = here.value[part]
+            line = below.start_mark.line
+        here = below or here
+    return f"line {line + 1}: "
+
+
+def _problem(problem: Mapping[str, Any], data: Any, model: type[BaseModel]) -> str:
+    """Return a problem as ``field: what is wrong``."""
     where = _place(problem["loc"], data)
     text = str(problem["msg"]).removeprefix("Value error, ").rstrip(".")
     if problem["type"] == "extra_forbidden":

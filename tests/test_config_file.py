@@ -112,6 +112,8 @@ def test_an_unknown_key_names_the_right_one(
     file.write_text(_good(kind).replace(right, slip, 1))
     said = _refusal(kind, file, monkeypatch, capsys)
     name = right.strip().rstrip(":")
+    line = (file.read_text().split(slip)[0]).count("\n") + 1
+    assert said.startswith(f": line {line}: ")
     assert said.endswith(f"{where}: unknown field (did you mean: {name}?)")
 
 
@@ -143,26 +145,31 @@ class _Outer(BaseModel):
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "line", "words"),
     [
-        ("one: {name: a, cuont: 1}", "one.cuont: unknown field (did you mean: count?)"),
-        ("many: [{name: a}, {name: b, cuont: 1}]", "many[1] (b).cuont: unknown field (did you"),
-        ("many: [{cuont: 1}]", "many[0].cuont: unknown field (did you mean: count?)"),
-        ("one: {name: a, cuont: 1}\nmany: 5", "one.cuont: unknown field (did you mean: count?)"),
-        ("zzz: 1", "zzz: unknown field; known: one, many, either"),
-        ("many: [{count: 1}]", "many[0].name: missing field"),
-        ("many: [{name: a, count: x}]", "many[0] (a).count: Input should be a valid integer"),
-        ("either: [1]", "either[0]: Input should be a valid string"),
-        ("1: 2", "[1]: Keys should be strings"),
-        (f"{'k' * 300}: 1", f"{'k' * 80}…: unknown field"),
+        ("one: {name: a, cuont: 1}", 1, "one.cuont: unknown field (did you mean: count?)"),
+        ("many: [{name: a}, {name: b, cuont: 1}]", 1, "many[1] (b).cuont: unknown field (did you"),
+        ("many: [{cuont: 1}]", 1, "many[0].cuont: unknown field (did you mean: count?)"),
+        ("one: {name: a, cuont: 1}\nmany: 5", 1, "one.cuont: unknown field (did you mean: count?)"),
+        ("many:\n- name: b\n  count: 1\n- {cuont: 1}", 4, "many[1].cuont: unknown field (did"),
+        ("many:\n- &a {name: b, count: x}\n- *a", 2, "many[0] (b).count: Input should be a"),
+        ("one:\n  # without a name\n  count: 1", 1, "one.name: missing field"),
+        ("zzz: 1", 1, "zzz: unknown field; known: one, many, either"),
+        ("many: [{count: 1}]", 1, "many[0].name: missing field"),
+        ("many: [{name: a, count: x}]", 1, "many[0] (a).count: Input should be a valid integer"),
+        ("either: [1]", 1, "either[0]: Input should be a valid string"),
+        ("1: 2", 1, "[1]: Keys should be strings"),
+        (f"{'k' * 300}: 1", 1, f"{'k' * 80}…: unknown field"),
     ],
 )
-def test_the_field_is_named_where_it_stands(text: str, words: str, tmp_path: Path) -> None:
+def test_the_field_is_named_where_it_stands(
+    text: str, line: int, words: str, tmp_path: Path
+) -> None:
     file = tmp_path / "outer.yaml"
     file.write_text(text)
     with pytest.raises(InputError) as caught:
         read_model(file, "thing", _Outer)
-    assert str(caught.value).startswith(f"thing {file}: {words}")
+    assert str(caught.value).startswith(f"thing {file}: line {line}: {words}")
 
 
 def test_anchors_and_merge_keys_still_work(tmp_path: Path) -> None:

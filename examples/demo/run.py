@@ -19,8 +19,8 @@ from typing import Any
 import dagster as dg
 from rich.console import Console
 
+from assets.automation import range_tags
 from assets.definitions import build_defs
-from assets.jobs import range_tags
 from assets.partitions import day_ranges
 from composer_pipeline.cli.views.table import Table
 from composer_pipeline.errors import ComposerError, InputError

@@ -14,9 +14,9 @@ import msgspec
 import pytest
 
 from assets import checks, traces
+from assets.automation import nightly_harvest, nightly_replay
 from assets.definitions import build_defs
-from assets.jobs import nightly_harvest, nightly_replay
-from assets.metadata import column_schema, numbers, usd
+from assets.pages import column_schema, numbers, usd
 from assets.preferences import build_preferences, quality_metadata
 from assets.publication import PublishConfig, nightly_publish, published_dataset
 from assets.replay import ReplayConfig, _progress, build_replay

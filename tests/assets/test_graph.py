@@ -1,15 +1,12 @@
 """The graph as users see it: names, groups, partitions, policies, checks, schedules."""
 
 from datetime import UTC, datetime
-from pathlib import Path
 
 import dagster as dg
 import pytest
 
 from assets.definitions import build_defs
 from assets.partitions import DAYS, FREE, PAID, day_ranges
-from composer_pipeline.errors import InputError
-from composer_pipeline.settings import Settings
 from examples.demo.profile import demo_settings
 
 
@@ -113,11 +110,3 @@ def test_day_ranges() -> None:
     days = ["2026-11-03", "2026-11-01", "2026-11-02", "2026-11-05", "2026-11-02"]
     assert day_ranges(days) == [("2026-11-01", "2026-11-03"), ("2026-11-05", "2026-11-05")]
     assert day_ranges([]) == []
-
-
-def test_a_bad_teacher_file_names_itself(tmp_path: Path) -> None:
-    bad = tmp_path / "teachers.yaml"
-    good = Path(demo_settings().teachers).read_text()
-    bad.write_text(good + "\nteacherz: []\n")
-    with pytest.raises(InputError, match=r"teachers\.yaml.*teacherz"):
-        build_defs(Settings(teachers=str(bad)))

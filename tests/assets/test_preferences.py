@@ -10,8 +10,8 @@ from xml.etree import ElementTree
 import dagster as dg
 import pytest
 
+from assets.automation import range_tags
 from assets.definitions import build_defs
-from assets.jobs import range_tags
 from assets.partitions import partition_days
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.lake import TABLES

@@ -7,8 +7,8 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from assets.automation import range_tags
 from assets.definitions import build_defs
-from assets.jobs import range_tags
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.settings import Settings
 from composer_pipeline.testing.openrouter.server import Asked, Fault, LoopbackOpenRouter

@@ -8,8 +8,8 @@ import dagster as dg
 import pytest
 
 import assets.replay
+from assets.automation import range_tags
 from assets.definitions import build_defs
-from assets.jobs import range_tags
 from assets.partitions import day_ranges
 from composer_pipeline.replay.engine import run as engine
 from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir

@@ -9,8 +9,8 @@ from typing import Any, cast
 import dagster as dg
 import pytest
 
+from assets.automation import nightly_harvest, nightly_replay, range_tags
 from assets.definitions import build_defs
-from assets.jobs import nightly_harvest, nightly_replay, range_tags
 from assets.partitions import day_ranges
 from assets.resources import LakeResource, SessionsResource
 from composer_pipeline.lake.store import Lake

@@ -6,8 +6,8 @@ from typing import Any
 import dagster as dg
 import yaml
 
+from assets.automation import range_tags
 from assets.definitions import build_defs
-from assets.jobs import range_tags
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.replay.teachers import sampled
 from composer_pipeline.settings import recipes_dir

@@ -10,6 +10,7 @@ from pydantic import Field
 from assets.pages import OWNERS, explained, figures, run_dir_of
 from assets.resources import LakeResource, RecipesResource
 from composer_pipeline.figures import lines, markdown_image
+from composer_pipeline.versions import EVALUATION_VERSION, TRAINING_VERSION
 
 
 class TrainConfig(dg.Config):
@@ -24,7 +25,7 @@ class TrainConfig(dg.Config):
     owners=OWNERS,
     deps=["training_dataset"],
     pool="gpu",
-    code_version="1",
+    code_version=TRAINING_VERSION,
 )
 @explained
 def trained_model(
@@ -89,7 +90,7 @@ class EvaluateConfig(dg.Config):
     owners=OWNERS,
     deps=[trained_model],
     pool="gpu",
-    code_version="2",
+    code_version=EVALUATION_VERSION,
 )
 @explained
 def model_evaluation(

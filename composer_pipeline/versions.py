@@ -19,5 +19,7 @@ HINTS_VERSION = "1"
 PAIRS_VERSION = "2"
 #: Pairs and a recipe to normalised pairs.
 NORMALIZE_VERSION = "1"
+#: A dataset and a recipe to a trained model; what was trained also tells a hash of the code.
+TRAINING_VERSION = "1"
 #: Answers to an evaluation's figures.
 EVALUATION_VERSION = "2"

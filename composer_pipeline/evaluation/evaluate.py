@@ -147,7 +147,8 @@ def evaluate(
     found = verdict(cells, TRAINED, tolerance=tolerance)
     measured = results[TRAINED]
     value: dict[str, Any] = {
-        "version": EVALUATION_VERSION, "identity": identity, "split": split, "states_hash": states_hash,
+        "version": EVALUATION_VERSION, "identity": identity, "split": split,
+        "states_hash": states_hash,
         "states": dict(sorted(Counter(result.kind for result in measured).items())),
         "sessions": len({result.session_id for result in measured}),
         "dropped": dict(sorted(Counter(dropped.values()).items())),

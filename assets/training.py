@@ -10,6 +10,7 @@ from pydantic import Field
 from assets.pages import OWNERS, explained, figures, run_dir_of
 from assets.resources import LakeResource, RecipesResource
 from composer_pipeline.figures import lines, markdown_image
+from composer_pipeline.parent import child_of_this
 from composer_pipeline.versions import EVALUATION_VERSION, TRAINING_VERSION
 
 
@@ -40,8 +41,10 @@ def trained_model(
 
     prepared = prepare(lake.open(), config.recipe or recipes.train, recipes.run_root)
     if not prepared.complete:
+        # After a kill -9 of the run its training ends too.
+        env = {**prepared.env, **child_of_this()}
         pipes.run(
-            context=context, command=prepared.command, env=prepared.env, cwd=prepared.cwd
+            context=context, command=prepared.command, env=env, cwd=prepared.cwd
         ).get_results()
     result = report(prepared.run_dir, reused=prepared.complete)
     return dg.MaterializeResult(

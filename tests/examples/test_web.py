@@ -1,6 +1,5 @@
 """``make dev`` says where things are, makes room for one server only, and ends when told to."""
 
-import json
 import os
 import signal
 import socket
@@ -120,9 +119,6 @@ def test_another_daemon_on_the_storage(
     if ended:
         with claim(tmp_path, port):
             pass
-        noted = json.loads((tmp_path / "dev.lock").read_text())
-        (tmp_path / "dev.lock").write_text(json.dumps({"ended": noted["ended"] + 1}))
-        ago = 0
     heartbeat(tmp_path, ago)
     clock = Clock(tmp_path, beats=beats)
     monkeypatch.setattr(one_server, "time", clock)
@@ -163,10 +159,14 @@ def test_a_mistake_is_said_in_its_line(tmp_path: Path) -> None:
 
 FAMILY = """
 import pathlib, signal, subprocess, sys, time
-signal.signal(signal.SIGINT, signal.SIG_IGN if {stubborn} else signal.SIG_DFL)
+if {stubborn}:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=-1)
-pathlib.Path("pids").write_text(str(child.pid))
-time.sleep(1000)
+pathlib.Path("there").touch()
+try:
+    time.sleep(1000)
+except KeyboardInterrupt:
+    pathlib.Path("told").touch()
 """
 STARTER = """
 import os, pathlib, sys
@@ -183,16 +183,16 @@ def test_a_signal_ends_the_whole_family(
 ) -> None:
     """Started as a script's ``&`` does it: there SIGINT is ignored."""
     (tmp_path / "family.py").write_text(FAMILY.format(stubborn=stubborn))
-    pids = tmp_path / "pids"
     shell = subprocess.Popen(
         ["sh", "-c", '"$0" -c "$1" & echo $!; wait $!', sys.executable, STARTER],
         env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=tmp_path, stdout=-1, text=True,
     )  # fmt: skip
     assert shell.stdout
     starter = int(shell.stdout.readline())
-    wait_until(lambda: pids.exists() and pids.read_text(), "the family is there")
+    wait_until((tmp_path / "there").exists, "the family is there")
     os.kill(starter, number)
     shell.communicate(timeout=60)  # all of them hold the pipe: it ends when the last one has
+    assert (tmp_path / "told").exists() != stubborn
 
 
 @pytest.mark.slow

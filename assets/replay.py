@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import Field
 
+from assets.money import note_cost, scope_of_run
 from assets.pages import OWNERS, records, table_metadata, usd
 from assets.partitions import DAYS, PAID
 from assets.resources import LakeResource, TeachersResource
@@ -26,8 +27,12 @@ EVERY_S = 10.0
 class ReplayConfig(dg.Config):
     """What a run may buy."""
 
-    max_usd: str = Field(
-        default="", description="Ceiling of this run in USD; empty takes COMPOSER_MAX_USD."
+    max_usd: Any = Field(
+        default="",
+        description=(
+            "Ceiling in USD, 1.5 or '1.5', of this run and of what is started from it again, or"
+            " of the whole backfill; empty takes COMPOSER_MAX_USD."
+        ),
     )
     max_states: int = Field(
         default=0, description="Replay at most this many states of the days; 0 is all."
@@ -88,6 +93,7 @@ def build_replay(teachers: TeacherSet) -> dg.AssetsDefinition:
         names = [key.path[-1] for key in sorted(context.selected_asset_keys)]
         teacher_set = TeacherSet.load(teachers.file)
         selector = selector_for(teacher_set, VoteDecision(), teachers=names)
+        scope = scope_of_run(context)
         report = buy(
             lake.open(),
             teacher_set,
@@ -99,7 +105,9 @@ def build_replay(teachers: TeacherSet) -> dg.AssetsDefinition:
             max_states=config.max_states or None,
             on_progress=_progress(context, names),
             selector=selector,
+            budget=scope,
         )
+        note_cost(context, report.spent_usd, report.exhausted_scope)
         chosen = _of_selection(selector.report().to_dict()) if selector else {}
         missing = Counter(item["teacher"] for item in report.not_bought)
         for name in names:

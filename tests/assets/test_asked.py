@@ -50,6 +50,13 @@ TEACHERS = recipes_dir() / "teachers" / "demo.yaml"
 RECIPES = RecipesResource(normalize="n.yaml", train="t.yaml", run_root="runs")
 
 
+@pytest.fixture(autouse=True)
+def no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An asset that is called directly has no run that could carry tags."""
+    monkeypatch.setattr("assets.replay.scope_of_run", lambda context: "backfill:b")
+    monkeypatch.setattr("assets.replay.note_cost", lambda *_: None)
+
+
 @pytest.fixture
 def lake(tmp_path: Path) -> LakeResource:
     return LakeResource(url=str(tmp_path / "lake"))
@@ -175,6 +182,7 @@ def test_a_replay_buys_what_its_run_may(
     resources = {"lake": lake, "teachers": teachers}
     seen = asked("replay.engine.replay", asset, config=ReplayConfig(max_states=2), **resources)
     assert (seen["max_states"], seen["days"], seen["max_usd"]) == (2, [NEXT], Decimal(3))
+    assert seen["budget"] == "backfill:b"
     assert seen["run_id"]
     config = ReplayConfig(max_usd="0.5")
     seen = asked("replay.engine.replay", asset, config=config, **resources)

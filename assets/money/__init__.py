@@ -4,6 +4,6 @@ Does not belong here: the ledger's arithmetic (``composer_pipeline.replay.ledger
 (``assets.replay``).
 """
 
-from assets.money.scopes import COST_TAG, REACHED_TAG, SCOPE_TAG, note_cost, scope_of_run
+from assets.money.scopes import COST_TAG, REACHED_TAG, SCOPE_TAG, scope_of_run
 
-__all__ = ["COST_TAG", "REACHED_TAG", "SCOPE_TAG", "note_cost", "scope_of_run"]
+__all__ = ["COST_TAG", "REACHED_TAG", "SCOPE_TAG", "scope_of_run"]

@@ -8,13 +8,12 @@ a backfill, whatever is executed again, and what the daemon retries.
 """
 
 from collections.abc import Callable, Mapping
-from decimal import Decimal
 
 import dagster as dg
 
 #: The scope of a run; a run that is executed again inherits the tag.
 SCOPE_TAG = "composer/ceiling_scope"
-#: What a run has spent so far, in USD; set when it ends.
+#: What a run has spent, in USD; set when it ends.
 COST_TAG = "composer/cost_usd"
 #: The scope whose ceiling ended a run, where one did.
 REACHED_TAG = "composer/ceiling_reached"
@@ -62,18 +61,6 @@ def scope_of_run(context: dg.AssetExecutionContext) -> str:
         return None if found is None else found.tags
 
     scope = shared_scope(run.run_id, run.tags, tags_of)
-    instance.add_run_tags(run.run_id, {SCOPE_TAG: scope})
-    note_cost(context, Decimal(0), "")  # what is inherited from the run before is not this one's
+    # What was inherited from the run before is not this one's.
+    instance.add_run_tags(run.run_id, {SCOPE_TAG: scope, COST_TAG: "0", REACHED_TAG: "no"})
     return scope
-
-
-def note_cost(context: dg.AssetExecutionContext, spent_usd: Decimal, reached: str) -> None:
-    """Show in the list of runs what a run has spent.
-
-    Args:
-        context: of the run.
-        spent_usd: what it has spent.
-        reached: the scope whose ceiling ended it; empty is none.
-    """
-    tags = {COST_TAG: f"{spent_usd:.6f}", REACHED_TAG: reached or "no"}
-    context.instance.add_run_tags(context.run_id, tags)

@@ -52,6 +52,7 @@ from composer_pipeline.replay.engine.task_group import Tasks
 from composer_pipeline.replay.engine.waves import Waves
 from composer_pipeline.replay.engine.wires import open_wires
 from composer_pipeline.replay.ledger import Commits, Ledger, check_shared, ledger_target, rules
+from composer_pipeline.replay.noted import Notes
 from composer_pipeline.replay.paid_call import PaidCalls
 from composer_pipeline.replay.questions import Questions
 from composer_pipeline.replay.rebuild import check_ledger
@@ -134,7 +135,9 @@ def replay(
         max_states=max_states, only_on_active_path=only_on_active_path,
     )  # fmt: skip
     lake.check_writable()
+    whole = sessions is None and max_states is None and not only_on_active_path
     with paid_replies_are_safe():
+        notes = Notes(lake, questions, questions.days if whole else [])
         questions.pin_tools()
     opened = ledger if isinstance(ledger, Ledger) else Ledger(ledger_target(lake, ledger))
     try:
@@ -168,11 +171,15 @@ def replay(
             figures = write_replies(
                 lake, opened, list(controls), questions.asked_days, run.caller.refusals, controls
             )
-        report = run.report(figures)
+            report = run.report(figures)
+            whole_run = bool((failure := run.failure(report)) or report.exhausted_scope)
+            fair = {name for name, lane in run.lanes.items() if not whole_run | lane.unreachable}
+            notes.write(figures, run.asked, run.caller.settled, report.why(), tried=fair)
     finally:
         if opened is not ledger:
             opened.close()
-    run.raise_for_failure(report)
+    if failure:
+        raise ComposerError(failure)
     return report
 
 
@@ -211,6 +218,7 @@ class _Run:
         self.interrupted = False
         self.phase = "starting"
         self.sweep = ""
+        self.asked: set[tuple[str, str]] = set()  # (state_id, teacher)
         self._began = time.monotonic()
 
     # -- the run -------------------------------------------------------------------
@@ -264,6 +272,7 @@ class _Run:
             ) as self.caller.wires:
                 await self._settle_old(key)
                 waves = Waves(self.caller, self.tasks, self.stop, self.selector, self.answered)
+                self.asked = waves.asked
                 await waves.recover()
                 for name, verdict in self.questions.verdicts.items():
                     if verdict.stop:
@@ -334,27 +343,19 @@ class _Run:
         )
         return at_ceiling(found, scopes, self.caller.too_dear)
 
-    def raise_for_failure(self, report: ReplayReport) -> None:
-        """Raise where the run did not end by itself, or never began.
-
-        Raises:
-            ComposerError: see :func:`replay`.
-        """
-        endpoint = self.teacher_set.endpoint
-        if self.caller.account:
-            raise ComposerError(
-                f"endpoint {endpoint.name} refuses the account"
-                f" ({self.caller.account}); check {endpoint.api_key_env} and its credit"
-            )
+    def failure(self, report: ReplayReport) -> str:
+        """Return why the run did not end by itself, or never began; empty where it did."""
+        endpoint, refused = self.teacher_set.endpoint, self.caller.account
+        if refused:
+            check = f"check {endpoint.api_key_env} and its credit"
+            return f"endpoint {endpoint.name} refuses the account ({refused}); {check}"
         if self.interrupted:
-            total = sum(lane.asked for lane in self.lanes.values())
-            raise ComposerError(
-                f"replay was interrupted after {report.replies} of {total} replies;"
-                " run it again to go on"
-            )
+            done = f"{report.replies} of {sum(lane.asked for lane in self.lanes.values())} replies"
+            return f"replay was interrupted after {done}; run it again to go on"
         down = all(lane.unreachable for lane in self.lanes.values())
         if self.reach.lost() or (report.not_bought and not report.replies and down):
-            raise ComposerError(
+            return (
                 f"endpoint {endpoint.url()} cannot be reached ({self.reach.why()}); nothing was"
                 " bought, run again when it can"
             )
+        return ""

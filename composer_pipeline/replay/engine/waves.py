@@ -48,6 +48,8 @@ class Waves:
         self.stop = stop
         self.selector = selector
         self.answered = answered
+        #: (state_id, teacher) that were asked, or will be.
+        self.asked: set[tuple[str, str]] = set()
         self._recovered: set[tuple[str, str]] = set()
 
     async def recover(self) -> None:
@@ -85,9 +87,11 @@ class Waves:
             for name, ids in everything.items():
                 recovered = {state_id for state_id, who in self._recovered if who == name}
                 self.lanes[name].asked = len(ids | recovered)
+                self.asked.update((state_id, name) for state_id in ids | recovered)
             await self._wave(everything)
             return
-        named: set[tuple[str, str]] = set()
+        named = self.asked
+        named.update(self._recovered)
         while not self.stop.is_set():
             wanted: dict[str, set[str]] = {teacher.name: set() for teacher in teachers}
             before = len(named)
@@ -95,7 +99,7 @@ class Waves:
                 if not teacher.asks(state.state_id):
                     continue
                 pair = (state.state_id, teacher.name)
-                if pair not in named and pair not in self._recovered:
+                if pair not in named:
                     self.lanes[teacher.name].asked += 1
                     wanted[teacher.name].add(state.state_id)
                 named.add(pair)

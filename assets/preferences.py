@@ -4,15 +4,24 @@ Belongs here: the assets of the group ``preferences``. The logic is in
 ``composer_pipeline.preferences`` and ``composer_pipeline.publishing``.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from pydantic import Field
 
-from assets.pages import OWNERS, numbers, records, table_metadata
+from assets.pages import (
+    OWNERS,
+    TablePage,
+    explained,
+    records,
+    table_metadata,
+    usd,
+)
 from assets.partitions import DAYS, FREE, PAID
 from assets.resources import LakeResource, RecipesResource, TeachersResource
+from composer_pipeline.lake import build_id
 
 if TYPE_CHECKING:
     from composer_pipeline.preferences.quality import Quality
@@ -38,19 +47,36 @@ class DatasetConfig(dg.Config):
     code_version="1",
     metadata=table_metadata("hints"),
 )
+@explained
 def error_hints(context: dg.AssetExecutionContext, lake: LakeResource) -> None:
     """What the trace says was wrong at each error turn, and the call it is about."""
     from composer_pipeline.preferences.hints import build_hints
 
-    for day, found in build_hints(lake.open(), days=context.partition_keys).by_day.items():
-        context.add_asset_metadata(
-            {"dagster/partition_row_count": found.hints, **numbers(found.by_source)},
-            partition_key=day,
-        )
+    store, days = lake.open(), context.partition_keys
+    page = TablePage("error_hints", "hints", store, days)
+    for day, found in build_hints(store, days=days).by_day.items():
+        leakage = {"mean_leakage": found.mean_leakage} if found.hints else {}
+        context.add_asset_metadata(page.of(day, {**found.by_source, **leakage}), partition_key=day)
 
 
-def quality_metadata(quality: "Quality", rules: "PreferenceRules") -> dict[str, Any]:
-    """Return the statistics as metadata: numbers become plots by partition, pictures show."""
+def quality_numbers(quality: "Quality") -> dict[str, float | None]:
+    """Return the statistics that are numbers; ``None`` is what could not be measured."""
+    alpha = quality.alpha.get("")
+    return {
+        "krippendorff_alpha": alpha.value if alpha else None,
+        "excess_disagreement": quality.noise.excess.value,
+        "separability_auc": quality.separation.auc,
+        "pairs_per_session_max": quality.per_session[1].value,
+        "length_ratio_median": quality.length_ratio["p50"].value,
+        **{f"outcome_{name}": count for name, count in quality.outcomes.items()},
+        **{f"dropped_{name}": count for name, count in quality.drops.items()},
+        "near_duplicates": len(quality.near),
+        "contaminated_pairs": quality.contaminated,
+    }
+
+
+def quality_pictures(quality: "Quality", rules: "PreferenceRules") -> dict[str, Any]:
+    """Return the statistics that are pictures, tables and sentences."""
     from composer_pipeline.preferences.quality import (
         agreement_figure,
         agreement_table,
@@ -60,26 +86,14 @@ def quality_metadata(quality: "Quality", rules: "PreferenceRules") -> dict[str, 
         separability_figure,
     )
 
-    alpha, noise = quality.alpha.get("", None), quality.noise
-    measured = {
-        "krippendorff_alpha": alpha.value if alpha else None,
-        "excess_disagreement": noise.excess.value,
-        "separability_auc": quality.separation.auc,
-        "pairs_per_session_max": quality.per_session[1].value,
-        "length_ratio_median": quality.length_ratio["p50"].value,
-    }
     tables = {
         "alpha_by_tool": alpha_table(quality),
         "agreement_by_level": agreement_table(quality),
         "states_by_reason": reason_table(quality),
     }
+    excess = quality.noise.excess
     return {
-        **{name: value for name, value in measured.items() if value is not None},
-        **{f"outcome_{name}": count for name, count in quality.outcomes.items()},
-        **{f"dropped_{name}": count for name, count in quality.drops.items()},
-        "near_duplicates": len(quality.near),
-        "contaminated_pairs": quality.contaminated,
-        "noise_floor": noise.excess.note or f"measured on {noise.excess.n} audited states",
+        "noise_floor": excess.note or f"measured on {excess.n} audited states",
         "agreement": dg.MetadataValue.md(agreement_figure(quality)),
         "funnel": dg.MetadataValue.md(funnel_figure(quality)),
         "separability": dg.MetadataValue.md(
@@ -102,6 +116,7 @@ def build_preferences(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetsDefini
         code_version="2",
         metadata=table_metadata("pairs"),
     )
+    @explained
     def preference_pairs(
         context: dg.AssetExecutionContext,
         lake: LakeResource,
@@ -115,18 +130,21 @@ def build_preferences(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetsDefini
 
         store, rules = lake.open(), recipes.rules()
         days, ledger = context.partition_keys, teachers.ledger or None
+        page = TablePage("preference_pairs", "pairs", store, days)
         with open_judge(store, rules.semantic_judge, teachers.file, ledger=ledger) as judge:
             report = build_pairs(store, days=days, rules=rules, judge=judge)
         statistics = write_statistics(store, days=days, rules=rules)
         for day, made in report.by_day.items():
+            quality = statistics.by_scope[day]
+            cost = store.read("votes", days=[day], columns=["cost_picodollars"])
+            counts = {
+                "states": made.states,
+                "cost_usd": usd(sum(filter(None, cost["cost_picodollars"].to_pylist()))),
+                **{f"tier_{tier}": count for tier, count in made.by_tier.items()},
+                **quality_numbers(quality),
+            }
             context.add_asset_metadata(
-                {
-                    "dagster/partition_row_count": made.pairs,
-                    "states": made.states,
-                    **{f"tier_{tier}": count for tier, count in made.by_tier.items()},
-                    **quality_metadata(statistics.by_scope[day], rules),
-                },
-                partition_key=day,
+                {**page.of(day, counts), **quality_pictures(quality, rules)}, partition_key=day
             )
 
     @dg.asset(
@@ -139,26 +157,25 @@ def build_preferences(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetsDefini
         code_version="1",
         metadata=table_metadata("normalized_pairs"),
     )
+    @explained
     def normalized_pairs(
         context: dg.AssetExecutionContext, lake: LakeResource, recipes: RecipesResource
     ) -> None:
         """Pairs after a data-juicer recipe, with a ledger of every dropped row."""
         from composer_pipeline.normalize import normalize
 
-        report = normalize(lake.open(), recipes.normalize, days=context.partition_keys)
-        for day in context.partition_keys:
-            counts = report.by_day.get(day, {"rows": 0, "kept": 0, "dropped": 0})
+        store, days = lake.open(), context.partition_keys
+        page = TablePage("normalized_pairs", "normalized_pairs", store, days)
+        report = normalize(store, recipes.normalize, days=days)
+        for day in days:
+            counts = report.by_day.get(day, {})
+            steps = store.read("drops", days=[day], columns=["step"], stage="normalize")
+            dropped = Counter(steps["step"].to_pylist())
+            by_op = [{"op": name, "dropped": n} for name, n in sorted(dropped.items())]
+            given = {name: count for name, count in counts.items() if name != "kept"}
             context.add_asset_metadata(
-                {"dagster/partition_row_count": counts["kept"], **numbers(counts)},
+                {**page.of(day, given), **({"dropped_by_op": records(by_op)} if by_op else {})},
                 partition_key=day,
-            )
-        if report.by_op:
-            context.add_output_metadata(
-                {
-                    "dropped_by_op": records(
-                        [{"op": k, "dropped": v} for k, v in report.by_op.items()]
-                    )
-                }
             )
 
     @dg.asset(
@@ -169,6 +186,7 @@ def build_preferences(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetsDefini
         code_version="3",
         metadata=table_metadata("dataset_pairs"),
     )
+    @explained
     def training_dataset(
         config: DatasetConfig, lake: LakeResource, recipes: RecipesResource
     ) -> dg.MaterializeResult[None]:
@@ -177,23 +195,30 @@ def build_preferences(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetsDefini
         from composer_pipeline.publishing import build_dataset
 
         store, rules = lake.open(), recipes.rules()
+        page = TablePage("training_dataset", "dataset_pairs", store)
         report = build_dataset(store, rules=rules, tokenizer=config.tokenizer)
         quality = write_statistics(store, rules=rules).by_scope[ALL]
+        costs = store.read("dataset_groups", columns=["cost_usd"])["cost_usd"].to_pylist()
+        counts = {
+            "cost_usd": sum(filter(None, costs)) if costs else None,
+            "groups": report.groups,
+            "hints": report.hints,
+            "grpo_groups": report.grpo_groups,
+            "successes": report.successes,
+            **{f"rows_{split}": count for split, count in report.splits.items()},
+            "dropped": sum(report.drops.values()),
+            "repository_in_train": report.repository_in_train,
+            "verbatim_in_train": report.verbatim_in_train,
+            "moved_sessions": len(report.moved),
+            **quality_numbers(quality),
+        }
         return dg.MaterializeResult(
             metadata={
-                "dagster/row_count": report.rows,
-                "groups": report.groups,
-                "hints": report.hints,
-                "grpo_groups": report.grpo_groups,
-                "successes": report.successes,
-                **{f"rows_{split}": count for split, count in report.splits.items()},
-                "dropped": sum(report.drops.values()),
+                **page.of(numbers=counts),
+                "version": build_id(store),
                 "warning": report.warning or "none",
                 "split_by": report.split_by,
-                "repository_in_train": report.repository_in_train,
-                "verbatim_in_train": report.verbatim_in_train,
-                "moved_sessions": len(report.moved),
-                **quality_metadata(quality, rules),
+                **quality_pictures(quality, rules),
             }
         )
 

@@ -11,7 +11,7 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from assets.pages import OWNERS, records
+from assets.pages import OWNERS, explained, figures, records
 from assets.resources import LakeResource, PublicationResource
 from composer_pipeline.errors import InputError
 
@@ -43,11 +43,12 @@ class PublishConfig(dg.Config):
         max_retries=3, delay=60, backoff=dg.Backoff.EXPONENTIAL, jitter=dg.Jitter.PLUS_MINUS
     ),
 )
+@explained
 def published_dataset(
     config: PublishConfig,
     lake: LakeResource,
     publication: PublicationResource,
-) -> Iterator[dg.MaterializeResult[None]]:
+) -> Iterator[dg.MaterializeResult[None] | dg.AssetObservation]:
     """The dataset as one commit on the Hugging Face Hub, private by default.
 
     Without a repository there is nothing to do, and the asset is skipped.
@@ -70,6 +71,9 @@ def published_dataset(
         )
     except (InputError, PublishRefused) as error:  # another attempt would find the same
         raise dg.Failure(str(error), allow_retries=False) from error
+    if report.dry_run:  # nothing was published, so nothing is materialised
+        yield dg.AssetObservation("published_dataset", metadata=_metadata(repo, report))
+        return
     yield dg.MaterializeResult(metadata=_metadata(repo, report))
 
 
@@ -90,9 +94,14 @@ def _metadata(repo: str, report: Any) -> dict[str, Any]:
         "commit": report.commit or "none",
         "tag": report.tag or "none",
         "dry_run": report.dry_run,
-        "changed": report.changed,
-        "files": len(report.files),
-        "dagster/row_count": sum(report.rows.values()),
+        **figures(
+            "published_dataset",
+            {
+                "dagster/row_count": sum(report.rows.values()),
+                "changed": report.changed,
+                "files": len(report.files),
+            },
+        ),
         "rows": dg.MetadataValue.json(report.rows),
         **({"diff": records(moved)} if moved else {}),
         **({"changes": records(files)} if files else {}),

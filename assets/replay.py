@@ -4,19 +4,22 @@ Belongs here: one asset a teacher, all made by one subsettable multi-asset, so t
 process drives all teachers. The logic and the ledger are in ``composer_pipeline.replay``.
 """
 
+import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from pydantic import Field
 
-from assets.pages import OWNERS, records, table_metadata, usd
+from assets.money import scope_of_run
+from assets.pages import OWNERS, TablePage, plots_of, records, table_metadata, tell_run, usd
 from assets.partitions import DAYS, PAID
 from assets.resources import LakeResource, TeachersResource
 from composer_pipeline.replay.teachers import TeacherSet
 
 if TYPE_CHECKING:
+    from composer_pipeline.money import Pico
     from composer_pipeline.replay.engine import OnProgress, ReplayReport, Snapshot
 
 #: Seconds between two reports of a run that goes on.
@@ -26,8 +29,12 @@ EVERY_S = 10.0
 class ReplayConfig(dg.Config):
     """What a run may buy."""
 
-    max_usd: str = Field(
-        default="", description="Ceiling of this run in USD; empty takes COMPOSER_MAX_USD."
+    max_usd: Any = Field(
+        default="",
+        description=(
+            "Ceiling in USD, 1.5 or '1.5', of this run and of what is started from it again, or"
+            " of the whole backfill; empty takes COMPOSER_MAX_USD."
+        ),
     )
     max_states: int = Field(
         default=0, description="Replay at most this many states of the days; 0 is all."
@@ -63,6 +70,7 @@ def build_replay(teachers: TeacherSet) -> dg.AssetsDefinition:
                 + (", a control that never votes" if teacher.control else "")
                 + f") to {_which(teacher.ask_share)} of the day"
                 + (", simulated by the loopback server." if teachers.endpoint.simulated else ".")
+                + f"\n\n{plots_of('teacher_replies')}"
             ),
         )
         for teacher in teachers.teachers
@@ -82,14 +90,21 @@ def build_replay(teachers: TeacherSet) -> dg.AssetsDefinition:
         teachers: TeachersResource,
     ) -> Iterator[dg.MaterializeResult[None]]:
         from composer_pipeline.preferences.agreement import VoteDecision
+        from composer_pipeline.replay.day_figures import billed_teachers, day_figures
         from composer_pipeline.replay.engine import replay as buy
         from composer_pipeline.replay.plan import selector_for
 
         names = [key.path[-1] for key in sorted(context.selected_asset_keys)]
+        store, days = lake.open(), context.partition_keys
+        pages = {
+            name: TablePage("teacher_replies", "replies", store, days, teacher=name)
+            for name in names
+        }
         teacher_set = TeacherSet.load(teachers.file)
         selector = selector_for(teacher_set, VoteDecision(), teachers=names)
+        scope = scope_of_run(context)
         report = buy(
-            lake.open(),
+            store,
             teacher_set,
             max_usd=teachers.ceiling(config.max_usd),
             days=context.partition_keys,
@@ -99,17 +114,22 @@ def build_replay(teachers: TeacherSet) -> dg.AssetsDefinition:
             max_states=config.max_states or None,
             on_progress=_progress(context, names),
             selector=selector,
+            budget=scope,
         )
         chosen = _of_selection(selector.report().to_dict()) if selector else {}
+        tell_run(context, _of_run(report) | chosen)
+        billed = billed_teachers(store, teachers.ledger or None)
         missing = Counter(item["teacher"] for item in report.not_bought)
         for name in names:
             if missing[name]:
                 continue
             key = teacher_key(name)
             for day in context.partition_keys:
-                counts = report.by_day_teacher.get(day, {}).get(name, {})
-                context.add_asset_metadata(_of_day(counts), asset_key=key, partition_key=day)
-            yield dg.MaterializeResult(asset_key=key, metadata=_of_run(report, name) | chosen)
+                numbers = _of_day(day_figures(store, name, day), billed.get(name))
+                context.add_asset_metadata(
+                    pages[name].of(day, numbers), asset_key=key, partition_key=day
+                )
+            yield dg.MaterializeResult(asset_key=key)
         if why := _why(report, missing):
             # What was bought stays recorded; only the teachers that miss replies do not.
             listed = [dict(item) for item in report.not_bought[:20]]
@@ -170,30 +190,26 @@ def _progress(context: dg.AssetExecutionContext, names: list[str]) -> "OnProgres
     return report
 
 
-def _of_moment(snapshot: "Snapshot", name: str) -> dict[str, Any]:
-    """How far a teacher and the run's budget are."""
+def _of_moment(snapshot: "Snapshot", name: str) -> dict[str, str]:
+    """How far a teacher and the run's budget are: in words, since numbers would be drawn."""
     teacher = snapshot.by_teacher[name]
     return {
-        "done": teacher.done,
-        "total": teacher.total,
-        "cached": teacher.cached,
-        "unknown": teacher.unknown,
         "state": teacher.state,
-        "latency_p50_ms": teacher.latency_p50_ms or 0.0,
-        "latency_p95_ms": teacher.latency_p95_ms or 0.0,
-        "cache_read_share": teacher.cache_read_share or 0.0,
-        "run_settled_usd": float(snapshot.settled_usd),
-        "run_reserved_usd": float(snapshot.reserved_usd),
-        "run_ceiling_usd": float(snapshot.ceiling_usd),
+        "progress": f"{teacher.done} of {teacher.total}, {teacher.cached} from the cache,"
+        f" {teacher.unknown} unknown",
+        "money": f"settled ${snapshot.settled_usd:f}, reserved ${snapshot.reserved_usd:f},"
+        f" ceiling ${snapshot.ceiling_usd:f}",
     }
 
 
-def _of_day(counts: dict[str, int]) -> dict[str, Any]:
-    plain = {k: v for k, v in counts.items() if k not in ("rows", "cost_picodollars")}
+def _of_day(figures: Mapping[str, int | float], life: "Pico | None") -> dict[str, Any]:
+    """What the table says of a day, and what the teacher cost up to now."""
+    found = dict(figures)
+    cost = found.pop("cost_picodollars", None)
     return {
-        "dagster/partition_row_count": counts.get("rows", 0),
-        "cost_usd": usd(counts.get("cost_picodollars", 0)),
-        **plain,
+        **found,
+        **({} if cost is None else {"cost_usd": usd(int(cost))}),
+        **({} if life is None else {"cost_life_usd": usd(life)}),
     }
 
 
@@ -206,19 +222,18 @@ def _of_selection(figures: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _of_run(report: "ReplayReport", teacher: str) -> dict[str, Any]:
-    """What holds for the whole run, also when it covers several days."""
-    figures = report.by_teacher[teacher]
+def _of_run(report: "ReplayReport") -> dict[str, Any]:
+    """What holds for the whole run, also when it covers several days: calls by teacher."""
+    figures = report.by_teacher.items()
     left = report.ceiling_usd - report.spent_usd - report.reserved_usd
     return {
-        "run_calls": figures.calls,
-        "run_cached": figures.cached,
-        "run_unknown": figures.unknown,
-        "run_cost_usd": usd(figures.cost_picodollars),
-        "run_budget_left_usd": float(left),
-        "latency_p50_ms": figures.latency_p50_ms or 0.0,
-        "latency_p95_ms": figures.latency_p95_ms or 0.0,
-        "cache_read_share": figures.cache_read_share or 0.0,
-        "run_sweep": report.sweep,
-        "simulated": report.simulated,
+        "calls": sum(found.calls for _, found in figures),
+        "calls_by_teacher": json.dumps({name: found.calls for name, found in figures}),
+        "cached": sum(found.cached for _, found in figures),
+        "unknown": sum(found.unknown for _, found in figures),
+        "cost_usd": float(report.spent_usd),
+        "budget_left_usd": float(left),
+        "simulated": report.simulated or None,
+        "sweep": report.sweep or None,
+        "ceiling_reached": report.exhausted_scope or "no",
     }

@@ -47,17 +47,19 @@ class TeachersResource(dg.ConfigurableResource[None]):
     ledger: str = ""
     max_usd: str = "1.00"
 
-    def ceiling(self, override: str = "") -> Decimal:
-        """Return the ceiling of a run in USD.
+    def ceiling(self, override: object = "") -> Decimal:
+        """Return the ceiling of a run in USD; a number does as well as its text.
 
         Raises:
             InputError: it is not a number.
         """
-        text = override or self.max_usd
+        chosen = self.max_usd if override in ("", None) else override
+        if isinstance(chosen, bool) or not isinstance(chosen, str | int | float):
+            raise InputError(f"max_usd: {chosen!r} is not an amount in USD")
         try:
-            return Decimal(text)
+            return Decimal(str(chosen).strip())
         except InvalidOperation as error:
-            raise InputError(f"max_usd: {text!r} is not an amount in USD") from error
+            raise InputError(f"max_usd: {chosen!r} is not an amount in USD") from error
 
 
 class RecipesResource(dg.ConfigurableResource[None]):

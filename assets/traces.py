@@ -6,7 +6,7 @@ Belongs here: the assets ``raw_sessions`` and ``trace_states``. The logic is in
 
 import dagster as dg
 
-from assets.pages import OWNERS, numbers, records, table_metadata
+from assets.pages import OWNERS, TablePage, explained, records, table_metadata
 from assets.partitions import DAYS, FREE
 from assets.resources import LakeResource, SessionsResource
 
@@ -21,21 +21,18 @@ from assets.resources import LakeResource, SessionsResource
     code_version="1",
     metadata=table_metadata("raw_files"),
 )
+@explained
 def raw_sessions(
     context: dg.AssetExecutionContext, lake: LakeResource, sessions: SessionsResource
 ) -> None:
     """Raw bytes of Claude Code sessions, kept after Claude Code deletes its own (30 days)."""
     from composer_pipeline.traces.archive import harvest
 
-    report = harvest(lake.open(), sessions.paths(), days=set(context.partition_keys))
-    for day in context.partition_keys:
-        context.add_asset_metadata(
-            {
-                "dagster/partition_row_count": report.files_by_day.get(day, 0),
-                **numbers(report.day(day)),
-            },
-            partition_key=day,
-        )
+    store, days = lake.open(), context.partition_keys
+    page = TablePage("raw_sessions", "raw_files", store, days)
+    report = harvest(store, sessions.paths(), days=set(days))
+    for day in days:
+        context.add_asset_metadata(page.of(day, report.day(day)), partition_key=day)
 
 
 @dg.asset(
@@ -49,20 +46,20 @@ def raw_sessions(
     code_version="1",
     metadata=table_metadata("states"),
 )
+@explained
 def trace_states(context: dg.AssetExecutionContext, lake: LakeResource) -> None:
     """One TraceState for each model response: what the agent saw, and what it did."""
     from composer_pipeline.traces.audit import day_audit
     from composer_pipeline.traces.parse import parse_days
 
-    store = lake.open()
-    report = parse_days(store, context.partition_keys)
-    for day in context.partition_keys:
-        counts = report.day(day)
+    store, days = lake.open(), context.partition_keys
+    page = TablePage("trace_states", "states", store, days)
+    report = parse_days(store, days)
+    for day in days:
         audit = day_audit(store, day, report.redactions_by_day.get(day, {}))
         context.add_asset_metadata(
             {
-                "dagster/partition_row_count": counts.get("states", 0),
-                **numbers(counts),
+                **page.of(day, report.day(day)),
                 # A table without rows has no columns to show.
                 **{name: records(rows) for name, rows in audit.items() if rows},
             },

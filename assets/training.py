@@ -7,7 +7,7 @@ command ``python -m trainers.<name>``, run through Dagster Pipes; it needs no Da
 import dagster as dg
 from pydantic import Field
 
-from assets.pages import OWNERS, numbers, run_dir_of
+from assets.pages import OWNERS, explained, figures, run_dir_of
 from assets.resources import LakeResource, RecipesResource
 from composer_pipeline.figures import lines, markdown_image
 
@@ -26,6 +26,7 @@ class TrainConfig(dg.Config):
     pool="gpu",
     code_version="1",
 )
+@explained
 def trained_model(
     context: dg.AssetExecutionContext,
     config: TrainConfig,
@@ -34,7 +35,7 @@ def trained_model(
     pipes: dg.PipesSubprocessClient,
 ) -> dg.MaterializeResult[None]:
     """A model trained with GRPO + SDPO + trace-replay DPO by replicas that commit rounds."""
-    from composer_pipeline.training.run import prepare, read_steps, report
+    from composer_pipeline.training.run import about, prepare, read_steps, report
 
     prepared = prepare(lake.open(), config.recipe or recipes.train, recipes.run_root)
     if not prepared.complete:
@@ -48,7 +49,8 @@ def trained_model(
             "checkpoint": dg.MetadataValue.path(str(result.checkpoint)),
             "reused": result.reused,
             "losses": _curve(read_steps(result.run_dir)),
-            **numbers(result.metrics),
+            **about(result.run_dir),
+            **figures("trained_model", result.metrics),
         }
     )
 
@@ -89,6 +91,7 @@ class EvaluateConfig(dg.Config):
     pool="gpu",
     code_version="2",
 )
+@explained
 def model_evaluation(
     context: dg.AssetExecutionContext, config: EvaluateConfig, lake: LakeResource
 ) -> dg.MaterializeResult[None]:
@@ -111,10 +114,15 @@ def model_evaluation(
                 markdown_image(drawn["differences.svg"], "trained minus base")
             ),
             "table": dg.MetadataValue.md(grid(HEAD, table(result.cells, TRAINED))),
-            "states": sum(result.states.values()),
-            "sessions": result.sessions,
             "split": result.split,
-            **numbers(result.metrics),
+            **figures(
+                "model_evaluation",
+                {
+                    "states": sum(result.states.values()),
+                    "sessions": result.sessions,
+                    **result.metrics,
+                },
+            ),
         },
     )
 

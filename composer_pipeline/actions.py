@@ -1,10 +1,12 @@
 """What an agent or a teacher did at one state: text and tool calls.
 
-Belongs here: the one representation of an action that every room shares, and its
-JSON form as the lake stores it. Does not belong here: comparing actions
+Belongs here: the one representation of an action that every room shares, its JSON form as the
+lake stores it, and an action in words. Does not belong here: comparing actions
 (``preferences.actions.canonical``) or turning them into chat messages (``chat.messages``).
 """
 
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -39,3 +41,35 @@ class Action(msgspec.Struct, frozen=True):
             msgspec.ValidationError: the JSON is not an action.
         """
         return msgspec.json.decode(text, type=Action)
+
+    def words(self) -> str:
+        """Return the action as a person reads it, like :func:`action_text`."""
+        calls = [_call(call.name, call.arguments) for call in self.tool_calls]
+        return "\n".join([*filter(None, [self.text]), *calls])
+
+
+def action_text(messages: Sequence[Any]) -> str:
+    """Return an action as a person reads it: its text, and each call on lines of its own.
+
+    Args:
+        messages: assistant messages in chat form, or their JSON texts.
+    """
+    parts = []
+    for message in messages:
+        if isinstance(message, str):
+            message = json.loads(message)
+        if message.get("content"):
+            parts.append(str(message["content"]))
+        parts += [
+            _call(call["function"]["name"], call["function"]["arguments"])
+            for call in message.get("tool_calls") or ()
+        ]
+    return "\n".join(parts)
+
+
+def _call(tool: str, given: Mapping[str, Any]) -> str:
+    lines = [
+        f"  {name}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
+        for name, value in given.items()
+    ]
+    return "\n".join([tool, *lines])

@@ -4,10 +4,12 @@ Belongs here: turning the library's reports and tables into Dagster metadata. Do
 not belong here: computing a number.
 """
 
+from assets.pages.plots import PLOTS, explained, plots_of
+from assets.pages.run_page import tell_run
+from assets.pages.table_page import TablePage, figures
 from assets.pages.values import (
     OWNERS,
     column_schema,
-    numbers,
     records,
     run_dir_of,
     table_metadata,
@@ -16,10 +18,15 @@ from assets.pages.values import (
 
 __all__ = [
     "OWNERS",
+    "PLOTS",
+    "TablePage",
     "column_schema",
-    "numbers",
+    "explained",
+    "figures",
+    "plots_of",
     "records",
     "run_dir_of",
     "table_metadata",
+    "tell_run",
     "usd",
 ]

@@ -41,15 +41,6 @@ def records(rows: Sequence[Mapping[str, str | int | float | bool | None]]) -> dg
     return dg.MetadataValue.table([dg.TableRecord(dict(row)) for row in rows])
 
 
-def numbers(report: Mapping[str, Any]) -> dict[str, int | float]:
-    """Return the numeric entries of a report; they become plots by partition."""
-    return {
-        key: value
-        for key, value in report.items()
-        if isinstance(value, int | float) and not isinstance(value, bool)
-    }
-
-
 def run_dir_of(instance: dg.DagsterInstance, asset: str) -> str | None:
     """Return the ``run_dir`` that an asset last reported, or ``None``."""
     event = instance.get_latest_materialization_event(dg.AssetKey(asset))

@@ -72,7 +72,7 @@ class Toolsets:
         return pinned or self._chosen(state.day, state.session_id)
 
     def _choose(self, day: str, session_id: str) -> Toolset:
-        mine = self._states[day, session_id]
+        mine = [state.whole for state in self._states[day, session_id]]
         chosen = session_tools(mine, self._installed)[session_id]
         latest = self._day(day).latest.get(session_id)
         if latest is not None and latest.digest == chosen.digest:

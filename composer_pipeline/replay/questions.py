@@ -329,4 +329,4 @@ def _caps_in_keys(metas: Sequence[Mapping[str, Any]]) -> list[bytes]:
 
 
 def _when(state: "TraceState") -> float:
-    return state.ts.timestamp() if state.ts else 0.0
+    return ts.timestamp() if (ts := state.ts) else 0.0  # a row makes its time at each access

@@ -11,6 +11,7 @@ from composer_pipeline.trace_states.load import (
     load_state,
     load_states,
 )
+from composer_pipeline.trace_states.message_text import block_text, blocks_of
 from composer_pipeline.trace_states.on_demand import StatesOnDemand
 from composer_pipeline.trace_states.reader import StateReader
 from composer_pipeline.trace_states.state import Message, TraceState, Unseen, action_of, draw
@@ -25,6 +26,8 @@ __all__ = [
     "Unseen",
     "WholeSession",
     "action_of",
+    "block_text",
+    "blocks_of",
     "draw",
     "following",
     "list_states",

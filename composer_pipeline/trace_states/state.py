@@ -65,6 +65,11 @@ class TraceState(msgspec.Struct, frozen=True, kw_only=True):
     reverted: bool | None = None
     tests_passed: bool | None = None
 
+    @property
+    def whole(self) -> "TraceState":
+        """The state itself; of a row of :class:`StatesOnDemand`, the state that it stands for."""
+        return self
+
 
 def state_of(
     row: dict[str, Any], chain: list[Message], system: Message | None, tools: Message | None
@@ -131,17 +136,23 @@ class Unseen:
 
     def __init__(self) -> None:
         self._seen: set[int] = set()
+        self._chains: dict[str, list[Message]] = {}
 
     def of(self, state: "TraceState") -> list["Message"]:
         """Return a state's messages that no earlier one had, in no order.
 
-        All states must be alive together, or another message gets an old one's address. A step of
-        Python for each message of each prefix would take longer than what is done with them.
+        All states must be alive together, or another message gets an old one's address. Of a
+        chain that has grown only what is new is looked at: to look at each message of each prefix
+        takes time that grows with the square of a session.
         """
-        messages = {id(message): message for message in state.messages}
-        fresh = messages.keys() - self._seen
+        messages, before = state.messages, self._chains.get(state.chain_id)
+        if not before or len(before) > len(messages) or before[-1] is not messages[len(before) - 1]:
+            before = []
+        self._chains[state.chain_id] = messages
+        found = {id(message): message for message in messages[len(before) :]}
+        fresh = found.keys() - self._seen
         self._seen |= fresh
-        return [messages[message] for message in fresh]
+        return [found[message] for message in fresh]
 
 
 def draw(state_id: str) -> tuple[str, str]:

@@ -213,6 +213,29 @@ def finished(run_dir: Path) -> dict[str, Any]:
     return result
 
 
+def about(run_dir: Path) -> dict[str, str]:
+    """Return what a finished run was made of, in words: model, dataset, recipe, rounds.
+
+    Raises:
+        InputError: the folder holds no finished run.
+    """
+    result = finished(run_dir)
+    base, start, commits = result["base"], result.get("start_from"), result["commits"]
+    recipe, rows = TrainingRecipe.model_validate(result["recipe"]), result["rows"]
+    replicas = recipe.diloco.replicas
+    merged = sum(bool(commit["merged"]) for commit in commits)
+    weights = ", ".join(f"{name} {weight:g}" for name, weight in recipe.channels.weights().items())
+    return {
+        "base_model": f"{base['name']} ({base['digest']})",
+        **({"started_from": f"{start['name']} ({start['digest']})"} if start else {}),
+        "dataset_sha256": result["dataset_sha"],
+        "dataset_rows": ", ".join(f"{name} {count}" for name, count in rows.items()),
+        "recipe": f"{recipe.name}: {weights}; {recipe.total_steps} steps of each of"
+        f" {replicas} replicas, learning rate {recipe.learning_rate:g}, seed {recipe.seed}",
+        "diloco_rounds": f"{merged} of {len(commits)} merged",
+    }
+
+
 def environment(recipe: TrainingRecipe) -> dict[str, str]:
     """Return the variables that a trainer process needs besides the caller's own."""
     paths = [str(repo_root()), *filter(None, [os.environ.get("PYTHONPATH")])]

@@ -7,6 +7,7 @@ are the real ones; every amount it prints is simulated and says so. With
 """
 
 import argparse
+import json
 import os
 import resource
 import sys
@@ -96,14 +97,13 @@ def run_demo(settings: Settings, instance: dg.DagsterInstance | None = None) -> 
             with _stage(f"harvest {first}..{last}"):
                 _run(defs, "harvest", instance, range_tags(first, last))
             with _stage(f"replay  {first}..{last}"):
-                _count_calls(
-                    _run(defs, "replay_and_pair", instance, range_tags(first, last)), calls
-                )
+                done = _run(defs, "replay_and_pair", instance, range_tags(first, last))
+                _count_calls(instance, done.run_id, calls)
         with _stage("train   two replicas, then evaluation"):
-            events = _run(defs, "train", instance, {}, FEW_STATES)
+            trained = _run(defs, "train", instance, {}, FEW_STATES)
         with _stage("publish the dataset, to a Hub on this machine"):
             published = publish_here(settings)
-    summary = _summary(settings, calls, _latest_metadata(events))
+    summary = _summary(settings, calls, _latest_metadata(trained))
     summary["published"] = published
     summary["seconds"] = round(time.monotonic() - started, 1)
     _show(settings, teachers, summary)
@@ -124,7 +124,7 @@ def _run(
     instance: dg.DagsterInstance,
     tags: dict[str, str],
     config: Mapping[str, Any] | None = None,
-) -> list[dg.AssetMaterialization]:
+) -> dg.ExecuteInProcessResult:
     result = defs.resolve_job_def(job).execute_in_process(
         instance=instance, tags=tags, run_config={**QUIET, **(config or {})}, raise_on_error=False
     )
@@ -136,27 +136,30 @@ def _run(
             if e.is_step_failure and e.step_failure_data.error
         ]
         raise ComposerError(f"job {job} failed: " + " | ".join(reasons)[:2000])
-    return [
+    return result
+
+
+def _latest_metadata(result: dg.ExecuteInProcessResult) -> dict[str, dict[str, Any]]:
+    events = [
         event.step_materialization_data.materialization
         for event in result.get_asset_materialization_events()
     ]
+    return {event.asset_key.path[-1]: metadata_of(event) for event in events}
 
 
-def _latest_metadata(events: list[dg.AssetMaterialization]) -> dict[str, dict[str, Any]]:
-    return {
-        event.asset_key.path[-1]: {k: v.value for k, v in event.metadata.items()}
-        for event in events
-    }
+def metadata_of(event: dg.AssetMaterialization) -> dict[str, Any]:
+    """Return an asset's metadata by name; numbers of the table of other numbers too."""
+    found = {name: value.value for name, value in event.metadata.items()}
+    rest = event.metadata.get("other_numbers")
+    if isinstance(rest, dg.TableMetadataValue):
+        found |= {str(row.data["number"]): row.data["value"] for row in rest.records}
+    return found
 
 
-def _count_calls(events: list[dg.AssetMaterialization], calls: dict[str, int]) -> None:
-    """Add a run's calls by teacher; every partition of a run carries the run's number."""
-    run = {
-        event.asset_key.path[-1]: int(str(event.metadata["run_calls"].value))
-        for event in events
-        if event.asset_key.path[0] == "teacher_replies" and "run_calls" in event.metadata
-    }
-    for name, count in run.items():
+def _count_calls(instance: dg.DagsterInstance, run_id: str, calls: dict[str, int]) -> None:
+    """Add a run's calls by teacher, which its tags have."""
+    run = instance.get_run_by_id(run_id)
+    for name, count in json.loads(run.tags["composer/calls_by_teacher"] if run else "{}").items():
         calls[name] = calls.get(name, 0) + count
 
 

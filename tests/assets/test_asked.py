@@ -1,9 +1,10 @@
 """What each asset asks its stage for, and what a run tells: no stage is run here."""
 
 import importlib
+import json
 import time
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,8 +17,8 @@ import pytest
 from assets import checks, traces
 from assets.automation import nightly_harvest, nightly_replay
 from assets.definitions import build_defs
-from assets.pages import column_schema, numbers, usd
-from assets.preferences import build_preferences, quality_metadata
+from assets.pages import column_schema, figures, usd
+from assets.preferences import build_preferences, quality_numbers, quality_pictures
 from assets.publication import PublishConfig, nightly_publish, published_dataset
 from assets.replay import ReplayConfig, _progress, build_replay
 from assets.resources import (
@@ -48,6 +49,12 @@ from tests.fixtures.sessions import Script
 NEXT = "2026-11-17"
 TEACHERS = recipes_dir() / "teachers" / "demo.yaml"
 RECIPES = RecipesResource(normalize="n.yaml", train="t.yaml", run_root="runs")
+
+
+@pytest.fixture(autouse=True)
+def no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An asset that is called directly has no run that could carry tags."""
+    monkeypatch.setattr("assets.replay.scope_of_run", lambda context: "backfill:b")
 
 
 @pytest.fixture
@@ -175,6 +182,7 @@ def test_a_replay_buys_what_its_run_may(
     resources = {"lake": lake, "teachers": teachers}
     seen = asked("replay.engine.replay", asset, config=ReplayConfig(max_states=2), **resources)
     assert (seen["max_states"], seen["days"], seen["max_usd"]) == (2, [NEXT], Decimal(3))
+    assert seen["budget"] == "backfill:b"
     assert seen["run_id"]
     config = ReplayConfig(max_usd="0.5")
     seen = asked("replay.engine.replay", asset, config=config, **resources)
@@ -222,7 +230,7 @@ def materialised(
             asset: Any = build_replay(teachers.model_copy(update={"teachers": two}))
             resources = {"lake": lake, "teachers": TeachersResource(file=str(TEACHERS))}
             for result in asset(context, config=ReplayConfig(), **resources):
-                results[result.asset_key.path[-1]] = dict(result.metadata)
+                results[result.asset_key.path[-1]] = dict(result.metadata or {})
         except dg.Failure as failure:
             why = str(failure.description)
         return results, days, why
@@ -230,23 +238,42 @@ def materialised(
     return run
 
 
-def test_a_replay_tells_each_day_and_the_run(materialised: Any) -> None:
-    runs, days, why = materialised(report())
+def test_a_replay_tells_each_day_and_the_run(
+    materialised: Any, lake: LakeResource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: dict[str, Any] = {}
+    monkeypatch.setattr("assets.replay.tell_run", lambda _, numbers: told.update(numbers))
+    store, at = lake.open(), datetime(2026, 11, 20, tzinfo=UTC)
+    for day, statuses in ((DAY, ["ok", "unusable"]), (NEXT, ["ok"])):
+        rows = [
+            {"state_id": str(n), "session_id": "s", "family": "f", "request_hash": str(n),
+             "model": "m", "status": status, "cost_picodollars": 250_000_000_000,
+             "latency_ms": 40.0, "simulated": True, "created_at": at}
+            for n, status in enumerate(statuses)
+        ]  # fmt: skip
+        store.write("replies", rows, day=day, teacher="careful")
+    _, days, why = materialised(report())
     assert why == ""
-    assert runs["careful"]["run_unknown"] == 1
-    assert runs["careful"]["run_cached"] == 2
-    assert runs["careful"]["run_cost_usd"] == 2.0
-    assert runs["careful"]["run_budget_left_usd"] == 0.25
-    assert days["careful", DAY] == {"dagster/partition_row_count": 3, "cost_usd": 0.5, "ok": 3}
-    assert days["careful", NEXT]["dagster/partition_row_count"] == 1
-    assert days["steady", DAY]["dagster/partition_row_count"] == 0
+    # The run's numbers are told once, of all teachers, and stand on no day.
+    assert (told["cached"], told["unknown"], told["budget_left_usd"]) == (4, 2, 0.25)
+    assert json.loads(told["calls_by_teacher"]).keys() == {"careful", "steady"}
+    assert not [name for metadata in days.values() for name in metadata if "cached" in name]
+    first, second = days["careful", DAY], days["careful", NEXT]
+    assert [m["dagster/partition_row_count"] for m in (first, second)] == [2, 1]
+    assert [m["cost_usd"] for m in (first, second)] == [0.5, 0.25]
+    assert (first["usable_share"], first["latency_p50_ms"]) == (0.5, 40.0)
+    # Nothing was measured of a teacher without replies: no number is 0 but the rows.
+    assert days["steady", DAY] == {"dagster/partition_row_count": 0}
 
 
-def test_the_rows_of_a_day_are_those_that_were_kept(
+def test_a_day_shows_what_the_recipe_was_given_and_what_it_dropped(
     lake: LakeResource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts = {"rows": 9, "kept": 6, "dropped": 3}
     found = SimpleNamespace(by_day={NEXT: counts}, by_op={})
+    drop = {"pair_id": "p", "state_id": "s", "step": "2:text_length_filter", "op": "o",
+            "field": "f", "stat": "", "value": "", "bound": ""}  # fmt: skip
+    lake.open().write("drops", [drop], day=NEXT, stage="normalize")
     room = importlib.import_module("composer_pipeline.normalize")
     monkeypatch.setattr(room, "normalize", lambda *_, **__: found)
     context, told = dg.build_asset_context(partition_key=NEXT), []
@@ -259,7 +286,10 @@ def test_the_rows_of_a_day_are_those_that_were_kept(
         type(context), "add_asset_metadata", lambda _, data, **at: told.append(data)
     )
     preference("normalized_pairs")(context, lake=lake, recipes=RECIPES)
-    assert told == [{"dagster/partition_row_count": 6, **counts}]
+    (day,) = told
+    assert (day["rows"], day["dropped"]) == (9, 3)
+    (by_op,) = day["dropped_by_op"].records
+    assert by_op.data == {"op": "2:text_length_filter", "dropped": 1}
 
 
 def test_a_teacher_that_misses_replies_is_not_recorded(materialised: Any) -> None:
@@ -313,6 +343,10 @@ def test_what_may_have_been_spent_counts_against_the_ceiling(lake: LakeResource)
     assert passed()
     with Ledger(Path(lake.url) / "ledger.db") as ledger:
         ledger.do(ledger_rules.set_ceiling("global", Decimal(8) / 10**12))
+    assert passed()  # so one stops spending
+    with Ledger(Path(lake.url) / "ledger.db") as ledger:
+        ledger.do(ledger_rules.set_ceiling("global", Decimal(10) / 10**12))
+        ledger.do(ledger_rules.reconcile(sent.attempt, Pico(12)))
     assert not passed()
 
 
@@ -388,7 +422,12 @@ def test_the_jobs_hold_what_their_names_say(tmp_path: Path) -> None:
 
 
 def test_numbers_become_plots_and_columns_have_their_own_words() -> None:
-    assert numbers({"rows": 3, "share": 0.5, "ok": True, "why": "x"}) == {"rows": 3, "share": 0.5}
+    found = figures("normalized_pairs", {"rows": 3, "share": 0.5, "ok": True, "why": "x"})
+    assert found.pop("rows") == 3
+    assert [row.data for row in found.pop("other_numbers").records] == [
+        {"number": "share", "value": 0.5}
+    ]
+    assert not found
     assert usd(1_250_000_000_000) == 1.25
     described = {column.description for column in column_schema("pairs").columns}
     assert len(described) == len(column_schema("pairs").columns)
@@ -397,5 +436,6 @@ def test_numbers_become_plots_and_columns_have_their_own_words() -> None:
 def test_what_was_not_measured_says_why(lake: LakeResource) -> None:
     store: Lake = lake.open()
     quality = write_statistics(store, days=[DAY]).by_scope[DAY]
-    found = quality_metadata(quality, PreferenceRules())
+    assert quality_numbers(quality)["krippendorff_alpha"] is None
+    found = quality_pictures(quality, PreferenceRules())
     assert found["noise_floor"] == "not measured: no control replies"

@@ -11,6 +11,7 @@ import pytest
 
 from assets.automation import nightly_harvest, nightly_replay, range_tags
 from assets.definitions import build_defs
+from assets.pages.plots import MOST
 from assets.partitions import day_ranges
 from assets.resources import LakeResource, SessionsResource
 from composer_pipeline.lake.store import Lake
@@ -63,6 +64,12 @@ def metadata(results: list[Any], asset: str) -> dict[str, dict[str, Any]]:
     return found
 
 
+def calls_of(instance: dg.DagsterInstance, result: Any) -> int:
+    run = instance.get_run_by_id(result.run_id)
+    assert run is not None
+    return int(run.tags["composer/calls"])
+
+
 def test_every_day_has_numbers_for_its_plots(replayed: dict[str, Any], settings: Settings) -> None:
     states = metadata(replayed["harvest"], "trace_states")
     assert set(replayed["days"]) <= set(states)
@@ -109,11 +116,25 @@ def test_running_again_buys_nothing(
             .resolve_job_def("replay_and_pair")
             .execute_in_process(instance=instance, tags=range_tags(first, last), run_config=QUIET)
         )
+    runs = [
+        run
+        for run in (instance.get_run_by_id(r.run_id) for r in replayed["replay_and_pair"])
+        if run
+    ]
+    assert {int(run.tags["composer/calls"]) > 0 for run in runs} == {True}
+    run = instance.get_run_by_id(again.run_id)
+    assert run is not None
+    assert run.tags["composer/calls"] == "0"
+    # What was bought before still shows what it cost and how long it took.
     teacher = Lake(settings.lake).partitions("replies")[0]["teacher"]
-    before = metadata(replayed["replay_and_pair"], teacher)
-    after = metadata([again], teacher)
-    assert {meta["run_calls"] > 0 for meta in before.values()} == {True}
-    assert {meta["run_calls"] for meta in after.values()} == {0}
+    for day, meta in metadata([again], teacher).items():
+        assert sum(isinstance(value, int | float) for value in meta.values()) <= MOST
+        bought = metadata(replayed["replay_and_pair"], teacher)[day]
+        for name in ("cost_usd", "latency_p50_ms", "latency_p95_ms", "usable_share"):
+            assert meta[name] == bought[name] > 0, name
+        assert meta["rows_change"] == 0
+        assert "rows_change" not in bought
+        assert meta["cost_life_usd"] >= meta["cost_usd"]
 
 
 def test_dataset_splits_by_group(

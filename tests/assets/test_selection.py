@@ -1,7 +1,6 @@
 """Curtailed voting from Dagster: fewer calls, and what it may have missed in the metadata."""
 
 from pathlib import Path
-from typing import Any
 
 import dagster as dg
 import yaml
@@ -25,12 +24,13 @@ def test_a_teacher_files_selection_is_followed_and_reported(tmp_path: Path) -> N
     settings = demo_settings(lake=str(tmp_path / "lake"), teachers=str(file))
     lake = Lake(settings.lake)
     write_sessions(lake, sessions=6, turns=5)
+    instance = dg.DagsterInstance.ephemeral()
     with loopback():
         result = (
             build_defs(settings)
             .resolve_job_def("replay_and_pair")
             .execute_in_process(
-                instance=dg.DagsterInstance.ephemeral(),
+                instance=instance,
                 tags=range_tags(DAY, DAY),
                 run_config=QUIET,
                 asset_selection=[
@@ -40,19 +40,14 @@ def test_a_teacher_files_selection_is_followed_and_reported(tmp_path: Path) -> N
             )
         )
     assert result.success
-    (figures,) = {
-        tuple(
-            (name, value.value)
-            for name, value in event.step_materialization_data.materialization.metadata.items()
-            if name.startswith("selection_")
-        )
-        for event in result.get_asset_materialization_events()
-    }
-    found: dict[str, Any] = dict(figures)
-    assert found["selection_full"] == 90
-    assert found["selection_asked"] == len(lake.rows("replies")) < 90
-    assert found["selection_audited"] > 0
-    assert found["selection_missed_pairs"] == 0
+    run = instance.get_run_by_id(result.run_id)
+    assert run is not None
+    kind = "composer/selection_"
+    found = {n.removeprefix(kind): float(v) for n, v in run.tags.items() if n.startswith(kind)}
+    assert found["full"] == 90
+    assert found["asked"] == len(lake.rows("replies")) < 90
+    assert found["audited"] > 0
+    assert found["missed_pairs"] == 0
 
 
 def test_a_controls_unasked_states_are_no_failure(tmp_path: Path) -> None:

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from composer_pipeline.actions import action_text
 from composer_pipeline.lake import SCHEMA_VERSION, TABLES
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.publishing.configs import CONFIGS
 from composer_pipeline.publishing.dataset import build, build_dataset, read_build
-from composer_pipeline.publishing.dataset.rows.reading import action_text, task_of, task_of_messages
+from composer_pipeline.publishing.dataset.rows.reading import task_of, task_of_messages
 from tests.publishing.test_dataset import DAY, add_session, normalise, plain
 
 

@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from composer_pipeline.cli.views.table import Table
-from composer_pipeline.trace_states import TraceState
+from composer_pipeline.trace_states import TraceState, block_text, blocks_of
 
 #: Messages of a prefix: the first and the last few in one line each, the very last in full.
 HEAD, TAIL, OPEN = 3, 12, 2
@@ -91,24 +91,6 @@ def _prefix(console: Console, messages: Sequence[Mapping[str, Any]]) -> None:
         console.print(label)
         for block in blocks:
             console.print(Padding(Text(_cut_block(block_text(block), _BLOCK)), (0, 0, 0, 5)))
-
-
-def blocks_of(message: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the blocks of a stored message."""
-    content = message["content"]
-    return [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
-
-
-def block_text(block: Mapping[str, Any]) -> str:
-    """Return one block as text: said, called or answered."""
-    kind = block.get("type")
-    if kind == "text":
-        return str(block.get("text"))
-    if kind == "tool_use":
-        return f"-> {block['name']} {json.dumps(block['input'], ensure_ascii=False)}"
-    if kind == "tool_result":
-        return f"<- {'error: ' if block.get('is_error') else ''}{block.get('content')}"
-    return f"[{kind}]"
 
 
 def _cut(text: str, limit: int) -> str:

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from composer_pipeline.lake import SCHEMA_VERSION, TABLES
+from composer_pipeline.markdown import code, table
 from composer_pipeline.publishing.card.facts import Facts, configurations
-from composer_pipeline.publishing.card.markdown import code, table
 from composer_pipeline.publishing.configs import CONFIGS
 
 #: What a row of each configuration is.

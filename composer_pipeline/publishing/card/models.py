@@ -6,8 +6,8 @@ Belongs here: tables of models. Does not belong here: which answers may be publi
 
 from collections.abc import Iterator
 
+from composer_pipeline.markdown import code, count, dollars, image, table
 from composer_pipeline.publishing.card.facts import NOT_RECORDED, Facts
-from composer_pipeline.publishing.card.markdown import code, count, dollars, image, table
 from composer_pipeline.publishing.terms import UNKNOWN
 
 #: Terms under which the author of a model allows training on its outputs.

@@ -11,8 +11,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from composer_pipeline.markdown import code, count, fenced, image, table
 from composer_pipeline.publishing.card.facts import Facts, Source
-from composer_pipeline.publishing.card.markdown import code, count, fenced, image, table
 from composer_pipeline.training.models import SMOLLM2
 
 #: The model of the snippet where the dataset was cut for none that the Hub has.

@@ -7,9 +7,9 @@ Belongs here: numbers with what they mean. Does not belong here: computing stati
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from composer_pipeline.markdown import code, count, image, share, table
 from composer_pipeline.preferences.rules import PreferenceRules
 from composer_pipeline.publishing.card.facts import LENGTHS, Facts
-from composer_pipeline.publishing.card.markdown import code, count, image, share, table
 
 Statistics = Mapping[tuple[str, str, str, str], Mapping[str, Any]]
 

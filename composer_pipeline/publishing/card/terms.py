@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from composer_pipeline.markdown import code, count, fenced, table
 from composer_pipeline.publishing.card.facts import NOT_RECORDED, Facts
-from composer_pipeline.publishing.card.markdown import code, count, fenced, table
 from composer_pipeline.publishing.consent import Consent
 from composer_pipeline.publishing.dataset import Build
 from composer_pipeline.redaction import REDACTION_VERSION

@@ -7,8 +7,8 @@ Belongs here: the lines and how they are carried on. Does not belong here: tags,
 import re
 from collections.abc import Iterator
 
+from composer_pipeline.markdown import count
 from composer_pipeline.publishing.card.facts import Facts, configurations
-from composer_pipeline.publishing.card.markdown import count
 from composer_pipeline.publishing.dataset import Build
 
 BEGIN, END = "<!-- versions -->", "<!-- /versions -->"

@@ -34,32 +34,44 @@ if TYPE_CHECKING:
 class Outline(msgspec.Struct):
     """One state's prompt.
 
-    ``path`` are its nodes in the tree of the session, ``parts`` the JSON of its messages, of
-    which the first ``settled`` are those of every longer prompt of the chain. ``size`` counts the
-    bytes of all parts with the commas between them. ``has_action``: the prefix holds the action
-    itself and is not sent.
+    ``node`` is its last piece in the tree of the session. Of the JSON of its messages the first
+    ``settled`` are ``line.parts[:settled]``, which every longer prompt of the chain has too, and
+    ``rest`` is what follows, commas included. ``size`` counts the bytes of both. ``has_action``:
+    the prefix holds the action itself and is not sent.
     """
 
     state: "TraceState"
     toolset: Toolset
-    path: list[int]
-    parts: list[bytes]
+    node: int
     settled: int
+    rest: bytes
     size: int
     has_action: bool
     line: "_Line"
 
 
 class _Line:
-    """One chain as it grows, with one set of tools."""
+    """One chain as it grows, with one set of tools: what no longer changes of its prompts."""
 
     def __init__(self, root: int) -> None:
         self.chain = GrowingChain()
-        self.head: Any = None  # the system message, another one after a restart
         self.root = root
-        self.path: list[int] = []
+        self.restart(None)
+
+    def restart(self, head: Any) -> None:
+        """Begin again, with another system message."""
+        self.head = head
+        self.node = self.root
         self.parts: list[bytes] = []
+        self.size = 0  # commas included
         self.hashes: dict[str, _Hashes] = {}
+        self._last: tuple[int, int, bytes] = (0, 0, b"")
+
+    def between(self, begin: int, end: int) -> bytes:
+        """Return some parts with the commas before each; teachers ask for the same ones."""
+        if self._last[:2] != (begin, end):
+            self._last = begin, end, _joined(self.parts[begin:end], bool(begin))
+        return self._last[2]
 
 
 class _Hashes:
@@ -95,17 +107,16 @@ class Shell:
         hashes = outline.line.hashes.get(teacher)
         if hashes is None or len(hashes.running) != len(self.names):
             hashes = outline.line.hashes[teacher] = _Hashes(self)
-        parts = outline.parts
         if hashes.fed < outline.settled:
-            more = _joined(parts[hashes.fed : outline.settled], bool(hashes.fed))
+            more = outline.line.between(hashes.fed, outline.settled)
             for running in hashes.running:
                 running.update(more)
             hashes.fed = outline.settled
-        rest = _joined(parts[hashes.fed :], bool(hashes.fed))
         found = []
         for running, (_, tail) in zip(hashes.running, self.names, strict=True):
             ending = running.copy()
-            ending.update(rest + tail)
+            ending.update(outline.rest)
+            ending.update(tail)
             found.append(ending.hexdigest())
         return tuple(found)
 
@@ -121,8 +132,9 @@ class SessionOutline:
     def __init__(self, questions: Questions) -> None:
         self._questions = questions
         self._nodes: dict[tuple[int, bytes], int] = {}
-        #: Bytes of the pieces from the root to a node, the node included; and of the node.
+        #: Bytes of the pieces from the root to a node, the node included; and the node before it.
         self.reach: list[int] = []
+        self.parents: list[int] = []
         self._lines: dict[tuple[str, str], _Line] = {}
         self._parts: dict[int, tuple[dict[str, Any], bytes]] = {}
         self._offered: dict[str, list[dict[str, Any]]] = {}
@@ -138,15 +150,15 @@ class SessionOutline:
             line = self._lines[key] = _Line(root)
         messages, has_action = line.chain.at(state)
         if line.head is not messages[0]:
-            line.head, line.path, line.parts, line.hashes = messages[0], [], [], {}
-        settled = line.chain.settled
-        self._extend(line.path, line.parts, line.root, messages[: max(settled, len(line.parts))])
-        path, parts = list(line.path), list(line.parts)
-        self._extend(path, parts, line.root, messages)
-        size = sum(map(len, parts)) + len(parts) - 1
-        return Outline(
-            state, toolset, [line.root, *path], parts, len(line.parts), size, has_action, line
-        )
+            line.restart(messages[0])
+        settled = max(line.chain.settled, len(line.parts))
+        line.node, parts = self._pieces(line.node, messages[len(line.parts) : settled])
+        line.size += sum(map(len, parts)) + len(parts) - (not line.parts)
+        line.parts += parts
+        node, rest = self._pieces(line.node, messages[settled:])
+        more = _joined(rest, bool(line.parts))
+        size = line.size + len(more)
+        return Outline(state, toolset, node, len(line.parts), more, size, has_action, line)
 
     def shell(self, outline: Outline, teacher: Teacher) -> Shell:
         """Return the teacher's body around a prompt of this session."""
@@ -162,25 +174,24 @@ class SessionOutline:
             self._offered[toolset.digest] = offered_tools(toolset.tools)
         return self._offered[toolset.digest]
 
-    def _extend(
-        self, path: list[int], parts: list[bytes], root: int, messages: Sequence[dict[str, Any]]
-    ) -> None:
-        """Add to a path what of the messages is not in it yet."""
-        at = path[-1] if path else root
-        for message in messages[len(path) :]:
+    def _pieces(self, at: int, messages: Sequence[dict[str, Any]]) -> tuple[int, list[bytes]]:
+        """Follow messages down the tree; return the last node and the JSON of each."""
+        parts = []
+        for message in messages:
             known = self._parts.get(id(message))
             if known is None:  # the message is kept, so that no other gets its address
                 known = message, orjson.dumps(wire_messages([message])[0])
                 self._parts[id(message)] = known
             at = self._node(at, known[1])
-            path.append(at)
             parts.append(known[1])
+        return at, parts
 
     def _node(self, parent: int, data: bytes) -> int:
         key = (parent, data)
         found = self._nodes.get(key)
         if found is None:
             found = self._nodes[key] = len(self._nodes)
+            self.parents.append(parent)
             self.reach.append((self.reach[parent] if parent >= 0 else 0) + len(data))
         return found
 

@@ -18,9 +18,8 @@ unique. p = w a and q (1 - p) = (1 - w) a^2 give a = (p + sqrt(p^2 + 4 q (1 - p)
 
 import math
 from array import array
-from bisect import bisect_left
 from collections.abc import Collection, Iterable, Sequence
-from itertools import accumulate
+from itertools import accumulate, groupby, pairwise
 
 import msgspec
 import orjson
@@ -97,17 +96,19 @@ def reuse(
         sessions.setdefault(prompt.session_id, []).append(prompt)
     for mine in sessions.values():
         nodes: dict[int, int] = {}
+        parents: list[int] = []
         reach: list[int] = []
-        paths = []
+        ends = []
         for prompt in mine:
-            path = []
+            node = -1
             for prefix, end in zip(prompt.prefixes, accumulate(prompt.sizes), strict=True):
                 if prefix not in nodes:
                     nodes[prefix] = len(reach)
+                    parents.append(node)
                     reach.append(end)
-                path.append(nodes[prefix])
-            paths.append((path, int(prompt.state_id in surely)))
-        reuse_along(found, paths, reach, minimum_bytes)
+                node = nodes[prefix]
+            ends.append((node, int(prompt.state_id in surely)))
+        reuse_along(found, ends, parents, reach, minimum_bytes)
     return found
 
 
@@ -118,46 +119,72 @@ def empty_reuse(edges: Sequence[int]) -> Reuse:
 
 def reuse_along(
     found: Reuse,
-    paths: Iterable[tuple[Sequence[int], int]],
+    ends: Iterable[tuple[int, int]],
+    parents: Sequence[int],
     reach: Sequence[int],
     minimum_bytes: int,
 ) -> None:
     """Add the prompts of one session to what :func:`reuse` counts.
 
+    Each prompt of a chain shares nearly all of its pieces, so they are not looked at for each
+    prompt: prompts of one band and kind that are asked one after the other are counted at once,
+    and a piece that ``v`` of them have adds its bytes to ``v`` neighbouring counts.
+
     Args:
         found: is added to.
-        paths: (nodes of a prompt in the tree of its session, 1 where it is asked surely and 0
+        ends: (last node of a prompt in the tree of its session, 1 where it is asked surely and 0
             elsewhere), in the order in which they are asked.
+        parents: node -> the node before it, which has a lower number; -1 at the root.
         reach: node -> bytes from the beginning of a prompt to the end of this piece.
         minimum_bytes: a shorter prefix is not cached.
     """
-    counts = [0] * len(reach)  # asked before: with probability pi, and shifted surely
-    for path, kind in paths:
-        size = reach[path[-1]]
-        band = found.bands[sum(size > edge for edge in found.edges)]
-        band.states[kind] += 1
-        band.bytes[kind] += size
-        step = 1 << _SHIFT if kind else 1
-        begin = bisect_left(path, minimum_bytes, key=reach.__getitem__) if minimum_bytes else 0
-        begun = shared = known = 0
-        held = band.held
-        for node in path[begin:]:
-            count = counts[node]
-            counts[node] = count + step
-            if count != shared:  # pieces that equally many share are one
-                if shared:
-                    key = (shared & _MASK, shared >> _SHIFT)
-                    held.setdefault(key, [0, 0])[kind] += known - begun
-                begun, shared = known, count
-            known = reach[node]
-        if shared:
-            key = (shared & _MASK, shared >> _SHIFT)
-            held.setdefault(key, [0, 0])[kind] += known - begun
+    weights = [
+        0 if end < minimum_bytes
+        else end - (reach[at] if at >= 0 and reach[at] >= minimum_bytes else 0)
+        for at, end in zip(parents, reach, strict=True)
+    ]  # fmt: skip
+    asked = ([0] * len(reach), [0] * len(reach))  # before: with probability pi, and surely
+
+    def alike(end: tuple[int, int]) -> tuple[int, int]:
+        return sum(reach[end[0]] > edge for edge in found.edges), end[1]
+
+    for (number, kind), group in groupby(ends, alike):
+        band, visits = found.bands[number], [0] * len(reach)
+        for node, _ in group:
+            visits[node] += 1
+            band.states[kind] += 1
+            band.bytes[kind] += reach[node]
+        for node in range(len(reach) - 1, 0, -1):
+            if parents[node] >= 0:
+                visits[parents[node]] += visits[node]
+        _add_run(band, kind, visits, asked, weights)
 
 
-#: Bits for the prompts of one session that may be asked.
-_SHIFT = 32
-_MASK = (1 << _SHIFT) - 1
+def _add_run(
+    band: Band,
+    kind: int,
+    visits: Sequence[int],
+    asked: tuple[list[int], list[int]],
+    weights: Sequence[int],
+) -> None:
+    """Add a run of prompts, ``visits`` of which have a node, to ``band.held`` and ``asked``."""
+    steps: dict[int, dict[int, int]] = {}  # count of the other kind -> count of this one -> step
+    mine, others = asked[kind], asked[1 - kind]
+    for node, number in enumerate(visits):
+        if number:
+            begin = mine[node]
+            mine[node] += number
+            line = steps.setdefault(others[node], {})
+            line[begin] = line.get(begin, 0) + weights[node]
+            line[begin + number] = line.get(begin + number, 0) - weights[node]
+    for other, line in steps.items():
+        shared, counts = 0, sorted(line)
+        for begin, end in pairwise(counts):
+            shared += line[begin]
+            for count in range(begin, end) if shared else ():
+                if count or other:  # nobody asked for it before
+                    key = (other, count) if kind else (count, other)
+                    band.held.setdefault(key, [0, 0])[kind] += shared
 
 
 def add_reuse(total: Reuse, part: Reuse) -> None:

@@ -237,7 +237,7 @@ class Work:
         """Count one question; say whether it is open."""
         figures, open_ = self.by_teacher[teacher.name], self._open[teacher.name]
         size = session.shell(outline, teacher).size + outline.size
-        name = keys[0] if keys else (teacher.name, outline.toolset.digest, outline.path[-1])
+        name = keys[0] if keys else (teacher.name, outline.toolset.digest, outline.node)
         if name in self._seen or known:
             figures.cached += 1
             return False
@@ -252,7 +252,7 @@ class Work:
         audited = state_id in self._audited
         open_.states += 1
         open_.audited += audited
-        open_.rest += size - session.reach[outline.path[-1]]
+        open_.rest += size - session.reach[outline.node]
         if state_id in self._chosen:
             open_.mine += 1
             open_.mine_audited += audited
@@ -283,8 +283,10 @@ class Work:
                 key = (total.edges, self._minimum[name], tuple(o.state.state_id for o in mine))
                 if key not in made:
                     made[key] = empty_reuse(total.edges)
-                    paths = ((o.path, int(o.state.state_id in self._audited)) for o in mine)
-                    reuse_along(made[key], paths, session.reach, self._minimum[name])
+                    ends = ((o.node, int(o.state.state_id in self._audited)) for o in mine)
+                    reuse_along(
+                        made[key], ends, session.parents, session.reach, self._minimum[name]
+                    )
                 add_reuse(total, made[key])
 
     def _describe(self, teacher: Teacher) -> None:

@@ -192,7 +192,7 @@ def choose(
 
     A state of the audit sample is asked about although a rule leaves it out.
     """
-    in_time = sorted(states, key=lambda s: (s.ts.timestamp() if s.ts else 0.0, s.state_id))
+    in_time = sorted(states, key=lambda s: (ts.timestamp() if (ts := s.ts) else 0.0, s.state_id))
     ruled_out = skips(in_time, selection.skip)
     chosen = [
         state

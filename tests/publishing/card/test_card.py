@@ -13,6 +13,7 @@ from msgspec import structs
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake import TABLES, Lake
+from composer_pipeline.markdown import code, dollars, fenced, table
 from composer_pipeline.preferences.agreement import CONFIRMED
 from composer_pipeline.preferences.quality import ALL
 from composer_pipeline.publishing.card import (
@@ -23,7 +24,6 @@ from composer_pipeline.publishing.card import (
     with_history,
 )
 from composer_pipeline.publishing.card.facts import funnel, placeholders, votes_by_tool
-from composer_pipeline.publishing.card.markdown import code, dollars, fenced, table
 from composer_pipeline.publishing.configs import CONFIGS
 from composer_pipeline.publishing.consent import Consent
 from composer_pipeline.redaction import REDACTION_VERSION

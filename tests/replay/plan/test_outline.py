@@ -8,6 +8,7 @@ from composer_pipeline.lake.store import Lake
 from composer_pipeline.replay.plan.outline import SessionOutline
 from composer_pipeline.replay.plan.prompt_cache import (
     Prompt,
+    Reuse,
     add_reuse,
     empty_reuse,
     pieces,
@@ -48,8 +49,33 @@ def test_sizes_and_names_are_those_of_the_bodies(questions: Questions) -> None:
                 assert questions.meta(teacher, outline.toolset) == question.call.meta
                 assert outline.has_action == (question.refuse == "action_in_prefix")
                 seen += len(question.asked.keys)
-            assert b",".join(outline.parts) in question.body
+            settled = b",".join(outline.line.parts[: outline.settled])
+            assert settled + outline.rest in question.body
     assert seen == 4 * len(questions.states) > 100
+
+
+def piece_by_piece(
+    prompts: list[Prompt], surely: set[str], edges: tuple[int, ...], minimum: int
+) -> Reuse:
+    """What ``reuse`` says, from its words: each piece of each prompt beside all earlier prompts."""
+    total = empty_reuse(edges)
+    earlier: dict[tuple[str, int], list[int]] = {}
+    for prompt in prompts:
+        kind = int(prompt.state_id in surely)
+        band = total.bands[sum(sum(prompt.sizes) > edge for edge in edges)]
+        band.states[kind] += 1
+        band.bytes[kind] += sum(prompt.sizes)
+        reached = uncounted = 0
+        for prefix, size in zip(prompt.prefixes, prompt.sizes, strict=True):
+            reached += size
+            uncounted += size  # what is too short alone is cached with the piece behind it
+            counts = earlier.setdefault((prompt.session_id, prefix), [0, 0])
+            if reached >= minimum:
+                if any(counts):
+                    band.held.setdefault((counts[0], counts[1]), [0, 0])[kind] += uncounted
+                uncounted = 0
+            counts[kind] += 1
+    return total
 
 
 @pytest.mark.parametrize("minimum", [0, 9_000])
@@ -60,13 +86,14 @@ def test_shared_beginnings_are_counted_as_piece_by_piece(
     surely = {state.state_id for state in questions.states[::5]}
     prompts, total = [], empty_reuse(edges)
     for states in questions.chains():
-        session, paths = SessionOutline(questions), []
+        session, ends = SessionOutline(questions), []
         for state in states:
             body = questions.build(state, questions.teachers[0]).body
             prompts.append(Prompt(state.state_id, state.session_id, *pieces(body)))
-            paths.append((session.of(state).path, int(state.state_id in surely)))
+            ends.append((session.of(state).node, int(state.state_id in surely)))
         part = empty_reuse(edges)
-        reuse_along(part, paths, session.reach, minimum)
+        reuse_along(part, ends, session.parents, session.reach, minimum)
         add_reuse(total, part)
     assert total == reuse(prompts, surely=surely, edges=edges, minimum_bytes=minimum)
+    assert total == piece_by_piece(prompts, surely, edges, minimum)
     assert any(band.held for band in total.bands)

@@ -7,10 +7,11 @@ Belongs here: columns made of the pair's own. Does not belong here: which pairs 
 import json
 from typing import Any
 
+from composer_pipeline.actions import action_text
 from composer_pipeline.lake import SCHEMA_VERSION, TABLES
 from composer_pipeline.money import PICO
 from composer_pipeline.publishing.dataset.rows.message_texts import MessageTexts
-from composer_pipeline.publishing.dataset.rows.reading import Lengths, action_text, task_of
+from composer_pipeline.publishing.dataset.rows.reading import Lengths, task_of
 from composer_pipeline.training.windows import RowCutter
 
 #: Tokens of a window, the longer answer counted.

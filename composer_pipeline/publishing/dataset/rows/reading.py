@@ -4,9 +4,8 @@ Belongs here: texts made of messages. Does not belong here: which columns there 
 (``lake.tables``).
 """
 
-import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -47,31 +46,6 @@ def task_of_messages(messages: Iterable[Row]) -> str:
 
 def _words(text: str) -> str:
     return _REMINDER.sub("", text).strip()[:TASK_CHARS]
-
-
-def action_text(messages: Sequence[Any]) -> str:
-    """Return an action as a person reads it: its text, and each call on lines of its own.
-
-    Args:
-        messages: assistant messages in chat form, or their JSON texts.
-    """
-    parts = []
-    for message in messages:
-        if isinstance(message, str):
-            message = json.loads(message)
-        if message.get("content"):
-            parts.append(str(message["content"]))
-        parts += [_call(call["function"]) for call in message.get("tool_calls") or ()]
-    return "\n".join(parts)
-
-
-def _call(function: Row) -> str:
-    given = function["arguments"]
-    lines = [
-        f"  {name}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
-        for name, value in given.items()
-    ]
-    return "\n".join([function["name"], *lines])
 
 
 class Lengths:

@@ -7,12 +7,12 @@ Belongs here: rows of ``dataset_replies``. Does not belong here: prompts, which
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from composer_pipeline.actions import Action
+from composer_pipeline.actions import Action, action_text
 from composer_pipeline.chat import action_message
 from composer_pipeline.lake import SCHEMA_VERSION, Lake
 from composer_pipeline.money import PICO
 from composer_pipeline.preferences.pairs import reply_age
-from composer_pipeline.publishing.dataset.rows.reading import action_text, task_of_messages
+from composer_pipeline.publishing.dataset.rows.reading import task_of_messages
 from composer_pipeline.publishing.terms import Answer, Terms
 from composer_pipeline.trace_states import TraceState
 

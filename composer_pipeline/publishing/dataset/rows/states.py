@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from composer_pipeline.actions import Action
+from composer_pipeline.actions import Action, action_text
 from composer_pipeline.chat import GrowingChain, Toolsets, action_message
 from composer_pipeline.chat import offered_tools as offered
 from composer_pipeline.lake import SCHEMA_VERSION
@@ -16,7 +16,7 @@ from composer_pipeline.money import PICO
 from composer_pipeline.preferences.agreement import Reply, Vote, vote
 from composer_pipeline.preferences.hints import recoveries
 from composer_pipeline.publishing.dataset.rows.message_texts import MessageTexts
-from composer_pipeline.publishing.dataset.rows.reading import Lengths, action_text, task_of
+from composer_pipeline.publishing.dataset.rows.reading import Lengths, task_of
 from composer_pipeline.publishing.successes import own_successes
 from composer_pipeline.publishing.terms import AGENT, Answer, Terms, agent_answer, told_of
 from composer_pipeline.trace_states import TraceState

@@ -1,0 +1,48 @@
+"""Text of any origin for a page: nothing in it acts, it is cut, and two texts stand side by side.
+
+Belongs here: form. Does not belong here: which texts.
+"""
+
+import textwrap
+from itertools import zip_longest
+
+#: Columns of a side in :func:`side_by_side`.
+WIDTH = 58
+
+
+def printable(text: str) -> str:
+    """Return text without characters that move or hide others; line ends stay, tabs are blanks."""
+    plain = text.replace("\r\n", "\n").replace("\r", "\n").replace("\t", "    ")
+    return "".join(char if char.isprintable() or char == "\n" else "\N{REPLACEMENT CHARACTER}"
+                   for char in plain)  # fmt: skip
+
+
+def cut(text: str, chars: int, lines: int) -> str:
+    """Return at most so many characters and lines of a printable text, and how much there is."""
+    kept = "\n".join(text[:chars].split("\n")[:lines])
+    if len(kept) == len(text):
+        return kept
+    return f"{kept.rstrip()} … ({len(text):,} characters)"
+
+
+def one_line(text: str, chars: int) -> str:
+    """Return the beginning of a text as one printable line."""
+    line = printable(" ".join(text[: 4 * chars].split()))
+    return line if len(line) <= chars else line[: chars - 1] + "…"
+
+
+def side_by_side(left: str, right: str, width: int = WIDTH) -> str:
+    """Return two texts as two columns of a monospaced block; long lines are wrapped."""
+    pairs = zip_longest(_wrapped(left, width), _wrapped(right, width), fillvalue="")
+    return "\n".join(f"{a:<{width}} │ {b}".rstrip() for a, b in pairs)
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    lines = []
+    for line in text.split("\n"):
+        indent = " " * min(4, len(line) - len(line.lstrip()))
+        lines += textwrap.wrap(
+            line, width, drop_whitespace=False, subsequent_indent=indent, replace_whitespace=False,
+            tabsize=4,
+        ) or [""]  # fmt: skip
+    return lines

@@ -7,7 +7,7 @@ copied by ``web``; the command that it recommends reads no ``workspace.yaml``.
 import logging
 import warnings
 
-from dagster._cli import main
+from dagster._cli import cli
 
 
 def _fits(record: logging.LogRecord) -> bool:
@@ -17,4 +17,4 @@ def _fits(record: logging.LogRecord) -> bool:
 if __name__ == "__main__":
     warnings.filterwarnings("ignore", message="Function `dev_command` is superseded")
     logging.getLogger("dagster").addFilter(_fits)
-    main()
+    cli(auto_envvar_prefix="DAGSTER_CLI")

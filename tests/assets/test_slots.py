@@ -15,6 +15,7 @@ import dagster as dg
 import pytest
 from dagster._core.workspace.context import IWorkspaceProcessContext
 from dagster._daemon.monitoring import concurrency
+from dagster._time import get_current_datetime
 
 from tests.places import ROOT
 
@@ -58,7 +59,7 @@ def test_a_killed_runs_slot_is_freed_within_a_minute(
         settings = instance.run_monitoring_settings
         wait = settings["free_slots_after_run_end_seconds"] + settings["poll_interval_seconds"]
         assert wait <= 60
-        now = concurrency.get_current_datetime()
+        now = get_current_datetime()
         monkeypatch.setattr(
             concurrency, "get_current_datetime", lambda: now + timedelta(seconds=wait)
         )

@@ -52,6 +52,8 @@ def build_defs(
             *checks.CHECKS,
             *publication.CHECKS,
             *checks.build_budget_checks(reply_keys),
+            *checks.build_table_checks(reply_keys),
+            *checks.build_reply_checks(reply_keys),
         ],
         jobs=[*automation.JOBS, publication.nightly_publish_job],
         schedules=[*automation.SCHEDULES, publication.nightly_publish],

@@ -4,15 +4,18 @@ Does not belong here: the environment (``doctor``), and what a stage writes.
 """
 
 from composer_pipeline.care.currency import (
+    Why,
     coverage,
     days_with_votes,
     families,
+    missing_replies,
     stale_files,
     stale_hints,
     stale_normalized,
     stale_pairs,
     stale_replies,
     stale_states,
+    unusable_share,
 )
 from composer_pipeline.care.forget import ForgetReport, forget
 from composer_pipeline.care.nights import TRIES, harvest_days, pairs_days, replay_days
@@ -27,12 +30,14 @@ __all__ = [
     "ForgetReport",
     "StatusReport",
     "VerifyReport",
+    "Why",
     "WithdrawReport",
     "coverage",
     "days_with_votes",
     "families",
     "forget",
     "harvest_days",
+    "missing_replies",
     "of_project",
     "pairs_days",
     "redact_again",
@@ -44,6 +49,7 @@ __all__ = [
     "stale_replies",
     "stale_states",
     "status",
+    "unusable_share",
     "verify",
     "withdraw",
 ]

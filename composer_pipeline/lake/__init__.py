@@ -20,10 +20,12 @@ from composer_pipeline.lake.tables import (
     TABLES,
 )
 from composer_pipeline.lake.violations import (
+    doubled_rows,
     doubled_states,
     groups_in_two_splits,
     incomplete_prefixes,
     pairs_without_difference,
+    wrong_columns,
 )
 
 __all__ = [
@@ -40,6 +42,7 @@ __all__ = [
     "bucket_errors",
     "build_id",
     "column",
+    "doubled_rows",
     "doubled_states",
     "encode_parquet",
     "file_stamps",
@@ -51,4 +54,5 @@ __all__ = [
     "stamp",
     "table_from_rows",
     "utf8",
+    "wrong_columns",
 ]

@@ -80,14 +80,15 @@ class RecipesResource(dg.ConfigurableResource[None]):
 
 
 class PublicationResource(dg.ConfigurableResource[None]):
-    """The dataset's repository on the Hub, and whether the night publishes.
+    """The dataset's repository on the Hub, whether the night publishes, and rows of simulation.
 
-    ``COMPOSER_PUBLISH_REPO`` and ``COMPOSER_PUBLISH_NIGHTLY``; without a repository nothing is
-    published.
+    ``COMPOSER_PUBLISH_REPO``, ``COMPOSER_PUBLISH_NIGHTLY`` and ``COMPOSER_PUBLISH_SIMULATED``;
+    without a repository nothing is published.
     """
 
     repo: str = ""
     nightly: bool = False
+    simulated: bool = False
 
 
 def default_resources(settings: Settings) -> dict[str, object]:
@@ -107,7 +108,9 @@ def default_resources(settings: Settings) -> dict[str, object]:
             preferences=settings.preferences,
         ),
         "publication": PublicationResource(
-            repo=settings.publish_repo, nightly=settings.publish_nightly
+            repo=settings.publish_repo,
+            nightly=settings.publish_nightly,
+            simulated=settings.publish_simulated,
         ),
         "pipes": dg.PipesSubprocessClient(),
     }

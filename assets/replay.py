@@ -21,6 +21,7 @@ from assets.resources import LakeResource, TeachersResource
 from composer_pipeline.errors import ComposerError
 from composer_pipeline.lake import Lake
 from composer_pipeline.replay.teachers import TeacherSet
+from composer_pipeline.versions import CONVERTER_VERSION
 
 if TYPE_CHECKING:
     from composer_pipeline.money import Pico
@@ -75,7 +76,7 @@ def build_replay(teachers: TeacherSet) -> dg.AssetsDefinition:
             group_name="replay",
             kinds={"python", "parquet", kind},
             owners=OWNERS,
-            code_version="1",
+            code_version=CONVERTER_VERSION,
             tags={"cost": "none" if teachers.endpoint.simulated else "paid"},
             metadata={
                 **table_metadata("replies"),

@@ -234,7 +234,7 @@ def materialised(
                 raise_on_error=False,
             )
             ended = instance.get_run_by_id(made.run_id)
-        days = {}
+        days: dict[Any, Any] = {}
         for event in made.get_asset_materialization_events():
             told = event.step_materialization_data.materialization
             where = told.asset_key.path[-1], told.partition

@@ -137,11 +137,11 @@ def test_runs_that_share_a_scope_share_what_was_typed(
     lake: Lake, teacher_set: TeacherSet, serve: Serve
 ) -> None:
     serve()
-    day = run(lake, teacher_set, Decimal(5), days=DAYS[:1], budget="root:r").spent_usd
-    chunks = [run(lake, teacher_set, 2 * day, days=[day]).spent_usd for day in DAYS[1:]]
-    assert day < sum(chunks) <= 2 * day
-    assert run(lake, teacher_set, day / 2).spent_usd == 0  # lower: no way around it
-    assert run(lake, teacher_set, 2 * day, budget="").spent_usd > 0  # another purchase
+    usd = run(lake, teacher_set, Decimal(5), days=DAYS[:1], budget="root:r").spent_usd
+    chunks = [run(lake, teacher_set, 2 * usd, days=[day]).spent_usd for day in DAYS[1:]]
+    assert usd < sum(chunks) <= 2 * usd
+    assert run(lake, teacher_set, usd / 2).spent_usd == 0  # lower: no way around it
+    assert run(lake, teacher_set, 2 * usd, budget="").spent_usd > 0  # another purchase
 
 
 def test_a_scope_of_every_run_is_no_budget(lake: Lake, teacher_set: TeacherSet) -> None:

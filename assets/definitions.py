@@ -51,7 +51,6 @@ def build_defs(
         asset_checks=[
             *checks.CHECKS,
             *publication.CHECKS,
-            *checks.build_budget_checks(reply_keys),
             *checks.build_table_checks(reply_keys),
             *checks.build_reply_checks(reply_keys),
         ],

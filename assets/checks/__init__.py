@@ -9,9 +9,7 @@ from assets.checks.accounting import (
     pairs_accounted_for,
     states_accounted_for,
 )
-from assets.checks.budget import (
-    build_budget_checks,
-)
+from assets.checks.budget import budget_check, budget_results
 from assets.checks.integrity import (
     chosen_differs_from_rejected,
     no_group_in_two_splits,
@@ -37,14 +35,15 @@ CHECKS = [
     pairs_accounted_for,
     dataset_accounted_for,
     chosen_not_told_by_style,
-    not_worse_than_base,
     replies_cover_states,
+    not_worse_than_base,
     teachers,
 ]
 
 __all__ = [
     "CHECKS",
-    "build_budget_checks",
+    "budget_check",
+    "budget_results",
     "build_reply_checks",
     "build_table_checks",
     "chosen_differs_from_rejected",

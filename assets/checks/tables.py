@@ -132,7 +132,7 @@ def _checks_of(key: dg.AssetKey, table: str, stage: str, **keys: str) -> dg.Asse
         recipes: RecipesResource,
         teachers: TeachersResource,
     ) -> Iterator[dg.AssetCheckResult]:
-        from composer_pipeline.lake import doubled_rows, wrong_columns
+        from composer_pipeline.care import doubled_rows, wrong_columns
         from composer_pipeline.preferences.quality import leaks
 
         store, days = lake.open(), partition_days(context.run.tags)

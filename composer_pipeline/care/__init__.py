@@ -24,6 +24,7 @@ from composer_pipeline.care.status import StatusReport, status
 from composer_pipeline.care.verify import VerifyReport, verify
 from composer_pipeline.care.who import of_project
 from composer_pipeline.care.withdraw import WithdrawReport, withdraw
+from composer_pipeline.care.wrong_rows import doubled_rows, wrong_columns
 
 __all__ = [
     "TRIES",
@@ -34,6 +35,7 @@ __all__ = [
     "WithdrawReport",
     "coverage",
     "days_with_votes",
+    "doubled_rows",
     "families",
     "forget",
     "harvest_days",
@@ -52,4 +54,5 @@ __all__ = [
     "unusable_share",
     "verify",
     "withdraw",
+    "wrong_columns",
 ]

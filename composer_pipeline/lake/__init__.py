@@ -20,12 +20,10 @@ from composer_pipeline.lake.tables import (
     TABLES,
 )
 from composer_pipeline.lake.violations import (
-    doubled_rows,
     doubled_states,
     groups_in_two_splits,
     incomplete_prefixes,
     pairs_without_difference,
-    wrong_columns,
 )
 
 __all__ = [
@@ -42,7 +40,6 @@ __all__ = [
     "bucket_errors",
     "build_id",
     "column",
-    "doubled_rows",
     "doubled_states",
     "encode_parquet",
     "file_stamps",
@@ -54,5 +51,4 @@ __all__ = [
     "stamp",
     "table_from_rows",
     "utf8",
-    "wrong_columns",
 ]

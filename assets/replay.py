@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import Field
 
+from assets.failures import one_sentence
 from assets.money import scope_of_run
 from assets.pages import OWNERS, TablePage, plots_of, records, table_metadata, tell_run, usd
 from assets.partitions import DAYS, PAID
@@ -83,6 +84,7 @@ def build_replay(teachers: TeacherSet) -> dg.AssetsDefinition:
         partitions_def=DAYS,
         backfill_policy=PAID,
     )
+    @one_sentence
     def replay(
         context: dg.AssetExecutionContext,
         config: ReplayConfig,

@@ -10,6 +10,8 @@ from assets.failures import one_sentence
 from assets.pages import OWNERS, TablePage, explained, records, table_metadata
 from assets.partitions import DAYS, FREE
 from assets.resources import LakeResource, SessionsResource
+from composer_pipeline.lake import SCHEMA_VERSION
+from composer_pipeline.versions import PARSER_VERSION, REDACTION_VERSION
 
 
 @dg.asset(
@@ -19,7 +21,7 @@ from assets.resources import LakeResource, SessionsResource
     partitions_def=DAYS,
     backfill_policy=FREE,
     pool="lake",
-    code_version="1",
+    code_version=str(SCHEMA_VERSION),
     metadata=table_metadata("raw_files"),
 )
 @explained
@@ -45,7 +47,7 @@ def raw_sessions(
     backfill_policy=FREE,
     deps=[raw_sessions],
     pool="lake",
-    code_version="1",
+    code_version=f"{PARSER_VERSION}.{REDACTION_VERSION}",
     metadata=table_metadata("states"),
 )
 @explained

@@ -14,22 +14,30 @@ from assets.automation.jobs import (
     RANGE_END,
     RANGE_START,
     harvest_job,
+    pairs_job,
     publish_job,
     range_tags,
     replay_job,
     train_job,
 )
 from assets.automation.retention import build_retention, forget_old_runs
-from assets.automation.schedules import nightly_harvest, nightly_replay
+from assets.automation.schedules import (
+    nightly_harvest,
+    nightly_pairs,
+    nightly_replay,
+    weekly_publish,
+    weekly_train,
+)
 
 JOBS: list[dg.JobDefinition | UnresolvedAssetJobDefinition] = [
     harvest_job,
     replay_job,
+    pairs_job,
     train_job,
     publish_job,
     forget_old_runs,
 ]
-SCHEDULES = [nightly_harvest, nightly_replay]
+SCHEDULES = [nightly_harvest, nightly_replay, nightly_pairs, weekly_train, weekly_publish]
 
 __all__ = [
     "JOBS",
@@ -41,9 +49,13 @@ __all__ = [
     "forget_old_runs",
     "harvest_job",
     "nightly_harvest",
+    "nightly_pairs",
     "nightly_replay",
+    "pairs_job",
     "publish_job",
     "range_tags",
     "replay_job",
     "train_job",
+    "weekly_publish",
+    "weekly_train",
 ]

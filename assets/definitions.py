@@ -52,7 +52,6 @@ def build_defs(
         asset_checks=[
             *checks.CHECKS,
             *publication.CHECKS,
-            *checks.build_budget_checks(reply_keys),
         ],
         jobs=[*automation.JOBS, publication.nightly_publish_job],
         schedules=[

@@ -64,6 +64,7 @@ def told(settings: Settings) -> Iterator[Told]:
             assert not result.success
             (failure,) = [event for event in result.all_events if event.is_step_failure]
             data = failure.step_failure_data
+            assert data.error is not None
             assert data.user_failure_data, data.error.message
             assert data.error.stack or data.error.cause, "no trace below it"
             said = str(data.user_failure_data.description)
@@ -112,7 +113,7 @@ def test_a_teacher_file_that_broke_after_the_graph_was_loaded(
 ) -> None:
     from assets import definitions
 
-    good = definitions.TeacherSet.load(settings.teachers)
+    good = TeacherSet.load(settings.teachers)
     monkeypatch.setattr(definitions, "_teachers", lambda settings: good)
     file = broken(tmp_path, settings.teachers, "family:", "famly:")
     said = told(CAREFUL, teachers=file)

@@ -23,6 +23,12 @@ from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.errors import ComposerError, InputError
 
 OnCommit = Callable[[int, dict[str, Any]], None]
+#: After so many rounds in a row without a finite delta a replica leaves, to be started anew.
+MOST_DIVERGED = 2
+
+
+class Diverged(ComposerError):
+    """A replica's parameters were not finite twice in a row, whatever it was started from."""
 
 
 def trainable(model: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -85,7 +91,7 @@ class DiLoCoCallback(TrainerCallback):
         self.commits: list[dict[str, Any]] = []
         self._on_commit = on_commit
         self._parent = supervisor
-        self._inner, self._tokens_seen = 0, 0
+        self._inner, self._tokens_seen, self._diverged = 0, 0, 0
         self._start: Tensors = {}
 
     @classmethod
@@ -172,6 +178,7 @@ class DiLoCoCallback(TrainerCallback):
             result = self.replica.sync(delta, tokens=tokens)
             self._begin_round(model, scheduler)
             self._report(result, delta, before, tokens)
+            self._heal(result.withheld, kwargs.get("optimizer"))
         if self.replica.finished:
             adopt(model, self.replica.state.theta)
             control.should_training_stop = True
@@ -197,6 +204,24 @@ class DiLoCoCallback(TrainerCallback):
         self._inner = 0
         _align(scheduler, (self.replica.round - 1) * self.spec.inner_steps)
 
+    def _heal(self, withheld: str, optimizer: Any) -> None:
+        """Forget the inner optimizer's moments where the round was not finite: they are not either.
+
+        Raises:
+            Diverged: it was the second such round in a row.
+        """
+        self._diverged = self._diverged + 1 if withheld else 0
+        if not withheld:
+            return
+        if self._diverged >= MOST_DIVERGED:
+            raise Diverged(
+                f"replica {self.slot}: {withheld}, in {self._diverged} rounds one after the other;"
+                " lower learning_rate"
+            )
+        inner = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
+        if inner is not None:
+            inner.state.clear()
+
     def _report(self, result: SyncResult, delta: Tensors, before: Tensors, tokens: int) -> None:
         commit = result.commit
         change = pseudo_gradient(before, self.replica.state.theta)
@@ -214,6 +239,7 @@ class DiLoCoCallback(TrainerCallback):
             "tokens": commit.tokens,
             "local_tokens": tokens,
             "wasted_tokens": result.wasted_tokens,
+            "withheld": result.withheld,
             "bytes_sent": result.bytes_sent,
             "delta_norm": norm(delta),
             "update_norm": norm(change),

@@ -20,6 +20,7 @@ import datetime as dt
 import hashlib
 import re
 import time
+from collections.abc import Mapping
 from typing import TypeVar
 
 import msgspec
@@ -53,6 +54,7 @@ class Included(msgspec.Struct, frozen=True):
     weight: float
     tokens: int
     attempt: int
+    norm: float = 0.0
 
 
 class Rejected(msgspec.Struct, frozen=True):
@@ -75,9 +77,22 @@ class Commit(msgspec.Struct, frozen=True):
     by: int
     tokens: int = 0
 
+    @property
+    def empty(self) -> bool:
+        """Whether it is a round that merged nothing; the initial state is none."""
+        return self.round > 0 and not self.included
+
+    @property
+    def reasons(self) -> str:
+        """Why deltas were left out, by replica."""
+        return "; ".join(f"replica {part.slot}: {part.reason}" for part in self.rejected)
+
 
 class Contribution(msgspec.Struct, frozen=True):
-    """What one slot offers for one round; written after its delta object."""
+    """What one slot offers for one round; written after its delta object.
+
+    ``withheld`` says why there is no object: nobody shall wait for this slot.
+    """
 
     round: int
     slot: int
@@ -87,11 +102,12 @@ class Contribution(msgspec.Struct, frozen=True):
     size: int
     base_sha: str
     tokens: int = 0
+    withheld: str = ""
 
-    def included(self, weight: float) -> Included:
-        """Return the entry of a commit that merges this contribution with ``weight``."""
+    def included(self, weight: float, norm: float) -> Included:
+        """Return the entry of a commit that merges this contribution, of this norm."""
         return Included(
-            self.slot, self.key, self.sha256, self.size, weight, self.tokens, self.attempt
+            self.slot, self.key, self.sha256, self.size, weight, self.tokens, self.attempt, norm
         )
 
 
@@ -103,6 +119,29 @@ class Heartbeat(msgspec.Struct, frozen=True):
     round: int
     beats: int
     wasted_tokens: int = 0
+
+
+class EmptyRounds(OuterLogError):
+    """More rounds merged nothing than the spec allows: going on would only look like training."""
+
+
+def require_rounds(run_id: str, spec: DiLoCoSpec, empty: Mapping[int, str]) -> None:
+    """Refuse a run that has too many empty rounds.
+
+    Args:
+        run_id: used in the message.
+        spec: says how many may be empty.
+        empty: empty rounds, and why each merged nothing.
+
+    Raises:
+        EmptyRounds: there are more; says which and why.
+    """
+    if len(empty) > spec.max_empty_rounds:
+        rounds = ", ".join(map(str, sorted(empty)))
+        raise EmptyRounds(
+            f"run {run_id}: {len(empty)} rounds merged nothing ({rounds}), where max_empty_rounds"
+            f" allows {spec.max_empty_rounds}; the last one: {empty[max(empty)] or 'no delta'}"
+        )
 
 
 _Record = TypeVar("_Record", Commit, Contribution)

@@ -9,7 +9,10 @@ the creation of ``commit.json`` decides. Two racing committers are harmless.
 """
 
 import datetime as dt
+import math
+import statistics
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -31,24 +34,29 @@ from composer_pipeline.diloco.log import (
     OuterLog,
     OuterLogError,
     Rejected,
+    require_rounds,
 )
-from composer_pipeline.diloco.outer import OuterState, Tensors, outer_step, signature
+from composer_pipeline.diloco.outer import OuterState, Tensors, norm, outer_step, signature
 from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.errors import InputError
 
 #: Pauses between two looks at the log while waiting: first, factor, longest.
 POLL_FIRST_S, POLL_FACTOR, POLL_MAX_S = 0.05, 1.5, 2.0
+#: Norms of merged deltas that the guard compares with, and how many there must be.
+RECENT_NORMS, FEWEST_NORMS = 16, 3
+NOT_FINITE = "its delta has values that are not finite"
 
 
 @dataclass(frozen=True)
 class SyncResult:
-    """What became of a contribution."""
+    """What became of a contribution; ``withheld`` says why it had no delta."""
 
     commit: Commit
     contributed: bool
     bytes_sent: int
     wait_s: float
     wasted_tokens: int
+    withheld: str = ""
 
 
 class Replica:
@@ -64,6 +72,8 @@ class Replica:
         InputError: the slot is outside of the spec.
     """
 
+    #: What this process has found to train (``DiLoCoSpec.base``); set before joining.
+    base = ""
     state: OuterState
 
     def __init__(self, log: OuterLog, spec: DiLoCoSpec, slot: int, attempt: int = 1) -> None:
@@ -73,6 +83,8 @@ class Replica:
         self.round, self.sha, self.wasted_tokens = 1, "", 0
         fastest = min(spec.heartbeat_timeout_s, spec.grace_s)
         self._pulse = Pulse(log, slot, attempt, max(0.05, fastest / 4))
+        self._norms: deque[float] = deque(maxlen=RECENT_NORMS)
+        self._empty: dict[int, str] = {}
         self._checked: dict[str, Tensors | str] = {}
         self._proposed: dict[str, OuterState] = {}
 
@@ -96,7 +108,8 @@ class Replica:
             InputError: the run has another spec, another model, or an unfit store.
             OuterLogError: objects of the log are lost or damaged.
         """
-        self.spec = self.spec.model_copy(update={"model_signature": signature(parameters)})
+        found = {"model_signature": signature(parameters), "base": self.base}
+        self.spec = self.spec.model_copy(update=found)
         self.log.probe()
         self.log.agree(self.spec)
         self._pulse.start()
@@ -140,6 +153,10 @@ class Replica:
         """Load the newest readable state and replay the commits after it."""
         commits = self.log.commits()
         for commit in reversed(commits):
+            self._norms.clear()
+            self._empty.clear()
+            for earlier in commits[: commit.round]:
+                self._note(earlier)
             try:
                 self._load(commit)
             except CorruptObject:
@@ -158,6 +175,14 @@ class Replica:
         self._pulse.round = self.round
         self._checked.clear()
         self._proposed.clear()
+        self._note(commit)
+
+    def _note(self, commit: Commit) -> None:
+        """Keep what later rounds are judged by: recent norms, and rounds that merged nothing."""
+        self._norms.extend(part.norm for part in commit.included if part.norm)
+        if commit.empty:
+            self._empty[commit.round] = commit.reasons
+            require_rounds(self.log.run_id, self.spec, self._empty)
 
     # -- one round -------------------------------------------------------------------------
 
@@ -176,16 +201,20 @@ class Replica:
             OuterLogError: no quorum within ``round_timeout_s``, or a damaged log.
         """
         started, sent = time.monotonic(), 0
+        withheld = "" if math.isfinite(norm(delta)) else NOT_FINITE
         commit = self.log.commit(self.round)
         if commit is None:
-            data = encode_delta(delta)
-            key, digest = self.log.put_delta(self.round, self.slot, data)
+            key = digest = ""
+            if not withheld:
+                data = encode_delta(delta)
+                key, digest = self.log.put_delta(self.round, self.slot, data)
+                sent = len(data)
             self.log.contribute(
                 Contribution(
-                    self.round, self.slot, self.attempt, key, digest, len(data), self.sha, tokens
+                    self.round, self.slot, self.attempt, key, digest, sent, self.sha, tokens,
+                    withheld,
                 )
-            )
-            sent = len(data)
+            )  # fmt: skip
             commit = self._await_commit()
         mine = self.slot, self.attempt
         contributed = any((part.slot, part.attempt) == mine for part in commit.included)
@@ -196,7 +225,7 @@ class Replica:
         while not self.finished and (later := self.log.commit(self.round)) is not None:
             self._follow(later)
         waited = time.monotonic() - started
-        return SyncResult(commit, contributed, sent, waited, self.wasted_tokens)
+        return SyncResult(commit, contributed, sent, waited, self.wasted_tokens, withheld)
 
     def _await_commit(self) -> Commit:
         """Return the commit of ``round``, writing it when it is this slot's turn."""
@@ -238,6 +267,8 @@ class Replica:
 
     def _check(self, offer: Contribution) -> Tensors | str:
         """Return the offered delta, or why it is rejected; each is read once."""
+        if offer.withheld:
+            return offer.withheld
         if offer.key not in self._checked:
             try:
                 if offer.base_sha != self.sha:
@@ -261,13 +292,18 @@ class Replica:
             checked = self._check(offers[slot])
             if isinstance(checked, str):
                 rejected.append(Rejected(slot, checked))
+            elif high := self._too_far(checked):
+                rejected.append(Rejected(slot, high))
             else:
                 deltas[slot] = checked
         if len(deltas) < self.spec.min_quorum:
             if len(offers) < self.spec.replicas:
                 return None
             deltas = {}
-        included = tuple(offers[slot].included(1.0 / len(deltas)) for slot in deltas)
+        shares = self._shares({slot: offers[slot].tokens for slot in deltas})
+        included = tuple(
+            offers[slot].included(shares[slot], norm(delta)) for slot, delta in deltas.items()
+        )
         state = self._merge(included, deltas)
         data = encode_state(state)
         key, digest = self.log.put_state(self.round, data)
@@ -283,6 +319,21 @@ class Replica:
             by=self.slot,
             tokens=sum(part.tokens for part in included),
         )
+
+    def _too_far(self, delta: Tensors) -> str:
+        """Return why a delta is too large beside those of recent rounds; empty where it is not."""
+        guard, known = self.spec.norm_guard, self._norms
+        if guard is None or len(known) < FEWEST_NORMS:
+            return ""
+        size, median = norm(delta), statistics.median(known)
+        if size <= guard * median:
+            return ""
+        return f"its norm {size:.3g} is above {guard:g} times the median {median:.3g} of late ones"
+
+    def _shares(self, tokens: Mapping[int, int]) -> dict[int, float]:
+        """Return the weight of each slot; equal ones too where nobody counted any tokens."""
+        total = sum(tokens.values()) if self.spec.weights == "tokens" else 0
+        return {slot: n / total if total else 1.0 / len(tokens) for slot, n in tokens.items()}
 
     def _merge(self, included: tuple[Included, ...], deltas: Mapping[int, Tensors]) -> OuterState:
         if not included:

@@ -44,7 +44,15 @@ class DiLoCoSpec(BaseModel):
     outer_lr: float | None = Field(default=None, gt=0)
     outer_momentum: float | None = Field(default=None, ge=0, lt=1)
     codec: Literal["fp32"] = "fp32"
-    weights: Literal["equal"] = "equal"
+    weights: Literal["equal", "tokens"] = Field(
+        default="equal", description="of deltas in a merge: equal, or by trained tokens"
+    )
+    max_empty_rounds: int = Field(
+        default=1, ge=0, description="rounds of a run that may be committed without any delta"
+    )
+    norm_guard: float | None = Field(
+        default=30.0, gt=1, description="a delta above so many medians of recent norms is rejected"
+    )
     join_timeout_s: float = Field(default=300.0, gt=0)
     grace_s: float = Field(default=300.0, gt=0, description="after the first contribution")
     heartbeat_timeout_s: float = Field(default=30.0, gt=0)
@@ -52,6 +60,7 @@ class DiLoCoSpec(BaseModel):
     round_timeout_s: float = Field(default=3600.0, gt=0, description="longest wait for a quorum")
     data_plan: str = Field(default="", description="what the replicas train on, as text or hash")
     model_signature: str = Field(default="", description="names, shapes, dtypes of what is trained")
+    base: str = Field(default="", description="what each replica found: weights, tokenizer, recipe")
 
     @model_validator(mode="before")
     @classmethod

@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from composer_pipeline.diloco.log import Commit, OuterLog
+from composer_pipeline.diloco.log import Commit, OuterLog, require_rounds
 from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.modes import make_folder
@@ -47,6 +47,10 @@ EXIT_BAD_INPUT, EXIT_WOULD_REPEAT = 2, 4
 TAIL_BYTES = 16_384
 #: The variable that names a replica's supervisor.
 SUPERVISOR = "COMPOSER_DILOCO_SUPERVISOR"
+
+
+#: Fields of the spec that a replica fills in when it has loaded what it trains.
+FOUND_BY_REPLICAS = frozenset({"model_signature", "base"})
 
 
 class ReplicasFailed(ComposerError):
@@ -160,6 +164,7 @@ class Supervisor:
         self._commands, self._max_restarts, self._timeout = commands, max_restarts, timeout_s
         self._drain, self._on_round, self._on_log = drain_s, on_round, on_log
         self._rounds: list[RoundReport] = []
+        self._empty: dict[int, str] = {}
 
     def run(self) -> SupervisorReport:
         """Start the replicas, restart those that die, and return when all rounds are committed.
@@ -171,10 +176,11 @@ class Supervisor:
             InputError: the run's log has another spec, or a replica was given bad input.
             ReplicaFailed: a replica failed in a way that would repeat.
             ReplicasFailed: fewer slots than the quorum are left, or the timeout has passed.
+            EmptyRounds: more rounds merged nothing than the spec allows.
         """
         started = time.monotonic()
         there = self.log.spec()
-        difference = there and there.difference(self.spec, ignore=frozenset({"model_signature"}))
+        difference = there and there.difference(self.spec, ignore=FOUND_BY_REPLICAS)
         if difference:
             raise InputError(f"spec.json of run {self.run_id} does not fit: {difference}")
         make_folder(self.run_dir)
@@ -220,13 +226,20 @@ class Supervisor:
         return len(self._rounds) > self.spec.rounds
 
     def _read_commits(self) -> Commit | None:
-        """Take in commits that are new; return the newest of them."""
+        """Take in commits that are new; return the newest of them.
+
+        Raises:
+            EmptyRounds: more of them merged nothing than the spec allows.
+        """
         newest = None
         while not self._complete() and (commit := self.log.commit(len(self._rounds))) is not None:
             self._rounds.append(RoundReport.of(commit))
             newest = commit
             if commit.round and self._on_round is not None:
                 self._on_round(self._rounds[-1])
+            if commit.empty:
+                self._empty[commit.round] = commit.reasons
+                require_rounds(self.run_id, self.spec, self._empty)
         return newest
 
     def _tend(self, slot: _Slot) -> None:

@@ -245,6 +245,12 @@ class DiLoCo(_Model):
     """Seconds that a round waits for the others after its first contribution."""
     max_restarts: int = Field(2, ge=0)
     """How often each replica is started again after a crash."""
+    weights: Literal["equal", "tokens"] = "equal"
+    """What a replica counts in a merge: as much as the others, or by the tokens it trained on."""
+    max_empty_rounds: int = Field(1, ge=0)
+    """Rounds that may merge nothing; one more, and the run fails."""
+    norm_guard: float | None = Field(30.0, gt=1)
+    """A replica's change above so many times the median of late ones is left out; null: none is."""
 
     @model_validator(mode="after")
     def _quorum_is_reachable(self) -> "DiLoCo":

@@ -20,6 +20,7 @@ def joined(tmp_path: Path) -> Replica:
     spec = DiLoCoSpec(
         replicas=2, rounds=3, inner_steps=1, outer_lr=0.7, outer_momentum=0.9, min_quorum=1,
         join_timeout_s=0.01, grace_s=20, heartbeat_timeout_s=2, takeover_s=0.01, round_timeout_s=20,
+        max_empty_rounds=2,
     )  # fmt: skip
     replica = Replica(OuterLog.open(str(tmp_path), "run"), spec, 0)
     replica.join({"w": torch.ones(2)})

@@ -278,6 +278,9 @@ def _replicas(
         outer_momentum=options.outer_momentum,
         join_timeout_s=options.join_timeout_s,
         grace_s=options.grace_s,
+        weights=options.weights,
+        max_empty_rounds=options.max_empty_rounds,
+        norm_guard=options.norm_guard,
         data_plan=data_plan,
     )
     argv = [sys.executable, "-m", "trainers.trl.replica", "--run-dir", str(run_dir)]

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from composer_pipeline.diloco.callback import DiLoCoCallback
+from composer_pipeline.diloco.callback import DiLoCoCallback, Diverged
 from composer_pipeline.diloco.log import OuterLogError
 from composer_pipeline.diloco.supervisor import (
     EXIT_BAD_INPUT,
@@ -36,7 +36,7 @@ from trainers.trl.checkpoints.adapters import load_start
 from trainers.trl.composer import ComposerTrainer
 from trainers.trl.gradients import DeadChannel
 from trainers.trl.held_out import FOLDER, HeldOut
-from trainers.trl.policy.loading import load_base
+from trainers.trl.policy.loading import base_identity, load_base
 
 
 def main() -> int:
@@ -52,8 +52,8 @@ def main() -> int:
         print(f"error: {error}", flush=True)
         if isinstance(error, InputError | DeadChannel):
             return EXIT_BAD_INPUT
-        # The other replicas may bring back what is missing in the log.
-        return 1 if isinstance(error, OuterLogError) else EXIT_WOULD_REPEAT
+        # The other replicas may bring back what is missing in the log, or a state to go on from.
+        return 1 if isinstance(error, OuterLogError | Diverged) else EXIT_WOULD_REPEAT
     return 0
 
 
@@ -83,13 +83,15 @@ def train(run_dir: Path) -> None:
     )
     base = BaseScores.load(run_dir)
     data, _ = gate(recipe, TrainingData.load(run_dir / "data"), base.gains())
+    model, tokenizer = load_base(resolved, recipe), load_tokenizer(resolved)
+    callback.replica.base = base_identity(model, tokenizer, recipe)
     trainer = ComposerTrainer(
-        model=load_base(resolved, recipe),
+        model=model,
         recipe=recipe,
         data=data,
         base=base,
         output_dir=folder,
-        tokenizer=load_tokenizer(resolved),
+        tokenizer=tokenizer,
         slot=callback.slot,
         skip_steps=first,
         callbacks=[callback],

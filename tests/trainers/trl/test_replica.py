@@ -1,12 +1,13 @@
 """One replica's process: where it begins in the data, and what its exit code says."""
 
+import copy
 import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from composer_pipeline.diloco.callback import DiLoCoCallback
+from composer_pipeline.diloco.callback import DiLoCoCallback, Diverged
 from composer_pipeline.diloco.log import OuterLogError
 from composer_pipeline.diloco.replica import read_state
 from composer_pipeline.diloco.spec import DiLoCoSpec
@@ -15,6 +16,7 @@ from composer_pipeline.testing.training import tiny_recipe
 from composer_pipeline.training.run import write_recipe
 from trainers.trl import replica
 from trainers.trl.gradients import BadSteps, DeadChannel
+from trainers.trl.policy.loading import base_identity, load_base
 
 
 class Recorder:
@@ -45,6 +47,7 @@ def trainer(monkeypatch):
     for name in ("resolve_model", "load_tokenizer"):
         monkeypatch.setattr(replica, name, lambda name: name)
     monkeypatch.setattr(replica, "load_base", lambda resolved, recipe: resolved)
+    monkeypatch.setattr(replica, "base_identity", lambda *found: f"identity of {found[:2]}")
     monkeypatch.setattr(replica, "gate", lambda recipe, data, gains: (data, {}))
     nothing = SimpleNamespace(gains=lambda: {})
     monkeypatch.setattr(replica, "BaseScores", SimpleNamespace(load=lambda run_dir: nothing))
@@ -122,3 +125,45 @@ def test_one_replica_is_the_plain_trainer_whatever_the_rounds(make, tmp_path):
     assert theta.keys() == trained.keys()
     for name, value in trained.items():
         torch.testing.assert_close(theta[name], value, rtol=1e-5, atol=1e-7)
+
+
+def test_a_run_that_diverged_may_be_started_again(tmp_path, monkeypatch):
+    """A new process begins with an empty optimizer; other failures of training would repeat."""
+    codes = []
+    for error in (Diverged("replica 1: not finite"), OuterLogError("lost"), ComposerError("x")):
+
+        def failing(run_dir, error=error):
+            raise error
+
+        monkeypatch.setattr(replica, "train", failing)
+        monkeypatch.setattr(replica, "end_with_supervisor", lambda: None)
+        monkeypatch.setattr(sys, "argv", ["replica", "--run-dir", str(tmp_path)])
+        codes.append(replica.main())
+    assert codes == [1, 1, 4]
+
+
+def test_replicas_of_one_base_tokenizer_template_and_recipe_agree(tiny_model, tokenizer):
+    """And of no others: what differs is named. Paths and names may differ."""
+    recipe = tiny_recipe(tiny_model)
+    model = load_base(tiny_model, recipe)
+
+    def identity(**changed):
+        given = recipe.model_copy(update=changed)
+        return dict(zip(*[iter(base_identity(model, tokenizer, given).split())] * 2, strict=True))
+
+    same = identity()
+    assert list(same) == ["weights", "tokenizer", "template", "recipe"]
+    assert identity(name="other", model="/elsewhere", threads=3) == same
+    assert differing(same, identity(learning_rate=0.5)) == ["recipe"]
+    template, tokenizer = tokenizer.chat_template, copy.deepcopy(tokenizer)
+    tokenizer.chat_template = template + " "
+    assert differing(same, identity()) == ["template"]
+    tokenizer.add_tokens(["<another>"])
+    assert differing(same, identity()) == ["tokenizer", "template"]
+    with torch.no_grad():
+        list(model.parameters())[-1].view(-1)[-1].add_(1)
+    assert differing(same, identity()) == ["weights", "tokenizer", "template"]
+
+
+def differing(one, other):
+    return [name for name in one if one[name] != other[name]]

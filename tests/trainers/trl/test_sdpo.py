@@ -111,6 +111,19 @@ def test_the_average_follows_the_student_after_each_step(make, lora):
         assert torch.equal(now, last)
 
 
+def test_the_average_does_not_follow_a_student_that_diverged(make):
+    """The parameters come back with the next commit; an average of them never would."""
+    trainer = make(recipe_of(teacher="ema", ema_rate=0.25))
+    teacher = trainer.channels[0]._teacher
+    before = {name: tensor.clone() for name, tensor in teacher.state().items()}
+    with torch.no_grad():
+        for parameter in trainer.student.parameters():
+            parameter += 1
+        next(iter(trainer.student.parameters())).view(-1)[0] = torch.nan
+    teacher.follow()
+    assert all(torch.equal(tensor, before[name]) for name, tensor in teacher.state().items())
+
+
 @pytest.mark.parametrize("options", [{"teacher": "ema", "ema_rate": 0.3}, {"divergence": "taid"}])
 def test_a_restart_goes_on_with_teacher_and_schedule(make, tmp_path, options):
     after: dict[int, tuple[dict[str, Any], Any]] = {}

@@ -4,6 +4,7 @@ Belongs here: precision, attention and LoRA. Does not belong here: finding the m
 (``composer_pipeline.training.models``). Imports no TRL.
 """
 
+import hashlib
 from typing import Any
 
 import torch
@@ -25,6 +26,31 @@ def load_base(resolved: str, recipe: TrainingRecipe) -> Any:
         dtype=torch.bfloat16 if half else torch.float32,
         attn_implementation=recipe.attention,
     )
+
+
+def base_identity(model: Any, tokenizer: Any, recipe: TrainingRecipe) -> str:
+    """Return what the replicas of a run must have in common, as short hashes with names.
+
+    Replicas that merge changes of different weights, or of other prompts, train nothing.
+
+    Args:
+        model: the bare base model, as loaded.
+        tokenizer: with the chat template that is trained with.
+        recipe: but for its name, its paths, and how a machine computes.
+    """
+    weights = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        weights.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
+        weights.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    plain = recipe.model_dump_json(exclude={"name", "model", "start_from", "threads"})
+    texts = {
+        "tokenizer": tokenizer.backend_tokenizer.to_str(),
+        "template": str(tokenizer.chat_template),
+        "recipe": plain,
+    }
+    named = {what: hashlib.sha256(text.encode()).hexdigest() for what, text in texts.items()}
+    named = {"weights": weights.hexdigest(), **named}
+    return " ".join(f"{what} {digest[:16]}" for what, digest in named.items())
 
 
 def lora_config(recipe: TrainingRecipe) -> Any:

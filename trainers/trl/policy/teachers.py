@@ -89,8 +89,11 @@ class Ema(Teacher):
 
     @torch.no_grad()
     def follow(self) -> None:
-        """Take one step towards the student."""
-        for name, parameter in self._trained().items():
+        """Take one step towards the student, unless it has diverged: an average never recovers."""
+        trained = self._trained()
+        if not all(bool(torch.isfinite(parameter).all()) for parameter in trained.values()):
+            return
+        for name, parameter in trained.items():
             average = self._average[name]
             average += self._rate * (parameter.detach().float() - average)
 

@@ -17,6 +17,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+# The demo's days, whatever sessions a user has: read when the graph is imported.
+os.environ["COMPOSER_FIRST_DAY"] = "2025-02-24"
+
 import dagster as dg
 from rich.console import Console
 

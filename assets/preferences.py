@@ -12,6 +12,7 @@ import dagster as dg
 from pydantic import Field
 
 from assets.pages import (
+    NIGHTLY,
     OWNERS,
     TablePage,
     explained,
@@ -43,6 +44,7 @@ class DatasetConfig(dg.Config):
     owners=OWNERS,
     partitions_def=DAYS,
     backfill_policy=FREE,
+    freshness_policy=NIGHTLY,
     deps=["trace_states"],
     code_version="1",
     metadata=table_metadata("hints"),

@@ -6,7 +6,7 @@ Belongs here: the assets ``raw_sessions`` and ``trace_states``. The logic is in
 
 import dagster as dg
 
-from assets.pages import OWNERS, TablePage, explained, records, table_metadata
+from assets.pages import NIGHTLY, OWNERS, TablePage, explained, records, table_metadata
 from assets.partitions import DAYS, FREE
 from assets.resources import LakeResource, SessionsResource
 
@@ -17,6 +17,7 @@ from assets.resources import LakeResource, SessionsResource
     owners=OWNERS,
     partitions_def=DAYS,
     backfill_policy=FREE,
+    freshness_policy=NIGHTLY,
     pool="lake",
     code_version="1",
     metadata=table_metadata("raw_files"),
@@ -41,6 +42,7 @@ def raw_sessions(
     owners=OWNERS,
     partitions_def=DAYS,
     backfill_policy=FREE,
+    freshness_policy=NIGHTLY,
     deps=[raw_sessions],
     pool="lake",
     code_version="1",

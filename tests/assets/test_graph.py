@@ -64,6 +64,11 @@ def test_two_backfill_policies_and_daily_partitions(defs: dg.Definitions) -> Non
             assert policy == (FREE if name in free else PAID), name
 
 
+def test_what_the_night_harvests_becomes_overdue(defs: dg.Definitions) -> None:
+    aging = {name for name, spec in specs(defs).items() if spec.freshness_policy}
+    assert aging == {"raw_sessions", "trace_states", "error_hints"}
+
+
 def test_replay_is_one_subsettable_step(defs: dg.Definitions) -> None:
     replays = [a for a in defs.resolve_asset_graph().assets_defs if a.op.name == "replay"]
     assert len(replays) == 1

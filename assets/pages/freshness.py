@@ -1,7 +1,7 @@
 """When an asset is too old: its freshness policy.
 
-Belongs here: policies, which look at an asset as a whole. Does not belong here: which day is missing
-(``assets.checks``) and who is told (``assets.automation``).
+Belongs here: policies, which look at an asset as a whole. Does not belong here: which day is
+missing (``assets.checks``) and who is told (``assets.automation``).
 """
 
 from datetime import timedelta

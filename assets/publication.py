@@ -26,7 +26,9 @@ class PublishConfig(dg.Config):
     private: bool = Field(default=True, description="Public only when set to false.")
     dry_run: bool = Field(default=False, description="Plan and check, but commit nothing.")
     allow_simulated: bool = Field(
-        default=False, description="Allow rows of simulated teachers; the card says so."
+        default=False,
+        description="Allow rows of simulated teachers, as COMPOSER_PUBLISH_SIMULATED does;"
+        " the card says so.",
     )
 
 
@@ -65,7 +67,7 @@ def published_dataset(
             repo,
             private=config.private,
             dry_run=config.dry_run,
-            allow_simulated=config.allow_simulated,
+            allow_simulated=config.allow_simulated or publication.simulated,
         )
     except (InputError, PublishRefused) as error:  # another attempt would find the same
         raise dg.Failure(str(error), allow_retries=False) from error

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import Field
 
+from assets.money import scope_of_run
 from assets.pages import OWNERS, TablePage, plots_of, records, table_metadata, tell_run, usd
 from assets.partitions import DAYS, PAID
 from assets.resources import LakeResource, TeachersResource
@@ -28,8 +29,12 @@ EVERY_S = 10.0
 class ReplayConfig(dg.Config):
     """What a run may buy."""
 
-    max_usd: str = Field(
-        default="", description="Ceiling of this run in USD; empty takes COMPOSER_MAX_USD."
+    max_usd: Any = Field(
+        default="",
+        description=(
+            "Ceiling in USD, 1.5 or '1.5', of this run and of what is started from it again, or"
+            " of the whole backfill; empty takes COMPOSER_MAX_USD."
+        ),
     )
     max_states: int = Field(
         default=0, description="Replay at most this many states of the days; 0 is all."
@@ -97,6 +102,7 @@ def build_replay(teachers: TeacherSet) -> dg.AssetsDefinition:
         }
         teacher_set = TeacherSet.load(teachers.file)
         selector = selector_for(teacher_set, VoteDecision(), teachers=names)
+        scope = scope_of_run(context)
         report = buy(
             store,
             teacher_set,
@@ -108,6 +114,7 @@ def build_replay(teachers: TeacherSet) -> dg.AssetsDefinition:
             max_states=config.max_states or None,
             on_progress=_progress(context, names),
             selector=selector,
+            budget=scope,
         )
         chosen = _of_selection(selector.report().to_dict()) if selector else {}
         tell_run(context, _of_run(report) | chosen)
@@ -228,4 +235,5 @@ def _of_run(report: "ReplayReport") -> dict[str, Any]:
         "budget_left_usd": float(left),
         "simulated": report.simulated or None,
         "sweep": report.sweep or None,
+        "ceiling_reached": report.exhausted_scope or "no",
     }

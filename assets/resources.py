@@ -47,17 +47,19 @@ class TeachersResource(dg.ConfigurableResource[None]):
     ledger: str = ""
     max_usd: str = "1.00"
 
-    def ceiling(self, override: str = "") -> Decimal:
-        """Return the ceiling of a run in USD.
+    def ceiling(self, override: object = "") -> Decimal:
+        """Return the ceiling of a run in USD; a number does as well as its text.
 
         Raises:
             InputError: it is not a number.
         """
-        text = override or self.max_usd
+        chosen = self.max_usd if override in ("", None) else override
+        if isinstance(chosen, bool) or not isinstance(chosen, str | int | float):
+            raise InputError(f"max_usd: {chosen!r} is not an amount in USD")
         try:
-            return Decimal(text)
+            return Decimal(str(chosen).strip())
         except InvalidOperation as error:
-            raise InputError(f"max_usd: {text!r} is not an amount in USD") from error
+            raise InputError(f"max_usd: {chosen!r} is not an amount in USD") from error
 
 
 class RecipesResource(dg.ConfigurableResource[None]):
@@ -78,14 +80,15 @@ class RecipesResource(dg.ConfigurableResource[None]):
 
 
 class PublicationResource(dg.ConfigurableResource[None]):
-    """The dataset's repository on the Hub, and whether the night publishes.
+    """The dataset's repository on the Hub, whether the night publishes, and rows of simulation.
 
-    ``COMPOSER_PUBLISH_REPO`` and ``COMPOSER_PUBLISH_NIGHTLY``; without a repository nothing is
-    published.
+    ``COMPOSER_PUBLISH_REPO``, ``COMPOSER_PUBLISH_NIGHTLY`` and ``COMPOSER_PUBLISH_SIMULATED``;
+    without a repository nothing is published.
     """
 
     repo: str = ""
     nightly: bool = False
+    simulated: bool = False
 
 
 def default_resources(settings: Settings) -> dict[str, object]:
@@ -105,7 +108,9 @@ def default_resources(settings: Settings) -> dict[str, object]:
             preferences=settings.preferences,
         ),
         "publication": PublicationResource(
-            repo=settings.publish_repo, nightly=settings.publish_nightly
+            repo=settings.publish_repo,
+            nightly=settings.publish_nightly,
+            simulated=settings.publish_simulated,
         ),
         "pipes": dg.PipesSubprocessClient(),
     }

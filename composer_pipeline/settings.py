@@ -7,6 +7,7 @@ part of any configuration.
 """
 
 import os
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 
@@ -39,6 +40,7 @@ class Settings(BaseModel):
     exclude: str = ""
     publish_repo: str = ""
     publish_nightly: bool = False
+    publish_simulated: bool = False
 
     @property
     def excluded(self) -> tuple[str, ...]:
@@ -54,11 +56,12 @@ class Settings(BaseModel):
         return Path(base).expanduser() / "runs"
 
     @staticmethod
-    def from_env() -> "Settings":
-        """Read the settings from the environment; empty variables count as unset."""
+    def from_env(env: Mapping[str, str] | None = None) -> "Settings":
+        """Read the settings from the environment, or ``env``; empty variables count as unset."""
+        given = os.environ if env is None else env
         values = {
             name: value
             for name in Settings.model_fields
-            if (value := os.environ.get(f"COMPOSER_{name.upper()}", ""))
+            if (value := given.get(f"COMPOSER_{name.upper()}", ""))
         }
         return Settings(**values)

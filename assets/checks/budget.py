@@ -17,21 +17,17 @@ def build_budget_checks(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetCheck
     def build(key: dg.AssetKey) -> dg.AssetChecksDefinition:
         @dg.asset_check(asset=key, name="within_budget", blocking=True)
         def within_budget(lake: LakeResource, teachers: TeachersResource) -> dg.AssetCheckResult:
-            """No scope is over its ceiling: spent, reserved and unknown together."""
+            """No scope was charged above the ceiling of that moment; lowering one is none."""
+            from composer_pipeline.money import to_usd
             from composer_pipeline.replay.ledger import existing_ledger, ledger_target
 
             ledger = existing_ledger(ledger_target(lake.open(), teachers.ledger or None))
             if ledger is None:
-                return result([], "budget scopes are over their ceiling")
+                return result([], "budget scopes were charged above their ceiling of that moment")
             with ledger:
-                scopes = ledger.status()
-            bad = [
-                name
-                for name, held in scopes.items()
-                if held.ceiling is not None
-                and held.spent + held.reserved + held.unknown > held.ceiling
-            ]
-            return result(bad, "budget scopes are over their ceiling")
+                over = ledger.overspent()
+            bad = [f"{name} by {to_usd(pico)} USD" for name, pico in over.items()]
+            return result(bad, "budget scopes were charged above their ceiling of that moment")
 
         return within_budget
 

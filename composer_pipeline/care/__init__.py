@@ -3,7 +3,19 @@
 Does not belong here: the environment (``doctor``), and what a stage writes.
 """
 
+from composer_pipeline.care.currency import (
+    coverage,
+    days_with_votes,
+    families,
+    stale_files,
+    stale_hints,
+    stale_normalized,
+    stale_pairs,
+    stale_replies,
+    stale_states,
+)
 from composer_pipeline.care.forget import ForgetReport, forget
+from composer_pipeline.care.nights import TRIES, harvest_days, pairs_days, replay_days
 from composer_pipeline.care.redact_again import redact_again
 from composer_pipeline.care.status import StatusReport, status
 from composer_pipeline.care.verify import VerifyReport, verify
@@ -11,13 +23,26 @@ from composer_pipeline.care.who import of_project
 from composer_pipeline.care.withdraw import WithdrawReport, withdraw
 
 __all__ = [
+    "TRIES",
     "ForgetReport",
     "StatusReport",
     "VerifyReport",
     "WithdrawReport",
+    "coverage",
+    "days_with_votes",
+    "families",
     "forget",
+    "harvest_days",
     "of_project",
+    "pairs_days",
     "redact_again",
+    "replay_days",
+    "stale_files",
+    "stale_hints",
+    "stale_normalized",
+    "stale_pairs",
+    "stale_replies",
+    "stale_states",
     "status",
     "verify",
     "withdraw",

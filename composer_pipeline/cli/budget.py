@@ -55,8 +55,9 @@ def budget_set(
     """Set the ceiling of a scope; calls in flight are not touched.
 
     Args:
-        scope: global, run:NAME, day:YYYY-MM-DD, month:YYYY-MM, teacher:NAME, or
-            partition:YYYY-MM-DD (day of the states).
+        scope: global, run:NAME, backfill:ID, root:RUN (a run and what was started from it again),
+            day:YYYY-MM-DD, month:YYYY-MM, teacher:NAME, or partition:YYYY-MM-DD (day of the
+            states).
         amount: the ceiling in USD, or none.
     """
     from composer_pipeline.replay.ledger import check_scope, open_ledger, rules

@@ -8,7 +8,7 @@ from composer_pipeline.lake.damage import DamagedFile
 from composer_pipeline.lake.parquet import encode_parquet, parquet_writer
 from composer_pipeline.lake.place import UNFINISHED, bucket_errors
 from composer_pipeline.lake.rows import table_from_rows
-from composer_pipeline.lake.stamps import build_id, stamp
+from composer_pipeline.lake.stamps import build_id, file_stamps, stamp
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.lake.table_file import TableFile
 from composer_pipeline.lake.tables import (
@@ -42,6 +42,7 @@ __all__ = [
     "column",
     "doubled_states",
     "encode_parquet",
+    "file_stamps",
     "groups_in_two_splits",
     "incomplete_prefixes",
     "numbers",

@@ -30,27 +30,32 @@ def stamp(lake: Lake, table: str) -> str:
     Partitions are replaced whole, so another content has another stamp.
     """
     digest = hashlib.blake2b(digest_size=16)
-    for line in sorted(_local(lake, table) if lake.local else _remote(lake, table)):
-        digest.update(line.encode("utf-8", "surrogateescape") + b"\n")
+    for name, about in sorted(file_stamps(lake, table).items()):
+        digest.update(f"{name} {about}".encode("utf-8", "surrogateescape") + b"\n")
     return digest.hexdigest()
 
 
-def _local(lake: Lake, table: str) -> list[str]:
-    found = []
+def file_stamps(lake: Lake, table: str) -> dict[str, str]:
+    """Return path -> size and time of each file of a table; nothing is opened."""
+    return _local(lake, table) if lake.local else _remote(lake, table)
+
+
+def _local(lake: Lake, table: str) -> dict[str, str]:
+    found = {}
     for folder, _, names in os.walk(f"{lake.root}/{table}"):
         for name in names:
             about = Path(folder, name).stat()
-            found.append(f"{folder}/{name} {about.st_size} {about.st_mtime_ns} {about.st_ino}")
+            found[f"{folder}/{name}"] = f"{about.st_size} {about.st_mtime_ns} {about.st_ino}"
     return found
 
 
-def _remote(lake: Lake, table: str) -> list[str]:
+def _remote(lake: Lake, table: str) -> dict[str, str]:
     try:
         files = lake.fs.find(f"{lake.root}/{table}", detail=True)
     except FileNotFoundError:
-        return []
+        return {}
     times = ("e_tag", "ETag", "last_modified", "LastModified", "mtime", "created")
-    return [
-        f"{name} {about.get('size')} {[str(about[key]) for key in times if key in about]}"
+    return {
+        str(name): f"{about.get('size')} {[str(about[key]) for key in times if key in about]}"
         for name, about in files.items()
-    ]
+    }

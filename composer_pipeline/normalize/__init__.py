@@ -4,6 +4,18 @@ Belongs here: reading a data-juicer recipe strictly, driving its operators over 
 process it runs in. Does not belong here: how pairs are made, or what is published.
 """
 
-from composer_pipeline.normalize.stage import normalize, write_columns
+from composer_pipeline.normalize.stage import (
+    NORMALIZE_VERSION,
+    normalize,
+    normalized_origin,
+    recipe_id_of,
+    write_columns,
+)
 
-__all__ = ["normalize", "write_columns"]
+__all__ = [
+    "NORMALIZE_VERSION",
+    "normalize",
+    "normalized_origin",
+    "recipe_id_of",
+    "write_columns",
+]

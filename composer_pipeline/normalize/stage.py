@@ -24,7 +24,7 @@ from composer_pipeline.config_file import nearest
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.files import replacing
 from composer_pipeline.lake import TABLES, Lake
-from composer_pipeline.lake.notes import remember_exports
+from composer_pipeline.lake.notes import Made, Origin, Stamps, look, note, remember_exports
 from composer_pipeline.normalize.judge import Drop
 from composer_pipeline.normalize.operators import Settings
 from composer_pipeline.normalize.recipe import NormalizeRecipe
@@ -44,6 +44,8 @@ from composer_pipeline.reports import Progress, Report
 __all__ = ["NormalizeReport", "action_text", "narrow_row", "normalize", "write_columns"]
 
 STAGE = "normalize"
+#: Raised when the same pairs and the same recipe give other normalised pairs.
+NORMALIZE_VERSION = "1"
 #: In place of a recipe: every pair is kept.
 NO_RECIPE = "none"
 EXECUTORS = ("default", "ray")
@@ -107,11 +109,35 @@ def normalize(
     if str(recipe_path) == NO_RECIPE:
         if executor:
             raise InputError(f"--executor {executor} runs a recipe, and --recipe none is none")
-        return _write(lake, {day: _untouched(lake, day) for day in wanted}, NO_RECIPE)
+        made = _look(lake, wanted, NO_RECIPE)
+        return _write(lake, {day: _untouched(lake, day) for day in wanted}, NO_RECIPE, made)
     recipe = NormalizeRecipe.load(recipe_path)
-    settings = _settings(recipe, executor)
+    settings, recipe_id = _settings(recipe, executor), recipe.recipe_id(recipe_path)
+    made = _look(lake, wanted, recipe_id)
     results = _judged(lake, settings, recipe_path, wanted, progress)
-    return _write(lake, results, recipe.recipe_id(recipe_path))
+    return _write(lake, results, recipe_id, made)
+
+
+def recipe_id_of(recipe_path: str | Path) -> str:
+    """Return the name of a recipe as ``normalized_pairs`` has it, also of ``none``.
+
+    Raises:
+        InputError: a bad recipe.
+    """
+    if str(recipe_path) == NO_RECIPE:
+        return NO_RECIPE
+    return NormalizeRecipe.load(recipe_path).recipe_id(recipe_path)
+
+
+def normalized_origin(day: str, recipe_id: str) -> Origin:
+    """Return what a day's normalised pairs are made from."""
+    settings = {"normalize": NORMALIZE_VERSION, "recipe": recipe_id}
+    return Origin("normalized_pairs", {"day": day}, [("pairs", {"day": day})], settings)
+
+
+def _look(lake: Lake, days: Iterable[str], recipe_id: str) -> dict[str, Made]:
+    stamps = Stamps(lake)
+    return {day: look(lake, normalized_origin(day, recipe_id), stamps) for day in days}
 
 
 def _untouched(lake: Lake, day: str) -> _Day:
@@ -145,11 +171,14 @@ def _judged(
     return results
 
 
-def _write(lake: Lake, results: dict[str, _Day], recipe_id: str) -> NormalizeReport:
+def _write(
+    lake: Lake, results: dict[str, _Day], recipe_id: str, made: dict[str, Made]
+) -> NormalizeReport:
     """Write what the steps left of each day, and report it."""
-    by_day = {
-        day: _write_day(lake, day, result, recipe_id) for day, result in sorted(results.items())
-    }
+    by_day = {}
+    for day, result in sorted(results.items()):
+        by_day[day] = _write_day(lake, day, result, recipe_id)
+        note(lake, normalized_origin(day, recipe_id), made[day])
     rows = sum(len(result.pair_ids) for result in results.values())
     kept = sum(counts["kept"] for counts in by_day.values())
     drops = [drop for result in results.values() for drop in result.dropped.values()]

@@ -33,17 +33,20 @@ class PaidCalls:
     Args:
         commits: the ledger.
         run_id: the run's scope.
+        budget: a scope that the run shares with others, such as ``backfill:…``; empty is none.
     """
 
-    def __init__(self, commits: Commits, run_id: str) -> None:
+    def __init__(self, commits: Commits, run_id: str, budget: str = "") -> None:
         self.commits = commits
         self.run_id = run_id
+        self.budget = budget
 
     def scopes(self, call: Call) -> list[str]:
         """Return what a call that is sent now is charged to, in the order it is checked."""
         today = datetime.now(UTC).strftime("%Y-%m-%d")
         return [
             f"run:{self.run_id}",
+            *([self.budget] if self.budget else []),
             f"day:{today}",
             f"month:{today[:7]}",
             f"teacher:{call.teacher}",

@@ -51,6 +51,12 @@ TEACHERS = recipes_dir() / "teachers" / "demo.yaml"
 RECIPES = RecipesResource(normalize="n.yaml", train="t.yaml", run_root="runs")
 
 
+@pytest.fixture(autouse=True)
+def no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An asset that is called directly has no run that could carry tags."""
+    monkeypatch.setattr("assets.replay.scope_of_run", lambda context: "backfill:b")
+
+
 @pytest.fixture
 def lake(tmp_path: Path) -> LakeResource:
     return LakeResource(url=str(tmp_path / "lake"))
@@ -176,6 +182,7 @@ def test_a_replay_buys_what_its_run_may(
     resources = {"lake": lake, "teachers": teachers}
     seen = asked("replay.engine.replay", asset, config=ReplayConfig(max_states=2), **resources)
     assert (seen["max_states"], seen["days"], seen["max_usd"]) == (2, [NEXT], Decimal(3))
+    assert seen["budget"] == "backfill:b"
     assert seen["run_id"]
     config = ReplayConfig(max_usd="0.5")
     seen = asked("replay.engine.replay", asset, config=config, **resources)
@@ -336,6 +343,10 @@ def test_what_may_have_been_spent_counts_against_the_ceiling(lake: LakeResource)
     assert passed()
     with Ledger(Path(lake.url) / "ledger.db") as ledger:
         ledger.do(ledger_rules.set_ceiling("global", Decimal(8) / 10**12))
+    assert passed()  # so one stops spending
+    with Ledger(Path(lake.url) / "ledger.db") as ledger:
+        ledger.do(ledger_rules.set_ceiling("global", Decimal(10) / 10**12))
+        ledger.do(ledger_rules.reconcile(sent.attempt, Pico(12)))
     assert not passed()
 
 

@@ -13,9 +13,13 @@ from typing import Any
 
 from composer_pipeline.actions import Action
 from composer_pipeline.lake import Lake
+from composer_pipeline.lake.notes import Origin, noting
 from composer_pipeline.preferences.hints.leakage import leakage, span_text
 from composer_pipeline.reports import Progress, Report, add_counts
 from composer_pipeline.trace_states import load_states
+
+#: Raised when the same states give other hints.
+HINTS_VERSION = "1"
 
 #: Not the agent's fault: a parallel call failed, and this one was cancelled.
 EXCLUDED_KINDS = frozenset({"cancelled", "sibling_cancelled", "sibling"})
@@ -62,7 +66,10 @@ def build_hints(
         StorageError: the lake is not writable.
     """
     wanted = lake.days("states") if days is None else sorted(set(days))
-    by_day = {day: _build_day(lake, day, progress) for day in wanted}
+    by_day = {}
+    for day in wanted:
+        with noting(lake, hints_origin(day)):
+            by_day[day] = _build_day(lake, day, progress)
     parts = by_day.values()
     hints = sum(part.hints for part in parts)
     leaked = sum(part.hints * part.mean_leakage for part in parts)
@@ -72,6 +79,14 @@ def build_hints(
         by_kind=add_counts(part.by_kind for part in parts),
         mean_leakage=leaked / hints if hints else 0.0,
         by_day=by_day,
+    )
+
+
+def hints_origin(day: str) -> Origin:
+    """Return what a day's hints are made from."""
+    tables = ("states", "messages", "chains")
+    return Origin(
+        "hints", {"day": day}, [(t, {"day": day}) for t in tables], {"hints": HINTS_VERSION}
     )
 
 

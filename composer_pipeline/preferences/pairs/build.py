@@ -16,11 +16,13 @@ from typing import Any
 from composer_pipeline.chat import Toolsets
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake import Lake
+from composer_pipeline.lake.notes import noting
 from composer_pipeline.preferences.actions import Level, Semantic
 from composer_pipeline.preferences.agreement import CONFIRMED, ballot_row, vote
 from composer_pipeline.preferences.pairs.benchmarks import Benchmarks
 from composer_pipeline.preferences.pairs.contamination import contaminated_sessions
 from composer_pipeline.preferences.pairs.filters import STAGE, select
+from composer_pipeline.preferences.pairs.origin import pairs_origin
 from composer_pipeline.preferences.pairs.pair_row import pair_row, prompt_of
 from composer_pipeline.preferences.pairs.replies import Answers, answers_of, reply_rows, usable_of
 from composer_pipeline.preferences.rules import PreferenceRules
@@ -99,7 +101,10 @@ def build_pairs(
         raise InputError("the preference recipe names a semantic_judge; pairs need it opened")
     benchmarks = Benchmarks.of_rules(rules)
     wanted = lake.days("states") if days is None else sorted(set(days))
-    by_day = {day: _build_day(lake, day, rules, benchmarks, judge, progress) for day in wanted}
+    by_day = {}
+    for day in wanted:
+        with noting(lake, pairs_origin(lake, day, rules)):
+            by_day[day] = _build_day(lake, day, rules, benchmarks, judge, progress)
     return PairsReport(**_added(list(by_day.values())), by_day=by_day)
 
 

@@ -4,10 +4,10 @@ Does not belong here: what a call may cost (``replay.provider``), the arithmetic
 (``replay.ledger``) and which states are worth asking (``replay.selection``).
 """
 
-from composer_pipeline.replay.engine.rebuild import rebuild
 from composer_pipeline.replay.engine.replies import redacted_row, write_replies
 from composer_pipeline.replay.engine.report import OnProgress, ReplayReport, Snapshot
 from composer_pipeline.replay.engine.run import replay
+from composer_pipeline.replay.rebuild import rebuild
 
 __all__ = [
     "OnProgress",

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import random
 import time
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -89,6 +90,8 @@ class Caller:
         self.refusals: list[dict[str, Any]] = []
         self.skipped: list[dict[str, str]] = []
         self.not_bought: list[dict[str, str]] = []
+        #: (teacher, day) -> questions that need not be asked again.
+        self.settled: Counter[tuple[str, str]] = Counter()
         self.account = ""
         self.unknown: set[tuple[str, str]] = set()
         #: Key -> when its latest unknown attempt left, in microseconds since 1970.
@@ -139,6 +142,8 @@ class Caller:
             self.not_bought.append(
                 {"state_id": state.state_id, "teacher": teacher.name, "why": why}
             )
+        else:
+            self.settled[teacher.name, state.day] += 1
         if self.answered:
             self.answered.nothing(state.state_id, teacher.name)
         lane.done += 1

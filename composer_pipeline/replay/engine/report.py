@@ -129,6 +129,10 @@ class ReplayReport(msgspec.Struct, Report):
             return f"no reply came: {len(self.not_bought)} questions were not answered ({why})"
         return ""
 
+    def why(self) -> dict[str, str]:
+        """Return teacher -> why a question of it has no reply; the last one's reason."""
+        return {pair["teacher"]: pair["why"] for pair in self.not_bought}
+
     def stopped(self) -> list[TeacherStopped]:
         """Return a typed error for each teacher that was stopped."""
         return [

@@ -1,7 +1,7 @@
 """Asking each teacher about its states, within the ceiling, and surviving anything.
 
-Belongs here: the run as a whole: recovery first, waves of calls, progress, stopping. Does not
-belong here: one call's life (``replay.engine.caller``), the order of calls
+Belongs here: the run as a whole: recovery first, progress, stopping. Does not belong here: waves of
+calls (``replay.engine.waves``), one call's life (``replay.engine.caller``), the order of calls
 (``replay.engine.order``), the key and its sweep (``replay.engine.run_key``), the report
 (``replay.engine.report``), what an outcome is (``replay.provider.outcome``), and the arithmetic
 of the ceiling (``replay.ledger.ledger``).
@@ -23,7 +23,6 @@ import uuid
 from collections.abc import Callable, Collection, Sequence
 from decimal import Decimal
 from functools import partial
-from typing import TYPE_CHECKING
 
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake import Lake
@@ -32,9 +31,7 @@ from composer_pipeline.replay.catalogue import preflight
 from composer_pipeline.replay.engine.answers import Answered
 from composer_pipeline.replay.engine.caller import Caller
 from composer_pipeline.replay.engine.judgement import ReplyChecks
-from composer_pipeline.replay.engine.order import Queue, Unit, units
 from composer_pipeline.replay.engine.rate_limit import Lane, Reach
-from composer_pipeline.replay.engine.rebuild import check_ledger
 from composer_pipeline.replay.engine.replies import (
     forget_replies,
     paid_replies_are_safe,
@@ -52,24 +49,22 @@ from composer_pipeline.replay.engine.report import (
 )
 from composer_pipeline.replay.engine.run_key import RunKey
 from composer_pipeline.replay.engine.task_group import Tasks
+from composer_pipeline.replay.engine.waves import Waves
 from composer_pipeline.replay.engine.wires import open_wires
-from composer_pipeline.replay.ledger import Commits, Ledger, ledger_target, rules
+from composer_pipeline.replay.ledger import Commits, Ledger, check_shared, ledger_target, rules
+from composer_pipeline.replay.noted import Notes
 from composer_pipeline.replay.paid_call import PaidCalls
 from composer_pipeline.replay.questions import Questions
+from composer_pipeline.replay.rebuild import check_ledger
 from composer_pipeline.replay.selection import Selector
-from composer_pipeline.replay.teachers import Teacher, TeacherSet
+from composer_pipeline.replay.teachers import TeacherSet
 from composer_pipeline.reports import Progress
-
-if TYPE_CHECKING:
-    from composer_pipeline.trace_states import TraceState
 
 __all__ = [
     "OnProgress", "ReplayReport", "Selector", "Snapshot", "TeacherFigures",
     "TeacherStopped", "replay",
 ]  # fmt: skip
 
-#: Recoveries at a time, before anything new is asked.
-RECOVERIES = 4
 #: Seconds between two progress snapshots.
 TICK_S = 1.0
 
@@ -90,6 +85,7 @@ def replay(
     selector: Selector | None = None,
     on_progress: OnProgress | None = None,
     again: str = "",
+    budget: str = "",
 ) -> ReplayReport:
     """Buy the teachers' replies that are not there yet, and write the lake's partitions.
 
@@ -110,6 +106,9 @@ def replay(
         on_progress: called with a :class:`Snapshot` about once a second and at the end.
         again: ``unreadable`` asks again about replies that were paid for and cannot be read;
             while the provider's response cache has them, that costs nothing.
+        budget: a scope that several runs share, ``backfill:…`` or ``root:…``. ``max_usd`` is
+            then the ceiling of all of them together: a higher one raises it, a lower one
+            changes nothing.
 
     Returns:
         The report. A ceiling that refused calls is in ``exhausted_scope``; teachers that
@@ -126,6 +125,7 @@ def replay(
     ceiling = ceiling_of(Decimal(max_usd), "--max-usd")
     if again not in ("", "unreadable"):
         raise InputError(f"--again takes unreadable, not {again!r}")
+    budget = check_shared(budget) if budget else ""
     api_key = teacher_set.api_key()
     teacher_set.provisioning_key()
     for endpoint in teacher_set.endpoints(teacher_set.teachers).values():
@@ -135,7 +135,9 @@ def replay(
         max_states=max_states, only_on_active_path=only_on_active_path,
     )  # fmt: skip
     lake.check_writable()
+    whole = sessions is None and max_states is None and not only_on_active_path
     with paid_replies_are_safe():
+        notes = Notes(lake, questions, questions.days if whole else [])
         questions.pin_tools()
     opened = ledger if isinstance(ledger, Ledger) else Ledger(ledger_target(lake, ledger))
     try:
@@ -149,11 +151,15 @@ def replay(
         name = run_id or uuid.uuid4().hex
         questions.verdicts = preflight(lake, teacher_set, questions.teachers)
         opened.do(rules.set_ceiling(f"run:{name}", Decimal(max_usd)))
+        if budget:
+            shared = opened.do(rules.raise_ceiling(budget, Decimal(max_usd)))
+            ceiling = ceiling if shared is None else min(ceiling, shared)
         run = _Run(
             questions,
             opened,
             name,
             ceiling,
+            budget=budget,
             progress=progress,
             on_progress=on_progress,
             selector=selector,
@@ -165,11 +171,15 @@ def replay(
             figures = write_replies(
                 lake, opened, list(controls), questions.asked_days, run.caller.refusals, controls
             )
-        report = run.report(figures)
+            report = run.report(figures)
+            whole_run = bool((failure := run.failure(report)) or report.exhausted_scope)
+            fair = {name for name, lane in run.lanes.items() if not whole_run | lane.unreachable}
+            notes.write(figures, run.asked, run.caller.settled, report.why(), tried=fair)
     finally:
         if opened is not ledger:
             opened.close()
-    run.raise_for_failure(report)
+    if failure:
+        raise ComposerError(failure)
     return report
 
 
@@ -183,6 +193,7 @@ class _Run:
         run_id: str,
         ceiling: Pico,
         *,
+        budget: str = "",
         progress: Progress | None = None,
         on_progress: OnProgress | None = None,
         selector: Selector | None = None,
@@ -194,6 +205,7 @@ class _Run:
         self.ledger = ledger
         self.run_id = run_id
         self.ceiling = ceiling
+        self.budget = budget
         self.progress = progress
         self.selector = selector
         self.on_progress = on_progress
@@ -206,7 +218,7 @@ class _Run:
         self.interrupted = False
         self.phase = "starting"
         self.sweep = ""
-        self._recovered: set[tuple[str, str]] = set()
+        self.asked: set[tuple[str, str]] = set()  # (state_id, teacher)
         self._began = time.monotonic()
 
     # -- the run -------------------------------------------------------------------
@@ -225,7 +237,7 @@ class _Run:
             async with Commits(self.ledger) as commits:
                 self.caller = Caller(
                     self.questions,
-                    PaidCalls(commits, self.run_id),
+                    PaidCalls(commits, self.run_id, self.budget),
                     ceiling=self.ceiling,
                     lanes=self.lanes,
                     stop=self.stop,
@@ -249,6 +261,7 @@ class _Run:
             self.ledger,
             run_id=self.run_id,
             ceiling=self.ceiling,
+            budget=self.budget,
             api_key=api_key,
             stop=self.stop,
         )
@@ -257,11 +270,15 @@ class _Run:
             async with open_wires(
                 self.teacher_set, self.questions.teachers, secret
             ) as self.caller.wires:
-                await self._recover(key)
+                await self._settle_old(key)
+                waves = Waves(self.caller, self.tasks, self.stop, self.selector, self.answered)
+                self.asked = waves.asked
+                await waves.recover()
                 for name, verdict in self.questions.verdicts.items():
                     if verdict.stop:
                         self.lanes[name].stop(verdict.stop)
-                await self._waves()
+                self.phase = "asking"
+                await waves.ask()
         except BaseException:
             await key.abandon()
             raise
@@ -279,8 +296,8 @@ class _Run:
         for lane in self.lanes.values():
             lane.close()
 
-    async def _recover(self, key: RunKey) -> None:
-        """Settle and fetch what earlier runs may have paid for, before anything is bought."""
+    async def _settle_old(self, key: RunKey) -> None:
+        """Settle what earlier runs may have paid for, as far as it can be known without asking."""
         self.phase = "recovering"
         caller = self.caller
         wire = caller.wires[self.teacher_set.endpoint.name]
@@ -290,106 +307,10 @@ class _Run:
                 await caller.commits.do(rules.reconcile(attempt, cost))
         # Noted before the sweep: what it settles has still to be fetched.
         caller.unknown = self.ledger.unknown_calls()
-        for attempt_unknown in self.ledger.unknown_attempts():
-            since = caller.unknown_since.get(attempt_unknown.key, 0)
-            caller.unknown_since[attempt_unknown.key] = max(since, attempt_unknown.created_us)
+        for lost in self.ledger.unknown_attempts():
+            since = caller.unknown_since.get(lost.key, 0)
+            caller.unknown_since[lost.key] = max(since, lost.created_us)
         await key.sweep_old()
-        if not caller.unknown:
-            return
-        gate = asyncio.Semaphore(RECOVERIES)
-
-        async def one(state: "TraceState", teacher: Teacher) -> None:
-            async with gate:
-                if await caller.answer(state, teacher, first_pass=True):
-                    self._recovered.add((state.state_id, teacher.name))
-
-        pairs = [
-            (state, teacher)
-            for state in self.questions.states
-            for teacher in self.questions.teachers
-            if (state.state_id, teacher.name) in caller.unknown
-        ]
-        for state, teacher in pairs:
-            self.tasks.spawn(one(state, teacher))
-        await self.tasks.finish()
-        for state, teacher in pairs:
-            self.lanes[teacher.name].asked += (state.state_id, teacher.name) in self._recovered
-
-    async def _waves(self) -> None:
-        self.phase = "asking"
-        states, teachers = self.questions.states, self.questions.teachers
-        if self.selector is None or self.answered is None:
-            everything = {
-                teacher.name: {s.state_id for s in states if teacher.asks(s.state_id)}
-                for teacher in teachers
-            }
-            for name, ids in everything.items():
-                recovered = {state_id for state_id, who in self._recovered if who == name}
-                self.lanes[name].asked = len(ids | recovered)
-            await self._wave(everything)
-            return
-        named: set[tuple[str, str]] = set()
-        while not self.stop.is_set():
-            wanted: dict[str, set[str]] = {teacher.name: set() for teacher in teachers}
-            before = len(named)
-            for state, teacher in self.selector.next_wave(states, teachers, self.answered.of):
-                if not teacher.asks(state.state_id):
-                    continue
-                pair = (state.state_id, teacher.name)
-                if pair not in named and pair not in self._recovered:
-                    self.lanes[teacher.name].asked += 1
-                    wanted[teacher.name].add(state.state_id)
-                named.add(pair)
-            if len(named) == before:
-                return
-            await self._wave(wanted)
-
-    async def _wave(self, wanted: dict[str, set[str]]) -> None:
-        """Ask each teacher about its states, in its own order."""
-        chains = self.questions.chains()
-        drivers = set()
-        for teacher in self.questions.teachers:
-            ids = wanted[teacher.name]
-            cut = units(
-                [
-                    [
-                        state
-                        for state in chain
-                        if state.state_id in ids
-                        and (state.state_id, teacher.name) not in self._recovered
-                    ]
-                    for chain in chains
-                ],
-                teacher.prompt_cache,
-            )
-            drivers.add(self.tasks.spawn(self._drive(teacher, Queue(cut))))
-        await self.tasks.finish(drivers)
-
-    async def _drive(self, teacher: Teacher, queue: Queue) -> None:
-        """Start a teacher's calls, a bounded number of them at once."""
-        # Twice the window's cap: calls that wait for a retry must not hold up the others.
-        room = asyncio.Semaphore(2 * teacher.concurrency)
-        while not self.stop.is_set():
-            await room.acquire()
-            item = await queue.next()
-            if item is None:
-                return
-            self.tasks.spawn(self._one(teacher, queue, room, *item))
-            await asyncio.sleep(0)
-
-    async def _one(
-        self,
-        teacher: Teacher,
-        queue: Queue,
-        room: asyncio.Semaphore,
-        state: "TraceState",
-        unit: Unit,
-    ) -> None:
-        try:
-            await self.caller.answer(state, teacher, unit)
-        finally:
-            queue.done(unit)
-            room.release()
 
     # -- progress and the report -----------------------------------------------------
 
@@ -422,27 +343,19 @@ class _Run:
         )
         return at_ceiling(found, scopes, self.caller.too_dear)
 
-    def raise_for_failure(self, report: ReplayReport) -> None:
-        """Raise where the run did not end by itself, or never began.
-
-        Raises:
-            ComposerError: see :func:`replay`.
-        """
-        endpoint = self.teacher_set.endpoint
-        if self.caller.account:
-            raise ComposerError(
-                f"endpoint {endpoint.name} refuses the account"
-                f" ({self.caller.account}); check {endpoint.api_key_env} and its credit"
-            )
+    def failure(self, report: ReplayReport) -> str:
+        """Return why the run did not end by itself, or never began; empty where it did."""
+        endpoint, refused = self.teacher_set.endpoint, self.caller.account
+        if refused:
+            check = f"check {endpoint.api_key_env} and its credit"
+            return f"endpoint {endpoint.name} refuses the account ({refused}); {check}"
         if self.interrupted:
-            total = sum(lane.asked for lane in self.lanes.values())
-            raise ComposerError(
-                f"replay was interrupted after {report.replies} of {total} replies;"
-                " run it again to go on"
-            )
+            done = f"{report.replies} of {sum(lane.asked for lane in self.lanes.values())} replies"
+            return f"replay was interrupted after {done}; run it again to go on"
         down = all(lane.unreachable for lane in self.lanes.values())
         if self.reach.lost() or (report.not_bought and not report.replies and down):
-            raise ComposerError(
+            return (
                 f"endpoint {endpoint.url()} cannot be reached ({self.reach.why()}); nothing was"
                 " bought, run again when it can"
             )
+        return ""

@@ -37,6 +37,7 @@ class RunKey:
         ledger: where hashes and baselines are noted, and what is swept.
         run_id: the run's scope.
         ceiling: the run's ceiling.
+        budget: the scope that the run shares with others; empty is none.
         api_key: the user's key.
         stop: set when waiting must end.
     """
@@ -48,6 +49,7 @@ class RunKey:
         *,
         run_id: str,
         ceiling: Pico,
+        budget: str = "",
         api_key: str | None,
         stop: asyncio.Event,
     ) -> None:
@@ -56,6 +58,7 @@ class RunKey:
         self.ledger = ledger
         self.scope = f"run:{run_id}"
         self.ceiling = ceiling
+        self.budget = budget
         self.api_key = api_key
         self.stop = stop
         provisioning_key = teacher_set.provisioning_key()
@@ -182,7 +185,8 @@ class RunKey:
             except KeyUnread:
                 readable = True
         spent = self._spent(self.scope)
-        limit = Pico(max(LEAST_LIMIT, self.ceiling - spent))
+        together = max(spent, self._spent(self.budget))
+        limit = Pico(max(LEAST_LIMIT, self.ceiling - together))
         minted = await service.mint(f"composer-pipeline {self.scope}", limit)
         baseline = minted.usage if readable else Pico(minted.usage - spent)
         self.ledger.do(rules.set_run_key(self.scope, minted.key_hash, baseline))

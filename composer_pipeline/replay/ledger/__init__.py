@@ -11,7 +11,7 @@ from composer_pipeline.replay.ledger.ledger import (
     existing_ledger,
     open_ledger,
 )
-from composer_pipeline.replay.ledger.place import check_scope, ledger_target
+from composer_pipeline.replay.ledger.place import check_scope, check_shared, ledger_target
 from composer_pipeline.replay.ledger.values import (
     Admission,
     Asked,
@@ -38,6 +38,7 @@ __all__ = [
     "SweepMismatch",
     "budget_report",
     "check_scope",
+    "check_shared",
     "existing_ledger",
     "ledger_target",
     "open_ledger",

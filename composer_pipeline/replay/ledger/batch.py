@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from composer_pipeline.money import Pico
-from composer_pipeline.replay.ledger.rows import COLUMNS, Attempt, inserted, updated
+from composer_pipeline.replay.ledger.stores.rows import COLUMNS, Attempt, inserted, updated
 from composer_pipeline.replay.ledger.stores.store import Session, Write
 from composer_pipeline.replay.ledger.working_set import WorkingSet
 

@@ -13,7 +13,7 @@ import zstandard
 
 from composer_pipeline.money import NOTHING, Pico
 from composer_pipeline.replay.ledger.batch import Batch
-from composer_pipeline.replay.ledger.rows import Attempt
+from composer_pipeline.replay.ledger.stores.rows import Attempt
 from composer_pipeline.replay.ledger.values import Admission, Asked, AttemptClosed, CacheHit, Reply
 
 VIOLATION = "bound_violation"

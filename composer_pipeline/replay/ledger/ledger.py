@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from composer_pipeline.errors import ComposerError
-from composer_pipeline.money import to_usd
-from composer_pipeline.replay.ledger import queries, rules
+from composer_pipeline.money import Pico, to_usd
+from composer_pipeline.replay.ledger import ceilings, queries, rules
 from composer_pipeline.replay.ledger.batch import BEAT_S, Batch, Operation
 from composer_pipeline.replay.ledger.place import (
     LEDGER_VARIABLE,
@@ -190,6 +190,14 @@ class Ledger:
         """Return every scope's ceiling and sums."""
         with self._lock:
             return queries.status(self._store)
+
+    def overspent(self) -> dict[str, Pico]:
+        """Return scope -> what was charged above the ceiling of that moment; none is expected.
+
+        A ceiling that was set below what was spent is no overspend.
+        """
+        with self._lock:
+            return ceilings.overspent(self._store)
 
     def sums_that_differ(self) -> list[str]:
         """Return the scopes whose sums are not those of their attempts; none in a whole ledger."""

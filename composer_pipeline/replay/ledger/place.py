@@ -17,7 +17,7 @@ _DAY = r"\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])"
 #: Which calls a scope counts: all, of a run, sent on a UTC day or in a month, to a teacher,
 #: about states of a day.
 _SCOPES = re.compile(
-    rf"global|run:\S+|day:{_DAY}|month:\d{{4}}-(?:0[1-9]|1[0-2])|teacher:\S+|partition:{_DAY}"
+    rf"global|(?:run|backfill|root):\S+|day:{_DAY}|month:\d{{4}}-(?:0[1-9]|1[0-2])|teacher:\S+|partition:{_DAY}"
 )
 
 
@@ -60,7 +60,18 @@ def check_scope(name: str) -> str:
     """
     if not _SCOPES.fullmatch(name):
         raise InputError(
-            f"scope {name!r} is none of global, run:NAME, day:YYYY-MM-DD, month:YYYY-MM,"
-            " teacher:NAME, partition:YYYY-MM-DD"
+            f"scope {name!r} is none of global, run:NAME, backfill:ID, root:RUN, day:YYYY-MM-DD,"
+            " month:YYYY-MM, teacher:NAME, partition:YYYY-MM-DD"
         )
+    return name
+
+
+def check_shared(name: str) -> str:
+    """Return the name of a scope that runs share because they belong together.
+
+    Raises:
+        InputError: it is not of such a kind: every run is charged to the others anyway.
+    """
+    if not check_scope(name).startswith(("backfill:", "root:")):
+        raise InputError(f"budget {name!r} is neither backfill:ID nor root:RUN")
     return name

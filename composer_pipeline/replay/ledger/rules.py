@@ -2,7 +2,8 @@
 
 Belongs here: every operation on a ledger, as ``ledger.do(rules.settle(...))`` runs it, and
 the one state machine, for every database. Does not belong here: how an attempt ends
-(``replay.ledger.endings``), SQL beyond rare statements, connections, threads.
+(``replay.ledger.endings``), what may happen to a ceiling (``replay.ledger.ceilings``), SQL
+beyond rare statements, connections, threads.
 
 An attempt goes ``reserved -> sent -> done | released | unknown -> done | swept``. Admission
 holds ``spent + reserved + unknown <= ceiling`` in every scope. A settlement writes the cost
@@ -16,11 +17,11 @@ runs, an operation looks first and changes then, so one that fails has changed n
 
 import os
 from collections.abc import Sequence
-from decimal import Decimal
 from typing import Literal
 
-from composer_pipeline.money import NOTHING, Pico, ceiling_of
+from composer_pipeline.money import NOTHING, Pico
 from composer_pipeline.replay.ledger.batch import Batch, Operation
+from composer_pipeline.replay.ledger.ceilings import raise_ceiling, set_ceiling
 from composer_pipeline.replay.ledger.endings import (
     adopt,
     charge,
@@ -32,14 +33,14 @@ from composer_pipeline.replay.ledger.endings import (
     settle_source,
     store,
 )
-from composer_pipeline.replay.ledger.rows import Attempt, dump
+from composer_pipeline.replay.ledger.stores.rows import Attempt, dump
 from composer_pipeline.replay.ledger.sweep import set_run_key, sweep
 from composer_pipeline.replay.ledger.values import Admission, Asked, Bill, CacheHit, Call, Reply
 
 __all__ = [
     "adopt_dead", "forget", "keep", "leave", "lift_quarantine", "mark_sent", "mark_unknown",
-    "outcome", "quarantine", "reconcile", "release", "reserve", "restore", "set_ceiling",
-    "set_run_key", "settle", "sweep",
+    "outcome", "quarantine", "raise_ceiling", "reconcile", "release", "reserve", "restore",
+    "set_ceiling", "set_run_key", "settle", "sweep",
 ]  # fmt: skip
 
 #: Not where another attempt, whose cost is not known yet, is the one that brought the reply.
@@ -353,7 +354,7 @@ def outcome(key: str | Asked, call: Call) -> Operation[str]:
     return Operation(run, keys=keys)
 
 
-# -- owners, ceilings, quarantine --------------------------------------------------------
+# -- owners, quarantine --------------------------------------------------------
 
 
 def adopt_dead() -> Operation[int]:
@@ -381,25 +382,6 @@ def leave(owner: str) -> Operation[int]:
         return adopt(batch, owner)
 
     return Operation(run, ends=True)
-
-
-def set_ceiling(name: str, usd: Decimal | None) -> Operation[None]:
-    """Set or (``None``) lift the ceiling of a scope; the next admission reads it.
-
-    Raises:
-        InputError: the ceiling is no amount above 0 USD.
-    """
-    pico = None if usd is None else ceiling_of(usd, f"the ceiling of {name}")
-
-    def run(batch: Batch) -> None:
-        batch.scope(name).ceiling = pico
-        batch.later(
-            "INSERT INTO scope (name, ceiling) VALUES (?, ?)"
-            " ON CONFLICT (name) DO UPDATE SET ceiling = excluded.ceiling",
-            name, pico,
-        )  # fmt: skip
-
-    return Operation(run, scopes=[name], ends=True)
 
 
 def quarantine(teacher: str, why: str) -> Operation[None]:

@@ -164,7 +164,10 @@ class SweepResult(msgspec.Struct, frozen=True):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """Something a person should know, such as ``bound_violation``, ``adopted`` or ``swept``."""
+    """Something a person should know, such as ``bound_violation``, ``adopted`` or ``swept``.
+
+    ``teacher`` is the scope where a ceiling was changed.
+    """
 
     at_us: int
     kind: str

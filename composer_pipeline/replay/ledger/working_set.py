@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from composer_pipeline.replay.ledger.process_identity import STALE_S, lives
-from composer_pipeline.replay.ledger.rows import COLUMNS, Attempt, Scope, read_list
+from composer_pipeline.replay.ledger.stores.rows import COLUMNS, Attempt, Scope, read_list
 from composer_pipeline.replay.ledger.stores.store import Session
 from composer_pipeline.replay.ledger.values import AttemptClosed
 

@@ -11,10 +11,10 @@ import pytest
 from composer_pipeline.errors import InputError, StorageError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.money import Pico
-from composer_pipeline.replay.engine.rebuild import rebuild
 from composer_pipeline.replay.engine.run import replay
 from composer_pipeline.replay.ledger import Ledger, rules
 from composer_pipeline.replay.ledger.values import Call
+from composer_pipeline.replay.rebuild import rebuild
 from composer_pipeline.replay.teachers import TeacherSet
 from composer_pipeline.testing.openrouter.server import Fault, LoopbackOpenRouter
 

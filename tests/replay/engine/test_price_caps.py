@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.replay.engine.rebuild import rebuild
 from composer_pipeline.replay.engine.run import ReplayReport, replay
 from composer_pipeline.replay.ledger import Ledger
 from composer_pipeline.replay.plan.plan import plan
+from composer_pipeline.replay.rebuild import rebuild
 from composer_pipeline.replay.teachers import TeacherSet
 from composer_pipeline.testing.openrouter.server import Asked, Fault, LoopbackOpenRouter
 from tests.fixtures.old_ledger import as_version_2

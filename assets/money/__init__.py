@@ -1,0 +1,9 @@
+"""Money in Dagster: which runs share a ceiling, what was spent, and what a purchase will cost.
+
+Does not belong here: the ledger's arithmetic (``composer_pipeline.replay.ledger``) and buying
+(``assets.replay``).
+"""
+
+from assets.money.scopes import COST_TAG, REACHED_TAG, SCOPE_TAG, scope_of_run
+
+__all__ = ["COST_TAG", "REACHED_TAG", "SCOPE_TAG", "scope_of_run"]

@@ -53,7 +53,9 @@ def join(children: Iterable[Any]) -> Html:
 
 def drawn(svg: str, alt: str) -> Html:
     """Return a picture of ``composer_pipeline.figures``, whose labels are escaped there."""
-    return Html(f'<figure role="img" aria-label="{escape(printable(alt))}">{svg}</figure>')
+    return Html(
+        f'<figure role="img" aria-label="{escape(printable(alt))}">{printable(svg)}</figure>'
+    )
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> Html:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from composer_pipeline.markdown import count
 from composer_pipeline.previews import cut, printable
-from composer_pipeline.publishing.card import Source
+from composer_pipeline.publishing import Source
 from composer_pipeline.report.html import Html, el
 from composer_pipeline.report.sections import section
 

@@ -11,7 +11,7 @@ from composer_pipeline.figures import bars, heatmap, intervals
 from composer_pipeline.markdown import count, dollars, share
 from composer_pipeline.preferences.agreement import AGENT, REASONS
 from composer_pipeline.preferences.rules import Separability
-from composer_pipeline.publishing.card import Facts
+from composer_pipeline.publishing import Facts
 from composer_pipeline.report.html import Html, drawn, el, table
 from composer_pipeline.report.measured import Replies
 

@@ -7,11 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from composer_pipeline.evaluation import HEAD, TRAINED, pictures
+from composer_pipeline.evaluation import HEAD, TRAINED, cells_of, pictures
 from composer_pipeline.evaluation import table as cells_table
-from composer_pipeline.evaluation.summary import Cell
 from composer_pipeline.figures import lines
 from composer_pipeline.markdown import count
 from composer_pipeline.report.html import Html, drawn, el, table
@@ -88,7 +85,7 @@ def evaluation(runs: Sequence[Run]) -> Html:
 def _measured(run_dir: Path, said: Mapping[str, Any]) -> Html:
     if "cells" not in said:
         return el("div", el("h3", run_dir.name), absent("Evaluated by an earlier version only."))
-    cells = msgspec.convert(said["cells"], list[Cell])
+    cells = cells_of(said)
     drawings = pictures(cells, TRAINED)
     verdicts = [el("p", f"Worse than its base on {s}.", _class="note") for s in said["worse"]]
     verdicts += [el("p", f"Not known whether it is worse on {s}.") for s in said["unknown"]]

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from composer_pipeline import __version__
 from composer_pipeline.errors import InputError
@@ -15,9 +16,17 @@ from composer_pipeline.files import replace
 from composer_pipeline.lake import Lake, build_id
 from composer_pipeline.lake.notes import remember_exports
 from composer_pipeline.markdown import count, dollars
-from composer_pipeline.publishing.card import Facts, facts_of, funnel, statistics_of, votes_by_tool
-from composer_pipeline.publishing.dataset import Build, read_build
-from composer_pipeline.publishing.snapshot import snapshot
+from composer_pipeline.publishing import (
+    Build,
+    Facts,
+    check_statistics,
+    facts_of,
+    funnel,
+    read_build,
+    statistics_of,
+    take_files,
+    votes_by_tool,
+)
 from composer_pipeline.report import measured, sections
 from composer_pipeline.report.html import Html, el, join, table
 from composer_pipeline.report.pairs import pairs
@@ -87,17 +96,19 @@ def write_report(
     root = Path(run_root) if run_root else Path(lake.root if lake.local else ".") / "runs"
     _tell(progress, 0)
     with tempfile.TemporaryDirectory(prefix="report-") as folder:
-        build, files = snapshot(lake, Path(folder))
+        files = take_files(lake, build, Path(folder))
         facts = facts_of(files)
         _tell(progress, 1)
         runs: list[Run] = [*measured.runs_on(lake, root)]
-        body = [*_data(lake, facts), training(runs), evaluation(runs), pairs(files)]
+        statistics = _statistics(lake, build)
+        data = _data(lake, facts, statistics)
+        body = [*data, training(runs), evaluation(runs), pairs(files)]
     _tell(progress, 2)
     text = _page(build, facts, runs, body)
     remember_exports(lake, [path], "--out")
     replace(path, text, f"--out {path}")
     _tell(progress, 3)
-    missing = [] if runs else ["training"]
+    missing = [*([] if statistics else ["statistics"]), *([] if runs else ["training"])]
     return ReportFile(path, build.id, facts.of("pairs"), [run.name for run, _ in runs], missing)
 
 
@@ -106,8 +117,19 @@ def _tell(progress: Progress | None, done: int) -> None:
         progress("report", done, 3)
 
 
-def _data(lake: Lake, facts: Facts) -> list[Html]:
-    statistics, days = statistics_of(lake), facts.days
+def _statistics(lake: Lake, build: Build) -> dict[tuple[str, str, str, str], dict[str, Any]]:
+    """Return the statistics of this build; nothing where they were measured on another."""
+    try:
+        check_statistics(lake, build)
+    except InputError:
+        return {}
+    return statistics_of(lake)
+
+
+def _data(
+    lake: Lake, facts: Facts, statistics: dict[tuple[str, str, str, str], dict[str, Any]]
+) -> list[Html]:
+    days = facts.days
     return [
         sections.funnel(funnel(facts, statistics), facts, statistics),
         sections.agreement(votes_by_tool(lake)[:12], statistics),

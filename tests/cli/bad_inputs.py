@@ -21,6 +21,7 @@ pair ab
 statistics
 normalize
 dataset
+report
 export --format dpo --out {out}
 publish --repo a/b
 train
@@ -54,6 +55,7 @@ normalized_pairs | dataset
 replies      | pairs
 replies      | replay --teachers {teachers} --max-usd 1 --day 2026-11-16
 dataset_pairs | export --format dpo --out {out}
+dataset_pairs | report
 dataset_hints | export --format sdpo --out {out}
 dataset_groups | train --recipe {trainer}
 """
@@ -206,6 +208,9 @@ normalize --recipe none --executor ray                | --executor ray runs a re
 normalize x                                           | x
 dataset x                                             | x
 dataset --bogus                                       | --bogus
+report x                                              | x
+report -o {empty}                                     | empty
+report -o {file}/x.html                               | file.txt
 export                                                | --format
 export --format dpo                                   | --out
 export --out {out}                                    | --format

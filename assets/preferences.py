@@ -22,7 +22,13 @@ from assets.pages import (
 )
 from assets.partitions import DAYS, FREE, PAID
 from assets.resources import LakeResource, RecipesResource, TeachersResource
-from composer_pipeline.lake import build_id
+from composer_pipeline.lake import SCHEMA_VERSION, build_id
+from composer_pipeline.versions import (
+    CONVERTER_VERSION,
+    HINTS_VERSION,
+    NORMALIZE_VERSION,
+    PAIRS_VERSION,
+)
 
 if TYPE_CHECKING:
     from composer_pipeline.preferences.quality import Quality
@@ -46,7 +52,7 @@ class DatasetConfig(dg.Config):
     backfill_policy=FREE,
     freshness_policy=NIGHTLY,
     deps=["trace_states"],
-    code_version="1",
+    code_version=HINTS_VERSION,
     metadata=table_metadata("hints"),
 )
 @explained
@@ -115,7 +121,7 @@ def build_preferences(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetsDefini
         partitions_def=DAYS,
         backfill_policy=PAID,
         deps=["trace_states", *reply_keys],
-        code_version="2",
+        code_version=f"{PAIRS_VERSION}.{CONVERTER_VERSION}",
         metadata=table_metadata("pairs"),
     )
     @explained
@@ -156,7 +162,7 @@ def build_preferences(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetsDefini
         partitions_def=DAYS,
         backfill_policy=PAID,
         deps=[preference_pairs],
-        code_version="1",
+        code_version=NORMALIZE_VERSION,
         metadata=table_metadata("normalized_pairs"),
     )
     @explained
@@ -185,7 +191,7 @@ def build_preferences(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetsDefini
         kinds={"python", "parquet", "duckdb"},
         owners=OWNERS,
         deps=[normalized_pairs, error_hints],
-        code_version="3",
+        code_version=str(SCHEMA_VERSION),
         metadata=table_metadata("dataset_pairs"),
     )
     @explained

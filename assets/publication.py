@@ -14,6 +14,7 @@ from pydantic import Field
 from assets.pages import OWNERS, explained, figures, records
 from assets.resources import LakeResource, PublicationResource
 from composer_pipeline.errors import InputError
+from composer_pipeline.lake import SCHEMA_VERSION
 
 
 class PublishConfig(dg.Config):
@@ -37,7 +38,7 @@ class PublishConfig(dg.Config):
     kinds={"huggingface"},
     owners=OWNERS,
     deps=["training_dataset"],
-    code_version="2",
+    code_version=str(SCHEMA_VERSION),
     output_required=False,
     retry_policy=dg.RetryPolicy(
         max_retries=3, delay=60, backoff=dg.Backoff.EXPONENTIAL, jitter=dg.Jitter.PLUS_MINUS

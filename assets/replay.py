@@ -17,6 +17,7 @@ from assets.pages import OWNERS, TablePage, plots_of, records, table_metadata, t
 from assets.partitions import DAYS, PAID
 from assets.resources import LakeResource, TeachersResource
 from composer_pipeline.replay.teachers import TeacherSet
+from composer_pipeline.versions import CONVERTER_VERSION
 
 if TYPE_CHECKING:
     from composer_pipeline.money import Pico
@@ -56,7 +57,7 @@ def build_replay(teachers: TeacherSet) -> dg.AssetsDefinition:
             group_name="replay",
             kinds={"python", "parquet", kind},
             owners=OWNERS,
-            code_version="1",
+            code_version=CONVERTER_VERSION,
             tags={"cost": "none" if teachers.endpoint.simulated else "paid"},
             metadata={
                 **table_metadata("replies"),

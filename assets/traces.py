@@ -9,6 +9,8 @@ import dagster as dg
 from assets.pages import NIGHTLY, OWNERS, TablePage, explained, records, table_metadata
 from assets.partitions import DAYS, FREE
 from assets.resources import LakeResource, SessionsResource
+from composer_pipeline.lake import SCHEMA_VERSION
+from composer_pipeline.versions import PARSER_VERSION, REDACTION_VERSION
 
 
 @dg.asset(
@@ -19,7 +21,7 @@ from assets.resources import LakeResource, SessionsResource
     backfill_policy=FREE,
     freshness_policy=NIGHTLY,
     pool="lake",
-    code_version="1",
+    code_version=str(SCHEMA_VERSION),
     metadata=table_metadata("raw_files"),
 )
 @explained
@@ -45,7 +47,7 @@ def raw_sessions(
     freshness_policy=NIGHTLY,
     deps=[raw_sessions],
     pool="lake",
-    code_version="1",
+    code_version=f"{PARSER_VERSION}.{REDACTION_VERSION}",
     metadata=table_metadata("states"),
 )
 @explained

@@ -11,6 +11,8 @@ from assets.pages import OWNERS, explained, figures, run_dir_of
 from assets.resources import LakeResource, RecipesResource
 from composer_pipeline import __version__
 from composer_pipeline.figures import lines, markdown_image
+from composer_pipeline.parent import child_of_this
+from composer_pipeline.versions import EVALUATION_VERSION, TRAINING_VERSION
 
 
 class TrainConfig(dg.Config):
@@ -25,7 +27,7 @@ class TrainConfig(dg.Config):
     owners=OWNERS,
     deps=["training_dataset"],
     pool="gpu",
-    code_version="1",
+    code_version=TRAINING_VERSION,
 )
 @explained
 def trained_model(
@@ -41,8 +43,10 @@ def trained_model(
 
     prepared = prepare(lake.open(), config.recipe or recipes.train, recipes.run_root)
     if not prepared.complete:
+        # After a kill -9 of the run its training ends too.
+        env = {**prepared.env, **child_of_this()}
         pipes.run(
-            context=context, command=prepared.command, env=prepared.env, cwd=prepared.cwd
+            context=context, command=prepared.command, env=env, cwd=prepared.cwd
         ).get_results()
     result = report(prepared.run_dir, reused=prepared.complete)
     return dg.MaterializeResult(
@@ -74,7 +78,7 @@ class EvaluateConfig(dg.Config):
     owners=OWNERS,
     deps=[trained_model],
     pool="gpu",
-    code_version="2",
+    code_version=EVALUATION_VERSION,
 )
 @explained
 def model_evaluation(

@@ -34,7 +34,7 @@ def test_the_tree_shows_nothing_that_is_gone() -> None:
 def test_paths_in_the_documents_exist(page: Path) -> None:
     named = re.findall(r"`((?:[\w.-]+/)+[\w.-]*)`", page.read_text())
     code = [name for name in named if name.endswith((".py", ".yaml", ".md", "/"))]
-    made = ("lake-demo/", "build/", "archive/", "made/", "rounds/", "benchmarks/NAME")
+    made = (".dagster/", "lake-demo/", "build/", "archive/", "made/", "rounds/", "benchmarks/NAME")
     gone = [
         name
         for name in code

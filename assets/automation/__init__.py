@@ -7,15 +7,22 @@ from assets.automation.jobs import (
     RANGE_END,
     RANGE_START,
     harvest_job,
+    pairs_job,
     publish_job,
     range_tags,
     replay_job,
     train_job,
 )
-from assets.automation.schedules import nightly_harvest, nightly_replay
+from assets.automation.schedules import (
+    nightly_harvest,
+    nightly_pairs,
+    nightly_replay,
+    weekly_publish,
+    weekly_train,
+)
 
-JOBS = [harvest_job, replay_job, train_job, publish_job]
-SCHEDULES = [nightly_harvest, nightly_replay]
+JOBS = [harvest_job, replay_job, pairs_job, train_job, publish_job]
+SCHEDULES = [nightly_harvest, nightly_replay, nightly_pairs, weekly_train, weekly_publish]
 
 __all__ = [
     "JOBS",
@@ -24,9 +31,13 @@ __all__ = [
     "SCHEDULES",
     "harvest_job",
     "nightly_harvest",
+    "nightly_pairs",
     "nightly_replay",
+    "pairs_job",
     "publish_job",
     "range_tags",
     "replay_job",
     "train_job",
+    "weekly_publish",
+    "weekly_train",
 ]

@@ -8,9 +8,8 @@ import dagster as dg
 from assets.partitions import DAYS
 
 FREE_SELECTION = dg.AssetSelection.assets("raw_sessions", "trace_states", "error_hints")
-REPLAY_SELECTION = dg.AssetSelection.key_prefixes("teacher_replies") | dg.AssetSelection.assets(
-    "preference_pairs", "normalized_pairs"
-)
+PAIRS_SELECTION = dg.AssetSelection.assets("preference_pairs", "normalized_pairs")
+REPLAY_SELECTION = dg.AssetSelection.key_prefixes("teacher_replies") | PAIRS_SELECTION
 
 harvest_job = dg.define_asset_job(
     "harvest",
@@ -23,6 +22,12 @@ replay_job = dg.define_asset_job(
     selection=REPLAY_SELECTION,
     partitions_def=DAYS,
     description="Buy the teachers' replies under the ceiling, and make and normalise pairs.",
+)
+pairs_job = dg.define_asset_job(
+    "pair",
+    selection=PAIRS_SELECTION,
+    partitions_def=DAYS,
+    description="Make pairs of the replies that there are, and normalise them; costs nothing.",
 )
 train_job = dg.define_asset_job(
     "train",

@@ -1,17 +1,30 @@
 """Schedules.
 
-Belongs here: when jobs run, and for which days. ``nightly_harvest`` runs free stages and is
-on; ``nightly_replay`` spends money and is off until its owner turns it on.
+Belongs here: when jobs run, and for which days. What there is to do is asked of the lake
+(``composer_pipeline.care.nights``), never of what Dagster remembers: a run that was killed, a
+source that changed and a version that was raised are made good by the next night. Schedules of
+stages that cost nothing are on; those that spend, train or publish are off until their owner
+turns them on.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC
 
 import dagster as dg
 
-from assets.automation.jobs import harvest_job, range_tags, replay_job
+from assets.automation.jobs import harvest_job, pairs_job, range_tags, replay_job, train_job
 from assets.partitions import DAYS, day_ranges
-from assets.resources import LakeResource, SessionsResource
+from assets.publication import nightly_publish_job
+from assets.resources import (
+    LakeResource,
+    PublicationResource,
+    RecipesResource,
+    SessionsResource,
+    TeachersResource,
+)
+from composer_pipeline.errors import InputError
+
+Requests = Iterator[dg.RunRequest | dg.SkipReason]
 
 
 @dg.schedule(
@@ -19,21 +32,14 @@ from assets.resources import LakeResource, SessionsResource
     job=harvest_job,
     execution_timezone="UTC",
     default_status=dg.DefaultScheduleStatus.RUNNING,
-    description="Harvest the days whose sessions changed; one run for each contiguous range.",
+    description="Harvest the days that changed at the source, or that are not parsed as now.",
 )
-def nightly_harvest(
-    lake: LakeResource, sessions: SessionsResource
-) -> Iterator[dg.RunRequest | dg.SkipReason]:
-    """Request one run for each contiguous range of changed days."""
-    from composer_pipeline.traces.archive import days_changed
+def nightly_harvest(lake: LakeResource, sessions: SessionsResource) -> Requests:
+    """Request one run for each contiguous range of days that are not current."""
+    from composer_pipeline.care import harvest_days
 
-    changed = [
-        day for day in days_changed(lake.open(), sessions.paths()) if DAYS.has_partition_key(day)
-    ]
-    if not changed:
-        yield dg.SkipReason("No session has changed since the last harvest.")
-    for first, last in day_ranges(changed):
-        yield dg.RunRequest(run_key=f"{first}..{last}", tags=range_tags(first, last))
+    days = harvest_days(lake.open(), sessions.paths())
+    yield from _runs(days, "Every session is archived and parsed as the parser of now would.")
 
 
 @dg.schedule(
@@ -41,16 +47,98 @@ def nightly_harvest(
     job=replay_job,
     execution_timezone="UTC",
     default_status=dg.DefaultScheduleStatus.STOPPED,
-    description="Buy replies for the last month's unanswered states. Off: it spends money.",
+    description="Ask each teacher what it has not answered of the last month. Off: it spends.",
 )
 def nightly_replay(
-    context: dg.ScheduleEvaluationContext, lake: LakeResource
-) -> Iterator[dg.RunRequest | dg.SkipReason]:
-    """Request one run for each contiguous range of days with unanswered states."""
-    from composer_pipeline.replay.pending_days import pending_days
+    context: dg.ScheduleEvaluationContext, lake: LakeResource, teachers: TeachersResource
+) -> Requests:
+    """Request one run for each contiguous range of days with the same teachers to ask."""
+    from composer_pipeline.care import TRIES, replay_days
+    from composer_pipeline.replay.teachers import TeacherSet
 
-    days = pending_days(lake.open(), context.scheduled_execution_time.astimezone(UTC).date())
-    if not days:
-        yield dg.SkipReason("Every state of the last month has a reply.")
-    for first, last in day_ranges(days):
-        yield dg.RunRequest(run_key=f"{first}..{last}", tags=range_tags(first, last))
+    try:
+        asked = TeacherSet.load(teachers.file)
+    except InputError as error:
+        yield dg.SkipReason(str(error))
+        return
+    today = context.scheduled_execution_time.astimezone(UTC).date()
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for day, names in replay_days(lake.open(), asked, today).items():
+        groups.setdefault(tuple(names), []).append(day)
+    for chosen, days in groups.items():
+        some = [dg.AssetKey(["teacher_replies", name]) for name in chosen]
+        pairs = [dg.AssetKey(name) for name in ("preference_pairs", "normalized_pairs")]
+        everybody = len(chosen) == len(asked.teachers)
+        yield from _runs(days, selection=None if everybody else [*some, *pairs])
+    if not groups:
+        yield dg.SkipReason(
+            "Every teacher has answered each state of the last month,"
+            f" or has failed at its day in {TRIES} nights."
+        )
+
+
+@dg.schedule(
+    cron_schedule="30 4 * * *",
+    job=pairs_job,
+    execution_timezone="UTC",
+    default_status=dg.DefaultScheduleStatus.RUNNING,
+    description="Make the pairs of days that enough families answered, and normalise them.",
+)
+def nightly_pairs(lake: LakeResource, recipes: RecipesResource) -> Requests:
+    """Request one run for each contiguous range of days whose pairs are not current."""
+    from composer_pipeline.care import pairs_days
+
+    rules = recipes.rules()
+    if rules.semantic_judge:
+        yield dg.SkipReason("The preference recipe names a paid judge: pairs are made by a person.")
+        return
+    days = pairs_days(lake.open(), rules, recipes.normalize)
+    yield from _runs(days, "Every day that two families answered has its pairs, normalised.")
+
+
+@dg.schedule(
+    cron_schedule="30 6 * * 0",
+    job=train_job,
+    execution_timezone="UTC",
+    default_status=dg.DefaultScheduleStatus.STOPPED,
+    description="Build the dataset, train and evaluate. Off: it takes hours.",
+)
+def weekly_train(lake: LakeResource) -> Requests:
+    """Request one run, where there are pairs; the same data and recipe use the same run folder."""
+    if lake.open().days("normalized_pairs"):
+        yield dg.RunRequest()
+    else:
+        yield dg.SkipReason("There are no pairs yet.")
+
+
+@dg.schedule(
+    cron_schedule="30 8 * * 0",
+    job=nightly_publish_job,
+    execution_timezone="UTC",
+    default_status=dg.DefaultScheduleStatus.STOPPED,
+    description="Build the dataset and publish it. Off: rows leave the machine.",
+)
+def weekly_publish(lake: LakeResource, publication: PublicationResource) -> Requests:
+    """Request one run, where a repository is named and there are pairs."""
+    if not publication.repo:
+        yield dg.SkipReason("COMPOSER_PUBLISH_REPO names no repository.")
+    elif not lake.open().days("normalized_pairs"):
+        yield dg.SkipReason("There are no pairs yet.")
+    else:
+        yield dg.RunRequest()
+
+
+def _runs(
+    days: Iterable[str], nothing: str = "", selection: list[dg.AssetKey] | None = None
+) -> Requests:
+    """Yield one request a contiguous range, or the reason why there is nothing to do."""
+    ranges = day_ranges([day for day in days if DAYS.has_partition_key(day)])
+    for first, last in ranges:
+        name = ",".join(key.path[-1] for key in selection or [])
+        yield dg.RunRequest(
+            run_key=f"{first}..{last} {name}".strip(),
+            tags=range_tags(first, last),
+            asset_selection=selection,
+        )
+    if nothing and not ranges:
+        yield dg.SkipReason(nothing)

@@ -26,6 +26,7 @@ def chosen_not_told_by_style(lake: LakeResource, recipes: RecipesResource) -> dg
     said = found.note or f"AUC {found.auc:.3f} on {found.pairs} pairs; the bound is {bound:g}."
     return dg.AssetCheckResult(
         passed=found.auc is None or found.auc <= bound,
+        severity=dg.AssetCheckSeverity.WARN,
         metadata={
             **({} if found.auc is None else {"auc": found.auc}),
             "measured": found.auc is not None,

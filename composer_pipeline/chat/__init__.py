@@ -17,7 +17,6 @@ from composer_pipeline.chat.growing import GrowingChain
 from composer_pipeline.chat.installed_tools import read_installation
 from composer_pipeline.chat.kept_tools import keep, kept_sets
 from composer_pipeline.chat.messages import (
-    CONVERTER_VERSION,
     Conversion,
     offered_tools,
     system_message,
@@ -32,7 +31,6 @@ from composer_pipeline.chat.wire_form import (
 )
 
 __all__ = [
-    "CONVERTER_VERSION",
     "ERROR_PREFIX",
     "INTERRUPTED",
     "ORPHAN_PREFIX",

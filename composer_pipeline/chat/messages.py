@@ -25,10 +25,7 @@ import msgspec
 
 from composer_pipeline.chat.builder import Builder, merge_roles, short_name
 from composer_pipeline.trace_states import TraceState
-
-#: Part of every reply's provenance; raise it when the converted bytes change.
-CONVERTER_VERSION = "1"
-
+from composer_pipeline.versions import CONVERTER_VERSION
 
 SYSTEM_TEMPLATE_VERSION = "template@1"
 SYSTEM_TEMPLATE = (

@@ -20,12 +20,10 @@ Codes 2 and 4 end the run whatever the quorum: what is wrong for one replica is 
 the result. The sentence is the last line ``error: …`` of its output.
 """
 
-import ctypes
 import logging
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,6 +34,7 @@ from composer_pipeline.diloco.log import Commit, OuterLog
 from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.modes import make_folder
+from composer_pipeline.parent import child_of_this, end_with_parent
 
 logger = logging.getLogger(__name__)
 
@@ -46,8 +45,8 @@ STOP_PATIENCE_S = 5.0
 EXIT_BAD_INPUT, EXIT_WOULD_REPEAT = 2, 4
 #: How much of the end of a replica's output is searched for its sentence.
 TAIL_BYTES = 16_384
-#: ``prctl``: the signal that a process gets when its parent dies.
-_PR_SET_PDEATHSIG = 1
+#: The variable that names a replica's supervisor.
+SUPERVISOR = "COMPOSER_DILOCO_SUPERVISOR"
 
 
 class ReplicasFailed(ComposerError):
@@ -321,22 +320,16 @@ class Supervisor:
 
 def supervised() -> dict[str, str]:
     """Return the variables by which a child knows this process as its supervisor."""
-    return {"COMPOSER_DILOCO_SUPERVISOR": str(os.getpid())}
+    return child_of_this(SUPERVISOR)
 
 
 def end_with_supervisor() -> None:
     """Let the kernel end this process as soon as the supervisor that started it is gone.
 
     Called by a replica before it loads anything, so that after ``kill -9`` of the supervisor
-    nobody writes into the run folder any more. Does nothing without a supervisor, and beside
-    Linux, where replicas look for their parent after each step.
+    nobody writes into the run folder any more. Does nothing without a supervisor.
     """
-    supervisor = os.environ.get("COMPOSER_DILOCO_SUPERVISOR")
-    if supervisor is None or not sys.platform.startswith("linux"):
-        return
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != int(supervisor):  # it died before the call
-        os.kill(os.getpid(), signal.SIGKILL)
+    end_with_parent(SUPERVISOR)
 
 
 def _stop(slots: Sequence[_Slot]) -> None:

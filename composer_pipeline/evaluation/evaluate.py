@@ -54,9 +54,8 @@ from composer_pipeline.training.run import (
     write_json,
 )
 from composer_pipeline.training.runs.card import CARD, EVALUATION, card, evaluation_of
+from composer_pipeline.versions import EVALUATION_VERSION
 
-#: Changes when the measures change.
-VERSION = "2"
 #: The arm that is compared with the base.
 TRAINED = "trained"
 FOLDER, STATES, RESULTS, REPORT = "evaluation", "states.parquet", "results.parquet", "report.md"
@@ -148,7 +147,8 @@ def evaluate(
     found = verdict(cells, TRAINED, tolerance=tolerance)
     measured = results[TRAINED]
     value: dict[str, Any] = {
-        "version": VERSION, "identity": identity, "split": split, "states_hash": states_hash,
+        "version": EVALUATION_VERSION, "identity": identity, "split": split,
+        "states_hash": states_hash,
         "states": dict(sorted(Counter(result.kind for result in measured).items())),
         "sessions": len({result.session_id for result in measured}),
         "dropped": dict(sorted(Counter(dropped.values()).items())),
@@ -252,7 +252,7 @@ def _renew_cards(run_dir: Path) -> None:
 
 
 def _identity(run_dir: Path, states_hash: str, limit: int, tolerance: float) -> str:
-    said = json.dumps([VERSION, states_hash, limit, tolerance])
+    said = json.dumps([EVALUATION_VERSION, states_hash, limit, tolerance])
     digest = hashlib.blake2b(said.encode(), digest_size=16)
     digest.update((run_dir / RESULT).read_bytes())
     return digest.hexdigest()

@@ -16,6 +16,7 @@ from composer_pipeline.evaluation.evaluate import FOLDER, RESULTS, STATES, TRAIN
 from composer_pipeline.evaluation.measure import BASE, Arm, measure
 from composer_pipeline.evaluation.results import write_results
 from composer_pipeline.evaluation.states import read_states
+from composer_pipeline.parent import end_with_parent
 from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.run import CHECKPOINT, RECIPE
@@ -31,6 +32,7 @@ def main() -> int:
     parser.add_argument("--run-dir", required=True, type=Path)
     parser.add_argument("--max-new-tokens", required=True, type=int)
     options = parser.parse_args()
+    end_with_parent()
     try:
         dropped = work(options.run_dir, options.max_new_tokens)
     except ComposerError as error:

@@ -5,7 +5,6 @@ process it runs in. Does not belong here: how pairs are made, or what is publish
 """
 
 from composer_pipeline.normalize.stage import (
-    NORMALIZE_VERSION,
     normalize,
     normalized_origin,
     recipe_id_of,
@@ -13,7 +12,6 @@ from composer_pipeline.normalize.stage import (
 )
 
 __all__ = [
-    "NORMALIZE_VERSION",
     "normalize",
     "normalized_origin",
     "recipe_id_of",

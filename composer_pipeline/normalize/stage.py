@@ -40,12 +40,11 @@ from composer_pipeline.normalize.text_columns import (
 )
 from composer_pipeline.normalize.worker_client import Worker
 from composer_pipeline.reports import Progress, Report
+from composer_pipeline.versions import NORMALIZE_VERSION
 
 __all__ = ["NormalizeReport", "action_text", "narrow_row", "normalize", "write_columns"]
 
 STAGE = "normalize"
-#: Raised when the same pairs and the same recipe give other normalised pairs.
-NORMALIZE_VERSION = "1"
 #: In place of a recipe: every pair is kept.
 NO_RECIPE = "none"
 EXECUTORS = ("default", "ray")

@@ -15,12 +15,12 @@ from composer_pipeline.redaction.text import (
     redact_value,
 )
 from composer_pipeline.redaction.user_rules import (
-    REDACTION_VERSION,
     RedactionRules,
     active_rules,
     redaction_version,
 )
 from composer_pipeline.redaction.values import strings
+from composer_pipeline.versions import REDACTION_VERSION
 
 __all__ = [
     "REDACTION_VERSION",

@@ -31,8 +31,9 @@ from composer_pipeline.redaction.edits import Ledger
 from composer_pipeline.redaction.engine import Rules
 from composer_pipeline.redaction.finders.people import user_names
 from composer_pipeline.redaction.prefilter import dump_value, load_value
-from composer_pipeline.redaction.user_rules import REDACTION_VERSION, RedactionRules
+from composer_pipeline.redaction.user_rules import RedactionRules
 from composer_pipeline.redaction.values import redact_in
+from composer_pipeline.versions import REDACTION_VERSION
 
 __all__ = [
     "REDACTION_VERSION",

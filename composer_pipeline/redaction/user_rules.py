@@ -32,10 +32,7 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.redaction import second_net
 from composer_pipeline.redaction.regex_guard import SECONDS, first_slow, sample
 from composer_pipeline.redaction.tables.patterns import SHAPES, compile_kind
-
-#: Version of the built-in rules. It is part of the lake: messages that another version
-#: redacted are redacted again from the archive.
-REDACTION_VERSION = 6
+from composer_pipeline.versions import REDACTION_VERSION
 
 
 def _regex(text: str) -> str:

@@ -14,12 +14,12 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from composer_pipeline.chat import CONVERTER_VERSION
 from composer_pipeline.lake import Lake
 from composer_pipeline.lake.notes import Made, Origin, Stamps, look, note, notes_of
 from composer_pipeline.replay.provider import settings_sent
 from composer_pipeline.replay.questions import Questions
 from composer_pipeline.replay.teachers import Teacher, TeacherSet
+from composer_pipeline.versions import CONVERTER_VERSION
 
 
 def replies_origin(teacher_set: TeacherSet, teacher: Teacher, day: str) -> Origin:

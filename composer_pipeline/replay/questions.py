@@ -14,7 +14,6 @@ import msgspec
 import orjson
 
 from composer_pipeline.chat import (
-    CONVERTER_VERSION,
     Conversion,
     Toolset,
     Toolsets,
@@ -29,6 +28,7 @@ from composer_pipeline.replay.first_states import sessions_of_first
 from composer_pipeline.replay.ledger import Admission, Asked, Call, Ledger
 from composer_pipeline.replay.provider import Request, serialise, settings_sent, worst_case
 from composer_pipeline.replay.teachers import Teacher, TeacherSet
+from composer_pipeline.versions import CONVERTER_VERSION
 
 if TYPE_CHECKING:
     from composer_pipeline.trace_states import TraceState

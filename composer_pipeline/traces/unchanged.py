@@ -19,7 +19,7 @@ from composer_pipeline.lake import Lake, stamp
 from composer_pipeline.redaction import redaction_version
 from composer_pipeline.settings import Settings
 from composer_pipeline.traces.archive import STDIN, files_below
-from composer_pipeline.traces.states import PARSER_VERSION
+from composer_pipeline.versions import PARSER_VERSION
 
 #: What an ingest writes and what it leaves behind, beside the archive.
 _TABLES = ("raw_files", "messages", "chains", "states", "sessions")

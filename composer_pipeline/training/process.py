@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from composer_pipeline.errors import ComposerError, InputError
+from composer_pipeline.parent import child_of_this
 from composer_pipeline.training.runs.events import parse
 
 #: Lines of output that an error shows where the command said none itself.
@@ -45,7 +46,7 @@ def run_process(
     with subprocess.Popen(
         command,
         cwd=cwd,
-        env={**os.environ, **env},
+        env={**os.environ, **env, **child_of_this()},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

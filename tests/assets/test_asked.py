@@ -385,7 +385,10 @@ def test_the_nightly_replay_counts_days_in_utc(
 ) -> None:
     write_session(lake.open(), "s", [(Action("", (ToolCall("Read", {"file_path": "/a"}),)), "x")])
     tonight = datetime.fromisoformat(f"{DAY}T03:30:00+00:00")
-    context = dg.build_schedule_context(resources={"lake": lake}, scheduled_execution_time=tonight)
+    teachers = TeachersResource(file=str(TEACHERS))
+    context = dg.build_schedule_context(
+        resources={"lake": lake, "teachers": teachers}, scheduled_execution_time=tonight
+    )
     monkeypatch.setenv("TZ", "America/Los_Angeles")
     time.tzset()
     try:

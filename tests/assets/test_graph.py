@@ -1,5 +1,6 @@
 """The graph as users see it: names, groups, partitions, policies, checks, schedules."""
 
+import ast
 from datetime import UTC, datetime
 
 import dagster as dg
@@ -7,7 +8,10 @@ import pytest
 
 from assets.definitions import build_defs
 from assets.partitions import DAYS, FREE, PAID, day_ranges
+from composer_pipeline import versions
+from composer_pipeline.lake import SCHEMA_VERSION
 from examples.demo.profile import demo_settings
+from tests.places import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +104,14 @@ def test_schedules_spend_nothing_by_default(defs: dg.Definitions) -> None:
     replay = defs.resolve_schedule_def("nightly_replay")
     assert harvest.default_status is dg.DefaultScheduleStatus.RUNNING
     assert replay.default_status is dg.DefaultScheduleStatus.STOPPED
+    for name in ("weekly_train", "weekly_publish"):
+        weekly = defs.resolve_schedule_def(name)
+        assert weekly.default_status is dg.DefaultScheduleStatus.STOPPED
+    pairs = defs.resolve_schedule_def("nightly_pairs")
+    assert pairs.default_status is dg.DefaultScheduleStatus.RUNNING
+    job = defs.resolve_job_def(pairs.job_name)
+    keys = {key.to_user_string() for key in job.asset_layer.executable_asset_keys}
+    assert keys == {"preference_pairs", "normalized_pairs"}
     publish = defs.resolve_job_def("publish_nightly")
     keys = {key.to_user_string() for key in publish.asset_layer.executable_asset_keys}
     assert keys == {"training_dataset", "published_dataset"}
@@ -117,3 +129,27 @@ def test_day_ranges() -> None:
     days = ["2026-11-03", "2026-11-01", "2026-11-02", "2026-11-05", "2026-11-02"]
     assert day_ranges(days) == [("2026-11-01", "2026-11-03"), ("2026-11-05", "2026-11-05")]
     assert day_ranges([]) == []
+
+
+def test_code_versions_are_the_librarys(defs: dg.Definitions) -> None:
+    found = {name.split("/")[0]: spec.code_version for name, spec in specs(defs).items()}
+    assert found == {
+        "raw_sessions": str(SCHEMA_VERSION),
+        "trace_states": f"{versions.PARSER_VERSION}.{versions.REDACTION_VERSION}",
+        "error_hints": versions.HINTS_VERSION,
+        "teacher_replies": versions.CONVERTER_VERSION,
+        "preference_pairs": f"{versions.PAIRS_VERSION}.{versions.CONVERTER_VERSION}",
+        "normalized_pairs": versions.NORMALIZE_VERSION,
+        "training_dataset": str(SCHEMA_VERSION),
+        "published_dataset": str(SCHEMA_VERSION),
+        "trained_model": versions.TRAINING_VERSION,
+        "model_evaluation": versions.EVALUATION_VERSION,
+    }
+
+
+def test_no_code_version_is_typed() -> None:
+    for file in (ROOT / "assets").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.keyword) and node.arg == "code_version":
+                named = [n.id for n in ast.walk(node.value) if isinstance(n, ast.Name)]
+                assert any(name.endswith("_VERSION") for name in named), f"{file}:{node.lineno}"

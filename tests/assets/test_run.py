@@ -9,11 +9,16 @@ from typing import Any, cast
 import dagster as dg
 import pytest
 
-from assets.automation import nightly_harvest, nightly_replay, range_tags
+from assets.automation import nightly_harvest, nightly_pairs, nightly_replay, range_tags
 from assets.definitions import build_defs
 from assets.pages.plots import MOST
 from assets.partitions import day_ranges
-from assets.resources import LakeResource, SessionsResource
+from assets.resources import (
+    LakeResource,
+    SessionsResource,
+    TeachersResource,
+    default_resources,
+)
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.settings import Settings
 from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
@@ -179,9 +184,18 @@ def test_nightly_schedules(replayed: dict[str, Any], settings: Settings, tmp_pat
     assert [type(r) for r in cast(Any, nightly_harvest(harvested))] == [dg.SkipReason]
     tonight = datetime.fromisoformat(f"{replayed['days'][-1]}T03:30:00+00:00")
     bought = dg.build_schedule_context(
-        resources={"lake": LakeResource(url=settings.lake)}, scheduled_execution_time=tonight
+        resources={
+            "lake": LakeResource(url=settings.lake),
+            "teachers": TeachersResource(file=settings.teachers),
+        },
+        scheduled_execution_time=tonight,
     )
     assert [type(r) for r in cast(Any, nightly_replay(bought))] == [dg.SkipReason]
+    recipes = default_resources(settings)["recipes"]
+    made = dg.build_schedule_context(
+        resources={"lake": LakeResource(url=settings.lake), "recipes": recipes}
+    )
+    assert [type(r) for r in cast(Any, nightly_pairs(made))] == [dg.SkipReason]
 
 
 CHECKS = {

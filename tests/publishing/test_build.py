@@ -79,6 +79,35 @@ def test_a_row_group_ends_with_its_group(lake: Lake, monkeypatch: pytest.MonkeyP
     assert file.num_row_groups == file.metadata.num_rows > 1
 
 
+def test_where_a_session_is_parted_depends_on_it_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the row groups behind a withdrawn session are cut elsewhere and sent again."""
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 100)
+
+    def parted(before: int) -> list[int]:
+        with pieces.Pieces(Lake(tmp_path / f"after {before}")) as held:
+            for session, rows in (("other", before), ("long", 8)):
+                for row in range(rows):
+                    prompt = [json.dumps("x" * 38)]
+                    columns = {"session_id": session, "state_id": f"{row}", "prompt": prompt}
+                    held.add("dataset_pairs", DAY, columns)
+            held.flush()
+            return [len(part) for part in held.read("dataset_pairs", DAY, "long")]
+
+    assert [parted(before) for before in range(4)] == [[3, 3, 2]] * 4
+
+
+def test_texts_are_not_in_the_footer(lake: Lake) -> None:
+    """It is sent again with every change; rows are looked for by ids and numbers."""
+    footer = pq.read_metadata(lake.path("dataset_pairs", split="train"))
+    group = footer.row_group(0)
+    columns = [group.column(i) for i in range(group.num_columns)]
+    kept = {column.path_in_schema for column in columns if column.statistics}
+    assert {"state_id", "session_id", "day", "simulated"} <= kept
+    assert not kept & {"task", "chosen_text", "prompt.list.element", "rejected.list.element"}
+
+
 def test_files_are_not_cut_by_content(lake: Lake) -> None:
     metadata = pq.read_metadata(lake.path("dataset_pairs", split="train"))
     assert b"content_defined_chunking" not in (metadata.metadata or {})

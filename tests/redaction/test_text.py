@@ -18,13 +18,10 @@ from composer_pipeline.redaction.text import (
     redact_value,
     user_names,
 )
-from composer_pipeline.redaction.user_rules import (
-    REDACTION_VERSION,
-    RedactionRules,
-    redaction_version,
-)
+from composer_pipeline.redaction.user_rules import RedactionRules, redaction_version
 from composer_pipeline.trace_states import load_states
 from composer_pipeline.traces.ingest import ingest
+from composer_pipeline.versions import REDACTION_VERSION
 
 # Joined at run time so that no scanner takes this file for a leak.
 PLANTED = {

@@ -37,6 +37,7 @@ from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.files import out_of_space, writing
 from composer_pipeline.lake import Lake
 from composer_pipeline.modes import make_folder
+from composer_pipeline.parent import end_with_parent
 from composer_pipeline.training.checkout import repo_root
 from composer_pipeline.training.data import TrainingData, build, require_rows
 from composer_pipeline.training.devices import device_of_each, devices
@@ -93,6 +94,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--lake", required=True, help="folder or URL of the lake")
     parser.add_argument("--run-dir", required=True, type=Path, help="folder of this run")
     options = parser.parse_args(argv)
+    end_with_parent()
     # A polite kill runs the clean-up, which stops the replicas.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:

@@ -20,6 +20,7 @@ from typing import Any
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake import Lake
 from composer_pipeline.modes import make_folder
+from composer_pipeline.parent import end_with_parent
 from composer_pipeline.training.data import CHANNELS, TrainingData, build, require_rows
 from composer_pipeline.training.devices import device_of_each, devices, host_memory
 from composer_pipeline.training.models import load_tokenizer, resolve_model
@@ -55,6 +56,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--memory-gib", type=float)
     parser.add_argument("--model-config", type=Path)
     options = parser.parse_args(argv)
+    end_with_parent()
     try:
         recipe, lake = TrainingRecipe.load(options.recipe), Lake(options.lake)
         validate(recipe)

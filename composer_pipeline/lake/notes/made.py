@@ -16,8 +16,7 @@ from contextlib import contextmanager
 
 import msgspec
 
-from composer_pipeline.lake.stamps import file_stamps
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake import Lake, file_stamps
 
 FOLDER = "made"
 #: A partition: its table and its keys.

@@ -17,9 +17,7 @@ from composer_pipeline.lake.notes import Origin, noting
 from composer_pipeline.preferences.hints.leakage import leakage, span_text
 from composer_pipeline.reports import Progress, Report, add_counts
 from composer_pipeline.trace_states import load_states
-
-#: Raised when the same states give other hints.
-HINTS_VERSION = "1"
+from composer_pipeline.versions import HINTS_VERSION
 
 #: Not the agent's fault: a parallel call failed, and this one was cancelled.
 EXCLUDED_KINDS = frozenset({"cancelled", "sibling_cancelled", "sibling"})

@@ -5,12 +5,11 @@ from composer_pipeline.preferences.pairs.build import build_pairs
 from composer_pipeline.preferences.pairs.contamination import contaminated_sessions, is_strong
 from composer_pipeline.preferences.pairs.explain import explain
 from composer_pipeline.preferences.pairs.filters import drop
-from composer_pipeline.preferences.pairs.origin import PAIRS_VERSION, pairs_origin
+from composer_pipeline.preferences.pairs.origin import pairs_origin
 from composer_pipeline.preferences.pairs.pair_row import RECORDED, pair_row, prompt_of
 from composer_pipeline.preferences.pairs.replies import cost_of_states, reply_age, usable_replies
 
 __all__ = [
-    "PAIRS_VERSION",
     "RECORDED",
     "Benchmarks",
     "build_pairs",

@@ -7,13 +7,10 @@ Belongs here: inputs, versions and rules by name. Does not belong here: comparin
 import hashlib
 from pathlib import Path
 
-from composer_pipeline.chat import CONVERTER_VERSION
 from composer_pipeline.lake import Lake
 from composer_pipeline.lake.notes import Origin
 from composer_pipeline.preferences.rules import PreferenceRules, bundled_benchmarks
-
-#: Raised when the same states, replies and rules give other votes or pairs.
-PAIRS_VERSION = "2"
+from composer_pipeline.versions import CONVERTER_VERSION, PAIRS_VERSION
 
 _TABLES = ("states", "messages", "chains", "toolsets")
 

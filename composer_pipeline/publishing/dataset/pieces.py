@@ -20,7 +20,8 @@ from composer_pipeline.files import writing
 from composer_pipeline.lake import JSON_LIST, TABLES, UNFINISHED, Lake, table_from_rows
 from composer_pipeline.modes import make_folder
 
-#: Rows are written to disk when so many bytes of them have come together.
+#: Rows are written to disk when about so many bytes of them have come together. Where a session is
+#: parted depends on the session alone: its row groups are the same, whatever came before.
 PIECE_BYTES = 8 << 20
 
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")
@@ -45,6 +46,8 @@ class Pieces:
             self._folder = Path(tempfile.mkdtemp(prefix="dataset-build."))
         self._waiting: dict[Key, list[dict[str, Any]]] = defaultdict(list)
         self._size = 0
+        self._of: tuple[str, str] = ("", "")  # the session that comes in
+        self._its_size = 0
         self._files: dict[Key, list[Path]] = defaultdict(list)
         self._count = 0
 
@@ -56,9 +59,15 @@ class Pieces:
 
     def add(self, table: str, day: str, row: dict[str, Any]) -> None:
         """Add a row with its ``session_id``; columns of messages hold JSON texts."""
-        self._waiting[table, day, row["session_id"]].append(row)
-        self._size += sum(map(len, row.get("prompt") or ()))
-        if self._size > PIECE_BYTES:
+        session = row["session_id"]
+        if self._of != (day, session):
+            if self._size > PIECE_BYTES:
+                self.flush()
+            self._of, self._its_size = (day, session), 0
+        self._waiting[table, day, session].append(row)
+        size = sum(map(len, row.get("prompt") or ()))
+        self._size, self._its_size = self._size + size, self._its_size + size
+        if self._its_size > PIECE_BYTES:
             self.flush()
 
     def flush(self) -> None:
@@ -75,7 +84,7 @@ class Pieces:
                 file.write_table(plain)
             self._files[key].append(path)
         self._waiting.clear()
-        self._size = 0
+        self._size = self._its_size = 0
 
     def keys(self, table: str) -> list[tuple[str, str]]:
         """Return the (day, session) of a table's rows, sorted."""

@@ -7,7 +7,7 @@ Belongs here: comparing what is archived with what is parsed. Does not belong he
 from composer_pipeline.lake import Lake
 from composer_pipeline.redaction import redaction_version
 from composer_pipeline.traces.parse.files import is_trajectory
-from composer_pipeline.traces.states import PARSER_VERSION
+from composer_pipeline.versions import PARSER_VERSION
 
 
 def is_current(lake: Lake, day: str) -> bool:

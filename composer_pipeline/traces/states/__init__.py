@@ -4,13 +4,12 @@ Does not belong here: reading files, and the graph of a file.
 """
 
 from composer_pipeline.traces.states.counts import Facts, facts_of, total_of
-from composer_pipeline.traces.states.extract import PARSER_VERSION, Extracted, Source, extract
+from composer_pipeline.traces.states.extract import Extracted, Source, extract
 from composer_pipeline.traces.states.identity import blake
 from composer_pipeline.traces.states.message_store import MessageStore
 from composer_pipeline.traces.states.state_rows import Rows
 
 __all__ = [
-    "PARSER_VERSION",
     "Extracted",
     "Facts",
     "MessageStore",

@@ -19,8 +19,7 @@ from composer_pipeline.traces.states.message_store import MessageStore
 from composer_pipeline.traces.states.messages import Composer, dumps
 from composer_pipeline.traces.states.outcomes import Outcome, outcomes
 from composer_pipeline.traces.states.state_rows import Rows, StateRow
-
-PARSER_VERSION = "3"
+from composer_pipeline.versions import PARSER_VERSION
 
 Row = dict[str, Any]
 

@@ -7,24 +7,37 @@ process drives all teachers. The logic and the ledger are in ``composer_pipeline
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from pydantic import Field
 
-from assets.money import scope_of_run
+from assets.checks import budget_check, budget_results
+from assets.failures import one_sentence
+from assets.money import DayRecorder, scope_of_run, tell_ceiling
 from assets.pages import OWNERS, TablePage, plots_of, records, table_metadata, tell_run, usd
 from assets.partitions import DAYS, PAID
 from assets.resources import LakeResource, TeachersResource
+from composer_pipeline.errors import ComposerError
+from composer_pipeline.lake import Lake
 from composer_pipeline.replay.teachers import TeacherSet
 from composer_pipeline.versions import CONVERTER_VERSION
 
 if TYPE_CHECKING:
     from composer_pipeline.money import Pico
     from composer_pipeline.replay.engine import OnProgress, ReplayReport, Snapshot
+    from composer_pipeline.replay.selection import DaysFirst
 
 #: Seconds between two reports of a run that goes on.
 EVERY_S = 10.0
+
+
+class FirstDay(Enum):
+    """Which day of a run is bought first."""
+
+    OLDEST = "oldest"
+    NEWEST = "newest"
 
 
 class ReplayConfig(dg.Config):
@@ -35,6 +48,13 @@ class ReplayConfig(dg.Config):
         description=(
             "Ceiling in USD, 1.5 or '1.5', of this run and of what is started from it again, or"
             " of the whole backfill; empty takes COMPOSER_MAX_USD."
+        ),
+    )
+    days_first: FirstDay = Field(
+        default=FirstDay.OLDEST,
+        description=(
+            "Which day is bought first. A day is bought from all teachers before the next one"
+            " begins, so a ceiling leaves whole days."
         ),
     )
     max_states: int = Field(
@@ -80,57 +100,38 @@ def build_replay(teachers: TeacherSet) -> dg.AssetsDefinition:
     @dg.multi_asset(
         name="replay",
         specs=specs,
+        check_specs=[budget_check(spec.key) for spec in specs],
         can_subset=True,
         partitions_def=DAYS,
         backfill_policy=PAID,
     )
+    @one_sentence
     def replay(
         context: dg.AssetExecutionContext,
         config: ReplayConfig,
         lake: LakeResource,
         teachers: TeachersResource,
-    ) -> Iterator[dg.MaterializeResult[None]]:
-        from composer_pipeline.preferences.agreement import VoteDecision
-        from composer_pipeline.replay.day_figures import billed_teachers, day_figures
-        from composer_pipeline.replay.engine import replay as buy
-        from composer_pipeline.replay.plan import selector_for
-
+    ) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
+        store = lake.open()
+        checked = [key.asset_key for key in context.selected_asset_check_keys]
         names = [key.path[-1] for key in sorted(context.selected_asset_keys)]
-        store, days = lake.open(), context.partition_keys
-        pages = {
-            name: TablePage("teacher_replies", "replies", store, days, teacher=name)
-            for name in names
-        }
-        teacher_set = TeacherSet.load(teachers.file)
-        selector = selector_for(teacher_set, VoteDecision(), teachers=names)
-        scope = scope_of_run(context)
-        report = buy(
-            store,
-            teacher_set,
-            max_usd=teachers.ceiling(config.max_usd),
-            days=context.partition_keys,
-            teachers=names,
-            run_id=context.run_id,
-            ledger=teachers.ledger or None,
-            max_states=config.max_states or None,
-            on_progress=_progress(context, names),
-            selector=selector,
-            budget=scope,
-        )
-        chosen = _of_selection(selector.report().to_dict()) if selector else {}
-        tell_run(context, _of_run(report) | chosen)
-        billed = billed_teachers(store, teachers.ledger or None)
+        if not names:  # the check alone was asked for
+            yield from budget_results(store, teachers.ledger, checked, free=True)
+            return
+        try:
+            report, recorder = _buy(context, config, store, teachers, names)
+        except ComposerError:
+            yield from budget_results(store, teachers.ledger, checked, free=True)
+            raise
+        free = not report.spent_usd + report.reserved_usd
+        yield from budget_results(store, teachers.ledger, checked, free=free)
+        if report.exhausted_scope:
+            # An outcome, not a failure: what is whole is recorded, the rest stays to do.
+            return
         missing = Counter(item["teacher"] for item in report.not_bought)
         for name in names:
-            if missing[name]:
-                continue
-            key = teacher_key(name)
-            for day in context.partition_keys:
-                numbers = _of_day(day_figures(store, name, day), billed.get(name))
-                context.add_asset_metadata(
-                    pages[name].of(day, numbers), asset_key=key, partition_key=day
-                )
-            yield dg.MaterializeResult(asset_key=key)
+            if not missing[name]:
+                yield recorder.result(name)
         if why := _why(report, missing):
             # What was bought stays recorded; only the teachers that miss replies do not.
             listed = [dict(item) for item in report.not_bought[:20]]
@@ -147,17 +148,70 @@ def build_replay(teachers: TeacherSet) -> dg.AssetsDefinition:
     return replay
 
 
+def _buy(
+    context: dg.AssetExecutionContext,
+    config: ReplayConfig,
+    store: Lake,
+    teachers: TeachersResource,
+    names: list[str],
+) -> "tuple[ReplayReport, DayRecorder]":
+    """Buy what the run is for; each day is recorded when it is whole."""
+    from composer_pipeline.preferences.agreement import VoteDecision
+    from composer_pipeline.replay.day_figures import billed_teachers, day_figures
+    from composer_pipeline.replay.engine import replay as buy
+    from composer_pipeline.replay.plan import selector_for
+
+    days, ledger = context.partition_keys, teachers.ledger or None
+    pages = {
+        name: TablePage("teacher_replies", "replies", store, days, teacher=name) for name in names
+    }
+
+    def page_of(name: str, day: str) -> dict[str, Any]:
+        life = billed_teachers(store, ledger).get(name)
+        return pages[name].of(day, _of_day(day_figures(store, name, day), life))
+
+    keys = {name: teacher_key(name) for name in names}
+    recorder = DayRecorder(context, keys, page_of)
+    teacher_set = TeacherSet.load(teachers.file)
+    first: DaysFirst = "newest" if config.days_first is FirstDay.NEWEST else "oldest"
+    selector = selector_for(teacher_set, VoteDecision(), teachers=names, days_first=first)
+    report = buy(
+        store,
+        teacher_set,
+        max_usd=teachers.ceiling(config.max_usd),
+        days=days,
+        teachers=names,
+        run_id=context.run_id,
+        ledger=ledger,
+        max_states=config.max_states or None,
+        on_progress=_progress(context, names),
+        selector=selector,
+        budget=scope_of_run(context),
+        days_first=first,
+        on_day=recorder.day,
+    )
+    chosen = _of_selection(selector.report().to_dict()) if selector else {}
+    tell_run(context, _of_run(report) | chosen)
+    recorder.rest(days, report.missing)
+    if report.exhausted_scope:
+        at = report.stopped_day
+        bought = {name: _in_words(day_figures(store, name, at)) for name in names}
+        tell_ceiling(context, keys, at, report.missing.get(at, {}), bought, report.at_the_ceiling())
+    return report, recorder
+
+
+def _in_words(figures: Mapping[str, int | float]) -> str:
+    """Return what was bought of a day; numbers would be drawn."""
+    replies = sum(int(figures.get(name, 0)) for name in ("ok", "unusable", "unreadable", "refused"))
+    return f"{replies} replies for ${usd(int(figures.get('cost_picodollars', 0))):.6f}"
+
+
 def _which(share: float) -> str:
     return "every state" if share == 1 else f"a fixed sample ({share:.2%}) of the states"
 
 
 def _why(report: "ReplayReport", missing: Counter[str]) -> str:
     """Return why the run failed, where it did: the cases in which the command line exits 1."""
-    if report.exhausted_scope:
-        return (
-            f"Budget exhausted in scope {report.exhausted_scope}: {missing.total()} replies were"
-            " not bought. What was bought is kept; raise max_usd and run again to buy the rest."
-        )
     teachers = ", ".join(
         f"{name} ({count} replies; {report.by_teacher[name].stopped or 'see not_bought'})"
         for name, count in sorted(missing.items())

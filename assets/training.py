@@ -7,12 +7,12 @@ command ``python -m trainers.<name>``, run through Dagster Pipes; it needs no Da
 import dagster as dg
 from pydantic import Field
 
+from assets.failures import one_sentence
 from assets.pages import OWNERS, explained, figures, run_dir_of
 from assets.resources import LakeResource, RecipesResource
-from composer_pipeline import __version__
 from composer_pipeline.figures import lines, markdown_image
 from composer_pipeline.parent import child_of_this
-from composer_pipeline.versions import EVALUATION_VERSION, TRAINING_VERSION
+from composer_pipeline.versions import EVALUATION_VERSION, REPORT_VERSION, TRAINING_VERSION
 
 
 class TrainConfig(dg.Config):
@@ -30,6 +30,7 @@ class TrainConfig(dg.Config):
     code_version=TRAINING_VERSION,
 )
 @explained
+@one_sentence
 def trained_model(
     context: dg.AssetExecutionContext,
     config: TrainConfig,
@@ -81,6 +82,7 @@ class EvaluateConfig(dg.Config):
     code_version=EVALUATION_VERSION,
 )
 @explained
+@one_sentence
 def model_evaluation(
     context: dg.AssetExecutionContext, config: EvaluateConfig, lake: LakeResource
 ) -> dg.MaterializeResult[None]:
@@ -129,7 +131,7 @@ def _trained_run(context: dg.AssetExecutionContext) -> str:
     kinds={"python", "html"},
     owners=OWNERS,
     deps=["training_dataset", model_evaluation],
-    code_version=__version__,
+    code_version=REPORT_VERSION,
 )
 @explained
 def report(lake: LakeResource, recipes: RecipesResource) -> dg.MaterializeResult[None]:

@@ -9,9 +9,7 @@ from assets.checks.accounting import (
     pairs_accounted_for,
     states_accounted_for,
 )
-from assets.checks.budget import (
-    build_budget_checks,
-)
+from assets.checks.budget import budget_check, budget_results
 from assets.checks.integrity import (
     chosen_differs_from_rejected,
     no_group_in_two_splits,
@@ -41,7 +39,8 @@ CHECKS = [
 
 __all__ = [
     "CHECKS",
-    "build_budget_checks",
+    "budget_check",
+    "budget_results",
     "chosen_differs_from_rejected",
     "chosen_not_told_by_style",
     "dataset_accounted_for",

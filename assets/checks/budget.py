@@ -1,34 +1,59 @@
-"""Checks of money: no scope is over its ceiling.
+"""The check ``within_budget`` of each teacher's asset: nothing was charged above a ceiling.
 
-Belongs here: the checks on the teachers' assets that ask the ledger.
+Belongs here: its spec and its result. It is evaluated by the step that buys
+(``assets.replay``), so that it has a result also where that step ends early.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 
 import dagster as dg
 
-from assets.checks.results import result
-from assets.resources import LakeResource, TeachersResource
+from composer_pipeline.lake import Lake
+
+NAME = "within_budget"
 
 
-def build_budget_checks(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetChecksDefinition]:
-    """Return the check ``within_budget`` for each teacher's asset."""
+def budget_check(key: dg.AssetKey) -> dg.AssetCheckSpec:
+    """Return the check of a teacher's asset."""
+    return dg.AssetCheckSpec(
+        NAME,
+        asset=key,
+        blocking=True,
+        description=(
+            "No scope was charged above the ceiling of that moment. A ceiling that is set below"
+            " what was spent, which is how one stops spending, is no overspend."
+        ),
+    )
 
-    def build(key: dg.AssetKey) -> dg.AssetChecksDefinition:
-        @dg.asset_check(asset=key, name="within_budget", blocking=True)
-        def within_budget(lake: LakeResource, teachers: TeachersResource) -> dg.AssetCheckResult:
-            """No scope was charged above the ceiling of that moment; lowering one is none."""
-            from composer_pipeline.money import to_usd
-            from composer_pipeline.replay.ledger import existing_ledger, ledger_target
 
-            ledger = existing_ledger(ledger_target(lake.open(), teachers.ledger or None))
-            if ledger is None:
-                return result([], "budget scopes were charged above their ceiling of that moment")
-            with ledger:
-                over = ledger.overspent()
-            bad = [f"{name} by {to_usd(pico)} USD" for name, pico in over.items()]
-            return result(bad, "budget scopes were charged above their ceiling of that moment")
+def budget_results(
+    lake: Lake, ledger: str, keys: Iterable[dg.AssetKey], *, free: bool
+) -> Iterator[dg.AssetCheckResult]:
+    """Evaluate the check for some teachers.
 
-        return within_budget
+    Args:
+        lake: holds the ledger, unless it is named.
+        ledger: path of the books; empty for the one of the lake.
+        keys: the teachers' assets.
+        free: whether the run bought nothing: then an overspend of others blocks nothing.
+    """
+    from composer_pipeline.money import to_usd
+    from composer_pipeline.replay.ledger import existing_ledger, ledger_target
 
-    return [build(key) for key in reply_keys]
+    books = existing_ledger(ledger_target(lake, ledger or None))
+    over = {}
+    if books is not None:
+        with books:
+            over = books.overspent()
+    said = ", ".join(f"{scope} by {to_usd(pico)} USD" for scope, pico in over.items())
+    for key in keys:
+        yield dg.AssetCheckResult(
+            passed=not over,
+            asset_key=key,
+            check_name=NAME,
+            severity=dg.AssetCheckSeverity.WARN if free else dg.AssetCheckSeverity.ERROR,
+            metadata={"scopes_overspent": len(over)},
+            description=f"Charged above the ceiling of that moment: {said}."
+            if over
+            else "No scope was charged above its ceiling.",
+        )

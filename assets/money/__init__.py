@@ -4,6 +4,7 @@ Does not belong here: the ledger's arithmetic (``composer_pipeline.replay.ledger
 (``assets.replay``).
 """
 
+from assets.money.recording import DayRecorder, tell_ceiling
 from assets.money.scopes import COST_TAG, REACHED_TAG, SCOPE_TAG, scope_of_run
 
-__all__ = ["COST_TAG", "REACHED_TAG", "SCOPE_TAG", "scope_of_run"]
+__all__ = ["COST_TAG", "REACHED_TAG", "SCOPE_TAG", "DayRecorder", "scope_of_run", "tell_ceiling"]

@@ -45,8 +45,9 @@ class PaidCalls:
         """Return what a call that is sent now is charged to, in the order it is checked."""
         today = datetime.now(UTC).strftime("%Y-%m-%d")
         return [
-            f"run:{self.run_id}",
+            # First: where both refuse, this is the one to raise.
             *([self.budget] if self.budget else []),
+            f"run:{self.run_id}",
             f"day:{today}",
             f"month:{today[:7]}",
             f"teacher:{call.teacher}",

@@ -15,12 +15,12 @@ import msgspec
 import pytest
 
 from assets import checks, traces
-from assets.automation import nightly_harvest, nightly_replay
+from assets.automation import nightly_harvest, nightly_replay, range_tags
 from assets.definitions import build_defs
 from assets.pages import column_schema, figures, usd
 from assets.preferences import build_preferences, quality_numbers, quality_pictures
 from assets.publication import PublishConfig, nightly_publish, published_dataset
-from assets.replay import ReplayConfig, _progress, build_replay
+from assets.replay import _progress, build_replay
 from assets.resources import (
     LakeResource,
     PublicationResource,
@@ -49,12 +49,6 @@ from tests.fixtures.sessions import Script
 NEXT = "2026-11-17"
 TEACHERS = recipes_dir() / "teachers" / "demo.yaml"
 RECIPES = RecipesResource(normalize="n.yaml", train="t.yaml", run_root="runs")
-
-
-@pytest.fixture(autouse=True)
-def no_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An asset that is called directly has no run that could carry tags."""
-    monkeypatch.setattr("assets.replay.scope_of_run", lambda context: "backfill:b")
 
 
 @pytest.fixture
@@ -175,18 +169,30 @@ def test_the_night_publishes_when_it_was_told_to(lake: LakeResource) -> None:
 
 
 def test_a_replay_buys_what_its_run_may(
-    asked: Callable[..., dict[Any, Any]], lake: LakeResource
+    lake: LakeResource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asset = build_replay(TeacherSet.load(TEACHERS))
     teachers = TeachersResource(file=str(TEACHERS), max_usd="3")
-    resources = {"lake": lake, "teachers": teachers}
-    seen = asked("replay.engine.replay", asset, config=ReplayConfig(max_states=2), **resources)
+
+    def asked_with(**config: Any) -> dict[Any, Any]:
+        seen = record(monkeypatch, "replay.engine.replay")
+        made = dg.materialize(
+            [asset],
+            partition_key=NEXT,
+            resources={"lake": lake, "teachers": teachers},
+            run_config={"ops": {"replay": {"config": config}}},
+            raise_on_error=False,
+        )
+        assert not made.success
+        return seen
+
+    seen = asked_with(max_states=2)
     assert (seen["max_states"], seen["days"], seen["max_usd"]) == (2, [NEXT], Decimal(3))
-    assert seen["budget"] == "backfill:b"
     assert seen["run_id"]
-    config = ReplayConfig(max_usd="0.5")
-    seen = asked("replay.engine.replay", asset, config=config, **resources)
+    assert (seen["budget"], seen["days_first"]) == (f"root:{seen['run_id']}", "oldest")
+    seen = asked_with(max_usd=0.5, days_first="NEWEST")
     assert (seen["max_usd"], seen["max_states"]) == (Decimal("0.5"), None)
+    assert seen["days_first"] == "newest"
 
 
 # -- what a replay tells ------------------------------------------------------------------
@@ -218,22 +224,25 @@ def materialised(
         monkeypatch.setattr(engine, "replay", lambda *_, **__: found)
         teachers = TeacherSet.load(TEACHERS)
         two = [t for t in teachers.teachers if t.name in ("careful", "steady")]
+        asset = build_replay(teachers.model_copy(update={"teachers": two}))
+        with dg.DagsterInstance.ephemeral() as instance:
+            made = dg.materialize(
+                [asset],
+                instance=instance,
+                tags=range_tags(DAY, NEXT),
+                resources={"lake": lake, "teachers": TeachersResource(file=str(TEACHERS))},
+                raise_on_error=False,
+            )
+            ended = instance.get_run_by_id(made.run_id)
         days: dict[Any, Any] = {}
-
-        def add(metadata: Any, *, asset_key: dg.AssetKey, partition_key: str) -> None:
-            days[asset_key.path[-1], partition_key] = metadata
-
-        context = dg.build_asset_context(partition_key_range=dg.PartitionKeyRange(DAY, NEXT))
-        monkeypatch.setattr(type(context), "add_asset_metadata", lambda _, *a, **k: add(*a, **k))
-        results, why = {}, ""
-        try:
-            asset: Any = build_replay(teachers.model_copy(update={"teachers": two}))
-            resources = {"lake": lake, "teachers": TeachersResource(file=str(TEACHERS))}
-            for result in asset(context, config=ReplayConfig(), **resources):
-                results[result.asset_key.path[-1]] = dict(result.metadata or {})
-        except dg.Failure as failure:
-            why = str(failure.description)
-        return results, days, why
+        for event in made.get_asset_materialization_events():
+            told = event.step_materialization_data.materialization
+            where = told.asset_key.path[-1], told.partition
+            assert where not in days
+            days[where] = {name: value.value for name, value in told.metadata.items()}
+        failed = [e.step_failure_data.user_failure_data for e in made.get_step_failure_events()]
+        why = str(failed[0].description) if failed and failed[0] else ""
+        return dict(ended.tags) if ended else {}, days, why
 
     return run
 
@@ -294,9 +303,10 @@ def test_a_day_shows_what_the_recipe_was_given_and_what_it_dropped(
 
 def test_a_teacher_that_misses_replies_is_not_recorded(materialised: Any) -> None:
     missing = [{"state_id": "s", "teacher": "careful", "why": "lost"}]
-    runs, days, why = materialised(report(not_bought=missing))
-    assert set(runs) == {"steady"}
-    assert {name for name, _ in days} == {"steady"}
+    gone = {DAY: {"careful": 1}}
+    _, days, why = materialised(report(not_bought=missing, missing=gone))
+    # Of one day; the other one, and the other teacher, are whole.
+    assert set(days) == {("steady", DAY), ("steady", NEXT), ("careful", NEXT)}
     assert "careful (1 replies; see not_bought)" in why
 
 
@@ -328,11 +338,14 @@ def test_a_run_that_goes_on_is_told_every_ten_seconds() -> None:
 
 
 def test_what_may_have_been_spent_counts_against_the_ceiling(lake: LakeResource) -> None:
-    (check,) = checks.build_budget_checks([dg.AssetKey(["teacher_replies", "careful"])])
-    teachers = TeachersResource(file=str(TEACHERS))
+    key = dg.AssetKey(["teacher_replies", "careful"])
+
+    def result(*, free: bool = False) -> dg.AssetCheckResult:
+        (found,) = checks.budget_results(lake.open(), "", [key], free=free)
+        return found
 
     def passed() -> bool:
-        return bool(cast(Any, check)(lake=lake, teachers=teachers).passed)
+        return result().passed
 
     assert passed()  # no ledger, no ceiling
     with Ledger(Path(lake.url) / "ledger.db") as ledger:
@@ -348,6 +361,9 @@ def test_what_may_have_been_spent_counts_against_the_ceiling(lake: LakeResource)
         ledger.do(ledger_rules.set_ceiling("global", Decimal(10) / 10**12))
         ledger.do(ledger_rules.reconcile(sent.attempt, Pico(12)))
     assert not passed()
+    assert result().severity == dg.AssetCheckSeverity.ERROR
+    # Who buys nothing is not held up by what another has overspent.
+    assert result(free=True).severity == dg.AssetCheckSeverity.WARN
 
 
 def test_every_violation_is_counted_and_five_are_named(lake: LakeResource) -> None:

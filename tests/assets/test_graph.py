@@ -144,6 +144,7 @@ def test_code_versions_are_the_librarys(defs: dg.Definitions) -> None:
         "published_dataset": str(SCHEMA_VERSION),
         "trained_model": versions.TRAINING_VERSION,
         "model_evaluation": versions.EVALUATION_VERSION,
+        "report": versions.REPORT_VERSION,
     }
 
 

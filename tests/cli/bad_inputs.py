@@ -55,7 +55,6 @@ normalized_pairs | dataset
 replies      | pairs
 replies      | replay --teachers {teachers} --max-usd 1 --day 2026-11-16
 dataset_pairs | export --format dpo --out {out}
-dataset_pairs | report
 dataset_hints | export --format sdpo --out {out}
 dataset_groups | train --recipe {trainer}
 """

@@ -5,11 +5,12 @@ Does not belong here: what a call may cost (``replay.provider``), the arithmetic
 """
 
 from composer_pipeline.replay.engine.replies import redacted_row, write_replies
-from composer_pipeline.replay.engine.report import OnProgress, ReplayReport, Snapshot
+from composer_pipeline.replay.engine.report import OnDay, OnProgress, ReplayReport, Snapshot
 from composer_pipeline.replay.engine.run import replay
 from composer_pipeline.replay.rebuild import rebuild
 
 __all__ = [
+    "OnDay",
     "OnProgress",
     "ReplayReport",
     "Snapshot",

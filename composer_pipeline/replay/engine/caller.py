@@ -63,6 +63,7 @@ class Caller:
         stop: set when nothing more may be asked.
         progress: called after each answer.
         answered: told what came back, where a selector wants to know.
+        whole_days: once a ceiling has refused a call of one day, nothing is bought for another.
     """
 
     def __init__(
@@ -75,8 +76,10 @@ class Caller:
         stop: asyncio.Event,
         progress: Progress | None = None,
         answered: Answered | None = None,
+        whole_days: bool = False,
     ) -> None:
         self.questions = questions
+        self.whole_days = whole_days
         self.calls = calls
         self.commits = calls.commits
         self.ceiling = ceiling
@@ -100,6 +103,8 @@ class Caller:
         #: Scope -> the least worst case that it refused, and what had to be free for it; the scope
         #: that refused first is the first.
         self.too_dear: dict[str, tuple[Pico, Pico]] = {}
+        #: Scope -> the day of the call that it refused first.
+        self.stopped_at: dict[str, str] = {}
         self._largest = NOTHING
         #: Whether a ceiling has refused a call with room for the dearest of all.
         self._tight = False
@@ -275,7 +280,7 @@ class Caller:
                         await self._wait()
                     self._tight = True
                     continue
-                self._refused(admission.scope, now.amount, room)
+                self._refused(admission.scope, now, room)
                 return f"budget exhausted: {admission.scope}", None
             else:  # busy or wait: a call in flight will change that
                 await self._wait()
@@ -309,8 +314,10 @@ class Caller:
         most = max([amount, *others, *self._lost.values()]) if self._tight else self._largest
         return Pico(max(most, min(HEADROOM_CALLS * most, self.ceiling // share)))
 
-    def _refused(self, scope: str, amount: Pico, room: Pico) -> None:
+    def _refused(self, scope: str, question: Question, room: Pico) -> None:
         """Remember the least worst case that a scope refused: only cheaper calls go on."""
+        amount = question.amount
+        self.stopped_at.setdefault(scope, question.call.day)
         if scope not in self.too_dear or amount < self.too_dear[scope][0]:
             self.too_dear[scope] = amount, Pico(amount + room)
 
@@ -394,7 +401,8 @@ class Caller:
             return f"teacher stopped: {lane.stopped}"
         scopes = self.calls.scopes(question.call) if self.too_dear else ()
         for name, (least, _) in self.too_dear.items():
-            if name in scopes and question.amount >= least:
+            late = self.whole_days and self.stopped_at[name] != question.call.day
+            if name in scopes and (late or question.amount >= least):
                 return f"budget exhausted: {name}"
         return ""
 

@@ -18,6 +18,8 @@ from composer_pipeline.replay.engine.rate_limit import Lane
 from composer_pipeline.replay.ledger import ScopeStatus
 from composer_pipeline.reports import Report
 
+#: (day, teacher -> questions without an answer), when a day is done and its partitions written.
+OnDay = Callable[[str, Mapping[str, int]], None]
 #: A :class:`Snapshot` about once a second.
 OnProgress = Callable[["Snapshot"], None]
 
@@ -86,7 +88,9 @@ class ReplayReport(msgspec.Struct, Report):
     that refused, or is empty; the cheapest call that it refused needs ``next_call_usd`` free, and
     ``left_usd`` was. ``not_asked`` counts pairs that a selector left out. ``sweep``
     says what the usage of the run's key showed, or is empty. ``unreadable`` counts replies
-    that were paid for in this run, cannot be read and are kept.
+    that were paid for in this run, cannot be read and are kept. ``missing`` counts, by day and
+    teacher, the questions without an answer; ``stopped_day`` is the day of the call that the
+    ceiling refused first.
     """
 
     run_id: str
@@ -111,6 +115,8 @@ class ReplayReport(msgspec.Struct, Report):
     unreadable: int = 0
     next_call_usd: Decimal | None = None
     left_usd: Decimal | None = None
+    missing: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
+    stopped_day: str = ""
 
     def problem(self) -> str:
         """Return one sentence where money was spent or calls were made for nothing, or "".
@@ -128,6 +134,20 @@ class ReplayReport(msgspec.Struct, Report):
             (why, _), *_ = whys.most_common(1)
             return f"no reply came: {len(self.not_bought)} questions were not answered ({why})"
         return ""
+
+    def at_the_ceiling(self) -> str:
+        """Return what a person needs to know where a ceiling has refused calls, or ""."""
+        if not self.exhausted_scope:
+            return ""
+        missing = sum(sum(teachers.values()) for teachers in self.missing.values())
+        whole = len(self.by_day_teacher.keys() - self.missing.keys())
+        at = f" at {self.stopped_day}" if self.stopped_day else ""
+        return (
+            f"Ceiling reached in {self.exhausted_scope}{at}: {self.left_usd or 0:.6f} USD are left,"
+            f" and the next call needs {self.next_call_usd or 0:.6f} USD free."
+            f" Whole days: {whole}; replies that are missing: {missing}. What was bought is kept:"
+            f" raise the ceiling of {self.exhausted_scope}, and run again for the rest."
+        )
 
     def why(self) -> dict[str, str]:
         """Return teacher -> why a question of it has no reply; the last one's reason."""

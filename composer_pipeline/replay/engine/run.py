@@ -20,6 +20,7 @@ import signal
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from decimal import Decimal
 from functools import partial
@@ -38,6 +39,7 @@ from composer_pipeline.replay.engine.replies import (
     write_replies,
 )
 from composer_pipeline.replay.engine.report import (
+    OnDay,
     OnProgress,
     ReplayReport,
     Snapshot,
@@ -56,7 +58,7 @@ from composer_pipeline.replay.noted import Notes
 from composer_pipeline.replay.paid_call import PaidCalls
 from composer_pipeline.replay.questions import Questions
 from composer_pipeline.replay.rebuild import check_ledger
-from composer_pipeline.replay.selection import Selector
+from composer_pipeline.replay.selection import DaysFirst, Selector
 from composer_pipeline.replay.teachers import TeacherSet
 from composer_pipeline.reports import Progress
 
@@ -86,6 +88,8 @@ def replay(
     on_progress: OnProgress | None = None,
     again: str = "",
     budget: str = "",
+    days_first: DaysFirst = "",
+    on_day: OnDay | None = None,
 ) -> ReplayReport:
     """Buy the teachers' replies that are not there yet, and write the lake's partitions.
 
@@ -109,6 +113,11 @@ def replay(
         budget: a scope that several runs share, ``backfill:…`` or ``root:…``. ``max_usd`` is
             then the ceiling of all of them together: a higher one raises it, a lower one
             changes nothing.
+        days_first: ``oldest`` or ``newest``: a day is bought from all its teachers before the
+            next one begins, and once a ceiling has refused a call nothing is bought for another
+            day. So a ceiling leaves whole days. All at once, which is quicker, when empty.
+        on_day: with ``days_first``, called when a day is done and its partitions are written,
+            before the next one begins.
 
     Returns:
         The report. A ceiling that refused calls is in ``exhausted_scope``; teachers that
@@ -164,13 +173,27 @@ def replay(
             on_progress=on_progress,
             selector=selector,
             checks=partial(ReplyChecks, lake) if selector else None,
+            days_first=days_first,
         )
-        asyncio.run(run.main(api_key))
         controls = {teacher.name: teacher.control for teacher in questions.teachers}
+        figures: dict[str, dict[str, dict[str, int]]] = {}
+
+        def write(days: Sequence[str]) -> None:
+            with paid_replies_are_safe():
+                figures.update(
+                    write_replies(lake, opened, list(controls), days, run.caller.refusals, controls)
+                )
+
+        def day_done(day: str) -> None:
+            write([day])
+            if on_day:
+                on_day(day, run.missing().get(day, {}))
+
+        run.day_done = day_done
+        asyncio.run(run.main(api_key))
         with paid_replies_are_safe():
-            figures = write_replies(
-                lake, opened, list(controls), questions.asked_days, run.caller.refusals, controls
-            )
+            # A day that is done is not written twice, unless the bill made its costs exact.
+            write([day for day in questions.asked_days if run.sweep or day not in figures])
             report = run.report(figures)
             whole_run = bool((failure := run.failure(report)) or report.exhausted_scope)
             fair = {name for name, lane in run.lanes.items() if not whole_run | lane.unreachable}
@@ -198,6 +221,7 @@ class _Run:
         on_progress: OnProgress | None = None,
         selector: Selector | None = None,
         checks: Callable[[str], ReplyChecks] | None = None,
+        days_first: DaysFirst = "",
     ) -> None:
         self.questions = questions
         self.teacher_set = questions.teacher_set
@@ -208,6 +232,8 @@ class _Run:
         self.budget = budget
         self.progress = progress
         self.selector = selector
+        self.days_first = days_first
+        self.day_done: Callable[[str], None] | None = None
         self.on_progress = on_progress
         self.answered = Answered(ledger, checks) if checks else None
         self.lanes = {
@@ -243,6 +269,7 @@ class _Run:
                     stop=self.stop,
                     progress=self.progress,
                     answered=self.answered,
+                    whole_days=bool(self.days_first),
                 )
                 await self._run(api_key, commits)
         finally:
@@ -271,7 +298,10 @@ class _Run:
                 self.teacher_set, self.questions.teachers, secret
             ) as self.caller.wires:
                 await self._settle_old(key)
-                waves = Waves(self.caller, self.tasks, self.stop, self.selector, self.answered)
+                waves = Waves(
+                    self.caller, self.tasks, self.stop, self.selector, self.answered,
+                    days_first=self.days_first, day_done=self.day_done,
+                )  # fmt: skip
                 self.asked = waves.asked
                 await waves.recover()
                 for name, verdict in self.questions.verdicts.items():
@@ -326,6 +356,15 @@ class _Run:
         scope = self.ledger.status()[f"run:{self.run_id}"]
         return snapshot(self.phase, time.monotonic() - self._began, self.lanes, scope)
 
+    def missing(self) -> dict[str, dict[str, int]]:
+        """Return day -> teacher -> questions without an answer, where there are any."""
+        day_of = {state.state_id: state.day for state in self.questions.states}
+        had = Counter((teacher, day_of[state_id]) for state_id, teacher in self.asked)
+        found: dict[str, dict[str, int]] = {}
+        for (teacher, day), questions in sorted((had - self.caller.settled).items()):
+            found.setdefault(day, {})[teacher] = questions
+        return found
+
     def report(self, figures: dict[str, dict[str, dict[str, int]]]) -> ReplayReport:
         """Return the report; ``figures`` are of the partitions written."""
         scopes = self.ledger.status()
@@ -341,6 +380,8 @@ class _Run:
             exhausted=list(self.caller.too_dear),
             sweep=self.sweep,
         )
+        found.missing = self.missing()
+        found.stopped_day = self.caller.stopped_at.get(found.exhausted_scope, "")
         return at_ceiling(found, scopes, self.caller.too_dear)
 
     def failure(self, report: ReplayReport) -> str:

@@ -6,13 +6,14 @@ here: one call's life (``replay.engine.caller``), the order within a wave
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from composer_pipeline.replay.engine.answers import Answered
 from composer_pipeline.replay.engine.caller import Caller
 from composer_pipeline.replay.engine.order import Queue, Unit, units
 from composer_pipeline.replay.engine.task_group import Tasks
-from composer_pipeline.replay.selection import Selector
+from composer_pipeline.replay.selection import DaysFirst, Selector, by_day
 from composer_pipeline.replay.teachers import Teacher
 
 if TYPE_CHECKING:
@@ -31,6 +32,9 @@ class Waves:
         stop: set when nothing more may be asked.
         selector: chooses what to ask, wave by wave; everything at once when ``None``.
         answered: what came back, for the selector.
+        days_first: which day is asked to its end before the next one begins.
+        day_done: called with a day when nothing more will be asked of it; only where
+            ``days_first`` says which is first, and never while a call is under way.
     """
 
     def __init__(
@@ -40,6 +44,9 @@ class Waves:
         stop: asyncio.Event,
         selector: Selector | None = None,
         answered: Answered | None = None,
+        *,
+        days_first: DaysFirst = "",
+        day_done: Callable[[str], None] | None = None,
     ) -> None:
         self.caller = caller
         self.questions = caller.questions
@@ -48,6 +55,11 @@ class Waves:
         self.stop = stop
         self.selector = selector
         self.answered = answered
+        self._days_first = days_first
+        self._day_done = day_done
+        days = by_day(self.questions.states, days_first) if days_first else []
+        #: Days that are not done, the next one first.
+        self._open_days = [states[0].day for states in days]
         #: (state_id, teacher) that were asked, or will be.
         self.asked: set[tuple[str, str]] = set()
         self._recovered: set[tuple[str, str]] = set()
@@ -78,34 +90,60 @@ class Waves:
 
     async def ask(self) -> None:
         """Ask everything, or wave after wave until the selector names nothing new."""
-        states, teachers = self.questions.states, self.questions.teachers
         if self.selector is None or self.answered is None:
-            everything = {
+            await self._ask_everything()
+        else:
+            await self._ask_selected(self.selector, self.answered)
+        self._finish_days()
+
+    async def _ask_everything(self) -> None:
+        days = by_day(self.questions.states, self._days_first)
+        waves = []
+        for states in days:
+            wave = {
                 teacher.name: {s.state_id for s in states if teacher.asks(s.state_id)}
-                for teacher in teachers
+                for teacher in self.questions.teachers
             }
-            for name, ids in everything.items():
-                recovered = {state_id for state_id, who in self._recovered if who == name}
-                self.lanes[name].asked = len(ids | recovered)
-                self.asked.update((state_id, name) for state_id in ids | recovered)
-            await self._wave(everything)
-            return
+            waves.append(wave)
+            for name, ids in wave.items():
+                self.asked.update((state_id, name) for state_id in ids)
+        self.asked.update(self._recovered)
+        for name, lane in self.lanes.items():
+            lane.asked = sum(who == name for _, who in self.asked)
+        for states, wave in zip(days, waves, strict=True):
+            if self.stop.is_set():
+                return
+            self._finish_days(states[0].day if states else "")
+            await self._wave(wave)
+
+    async def _ask_selected(self, selector: Selector, answered: Answered) -> None:
+        states, teachers = self.questions.states, self.questions.teachers
         named = self.asked
         named.update(self._recovered)
         while not self.stop.is_set():
             wanted: dict[str, set[str]] = {teacher.name: set() for teacher in teachers}
+            days = set()
             before = len(named)
-            for state, teacher in self.selector.next_wave(states, teachers, self.answered.of):
+            for state, teacher in selector.next_wave(states, teachers, answered.of):
                 if not teacher.asks(state.state_id):
                     continue
                 pair = (state.state_id, teacher.name)
                 if pair not in named:
                     self.lanes[teacher.name].asked += 1
                     wanted[teacher.name].add(state.state_id)
+                    days.add(state.day)
                 named.add(pair)
             if len(named) == before:
                 return
+            self._finish_days(next(day for day in [*self._open_days, *days] if day in days))
             await self._wave(wanted)
+
+    def _finish_days(self, up_to: str = "") -> None:
+        """Tell the days before one, or all, that nothing more is asked of them."""
+        while self._open_days and self._open_days[0] != up_to and not self.stop.is_set():
+            day = self._open_days.pop(0)
+            if self._day_done:
+                self._day_done(day)
 
     async def _wave(self, wanted: dict[str, set[str]]) -> None:
         """Ask each teacher about its states, in its own order."""

@@ -21,7 +21,13 @@ from composer_pipeline.replay.ledger import existing_ledger, ledger_target
 from composer_pipeline.replay.plan.history import Agreement, measure_agreement, measure_replies
 from composer_pipeline.replay.plan.strategies import Strategy, TeacherPlan, Work, pricing_of
 from composer_pipeline.replay.questions import Questions
-from composer_pipeline.replay.selection import CurtailedSelector, Decide, Price, ask_order
+from composer_pipeline.replay.selection import (
+    CurtailedSelector,
+    DaysFirst,
+    Decide,
+    Price,
+    ask_order,
+)
 from composer_pipeline.replay.teachers import TeacherSet
 from composer_pipeline.reports import Progress, Report
 
@@ -150,7 +156,11 @@ def plan(
 
 
 def selector_for(
-    teacher_set: TeacherSet, decide: Decide, *, teachers: Sequence[str] | None = None
+    teacher_set: TeacherSet,
+    decide: Decide,
+    *,
+    teachers: Sequence[str] | None = None,
+    days_first: DaysFirst = "",
 ) -> CurtailedSelector | None:
     """Return the selector that a teacher file asks for; ``None`` where it asks for everything.
 
@@ -160,6 +170,7 @@ def selector_for(
         teacher_set: the teacher file.
         decide: the vote.
         teachers: names of teachers; all when ``None``.
+        days_first: which day is asked to its end first; as for ``replay``.
 
     Raises:
         InputError: an unknown teacher.
@@ -177,4 +188,5 @@ def selector_for(
         teacher_set.selection,
         decide,
         prices={name: (p.of("prompt"), p.of("completion")) for name, p in pricings.items()},
+        days_first=days_first,
     )

@@ -24,7 +24,7 @@ import msgspec
 
 from composer_pipeline.actions import Action
 from composer_pipeline.replay.selection.features import features, value
-from composer_pipeline.replay.selection.selector import Answers
+from composer_pipeline.replay.selection.selector import Answers, DaysFirst, by_day
 from composer_pipeline.replay.selection.stopping import (
     GROUPS,
     Decide,
@@ -76,6 +76,8 @@ class CurtailedSelector:
         selection: the teacher file's section.
         decide: the vote.
         prices: teacher -> USD per token, for the order of teachers; see :func:`ask_order`.
+        days_first: ``oldest`` or ``newest``: each day is asked to its end before the next one
+            begins; days together when empty.
     """
 
     def __init__(
@@ -84,8 +86,10 @@ class CurtailedSelector:
         decide: Decide,
         *,
         prices: Mapping[str, Price] | None = None,
+        days_first: DaysFirst = "",
     ) -> None:
         self.selection = selection
+        self._days_first = days_first
         self.decide = decide
         self._prices = prices
         self._groups: list[list[TraceState]] | None = None
@@ -156,23 +160,12 @@ class CurtailedSelector:
         self._full = sum(t.asks(state.state_id) for state in states for t in teachers)
         chosen, self._ruled_out = choose(states, self.selection)
         worth = {state.state_id: value(features(state)) for state in chosen}
-        if not self.selection.prioritise:
-            self._groups = [chosen]
-            return
-        # Whole sessions, not states: a session asked in pieces would lose its prompt cache.
-        sessions: dict[str, list[TraceState]] = {}
-        for state in chosen:
-            sessions.setdefault(state.session_id, []).append(state)
-        ranked = sorted(
-            sessions.values(),
-            key=lambda group: (-sum(worth[s.state_id] for s in group) / len(group),
-                               group[0].session_id),
-        )  # fmt: skip
-        size = max(1, math.ceil(len(ranked) / GROUPS))
-        self._groups = [
-            [state for session in ranked[at : at + size] for state in session]
-            for at in range(0, len(ranked), size)
-        ]
+        self._groups = []
+        for day in by_day(chosen, self._days_first):
+            if self.selection.prioritise:
+                self._groups += _prioritised(day, worth)
+            else:
+                self._groups.append(day)
 
     # -- which teachers ----------------------------------------------------------
 
@@ -223,3 +216,23 @@ class CurtailedSelector:
         return pair_found(
             clusters_of(state, self._teachers, shown, self.decide), self.decide.quorum
         )
+
+
+def _prioritised(
+    states: Sequence["TraceState"], worth: Mapping[str, float]
+) -> list[list["TraceState"]]:
+    """Return states in groups, those of the sessions that are worth most first."""
+    # Whole sessions, not states: a session asked in pieces would lose its prompt cache.
+    sessions: dict[str, list[TraceState]] = {}
+    for state in states:
+        sessions.setdefault(state.session_id, []).append(state)
+    ranked = sorted(
+        sessions.values(),
+        key=lambda group: (-sum(worth[s.state_id] for s in group) / len(group),
+                           group[0].session_id),
+    )  # fmt: skip
+    size = max(1, math.ceil(len(ranked) / GROUPS))
+    return [
+        [state for session in ranked[at : at + size] for state in session]
+        for at in range(0, len(ranked), size)
+    ]

@@ -10,7 +10,7 @@ wave, of everything.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from composer_pipeline.actions import Action
 from composer_pipeline.replay.teachers import Teacher
@@ -18,6 +18,8 @@ from composer_pipeline.replay.teachers import Teacher
 if TYPE_CHECKING:
     from composer_pipeline.trace_states import TraceState
 
+#: Which day is asked first, and to its end before the next one begins; empty: all together.
+DaysFirst = Literal["", "oldest", "newest"]
 #: ``state_id`` -> what the teachers that were asked about this state so far did:
 #: ``{teacher name: its action}``. A teacher that was asked and gave nothing usable (an
 #: unusable or refused reply, a state too long for it, no budget, an unknown outcome) is there
@@ -44,3 +46,13 @@ class Selector(Protocol):
         ``ask_share``. The engine chooses the order of calls within a wave.
         """
         ...
+
+
+def by_day(states: Sequence["TraceState"], days_first: DaysFirst) -> list[list["TraceState"]]:
+    """Return the states of each day, in the order of days; all in one list where it is empty."""
+    if not days_first:
+        return [list(states)]
+    days: dict[str, list[TraceState]] = {}
+    for state in states:
+        days.setdefault(state.day, []).append(state)
+    return [days[day] for day in sorted(days, reverse=days_first == "newest")]

@@ -1,0 +1,176 @@
+"""Money in Dagster, on real runs: a ceiling, what is executed again, more money, a free run."""
+
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+import yaml
+
+from assets.automation import range_tags
+from assets.definitions import build_defs
+from assets.money import COST_TAG, REACHED_TAG, SCOPE_TAG
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.replay.ledger import rules
+from composer_pipeline.replay.ledger.ledger import Ledger
+from composer_pipeline.settings import recipes_dir
+from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
+from composer_pipeline.testing.personas import Script
+from composer_pipeline.testing.states import write_sessions
+from composer_pipeline.trace_states import load_states
+from examples.demo.profile import demo_settings
+from examples.demo.run import QUIET
+
+DAYS = ["2026-11-16", "2026-11-17", "2026-11-18", "2026-11-19"]
+NAMES = ["careful", "steady"]
+#: About two of four days.
+TYPED = 0.009
+
+
+class Bench:
+    """A lake of four days, two teachers on loopback, and a Dagster instance."""
+
+    def __init__(self, root: Path, instance: dg.DagsterInstance) -> None:
+        data = yaml.safe_load((recipes_dir() / "teachers" / "demo.yaml").read_text())
+        data["teachers"] = [
+            t | {"prompt_cache": "none", "max_tokens": 80}
+            for t in data["teachers"]
+            if t["name"] in NAMES
+        ]
+        file = root / "teachers.yaml"
+        file.write_text(yaml.safe_dump(data))
+        self.instance = instance
+        self.lake = Lake(root / "lake")
+        for number, day in enumerate(DAYS):
+            write_sessions(self.lake, sessions=3, turns=3, day=day, first=3 * number)
+        settings = demo_settings(lake=str(self.lake.root), teachers=str(file), max_usd="5")
+        self.defs = build_defs(settings)
+
+    def run(self, usd: object, tags: Mapping[str, str] = {}, **config: Any) -> Any:
+        ops = {"replay": {"config": {"max_usd": usd, **config}}}
+        return self.defs.resolve_job_def("replay_and_pair").execute_in_process(
+            instance=self.instance,
+            tags={**range_tags(DAYS[0], DAYS[-1]), **tags},
+            run_config={**QUIET, "ops": ops},
+            asset_selection=[
+                *(dg.AssetKey(["teacher_replies", name]) for name in NAMES),
+                dg.AssetKey("preference_pairs"),
+            ],
+            raise_on_error=False,
+        )
+
+    def tags(self, result: Any) -> Mapping[str, str]:
+        run = self.instance.get_run_by_id(result.run_id)
+        assert run is not None
+        return run.tags
+
+    def green(self, *key: str) -> list[str]:
+        return sorted(self.instance.get_materialized_partitions(dg.AssetKey(key)))
+
+    def spent(self, scope: str) -> Decimal:
+        with Ledger(Path(self.lake.root) / "ledger.db") as ledger:
+            return ledger.status()[scope].spent / Decimal(10**12)
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield Bench(tmp_path_factory.mktemp("money"), instance)
+
+
+@pytest.fixture(scope="module")
+def runs(bench: Bench) -> dict[str, Any]:
+    """A run at its ceiling, again, with more money, and for nothing."""
+    script = Script.from_states(load_states(bench.lake), {})
+    found: dict[str, Any] = {}
+    with (
+        LoopbackOpenRouter(script, lifetime=300, flaky_faults=False) as server,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("COMPOSER_OPENROUTER_URL", server.url)
+        found["stopped"] = bench.run(TYPED)
+        found["green"] = {name: bench.green("teacher_replies", name) for name in NAMES}
+        found["pairs"] = bench.green("preference_pairs")
+        first = found["stopped"].run_id
+        again = {"dagster/root_run_id": first, "dagster/parent_run_id": first}
+        found["again"] = bench.run(TYPED, again)
+        found["more"] = bench.run("5", again | {SCOPE_TAG: f"root:{first}"})
+        with Ledger(Path(bench.lake.root) / "ledger.db") as ledger:
+            ledger.do(rules.set_ceiling("global", Decimal("0.000001")))
+        found["free"] = bench.run("5")
+    return found
+
+
+def events(result: Any, name: str) -> list[Any]:
+    return [event for event in result.all_events if event.event_type_value == name]
+
+
+def days_of(result: Any, teacher: str) -> dict[str, dict[str, Any]]:
+    made = [e.step_materialization_data.materialization
+            for e in events(result, "ASSET_MATERIALIZATION")]  # fmt: skip
+    mine = [m for m in made if m.asset_key.path[-1] == teacher]
+    assert len(mine) == len({m.partition for m in mine})  # none is told twice
+    return {m.partition: {k: v.value for k, v in m.metadata.items()} for m in mine}
+
+
+def test_a_ceiling_is_an_outcome_that_leaves_whole_days(bench: Bench, runs: dict[str, Any]) -> None:
+    assert runs["stopped"].success
+    assert not events(runs["stopped"], "STEP_FAILURE")
+    by_teacher = [set(days) for days in runs["green"].values()]
+    whole = sorted(set.intersection(*by_teacher))
+    assert whole == DAYS[: len(whole)]
+    assert 0 < len(whole) < len(DAYS)
+    # Of the day that stopped, a teacher may have answered everything; of later days nobody.
+    assert set.union(*by_teacher) <= set(DAYS[: len(whole) + 1])
+    assert runs["pairs"] == []  # nothing is made of a day that waits for its replies
+    scope = f"root:{runs['stopped'].run_id}"
+    tags = bench.tags(runs["stopped"])
+    assert tags[SCOPE_TAG] == tags[REACHED_TAG] == scope
+    assert 0 < float(tags[COST_TAG]) <= TYPED
+    told = [e.event_specific_data.asset_observation
+            for e in events(runs["stopped"], "ASSET_OBSERVATION")]  # fmt: skip
+    (said,) = [o for o in told if o.asset_key.path[-1] == "steady" and "missing" in o.metadata]
+    assert said.partition == DAYS[len(whole)]
+    sentence = said.metadata["ceiling_reached"].value
+    for part in ("USD are left", "the next call needs", "raise the ceiling of", said.partition):
+        assert part in sentence
+    assert "replies for $" in said.metadata["bought"].value
+
+
+def test_executed_again_it_buys_nothing_and_with_more_money_the_rest(
+    bench: Bench, runs: dict[str, Any]
+) -> None:
+    assert float(bench.tags(runs["again"])[COST_TAG]) == 0
+    assert bench.spent(f"root:{runs['stopped'].run_id}") == pytest.approx(
+        Decimal(bench.tags(runs["stopped"])[COST_TAG])
+        + Decimal(bench.tags(runs["more"])[COST_TAG]),
+        abs=Decimal("1e-6"),
+    )
+    assert runs["more"].success
+    assert bench.tags(runs["more"])[REACHED_TAG] == "no"
+    assert bench.green("teacher_replies", "steady") == bench.green("preference_pairs") == DAYS
+
+
+def test_a_free_run_passes_below_a_ceiling_and_keeps_what_was_measured(
+    bench: Bench, runs: dict[str, Any]
+) -> None:
+    assert runs["free"].success
+    assert float(bench.tags(runs["free"])[COST_TAG]) == 0
+    made = {e.asset_key.path[-1] for e in events(runs["free"], "ASSET_MATERIALIZATION")}
+    assert "preference_pairs" in made
+    before, after = days_of(runs["more"], "steady"), days_of(runs["free"], "steady")
+    assert set(before) == set(after) == set(DAYS)
+    for day in DAYS:
+        for name in ("cost_usd", "latency_p50_ms", "latency_p95_ms"):
+            assert after[day][name] == before[day][name] > 0
+
+
+def test_the_check_has_a_result_in_every_run(runs: dict[str, Any]) -> None:
+    for result in runs.values():
+        if not isinstance(result, dg.ExecuteInProcessResult):
+            continue
+        found = [e for e in result.get_asset_check_evaluations() if e.check_name == "within_budget"]
+        assert {e.asset_key.path[-1] for e in found} == set(NAMES)
+        assert all(e.passed for e in found)

@@ -53,6 +53,8 @@ def build_defs(
         asset_checks=[
             *checks.CHECKS,
             *publication.CHECKS,
+            *checks.build_table_checks(reply_keys),
+            *checks.build_reply_checks(reply_keys),
         ],
         jobs=[*automation.JOBS, publication.nightly_publish_job],
         schedules=[

@@ -96,6 +96,9 @@ def test_blocking_checks(defs: dg.Definitions) -> None:
         "no_group_in_two_splits",
         "not_worse_than_base",
         "within_budget",
+        "columns_as_described",
+        "rows_unique",
+        "rows_accounted_for",
     }
 
 

@@ -48,6 +48,7 @@ def build_defs(
             publication.published_dataset,
             training.trained_model,
             training.model_evaluation,
+            training.report,
         ],
         asset_checks=[
             *checks.CHECKS,

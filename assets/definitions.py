@@ -15,6 +15,7 @@ warnings.filterwarnings("ignore", category=dg.BetaWarning)
 warnings.filterwarnings("ignore", category=dg.PreviewWarning)
 
 from assets import automation, checks, preferences, publication, traces, training  # noqa: E402
+from assets.executors import executor_of  # noqa: E402
 from assets.replay import build_replay, teacher_key  # noqa: E402
 from assets.resources import default_resources  # noqa: E402
 from composer_pipeline.errors import InputError  # noqa: E402
@@ -53,9 +54,14 @@ def build_defs(
             *publication.CHECKS,
         ],
         jobs=[*automation.JOBS, publication.nightly_publish_job],
-        schedules=[*automation.SCHEDULES, publication.nightly_publish],
+        schedules=[
+            *automation.SCHEDULES,
+            publication.nightly_publish,
+            automation.build_retention(settings.keep_runs_days),
+        ],
+        sensors=[automation.build_alerts()],
         resources={**default_resources(settings), **(resource_overrides or {})},
-        executor=dg.in_process_executor,
+        executor=executor_of(settings.executor),
     )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import Field
 
+from assets.failures import one_sentence
 from assets.pages import (
     OWNERS,
     TablePage,
@@ -54,6 +55,7 @@ class DatasetConfig(dg.Config):
     metadata=table_metadata("hints"),
 )
 @explained
+@one_sentence
 def error_hints(context: dg.AssetExecutionContext, lake: LakeResource) -> None:
     """What the trace says was wrong at each error turn, and the call it is about."""
     from composer_pipeline.preferences.hints import build_hints
@@ -123,6 +125,7 @@ def build_preferences(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetsDefini
         metadata=table_metadata("pairs"),
     )
     @explained
+    @one_sentence
     def preference_pairs(
         context: dg.AssetExecutionContext,
         lake: LakeResource,
@@ -164,6 +167,7 @@ def build_preferences(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetsDefini
         metadata=table_metadata("normalized_pairs"),
     )
     @explained
+    @one_sentence
     def normalized_pairs(
         context: dg.AssetExecutionContext, lake: LakeResource, recipes: RecipesResource
     ) -> None:
@@ -193,6 +197,7 @@ def build_preferences(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetsDefini
         metadata=table_metadata("dataset_pairs"),
     )
     @explained
+    @one_sentence
     def training_dataset(
         config: DatasetConfig, lake: LakeResource, recipes: RecipesResource
     ) -> dg.MaterializeResult[None]:

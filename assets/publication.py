@@ -11,6 +11,7 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
+from assets.failures import one_sentence
 from assets.pages import OWNERS, explained, figures, records
 from assets.resources import LakeResource, PublicationResource
 from composer_pipeline.errors import InputError
@@ -45,6 +46,7 @@ class PublishConfig(dg.Config):
     ),
 )
 @explained
+@one_sentence
 def published_dataset(
     config: PublishConfig,
     lake: LakeResource,

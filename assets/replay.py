@@ -14,6 +14,7 @@ import dagster as dg
 from pydantic import Field
 
 from assets.checks import budget_check, budget_results
+from assets.failures import one_sentence
 from assets.money import DayRecorder, scope_of_run, tell_ceiling
 from assets.pages import OWNERS, TablePage, plots_of, records, table_metadata, tell_run, usd
 from assets.partitions import DAYS, PAID
@@ -104,6 +105,7 @@ def build_replay(teachers: TeacherSet) -> dg.AssetsDefinition:
         partitions_def=DAYS,
         backfill_policy=PAID,
     )
+    @one_sentence
     def replay(
         context: dg.AssetExecutionContext,
         config: ReplayConfig,

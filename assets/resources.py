@@ -91,6 +91,12 @@ class PublicationResource(dg.ConfigurableResource[None]):
     simulated: bool = False
 
 
+class RetentionResource(dg.ConfigurableResource[None]):
+    """For how many days Dagster remembers runs (``COMPOSER_KEEP_RUNS_DAYS``); 0 is for ever."""
+
+    keep_days: int = 0
+
+
 def default_resources(settings: Settings) -> dict[str, object]:
     """Return the resources of the code location, from the environment's settings."""
     return {
@@ -112,5 +118,6 @@ def default_resources(settings: Settings) -> dict[str, object]:
             nightly=settings.publish_nightly,
             simulated=settings.publish_simulated,
         ),
+        "retention": RetentionResource(keep_days=settings.keep_runs_days),
         "pipes": dg.PipesSubprocessClient(),
     }

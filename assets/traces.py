@@ -6,6 +6,7 @@ Belongs here: the assets ``raw_sessions`` and ``trace_states``. The logic is in
 
 import dagster as dg
 
+from assets.failures import one_sentence
 from assets.pages import OWNERS, TablePage, explained, records, table_metadata
 from assets.partitions import DAYS, FREE
 from assets.resources import LakeResource, SessionsResource
@@ -24,6 +25,7 @@ from composer_pipeline.versions import PARSER_VERSION, REDACTION_VERSION
     metadata=table_metadata("raw_files"),
 )
 @explained
+@one_sentence
 def raw_sessions(
     context: dg.AssetExecutionContext, lake: LakeResource, sessions: SessionsResource
 ) -> None:
@@ -49,6 +51,7 @@ def raw_sessions(
     metadata=table_metadata("states"),
 )
 @explained
+@one_sentence
 def trace_states(context: dg.AssetExecutionContext, lake: LakeResource) -> None:
     """One TraceState for each model response: what the agent saw, and what it did."""
     from composer_pipeline.traces.audit import day_audit

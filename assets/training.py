@@ -7,6 +7,7 @@ command ``python -m trainers.<name>``, run through Dagster Pipes; it needs no Da
 import dagster as dg
 from pydantic import Field
 
+from assets.failures import one_sentence
 from assets.pages import OWNERS, explained, figures, run_dir_of
 from assets.resources import LakeResource, RecipesResource
 from composer_pipeline.figures import lines, markdown_image
@@ -29,6 +30,7 @@ class TrainConfig(dg.Config):
     code_version=TRAINING_VERSION,
 )
 @explained
+@one_sentence
 def trained_model(
     context: dg.AssetExecutionContext,
     config: TrainConfig,
@@ -96,6 +98,7 @@ class EvaluateConfig(dg.Config):
     code_version=EVALUATION_VERSION,
 )
 @explained
+@one_sentence
 def model_evaluation(
     context: dg.AssetExecutionContext, config: EvaluateConfig, lake: LakeResource
 ) -> dg.MaterializeResult[None]:

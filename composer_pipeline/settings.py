@@ -41,6 +41,8 @@ class Settings(BaseModel):
     publish_repo: str = ""
     publish_nightly: bool = False
     publish_simulated: bool = False
+    keep_runs_days: int = 0
+    executor: str = "in_process"
 
     @property
     def excluded(self) -> tuple[str, ...]:

@@ -1,8 +1,15 @@
-"""What runs together, and when: jobs and schedules.
+"""What runs together, and when: jobs, schedules and sensors.
 
-The door of the folder: ``assets.definitions`` takes ``JOBS`` and ``SCHEDULES``.
+The door of the folder: ``assets.definitions`` takes ``JOBS`` and ``SCHEDULES``, and builds what
+settings turn on and off.
 """
 
+import dagster as dg
+from dagster._core.definitions.unresolved_asset_job_definition import (
+    UnresolvedAssetJobDefinition,
+)
+
+from assets.automation.alerts import build_alerts
 from assets.automation.jobs import (
     RANGE_END,
     RANGE_START,
@@ -13,6 +20,7 @@ from assets.automation.jobs import (
     replay_job,
     train_job,
 )
+from assets.automation.retention import build_retention, forget_old_runs
 from assets.automation.schedules import (
     nightly_harvest,
     nightly_pairs,
@@ -21,7 +29,14 @@ from assets.automation.schedules import (
     weekly_train,
 )
 
-JOBS = [harvest_job, replay_job, pairs_job, train_job, publish_job]
+JOBS: list[dg.JobDefinition | UnresolvedAssetJobDefinition] = [
+    harvest_job,
+    replay_job,
+    pairs_job,
+    train_job,
+    publish_job,
+    forget_old_runs,
+]
 SCHEDULES = [nightly_harvest, nightly_replay, nightly_pairs, weekly_train, weekly_publish]
 
 __all__ = [
@@ -29,6 +44,9 @@ __all__ = [
     "RANGE_END",
     "RANGE_START",
     "SCHEDULES",
+    "build_alerts",
+    "build_retention",
+    "forget_old_runs",
     "harvest_job",
     "nightly_harvest",
     "nightly_pairs",

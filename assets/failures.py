@@ -1,0 +1,80 @@
+"""What a run that failed says in the UI: one sentence, with the trace below it.
+
+Belongs here: turning the library's errors into Dagster's ``Failure``, and reading the sentence of
+a run that failed. Does not belong here: the sentences themselves, which the library writes.
+"""
+
+import errno
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+import dagster as dg
+
+from composer_pipeline.errors import BudgetExhausted, ComposerError, InputError
+from composer_pipeline.lake import bucket_errors
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
+
+def one_sentence(function: _Function) -> _Function:
+    """Let an asset fail with the library's sentence, and not with the name of its step.
+
+    What the user has to change is not tried again; what may pass is, where the asset has a
+    retry policy.
+    """
+    if inspect.isgeneratorfunction(function):
+
+        @wraps(function)
+        def generator(*args: Any, **kwargs: Any) -> Iterator[Any]:
+            with _sentence():
+                yield from function(*args, **kwargs)
+
+        return cast(_Function, generator)
+
+    @wraps(function)
+    def plain(*args: Any, **kwargs: Any) -> Any:
+        with _sentence():
+            return function(*args, **kwargs)
+
+    return cast(_Function, plain)
+
+
+@contextmanager
+def _sentence() -> Iterator[None]:
+    try:
+        yield
+    except ComposerError as error:
+        final = isinstance(error, (InputError, BudgetExhausted))
+        away = isinstance(error.__cause__, bucket_errors())
+        raise dg.Failure(str(error), allow_retries=away or not final) from error
+    except bucket_errors() as error:
+        line = str(error).partition("\n")[0][:200]
+        raise dg.Failure(f"the lake's bucket failed: {line}") from error
+    except OSError as error:
+        if error.errno not in _OF_DISKS:
+            raise
+        place = error.filename or "the lake"
+        raise dg.Failure(f"{place} cannot be written: {error.strerror}") from error
+
+
+def sentence_of(instance: dg.DagsterInstance, run_id: str) -> str:
+    """Return why a run failed: the first failed step's sentence, or what the run itself says."""
+    for record in instance.get_records_for_run(
+        run_id, of_type=dg.DagsterEventType.STEP_FAILURE, limit=1
+    ).records:
+        event = record.event_log_entry.dagster_event
+        data = event.step_failure_data if event else None
+        if data and data.user_failure_data and data.user_failure_data.description:
+            return str(data.user_failure_data.description)
+        if data and data.error:
+            found = data.error.cause or data.error
+            return found.message.strip().partition("\n")[0]
+    for record in instance.get_records_for_run(
+        run_id, of_type=dg.DagsterEventType.RUN_FAILURE, limit=1
+    ).records:
+        return record.event_log_entry.user_message or record.event_log_entry.message
+    return "it says no reason"

@@ -1,7 +1,7 @@
 """A backfill whose runs are killed, retried and executed again stays below what was typed.
 
-    python tests/chaos/ceiling_driver.py                 20 random schedules (make chaos-ceiling)
-    python tests/chaos/ceiling_driver.py --schedules 1 --chunks 3     the short form of the suite
+    python tests/chaos/ceiling_driver.py        20 random schedules (make chaos-ceiling)
+    python tests/chaos/ceiling_driver.py --schedules 1 --chunks 2 --again 1         a short form
 
 Belongs here: processes, kills and the verdict. Does not belong here: what a process does
 (``ceiling_worker``), and kills of replays without Dagster (``chaos_driver``).
@@ -68,8 +68,8 @@ class Run:
 class Schedule:
     """One random schedule on a lake, an instance and a provider of its own."""
 
-    def __init__(self, root: Path, seed: int, chunks: int) -> None:
-        self.root, self.random = root, random.Random(seed)
+    def __init__(self, root: Path, seed: int, chunks: int, again: int) -> None:
+        self.root, self.random, self.again = root, random.Random(seed), again
         self.days = [str(FIRST + timedelta(days=n)) for n in range(chunks * DAYS_A_CHUNK)]
         self.chunks = [
             (self.days[n], self.days[n + DAYS_A_CHUNK - 1])
@@ -107,7 +107,7 @@ class Schedule:
                 done.append(ended)
                 if ended.life is not None and ended.retries < RETRIES:
                     queue.append(self._again(ended, going_on=True))
-        for _ in range(AGAIN):
+        for _ in range(self.again):
             again = self._again(self.random.choice(done), going_on=False)
             self._start(again)
             while self.running:
@@ -224,6 +224,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--schedules", type=int, default=20)
     parser.add_argument("--chunks", type=int, default=9)
+    parser.add_argument("--again", type=int, default=AGAIN, help="executions of a run again")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     here = Path(__file__).resolve().parent
@@ -232,7 +233,7 @@ def main() -> None:
     bad = 0
     for seed in range(options.seed, options.seed + options.schedules):
         with tempfile.TemporaryDirectory(prefix="ceiling-") as folder:
-            schedule = Schedule(Path(folder), seed, options.chunks)
+            schedule = Schedule(Path(folder), seed, options.chunks, options.again)
             script = Script.from_states(load_states(schedule.lake), {})
             with LoopbackOpenRouter(
                 script, lifetime=3600, flaky_faults=False, latency=0.03, jitter=0.05

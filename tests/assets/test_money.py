@@ -112,13 +112,13 @@ def events(result: Any, name: str) -> list[Any]:
     return [event for event in result.all_events if event.event_type_value == name]
 
 
-def materialised(result: Any, asset: str) -> list[dg.AssetMaterialization]:
+def materialised(result: Any, asset: str) -> list[Any]:
     made = [e.step_materialization_data.materialization
             for e in events(result, "ASSET_MATERIALIZATION")]  # fmt: skip
     return [m for m in made if m.asset_key.path[-1] == asset]
 
 
-def observed(result: Any, asset: str) -> list[dg.AssetObservation]:
+def observed(result: Any, asset: str) -> list[Any]:
     told = [e.event_specific_data.asset_observation for e in events(result, "ASSET_OBSERVATION")]
     return [o for o in told if o.asset_key.path[-1] == asset]
 

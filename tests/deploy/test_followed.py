@@ -33,7 +33,11 @@ from examples.demo.profile import demo_settings, to_env
 from tests.fixtures.waiting import wait_until
 from tests.places import ROOT
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    # It waits for queues and monitors for minutes; the other tests of the folder are quick.
+    pytest.mark.skipif(not os.environ.get("FOLLOW_DEPLOY"), reason="make follow-deploy runs it"),
+]
 
 ENV = ROOT / "deploy" / "env.example"
 _RUN = """{ runOrError(runId: %s) { ... on Run {

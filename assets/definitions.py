@@ -48,10 +48,13 @@ def build_defs(
             publication.published_dataset,
             training.trained_model,
             training.model_evaluation,
+            training.report,
         ],
         asset_checks=[
             *checks.CHECKS,
             *publication.CHECKS,
+            *checks.build_table_checks(reply_keys),
+            *checks.build_reply_checks(reply_keys),
         ],
         jobs=[*automation.JOBS, publication.nightly_publish_job],
         schedules=[

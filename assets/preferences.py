@@ -13,6 +13,7 @@ from pydantic import Field
 
 from assets.failures import one_sentence
 from assets.pages import (
+    NIGHTLY,
     OWNERS,
     TablePage,
     explained,
@@ -50,6 +51,7 @@ class DatasetConfig(dg.Config):
     owners=OWNERS,
     partitions_def=DAYS,
     backfill_policy=FREE,
+    freshness_policy=NIGHTLY,
     deps=["trace_states"],
     code_version=HINTS_VERSION,
     metadata=table_metadata("hints"),

@@ -7,7 +7,7 @@ Belongs here: the assets ``raw_sessions`` and ``trace_states``. The logic is in
 import dagster as dg
 
 from assets.failures import one_sentence
-from assets.pages import OWNERS, TablePage, explained, records, table_metadata
+from assets.pages import NIGHTLY, OWNERS, TablePage, explained, records, table_metadata
 from assets.partitions import DAYS, FREE
 from assets.resources import LakeResource, SessionsResource
 from composer_pipeline.lake import SCHEMA_VERSION
@@ -20,6 +20,7 @@ from composer_pipeline.versions import PARSER_VERSION, REDACTION_VERSION
     owners=OWNERS,
     partitions_def=DAYS,
     backfill_policy=FREE,
+    freshness_policy=NIGHTLY,
     pool="lake",
     code_version=str(SCHEMA_VERSION),
     metadata=table_metadata("raw_files"),
@@ -45,6 +46,7 @@ def raw_sessions(
     owners=OWNERS,
     partitions_def=DAYS,
     backfill_policy=FREE,
+    freshness_policy=NIGHTLY,
     deps=[raw_sessions],
     pool="lake",
     code_version=f"{PARSER_VERSION}.{REDACTION_VERSION}",

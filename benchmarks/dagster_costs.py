@@ -61,7 +61,8 @@ import resource
 import assets.definitions
 assets.definitions.build_defs()
 used = resource.getrusage(resource.RUSAGE_SELF)
-print(used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
+status = open("/proc/self/status").read()
+print(used.ru_utime + used.ru_stime, int(status.split("VmHWM:")[1].split()[0]) / 1024)
 """
 FREE_DAYS = 62
 QUERIES = {

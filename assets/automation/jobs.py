@@ -31,8 +31,11 @@ pairs_job = dg.define_asset_job(
 )
 train_job = dg.define_asset_job(
     "train",
-    selection=dg.AssetSelection.assets("training_dataset", "trained_model", "model_evaluation"),
-    description="Build the dataset, train with the composer loss, evaluate on held-out sessions.",
+    selection=dg.AssetSelection.assets(
+        "training_dataset", "trained_model", "model_evaluation", "report"
+    ),
+    description="Build the dataset, train with the composer loss, evaluate on held-out sessions,"
+    " and write the report.",
 )
 publish_job = dg.define_asset_job(
     "publish",

@@ -21,6 +21,8 @@ from assets.checks.quality import (
     chosen_not_told_by_style,
     not_worse_than_base,
 )
+from assets.checks.replies import build_reply_checks, replies_cover_states
+from assets.checks.tables import build_table_checks
 from assets.checks.teacher_file import teachers
 
 CHECKS = [
@@ -33,6 +35,7 @@ CHECKS = [
     pairs_accounted_for,
     dataset_accounted_for,
     chosen_not_told_by_style,
+    replies_cover_states,
     not_worse_than_base,
     teachers,
 ]
@@ -41,6 +44,8 @@ __all__ = [
     "CHECKS",
     "budget_check",
     "budget_results",
+    "build_reply_checks",
+    "build_table_checks",
     "chosen_differs_from_rejected",
     "chosen_not_told_by_style",
     "dataset_accounted_for",
@@ -49,6 +54,7 @@ __all__ = [
     "pairs_accounted_for",
     "prefixes_complete",
     "raw_sessions_never_shrink",
+    "replies_cover_states",
     "state_ids_unique",
     "states_accounted_for",
     "teachers",

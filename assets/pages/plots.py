@@ -98,6 +98,7 @@ PLOTS: Mapping[str, Mapping[str, str]] = {
         "recovery_canonical_difference": "right actions behind an error, trained minus base",
         "easy_kl_after": "how far the trained model has moved from its base, nats a token",
     },
+    "report": {"pairs": "pairs of the version that the report is of"},
     "published_dataset": {
         ROWS: "rows of all configurations",
         "changed": "files that the commit changed",

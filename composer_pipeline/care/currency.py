@@ -12,7 +12,9 @@ that was written again with the same bytes, leave everything current.
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import msgspec
 
 from composer_pipeline.lake import Lake
 from composer_pipeline.lake.notes import Made, Origin, Stamps, changed, notes_of
@@ -28,8 +30,24 @@ from composer_pipeline.traces.parse import is_current, is_redacted
 #: Families that have to answer before a day's pairs are worth making: fewer never agree.
 FAMILIES = 2
 
+
+class Why(msgspec.Struct, frozen=True):
+    """Why a day is not current.
+
+    ``kind`` is ``absent`` (it was never made), ``changed`` (its inputs, or what it was made with)
+    or ``missing`` (it was made, but for some rows that could not be had).
+    """
+
+    said: str
+    kind: Literal["absent", "changed", "missing"] = "changed"
+
+
 #: Day -> why it is not current.
-Stale = dict[str, str]
+Stale = dict[str, Why]
+
+
+_NEW_FILES = Why("session files are new", "absent")
+_CHANGED_FILES = Why("session files have changed")
 
 
 def stale_files(lake: Lake, paths: Iterable[Path | str]) -> Stale:
@@ -38,7 +56,10 @@ def stale_files(lake: Lake, paths: Iterable[Path | str]) -> Stale:
     Raises:
         InputError: a path is missing, or a folder holds no session.
     """
-    return dict.fromkeys(days_changed(lake, paths), "session files are new or have changed")
+    known = set(lake.days("raw_files"))
+    return {
+        day: _CHANGED_FILES if day in known else _NEW_FILES for day in days_changed(lake, paths)
+    }
 
 
 def stale_states(lake: Lake) -> Stale:
@@ -48,9 +69,11 @@ def stale_states(lake: Lake) -> Stale:
         if is_current(lake, day):
             continue
         if lake.partitions("sessions", day=day) and not is_redacted(lake, day):
-            found[day] = "redacted by other rules than those of now"
+            found[day] = Why("redacted by other rules than those of now")
+        elif lake.partitions("states", day=day):
+            found[day] = Why("not parsed from what is archived, or by another parser")
         else:
-            found[day] = "not parsed from what is archived, or by another parser"
+            found[day] = Why("not parsed yet", "absent")
     return found
 
 
@@ -68,7 +91,8 @@ def stale_replies(lake: Lake, teacher_set: TeacherSet, teacher: Teacher) -> Stal
         made = notes.get(origin.name)
         if made and made.missing and origin.keys["day"] not in found:
             times = f", tried {made.tries} times" if made.tries > 1 else ""
-            found[origin.keys["day"]] = f"{made.missing} replies are missing ({made.why}){times}"
+            said = f"{made.missing} replies are missing ({made.why}){times}"
+            found[origin.keys["day"]] = Why(said, "missing")
     return dict(sorted(found.items()))
 
 
@@ -105,6 +129,18 @@ def families(lake: Lake, day: str) -> int:
     return len({row["family"] for row in rows if row["status"] == "ok" and not row["control"]})
 
 
+def missing_replies(lake: Lake, teacher_set: TeacherSet) -> dict[tuple[str, str], Made]:
+    """Return (teacher, day) -> the note of what could not be had, though it was asked."""
+    notes = notes_of(lake, "replies")
+    found = {}
+    for teacher in teacher_set.teachers:
+        for day in lake.days("states"):
+            made = notes.get(replies_origin(teacher_set, teacher, day).name)
+            if made is not None and made.missing:
+                found[teacher.name, day] = made
+    return found
+
+
 def coverage(lake: Lake, teacher_set: TeacherSet, day: str) -> dict[str, Any]:
     """Return teacher -> ``asked`` states of a day, and those of them that have ``replies``.
 
@@ -124,6 +160,13 @@ def coverage(lake: Lake, teacher_set: TeacherSet, day: str) -> dict[str, Any]:
     return found
 
 
+def unusable_share(lake: Lake, teacher: str) -> tuple[float, int]:
+    """Return which share of a teacher's replies cannot be used, and how many there are."""
+    status = lake.read("replies", teacher=teacher, columns=["status"])["status"].to_pylist()
+    bad = sum(one != "ok" for one in status)
+    return (bad / len(status) if status else 0.0), len(status)
+
+
 def _stale(
     lake: Lake,
     table: str,
@@ -137,9 +180,9 @@ def _stale(
     for origin in origins:
         made = notes.get(origin.name)
         if made is None and not stamps.of((table, origin.keys)):
-            found[origin.keys["day"]] = absent
+            found[origin.keys["day"]] = Why(absent, "absent")
         elif whys := changed(lake, origin, made, stamps):
-            found[origin.keys["day"]] = _told(whys)
+            found[origin.keys["day"]] = Why(_told(whys))
     return found
 
 

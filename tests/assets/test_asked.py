@@ -437,7 +437,7 @@ def test_the_jobs_hold_what_their_names_say(tmp_path: Path) -> None:
 
     assert of("replay_and_pair") == {"teacher_replies", "preference_pairs", "normalized_pairs"}
     assert of("publish") == {"published_dataset"}
-    assert of("train") == {"training_dataset", "trained_model", "model_evaluation"}
+    assert of("train") == {"training_dataset", "trained_model", "model_evaluation", "report"}
 
 
 def test_numbers_become_plots_and_columns_have_their_own_words() -> None:

@@ -41,7 +41,7 @@ def test_graph_is_the_design(defs: dg.Definitions) -> None:
             "training_dataset",
             "published_dataset",
         },
-        "training": {"trained_model", "model_evaluation"},
+        "training": {"trained_model", "model_evaluation", "report"},
     }
 
 
@@ -59,13 +59,20 @@ def test_two_backfill_policies_and_daily_partitions(defs: dg.Definitions) -> Non
         for key in asset.keys:
             policies[key.to_user_string()] = (asset.partitions_def, asset.backfill_policy)
     free = {"raw_sessions", "trace_states", "error_hints"}
-    unpartitioned = {"training_dataset", "published_dataset", "trained_model", "model_evaluation"}
+    unpartitioned = {
+        "training_dataset", "published_dataset", "trained_model", "model_evaluation", "report",
+    }  # fmt: skip
     for name, (partitions, policy) in policies.items():
         if name in unpartitioned:
             assert partitions is None, name
         else:
             assert partitions == DAYS, name
             assert policy == (FREE if name in free else PAID), name
+
+
+def test_what_the_night_harvests_becomes_overdue(defs: dg.Definitions) -> None:
+    aging = {name for name, spec in specs(defs).items() if spec.freshness_policy}
+    assert aging == {"raw_sessions", "trace_states", "error_hints"}
 
 
 def test_replay_is_one_subsettable_step(defs: dg.Definitions) -> None:
@@ -89,6 +96,9 @@ def test_blocking_checks(defs: dg.Definitions) -> None:
         "no_group_in_two_splits",
         "not_worse_than_base",
         "within_budget",
+        "columns_as_described",
+        "rows_unique",
+        "rows_accounted_for",
     }
 
 
@@ -137,6 +147,7 @@ def test_code_versions_are_the_librarys(defs: dg.Definitions) -> None:
         "published_dataset": str(SCHEMA_VERSION),
         "trained_model": versions.TRAINING_VERSION,
         "model_evaluation": versions.EVALUATION_VERSION,
+        "report": versions.REPORT_VERSION,
     }
 
 

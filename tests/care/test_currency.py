@@ -12,6 +12,7 @@ import yaml
 
 from composer_pipeline import TeacherSet, build_hints, build_pairs, normalize, replay
 from composer_pipeline.care import (
+    Why,
     coverage,
     harvest_days,
     pairs_days,
@@ -65,7 +66,7 @@ def stale(
 ) -> dict[str, dict[str, str]]:
     """Return stage -> its stale days with the reason; of replies only the day that was replayed."""
     asked = asked or teachers()
-    found = {
+    found: dict[str, dict[str, Why]] = {
         "states": stale_states(lake),
         "hints": stale_hints(lake),
         "pairs": stale_pairs(lake, rules),
@@ -74,7 +75,9 @@ def stale(
     for teacher in asked.teachers:
         days = stale_replies(lake, asked, teacher)
         found[teacher.name] = {day: why for day, why in days.items() if day == DAY}
-    return {stage: days for stage, days in found.items() if days}
+    return {
+        stage: {day: why.said for day, why in days.items()} for stage, days in found.items() if days
+    }
 
 
 def test_what_was_made_is_current_and_a_copy_of_it_too(lake: Lake) -> None:
@@ -83,7 +86,7 @@ def test_what_was_made_is_current_and_a_copy_of_it_too(lake: Lake) -> None:
     assert len(days) > 1
     for teacher in teachers().teachers:
         not_asked = stale_replies(lake, teachers(), teacher)
-        assert not_asked == dict.fromkeys(sorted(days - {DAY}), "not asked")
+        assert not_asked == dict.fromkeys(sorted(days - {DAY}), Why("not asked", "absent"))
 
 
 def test_input_that_was_written_again_with_the_same_bytes_changes_nothing(lake: Lake) -> None:
@@ -201,7 +204,9 @@ def test_a_few_states_say_nothing_of_the_day(made: Path, lake: Lake) -> None:
     shutil.rmtree(Path(lake.root) / "made" / "replies")
     with loopback():
         replay(lake, teachers(), max_usd=Decimal(1), days=[DAY], max_states=2)
-    assert stale_replies(lake, teachers(), teachers().teachers[0])[DAY].startswith("nobody noted")
+    assert stale_replies(lake, teachers(), teachers().teachers[0])[DAY].said.startswith(
+        "nobody noted"
+    )
 
 
 # -- nights ---------------------------------------------------------------------
@@ -229,7 +234,7 @@ def test_an_absent_teacher_is_asked_a_few_nights_and_then_no_more(lake: Lake) ->
     for night in (1, 2):
         assert replay_days(lake, gone, TODAY, tries=2)[DAY] == ["careful"]
         _bought(lake, gone)
-        why = stale_replies(lake, gone, gone.teachers[0])[DAY]
+        why = stale_replies(lake, gone, gone.teachers[0])[DAY].said
         assert "replies are missing" in why
         assert ("tried 2 times" in why) == (night == 2)
     assert DAY not in replay_days(lake, gone, TODAY, tries=2)
@@ -250,7 +255,7 @@ def test_a_ceiling_and_a_dead_endpoint_count_no_try(
 ) -> None:
     changed = teachers(max_tokens=999)
     _bought(lake, changed, usd="0.0001")
-    assert "tried" not in stale_replies(lake, changed, changed.teachers[0])[DAY]
+    assert "tried" not in stale_replies(lake, changed, changed.teachers[0])[DAY].said
     assert replay_days(lake, changed, TODAY, tries=1)[DAY] == ["careful"]
     monkeypatch.setenv("COMPOSER_LOOPBACK_KEY", "none")
     monkeypatch.setenv("COMPOSER_OPENROUTER_URL", "http://127.0.0.1:9/api/v1")

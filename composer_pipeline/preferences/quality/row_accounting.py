@@ -21,6 +21,19 @@ class Leak:
 
 #: Stage to (rows that come in, rows that go out) as SQL of (id, where, day).
 _STAGES: dict[str, tuple[str, str]] = {
+    # Every archived file of a trajectory was parsed, and is there with its bytes of now.
+    "files": (
+        "SELECT DISTINCT day || ' ' || sha256 AS id, day FROM raw_files"
+        " WHERE NOT starts_with(agent_id, 'acompact')",
+        "SELECT DISTINCT day || ' ' || sha256 AS id, 'sessions' AS place, day, sha256 AS why"
+        " FROM sessions",
+    ),
+    # Every error turn that tells something has a hint.
+    "hints": (
+        "SELECT state_id AS id, day FROM states WHERE trim(hint) <> ''"
+        " AND coalesce(error_kind, '') NOT IN ('cancelled', 'sibling_cancelled', 'sibling')",
+        "SELECT state_id AS id, 'hints' AS place, day, source AS why FROM hints",
+    ),
     # Every state is in the table of votes, with a reason.
     "votes": (
         "SELECT state_id AS id, day FROM states",
@@ -53,7 +66,8 @@ def leaks(lake: Lake, stage: str, days: Iterable[str] | None = None) -> list[Lea
 
     Args:
         lake: the lake.
-        stage: ``votes`` (states to votes), ``pairs`` (votes to pairs), ``normalize`` (pairs to
+        stage: ``files`` (archived files to sessions), ``hints`` (error turns to hints), ``votes``
+            (states to votes), ``pairs`` (votes to pairs), ``normalize`` (pairs to
             normalised pairs) or ``dataset`` (normalised pairs to the dataset).
         days: only these days; all when ``None``.
 

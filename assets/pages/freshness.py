@@ -1,0 +1,15 @@
+"""When an asset is too old: its freshness policy.
+
+Belongs here: policies, which look at an asset as a whole. Does not belong here: which day is
+missing (``assets.checks``) and who is told (``assets.automation``).
+"""
+
+from datetime import timedelta
+
+import dagster as dg
+
+#: For what ``nightly_harvest`` makes: a warning when a night was missed, overdue after two.
+#: Paid and unpartitioned assets have none: they wait for their owner.
+NIGHTLY = dg.FreshnessPolicy.time_window(
+    warn_window=timedelta(hours=26), fail_window=timedelta(hours=50)
+)

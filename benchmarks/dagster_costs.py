@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import date, timedelta
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,9 @@ os.environ.setdefault("DAGSTER_DISABLE_TELEMETRY", "1")
 import dagster as dg  # noqa: E402
 from dagster._core.execution.backfill import PartitionBackfill  # noqa: E402
 from dagster._core.remote_origin import InProcessCodeLocationOrigin  # noqa: E402
-from dagster._core.test_utils import InProcessTestWorkspaceLoadTarget  # noqa: E402
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin  # noqa: E402
 from dagster._core.workspace.context import WorkspaceProcessContext  # noqa: E402
+from dagster._core.workspace.load_target import InProcessWorkspaceLoadTarget  # noqa: E402
 from dagster._daemon.backfill import execute_backfill_iteration  # noqa: E402
 from dagster_graphql.test.utils import execute_dagster_graphql  # noqa: E402
 
@@ -138,8 +139,8 @@ def graph_ratio(folder: Path) -> tuple[float, float]:
         with loopback(), dg.instance_for_test(temp_dir=str(new(folder, f"home{turn}"))) as instance:
             one = demo_settings(lake=str(folder / f"d{turn}"), max_usd="5")
             two = demo_settings(lake=str(folder / f"h{turn}"), max_usd="5")
-            found["dagster"].append(timed(lambda one=one: by_dagster(one, days, instance)))
-            found["hand"].append(timed(lambda two=two: by_hand(two, days)))
+            found["dagster"].append(timed(partial(by_dagster, one, days, instance)))
+            found["hand"].append(timed(partial(by_hand, two, days)))
     return min(found["dagster"][1:]), min(found["hand"][1:])
 
 
@@ -178,7 +179,7 @@ def workspace(folder: Path, name: str, **settings: str) -> Iterator[Any]:
     with (
         dg.instance_for_test(temp_dir=str(new(folder, name)), overrides=overrides) as instance,
         WorkspaceProcessContext(
-            instance, InProcessTestWorkspaceLoadTarget(InProcessCodeLocationOrigin(target))
+            instance, InProcessWorkspaceLoadTarget(InProcessCodeLocationOrigin(target))
         ) as process,
     ):
         yield process
@@ -200,7 +201,7 @@ def free_backfill(folder: Path) -> int:
         for _ in range(3):
             for error in execute_backfill_iteration(process, logging.getLogger("bench")) or ():
                 assert error is None, error
-        return instance.get_runs_count()
+        return int(instance.get_runs_count())
 
 
 def queries(folder: Path) -> dict[str, float]:

@@ -132,8 +132,12 @@ class Deployment:
 
     def ended(self, run_id: str) -> str:
         """Wait for a run's end; return its status."""
-        ends = ("SUCCESS", "FAILURE", "CANCELED")
-        return wait_until(lambda: (s := self.run(run_id)[0]) in ends and s, f"run {run_id} ends")
+
+        def found() -> str:
+            status = self.run(run_id)[0]
+            return status if status in ("SUCCESS", "FAILURE", "CANCELED") else ""
+
+        return wait_until(found, f"run {run_id} ends")
 
     def worker(self, run_id: str) -> int:
         """Wait for a run's process; return its id."""

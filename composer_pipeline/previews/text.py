@@ -33,11 +33,12 @@ def one_line(text: str, chars: int) -> str:
 
 def side_by_side(left: str, right: str, width: int = WIDTH) -> str:
     """Return two texts as two columns of a monospaced block; long lines are wrapped."""
-    pairs = zip_longest(_wrapped(left, width), _wrapped(right, width), fillvalue="")
+    pairs = zip_longest(wrapped(left, width), wrapped(right, width), fillvalue="")
     return "\n".join(f"{a:<{width}} │ {b}".rstrip() for a, b in pairs)
 
 
-def _wrapped(text: str, width: int) -> list[str]:
+def wrapped(text: str, width: int) -> list[str]:
+    """Return the lines of a text; long ones are wrapped, and go on as far in as they began."""
     lines = []
     for line in text.split("\n"):
         indent = " " * min(4, len(line) - len(line.lstrip()))

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from assets.checks import budget_check, budget_results
 from assets.failures import one_sentence
-from assets.money import DayRecorder, scope_of_run, tell_ceiling
+from assets.money import DayRecorder, budget_metadata, scope_of_run, tell_bill, tell_ceiling
 from assets.pages import OWNERS, TablePage, plots_of, records, table_metadata, tell_run, usd
 from assets.partitions import DAYS, PAID
 from assets.resources import LakeResource, TeachersResource
@@ -73,7 +73,7 @@ def build_replay(teachers: TeacherSet) -> dg.AssetsDefinition:
     specs = [
         dg.AssetSpec(
             teacher_key(teacher.name),
-            deps=[dg.AssetKey("trace_states")],
+            deps=[dg.AssetKey("trace_states"), dg.AssetKey("replay_plan")],
             group_name="replay",
             kinds={"python", "parquet", kind},
             owners=OWNERS,
@@ -193,6 +193,9 @@ def _buy(
     chosen = _of_selection(selector.report().to_dict()) if selector else {}
     tell_run(context, _of_run(report) | chosen)
     recorder.rest(days, report.missing)
+    tell_bill(context, store, sorted(report.by_day_teacher))
+    told = budget_metadata(store, teachers.ledger)
+    context.log_event(dg.AssetMaterialization("budget", metadata=told))
     if report.exhausted_scope:
         at = report.stopped_day
         bought = {name: _in_words(day_figures(store, name, at)) for name in names}

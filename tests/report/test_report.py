@@ -183,6 +183,8 @@ def test_only_runs_on_this_version_are_in_it(lake: Lake) -> None:
     text = Seen(made.path.read_text()).text
     assert "older" not in text
     assert "2 rounds, 2 merged, 2 restarts of a replica." in text
+    assert "base model tiny (d1)" in text
+    assert "diloco rounds 2 of 2 merged" in text
     assert "No model of this version has been evaluated" in text
 
 

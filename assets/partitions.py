@@ -27,6 +27,12 @@ DAYS = dg.DailyPartitionsDefinition(start_date=_first(), timezone="UTC", end_off
 #: Stages that cost nothing: a month a run.
 FREE = dg.BackfillPolicy.multi_run(max_partitions_per_run=31)
 
+#: Faults that may pass, such as a bucket that is away, on stages that cost nothing. What the user
+#: has to change is not tried again (``assets.failures``), and what buys never is.
+TRANSIENT = dg.RetryPolicy(
+    max_retries=3, delay=10, backoff=dg.Backoff.EXPONENTIAL, jitter=dg.Jitter.PLUS_MINUS
+)
+
 #: Stages that buy, and those in their runs: a failed day fails its run's days, so few a run.
 PAID = dg.BackfillPolicy.multi_run(max_partitions_per_run=7)
 

@@ -12,7 +12,7 @@ from composer_pipeline.actions import Action, action_text
 from composer_pipeline.lake import Lake
 from composer_pipeline.markdown import fenced
 from composer_pipeline.previews.rows import Row, of_values, sample
-from composer_pipeline.previews.text import WIDTH, cut, one_line, printable, side_by_side, wrapped
+from composer_pipeline.previews.text import WIDTH, cut, one_line, side_by_side, wrapped
 from composer_pipeline.trace_states import action_of, block_text, blocks_of
 
 #: Rows of a preview.
@@ -170,4 +170,4 @@ def _head(*facts: object) -> str:
 
 
 def _cut(text: str) -> str:
-    return cut(printable(text), _CHARS, _LINES)
+    return cut(text, _CHARS, _LINES)

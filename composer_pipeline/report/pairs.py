@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from composer_pipeline.markdown import count
-from composer_pipeline.previews import cut, printable
+from composer_pipeline.previews import cut
 from composer_pipeline.publishing import Source
 from composer_pipeline.report.html import Html, el
 from composer_pipeline.report.sections import section
@@ -92,7 +92,7 @@ def _pair(number: int, row: Row) -> Html:
     )
     return el(
         "article",
-        el("p", f"{number}. ", cut(printable(row["task"] or "(no task in words)"), 320, 4),
+        el("p", f"{number}. ", cut(row["task"] or "(no task in words)", 320, 4),
            _class="task"),
         el("p", about, _class="about"),
         el("details", el("summary", "What the agent saw last"), el("pre", seen)) if seen else "",
@@ -113,11 +113,11 @@ def _seen(prompt: Sequence[Any] | None) -> str:
     if not prompt:
         return ""
     message = json.loads(prompt[-1]) if isinstance(prompt[-1], str) else prompt[-1]
-    return cut(printable(str(message.get("content") or "")), _SEEN_CHARS, _SEEN_LINES)
+    return cut(str(message.get("content") or ""), _SEEN_CHARS, _SEEN_LINES)
 
 
 def _cut(text: str | None) -> str:
-    return cut(printable(text or ""), _CHARS, _LINES)
+    return cut(text or "", _CHARS, _LINES)
 
 
 def _marked(left: str, right: str) -> tuple[Html, Html]:

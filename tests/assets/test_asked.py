@@ -83,7 +83,9 @@ def test_each_asset_works_on_the_days_of_its_run(
     asked: Callable[..., dict[Any, Any]], lake: LakeResource, tmp_path: Path
 ) -> None:
     sessions = SessionsResource(path=str(tmp_path))
-    seen = asked("traces.archive.harvest", traces.raw_sessions, lake=lake, sessions=sessions)
+    teachers = TeachersResource(file=str(TEACHERS))
+    resources = {"lake": lake, "sessions": sessions, "teachers": teachers}
+    seen = asked("traces.archive.harvest", traces.raw_sessions, **resources)
     assert (seen[1], seen["days"]) == ([tmp_path], {NEXT})
     asset = preference("normalized_pairs")
     seen = asked("normalize.normalize", asset, lake=lake, recipes=RECIPES)

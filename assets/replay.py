@@ -15,7 +15,14 @@ from pydantic import Field
 
 from assets.checks import budget_check, budget_results
 from assets.failures import one_sentence
-from assets.money import DayRecorder, budget_metadata, scope_of_run, tell_bill, tell_ceiling
+from assets.money import (
+    COST_TAG,
+    DayRecorder,
+    budget_metadata,
+    scope_of_run,
+    tell_bill,
+    tell_ceiling,
+)
 from assets.pages import OWNERS, TablePage, plots_of, records, table_metadata, tell_run, usd
 from assets.partitions import DAYS, PAID
 from assets.resources import LakeResource, TeachersResource
@@ -236,6 +243,9 @@ def _progress(context: dg.AssetExecutionContext, names: list[str]) -> "OnProgres
             return
         next_at = snapshot.elapsed_s + EVERY_S
         context.log.info(snapshot.line())
+        # A run that is killed leaves the last amount that was known.
+        spent = f"{snapshot.settled_usd:.6f}"
+        context.instance.add_run_tags(context.run_id, {COST_TAG: spent})
         for name in names:
             context.log_event(
                 dg.AssetObservation(

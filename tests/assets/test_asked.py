@@ -326,17 +326,29 @@ def test_stopped_teachers_are_named_also_where_nothing_was_bought(materialised: 
 
 def test_a_run_that_goes_on_is_told_every_ten_seconds() -> None:
     seen: list[Any] = []
+    tags: dict[str, str] = {}
     context = SimpleNamespace(
-        partition_keys=[DAY], log=SimpleNamespace(info=lambda line: None), log_event=seen.append
-    )
+        partition_keys=[DAY], log=SimpleNamespace(info=lambda line: None), log_event=seen.append,
+        run_id="r", instance=SimpleNamespace(add_run_tags=lambda _, more: tags.update(more)),
+    )  # fmt: skip
     tell = _progress(cast(Any, context), ["careful"])
     moment = TeacherProgress(1, 2, 0, 0, 1, 4, None, None, None, "ok")
     for elapsed in (9.0, 10.0, 11.0, 19.9, 20.5, 21.0):
         snapshot = Snapshot(
-            "asking", elapsed, 1, 2, 0, 0, Decimal(0), Decimal(0), Decimal(1), {"careful": moment}
+            "asking",
+            elapsed,
+            1,
+            2,
+            0,
+            0,
+            Decimal("0.25"),
+            Decimal(0),
+            Decimal(1),
+            {"careful": moment},
         )
         tell(snapshot)
     assert len(seen) == 2
+    assert tags == {"composer/cost_usd": "0.250000"}  # what a run that is killed leaves behind
 
 
 # -- checks, schedules, resources -----------------------------------------------------------

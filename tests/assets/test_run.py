@@ -262,7 +262,7 @@ def test_a_pair_of_equals_is_caught(broken: Settings) -> None:
     assert not run_check(broken, "chosen_differs_from_rejected")
 
 
-def test_an_exhausted_budget_fails_the_run_and_keeps_what_was_bought(
+def test_a_ceiling_ends_the_run_as_an_outcome_and_keeps_what_was_bought(
     settings: Settings, instance: dg.DagsterInstance, tmp_path: Path, replayed: dict[str, Any]
 ) -> None:
     poor = settings.model_copy(update={"lake": str(tmp_path / "lake"), "max_usd": "0.02"})
@@ -275,11 +275,14 @@ def test_an_exhausted_budget_fails_the_run_and_keeps_what_was_bought(
         result = defs.resolve_job_def("replay_and_pair").execute_in_process(
             instance=instance, tags=range_tags(first, last), run_config=QUIET, raise_on_error=False
         )
-    assert not result.success
-    failure = next(e for e in result.all_events if e.is_step_failure)
-    error = failure.step_failure_data.user_failure_data
-    assert error is not None
-    assert "Budget exhausted" in str(error.description)
+    told = {
+        str(value.value)
+        for event in result.all_events
+        if event.event_type_value == "ASSET_OBSERVATION"
+        for name, value in event.asset_observation_data.asset_observation.metadata.items()
+        if name == "ceiling_reached"
+    }
+    assert len(told) == 1, "the ceiling is told in one sentence"
     spent = sum(row["cost_picodollars"] for row in Lake(poor.lake).rows("replies"))
     assert 0 < spent <= 20_000_000_000
 

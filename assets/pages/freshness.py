@@ -8,8 +8,9 @@ from datetime import timedelta
 
 import dagster as dg
 
-#: For what ``nightly_harvest`` makes: a warning when a night was missed, overdue after two.
-#: Paid and unpartitioned assets have none: they wait for their owner.
+#: For what ``nightly_harvest`` makes. A night without new sessions makes nothing, so a weekend is
+#: no fault: a warning after four days, overdue after eight. Paid and unpartitioned assets have
+#: none: they wait for their owner.
 NIGHTLY = dg.FreshnessPolicy.time_window(
-    warn_window=timedelta(hours=26), fail_window=timedelta(hours=50)
+    warn_window=timedelta(days=4), fail_window=timedelta(days=8)
 )

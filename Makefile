@@ -6,9 +6,9 @@ STAMP := $(VENV)/.installed
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install demo proof test coverage dev lint types house ui-test chaos clean bench bench-traces bench-redaction bench-ledger \
+.PHONY: help install demo proof test coverage dev lint types house ui-test chaos chaos-ceiling clean bench bench-traces bench-redaction bench-ledger \
   bench-replay bench-replay-cost bench-preferences bench-normalize bench-windows bench-publish \
-  bench-training-rows bench-first-hour same-tables compare docs
+  bench-training-rows bench-first-hour bench-dagster follow-deploy same-tables compare docs
 
 help: ## what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,6 +69,9 @@ mutants: $(STAMP) ## small wrong changes: does a fast test notice? (ROOM=lake; l
 chaos-ingest: $(STAMP) ## kill ingests of one lake, on a folder and on S3: 6 processes, 20 times each (about ten minutes)
 	$(BIN)/python tests/chaos/ingest_driver.py $(CHAOS_ARGS)
 
+chaos-ceiling: $(STAMP) ## kill runs of backfills in 20 random schedules: never above what was typed (about half an hour)
+	$(BIN)/python tests/chaos/ceiling_driver.py $(CHAOS_ARGS)
+
 chaos: $(STAMP) ## kill replaying processes more than 100 times (about ten minutes)
 	$(BIN)/python tests/chaos/chaos_driver.py --record benchmarks/results/chaos.md $(CHAOS_ARGS)
 
@@ -104,6 +107,12 @@ bench-windows: $(STAMP) ## files that windows lose, and rows a second, beside cu
 bench-publish: $(STAMP) ## memory of dataset and publish, size beside push_to_hub, bytes of a withdrawal (15 minutes)
 	$(BIN)/python benchmarks/publish.py $(BENCH_ARGS)
 	$(BIN)/python benchmarks/withdrawal.py
+
+bench-dagster: $(STAMP) ## what Dagster costs: definitions, the graph beside its stages, backfills, queries (some minutes)
+	$(BIN)/python benchmarks/dagster_costs.py $(BENCH_ARGS)
+
+follow-deploy: $(STAMP) ## docs/deploy.md as processes, with a real PostgreSQL and a bucket of moto (some minutes)
+	FOLLOW_DEPLOY=1 $(BIN)/python -m pytest tests/deploy/test_followed.py $(PYTEST_ARGS)
 
 bench-first-hour: $(STAMP) ## each command on 3 GB of sessions: CPU seconds and memory beside the bars (writes 4 GB below build/)
 	$(BIN)/python benchmarks/first_hour.py $(BENCH_ARGS)

@@ -14,7 +14,7 @@ import dagster as dg
 warnings.filterwarnings("ignore", category=dg.BetaWarning)
 warnings.filterwarnings("ignore", category=dg.PreviewWarning)
 
-from assets import automation, checks, preferences, publication, traces, training  # noqa: E402
+from assets import automation, checks, money, preferences, publication, traces, training  # noqa: E402
 from assets.executors import executor_of  # noqa: E402
 from assets.replay import build_replay, teacher_key  # noqa: E402
 from assets.resources import default_resources  # noqa: E402
@@ -42,12 +42,15 @@ def build_defs(
         assets=[
             traces.raw_sessions,
             traces.trace_states,
+            money.budget,
+            money.replay_plan,
             *([build_replay(teachers)] if teachers else []),
             preferences.error_hints,
             *preferences.build_preferences(reply_keys),
             publication.published_dataset,
             training.trained_model,
             training.model_evaluation,
+            training.report,
         ],
         asset_checks=[
             *checks.CHECKS,
@@ -55,7 +58,7 @@ def build_defs(
             *checks.build_table_checks(reply_keys),
             *checks.build_reply_checks(reply_keys),
         ],
-        jobs=[*automation.JOBS, publication.nightly_publish_job],
+        jobs=[*automation.JOBS, publication.nightly_publish_job, money.set_ceiling],
         schedules=[
             *automation.SCHEDULES,
             publication.nightly_publish,

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 
 import dagster as dg
 
-from composer_pipeline.errors import BudgetExhausted, ComposerError, InputError
+from composer_pipeline.errors import BudgetExhausted, ComposerError, InputError, StorageError
 from composer_pipeline.lake import bucket_errors
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -48,7 +48,7 @@ def _sentence() -> Iterator[None]:
     try:
         yield
     except ComposerError as error:
-        final = isinstance(error, (InputError, BudgetExhausted))
+        final = isinstance(error, (InputError, BudgetExhausted, StorageError))
         away = isinstance(error.__cause__, bucket_errors())
         raise dg.Failure(str(error), allow_retries=away or not final) from error
     except bucket_errors() as error:
@@ -58,7 +58,9 @@ def _sentence() -> Iterator[None]:
         if error.errno not in _OF_DISKS:
             raise
         place = error.filename or "the lake"
-        raise dg.Failure(f"{place} cannot be written: {error.strerror}") from error
+        raise dg.Failure(
+            f"{place} cannot be written: {error.strerror}", allow_retries=False
+        ) from error
 
 
 def sentence_of(instance: dg.DagsterInstance, run_id: str) -> str:

@@ -2,17 +2,36 @@
 
 Belongs here: the one partition set and the two policies. Assets with equal policy
 and equal partitions share a run in a backfill; a third policy would split the chain.
+
+Days begin with the first session, of the lake or at the source, when the definitions are loaded;
+``COMPOSER_FIRST_DAY`` names another day. A grey box is thus a day to do, and never one of before.
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import dagster as dg
 
+from composer_pipeline.settings import Settings
+from composer_pipeline.traces.first_day import first_day
+
+
+def _first() -> str:
+    settings = Settings.from_env()
+    return settings.first_day or first_day(settings.lake, [Path(settings.sessions).expanduser()])
+
+
 #: Every asset up to ``normalized_pairs``. ``end_offset=1`` makes today a partition.
-DAYS = dg.DailyPartitionsDefinition(start_date="2025-02-24", timezone="UTC", end_offset=1)
+DAYS = dg.DailyPartitionsDefinition(start_date=_first(), timezone="UTC", end_offset=1)
 
 #: Stages that cost nothing: a month a run.
 FREE = dg.BackfillPolicy.multi_run(max_partitions_per_run=31)
+
+#: Faults that may pass, such as a bucket that is away, on stages that cost nothing. What the user
+#: has to change is not tried again (``assets.failures``), and what buys never is.
+TRANSIENT = dg.RetryPolicy(
+    max_retries=3, delay=10, backoff=dg.Backoff.EXPONENTIAL, jitter=dg.Jitter.PLUS_MINUS
+)
 
 #: Stages that buy, and those in their runs: a failed day fails its run's days, so few a run.
 PAID = dg.BackfillPolicy.multi_run(max_partitions_per_run=7)

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from assets.failures import one_sentence
 from assets.pages import (
+    NIGHTLY,
     OWNERS,
     TablePage,
     explained,
@@ -20,7 +21,7 @@ from assets.pages import (
     table_metadata,
     usd,
 )
-from assets.partitions import DAYS, FREE, PAID
+from assets.partitions import DAYS, FREE, PAID, TRANSIENT
 from assets.resources import LakeResource, RecipesResource, TeachersResource
 from composer_pipeline.lake import SCHEMA_VERSION, build_id
 from composer_pipeline.versions import (
@@ -50,7 +51,9 @@ class DatasetConfig(dg.Config):
     owners=OWNERS,
     partitions_def=DAYS,
     backfill_policy=FREE,
+    freshness_policy=NIGHTLY,
     deps=["trace_states"],
+    retry_policy=TRANSIENT,
     code_version=HINTS_VERSION,
     metadata=table_metadata("hints"),
 )
@@ -163,6 +166,7 @@ def build_preferences(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetsDefini
         partitions_def=DAYS,
         backfill_policy=PAID,
         deps=[preference_pairs],
+        retry_policy=TRANSIENT,
         code_version=NORMALIZE_VERSION,
         metadata=table_metadata("normalized_pairs"),
     )

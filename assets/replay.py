@@ -15,7 +15,14 @@ from pydantic import Field
 
 from assets.checks import budget_check, budget_results
 from assets.failures import one_sentence
-from assets.money import DayRecorder, scope_of_run, tell_ceiling
+from assets.money import (
+    COST_TAG,
+    DayRecorder,
+    budget_metadata,
+    scope_of_run,
+    tell_bill,
+    tell_ceiling,
+)
 from assets.pages import OWNERS, TablePage, plots_of, records, table_metadata, tell_run, usd
 from assets.partitions import DAYS, PAID
 from assets.resources import LakeResource, TeachersResource
@@ -73,7 +80,7 @@ def build_replay(teachers: TeacherSet) -> dg.AssetsDefinition:
     specs = [
         dg.AssetSpec(
             teacher_key(teacher.name),
-            deps=[dg.AssetKey("trace_states")],
+            deps=[dg.AssetKey("trace_states"), dg.AssetKey("replay_plan")],
             group_name="replay",
             kinds={"python", "parquet", kind},
             owners=OWNERS,
@@ -193,6 +200,9 @@ def _buy(
     chosen = _of_selection(selector.report().to_dict()) if selector else {}
     tell_run(context, _of_run(report) | chosen)
     recorder.rest(days, report.missing)
+    tell_bill(context, store, sorted(report.by_day_teacher))
+    told = budget_metadata(store, teachers.ledger)
+    context.log_event(dg.AssetMaterialization("budget", metadata=told))
     if report.exhausted_scope:
         at = report.stopped_day
         bought = {name: _in_words(day_figures(store, name, at)) for name in names}
@@ -233,6 +243,9 @@ def _progress(context: dg.AssetExecutionContext, names: list[str]) -> "OnProgres
             return
         next_at = snapshot.elapsed_s + EVERY_S
         context.log.info(snapshot.line())
+        # A run that is killed leaves the last amount that was known.
+        spent = f"{snapshot.settled_usd:.6f}"
+        context.instance.add_run_tags(context.run_id, {COST_TAG: spent})
         for name in names:
             context.log_event(
                 dg.AssetObservation(

@@ -16,6 +16,25 @@ from composer_pipeline.preferences.rules import PreferenceRules
 from composer_pipeline.settings import Settings, recipes_dir
 
 
+def amount_of(given: object, name: str) -> Decimal:
+    """Return an amount in USD; a number does as well as its text.
+
+    Args:
+        given: what a person has typed.
+        name: of the field, for the message.
+
+    Raises:
+        InputError: it is not a number.
+    """
+    wrong = f"{name}: {given!r} is not an amount in USD"
+    if isinstance(given, bool) or not isinstance(given, str | int | float):
+        raise InputError(wrong)
+    try:
+        return Decimal(str(given).strip())
+    except InvalidOperation as error:
+        raise InputError(wrong) from error
+
+
 class LakeResource(dg.ConfigurableResource[Lake]):
     """The Parquet lake: a folder or any fsspec URL (``COMPOSER_LAKE``)."""
 
@@ -54,12 +73,7 @@ class TeachersResource(dg.ConfigurableResource[None]):
             InputError: it is not a number.
         """
         chosen = self.max_usd if override in ("", None) else override
-        if isinstance(chosen, bool) or not isinstance(chosen, str | int | float):
-            raise InputError(f"max_usd: {chosen!r} is not an amount in USD")
-        try:
-            return Decimal(str(chosen).strip())
-        except InvalidOperation as error:
-            raise InputError(f"max_usd: {chosen!r} is not an amount in USD") from error
+        return amount_of(chosen, "max_usd")
 
 
 class RecipesResource(dg.ConfigurableResource[None]):

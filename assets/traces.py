@@ -7,9 +7,9 @@ Belongs here: the assets ``raw_sessions`` and ``trace_states``. The logic is in
 import dagster as dg
 
 from assets.failures import one_sentence
-from assets.pages import OWNERS, TablePage, explained, records, table_metadata
-from assets.partitions import DAYS, FREE
-from assets.resources import LakeResource, SessionsResource
+from assets.pages import NIGHTLY, OWNERS, TablePage, explained, records, table_metadata
+from assets.partitions import DAYS, FREE, TRANSIENT
+from assets.resources import LakeResource, SessionsResource, TeachersResource
 from composer_pipeline.lake import SCHEMA_VERSION
 from composer_pipeline.versions import PARSER_VERSION, REDACTION_VERSION
 
@@ -20,16 +20,22 @@ from composer_pipeline.versions import PARSER_VERSION, REDACTION_VERSION
     owners=OWNERS,
     partitions_def=DAYS,
     backfill_policy=FREE,
+    freshness_policy=NIGHTLY,
     pool="lake",
+    retry_policy=TRANSIENT,
     code_version=str(SCHEMA_VERSION),
     metadata=table_metadata("raw_files"),
 )
 @explained
 @one_sentence
 def raw_sessions(
-    context: dg.AssetExecutionContext, lake: LakeResource, sessions: SessionsResource
+    context: dg.AssetExecutionContext,
+    lake: LakeResource,
+    sessions: SessionsResource,
+    teachers: TeachersResource,
 ) -> None:
     """Raw bytes of Claude Code sessions, kept after Claude Code deletes its own (30 days)."""
+    from assets.automation import tell_lake
     from composer_pipeline.traces.archive import harvest
 
     store, days = lake.open(), context.partition_keys
@@ -37,6 +43,7 @@ def raw_sessions(
     report = harvest(store, sessions.paths(), days=set(days))
     for day in days:
         context.add_asset_metadata(page.of(day, report.day(day)), partition_key=day)
+    tell_lake(context.instance, store, sessions, teachers, skip=days)
 
 
 @dg.asset(
@@ -45,8 +52,10 @@ def raw_sessions(
     owners=OWNERS,
     partitions_def=DAYS,
     backfill_policy=FREE,
+    freshness_policy=NIGHTLY,
     deps=[raw_sessions],
     pool="lake",
+    retry_policy=TRANSIENT,
     code_version=f"{PARSER_VERSION}.{REDACTION_VERSION}",
     metadata=table_metadata("states"),
 )

@@ -1,6 +1,6 @@
-"""Training: the composer loss through a trainer plug-in, and held-out evaluation.
+"""Training: the composer loss through a trainer plug-in, held-out evaluation, and the report.
 
-Belongs here: the assets ``trained_model`` and ``model_evaluation``. The trainer is the
+Belongs here: the assets ``trained_model``, ``model_evaluation`` and ``report``. The trainer is the
 command ``python -m trainers.<name>``, run through Dagster Pipes; it needs no Dagster.
 """
 
@@ -12,7 +12,7 @@ from assets.pages import OWNERS, explained, figures, run_dir_of
 from assets.resources import LakeResource, RecipesResource
 from composer_pipeline.figures import lines, markdown_image
 from composer_pipeline.parent import child_of_this
-from composer_pipeline.versions import EVALUATION_VERSION, TRAINING_VERSION
+from composer_pipeline.versions import EVALUATION_VERSION, REPORT_VERSION, TRAINING_VERSION
 
 
 class TrainConfig(dg.Config):
@@ -39,7 +39,8 @@ def trained_model(
     pipes: dg.PipesSubprocessClient,
 ) -> dg.MaterializeResult[None]:
     """A model trained with GRPO + SDPO + trace-replay DPO by replicas that commit rounds."""
-    from composer_pipeline.training.run import about, prepare, read_steps, report
+    from composer_pipeline.training.curves import channel_curves
+    from composer_pipeline.training.run import about, prepare, report
 
     prepared = prepare(lake.open(), config.recipe or recipes.train, recipes.run_root)
     if not prepared.complete:
@@ -54,30 +55,13 @@ def trained_model(
             "run_dir": dg.MetadataValue.path(str(result.run_dir)),
             "checkpoint": dg.MetadataValue.path(str(result.checkpoint)),
             "reused": result.reused,
-            "losses": _curve(read_steps(result.run_dir)),
+            "losses": dg.MetadataValue.md(
+                markdown_image(lines(channel_curves(result.run_dir)), "channels by step")
+            ),
             **about(result.run_dir),
             **figures("trained_model", result.metrics),
         }
     )
-
-
-def _curve(steps: dict[tuple[int, int], dict[str, float]]) -> dg.MetadataValue[str]:
-    """Each channel's loss by step, the mean over replicas; keys are (slot, step).
-
-    GRPO's loss says nothing of the model, so what its best answers gained is drawn.
-    """
-    series = {}
-    for name, key in (
-        ("grpo best gain", "grpo_best_gain"), ("sdpo", "sdpo_loss"), ("dpo", "dpo_loss"),
-        ("sft", "sft_loss"),
-    ):  # fmt: skip
-        by_step: dict[int, list[float]] = {}
-        for (_, step), row in sorted(steps.items()):
-            if key in row:
-                by_step.setdefault(step, []).append(row[key])
-        if by_step:
-            series[name] = [(step, sum(v) / len(v)) for step, v in sorted(by_step.items())]
-    return dg.MetadataValue.md(markdown_image(lines(series), "channels by step"))
 
 
 class EvaluateConfig(dg.Config):
@@ -140,3 +124,27 @@ def _trained_run(context: dg.AssetExecutionContext) -> str:
     if run_dir is None:
         raise dg.Failure("trained_model has not been materialised yet.", allow_retries=False)
     return run_dir
+
+
+@dg.asset(
+    group_name="training",
+    kinds={"python", "html"},
+    owners=OWNERS,
+    deps=["training_dataset", model_evaluation],
+    code_version=REPORT_VERSION,
+)
+@explained
+def report(lake: LakeResource, recipes: RecipesResource) -> dg.MaterializeResult[None]:
+    """The dataset version as one HTML file that needs nothing else: numbers, runs, twenty pairs."""
+    from composer_pipeline.report import write_report
+
+    made = write_report(lake.open(), run_root=recipes.run_root)
+    return dg.MaterializeResult(
+        metadata={
+            "file": dg.MetadataValue.path(str(made.path)),
+            "version": made.version,
+            "runs": ", ".join(made.runs) or "none",
+            "missing": ", ".join(made.missing) or "nothing",
+            **figures("report", {"pairs": made.pairs}),
+        }
+    )

@@ -35,8 +35,7 @@ from composer_pipeline.actions import Action  # noqa: E402
 from composer_pipeline.lake import TABLES, Lake, column  # noqa: E402
 from composer_pipeline.preferences.hints import build_hints  # noqa: E402
 from composer_pipeline.preferences.pairs import build_pairs  # noqa: E402
-from composer_pipeline.publishing import build_dataset, publish  # noqa: E402
-from composer_pipeline.publishing.dataset import read_build  # noqa: E402
+from composer_pipeline.publishing import build_dataset, publish, read_build  # noqa: E402
 from composer_pipeline.testing.hub import LoopbackHub  # noqa: E402
 from composer_pipeline.trace_states import load_states  # noqa: E402
 from composer_pipeline.traces.ingest import ingest  # noqa: E402

@@ -39,9 +39,8 @@ import pyarrow.parquet as pq  # noqa: E402
 
 from composer_pipeline.care import withdraw  # noqa: E402
 from composer_pipeline.lake import TABLES, Lake, table_from_rows  # noqa: E402
-from composer_pipeline.publishing import build_dataset, publish  # noqa: E402
+from composer_pipeline.publishing import build_dataset, publish, read_build  # noqa: E402
 from composer_pipeline.publishing.changes import Content  # noqa: E402
-from composer_pipeline.publishing.dataset import read_build  # noqa: E402
 from composer_pipeline.publishing.hub import Hub, Remote, bring, purge  # noqa: E402
 from composer_pipeline.testing.hub import LoopbackHub  # noqa: E402
 

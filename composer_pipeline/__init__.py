@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from composer_pipeline.replay.engine import replay
     from composer_pipeline.replay.plan import plan
     from composer_pipeline.replay.teachers import TeacherSet
+    from composer_pipeline.report import write_report
     from composer_pipeline.trace_states import TraceState, load_state, load_states
     from composer_pipeline.traces.ingest import ingest
     from composer_pipeline.training.run import train
@@ -65,6 +66,7 @@ _WHERE = {
     "publish": "publishing",
     "train": "training.run",
     "evaluate": "evaluation",
+    "write_report": "report",
     "window_messages": "training.windows",
     "ComposerError": "errors",
     "InputError": "errors",
@@ -76,7 +78,7 @@ __all__ = [  # noqa: RUF022  in the order of the stages
     "TeacherSet", "PreferenceRules",
     "ingest", "plan", "replay", "build_hints", "build_pairs", "compare", "explain",
     "write_statistics", "normalize", "build_dataset", "export", "export_sessions", "publish",
-    "train", "evaluate", "window_messages",
+    "train", "evaluate", "write_report", "window_messages",
     "ComposerError", "InputError", "BudgetExhausted",
 ]  # fmt: skip
 

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from composer_pipeline.errors import ComposerError, InputError
-from composer_pipeline.redaction import redact_text
 
 #: Where messages go. The URL is a key: whoever knows it can write there, so it is in no setting.
 VARIABLE = "COMPOSER_ALERT_URL"
@@ -59,5 +58,7 @@ def _safe(text: str) -> str:
     for name, value in os.environ.items():
         if name.endswith(_SECRET) and len(value) >= _SHORTEST_SECRET:
             text = text.replace(value, f"[{name}]")
+    from composer_pipeline.redaction import redact_text  # takes 60 MB, at every code location
+
     text = redact_text(" ".join(text.split()))[0]
     return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"

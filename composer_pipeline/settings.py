@@ -10,8 +10,9 @@ import os
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 
 def recipes_dir() -> Path:
@@ -40,6 +41,7 @@ class Settings(BaseModel):
     exclude: str = ""
     publish_repo: str = ""
     publish_nightly: bool = False
+    first_day: Annotated[str, Field(pattern=r"^(\d{4}-\d\d-\d\d)?$")] = ""
     publish_simulated: bool = False
     keep_runs_days: int = 0
     executor: str = "in_process"

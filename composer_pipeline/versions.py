@@ -23,3 +23,5 @@ NORMALIZE_VERSION = "1"
 TRAINING_VERSION = "1"
 #: Answers to an evaluation's figures.
 EVALUATION_VERSION = "2"
+#: A dataset and its runs to the report.
+REPORT_VERSION = "1"

@@ -13,7 +13,7 @@ from tests.places import ROOT
 
 STAGES = (
     "ingest", "plan", "replay", "build_hints", "build_pairs", "write_statistics", "normalize",
-    "build_dataset", "export", "publish", "train", "evaluate",
+    "build_dataset", "export", "publish", "train", "evaluate", "write_report",
 )  # fmt: skip
 BY_DAY = ("ingest", "plan", "replay", "build_hints", "build_pairs", "write_statistics", "normalize")
 

@@ -54,6 +54,7 @@ run("pairs")
 run("statistics")
 run("normalize", "--recipe", "none")
 run("dataset")
+run("report")
 for form in ("dpo", "kto", "sft", "sdpo"):
     run("export", "--format", form, "--out", form + ".parquet")
 run("status")

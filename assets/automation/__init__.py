@@ -9,6 +9,7 @@ from dagster._core.definitions.unresolved_asset_job_definition import (
     UnresolvedAssetJobDefinition,
 )
 
+from assets.automation.adopt import adopt, tell_lake
 from assets.automation.alerts import build_alerts
 from assets.automation.jobs import (
     RANGE_END,
@@ -36,6 +37,7 @@ JOBS: list[dg.JobDefinition | UnresolvedAssetJobDefinition] = [
     train_job,
     publish_job,
     forget_old_runs,
+    adopt,
 ]
 SCHEDULES = [nightly_harvest, nightly_replay, nightly_pairs, weekly_train, weekly_publish]
 
@@ -44,6 +46,7 @@ __all__ = [
     "RANGE_END",
     "RANGE_START",
     "SCHEDULES",
+    "adopt",
     "build_alerts",
     "build_retention",
     "forget_old_runs",
@@ -55,6 +58,7 @@ __all__ = [
     "publish_job",
     "range_tags",
     "replay_job",
+    "tell_lake",
     "train_job",
     "weekly_publish",
     "weekly_train",

@@ -9,7 +9,11 @@ from assets.partitions import DAYS
 
 FREE_SELECTION = dg.AssetSelection.assets("raw_sessions", "trace_states", "error_hints")
 PAIRS_SELECTION = dg.AssetSelection.assets("preference_pairs", "normalized_pairs")
-REPLAY_SELECTION = dg.AssetSelection.key_prefixes("teacher_replies") | PAIRS_SELECTION
+REPLAY_SELECTION = (
+    dg.AssetSelection.assets("replay_plan")
+    | dg.AssetSelection.key_prefixes("teacher_replies")
+    | PAIRS_SELECTION
+)
 
 harvest_job = dg.define_asset_job(
     "harvest",
@@ -21,7 +25,7 @@ replay_job = dg.define_asset_job(
     "replay_and_pair",
     selection=REPLAY_SELECTION,
     partitions_def=DAYS,
-    description="Buy the teachers' replies under the ceiling, and make and normalise pairs.",
+    description="Plan, buy the teachers' replies under the ceiling, and make and normalise pairs.",
 )
 pairs_job = dg.define_asset_job(
     "pair",
@@ -31,8 +35,11 @@ pairs_job = dg.define_asset_job(
 )
 train_job = dg.define_asset_job(
     "train",
-    selection=dg.AssetSelection.assets("training_dataset", "trained_model", "model_evaluation"),
-    description="Build the dataset, train with the composer loss, evaluate on held-out sessions.",
+    selection=dg.AssetSelection.assets(
+        "training_dataset", "trained_model", "model_evaluation", "report"
+    ),
+    description="Build the dataset, train with the composer loss, evaluate on held-out sessions,"
+    " and write the report.",
 )
 publish_job = dg.define_asset_job(
     "publish",

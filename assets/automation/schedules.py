@@ -54,6 +54,7 @@ def nightly_replay(
 ) -> Requests:
     """Request one run for each contiguous range of days with the same teachers to ask."""
     from composer_pipeline.care import TRIES, replay_days
+    from composer_pipeline.replay.ledger import ledger_target, standing_ceilings
     from composer_pipeline.replay.teachers import TeacherSet
 
     try:
@@ -62,8 +63,15 @@ def nightly_replay(
         yield dg.SkipReason(str(error))
         return
     today = context.scheduled_execution_time.astimezone(UTC).date()
+    store = lake.open()
+    if not standing_ceilings(ledger_target(store, teachers.ledger or None), today):
+        yield dg.SkipReason(
+            "No ceiling stands over what nights spend together: set one with the job set_ceiling,"
+            f" for example of month:{today:%Y-%m} or of global."
+        )
+        return
     groups: dict[tuple[str, ...], list[str]] = {}
-    for day, names in replay_days(lake.open(), asked, today).items():
+    for day, names in replay_days(store, asked, today).items():
         groups.setdefault(tuple(names), []).append(day)
     for chosen, days in groups.items():
         some = [dg.AssetKey(["teacher_replies", name]) for name in chosen]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from assets.pages import run_dir_of
+from assets.pages import records, run_dir_of
 from assets.resources import LakeResource, RecipesResource
 
 
@@ -42,6 +42,7 @@ def chosen_not_told_by_style(lake: LakeResource, recipes: RecipesResource) -> dg
 @dg.asset_check(asset="model_evaluation", blocking=True)
 def not_worse_than_base(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
     """On easy and recovery states the trained model is not surely worse than its base."""
+    from composer_pipeline.evaluation import TRAINED, cells_of, guarded
     from composer_pipeline.training.runs.card import evaluation_of
 
     run_dir = run_dir_of(context.instance, "model_evaluation")
@@ -51,8 +52,17 @@ def not_worse_than_base(context: dg.AssetCheckExecutionContext) -> dg.AssetCheck
     worse, unknown = found["worse"], found["unknown"]
     said = [f"Worse than its base on {sentence}." for sentence in worse]
     said += [f"Not known whether it is worse on {sentence}." for sentence in unknown]
+    intervals = [
+        {"states": f"{kind} ({each.states} of {each.sessions} sessions)", "difference": each.mean,
+         "low": each.low, "high": each.high}
+        for kind, each in guarded(cells_of(found), TRAINED).items()
+    ]  # fmt: skip
     return dg.AssetCheckResult(
         passed=not worse,
-        metadata={"worse": len(worse), "not_known": len(unknown)},
+        metadata={
+            "worse": len(worse),
+            "not_known": len(unknown),
+            **({"trained_minus_base": records(intervals)} if intervals else {}),
+        },
         description=" ".join(said) or "Not surely worse on easy or recovery states.",
     )

@@ -9,7 +9,7 @@ One op runs all checks of a table, so that they share what they read. ``columns_
 ``up_to_date`` and ``yesterday_is_there`` look at every day and warn.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -77,9 +77,21 @@ def _stale_of(asset: str) -> Asked:
     return ask
 
 
-def up_to_date(stale: Stale, asset: str) -> dg.AssetCheckResult:
-    """Return the result of ``up_to_date``: the days that were made otherwise, and their cure."""
-    old = {day: why.said for day, why in sorted(stale.items()) if why.kind == "changed"}
+def up_to_date(
+    stale: Stale, asset: str, green: Collection[str] = frozenset()
+) -> dg.AssetCheckResult:
+    """Return the result of ``up_to_date``: the days that were made otherwise, and their cure.
+
+    Args:
+        stale: the days that are not current.
+        asset: its name.
+        green: the days that Dagster shows as made; one that was not is told too.
+    """
+    old = {
+        day: why.said
+        for day, why in sorted(stale.items())
+        if why.kind == "changed" or (why.kind == "absent" and day in green)
+    }
     ranges = ", ".join(
         first if first == last else f"{first}...{last}" for first, last in day_ranges([*old])
     )
@@ -151,7 +163,7 @@ def _checks_of(key: dg.AssetKey, table: str, stage: str, **keys: str) -> dg.Asse
         for name, rows in bad.items():
             yield result(rows, said[name], name)
         stale = _stale_of(asset)(store, sessions, recipes, teachers)
-        yield up_to_date(stale, asset)
+        yield up_to_date(stale, asset, context.instance.get_materialized_partitions(key))
         yield yesterday_is_there(stale, str(datetime.now(UTC).date()))
 
     return check

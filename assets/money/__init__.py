@@ -4,7 +4,21 @@ Does not belong here: the ledger's arithmetic (``composer_pipeline.replay.ledger
 (``assets.replay``).
 """
 
+from assets.money.budget import budget, budget_metadata, set_ceiling
+from assets.money.plan import replay_plan, tell_bill
 from assets.money.recording import DayRecorder, tell_ceiling
 from assets.money.scopes import COST_TAG, REACHED_TAG, SCOPE_TAG, scope_of_run
 
-__all__ = ["COST_TAG", "REACHED_TAG", "SCOPE_TAG", "DayRecorder", "scope_of_run", "tell_ceiling"]
+__all__ = [
+    "COST_TAG",
+    "REACHED_TAG",
+    "SCOPE_TAG",
+    "DayRecorder",
+    "budget",
+    "budget_metadata",
+    "replay_plan",
+    "scope_of_run",
+    "set_ceiling",
+    "tell_bill",
+    "tell_ceiling",
+]

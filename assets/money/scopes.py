@@ -13,7 +13,7 @@ import dagster as dg
 
 #: The scope of a run; a run that is executed again inherits the tag.
 SCOPE_TAG = "composer/ceiling_scope"
-#: What a run has spent, in USD; set when it ends.
+#: What a run has spent, in USD; written as it goes on and when it ends.
 COST_TAG = "composer/cost_usd"
 #: The scope whose ceiling ended a run, where one did.
 REACHED_TAG = "composer/ceiling_reached"
@@ -62,5 +62,6 @@ def scope_of_run(context: dg.AssetExecutionContext) -> str:
 
     scope = shared_scope(run.run_id, run.tags, tags_of)
     # What was inherited from the run before is not this one's.
-    instance.add_run_tags(run.run_id, {SCOPE_TAG: scope, COST_TAG: "0", REACHED_TAG: "no"})
+    told = {SCOPE_TAG: scope, COST_TAG: "not known yet", REACHED_TAG: "no"}
+    instance.add_run_tags(run.run_id, told)
     return scope

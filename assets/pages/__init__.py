@@ -4,6 +4,7 @@ Belongs here: turning the library's reports and tables into Dagster metadata. Do
 not belong here: computing a number.
 """
 
+from assets.pages.freshness import NIGHTLY
 from assets.pages.plots import PLOTS, explained, plots_of
 from assets.pages.run_page import tell_run
 from assets.pages.table_page import TablePage, figures
@@ -17,6 +18,7 @@ from assets.pages.values import (
 )
 
 __all__ = [
+    "NIGHTLY",
     "OWNERS",
     "PLOTS",
     "TablePage",

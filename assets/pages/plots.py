@@ -47,6 +47,18 @@ PLOTS: Mapping[str, Mapping[str, str]] = {
         "user_correction": "hints from a user who said what was wrong",
         "mean_leakage": "share of the failing call's words that its hint repeats",
     },
+    "budget": {
+        "spent_usd": "what all calls were billed",
+        "reserved_usd": "worst cases of the calls under way",
+        "unknown_usd": "worst cases of calls that may have been billed",
+        "ceiling_usd": "ceiling of everything, where there is one",
+    },
+    "replay_plan": {
+        "calls": "calls that are open, at most",
+        "cached": "replies that are paid for",
+        "expected_usd": "what the open calls are expected to cost",
+        "worst_usd": "what the ledger would reserve for them",
+    },
     "teacher_replies": {
         **_DAILY,
         "cost_usd": "what the day's replies were billed, whenever they were bought",
@@ -98,6 +110,7 @@ PLOTS: Mapping[str, Mapping[str, str]] = {
         "recovery_canonical_difference": "right actions behind an error, trained minus base",
         "easy_kl_after": "how far the trained model has moved from its base, nats a token",
     },
+    "report": {"pairs": "pairs of the version that the report is of"},
     "published_dataset": {
         ROWS: "rows of all configurations",
         "changed": "files that the commit changed",

@@ -18,6 +18,7 @@ from composer_pipeline.care.currency import (
     unusable_share,
 )
 from composer_pipeline.care.forget import ForgetReport, forget
+from composer_pipeline.care.holdings import days_held, empty_days, rows_of
 from composer_pipeline.care.nights import TRIES, harvest_days, pairs_days, replay_days
 from composer_pipeline.care.redact_again import redact_again
 from composer_pipeline.care.status import StatusReport, status
@@ -34,8 +35,10 @@ __all__ = [
     "Why",
     "WithdrawReport",
     "coverage",
+    "days_held",
     "days_with_votes",
     "doubled_rows",
+    "empty_days",
     "families",
     "forget",
     "harvest_days",
@@ -44,6 +47,7 @@ __all__ = [
     "pairs_days",
     "redact_again",
     "replay_days",
+    "rows_of",
     "stale_files",
     "stale_hints",
     "stale_normalized",

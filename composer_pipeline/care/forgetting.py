@@ -5,8 +5,10 @@ order (``care.forget``) and the books (``replay.ledger``).
 """
 
 import json
+import re
 import shutil
 from collections.abc import Iterable, Sequence
+from html import unescape
 from pathlib import Path
 
 import pyarrow as pa
@@ -89,7 +91,7 @@ def from_exports(lake: Lake, sessions: set[str], pairs: set[str]) -> list[str]:
     changed = []
     for path in exports(lake):
         before = path.read_bytes()
-        if _is_session(before, sessions):
+        if _is_session(before, sessions) or _shows(before, sessions):
             path.unlink()
             changed.append(str(path))
             continue
@@ -107,6 +109,14 @@ def from_exports(lake: Lake, sessions: set[str], pairs: set[str]) -> list[str]:
         changed.append(str(path))
     prune_exports(lake)
     return changed
+
+
+def _shows(data: bytes, sessions: set[str]) -> bool:
+    """Return whether a file is a report (``report``) that shows a pair of one of these sessions."""
+    if not data.startswith(b"<!doctype html>"):
+        return False
+    shown = re.findall(r'data-session="([^"]*)"', data.decode("utf-8", "replace"))
+    return not sessions.isdisjoint(map(unescape, shown))
 
 
 def _is_session(data: bytes, sessions: set[str]) -> bool:

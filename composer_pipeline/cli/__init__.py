@@ -50,7 +50,7 @@ PARTS = {
     "Data": ("init", "ingest", "status", "sessions", "states", "state"),
     "Money": ("plan", "replay", "budget"),
     "Preferences": ("pairs", "pair", "statistics", "compare"),
-    "Dataset": ("normalize", "dataset", "export", "publish"),
+    "Dataset": ("normalize", "dataset", "report", "export", "publish"),
     "Training": ("train", "evaluate"),
     "Care": ("doctor", "verify", "reparse", "forget", "withdraw", "redact", "tools"),
 }

@@ -1,4 +1,4 @@
-"""Commands from pairs to a published dataset: normalize, dataset, export, publish."""
+"""Commands from pairs to a published dataset: normalize, dataset, report, export, publish."""
 
 from functools import partial
 from pathlib import Path
@@ -60,6 +60,27 @@ def dataset(
             progress=progress,
         )
     show(report.to_dict(), as_json, "dataset")
+
+
+@app.command
+def report(
+    *,
+    out: Annotated[Path | None, Parameter(name=["--out", "-o"])] = None,
+    lake: LakeOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Write the dataset version as one HTML file: numbers, runs, and pairs to read.
+
+    Args:
+        out: the file; reports/dataset-<version>.html in the lake by default.
+    """
+    from composer_pipeline.report import write_report
+
+    store = open_lake(lake)
+    root = Settings.from_env().model_copy(update={"lake": store.url}).run_root
+    with Bar() as progress:
+        made = write_report(store, out or "", run_root=root, progress=progress)
+    show(made.to_dict(), as_json, "report")
 
 
 @app.command

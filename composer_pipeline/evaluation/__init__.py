@@ -12,7 +12,6 @@ from composer_pipeline.evaluation.of_lake import states_of_lake
 from composer_pipeline.evaluation.report import HEAD, grid, pictures, table
 from composer_pipeline.evaluation.results import StateResult, read_results, write_results
 from composer_pipeline.evaluation.states import (
-    KINDS,
     EvaluationState,
     Kind,
     check_disjoint,
@@ -22,26 +21,25 @@ from composer_pipeline.evaluation.states import (
 )
 from composer_pipeline.evaluation.summary import (
     difference,
-    differences,
     summarise,
 )
-from composer_pipeline.evaluation.verdict import verdict
+from composer_pipeline.evaluation.verdict import cells_of, guarded, verdict
 
 __all__ = [
     "BASE",
     "HEAD",
-    "KINDS",
     "TRAINED",
     "Arm",
     "EvaluationState",
     "Kind",
     "StateResult",
+    "cells_of",
     "check_disjoint",
     "content_hash",
     "difference",
-    "differences",
     "evaluate",
     "grid",
+    "guarded",
     "measure",
     "pictures",
     "read_results",

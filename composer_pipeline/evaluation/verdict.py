@@ -4,11 +4,12 @@ Belongs here: the rule. Does not belong here: the numbers (``evaluation.summary`
 (``publishing.model`` and the asset check).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import msgspec
 
-from composer_pipeline.evaluation.summary import MIN_SESSIONS, Cell
+from composer_pipeline.evaluation.summary import MIN_SESSIONS, Cell, Estimate
 
 #: Kinds at which the base acts rightly, and training must not unlearn it.
 GUARDED = ("easy", "recovery")
@@ -24,6 +25,20 @@ class Verdict(msgspec.Struct, frozen=True):
     unknown: tuple[str, ...] = ()
 
 
+def cells_of(evaluation: Mapping[str, Any]) -> list[Cell]:
+    """Return the cells of an ``evaluation.json``; none of one that an earlier version wrote."""
+    return msgspec.convert(evaluation.get("cells", []), list[Cell])
+
+
+def guarded(cells: Iterable[Cell], arm: str) -> dict[str, Estimate]:
+    """Return arm minus base, with its interval, of each kind at which nothing may be lost."""
+    return {
+        cell.kind: cell.difference
+        for cell in cells
+        if cell.arm == arm and cell.measure == MEASURE and cell.kind in GUARDED and cell.difference
+    }
+
+
 def verdict(cells: Iterable[Cell], arm: str, *, tolerance: float = TOLERANCE) -> Verdict:
     """Return whether an arm is worse than its base on easy or recovery states.
 
@@ -34,11 +49,7 @@ def verdict(cells: Iterable[Cell], arm: str, *, tolerance: float = TOLERANCE) ->
         arm: the trained model.
         tolerance: share of states that may be lost.
     """
-    found = {
-        cell.kind: cell.difference
-        for cell in cells
-        if cell.arm == arm and cell.measure == MEASURE and cell.difference is not None
-    }
+    found = guarded(cells, arm)
     worse, unknown = [], []
     for kind in GUARDED:
         difference = found.get(kind)

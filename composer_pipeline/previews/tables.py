@@ -12,13 +12,15 @@ from composer_pipeline.actions import Action, action_text
 from composer_pipeline.lake import Lake
 from composer_pipeline.markdown import fenced
 from composer_pipeline.previews.rows import Row, of_values, sample
-from composer_pipeline.previews.text import cut, one_line, printable, side_by_side
+from composer_pipeline.previews.text import WIDTH, cut, one_line, side_by_side, wrapped
 from composer_pipeline.trace_states import action_of, block_text, blocks_of
 
 #: Rows of a preview.
 ROWS = 5
 _CHARS, _LINES = 900, 12
 _LINE = 110
+#: Columns of a block, which has room for two sides.
+_WIDTH = 2 * WIDTH + 3
 
 
 def preview(lake: Lake, table: str, keys: dict[str, str], rows: int = ROWS) -> str:
@@ -31,7 +33,7 @@ def preview(lake: Lake, table: str, keys: dict[str, str], rows: int = ROWS) -> s
         rows: at most so many.
     """
     texts = _READ[table](lake, rows, keys)
-    return "\n\n".join(fenced(text) for text in texts)
+    return "\n\n".join(fenced("\n".join(wrapped(text, _WIDTH))) for text in texts)
 
 
 Texts = Iterable[str]
@@ -168,4 +170,4 @@ def _head(*facts: object) -> str:
 
 
 def _cut(text: str) -> str:
-    return cut(printable(text), _CHARS, _LINES)
+    return cut(text, _CHARS, _LINES)

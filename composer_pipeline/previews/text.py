@@ -13,14 +13,18 @@ WIDTH = 58
 def printable(text: str) -> str:
     """Return text without characters that move or hide others; line ends stay, tabs are blanks."""
     plain = text.replace("\r\n", "\n").replace("\r", "\n").replace("\t", "    ")
-    return "".join(char if char.isprintable() or char == "\n" else "\N{REPLACEMENT CHARACTER}"
-                   for char in plain)  # fmt: skip
+    return "\n".join(line if line.isprintable() else _plain(line) for line in plain.split("\n"))
+
+
+def _plain(line: str) -> str:
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in line)
 
 
 def cut(text: str, chars: int, lines: int) -> str:
-    """Return at most so many characters and lines of a printable text, and how much there is."""
-    kept = "\n".join(text[:chars].split("\n")[:lines])
-    if len(kept) == len(text):
+    """Return at most so many characters and lines of a text, printable, and how much there is."""
+    shown = printable(text[:chars]).split("\n")
+    kept = "\n".join(shown[:lines])
+    if len(text) <= chars and len(shown) <= lines:
         return kept
     return f"{kept.rstrip()} … ({len(text):,} characters)"
 
@@ -33,16 +37,20 @@ def one_line(text: str, chars: int) -> str:
 
 def side_by_side(left: str, right: str, width: int = WIDTH) -> str:
     """Return two texts as two columns of a monospaced block; long lines are wrapped."""
-    pairs = zip_longest(_wrapped(left, width), _wrapped(right, width), fillvalue="")
+    pairs = zip_longest(wrapped(left, width), wrapped(right, width), fillvalue="")
     return "\n".join(f"{a:<{width}} │ {b}".rstrip() for a, b in pairs)
 
 
-def _wrapped(text: str, width: int) -> list[str]:
+def wrapped(text: str, width: int) -> list[str]:
+    """Return the lines of a text; long ones are wrapped, and go on as far in as they began."""
     lines = []
     for line in text.split("\n"):
+        if len(line) <= width:
+            lines.append(line)
+            continue
         indent = " " * min(4, len(line) - len(line.lstrip()))
         lines += textwrap.wrap(
             line, width, drop_whitespace=False, subsequent_indent=indent, replace_whitespace=False,
             tabsize=4,
-        ) or [""]  # fmt: skip
+        )  # fmt: skip
     return lines

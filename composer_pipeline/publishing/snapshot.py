@@ -36,15 +36,25 @@ def snapshot(lake: Lake, folder: Path) -> tuple[Build, list[DataFile]]:
     """
     build = read_build(lake)
     check_statistics(lake, build)
+    found = take_files(lake, build, folder)
+    if not any(file.config == "pairs" for file in found):
+        raise InputError(f"lake {lake.url}: the dataset has no pair; nothing to publish")
+    return build, found
+
+
+def take_files(lake: Lake, build: Build, folder: Path) -> list[DataFile]:
+    """Take the files of a build into ``folder``, as :func:`snapshot` does.
+
+    Raises:
+        InputError: one of them was built again meanwhile.
+    """
     found = []
     for number, file in enumerate(build.files):
         local = folder / f"{number}.parquet"
         copy_file(lake, file, local)
         if hashes_of(local)[0] != file.sha256:
             raise InputError(
-                f"lake {lake.url}: {file.name} was built again meanwhile; publish again"
+                f"lake {lake.url}: {file.name} was built again meanwhile; run this again"
             )
         found.append(DataFile(file.config, file.split, file.path, local, file.rows))
-    if not any(file.config == "pairs" for file in found):
-        raise InputError(f"lake {lake.url}: the dataset has no pair; nothing to publish")
-    return build, found
+    return found

@@ -228,7 +228,7 @@ def about(run_dir: Path) -> dict[str, str]:
     return {
         "base_model": f"{base['name']} ({base['digest']})",
         **({"started_from": f"{start['name']} ({start['digest']})"} if start else {}),
-        "dataset_sha256": result["dataset_sha"],
+        "dataset_hash": result["dataset_sha"],
         "dataset_rows": ", ".join(f"{name} {count}" for name, count in rows.items()),
         "recipe": f"{recipe.name}: {weights}; {recipe.total_steps} steps of each of"
         f" {replicas} replicas, learning rate {recipe.learning_rate:g}, seed {recipe.seed}",

@@ -17,6 +17,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+# The demo's days, whatever sessions a user has: read when the graph is imported.
+os.environ["COMPOSER_FIRST_DAY"] = "2025-02-24"
+
 import dagster as dg
 from rich.console import Console
 
@@ -105,6 +108,7 @@ def run_demo(settings: Settings, instance: dg.DagsterInstance | None = None) -> 
             published = publish_here(settings)
     summary = _summary(settings, calls, _latest_metadata(trained))
     summary["published"] = published
+    summary["report"] = _latest_metadata(trained)["report"]["file"]
     summary["seconds"] = round(time.monotonic() - started, 1)
     _show(settings, teachers, summary)
     return summary
@@ -257,6 +261,7 @@ def _show(settings: Settings, teachers: TeacherSet, summary: dict[str, Any]) -> 
         f"{sum(published['rows'].values())} rows, {published['changed']} files, one commit,"
         f" {published['tag']}; read back and compared",
     )
+    table.add_row("report", str(summary["report"]))
     table.add_row("card", f"{published['card']} (from {published['address']})")
     table.add_row(
         "time, memory", f"{summary['seconds']} s, largest process {summary['peak_rss_gib']} GiB"

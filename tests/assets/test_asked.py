@@ -38,6 +38,7 @@ from composer_pipeline.preferences.rules import PreferenceRules
 from composer_pipeline.replay.engine import ReplayReport
 from composer_pipeline.replay.engine.report import Snapshot, TeacherFigures, TeacherProgress
 from composer_pipeline.replay.ledger import rules as ledger_rules
+from composer_pipeline.replay.ledger import standing_ceilings
 from composer_pipeline.replay.ledger.ledger import Call, Ledger
 from composer_pipeline.replay.teachers import TeacherSet
 from composer_pipeline.settings import Settings, recipes_dir
@@ -82,7 +83,9 @@ def test_each_asset_works_on_the_days_of_its_run(
     asked: Callable[..., dict[Any, Any]], lake: LakeResource, tmp_path: Path
 ) -> None:
     sessions = SessionsResource(path=str(tmp_path))
-    seen = asked("traces.archive.harvest", traces.raw_sessions, lake=lake, sessions=sessions)
+    teachers = TeachersResource(file=str(TEACHERS))
+    resources = {"lake": lake, "sessions": sessions, "teachers": teachers}
+    seen = asked("traces.archive.harvest", traces.raw_sessions, **resources)
     assert (seen[1], seen["days"]) == ([tmp_path], {NEXT})
     asset = preference("normalized_pairs")
     seen = asked("normalize.normalize", asset, lake=lake, recipes=RECIPES)
@@ -237,6 +240,8 @@ def materialised(
         days: dict[Any, Any] = {}
         for event in made.get_asset_materialization_events():
             told = event.step_materialization_data.materialization
+            if told.partition is None:
+                continue  # the budget, which each purchase writes again
             where = told.asset_key.path[-1], told.partition
             assert where not in days
             days[where] = {name: value.value for name, value in told.metadata.items()}
@@ -321,17 +326,29 @@ def test_stopped_teachers_are_named_also_where_nothing_was_bought(materialised: 
 
 def test_a_run_that_goes_on_is_told_every_ten_seconds() -> None:
     seen: list[Any] = []
+    tags: dict[str, str] = {}
     context = SimpleNamespace(
-        partition_keys=[DAY], log=SimpleNamespace(info=lambda line: None), log_event=seen.append
-    )
+        partition_keys=[DAY], log=SimpleNamespace(info=lambda line: None), log_event=seen.append,
+        run_id="r", instance=SimpleNamespace(add_run_tags=lambda _, more: tags.update(more)),
+    )  # fmt: skip
     tell = _progress(cast(Any, context), ["careful"])
     moment = TeacherProgress(1, 2, 0, 0, 1, 4, None, None, None, "ok")
     for elapsed in (9.0, 10.0, 11.0, 19.9, 20.5, 21.0):
         snapshot = Snapshot(
-            "asking", elapsed, 1, 2, 0, 0, Decimal(0), Decimal(0), Decimal(1), {"careful": moment}
+            "asking",
+            elapsed,
+            1,
+            2,
+            0,
+            0,
+            Decimal("0.25"),
+            Decimal(0),
+            Decimal(1),
+            {"careful": moment},
         )
         tell(snapshot)
     assert len(seen) == 2
+    assert tags == {"composer/cost_usd": "0.250000"}  # what a run that is killed leaves behind
 
 
 # -- checks, schedules, resources -----------------------------------------------------------
@@ -405,6 +422,12 @@ def test_the_nightly_replay_counts_days_in_utc(
     context = dg.build_schedule_context(
         resources={"lake": lake, "teachers": teachers}, scheduled_execution_time=tonight
     )
+    (skipped,) = list(cast(Any, nightly_replay(context)))
+    assert "No ceiling" in skipped.skip_message
+    with Ledger(Path(lake.url) / "ledger.db") as ledger:
+        ledger.do(ledger_rules.set_ceiling("run:r", Decimal(1)))
+        assert standing_ceilings(Path(lake.url) / "ledger.db", tonight.date()) == []
+        ledger.do(ledger_rules.set_ceiling(f"month:{DAY[:7]}", Decimal(1)))
     monkeypatch.setenv("TZ", "America/Los_Angeles")
     time.tzset()
     try:
@@ -435,9 +458,10 @@ def test_the_jobs_hold_what_their_names_say(tmp_path: Path) -> None:
         keys = defs.resolve_job_def(job).asset_layer.executable_asset_keys
         return {key.path[0] for key in keys}
 
-    assert of("replay_and_pair") == {"teacher_replies", "preference_pairs", "normalized_pairs"}
+    pairs = {"preference_pairs", "normalized_pairs"}
+    assert of("replay_and_pair") == {"replay_plan", "teacher_replies", *pairs}
     assert of("publish") == {"published_dataset"}
-    assert of("train") == {"training_dataset", "trained_model", "model_evaluation"}
+    assert of("train") == {"training_dataset", "trained_model", "model_evaluation", "report"}
 
 
 def test_numbers_become_plots_and_columns_have_their_own_words() -> None:

@@ -146,7 +146,7 @@ def test_a_lake_in_a_bucket_that_is_not_there(told: Told, monkeypatch: pytest.Mo
         "AWS_ALLOW_HTTP": "true",
     }.items():  # fmt: skip
         monkeypatch.setenv(name, value)
-    said = told("raw_sessions", lake="s3://nowhere/lake")
+    said = told("training_dataset", lake="s3://nowhere/lake")
     assert said.startswith("the lake's bucket failed: ")
     assert "http://127.0.0.1:9/nowhere" in said
     assert "\n" not in said

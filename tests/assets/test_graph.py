@@ -33,7 +33,7 @@ def test_graph_is_the_design(defs: dg.Definitions) -> None:
         groups.setdefault(str(spec.group_name), set()).add(name.split("/")[0])
     assert groups == {
         "traces": {"raw_sessions", "trace_states"},
-        "replay": {"teacher_replies"},
+        "replay": {"budget", "replay_plan", "teacher_replies"},
         "preferences": {
             "error_hints",
             "preference_pairs",
@@ -41,7 +41,7 @@ def test_graph_is_the_design(defs: dg.Definitions) -> None:
             "training_dataset",
             "published_dataset",
         },
-        "training": {"trained_model", "model_evaluation"},
+        "training": {"trained_model", "model_evaluation", "report"},
     }
 
 
@@ -59,13 +59,21 @@ def test_two_backfill_policies_and_daily_partitions(defs: dg.Definitions) -> Non
         for key in asset.keys:
             policies[key.to_user_string()] = (asset.partitions_def, asset.backfill_policy)
     free = {"raw_sessions", "trace_states", "error_hints"}
-    unpartitioned = {"training_dataset", "published_dataset", "trained_model", "model_evaluation"}
+    unpartitioned = {
+        "budget",
+        "training_dataset", "published_dataset", "trained_model", "model_evaluation", "report",
+    }  # fmt: skip
     for name, (partitions, policy) in policies.items():
         if name in unpartitioned:
             assert partitions is None, name
         else:
             assert partitions == DAYS, name
             assert policy == (FREE if name in free else PAID), name
+
+
+def test_what_the_night_harvests_becomes_overdue(defs: dg.Definitions) -> None:
+    aging = {name for name, spec in specs(defs).items() if spec.freshness_policy}
+    assert aging == {"raw_sessions", "trace_states", "error_hints"}
 
 
 def test_replay_is_one_subsettable_step(defs: dg.Definitions) -> None:
@@ -133,6 +141,8 @@ def test_code_versions_are_the_librarys(defs: dg.Definitions) -> None:
         "raw_sessions": str(SCHEMA_VERSION),
         "trace_states": f"{versions.PARSER_VERSION}.{versions.REDACTION_VERSION}",
         "error_hints": versions.HINTS_VERSION,
+        "budget": str(SCHEMA_VERSION),
+        "replay_plan": versions.CONVERTER_VERSION,
         "teacher_replies": versions.CONVERTER_VERSION,
         "preference_pairs": f"{versions.PAIRS_VERSION}.{versions.CONVERTER_VERSION}",
         "normalized_pairs": versions.NORMALIZE_VERSION,
@@ -140,6 +150,7 @@ def test_code_versions_are_the_librarys(defs: dg.Definitions) -> None:
         "published_dataset": str(SCHEMA_VERSION),
         "trained_model": versions.TRAINING_VERSION,
         "model_evaluation": versions.EVALUATION_VERSION,
+        "report": versions.REPORT_VERSION,
     }
 
 

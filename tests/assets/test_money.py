@@ -13,7 +13,6 @@ from assets.automation import range_tags
 from assets.definitions import build_defs
 from assets.money import COST_TAG, REACHED_TAG, SCOPE_TAG
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.replay.ledger import rules
 from composer_pipeline.replay.ledger.ledger import Ledger
 from composer_pipeline.settings import recipes_dir
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
@@ -56,8 +55,15 @@ class Bench:
             run_config={**QUIET, "ops": ops},
             asset_selection=[
                 *(dg.AssetKey(["teacher_replies", name]) for name in NAMES),
-                dg.AssetKey("preference_pairs"),
+                *(dg.AssetKey(name) for name in ("replay_plan", "preference_pairs")),
             ],
+            raise_on_error=False,
+        )
+
+    def set_ceiling(self, scope: str, usd: object) -> Any:
+        return self.defs.resolve_job_def("set_ceiling").execute_in_process(
+            instance=self.instance,
+            run_config={"ops": {"write_ceiling": {"config": {"scope": scope, "usd": usd}}}},
             raise_on_error=False,
         )
 
@@ -97,8 +103,7 @@ def runs(bench: Bench) -> dict[str, Any]:
         again = {"dagster/root_run_id": first, "dagster/parent_run_id": first}
         found["again"] = bench.run(TYPED, again)
         found["more"] = bench.run("5", again | {SCOPE_TAG: f"root:{first}"})
-        with Ledger(Path(bench.lake.root) / "ledger.db") as ledger:
-            ledger.do(rules.set_ceiling("global", Decimal("0.000001")))
+        found["lowered"] = bench.set_ceiling("global", 0.000001)
         found["free"] = bench.run("5")
     return found
 
@@ -107,10 +112,19 @@ def events(result: Any, name: str) -> list[Any]:
     return [event for event in result.all_events if event.event_type_value == name]
 
 
-def days_of(result: Any, teacher: str) -> dict[str, dict[str, Any]]:
+def materialised(result: Any, asset: str) -> list[Any]:
     made = [e.step_materialization_data.materialization
             for e in events(result, "ASSET_MATERIALIZATION")]  # fmt: skip
-    mine = [m for m in made if m.asset_key.path[-1] == teacher]
+    return [m for m in made if m.asset_key.path[-1] == asset]
+
+
+def observed(result: Any, asset: str) -> list[Any]:
+    told = [e.event_specific_data.asset_observation for e in events(result, "ASSET_OBSERVATION")]
+    return [o for o in told if o.asset_key.path[-1] == asset]
+
+
+def days_of(result: Any, teacher: str) -> dict[str, dict[str, Any]]:
+    mine = materialised(result, teacher)
     assert len(mine) == len({m.partition for m in mine})  # none is told twice
     return {m.partition: {k: v.value for k, v in m.metadata.items()} for m in mine}
 
@@ -129,9 +143,7 @@ def test_a_ceiling_is_an_outcome_that_leaves_whole_days(bench: Bench, runs: dict
     tags = bench.tags(runs["stopped"])
     assert tags[SCOPE_TAG] == tags[REACHED_TAG] == scope
     assert 0 < float(tags[COST_TAG]) <= TYPED
-    told = [e.event_specific_data.asset_observation
-            for e in events(runs["stopped"], "ASSET_OBSERVATION")]  # fmt: skip
-    (said,) = [o for o in told if o.asset_key.path[-1] == "steady" and "missing" in o.metadata]
+    (said,) = [o for o in observed(runs["stopped"], "steady") if "missing" in o.metadata]
     assert said.partition == DAYS[len(whole)]
     sentence = said.metadata["ceiling_reached"].value
     for part in ("USD are left", "the next call needs", "raise the ceiling of", said.partition):
@@ -167,10 +179,43 @@ def test_a_free_run_passes_below_a_ceiling_and_keeps_what_was_measured(
             assert after[day][name] == before[day][name] > 0
 
 
+def test_the_plan_stands_before_the_purchase_and_the_bill_beside_it(runs: dict[str, Any]) -> None:
+    (before,) = [m for m in materialised(runs["stopped"], "replay_plan") if m.partition == DAYS[0]]
+    assert before.metadata["calls"].value == 18
+    assert 0 < before.metadata["expected_usd"].value < before.metadata["worst_usd"].value
+    rows = [row.data for row in before.metadata["by_teacher"].records]
+    assert {row["teacher"]: (row["calls"], row["billed_usd"]) for row in rows} == dict.fromkeys(
+        NAMES, (9, "nothing")
+    )
+    (beside,) = [o for o in observed(runs["stopped"], "replay_plan") if o.partition == DAYS[0]]
+    for row in (row.data for row in beside.metadata["plan_and_bill"].records):
+        assert row["calls"] == 9
+        assert 0 < float(row["billed_usd"]) < row["worst_usd"]
+
+
+def test_each_purchase_and_each_ceiling_writes_the_budget(
+    bench: Bench, runs: dict[str, Any]
+) -> None:
+    (bought,) = materialised(runs["stopped"], "budget")
+    scopes = {row.data["scope"]: row.data for row in bought.metadata["scopes"].records}
+    mine = scopes[f"root:{runs['stopped'].run_id}"]
+    assert (mine["ceiling_usd"], float(mine["spent_usd"]) > 0) == (str(TYPED), True)
+    assert bought.metadata["spent_usd"].value == float(scopes["global"]["spent_usd"]) > 0
+    assert runs["lowered"].success
+    (lowered,) = materialised(runs["lowered"], "budget")
+    assert lowered.metadata["ceiling_usd"].value == 0.000001
+    assert not bench.set_ceiling("nowhere", 1).success
+    assert not bench.set_ceiling("global", "much").success
+    assert bench.set_ceiling("global", "none").success
+    assert (
+        "ceiling_usd"
+        not in materialised(bench.set_ceiling("month:2026-11", 3), "budget")[0].metadata
+    )
+
+
 def test_the_check_has_a_result_in_every_run(runs: dict[str, Any]) -> None:
-    for result in runs.values():
-        if not isinstance(result, dg.ExecuteInProcessResult):
-            continue
+    for name in ("stopped", "again", "more", "free"):
+        result = runs[name]
         found = [e for e in result.get_asset_check_evaluations() if e.check_name == "within_budget"]
         assert {e.asset_key.path[-1] for e in found} == set(NAMES)
         assert all(e.passed for e in found)

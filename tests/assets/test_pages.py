@@ -11,11 +11,13 @@ import pytest
 from assets.pages import PLOTS, TablePage, explained, plots_of, tell_run
 from assets.pages.plots import CHANGE, DAY_ROWS, MOST, ROWS
 from assets.publication import PublishConfig, published_dataset
-from assets.resources import LakeResource, PublicationResource
+from assets.resources import LakeResource, PublicationResource, RecipesResource
+from assets.training import report
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.lake import Lake
+from composer_pipeline.lake import Lake, build_id
 from composer_pipeline.publishing.publish import PublishReport
 from composer_pipeline.testing.states import DAY, write_session
+from tests.publishing.conftest import fill, row
 
 
 @pytest.fixture
@@ -91,9 +93,9 @@ def test_numbers_of_a_run_are_its_tags() -> None:
 def test_a_dry_run_publishes_nothing_and_is_not_green(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, dry_run: bool
 ) -> None:
-    report = PublishReport("c0ffee", [], 1, {"pairs/train": 2}, True, dry_run)
+    made_report = PublishReport("c0ffee", [], 1, {"pairs/train": 2}, True, dry_run)
     room = importlib.import_module("composer_pipeline.publishing")
-    monkeypatch.setattr(room, "publish", lambda *_, **__: report)
+    monkeypatch.setattr(room, "publish", lambda *_, **__: made_report)
     asset: Any = published_dataset
     made = asset(
         config=PublishConfig(repo="a/b", dry_run=dry_run),
@@ -103,3 +105,16 @@ def test_a_dry_run_publishes_nothing_and_is_not_green(
     assert {type(event) for event in made} == {
         dg.AssetObservation if dry_run else dg.MaterializeResult
     }
+
+
+def test_the_report_is_an_asset(tmp_path: Path) -> None:
+    store = fill(Lake(tmp_path / "lake"), [row(0, "train")], [])
+    recipes = RecipesResource(normalize="n", train="t", run_root=str(tmp_path / "runs"))
+    resources = {"lake": LakeResource(url=store.url), "recipes": recipes}
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = dg.materialize([report], resources=resources, instance=instance)
+    (made,) = result.asset_materializations_for_node("report")
+    found = {name: value.value for name, value in made.metadata.items()}
+    assert Path(str(found["file"])).read_text().startswith("<!doctype html>")
+    assert (found["pairs"], found["missing"]) == (1, "statistics, training")
+    assert found["version"] == build_id(store)

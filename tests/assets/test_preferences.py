@@ -189,6 +189,7 @@ def test_style_that_tells_the_sides_apart_fails_the_check(
     found = check()
     assert not found.passed
     assert not found.blocking
+    assert found.severity is dg.AssetCheckSeverity.WARN
     assert float(str(found.metadata["auc"].value)) > 0.9
     picture(str(found.metadata["roc"].value))
     write("")

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,6 +21,7 @@ from assets.resources import (
     default_resources,
 )
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.replay.ledger import Ledger, rules
 from composer_pipeline.settings import Settings
 from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
 from composer_pipeline.traces.archive.harvest import session_days
@@ -190,7 +192,10 @@ def test_nightly_schedules(replayed: dict[str, Any], settings: Settings, tmp_pat
         },
         scheduled_execution_time=tonight,
     )
-    assert [type(r) for r in cast(Any, nightly_replay(bought))] == [dg.SkipReason]
+    with Ledger(Path(settings.lake) / "ledger.db") as ledger:
+        ledger.do(rules.set_ceiling("global", Decimal(100)))
+    (nothing,) = cast(Any, nightly_replay(bought))
+    assert "Every teacher has answered" in nothing.skip_message
     recipes = default_resources(settings)["recipes"]
     made = dg.build_schedule_context(
         resources={"lake": LakeResource(url=settings.lake), "recipes": recipes}
@@ -257,7 +262,7 @@ def test_a_pair_of_equals_is_caught(broken: Settings) -> None:
     assert not run_check(broken, "chosen_differs_from_rejected")
 
 
-def test_an_exhausted_budget_fails_the_run_and_keeps_what_was_bought(
+def test_a_ceiling_ends_the_run_as_an_outcome_and_keeps_what_was_bought(
     settings: Settings, instance: dg.DagsterInstance, tmp_path: Path, replayed: dict[str, Any]
 ) -> None:
     poor = settings.model_copy(update={"lake": str(tmp_path / "lake"), "max_usd": "0.02"})
@@ -270,11 +275,14 @@ def test_an_exhausted_budget_fails_the_run_and_keeps_what_was_bought(
         result = defs.resolve_job_def("replay_and_pair").execute_in_process(
             instance=instance, tags=range_tags(first, last), run_config=QUIET, raise_on_error=False
         )
-    assert not result.success
-    failure = next(e for e in result.all_events if e.is_step_failure)
-    error = failure.step_failure_data.user_failure_data
-    assert error is not None
-    assert "Budget exhausted" in str(error.description)
+    told = {
+        str(value.value)
+        for event in result.all_events
+        if event.event_type_value == "ASSET_OBSERVATION"
+        for name, value in event.asset_observation_data.asset_observation.metadata.items()
+        if name == "ceiling_reached"
+    }
+    assert len(told) == 1, "the ceiling is told in one sentence"
     spent = sum(row["cost_picodollars"] for row in Lake(poor.lake).rows("replies"))
     assert 0 < spent <= 20_000_000_000
 

@@ -112,6 +112,9 @@ def test_up_to_date_lists_the_days_and_their_cure() -> None:
     rows = cast(Any, found.metadata["stale"]).records
     assert next(row.data for row in rows) == {"day": "2026-11-01", "why": "parser 2 -> 3"}
     assert up_to_date({"2026-11-07": new, "2026-11-08": Why("2 missing", "missing")}, "x").passed
+    # A day that was told as empty and got sessions since is green, and not made.
+    green = up_to_date({"2026-11-07": new}, "x", {"2026-11-07"})
+    assert green.description == "1 days are not current: backfill x for 2026-11-07."
 
 
 def test_yesterday_is_the_day_before_today() -> None:

@@ -21,6 +21,7 @@ pair ab
 statistics
 normalize
 dataset
+report
 export --format dpo --out {out}
 publish --repo a/b
 train
@@ -206,6 +207,9 @@ normalize --recipe none --executor ray                | --executor ray runs a re
 normalize x                                           | x
 dataset x                                             | x
 dataset --bogus                                       | --bogus
+report x                                              | x
+report -o {empty}                                     | empty
+report -o {file}/x.html                               | file.txt
 export                                                | --format
 export --format dpo                                   | --out
 export --out {out}                                    | --format

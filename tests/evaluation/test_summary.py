@@ -12,7 +12,6 @@ from composer_pipeline.evaluation import (
     BASE,
     HEAD,
     difference,
-    differences,
     pictures,
     read_results,
     summarise,
@@ -23,7 +22,7 @@ from composer_pipeline.evaluation import (
 from composer_pipeline.evaluation.judge import Judgement
 from composer_pipeline.evaluation.report import markdown
 from composer_pipeline.evaluation.results import MEASURES, StateResult
-from composer_pipeline.evaluation.summary import MIN_SESSIONS, Cell, Estimate, estimate
+from composer_pipeline.evaluation.summary import MIN_SESSIONS, Cell, Estimate, differences, estimate
 
 HIT = Judgement(None, True, "L1", True, "")
 MISS = Judgement(None, False, "L2", False, "no tool call")

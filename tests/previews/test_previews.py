@@ -159,3 +159,11 @@ def test_long_lines_are_wrapped_within_their_column() -> None:
         "end",
     ]
     assert [line.rpartition("│")[2].strip() for line in lines] == ["b", "c", "d", "e"]
+
+
+def test_no_line_leaves_the_page(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    write_session(lake, "one", [(call("x " * 200), "y" * 500), (call("ls"), "b")])
+    lines = preview(lake, "states", {"day": DAY}).split("\n")
+    assert max(map(len, lines)) <= 119
+    assert sum(line.count("y") for line in lines) >= 500

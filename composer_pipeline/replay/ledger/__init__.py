@@ -10,6 +10,7 @@ from composer_pipeline.replay.ledger.ledger import (
     budget_report,
     existing_ledger,
     open_ledger,
+    standing_ceilings,
 )
 from composer_pipeline.replay.ledger.place import check_scope, check_shared, ledger_target
 from composer_pipeline.replay.ledger.values import (
@@ -43,4 +44,5 @@ __all__ = [
     "ledger_target",
     "open_ledger",
     "rules",
+    "standing_ceilings",
 ]

@@ -14,6 +14,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -300,6 +301,22 @@ def _open_store(target: str | os.PathLike[str]) -> Store:
     from composer_pipeline.replay.ledger.stores.sqlite import SqliteStore
 
     return SqliteStore(target)
+
+
+def standing_ceilings(target: str | os.PathLike[str], today: date) -> list[str]:
+    """Return which scopes that outlive a run have a ceiling now: the month, or everything.
+
+    Args:
+        target: path or URL; a ledger that does not exist has none and is not created.
+        today: in UTC.
+    """
+    ledger = existing_ledger(target)
+    if ledger is None:
+        return []
+    with ledger:
+        scopes = ledger.status()
+    names = ("global", f"month:{today:%Y-%m}")
+    return [n for n in names if n in scopes and scopes[n].ceiling is not None]
 
 
 def budget_report(target: str | os.PathLike[str]) -> dict[str, Any]:

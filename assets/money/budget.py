@@ -1,0 +1,91 @@
+"""The ledger's ceilings in the UI: the asset ``budget``, and the job that sets one.
+
+Belongs here: showing and setting. The numbers are ``replay.ledger``'s; what a purchase has
+changed is told after each purchase (``assets.replay``), so nobody has to ask for it.
+"""
+
+from decimal import Decimal
+from typing import Any
+
+import dagster as dg
+from pydantic import Field
+
+from assets.pages import OWNERS, explained, records
+from assets.resources import LakeResource, TeachersResource, amount_of
+from composer_pipeline.lake import SCHEMA_VERSION, Lake
+
+KEY = dg.AssetKey("budget")
+
+
+def budget_metadata(lake: Lake, ledger: str) -> dict[str, Any]:
+    """Return every scope as a table, and the numbers that are drawn."""
+    from composer_pipeline.replay.ledger import budget_report, ledger_target
+
+    report = budget_report(ledger_target(lake, ledger or None))
+    rows = [
+        {name: "none" if value is None else value for name, value in row.items()}
+        for row in report["scopes"]
+    ]
+    held = {row["scope"]: row for row in report["scopes"]}.get("global", {})
+    drawn = {
+        name: float(held.get(name) or 0) for name in ("spent_usd", "reserved_usd", "unknown_usd")
+    }
+    ceiling = held.get("ceiling_usd")
+    return {
+        **drawn,
+        **({} if ceiling is None else {"ceiling_usd": float(ceiling)}),
+        "ledger": report["ledger"],
+        **({"scopes": records(rows)} if rows else {}),
+        **({"quarantined": str(report["quarantined"])} if report["quarantined"] else {}),
+    }
+
+
+@dg.asset(group_name="replay", kinds={"python"}, owners=OWNERS, code_version=str(SCHEMA_VERSION))
+@explained
+def budget(lake: LakeResource, teachers: TeachersResource) -> "dg.MaterializeResult[None]":
+    """Each scope of the ledger: its ceiling, and what is spent, reserved and unknown, in USD.
+
+    Unknown is what may have been billed; it counts until it is known. Every purchase writes this
+    page again. The job `set_ceiling` changes a ceiling.
+    """
+    return dg.MaterializeResult(metadata=budget_metadata(lake.open(), teachers.ledger))
+
+
+class CeilingConfig(dg.Config):
+    """Which ceiling, and how high."""
+
+    scope: str = Field(
+        default="global",
+        description=(
+            "global, month:YYYY-MM, day:YYYY-MM-DD, teacher:NAME, partition:YYYY-MM-DD,"
+            " backfill:ID, or root:RUN for a run and what was started from it again."
+        ),
+    )
+    usd: Any = Field(description="The ceiling in USD, 1.5 or '1.5'; 'none' lifts it.")
+
+
+@dg.op
+def write_ceiling(
+    context: dg.OpExecutionContext,
+    config: CeilingConfig,
+    lake: LakeResource,
+    teachers: TeachersResource,
+) -> None:
+    """Set a ceiling; the next call reads it, and calls in flight are not touched."""
+    from composer_pipeline.replay.ledger import check_scope, ledger_target, open_ledger, rules
+
+    scope = check_scope(config.scope)
+    lifted = str(config.usd).strip().lower() == "none"
+    usd: Decimal | None = None if lifted else amount_of(config.usd, "usd")
+    store = lake.open()
+    with open_ledger(ledger_target(store, teachers.ledger or None)) as books:
+        books.do(rules.set_ceiling(scope, usd))
+    context.log.info(f"The ceiling of {scope} is {'none' if usd is None else f'{usd} USD'} now.")
+    told = budget_metadata(store, teachers.ledger)
+    context.log_event(dg.AssetMaterialization(asset_key=KEY, metadata=told))
+
+
+@dg.job(description="Set, raise or lift a ceiling of the ledger; it costs nothing.")
+def set_ceiling() -> None:
+    """Set a ceiling."""
+    write_ceiling()

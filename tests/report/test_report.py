@@ -1,0 +1,255 @@
+"""The report: one file that needs nothing, says what is missing, and in which no text is markup."""
+
+import json
+import re
+from datetime import UTC, datetime
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from composer_pipeline.care.forgetting import from_exports
+from composer_pipeline.errors import InputError
+from composer_pipeline.evaluation import TRAINED
+from composer_pipeline.evaluation.summary import Cell, Estimate
+from composer_pipeline.lake import Lake
+from composer_pipeline.lake.notes import exports
+from composer_pipeline.report import default_place, write_report
+from composer_pipeline.report.html import el
+from composer_pipeline.report.timeline import rounds_of, timeline
+from composer_pipeline.settings import recipes_dir
+from composer_pipeline.training.recipe import TrainingRecipe
+from composer_pipeline.training.runs.identity import dataset_digest
+from tests.publishing.conftest import fill, row
+
+NASTY = """</pre></script><script>alert(1)</script><img src=x onerror=alert(1)>"'&amp;‮"""
+
+
+class Seen(HTMLParser):
+    """Elements, attributes and text of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.attributes: list[tuple[str, str]] = []
+        self.words: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    train = [row(i, "train", session_id=f"one-{i}") for i in range(30)]
+    return fill(Lake(tmp_path / "lake"), train, [row(99, "validation")])
+
+
+def page(lake: Lake, **options: Any) -> Seen:
+    return Seen(write_report(lake, **options).path.read_text())
+
+
+def train_on(lake: Lake, name: str = "demo-1", **changes: Any) -> Path:
+    """Write a finished run of two replicas on the lake's dataset."""
+    recipe = TrainingRecipe.load(recipes_dir() / "train" / "demo.yaml")
+    folder = Path(lake.root) / "runs" / name
+    folder.mkdir(parents=True)
+    commits = [
+        {"round": 1, "merged": True, "included": [0, 1], "by": 0, "tokens": 9, "rejected": {},
+         "state_sha": "a"},
+        {"round": 2, "merged": True, "included": [0], "by": 0, "tokens": 5, "rejected": {},
+         "state_sha": "b"},
+    ]  # fmt: skip
+    result = {
+        "recipe": recipe.model_dump(mode="json"), "dataset_sha": dataset_digest(lake, recipe),
+        "base": {"name": "tiny", "digest": "d1", "kind": "folder", "licence": ""},
+        "start_from": None, "rows": {"dpo": 30}, "commits": commits, "restarts": {"0": 0, "1": 2},
+        "metrics": {},
+    }  # fmt: skip
+    (folder / "composer.json").write_text(json.dumps(result | changes))
+    (folder / "metrics.jsonl").write_text("\n".join(json.dumps(event) for event in EVENTS))
+    return folder
+
+
+EVENTS: list[dict[str, Any]] = [
+    {"event": "step", "time": 100.0, "slot": 0, "step": 1, "dpo_loss": 0.5},
+    {"event": "step", "time": 101.0, "slot": 1, "step": 1, "dpo_loss": 0.7},
+    *({"event": "commit", "time": 110.0, "slot": slot, "round": 1, "included": [0, 1],
+       "rejected": {}, "local_tokens": 4, "wait_s": 3.0, "attempt": 1} for slot in (0, 1)),
+    {"event": "commit", "time": 130.0, "slot": 1, "round": 2, "included": [0],
+     "rejected": {"1": "late <b>"}, "local_tokens": 2, "wait_s": 0.0, "attempt": 3},
+]  # fmt: skip
+
+
+def test_the_file_needs_nothing_and_runs_nothing(lake: Lake) -> None:
+    train_on(lake)
+    made = write_report(lake)
+    assert made.path == default_place(lake)
+    assert made.path.stat().st_mode & 0o777 == 0o600
+    text = made.path.read_text()
+    seen = Seen(text)
+    assert not seen.tags & {"script", "link", "iframe", "object", "embed", "base", "form", "img"}
+    assert not [name for name, _ in seen.attributes if name.startswith("on")]
+    places = [value for name, value in seen.attributes if name in ("href", "src", "xlink:href")]
+    assert all(value.startswith("#") for value in places)
+    assert "default-src 'none'" in text
+    assert not re.search(r"url\(|@import", text)
+    assert str(lake.root) not in text
+
+
+def test_equal_data_gives_equal_bytes(lake: Lake, tmp_path: Path) -> None:
+    train_on(lake)
+    files = [write_report(lake, tmp_path / name).path for name in ("a.html", "b.html")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_no_text_of_the_data_is_markup(tmp_path: Path) -> None:
+    names = (
+        "task", "tool_rejected", "rejected_model", "chosen_text", "rejected_text", "pair_id",
+        "session_id", "tier", "outcome", "repository",
+    )  # fmt: skip
+    changes = dict.fromkeys(names, NASTY)
+    nasty = row(0, "train", **changes, chosen_models=[NASTY],
+                prompt=[{"role": "user", "content": NASTY}])  # fmt: skip
+    lake = fill(Lake(tmp_path / "lake"), [nasty], [row(1, "validation")])
+    reply = {
+        "state_id": "s", "session_id": "s", "family": NASTY, "request_hash": "h", "model": NASTY,
+        "status": NASTY, "cost_picodollars": 5, "latency_ms": 1.0, "simulated": False,
+        "created_at": datetime(2026, 11, 20, tzinfo=UTC),
+    }  # fmt: skip
+    lake.write("replies", [reply], day="2026-11-16", teacher="t")
+    statistic = {"a": NASTY, "b": "agent", "tool": "", "value": 0.5, "n": 3, "note": NASTY}
+    lake.write(
+        "preference_statistics",
+        [{**statistic, "statistic": name} for name in ("agreement_L2", "separability_weight")]
+        + [{**statistic, "statistic": "separability_auc", "a": "", "b": ""}],
+        scope="all",
+    )
+    fill(lake, [nasty], [row(1, "validation")])
+    statistics = lake.rows("preference_statistics", scope="all")
+    build = json.loads(lake.get_bytes(Lake.BUILD))["id"]
+    named = {"statistic": "build", "a": build, "b": "", "tool": "", "n": 0, "note": ""}
+    kept = [{k: v for k, v in each.items() if k != "scope"} for each in statistics]
+    lake.write("preference_statistics", [*kept, {**named, "value": None}], scope="all")
+    seen = page(lake)
+    assert not seen.tags & {"script", "img"}
+    assert not [name for name, _ in seen.attributes if name.startswith("on")]
+    assert "<script>alert(1)</script>" in seen.text
+    assert "‮" not in seen.text
+
+
+def test_numbers_are_those_of_the_data(lake: Lake) -> None:
+    text = page(lake).text
+    assert "31 pairs: 30 train, 1 validation" in text
+    assert "20 pairs Drawn so that" in text
+    assert text.count("rejected: the agent (agent)") == 20
+
+
+def test_what_is_missing_is_said_in_words(lake: Lake) -> None:
+    text = page(lake).text
+    assert "No model has been trained on this version" in text
+    assert "Nothing was measured on this version: run composer-pipeline statistics." in text
+    assert "No teacher has answered." in text
+    assert write_report(lake).missing == ["statistics", "training"]
+
+
+def test_statistics_of_another_build_are_none(lake: Lake) -> None:
+    of = {"a": "another", "b": "", "tool": "", "n": 1, "note": ""}
+    rows = [{**of, "statistic": "build", "value": None},
+            {**of, "a": "", "statistic": "krippendorff_alpha", "value": 0.777}]  # fmt: skip
+    lake.write("preference_statistics", rows, scope="all")
+    made = write_report(lake)
+    assert "statistics" in made.missing
+    assert "0.777" not in made.path.read_text()
+
+
+def test_only_runs_on_this_version_are_in_it(lake: Lake) -> None:
+    train_on(lake)
+    train_on(lake, "older", dataset_sha="another")
+    (Path(lake.root) / "runs" / "broken").mkdir()
+    (Path(lake.root) / "runs" / "broken" / "composer.json").write_text("{}")
+    made = write_report(lake)
+    assert (made.runs, made.missing) == (["demo-1"], ["statistics"])
+    text = Seen(made.path.read_text()).text
+    assert "older" not in text
+    assert "2 rounds, 2 merged, 2 restarts of a replica." in text
+    assert "base model tiny (d1)" in text
+    assert "diloco rounds 2 of 2 merged" in text
+    assert "No model of this version has been evaluated" in text
+
+
+def test_an_evaluation_says_where_the_model_is_worse(lake: Lake) -> None:
+    folder = train_on(lake)
+    value = Estimate(0.5, 0.4, 0.6, 30, 12)
+    cells = [
+        Cell("easy", "canonical", "base", value),
+        Cell("easy", "canonical", TRAINED, value, "base", Estimate(-0.2, -0.3, -0.1, 30, 12)),
+    ]
+    said = {"worse": ["easy states: <i>"], "unknown": [], "cells": msgspec.to_builtins(cells)}
+    (folder / "evaluation.json").write_text(json.dumps(said))
+    seen = page(lake)
+    assert "Worse than its base on easy states: <i>." in seen.text
+    assert "-20.0 points [-30.0, -10.0] *" in seen.text
+
+
+def test_each_tool_of_the_agent_has_its_turn(tmp_path: Path) -> None:
+    many = [row(i, "train", tool_rejected="Bash") for i in range(40)]
+    rare = [row(50 + i, "train", tool_rejected=f"Tool{i}", task=f"rare {i}") for i in range(3)]
+    text = page(fill(Lake(tmp_path / "lake"), many + rare, [row(99, "validation")])).text
+    assert all(f"rare {i}" in text for i in range(3))
+
+
+def test_what_differs_is_marked(tmp_path: Path) -> None:
+    near = row(0, "train", rejected_text="Bash\n  command: ls -l a.py",
+               chosen_text="Bash\n  command: ls -l b.py")  # fmt: skip
+    lake = fill(Lake(tmp_path / "lake"), [near], [])
+    text = write_report(lake).path.read_text()
+    assert "ls -l <mark>a</mark>.py" in text
+    assert "ls -l <mark>b</mark>.py" in text
+
+
+def test_forgetting_a_session_removes_the_reports_that_show_it(lake: Lake) -> None:
+    made = write_report(lake)
+    assert exports(lake) == [made.path]
+    assert from_exports(lake, {"another"}, set()) == []
+    shown = re.findall(r'data-session="([^"]+)"', made.path.read_text())
+    assert from_exports(lake, {shown[0]}, set()) == [str(made.path)]
+    assert not made.path.exists()
+
+
+def test_a_lake_without_a_dataset_has_no_report(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="run composer-pipeline dataset"):
+        write_report(Lake(tmp_path / "lake"))
+    empty = fill(Lake(tmp_path / "empty"), [], [])
+    with pytest.raises(InputError, match="nothing to report"):
+        write_report(empty)
+
+
+def test_an_element_escapes_text_and_attributes() -> None:
+    assert el("p", "<b>", el("b", "&"), data_x='"<', hidden=None) == (
+        '<p data-x="&quot;&lt;">&lt;b&gt;<b>&amp;</b></p>'
+    )
+
+
+def test_a_timeline_has_each_replica_and_what_was_not_merged() -> None:
+    rounds, steps = rounds_of(EVENTS)
+    assert [(r.slot, r.number, r.start, r.end, r.wait, r.merged) for r in rounds] == [
+        (0, 1, 0.0, 10.0, 3.0, True),
+        (1, 1, 0.0, 10.0, 3.0, True),
+        (1, 2, 10.0, 30.0, 0.0, False),
+    ]
+    assert steps == [(0, 0.0), (1, 1.0)]
+    drawn = timeline(rounds, steps)
+    assert "round 2, replica 1: 2 tokens, not merged: late &lt;b&gt;; start 3" in drawn
+    assert drawn.count(">replica ") == 2
+    assert rounds_of([{"event": "data"}]) == ([], [])

@@ -134,6 +134,7 @@ def _trained_run(context: dg.AssetExecutionContext) -> str:
     code_version=REPORT_VERSION,
 )
 @explained
+@one_sentence
 def report(lake: LakeResource, recipes: RecipesResource) -> dg.MaterializeResult[None]:
     """The dataset version as one HTML file that needs nothing else: numbers, runs, twenty pairs."""
     from composer_pipeline.report import write_report

@@ -10,6 +10,7 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
+from assets.failures import one_sentence
 from assets.pages import OWNERS, explained, records
 from assets.resources import LakeResource, TeachersResource, amount_of
 from composer_pipeline.lake import SCHEMA_VERSION, Lake
@@ -42,6 +43,7 @@ def budget_metadata(lake: Lake, ledger: str) -> dict[str, Any]:
 
 @dg.asset(group_name="replay", kinds={"python"}, owners=OWNERS, code_version=str(SCHEMA_VERSION))
 @explained
+@one_sentence
 def budget(lake: LakeResource, teachers: TeachersResource) -> "dg.MaterializeResult[None]":
     """Each scope of the ledger: its ceiling, and what is spent, reserved and unknown, in USD.
 

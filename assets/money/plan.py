@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
+from assets.failures import one_sentence
 from assets.pages import OWNERS, explained, records, usd
 from assets.partitions import DAYS, PAID
 from assets.resources import LakeResource, TeachersResource
@@ -31,6 +32,7 @@ KEY = dg.AssetKey("replay_plan")
     code_version=CONVERTER_VERSION,
 )
 @explained
+@one_sentence
 def replay_plan(
     context: dg.AssetExecutionContext, lake: LakeResource, teachers: TeachersResource
 ) -> None:

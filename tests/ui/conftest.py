@@ -32,7 +32,9 @@ FLAGS = [
 #: `dagster dev` is ready in 13 to 60 s, a queued run starts in about 10: many times that.
 PATIENCE_S = 600
 
-_RUNS = "{ runsOrError { ... on Runs { results { runId status startTime endTime } } } }"
+_RUNS = (
+    "{ runsOrError { ... on Runs { results { runId status startTime endTime tags { key } } } } }"
+)
 
 
 class DagsterDev:

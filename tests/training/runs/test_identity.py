@@ -48,6 +48,9 @@ WEIGHTS = {name: {"weight": 0} for name in ("grpo", "sdpo", "sft")}
 @pytest.fixture
 def package(tmp_path, monkeypatch):
     """An installed third-party trainer whose rule lies in a sub-folder."""
+    # Python takes a file of the same size and second for the one it has compiled.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     folder = tmp_path / "site" / "outside_trainer"
     (folder / "inner").mkdir(parents=True)
     (folder / "__init__.py").write_text(OUTSIDE)

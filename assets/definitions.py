@@ -58,10 +58,9 @@ def build_defs(
             *checks.build_table_checks(reply_keys),
             *checks.build_reply_checks(reply_keys),
         ],
-        jobs=[*automation.JOBS, publication.nightly_publish_job, money.set_ceiling],
+        jobs=[*automation.JOBS, money.set_ceiling],
         schedules=[
             *automation.SCHEDULES,
-            publication.nightly_publish,
             automation.build_retention(settings.keep_runs_days),
         ],
         sensors=[automation.build_alerts()],

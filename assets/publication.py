@@ -1,4 +1,4 @@
-"""The dataset's publication: the asset, its checks, and the night's.
+"""The dataset's publication: the asset and its checks.
 
 Belongs here: Dagster definitions of the group ``preferences`` that face the Hub. The logic is in
 ``composer_pipeline.publishing``. The token comes from ``HF_TOKEN`` or the client's stored login.
@@ -175,30 +175,3 @@ def published_loads(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResu
 
 
 CHECKS = [published_revision, published_rows, published_loads]
-
-# -- the night -----------------------------------------------------------------
-
-nightly_publish_job = dg.define_asset_job(
-    "publish_nightly",
-    selection=dg.AssetSelection.assets("training_dataset", "published_dataset"),
-    description="Build the dataset and commit it to the Hub.",
-)
-
-
-@dg.schedule(
-    cron_schedule="30 5 * * *",
-    job=nightly_publish_job,
-    execution_timezone="UTC",
-    default_status=dg.DefaultScheduleStatus.RUNNING,
-    description="Build and publish the dataset, where COMPOSER_PUBLISH_NIGHTLY says so.",
-)
-def nightly_publish(
-    lake: LakeResource, publication: PublicationResource
-) -> Iterator[dg.RunRequest | dg.SkipReason]:
-    """Request one run, where a repository is named and publishing by night was asked for."""
-    if not (publication.repo and publication.nightly):
-        yield dg.SkipReason("COMPOSER_PUBLISH_REPO and COMPOSER_PUBLISH_NIGHTLY=1 turn it on.")
-    elif not lake.open().days("normalized_pairs"):
-        yield dg.SkipReason("There are no pairs yet.")
-    else:
-        yield dg.RunRequest()

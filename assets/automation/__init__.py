@@ -15,6 +15,7 @@ from assets.automation.jobs import (
     RANGE_END,
     RANGE_START,
     harvest_job,
+    nightly_publish_job,
     pairs_job,
     publish_job,
     range_tags,
@@ -25,6 +26,7 @@ from assets.automation.retention import build_retention, forget_old_runs
 from assets.automation.schedules import (
     nightly_harvest,
     nightly_pairs,
+    nightly_publish,
     nightly_replay,
     weekly_publish,
     weekly_train,
@@ -36,10 +38,18 @@ JOBS: list[dg.JobDefinition | UnresolvedAssetJobDefinition] = [
     pairs_job,
     train_job,
     publish_job,
+    nightly_publish_job,
     forget_old_runs,
     adopt,
 ]
-SCHEDULES = [nightly_harvest, nightly_replay, nightly_pairs, weekly_train, weekly_publish]
+SCHEDULES = [
+    nightly_harvest,
+    nightly_replay,
+    nightly_pairs,
+    nightly_publish,
+    weekly_train,
+    weekly_publish,
+]
 
 __all__ = [
     "JOBS",
@@ -53,6 +63,7 @@ __all__ = [
     "harvest_job",
     "nightly_harvest",
     "nightly_pairs",
+    "nightly_publish",
     "nightly_replay",
     "pairs_job",
     "publish_job",

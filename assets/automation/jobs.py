@@ -46,6 +46,11 @@ publish_job = dg.define_asset_job(
     selection=dg.AssetSelection.assets("published_dataset"),
     description="Commit the dataset to the Hugging Face Hub, private unless configured otherwise.",
 )
+nightly_publish_job = dg.define_asset_job(
+    "publish_nightly",
+    selection=dg.AssetSelection.assets("training_dataset", "published_dataset"),
+    description="Build the dataset and commit it to the Hub.",
+)
 
 RANGE_START = "dagster/asset_partition_range_start"
 RANGE_END = "dagster/asset_partition_range_end"

@@ -12,9 +12,15 @@ from datetime import UTC
 
 import dagster as dg
 
-from assets.automation.jobs import harvest_job, pairs_job, range_tags, replay_job, train_job
+from assets.automation.jobs import (
+    harvest_job,
+    nightly_publish_job,
+    pairs_job,
+    range_tags,
+    replay_job,
+    train_job,
+)
 from assets.partitions import DAYS, day_ranges
-from assets.publication import nightly_publish_job
 from assets.resources import (
     LakeResource,
     PublicationResource,
@@ -113,10 +119,22 @@ def nightly_pairs(lake: LakeResource, recipes: RecipesResource) -> Requests:
 )
 def weekly_train(lake: LakeResource) -> Requests:
     """Request one run, where there are pairs; the same data and recipe use the same run folder."""
-    if lake.open().days("normalized_pairs"):
-        yield dg.RunRequest()
+    yield _where_there_are_pairs(lake)
+
+
+@dg.schedule(
+    cron_schedule="30 5 * * *",
+    job=nightly_publish_job,
+    execution_timezone="UTC",
+    default_status=dg.DefaultScheduleStatus.RUNNING,
+    description="Build and publish the dataset, where COMPOSER_PUBLISH_NIGHTLY says so.",
+)
+def nightly_publish(lake: LakeResource, publication: PublicationResource) -> Requests:
+    """Request one run, where a repository is named and publishing by night was asked for."""
+    if publication.repo and publication.nightly:
+        yield _where_there_are_pairs(lake)
     else:
-        yield dg.SkipReason("There are no pairs yet.")
+        yield dg.SkipReason("COMPOSER_PUBLISH_REPO and COMPOSER_PUBLISH_NIGHTLY=1 turn it on.")
 
 
 @dg.schedule(
@@ -128,12 +146,16 @@ def weekly_train(lake: LakeResource) -> Requests:
 )
 def weekly_publish(lake: LakeResource, publication: PublicationResource) -> Requests:
     """Request one run, where a repository is named and there are pairs."""
-    if not publication.repo:
-        yield dg.SkipReason("COMPOSER_PUBLISH_REPO names no repository.")
-    elif not lake.open().days("normalized_pairs"):
-        yield dg.SkipReason("There are no pairs yet.")
+    if publication.repo:
+        yield _where_there_are_pairs(lake)
     else:
-        yield dg.RunRequest()
+        yield dg.SkipReason("COMPOSER_PUBLISH_REPO names no repository.")
+
+
+def _where_there_are_pairs(lake: LakeResource) -> dg.RunRequest | dg.SkipReason:
+    if lake.open().days("normalized_pairs"):
+        return dg.RunRequest()
+    return dg.SkipReason("There are no pairs yet.")
 
 
 def _runs(

@@ -181,7 +181,7 @@ def _stale(
         made = notes.get(origin.name)
         if made is None and not stamps.of((table, origin.keys)):
             found[origin.keys["day"]] = Why(absent, "absent")
-        elif whys := changed(lake, origin, made, stamps):
+        elif whys := changed(origin, made, stamps):
             found[origin.keys["day"]] = Why(_told(whys))
     return found
 

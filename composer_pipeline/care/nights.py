@@ -62,7 +62,7 @@ def replay_days(
             origin = replies_origin(teacher_set, teacher, day)
             made = notes.get(origin.name)
             over = made is not None and made.tries >= tries
-            if not first <= day <= str(today) or (over and not changed(lake, origin, made, stamps)):
+            if not first <= day <= str(today) or (over and not changed(origin, made, stamps)):
                 continue
             wanted[day].append(teacher.name)
     everybody = [teacher.name for teacher in teacher_set.teachers]

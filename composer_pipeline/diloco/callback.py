@@ -177,7 +177,7 @@ class DiLoCoCallback(TrainerCallback):
             delta = pseudo_gradient(self._start, trainable(model))
             result = self.replica.sync(delta, tokens=tokens)
             self._begin_round(model, scheduler)
-            self._report(result, delta, before, tokens)
+            self._report(result, before, tokens)
             self._heal(result.withheld, kwargs.get("optimizer"))
         if self.replica.finished:
             adopt(model, self.replica.state.theta)
@@ -222,7 +222,7 @@ class DiLoCoCallback(TrainerCallback):
         if inner is not None:
             inner.state.clear()
 
-    def _report(self, result: SyncResult, delta: Tensors, before: Tensors, tokens: int) -> None:
+    def _report(self, result: SyncResult, before: Tensors, tokens: int) -> None:
         commit = result.commit
         change = pseudo_gradient(before, self.replica.state.theta)
         info: dict[str, Any] = {
@@ -241,7 +241,7 @@ class DiLoCoCallback(TrainerCallback):
             "wasted_tokens": result.wasted_tokens,
             "withheld": result.withheld,
             "bytes_sent": result.bytes_sent,
-            "delta_norm": norm(delta),
+            "delta_norm": result.norm,
             "update_norm": norm(change),
             "wait_s": round(result.wait_s, 3),
         }

@@ -49,13 +49,14 @@ NOT_FINITE = "its delta has values that are not finite"
 
 @dataclass(frozen=True)
 class SyncResult:
-    """What became of a contribution; ``withheld`` says why it had no delta."""
+    """What became of a contribution of this norm; ``withheld`` says why it had no delta."""
 
     commit: Commit
     contributed: bool
     bytes_sent: int
     wait_s: float
     wasted_tokens: int
+    norm: float
     withheld: str = ""
 
 
@@ -201,7 +202,8 @@ class Replica:
             OuterLogError: no quorum within ``round_timeout_s``, or a damaged log.
         """
         started, sent = time.monotonic(), 0
-        withheld = "" if math.isfinite(norm(delta)) else NOT_FINITE
+        size = norm(delta)
+        withheld = "" if math.isfinite(size) else NOT_FINITE
         commit = self.log.commit(self.round)
         if commit is None:
             key = digest = ""
@@ -225,7 +227,7 @@ class Replica:
         while not self.finished and (later := self.log.commit(self.round)) is not None:
             self._follow(later)
         waited = time.monotonic() - started
-        return SyncResult(commit, contributed, sent, waited, self.wasted_tokens, withheld)
+        return SyncResult(commit, contributed, sent, waited, self.wasted_tokens, size, withheld)
 
     def _await_commit(self) -> Commit:
         """Return the commit of ``round``, writing it when it is this slot's turn."""
@@ -287,23 +289,24 @@ class Replica:
         stays, and the run goes on with the next round.
         """
         deltas: dict[int, Tensors] = {}
+        norms: dict[int, float] = {}
         rejected = []
         for slot in sorted(offers):
             checked = self._check(offers[slot])
             if isinstance(checked, str):
                 rejected.append(Rejected(slot, checked))
-            elif high := self._too_far(checked):
+                continue
+            size = norm(checked)
+            if high := self._too_far(size):
                 rejected.append(Rejected(slot, high))
             else:
-                deltas[slot] = checked
+                deltas[slot], norms[slot] = checked, size
         if len(deltas) < self.spec.min_quorum:
             if len(offers) < self.spec.replicas:
                 return None
             deltas = {}
         shares = self._shares({slot: offers[slot].tokens for slot in deltas})
-        included = tuple(
-            offers[slot].included(shares[slot], norm(delta)) for slot, delta in deltas.items()
-        )
+        included = tuple(offers[slot].included(shares[slot], norms[slot]) for slot in deltas)
         state = self._merge(included, deltas)
         data = encode_state(state)
         key, digest = self.log.put_state(self.round, data)
@@ -320,12 +323,12 @@ class Replica:
             tokens=sum(part.tokens for part in included),
         )
 
-    def _too_far(self, delta: Tensors) -> str:
-        """Return why a delta is too large beside those of recent rounds; empty where it is not."""
+    def _too_far(self, size: float) -> str:
+        """Return why a norm is too large beside those of recent rounds; empty where it is not."""
         guard, known = self.spec.norm_guard, self._norms
         if guard is None or len(known) < FEWEST_NORMS:
             return ""
-        size, median = norm(delta), statistics.median(known)
+        median = statistics.median(known)
         if size <= guard * median:
             return ""
         return f"its norm {size:.3g} is above {guard:g} times the median {median:.3g} of late ones"

@@ -139,7 +139,7 @@ def normalized_origin(day: str, recipe_id: str) -> Origin:
 
 def _look(lake: Lake, days: Iterable[str], recipe_id: str) -> dict[str, Made]:
     stamps = Stamps(lake)
-    return {day: look(lake, normalized_origin(day, recipe_id), stamps) for day in days}
+    return {day: look(normalized_origin(day, recipe_id), stamps) for day in days}
 
 
 def _untouched(lake: Lake, day: str) -> _Day:

@@ -62,7 +62,7 @@ class Notes:
         for day in days:
             for teacher in questions.teachers:
                 origin = replies_origin(questions.teacher_set, teacher, day)
-                self._made.append((origin, look(lake, origin, stamps)))
+                self._made.append((origin, look(origin, stamps)))
 
     def write(
         self,

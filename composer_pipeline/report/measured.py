@@ -33,49 +33,45 @@ class Replies:
 
 def replies_by_teacher(lake: Lake, days: Iterable[str]) -> list[Replies]:
     """Return every teacher that answered on some days, by name."""
-    wanted = sorted(days)
-    if not wanted or not lake.days("replies"):
-        return []
-    rows = lake.query(
+    rows = _ask(
+        lake, "replies", days,
         "SELECT teacher, max(model), max(family), count(*), count(*) FILTER (status = 'ok'),"
         " coalesce(sum(cost_picodollars), 0)::DOUBLE / 1e12, quantile_disc(latency_ms, 0.5),"
         " quantile_disc(latency_ms, 0.95), quantile_disc(completion_tokens, 0.5)"
-        f" FROM replies WHERE day IN ({_marks(wanted)}) GROUP BY teacher ORDER BY teacher",
-        wanted,
-    )
+        " FROM replies WHERE {days} GROUP BY teacher ORDER BY teacher",
+    )  # fmt: skip
     return [Replies(*row) for row in rows]
 
 
 def errors(lake: Lake, days: Iterable[str]) -> list[tuple[str, int, int]]:
     """Return (kind, states whose action failed so, of these with a hint), the most first."""
-    wanted = sorted(days)
-    if not wanted or not lake.days("states"):
-        return []
-    rows = lake.query(
+    rows = _ask(
+        lake, "states", days,
         "SELECT error_kind, count(*), count(hint) FROM states"
-        f" WHERE error_kind IS NOT NULL AND day IN ({_marks(wanted)})"
+        " WHERE error_kind IS NOT NULL AND {days}"
         " GROUP BY error_kind ORDER BY 2 DESC, 1",
-        wanted,
-    )
+    )  # fmt: skip
     return [(str(kind), int(states), int(hints)) for kind, states, hints in rows]
 
 
 def unusable(lake: Lake, days: Iterable[str]) -> list[tuple[str, str, int]]:
     """Return (teacher, status, replies) of replies that cannot vote."""
-    wanted = sorted(days)
-    if not wanted or not lake.days("replies"):
-        return []
-    rows = lake.query(
+    rows = _ask(
+        lake, "replies", days,
         "SELECT teacher, status, count(*) FROM replies"
-        f" WHERE status <> 'ok' AND day IN ({_marks(wanted)})"
+        " WHERE status <> 'ok' AND {days}"
         " GROUP BY teacher, status ORDER BY teacher, 3 DESC, status",
-        wanted,
-    )
+    )  # fmt: skip
     return [(str(teacher), str(status), int(count)) for teacher, status, count in rows]
 
 
-def _marks(values: list[str]) -> str:
-    return ", ".join("?" * len(values))
+def _ask(lake: Lake, table: str, days: Iterable[str], sql: str) -> list[Any]:
+    """Return the rows of a query whose ``{days}`` is the condition; none without table or days."""
+    wanted = sorted(days)
+    if not wanted or not lake.days(table):
+        return []
+    marks = ", ".join("?" * len(wanted))
+    return list(lake.query(sql.format(days=f"day IN ({marks})"), wanted))
 
 
 def runs_on(lake: Lake, run_root: Path) -> list[tuple[Path, dict[str, Any]]]:

@@ -15,11 +15,11 @@ import msgspec
 import pytest
 
 from assets import checks, traces
-from assets.automation import nightly_harvest, nightly_replay, range_tags
+from assets.automation import nightly_harvest, nightly_publish, nightly_replay, range_tags
 from assets.definitions import build_defs
 from assets.pages import column_schema, figures, usd
 from assets.preferences import build_preferences, quality_numbers, quality_pictures
-from assets.publication import PublishConfig, nightly_publish, published_dataset
+from assets.publication import PublishConfig, published_dataset
 from assets.replay import _progress, build_replay
 from assets.resources import (
     LakeResource,

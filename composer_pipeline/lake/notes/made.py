@@ -52,11 +52,12 @@ class Made(msgspec.Struct, frozen=True):
 
 
 class Stamps:
-    """Sizes and times of a lake's files, each table listed once."""
+    """Sizes, times and hashes of a lake's files: each table is listed and each file read once."""
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
         self._of: dict[str, dict[str, str]] = {}
+        self._hashes: dict[str, str] = {}
 
     def of(self, part: Part) -> str:
         """Return size and time of a partition's file; empty where there is none."""
@@ -65,12 +66,18 @@ class Stamps:
             self._of[table] = file_stamps(self._lake, table)
         return self._of[table].get(self._lake.path(table, **keys), "")
 
+    def hash_of(self, part: Part) -> str:
+        """Return the hash of a partition's bytes; empty where there is no file any more."""
+        name = _name(*part)
+        if name not in self._hashes:
+            self._hashes[name] = _hash(self._lake, part)
+        return self._hashes[name]
 
-def look(lake: Lake, origin: Origin, stamps: Stamps | None = None) -> Made:
+
+def look(origin: Origin, stamps: Stamps) -> Made:
     """Return what a partition would be made from now; call it before its inputs are read."""
-    stamps = stamps or Stamps(lake)
     inputs = {
-        _name(*part): (stamp, _hash(lake, part) if stamp else "")
+        _name(*part): (stamp, stamps.hash_of(part) if stamp else "")
         for part in origin.inputs
         for stamp in [stamps.of(part)]
     }
@@ -87,13 +94,16 @@ def note(lake: Lake, origin: Origin, made: Made) -> None:
 
 
 @contextmanager
-def noting(lake: Lake, origin: Origin) -> Iterator[None]:
+def noting(lake: Lake, origin: Origin, stamps: Stamps) -> Iterator[None]:
     """Note, when the block has written a partition, what it was made from.
+
+    The days of one stage may share the stamps: an input that is written meanwhile has another
+    time than its note, and is then compared by its hash.
 
     Raises:
         StorageError: the lake is not writable.
     """
-    made = look(lake, origin)
+    made = look(origin, stamps)
     yield
     note(lake, origin, made)
 
@@ -119,13 +129,12 @@ def notes_of(lake: Lake, table: str) -> dict[str, Made]:
     return found
 
 
-def changed(lake: Lake, origin: Origin, made: Made | None, stamps: Stamps) -> list[str]:
+def changed(origin: Origin, made: Made | None, stamps: Stamps) -> list[str]:
     """Return what differs between how a partition was made and how it would be made now.
 
     Nothing is opened where sizes and times are those of the note.
 
     Args:
-        lake: the lake.
         origin: as the stage says it now.
         made: the note; ``None`` where there is none.
         stamps: of the lake, as it is now.
@@ -144,7 +153,7 @@ def changed(lake: Lake, origin: Origin, made: Made | None, stamps: Stamps) -> li
         now = stamps.of(part)
         if name not in made.inputs:
             found.append(f"{name} is new")
-        elif now != stamp and (not now or not digest or _hash(lake, part) != digest):
+        elif now != stamp and (not now or not digest or stamps.hash_of(part) != digest):
             found.append(f"{name} was made again")
     return found
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from composer_pipeline.actions import Action
 from composer_pipeline.lake import Lake
-from composer_pipeline.lake.notes import Origin, noting
+from composer_pipeline.lake.notes import Origin, Stamps, noting
 from composer_pipeline.preferences.hints.leakage import leakage, span_text
 from composer_pipeline.reports import Progress, Report, add_counts
 from composer_pipeline.trace_states import load_states
@@ -64,9 +64,9 @@ def build_hints(
         StorageError: the lake is not writable.
     """
     wanted = lake.days("states") if days is None else sorted(set(days))
-    by_day = {}
+    by_day, stamps = {}, Stamps(lake)
     for day in wanted:
-        with noting(lake, hints_origin(day)):
+        with noting(lake, hints_origin(day), stamps):
             by_day[day] = _build_day(lake, day, progress)
     parts = by_day.values()
     hints = sum(part.hints for part in parts)

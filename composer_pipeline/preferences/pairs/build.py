@@ -16,7 +16,7 @@ from typing import Any
 from composer_pipeline.chat import Toolsets
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake import Lake
-from composer_pipeline.lake.notes import noting
+from composer_pipeline.lake.notes import Stamps, noting
 from composer_pipeline.preferences.actions import Level, Semantic
 from composer_pipeline.preferences.agreement import CONFIRMED, ballot_row, vote
 from composer_pipeline.preferences.pairs.benchmarks import Benchmarks
@@ -101,9 +101,9 @@ def build_pairs(
         raise InputError("the preference recipe names a semantic_judge; pairs need it opened")
     benchmarks = Benchmarks.of_rules(rules)
     wanted = lake.days("states") if days is None else sorted(set(days))
-    by_day = {}
+    by_day, stamps = {}, Stamps(lake)
     for day in wanted:
-        with noting(lake, pairs_origin(lake, day, rules)):
+        with noting(lake, pairs_origin(lake, day, rules), stamps):
             by_day[day] = _build_day(lake, day, rules, benchmarks, judge, progress)
     return PairsReport(**_added(list(by_day.values())), by_day=by_day)
 

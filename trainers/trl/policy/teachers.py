@@ -91,7 +91,8 @@ class Ema(Teacher):
     def follow(self) -> None:
         """Take one step towards the student, unless it has diverged: an average never recovers."""
         trained = self._trained()
-        if not all(bool(torch.isfinite(parameter).all()) for parameter in trained.values()):
+        finite = [torch.isfinite(parameter).all() for parameter in trained.values()]
+        if not bool(torch.stack(finite).all()):  # asked of the device once
             return
         for name, parameter in trained.items():
             average = self._average[name]

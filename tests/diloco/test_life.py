@@ -28,6 +28,7 @@ def gone() -> None:
 
 def test_who_waits_for_a_commit_looks_for_the_supervisor(tmp_path: Path) -> None:
     replica = joined(tmp_path, replicas=2, heartbeat_timeout_s=1000, grace_s=1000)
+    joined(tmp_path, replicas=2, heartbeat_timeout_s=1000, grace_s=1000, slot=1)
     replica.watch = gone
     with pytest.raises(Gone):
         replica.sync(delta(1))

@@ -1,33 +1,12 @@
-"""Preference losses (DPO, SimPO) and the log-probabilities that they compare.
+"""Preference losses (DPO, SimPO) on sequence log-probabilities.
 
-Belongs here: pairwise losses on sequence log-probabilities, and gathering those from
-logits or hidden states. Does not belong here: batching and reference passes.
+Belongs here: pairwise losses, and log-probabilities from logits. Does not belong here: those
+from hidden states (``losses.token_logps``), batching and reference passes.
 """
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear, logsigmoid
-
-
-def token_logps(hidden: Tensor, head: Tensor, targets: Tensor, *, chunk: int = 256) -> Tensor:
-    """Return log p(target) of each position at temperature 1, without keeping logits twice.
-
-    Args:
-        hidden: (N, H), the states that predict the targets.
-        head: (V, H), the output embedding.
-        targets: (N,), token ids.
-        chunk: positions projected at a time.
-
-    Returns:
-        (N,), float32 or wider.
-    """
-    pieces = []
-    for start in range(0, hidden.shape[0], chunk):
-        logits = linear(hidden[start : start + chunk], head)
-        logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
-        picked = logits.gather(-1, targets[start : start + chunk].unsqueeze(-1)).squeeze(-1)
-        pieces.append(picked - torch.logsumexp(logits, -1))
-    return torch.cat(pieces) if pieces else hidden.sum() * 0 + hidden.new_zeros(0)
+from torch.nn.functional import logsigmoid
 
 
 def label_logps(logits: Tensor, labels: Tensor, *, average: bool) -> Tensor:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 RESULT = Path(__file__).parent / "results" / "losses.md"
 TOKENS = 512
@@ -116,7 +117,7 @@ def _ways(way: str) -> Callable[..., float]:
 
     from composer_pipeline.losses.fused import fused_divergence
 
-    def naive(hidden, head, teacher, mask):  # type: ignore[no-untyped-def]
+    def naive(hidden: Any, head: Any, teacher: Any, mask: Any) -> Any:
         with torch.no_grad():
             target = teacher @ head.T
         values = compute_full_logit_self_distillation_loss(
@@ -124,22 +125,22 @@ def _ways(way: str) -> Callable[..., float]:
         )
         return (values * mask).sum() / mask.sum()
 
-    def trl(hidden, head, teacher, mask):  # type: ignore[no-untyped-def]
+    def trl(hidden: Any, head: Any, teacher: Any, mask: Any) -> Any:
         values, _ = ChunkedDivergenceFunction.apply(
             hidden, head, None, teacher, head.detach(), None, 0.5
         )
         return (values * mask).sum() / mask.sum()
 
-    def ours(hidden, head, teacher, mask):  # type: ignore[no-untyped-def]
+    def ours(hidden: Any, head: Any, teacher: Any, mask: Any) -> Any:
         active = mask.nonzero().squeeze(-1)
         weights = torch.full((len(active),), 1.0 / len(active))
-        kind = way
+        kind: Any = way
         return fused_divergence(hidden[active], head, teacher[active], head, weights, kind=kind)[0]
 
     loss_of = {"naive": naive, "trl": trl}.get(way, ours)
 
-    def run(*given):  # type: ignore[no-untyped-def]
-        loss = loss_of(*given)
+    def run(*given: Any) -> float:
+        loss: Any = loss_of(*given)
         loss.backward()
         return float(loss.detach())
 

@@ -189,4 +189,5 @@ def _block(vocabulary: int, device: torch.device) -> int:
     """Return the rows of a block: on a CPU few enough that its buffers stay in the cache."""
     if device.type != "cpu":
         return 2**31
-    return max(torch.get_num_threads(), _BLOCK_ENTRIES // vocabulary)
+    threads: int = torch.get_num_threads()
+    return max(threads, _BLOCK_ENTRIES // vocabulary)

@@ -178,9 +178,11 @@ def test_trls_losses_of_pairs(case):
     golden = GOLDEN["trl_dpo"]
     logps = tensor(golden["policy_token_logps"], grad=True)
     mask = torch.tensor(golden["completion_mask"])
+    chosen, rejected = logps.sum(-1).chunk(2)
+    chosen_tokens, rejected_tokens = mask.sum(-1).double().chunk(2)
     pairs = preference.Pairs(
-        *logps.sum(-1).chunk(2), tensor(golden["ref_chosen_logps"]),
-        tensor(golden["ref_rejected_logps"]), *mask.sum(-1).double().chunk(2),
+        chosen, rejected, tensor(golden["ref_chosen_logps"]),
+        tensor(golden["ref_rejected_logps"]), chosen_tokens, rejected_tokens,
     )  # fmt: skip
     losses = preference.pair_loss(
         case["loss_type"], pairs, beta=case["beta"], label_smoothing=case["label_smoothing"]

@@ -5,6 +5,7 @@ trainer can carry it (``training.trainer``) and how it runs.
 """
 
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -12,9 +13,12 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from composer_pipeline.config_file import read_model
+from composer_pipeline.diloco.spec import RUN_ID
 
 #: Rounds of a recipe that does not say how long it is.
 DEFAULT_ROUNDS = 4
+#: A bucket and a path in it; what else a URL can hold may be a secret.
+_BUCKET = re.compile(r"(s3|gs|az)://[^/@?#:]+(/[^@?#]*)?")
 
 
 class _Model(BaseModel):
@@ -278,6 +282,40 @@ class DiLoCo(_Model):
     """Rounds that may merge nothing; one more, and the run fails."""
     norm_guard: float | None = Field(30.0, gt=1)
     """A replica's change above so many times the median of late ones is left out; null: none is."""
+    late_decay: float = Field(0.0, ge=0, le=1)
+    """Share of a change that came too late which its replica's next one carries; 0 drops it."""
+    log: str = ""
+    """Folder, `s3://`, `gs://` or `az://` of the outer log; empty: the run folder. With one,
+    replicas on other machines can join."""
+    run_id: str = ""
+    """The run's name in the log; empty: that of the run folder."""
+    local_replicas: int | None = Field(None, ge=0)
+    """Replicas that `train` starts itself; null: all. Others join from elsewhere, through `log`."""
+    heartbeat_timeout_s: float = Field(30.0, gt=0)
+    """Seconds without a sign of life after which a replica counts as dead."""
+    takeover_s: float = Field(10.0, gt=0)
+    """Seconds after which the next replica in line commits in place of one that does not."""
+    round_timeout_s: float = Field(3600.0, gt=0)
+    """Seconds that a round waits for its quorum before the replica fails."""
+    store_patience_s: float = Field(300.0, gt=0)
+    """Seconds for which a log that fails is tried again."""
+
+    @property
+    def here(self) -> int:
+        """How many replicas ``train`` starts itself."""
+        return self.replicas if self.local_replicas is None else self.local_replicas
+
+    @model_validator(mode="after")
+    def _log_is_a_place(self) -> "DiLoCo":
+        if "://" in self.log and not _BUCKET.fullmatch(self.log):
+            raise ValueError("log must be a folder or s3://, gs://, az:// bucket/path, no secrets")
+        if self.run_id and not RUN_ID.fullmatch(self.run_id):
+            raise ValueError("run_id must be letters, digits, '.', '_', '-' (at most 128)")
+        if self.here > self.replicas:
+            raise ValueError(f"local_replicas {self.here} exceeds replicas {self.replicas}")
+        if self.here < self.replicas and not self.log:
+            raise ValueError(f"local_replicas {self.here} of {self.replicas} needs log")
+        return self
 
     @model_validator(mode="after")
     def _quorum_is_reachable(self) -> "DiLoCo":
@@ -362,6 +400,12 @@ class TrainingRecipe(_Model):
         return self
 
     @model_validator(mode="after")
+    def _somebody_looks(self) -> "TrainingRecipe":
+        if self.eval_every is not None and self.diloco.here == 0:
+            raise ValueError("eval_every needs diloco.local_replicas of 1: replica 0 looks")
+        return self
+
+    @model_validator(mode="after")
     def _adapter_continues(self) -> "TrainingRecipe":
         if self.start_from and self.lora.r == 0:
             raise ValueError("start_from is an adapter, and lora.r 0 trains none")
@@ -409,6 +453,15 @@ class TrainingRecipe(_Model):
             recipe = self.model_copy(update={"epochs": None, "steps": steps})
         diloco = self.diloco.model_copy(update={"rounds": recipe.rounds})
         return recipe.model_copy(update={"steps": None, "diloco": diloco})
+
+    def agreed(self) -> str:
+        """Return as JSON what all machines of a run must have in common.
+
+        Its name, its paths, where its log is and how a machine computes may differ.
+        """
+        own = {"name": True, "model": True, "start_from": True, "threads": True}
+        here = {"log", "run_id", "local_replicas", "max_restarts"}
+        return self.model_dump_json(exclude={**own, "diloco": here})
 
     @staticmethod
     def load(path: str | Path) -> "TrainingRecipe":

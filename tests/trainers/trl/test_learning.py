@@ -67,6 +67,12 @@ def test_every_divergence_and_teacher_teaches_the_hint(train, divergence, teache
     assert moved["margin"] > 0.3, moved
 
 
+def test_simpo_teaches_the_pair_without_a_reference(train, monkeypatch):
+    monkeypatch.setattr("trainers.trl.base_model.base_scores.BaseScores.references", lambda _: {})
+    moved = train(dpo={"loss": "simpo", "beta": 2.0})
+    assert moved["margin"] > 0.7, moved
+
+
 def test_sampled_answers_teach_too(train, monkeypatch):
     monkeypatch.setattr(
         "trainers.trl.policy.sampling.Sampler.grade",

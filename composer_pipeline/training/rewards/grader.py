@@ -27,8 +27,8 @@ class Grader:
         weights: part to its weight; see ``PARTS``.
     """
 
-    def __init__(self, weights: Mapping[str, float]) -> None:
-        self.weights = dict(weights)
+    def __init__(self, weights: Mapping[Any, float]) -> None:
+        self.weights: dict[str, float] = dict(weights)
 
     def grade(self, answer: Mapping[str, Any], case: Case) -> Grade:
         """Return the weighted sum of the parts that have something to say.

@@ -91,11 +91,12 @@ def edit(answer: Mapping[str, Any], case: Case) -> Scored | None:
     edits = [(n, a) for n, a in calls_of(answer) if n in EDITS and _same_file(a, path)]
     if not edits:
         return Scored(0.0, "no edit of that file")
-    after: str | None = before
+    after = before
     for name, arguments in edits:
-        after = apply_edits(after, name, arguments)
-        if after is None:
+        made = apply_edits(after, name, arguments)
+        if made is None:
             return Scored(-1.0, "an edit that cannot be applied")
+        after = made
     ratio = _ratio(_diff(before, after), _diff(before, target))
     return Scored(ratio, f"{ratio:.0%} of the consensus's diff")
 

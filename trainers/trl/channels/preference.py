@@ -52,18 +52,21 @@ class Dpo(Channel[Pair]):
         # Both sides run together: count two.
         return 2 * (len(row.prompt_ids) + max(len(row.chosen_ids), len(row.rejected_ids)))
 
+    def sequences(self, row: Pair) -> list[Row]:
+        """Return the chosen and the rejected side."""
+        return [Row(row.prompt_ids, row.chosen_ids), Row(row.prompt_ids, row.rejected_ids)]
+
     def id(self, row: Pair) -> str:
         """Return the pair's id."""
         return row.id
 
     def loss(self, student: Student, rows: Sequence[Pair], window: Sequence[Pair]) -> Tensor:
         """Return Σ factor·(−logsigmoid(β·margin)) over the pairs of the window."""
-        sides = [Row(p.prompt_ids, p.chosen_ids) for p in rows]
-        sides += [Row(p.prompt_ids, p.rejected_ids) for p in rows]
+        sides = [side for pair in rows for side in self.sequences(pair)]
         sums = [piece.sum() for piece in student.logps(sides)]
         total = sums[0].new_zeros(())
         share = 1.0 / len(window)
-        for row, chosen, rejected in zip(rows, sums[: len(rows)], sums[len(rows) :], strict=True):
+        for row, chosen, rejected in zip(rows, sums[::2], sums[1::2], strict=True):
             ref_chosen, ref_rejected = chosen.new_tensor(self._references[row.id]).unbind()
             loss = dpo_sigmoid(chosen, rejected, ref_chosen, ref_rejected, beta=self._beta)
             margin = float(((chosen - ref_chosen) - (rejected - ref_rejected)).detach())
@@ -92,6 +95,10 @@ class Sft(Channel[Demonstration]):
         """Return the tokens of prompt and response."""
         return len(row.prompt_ids) + len(row.response_ids)
 
+    def sequences(self, row: Demonstration) -> list[Row]:
+        """Return the demonstration."""
+        return [Row(row.prompt_ids, row.response_ids)]
+
     def id(self, row: Demonstration) -> str:
         """Return the state's id."""
         return row.id
@@ -101,7 +108,7 @@ class Sft(Channel[Demonstration]):
     ) -> Tensor:
         """Return −Σ log p / tokens of the window; ``active`` counts tokens."""
         tokens = sum(len(row.response_ids) for row in window)
-        pieces = student.logps([Row(row.prompt_ids, row.response_ids) for row in rows])
+        pieces = student.logps([side for row in rows for side in self.sequences(row)])
         loss = -sum((piece.sum() for piece in pieces), pieces[0].new_zeros(())) / tokens
         self.numbers["loss"] += float(loss.detach())
         self.numbers["active"] += sum(len(row.response_ids) for row in rows)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from composer_pipeline.errors import ComposerError
 from composer_pipeline.losses.fused import fused_divergence
-from composer_pipeline.losses.preference import token_logps
+from composer_pipeline.losses.logprobs import logps_and_entropies
 from composer_pipeline.losses.sdpo import importance_ratio
 from composer_pipeline.losses.taid import TaidScheduler
 from composer_pipeline.training.data import Hint
@@ -72,6 +72,10 @@ class Sdpo(Channel[Hint]):
         context = max(len(row.prompt_ids), len(row.teacher_prompt_ids))
         return context + len(row.response_ids)
 
+    def sequences(self, row: Hint) -> list[Row]:
+        """Return the plain side; the hinted one is the teacher's."""
+        return [Row(row.prompt_ids, row.response_ids, row.start, row.length)]
+
     def id(self, row: Hint) -> str:
         """Return the state's id."""
         return row.id
@@ -83,7 +87,7 @@ class Sdpo(Channel[Hint]):
             ComposerError: teacher and student hold different tokens at the same place.
         """
         options = self._options
-        plain = [Row(h.prompt_ids, h.response_ids, h.start, h.length) for h in rows]
+        plain = [side for hint in rows for side in self.sequences(hint)]
         hinted = [Row(h.teacher_prompt_ids, h.response_ids, h.start, h.length) for h in rows]
         taught, taught_ids, taught_head = self._teacher.states(hinted)
         states, ids = student.states(plain)
@@ -114,7 +118,7 @@ class Sdpo(Channel[Hint]):
         assert self._options.importance_clip is not None
         old = [p for h in rows for p in self._base_logps[h.id][h.start : h.start + h.length]]
         with torch.no_grad():
-            now = token_logps(states.detach(), student.head.detach(), ids)
+            now, _ = logps_and_entropies(states.detach(), student.head.detach(), ids)
         return importance_ratio(now, now.new_tensor(old), clip=self._options.importance_clip)
 
     def after_step(self, step: int) -> None:

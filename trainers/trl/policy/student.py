@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from composer_pipeline.losses.preference import token_logps
+from composer_pipeline.losses.logprobs import logps_and_entropies
 from trainers.trl.rows.batches import Row, backbone_and_head, response_states
 
 
@@ -27,6 +27,9 @@ class Student:
     Raises:
         InputError: the model transforms its logits in a way that the losses do not repeat.
     """
+
+    #: Whether the states come out of a forward that rows share.
+    shared = False
 
     def __init__(
         self,
@@ -61,11 +64,16 @@ class Student:
 
     def logps(self, rows: Sequence[Row]) -> list[Tensor]:
         """Return log p of each row's selected tokens at temperature 1, (n,) a row."""
+        return self.logps_and_entropies(rows)[0]
+
+    def logps_and_entropies(self, rows: Sequence[Row]) -> tuple[list[Tensor], list[Tensor]]:
+        """Return :meth:`logps`, and the entropy in nats of each distribution, without gradient."""
         states, ids = self.states(rows)
+        sizes = [row.size for row in rows]
         with self._autocast():
             # Temperature 1: TRL's own fused head divides by its sampling temperature.
-            values = token_logps(states, self.head, ids)
-        return list(values.split([row.size for row in rows]))
+            logps, entropies = logps_and_entropies(states, self.head, ids)
+        return list(logps.split(sizes)), list(entropies.split(sizes))
 
     def base(self) -> AbstractContextManager[Any]:
         """Switch the adapter off: the model as it was before training.

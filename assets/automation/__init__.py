@@ -9,7 +9,7 @@ from dagster._core.definitions.unresolved_asset_job_definition import (
     UnresolvedAssetJobDefinition,
 )
 
-from assets.automation.adopt import adopt, tell_lake
+from assets.automation.adopt import TOLD, adopt, tell_lake
 from assets.automation.alerts import build_alerts
 from assets.automation.jobs import (
     RANGE_END,
@@ -56,6 +56,7 @@ __all__ = [
     "RANGE_END",
     "RANGE_START",
     "SCHEDULES",
+    "TOLD",
     "adopt",
     "build_alerts",
     "build_retention",

@@ -66,6 +66,11 @@ class CeilingConfig(dg.Config):
     usd: Any = Field(description="The ceiling in USD, 1.5 or '1.5'; 'none' lifts it.")
 
 
+#: What the job ``choose_ceiling`` offers, in USD: picked from a list, so nobody types YAML.
+AMOUNTS = ("0.02", "0.05", "0.1", "0.2", "0.5", *map(str, (1, 2, 5, 10, 20, 50, 100, 200, 500)))
+LIFTED = "no ceiling"
+
+
 @dg.op
 def write_ceiling(
     context: dg.OpExecutionContext,
@@ -90,4 +95,19 @@ def write_ceiling(
 @dg.job(description="Set, raise or lift a ceiling of the ledger; it costs nothing.")
 def set_ceiling() -> None:
     """Set a ceiling."""
+    write_ceiling()
+
+
+@dg.static_partitioned_config([*(f"{usd} USD" for usd in AMOUNTS), LIFTED])
+def _chosen(amount: str) -> dict[str, Any]:
+    usd = "none" if amount == LIFTED else amount.removesuffix(" USD")
+    return {"ops": {"write_ceiling": {"config": {"scope": "global", "usd": usd}}}}
+
+
+@dg.job(
+    config=_chosen,
+    description="Set the ceiling of everything that is spent, by choosing an amount from a list.",
+)
+def choose_ceiling() -> None:
+    """Set the ceiling of the scope ``global`` to the amount of the run's partition."""
     write_ceiling()

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from composer_pipeline.settings import Settings, recipes_dir
 
 DEMO_LAKE = "lake-demo"
+#: The bundled sessions are of four days, and no more will come.
+LAST_DAY = "2026-11-19"
 
 
 def demo_settings(
@@ -28,6 +30,7 @@ def demo_settings(
         normalize=str(recipes / "normalize" / "demo.yaml"),
         train=str(recipes / "train" / "demo.yaml"),
         max_usd=max_usd or "1.00",
+        last_day="" if sessions else LAST_DAY,
     )
 
 

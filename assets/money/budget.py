@@ -79,11 +79,34 @@ def write_ceiling(
     teachers: TeachersResource,
 ) -> None:
     """Set a ceiling; the next call reads it, and calls in flight are not touched."""
-    from composer_pipeline.replay.ledger import check_scope, ledger_target, open_ledger, rules
+    from composer_pipeline.replay.ledger import check_scope
 
     scope = check_scope(config.scope)
     lifted = str(config.usd).strip().lower() == "none"
-    usd: Decimal | None = None if lifted else amount_of(config.usd, "usd")
+    _write(context, lake, teachers, scope, None if lifted else amount_of(config.usd, "usd"))
+
+
+@dg.op
+def write_chosen_ceiling(
+    context: dg.OpExecutionContext, lake: LakeResource, teachers: TeachersResource
+) -> None:
+    """Set the ceiling of everything to the amount that was chosen."""
+    if not context.has_partition_key:
+        raise dg.Failure("choose an amount in the field Partition first", allow_retries=False)
+    amount = context.partition_key
+    usd = None if amount == LIFTED else amount_of(amount.removesuffix(" USD"), "Partition")
+    _write(context, lake, teachers, "global", usd)
+
+
+def _write(
+    context: dg.OpExecutionContext,
+    lake: LakeResource,
+    teachers: TeachersResource,
+    scope: str,
+    usd: Decimal | None,
+) -> None:
+    from composer_pipeline.replay.ledger import ledger_target, open_ledger, rules
+
     store = lake.open()
     with open_ledger(ledger_target(store, teachers.ledger or None)) as books:
         books.do(rules.set_ceiling(scope, usd))
@@ -98,16 +121,10 @@ def set_ceiling() -> None:
     write_ceiling()
 
 
-@dg.static_partitioned_config([*(f"{usd} USD" for usd in AMOUNTS), LIFTED])
-def _chosen(amount: str) -> dict[str, Any]:
-    usd = "none" if amount == LIFTED else amount.removesuffix(" USD")
-    return {"ops": {"write_ceiling": {"config": {"scope": "global", "usd": usd}}}}
-
-
 @dg.job(
-    config=_chosen,
+    partitions_def=dg.StaticPartitionsDefinition([*(f"{usd} USD" for usd in AMOUNTS), LIFTED]),
     description="Set the ceiling of everything that is spent, by choosing an amount from a list.",
 )
 def choose_ceiling() -> None:
     """Set the ceiling of the scope ``global`` to the amount of the run's partition."""
-    write_ceiling()
+    write_chosen_ceiling()

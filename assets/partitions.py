@@ -10,7 +10,7 @@ the bundled ones: today would be to do for ever.
 """
 
 from collections.abc import Mapping
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import dagster as dg
@@ -50,6 +50,21 @@ TRANSIENT = dg.RetryPolicy(
 
 #: Stages that buy, and those in their runs: a failed day fails its run's days, so few a run.
 PAID = dg.BackfillPolicy.multi_run(max_partitions_per_run=7)
+
+
+def days_of(context: dg.AssetExecutionContext) -> list[str]:
+    """Return the days that a run is for, all of them days that there are.
+
+    Raises:
+        InputError: one is in the future, or outside the graph's days; Dagster asks only the UI.
+    """
+    days = list(context.partition_keys)
+    for day in days:
+        if not DAYS.has_partition_key(day):
+            first, last = DAYS.get_first_partition_key(), DAYS.get_last_partition_key()
+            when = "in the future" if day > str(datetime.now(UTC).date()) else "none of the graph's"
+            raise InputError(f"day {day} is {when}: days go from {first} to {last}")
+    return days
 
 
 def day_ranges(days: list[str]) -> list[tuple[str, str]]:

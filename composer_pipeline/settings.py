@@ -46,6 +46,7 @@ class Settings(BaseModel):
     publish_simulated: bool = False
     keep_runs_days: int = 0
     executor: str = "in_process"
+    evaluate_per_kind: int = Field(default=0, ge=0)
 
     @property
     def excluded(self) -> tuple[str, ...]:

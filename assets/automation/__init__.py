@@ -17,6 +17,7 @@ from assets.automation.jobs import (
     harvest_job,
     nightly_publish_job,
     pairs_job,
+    plan_job,
     publish_job,
     range_tags,
     replay_job,
@@ -34,6 +35,7 @@ from assets.automation.schedules import (
 
 JOBS: list[dg.JobDefinition | UnresolvedAssetJobDefinition] = [
     harvest_job,
+    plan_job,
     replay_job,
     pairs_job,
     train_job,
@@ -67,6 +69,7 @@ __all__ = [
     "nightly_publish",
     "nightly_replay",
     "pairs_job",
+    "plan_job",
     "publish_job",
     "range_tags",
     "replay_job",

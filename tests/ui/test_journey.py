@@ -163,17 +163,16 @@ class Person:
         self.page.goto(self.dagster.url)
         self.click("link", "Lineage")
         expect(self.page.get_by_text("Materialize all").first).to_be_visible()
-        boxes, folded = self.page.locator("svg"), self.page.get_by_label("unfold_more")
+        boxes = self.page.locator("svg")
         expect(boxes.get_by_text("traces").first).to_be_visible()
-        wait_for(lambda: self._unfolded(folded), "every group is unfolded")
+        self.page.get_by_label("settings", exact=True).last.click()
+        unfold = self.page.get_by_role("menuitem").filter(has_text="Expand all groups")
+        if unfold.count():  # the browser remembers it
+            unfold.click()
+        else:
+            self.page.keyboard.press("Escape")
         expect(boxes.get_by_text("published_dataset").first).to_be_visible()
-        self.page.wait_for_timeout(2000)  # for the picture: until the graph has moved into place
-
-    @staticmethod
-    def _unfolded(folded: Any) -> bool:
-        if folded.count():
-            folded.first.click()
-        return not folded.count()
+        self.page.wait_for_timeout(3000)  # for the picture: until the graph has moved into place
 
 
 def test_a_person_who_only_clicks(dagster: DagsterDev, page: Any, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The README's picture of the lineage page shows a finished graph; what reads it can fail."""
+"""What reads a picture of the lineage page, and what Dagster knows of it, can fail."""
 
 from pathlib import Path
 from typing import Any
@@ -6,17 +6,7 @@ from typing import Any
 import pytest
 from PIL import Image, ImageDraw
 
-from assets.definitions import build_defs
-from examples.demo.profile import demo_settings
-from tests.places import ROOT
 from tests.ui.lineage_facts import GREEN, GREY, areas, states
-
-
-def test_the_picture_of_the_readme_is_all_green() -> None:
-    boxes = len(build_defs(demo_settings()).resolve_asset_graph().get_all_asset_keys())
-    seen = areas(ROOT / "docs" / "images" / "lineage.png")
-    assert (seen["grey"], seen["red"]) == (0, 0)
-    assert seen["green"] > 1000 * boxes
 
 
 @pytest.mark.parametrize("name", ["green", "grey", "red"])

@@ -9,7 +9,6 @@ day: where an older session comes late, the check ``up_to_date`` names what is g
 """
 
 from collections.abc import Collection
-from datetime import UTC, datetime
 
 import dagster as dg
 
@@ -46,8 +45,9 @@ def tell_lake(
         asked = TeacherSet.load(teachers.file)
     except InputError:
         asked = None
-    every = set(DAYS.get_partition_keys()) - set(skip)
-    empty = set(empty_days(lake, sessions.paths(), every)) - {str(datetime.now(UTC).date())}
+    *over, today = DAYS.get_partition_keys()
+    every = {*over, today} - set(skip)
+    empty = set(empty_days(lake, sessions.paths(), every & set(over)))
     told = 0
     for asset, days in days_held(lake, asked).items():
         key = dg.AssetKey(asset.split("/"))

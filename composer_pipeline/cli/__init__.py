@@ -51,7 +51,7 @@ PARTS = {
     "Money": ("plan", "replay", "budget"),
     "Preferences": ("pairs", "pair", "statistics", "compare"),
     "Dataset": ("normalize", "dataset", "report", "export", "publish"),
-    "Training": ("train", "evaluate"),
+    "Training": ("train", "replicas", "evaluate"),
     "Care": ("doctor", "verify", "reparse", "forget", "withdraw", "redact", "tools"),
 }
 for _place, (_title, _names) in enumerate(PARTS.items()):

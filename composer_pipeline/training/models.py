@@ -123,7 +123,6 @@ def load_tokenizer(resolved: str) -> Any:
             template cannot render a tool-calling conversation.
     """
     from transformers import AutoTokenizer
-    from trl.chat_template_utils import supports_tool_calling
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(resolved)
@@ -131,12 +130,12 @@ def load_tokenizer(resolved: str) -> Any:
         reason = str(error).splitlines()[0]
         raise InputError(f"model {resolved!r}: its tokenizer cannot be loaded: {reason}") from error
     _check_vocabulary(tokenizer, resolved)
-    if not tokenizer.chat_template or not supports_tool_calling(tokenizer):
+    # With ``ChatTemplate`` it has the template that is trained with, from here on.
+    if not tokenizer.chat_template or not ChatTemplate(tokenizer).shows_calls():
         raise InputError(
             f"model {resolved!r}: its chat template cannot render tool calls, which every"
             " recorded action is made of; use a model whose template can"
         )
-    ChatTemplate(tokenizer)  # from here on it has the template that is trained with
     return tokenizer
 
 

@@ -1,6 +1,7 @@
 """Green means done: what the command line did shows, and so do days without sessions."""
 
 import shutil
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import dagster as dg
 import pytest
 import yaml
+from dagster._core.test_utils import freeze_time
 
 from assets.automation import adopt, tell_lake
 from assets.partitions import DAYS
@@ -20,7 +22,6 @@ from tests.fixtures.whole_lake import DAY
 TEACHERS = TeachersResource(file=str(recipes_dir() / "teachers" / "demo.yaml"))
 SESSIONS = SessionsResource(path=str(sample_sessions_dir()))
 EMPTY = "2026-11-02"
-TODAY = str(datetime.now(UTC).date())
 
 
 @pytest.fixture
@@ -29,12 +30,24 @@ def lake(whole_lake: Path, tmp_path: Path) -> Lake:
     return Lake(tmp_path / "lake")
 
 
+@pytest.fixture(autouse=True)
+def one_day() -> Iterator[None]:
+    """Days end where the test says, whenever it runs and though midnight passes in it."""
+    with freeze_time(datetime(2026, 11, 20, 23, 59, tzinfo=UTC)):
+        yield
+
+
+def days_over() -> set[str]:
+    """Return every partition but today's, which is not over."""
+    return set(DAYS.get_partition_keys()[:-1])
+
+
 def green(instance: dg.DagsterInstance, asset: str) -> set[str]:
     return instance.get_materialized_partitions(dg.AssetKey(asset.split("/")))
 
 
 def test_what_the_lake_holds_is_shown_once(lake: Lake) -> None:
-    every = set(DAYS.get_partition_keys()) - {TODAY}
+    every = days_over()
     days = set(lake.days("states"))
     resources: dict[str, Any] = {
         "lake": LakeResource(url=str(lake.root)), "sessions": SESSIONS, "teachers": TEACHERS,
@@ -77,7 +90,7 @@ def test_a_day_with_sessions_at_the_source_and_today_are_not_told_as_empty(
     with dg.DagsterInstance.ephemeral() as instance:
         tell_lake(instance, lake, SessionsResource(path=str(late)), TEACHERS)
         for asset in ("raw_sessions", "trace_states", "teacher_replies/careful"):
-            assert not {EMPTY, TODAY} & green(instance, asset), asset
+            assert not {EMPTY, DAYS.get_last_partition_key()} & green(instance, asset), asset
             assert "2026-11-03" in green(instance, asset), asset
 
 
@@ -95,4 +108,4 @@ def test_a_broken_teacher_file_and_a_missing_source_hide_nothing(
     nowhere = SessionsResource(path=str(tmp_path / "nowhere"))
     with dg.DagsterInstance.ephemeral() as instance:
         tell_lake(instance, lake, nowhere, TeachersResource(file=str(broken)))
-        assert green(instance, "trace_states") == set(DAYS.get_partition_keys()) - {TODAY}
+        assert green(instance, "trace_states") == days_over()

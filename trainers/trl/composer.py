@@ -29,12 +29,12 @@ from trl import GRPOTrainer
 from composer_pipeline.errors import ComposerError
 from composer_pipeline.training.data import TrainingData
 from composer_pipeline.training.recipe import TrainingRecipe
+from composer_pipeline.training.rewards import Grader
 from trainers.trl.arguments import arguments
 from trainers.trl.base_model.base_scores import BaseScores
 from trainers.trl.channel_state import ChannelStates
 from trainers.trl.channels import channels_of
 from trainers.trl.channels.base import Channel
-from trainers.trl.channels.grpo import Known
 from trainers.trl.gradients import NotFinite, StepGradients, Watch
 from trainers.trl.held_out import HeldOut
 from trainers.trl.policy.loading import lora_config
@@ -114,7 +114,8 @@ class ComposerTrainer(GRPOTrainer):
         sampler = None
         if recipe.channels.grpo.weight and recipe.channels.grpo.sampled:
             seed = f"{recipe.seed}/{slot}"
-            sampler = Sampler(self._sampled, tokenizer, size=size, seed=seed)
+            grader = Grader(recipe.channels.grpo.rewards)
+            sampler = Sampler(self._sampled, tokenizer, grader, size=size, seed=seed)
         self.channels: list[Channel[Any]] = channels_of(
             recipe, data, base, self.student, self.trl_loss, sampler, slot
         )
@@ -126,7 +127,7 @@ class ComposerTrainer(GRPOTrainer):
             max_bad_steps=recipe.max_bad_steps,
         )
         self._micro_batch_tokens, self._halved = recipe.micro_batch_tokens, False
-        self._logps, self._known = torch.empty(0), None  # type: tuple[Tensor, Known | None]
+        self._logps, self._known = torch.empty(0), None  # type: tuple[Tensor, Tensor | None]
         #: Why rows do not share forwards; ``None`` where they do.
         self.apart = (
             "TRL's own forward carries the model's auxiliary loss"
@@ -156,14 +157,14 @@ class ComposerTrainer(GRPOTrainer):
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **options: Any) -> Any:
         if self._known is not None:
-            out = (*self._known, None)
+            out = (self._known, torch.zeros_like(self._known), None)
         else:
             out = super()._get_per_token_logps_and_entropies(*args, **options)
         self._logps = out[0]
         return out
 
     def trl_loss(
-        self, batch: dict[str, Tensor], known: Known | None = None
+        self, batch: dict[str, Tensor], known: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Return TRL's GRPO loss of a batch, and log p (B, T) of its completions.
 
@@ -174,6 +175,9 @@ class ComposerTrainer(GRPOTrainer):
         try:
             loss = super()._compute_loss(self.model, batch)
         finally:
+            if self._known is not None:
+                # TRL's own report of the entropy, which nobody has computed.
+                self._metrics["train"].pop("entropy", None)
             self._known = None
         return loss, self._logps
 

@@ -3,6 +3,8 @@
 import itertools
 import os
 import random
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -19,7 +21,7 @@ from composer_pipeline.training.data.make import Prompt
 from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import Data
 from composer_pipeline.training.windows import ChatTemplate, Dropped, Windows, action_message
-from composer_pipeline.training.windows.template import _probes, _words
+from composer_pipeline.training.windows.template import _probes, _use_training_template, _words
 
 pytestmark = pytest.mark.slow
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
@@ -106,6 +108,31 @@ def kept(tokenizer, rows):
         for made in (action.get("tool_calls") or [])[:1]:
             assert made["function"]["name"] in said
     return count
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_template_for_training_and_tools_are_as_in_trl(name, tokenizer, with_template):
+    from trl.chat_template_utils import get_training_chat_template
+
+    own = shipped()[name]
+    takes_tools = with_template(own) is not None
+    try:
+        expected = get_training_chat_template(tokenizer) or own
+    except ValueError:  # TRL ships none for it
+        expected = own
+    _use_training_template(tokenizer)
+    assert tokenizer.chat_template == expected
+    tokenizer.chat_template = own
+    assert takes_tools == ChatTemplate(tokenizer).shows_calls()
+
+
+def test_a_tokenizer_is_loaded_without_trl():
+    code = (
+        "import sys; from composer_pipeline.training.models import load_tokenizer, resolve_model;"
+        "load_tokenizer(resolve_model('smollm2-135m'));"
+        "sys.exit(bool({'trl', 'datasets', 'peft'} & sys.modules.keys()))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 @pytest.mark.parametrize("name", shipped())

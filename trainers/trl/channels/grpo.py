@@ -30,10 +30,8 @@ from trainers.trl.rows.batches import Row
 FLAT = 1e-9
 #: Distinct answers that the model sampled to a state, their counts and rewards.
 Sampled = tuple[list[list[int]], list[int], list[float]]
-#: Log-probabilities and entropies (B, T) of a batch's completions, 0 behind their ends.
-Known = tuple[Tensor, Tensor]
-#: TRL's loss of a batch, and the per-token log-probabilities (B, T) that it computed or was given.
-TrlLoss = Callable[[dict[str, Tensor], Known | None], tuple[Tensor, Tensor]]
+#: TRL's loss of a batch, and log p (B, T) of its tokens, which it computed or was given.
+TrlLoss = Callable[[dict[str, Tensor], Tensor | None], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -108,6 +106,8 @@ class Grpo(Channel[Answer]):
                 self.numbers["sampled"] += len(own[0])
             # A group whose answers are all as good teaches nothing; the normaliser counts it.
             window += [] if flat else answers
+        for name, value in self._sampler.parts.items() if self._sampler else ():
+            self.numbers[f"reward_{name}"] = value
         return window
 
     def _answers(self, group: Group, own: Sampled | None, groups: int) -> list[Answer]:
@@ -160,11 +160,10 @@ class Grpo(Channel[Answer]):
         self.numbers.pop("loss")
         return super().finish(window)
 
-    def _known(self, student: Student, rows: Sequence[Answer]) -> Known:
-        """Return what TRL would run the model for."""
+    def _known(self, student: Student, rows: Sequence[Answer]) -> Tensor:
+        """Return log p of the answers' tokens, (B, T): what TRL would run the model for."""
         sequences = [side for row in rows for side in self.sequences(row)]
-        logps, entropies = student.logps_and_entropies(sequences)
-        return pad_sequence(logps, batch_first=True), pad_sequence(entropies, batch_first=True)
+        return pad_sequence(student.logps(sequences), batch_first=True)
 
     def _batch(self, student: Student, rows: Sequence[Answer]) -> dict[str, Tensor]:
         """Return TRL's batch; the advantages hold what its normaliser lacks."""

@@ -11,8 +11,8 @@ from typing import Any
 
 from torch import Tensor
 
-from composer_pipeline.losses.logprobs import logps_and_entropies
-from trainers.trl.rows.batches import Row, backbone_and_head, response_states
+from composer_pipeline.losses.token_logps import token_logps
+from trainers.trl.rows.batches import Row, backbone_and_head, logit_transform, response_states
 
 
 class Student:
@@ -25,7 +25,7 @@ class Student:
         autocast: opened around each forward.
 
     Raises:
-        InputError: the model transforms its logits in a way that the losses do not repeat.
+        InputError: the model's head has a bias.
     """
 
     #: Whether the states come out of a forward that rows share.
@@ -40,6 +40,7 @@ class Student:
         autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
         backbone_and_head(model)
+        self.transform = logit_transform(model)
         self.model, self.pad, self.device, self._autocast = model, pad, device, autocast
 
     @property
@@ -64,16 +65,11 @@ class Student:
 
     def logps(self, rows: Sequence[Row]) -> list[Tensor]:
         """Return log p of each row's selected tokens at temperature 1, (n,) a row."""
-        return self.logps_and_entropies(rows)[0]
-
-    def logps_and_entropies(self, rows: Sequence[Row]) -> tuple[list[Tensor], list[Tensor]]:
-        """Return :meth:`logps`, and the entropy in nats of each distribution, without gradient."""
         states, ids = self.states(rows)
-        sizes = [row.size for row in rows]
         with self._autocast():
             # Temperature 1: TRL's own fused head divides by its sampling temperature.
-            logps, entropies = logps_and_entropies(states, self.head, ids)
-        return list(logps.split(sizes)), list(entropies.split(sizes))
+            values = token_logps(states, self.head, ids, transform=self.transform)
+        return list(values.split([row.size for row in rows]))
 
     def base(self) -> AbstractContextManager[Any]:
         """Switch the adapter off: the model as it was before training.

@@ -1,6 +1,5 @@
 """A tree's states and gradients are those of its sequences; its masks agree; it says when not."""
 
-import math
 from functools import partial
 
 import pytest
@@ -16,7 +15,6 @@ from transformers import (
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.losses.logprobs import logps_and_entropies
 from composer_pipeline.testing.training import tiny_recipe
 from trainers.trl.policy.student import Student
 from trainers.trl.rows.batches import Row
@@ -204,24 +202,3 @@ def test_without_flex_attention_a_sentence_says_what_to_do(monkeypatch):
     with masked_attention(told):
         assert told.model.config._attn_implementation == "flex_attention"
     assert told.model.config._attn_implementation == "sdpa"
-
-
-@pytest.mark.parametrize("trained", [True, False])
-def test_log_probabilities_and_their_gradient_are_those_of_full_logits(trained):
-    torch.manual_seed(0)
-    hidden = torch.randn(7, 5, dtype=torch.float64, requires_grad=True)
-    head = torch.randn(11, 5, dtype=torch.float64, requires_grad=trained)
-    ids, weights = torch.arange(7), torch.randn(7, dtype=torch.float64)
-    wanted = [hidden, head] if trained else [hidden]
-    full = (hidden @ head.T).log_softmax(-1)
-    right = torch.autograd.grad((weights * full[range(7), ids]).sum(), wanted)
-    for chunk in (1, 3, 100):
-        logps, entropies = logps_and_entropies(hidden, head, ids, chunk=chunk)
-        torch.testing.assert_close(logps, full[range(7), ids])
-        torch.testing.assert_close(entropies, -(full.exp() * full).sum(-1))
-        for a, b in zip(torch.autograd.grad((weights * logps).sum(), wanted), right, strict=True):
-            assert float((a - b).abs().max()) < 1e-12
-    empty = logps_and_entropies(hidden[:0], head, ids[:0])[0]
-    assert empty.shape == (0,)
-    empty.sum().backward()
-    assert math.isclose(float(hidden.grad.abs().sum()), 0.0)

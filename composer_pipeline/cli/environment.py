@@ -21,7 +21,7 @@ def environment(
 ) -> None:
     """Serve recorded sessions as an OpenEnv environment, until interrupted.
 
-    An episode goes on for as long as each tool call has the effect of the recorded one.
+    An episode goes on for as long as each tool call is the recorded one.
 
     Args:
         split: only sessions of this split; without it, all but those of validation.

@@ -6,13 +6,15 @@ its client for TRL. Does not belong here: when two actions are the same
 ``server`` and ``client`` need the extra ``environment`` and are imported by their names.
 """
 
-from composer_pipeline.environment.episode import AGREED, DIVERGED, OVER, Episode, Outcome
+from composer_pipeline.environment.episode import AGREED, ALIKE, DIVERGED, OVER, Episode, Outcome
 from composer_pipeline.environment.recorded import Trace, Traces
-from composer_pipeline.environment.turns import MATCH, Turn
+from composer_pipeline.environment.turns import EQUAL, MATCH, Turn
 
 __all__ = [
     "AGREED",
+    "ALIKE",
     "DIVERGED",
+    "EQUAL",
     "MATCH",
     "OVER",
     "Episode",

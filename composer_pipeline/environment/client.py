@@ -28,15 +28,15 @@ class TraceTools:
         self._client = GenericEnvClient(base_url=base_url).sync()
         self._total, self._done = 0.0, True
 
-    def reset(self, state_id: str = "", session_id: str = "", **row: Any) -> None:
+    def reset(self, state_id: str = "", session: str = "", **row: Any) -> None:
         """Begin an episode; the dataset's row holds the prompt already.
 
         Args:
             state_id: the state to begin with.
-            session_id: where no state is named, the session.
+            session: where no state is named, the session's id.
             row: the other columns; not used.
         """
-        named = {"state_id": state_id} if state_id else {"session_id": session_id}
+        named = {"state_id": state_id} if state_id else {"session": session}
         self._client.reset(**{key: value for key, value in named.items() if value})
         self._total, self._done = 0.0, False
 

@@ -14,14 +14,15 @@ import msgspec
 
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.chat import action_message
-from composer_pipeline.environment.turns import MATCH, Turn
-from composer_pipeline.preferences.actions import level
+from composer_pipeline.environment.turns import EQUAL, MATCH, Turn
+from composer_pipeline.preferences.actions import Level, level
 from composer_pipeline.training.rewards import action_match
 
 #: A call that is only like the recorded one earns at most this share of what a match earns.
 PARTIAL = 0.5
 DIVERGED = "The trace diverged: no result of this call was recorded. The episode is over."
 AGREED = "Teachers agreed on this call; what it returns was not recorded. The episode is over."
+ALIKE = "As good as the recorded call, whose result is of that call alone. The episode is over."
 OVER = "The episode is over. Do not call any more tools."
 
 
@@ -42,7 +43,8 @@ class Episode:
     """Follows the turns of one trace.
 
     Each turn is worth the same, the rewards of all steps sum to at most 1, and repeating the trace
-    earns 1. The parallel calls of a turn are taken one by one, in any order.
+    earns 1. The parallel calls of a turn are taken one by one, in any order. A call of equal
+    canonical form (L0) is answered; one of equal effect (L1) earns as much, but ends the episode.
 
     Args:
         turns: at least one.
@@ -81,24 +83,27 @@ class Episode:
         worth = 1 / len(self._turns)
         if turn.results:
             worth /= len(turn.wanted)
-        matched = next((n for n in self._open if _same(call, turn, n)), None)
-        if matched is None:
-            like = max(_likeness(call, turn.wanted[n]) for n in self._open)
+        levels = {number: _level(call, turn, number) for number in self._open}
+        best = min(levels, key=lambda number: levels[number])
+        if levels[best] > EQUAL:
+            like = max(_likeness(call, turn.wanted[number]) for number in self._open)
             return Outcome(worth * PARTIAL * like, True, text=DIVERGED)
         if not turn.results:
             return Outcome(worth, True, text=AGREED)
-        self._open.remove(matched)
+        if levels[best] > MATCH:
+            return Outcome(worth, True, text=ALIKE)
+        self._open.remove(best)
         if not self._open:
             self._at += 1
             if self._at < len(self._turns):
                 self._open = list(range(len(self._turns[self._at].wanted)))
-        return Outcome(worth, not self._open, turn.results[matched])
+        return Outcome(worth, not self._open, turn.results[best])
 
 
-def _same(call: ToolCall, turn: Turn, number: int) -> bool:
-    """Say whether a call has the effect of one that is wanted."""
+def _level(call: ToolCall, turn: Turn, number: int) -> Level:
+    """Return how close a call is to one that is wanted."""
     wanted = Action("", (turn.wanted[number],))
-    return level(Action("", (call,)), wanted, turn.situation).level <= MATCH
+    return level(Action("", (call,)), wanted, turn.situation).level
 
 
 def _likeness(call: ToolCall, wanted: ToolCall) -> float:

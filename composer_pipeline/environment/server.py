@@ -69,7 +69,7 @@ class TraceEnvironment(Environment[TraceAction, TraceObservation, EpisodeState])
         seed: int | None = None,
         episode_id: str | None = None,
         state_id: str = "",
-        session_id: str = "",
+        session: str = "",
         **other: Any,
     ) -> TraceObservation:
         """Begin an episode and return the prefix and the tools offered.
@@ -78,7 +78,8 @@ class TraceEnvironment(Environment[TraceAction, TraceObservation, EpisodeState])
             seed: draws a trace where neither state nor session is named.
             episode_id: a name for the episode.
             state_id: the state to begin with.
-            session_id: the session whose first trace is taken.
+            session: id of the session whose first trace is taken; OpenEnv's server has a
+                ``session_id`` of its own.
             other: not used.
 
         Raises:
@@ -86,8 +87,8 @@ class TraceEnvironment(Environment[TraceAction, TraceObservation, EpisodeState])
         """
         if state_id:
             trace = self._traces.at(state_id)
-        elif session_id:
-            trace = self._traces.of_session(session_id)
+        elif session:
+            trace = self._traces.of_session(session)
         else:
             trace = self._traces.drawn(seed)
         self._trace, self._episode = trace, Episode(trace.turns)

@@ -17,8 +17,11 @@ from composer_pipeline.preferences.agreement import situation_of
 from composer_pipeline.preferences.hints import succeeded
 from composer_pipeline.trace_states import Message, Path, TraceState
 
-#: The loosest level at which a call counts as the recorded one: an equal effect, as in evaluation.
-MATCH = Level.L1
+#: The loosest level at which a call is the recorded one: an equal canonical form. What is only of
+#: equal effect may have shown something else: overlapping lines, a search counted and not listed.
+MATCH = Level.L0
+#: The loosest level at which a call is as good as the recorded one, as in evaluation.
+EQUAL = Level.L1
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +71,7 @@ def _turn(
     """Return a state as a turn, and whether the trace ends with it."""
     situation = situation_of(state)
     recorded = _on_wire(state.action)
-    if agreed is not None and level(agreed, recorded, situation).level > MATCH:
+    if agreed is not None and level(agreed, recorded, situation).level > EQUAL:
         if not agreed.tool_calls:
             return None, True
         wanted = _on_wire(agreed).tool_calls

@@ -4,7 +4,7 @@
     python -m examples.environment.train --lake lake-demo --model Qwen/Qwen2.5-0.5B-Instruct
 
 The model begins at a recorded state, calls tools, and reads recorded results for as long as its
-calls have the effect of the recorded ones. Belongs here: the rows, the trainer and its options.
+calls are the recorded ones. Belongs here: the rows, the trainer and its options.
 Does not belong here: what a call earns (``composer_pipeline.environment``).
 """
 

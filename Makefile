@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install demo proof test coverage dev lint types house ui-test chaos chaos-ceiling clean bench bench-traces bench-redaction bench-ledger \
+.PHONY: help install demo proof test coverage journey dev lint types house ui-test chaos chaos-ceiling clean bench bench-traces bench-redaction bench-ledger \
   bench-replay bench-replay-cost bench-preferences bench-normalize bench-windows bench-publish \
   bench-training-rows bench-losses bench-first-hour bench-dagster follow-deploy same-tables compare docs
 
@@ -48,6 +48,9 @@ coverage: $(STAMP) ## all tests, with coverage and its floor
 
 ui-test: $(STAMP) ## the browser tests alone
 	$(BIN)/python -m pytest -m ui tests/ui $(PYTEST_ARGS)
+
+journey: $(STAMP) ## docs/journey.md, clicked in a real browser from a clone (ten minutes and more; JOURNEY_PICTURES=1 keeps the pictures)
+	JOURNEY=1 $(BIN)/python -m pytest tests/ui/test_journey.py $(PYTEST_ARGS)
 
 dev: $(STAMP) ## the Dagster UI on http://127.0.0.1:3000
 	$(BIN)/python -m examples.demo.web

@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -52,6 +52,10 @@ class Lora(_Model):
         return self
 
 
+#: Parts of the reward; ``training.rewards.parts`` says what each is worth.
+RewardPart = Literal["validity", "match", "votes", "edit", "outcome", "repeat"]
+
+
 class Grpo(_Model):
     """Policy gradient on answers to one state, rewarded by how close they are to the consensus.
 
@@ -60,6 +64,12 @@ class Grpo(_Model):
     alone once the model's log-probability of it has fallen, a token, by more than
     ``off_policy_threshold`` nats below the base model's. ``sampled`` lets the model answer
     ``group_size`` times: one action from one state. ``mixed`` joins both in one group.
+
+    ``rewards`` weighs the parts that are added up. ``match`` with the consensus and ``votes``
+    (the best match with a teacher's action, times its share of the votes) are in [0, 1], ``edit``
+    (diffs of a file that the prompt shows) in [-1, 1]. ``validity`` is -1, and nothing else
+    counts, for a call that the offered tools refuse. ``outcome`` is 0.2 or -0.5 for the agent's own
+    action, as the trace shows no error of it or one; ``repeat`` -0.5 for a call that failed before.
     """
 
     weight: float = Field(1.0, ge=0)
@@ -72,6 +82,8 @@ class Grpo(_Model):
     """States that one optimizer step of one replica takes."""
     off_policy_threshold: float | None = Field(0.5, gt=0)
     """Nats a token below the base model at which a bad answer is left alone; null: never."""
+    rewards: dict[RewardPart, Annotated[float, Field(gt=0)]] = Field({"match": 1.0}, min_length=1)
+    """Weight of each part: `validity`, `match`, `votes`, `edit`, `outcome`, `repeat`."""
 
     @property
     def recorded(self) -> bool:

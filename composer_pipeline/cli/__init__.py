@@ -53,7 +53,7 @@ PARTS = {
     "Money": ("plan", "replay", "budget"),
     "Preferences": ("pairs", "pair", "statistics", "compare"),
     "Dataset": ("normalize", "dataset", "report", "export", "publish"),
-    "Training": ("train", "evaluate", "environment"),
+    "Training": ("train", "replicas", "evaluate", "environment"),
     "Care": ("doctor", "verify", "reparse", "forget", "withdraw", "redact", "tools"),
 }
 for _place, (_title, _names) in enumerate(PARTS.items()):

@@ -1,4 +1,4 @@
-"""Commands of the training room: train, evaluate."""
+"""Commands of the training room: train, replicas, evaluate."""
 
 from pathlib import Path
 from typing import Annotated
@@ -95,6 +95,26 @@ def _recipe(given: str, settings: Settings) -> str:
 def _run_root(settings: Settings, lake: Lake) -> Path:
     """The settings' rule, for the lake that --lake names."""
     return settings.model_copy(update={"lake": lake.url}).run_root
+
+
+@app.command
+def replicas(url: str, /, *, run_id: str = "", as_json: JsonOption = False) -> None:
+    """Show a DiLoCo run: rounds, replicas, waits, bytes, and who is missing.
+
+    Args:
+        url: folder or URL of the outer log (diloco.log of the recipe, or outer/ of a run folder).
+        run_id: the run, where there are several.
+    """
+    from composer_pipeline.cli.views.replicas import show_replicas
+    from composer_pipeline.diloco.overview import only_run, overview
+
+    if "://" not in url and not Path(url).is_dir():
+        raise InputError(f"{url}: no such folder")
+    report = overview(url, only_run(url, run_id))
+    if as_json:
+        show(report.to_dict(), as_json, "replicas")
+    else:
+        show_replicas(Console(), report)
 
 
 @app.command

@@ -88,6 +88,7 @@ class DiLoCoCallback(TrainerCallback):
         supervisor: int | None = None,
     ) -> None:
         self.replica = Replica(OuterLog.open(url, run_id), spec, slot, attempt)
+        self.replica.watch = self._require_supervisor
         self.commits: list[dict[str, Any]] = []
         self._on_commit = on_commit
         self._parent = supervisor
@@ -166,8 +167,7 @@ class DiLoCoCallback(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         """Count an inner step; at H, contribute, wait for the commit and start over from it."""
-        if self._parent is not None and os.getppid() != self._parent:
-            raise ComposerError(f"the supervisor of DiLoCo slot {self.slot} is gone")
+        self._require_supervisor()
         model, scheduler = kwargs["model"], kwargs.get("lr_scheduler")
         self._inner += 1
         if not self.replica.finished and self._inner >= self.spec.inner_steps:
@@ -195,6 +195,11 @@ class DiLoCoCallback(TrainerCallback):
         self.replica.close()
 
     # -- between rounds --------------------------------------------------------------------
+
+    def _require_supervisor(self) -> None:
+        """Stop where the supervisor is gone: nobody would see the result or free the memory."""
+        if self._parent is not None and os.getppid() != self._parent:
+            raise ComposerError(f"the supervisor of DiLoCo slot {self.slot} is gone")
 
     def _begin_round(self, model: torch.nn.Module, scheduler: Any) -> None:
         adopt(model, self.replica.state.theta)

@@ -1,6 +1,6 @@
-"""The sign of life of one attempt, and who else is alive.
+"""The sign of life of one attempt, who else is alive, and how one leaves.
 
-Belongs here: the beating thread and the ages of members. Does not belong here: what a
+Belongs here: the beating thread, the ages of members, and SIGTERM. Does not belong here: what a
 dead member means for a round (``replica``). No torch.
 
 Ages compare last-modified times that the store itself wrote, so the clocks of the
@@ -10,12 +10,20 @@ longer than the timeout; a process that hangs is left behind by the grace time i
 
 import datetime as dt
 import logging
+import signal
+import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 
 from composer_pipeline.diloco.log import Heartbeat, OuterLog
 from composer_pipeline.errors import ComposerError
 
 logger = logging.getLogger(__name__)
+
+#: Exit code of a process that was asked to leave: 128 + SIGTERM.
+EXIT_ASKED = 143
 
 
 class Pulse:
@@ -36,15 +44,22 @@ class Pulse:
         self._thread = threading.Thread(target=self._run, name=f"diloco-pulse-{slot}", daemon=True)
 
     def start(self) -> None:
-        """Beat once in the caller's thread, then go on in the background."""
-        self._beat()
-        self._thread.start()
+        """Beat once in the caller's thread, then go on in the background; once is enough."""
+        if self._thread.ident is None:
+            self._beat()
+            self._thread.start()
 
     def stop(self) -> None:
         """Stop beating; the last heartbeat stays and grows old."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
+
+    def leave(self) -> None:
+        """Stop beating and take the heartbeat back, so that nobody waits for it to grow old."""
+        self.stop()
+        if self._beats:
+            self.log.store.delete(f"members/{self.slot}/{self.attempt}.json")
 
     def _beat(self) -> None:
         self._beats += 1
@@ -73,3 +88,34 @@ class Pulse:
             age = (now - seen).total_seconds()
             ages[slot] = min(age, ages.get(slot, age))
         return ages, now
+
+
+class Leaving:
+    """SIGTERM: the process leaves at once, but for an upload that has begun."""
+
+    def __init__(self) -> None:
+        self._busy, self.asked = 0, False
+
+    def install(self) -> None:
+        """Take SIGTERM; call it in the main thread."""
+        signal.signal(signal.SIGTERM, self._on_signal)
+
+    @contextmanager
+    def afterwards(self) -> Iterator[None]:
+        """Let the block end before the process leaves.
+
+        Raises:
+            SystemExit: the process was asked to leave meanwhile.
+        """
+        self._busy += 1
+        try:
+            yield
+        finally:
+            self._busy -= 1
+        if self.asked and not self._busy:
+            sys.exit(EXIT_ASKED)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
+        if not self._busy:
+            sys.exit(EXIT_ASKED)

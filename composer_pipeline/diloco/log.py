@@ -7,6 +7,8 @@ Layout below ``runs/<run_id>/`` of the store::
 
     spec.json                                  create once
     probe.json                                 create once; proves that create is exclusive
+    inputs.json inputs/<sha16>-<name>          what a replica elsewhere needs (``inputs``)
+    slots/<slot>/<attempt>.json                create-exclusive: one start of a slot (``slots``)
     members/<slot>/<attempt>.json              heartbeat of one start of a slot
     rounds/<r>/delta/<slot>-<sha16>.safetensors
     rounds/<r>/contrib/<slot>.json             create-exclusive: one contribution a slot
@@ -18,22 +20,20 @@ Round 0 is the initial state: its first writer wins and everyone adopts it.
 
 import datetime as dt
 import hashlib
-import re
 import time
 from collections.abc import Mapping
 from typing import TypeVar
 
 import msgspec
 
-from composer_pipeline.diloco.spec import DiLoCoSpec
+from composer_pipeline.diloco.spec import RUN_ID, DiLoCoSpec
 from composer_pipeline.diloco.store import ObjectStore
+from composer_pipeline.diloco.store_errors import no_exclusive_creation
 from composer_pipeline.errors import ComposerError, InputError
 
 #: Reads of one object before it counts as corrupt, and the pause between them.
 READ_TRIES = 3
 READ_PAUSE_S = 0.1
-
-_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 class OuterLogError(ComposerError):
@@ -81,6 +81,11 @@ class Commit(msgspec.Struct, frozen=True):
     def empty(self) -> bool:
         """Whether it is a round that merged nothing; the initial state is none."""
         return self.round > 0 and not self.included
+
+    @property
+    def judged(self) -> set[int]:
+        """The slots whose contribution was merged or rejected: others were late or missing."""
+        return {part.slot for part in self.included} | {part.slot for part in self.rejected}
 
     @property
     def reasons(self) -> str:
@@ -171,7 +176,7 @@ class OuterLog:
         Raises:
             InputError: the run id is not a plain name, or the store cannot be opened.
         """
-        if not _RUN_ID.fullmatch(run_id):
+        if not RUN_ID.fullmatch(run_id):
             raise InputError(
                 f"run id {run_id!r} must be letters, digits, '.', '_', '-' (at most 128)"
             )
@@ -187,10 +192,7 @@ class OuterLog:
         """
         self.store.create("probe.json", b"{}")
         if self.store.create("probe.json", b"{}"):
-            raise InputError(
-                f"the store {self.store.url} has no exclusive creation (If-None-Match), "
-                "which DiLoCo's outer log needs"
-            )
+            raise no_exclusive_creation(self.store.url)
 
     def spec(self) -> DiLoCoSpec | None:
         """Return the run's spec, or None for a run that has not begun."""

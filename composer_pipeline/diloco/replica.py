@@ -13,7 +13,7 @@ import math
 import statistics
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -25,7 +25,7 @@ from composer_pipeline.diloco.encoding import (
     encode_state,
     state_sha,
 )
-from composer_pipeline.diloco.heartbeat import Pulse
+from composer_pipeline.diloco.heartbeat import Leaving, Pulse
 from composer_pipeline.diloco.log import (
     Commit,
     Contribution,
@@ -75,6 +75,8 @@ class Replica:
 
     #: What this process has found to train (``DiLoCoSpec.base``); set before joining.
     base = ""
+    #: Called while this process waits; it raises where nobody would miss it any more.
+    watch: Callable[[], None] = staticmethod(lambda: None)
     state: OuterState
 
     def __init__(self, log: OuterLog, spec: DiLoCoSpec, slot: int, attempt: int = 1) -> None:
@@ -84,6 +86,8 @@ class Replica:
         self.round, self.sha, self.wasted_tokens = 1, "", 0
         fastest = min(spec.heartbeat_timeout_s, spec.grace_s)
         self._pulse = Pulse(log, slot, attempt, max(0.05, fastest / 4))
+        self.leaving = Leaving()
+        self._late: tuple[Tensors, int] | None = None
         self._norms: deque[float] = deque(maxlen=RECENT_NORMS)
         self._empty: dict[int, str] = {}
         self._checked: dict[str, Tensors | str] = {}
@@ -95,6 +99,10 @@ class Replica:
         return self.round > self.spec.rounds
 
     # -- joining ---------------------------------------------------------------------------
+
+    def announce(self) -> None:
+        """Show that this slot is taken, while its process still loads what it needs."""
+        self._pulse.start()
 
     def join(self, parameters: Mapping[str, torch.Tensor]) -> OuterState:
         """Agree on the spec, adopt the newest committed state and wait for the others.
@@ -113,7 +121,8 @@ class Replica:
         self.spec = self.spec.model_copy(update=found)
         self.log.probe()
         self.log.agree(self.spec)
-        self._pulse.start()
+        self.log.store.patience_s = self.spec.store_patience_s
+        self.announce()
         if self.log.commit(0) is None:
             initial = encode_state(OuterState.initial(parameters))
             key, digest = self.log.put_state(0, initial)
@@ -131,6 +140,10 @@ class Replica:
         """Stop the heartbeat. The log stays as it is."""
         self._pulse.stop()
 
+    def leave(self) -> None:
+        """Go without being missed: the others need not wait for the heartbeat to grow old."""
+        self._pulse.leave()
+
     def _barrier(self) -> None:
         """Wait until all slots are alive, the round is under way, or the join timeout.
 
@@ -142,8 +155,13 @@ class Replica:
         while len(self._alive()[0]) < self.spec.replicas and time.monotonic() < deadline:
             if self.log.commit(self.round) or self.log.contributions(self.round)[0]:
                 return
-            time.sleep(pause)
-            pause = min(pause * POLL_FACTOR, POLL_MAX_S)
+            pause = self._pause(pause)
+
+    def _pause(self, seconds: float) -> float:
+        """Wait before the next look at the log; return how long to wait after it."""
+        self.watch()
+        time.sleep(seconds)
+        return min(seconds * POLL_FACTOR, POLL_MAX_S)
 
     def _alive(self) -> tuple[set[int], dt.datetime]:
         """Return the slots with a recent heartbeat, and the store's present time."""
@@ -196,38 +214,52 @@ class Replica:
 
         Returns:
             The commit of the round that the delta was for. If the round had been committed
-            without this slot, the delta is dropped and its tokens are counted as wasted.
+            without this slot, ``late_decay`` of the delta goes into the next one; where that is
+            0 it is dropped and its tokens are counted as wasted.
 
         Raises:
             OuterLogError: no quorum within ``round_timeout_s``, or a damaged log.
         """
         started, sent = time.monotonic(), 0
+        fresh, fresh_tokens = delta, tokens
+        if self._late is not None:
+            earlier, its_tokens = self._late
+            delta = {n: t + earlier[n] * self.spec.late_decay for n, t in delta.items()}
+            tokens += its_tokens
         size = norm(delta)
         withheld = "" if math.isfinite(size) else NOT_FINITE
         commit = self.log.commit(self.round)
         if commit is None:
-            key = digest = ""
-            if not withheld:
-                data = encode_delta(delta)
-                key, digest = self.log.put_delta(self.round, self.slot, data)
-                sent = len(data)
-            self.log.contribute(
-                Contribution(
-                    self.round, self.slot, self.attempt, key, digest, sent, self.sha, tokens,
-                    withheld,
-                )
-            )  # fmt: skip
+            with self.leaving.afterwards():
+                sent = self._contribute(delta, tokens, withheld)
             commit = self._await_commit()
         mine = self.slot, self.attempt
         contributed = any((part.slot, part.attempt) == mine for part in commit.included)
+        carried = self.spec.late_decay > 0 and not withheld and self.slot not in commit.judged
+        # Once: what it carried itself is lost where it is late again.
+        self._late = (fresh, fresh_tokens) if carried else None
         if not contributed:
-            self.wasted_tokens += tokens
+            self.wasted_tokens += tokens - fresh_tokens * carried
             self._pulse.wasted_tokens = self.wasted_tokens
         self._follow(commit)
         while not self.finished and (later := self.log.commit(self.round)) is not None:
             self._follow(later)
         waited = time.monotonic() - started
         return SyncResult(commit, contributed, sent, waited, self.wasted_tokens, size, withheld)
+
+    def _contribute(self, delta: Tensors, tokens: int, withheld: str) -> int:
+        """Store a delta and its manifest, which is written after it; return the bytes sent."""
+        key, digest, data = "", "", b""
+        if not withheld:
+            data = encode_delta(delta)
+            key, digest = self.log.put_delta(self.round, self.slot, data)
+        self.log.contribute(
+            Contribution(
+                self.round, self.slot, self.attempt, key, digest, len(data), self.sha, tokens,
+                withheld,
+            )
+        )  # fmt: skip
+        return len(data)
 
     def _await_commit(self) -> Commit:
         """Return the commit of ``round``, writing it when it is this slot's turn."""
@@ -246,15 +278,15 @@ class Replica:
                 if now - ready_since >= place * self.spec.takeover_s:
                     proposal = self._propose(offers)
                     if proposal is not None:
-                        self.log.try_commit(proposal)
+                        with self.leaving.afterwards():
+                            self.log.try_commit(proposal)
                         continue
             if now > deadline:
                 raise OuterLogError(
                     f"round {self.round} of run {self.log.run_id} got {len(offers)} contributions "
                     f"(min_quorum {self.spec.min_quorum}) in {self.spec.round_timeout_s:g} s"
                 )
-            time.sleep(pause)
-            pause = min(pause * POLL_FACTOR, POLL_MAX_S)
+            pause = self._pause(pause)
 
     def _ready(self, offers: Mapping[int, Contribution], first: dt.datetime) -> bool:
         """Whether the round may be committed: all are in, or a quorum is and waiting is over."""

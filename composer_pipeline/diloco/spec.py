@@ -6,6 +6,7 @@ comparison. Does not belong here: where the log lives and which slot a process i
 """
 
 import json
+import re
 from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -16,6 +17,8 @@ from composer_pipeline.errors import InputError
 #: Runs with fewer rounds than this merge by plain averaging. Nesterov 0.7/0.9 was worse than
 #: no merging at all over 12 rounds from random weights; the threshold itself is a judgement.
 MOMENTUM_ROUNDS = 20
+#: What a run may be called in a log.
+RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 def outer_defaults(rounds: int, replicas: int) -> tuple[float, float]:
@@ -58,6 +61,13 @@ class DiLoCoSpec(BaseModel):
     heartbeat_timeout_s: float = Field(default=30.0, gt=0)
     takeover_s: float = Field(default=10.0, gt=0, description="T: wait per place in the queue")
     round_timeout_s: float = Field(default=3600.0, gt=0, description="longest wait for a quorum")
+    store_patience_s: float = Field(
+        default=300.0, gt=0, description="how long a store that fails is tried again"
+    )
+    late_decay: float = Field(
+        default=0.0, ge=0, le=1,
+        description="share of a change that came too late which its replica's next one carries",
+    )  # fmt: skip
     data_plan: str = Field(default="", description="what the replicas train on, as text or hash")
     model_signature: str = Field(default="", description="names, shapes, dtypes of what is trained")
     base: str = Field(default="", description="what each replica found: weights, tokenizer, recipe")

@@ -1,18 +1,31 @@
 """A bucket or a folder, as the few operations that the outer log needs.
 
-Belongs here: create-exclusive, overwrite, read, list, over obstore. Does not belong
-here: key names and what the objects mean (``log``). No torch.
+Belongs here: create-exclusive, overwrite, read, list, over obstore; trying again for a while.
+Does not belong here: key names and what the objects mean (``log``), and the words for a failure
+(``store_errors``). No torch.
 
 Only operations that every backend has: a folder has no compare-and-swap, so nothing
 relies on it. Credentials come from the backend's own environment variables.
 """
 
 import datetime as dt
+import hashlib
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+from composer_pipeline.diloco.store_errors import Failure, failure_of, no_exclusive_creation
 from composer_pipeline.errors import InputError
-from composer_pipeline.files import out_of_space
+from composer_pipeline.files import replacing
+
+T = TypeVar("T")
+#: Pauses between two tries: the first, the factor, the longest.
+FIRST_PAUSE_S, PAUSE_FACTOR, LONGEST_PAUSE_S = 0.2, 2.0, 10.0
+#: Objects above this go up in parts; a bucket takes 5 GB at most in one.
+PARTS_ABOVE = 16 * 2**20
+#: obstore's own tries are few and short, because ours go on for longer.
+REQUEST_TRIES, TRYING_S = 2, 15
 
 
 class Entry(NamedTuple):
@@ -26,6 +39,9 @@ class Entry(NamedTuple):
 class ObjectStore:
     """Objects below ``prefix`` of one folder or bucket URL.
 
+    A failure is a sentence (``store_errors``). While ``patience_s`` is 0, as it is at first, it
+    is raised at once; later it is raised when trying again has not helped for so many seconds.
+
     Args:
         url: a folder path, or any URL that ``obstore.store.from_url`` knows (``s3://…``).
         prefix: key prefix of every object, without slashes at the ends.
@@ -37,18 +53,25 @@ class ObjectStore:
     def __init__(self, url: str, prefix: str) -> None:
         try:
             import obstore
-            from obstore.exceptions import AlreadyExistsError, BaseError
+            from obstore.exceptions import AlreadyExistsError, BaseError, NotSupportedError
             from obstore.store import LocalStore, from_url
         except ModuleNotFoundError:
             raise InputError(
                 "DiLoCo needs the package obstore: pip install 'composer-pipeline[train]'"
             ) from None
-        self.url, self.prefix = url, prefix
+        self.url, self.prefix, self.patience_s = url, prefix, 0.0
         self._api: Any = obstore
-        self._exists, self._error = AlreadyExistsError, BaseError
+        self._exists, self._unsupported = AlreadyExistsError, NotSupportedError
+        self._errors: tuple[type[Exception], ...] = (OSError, BaseError)
         try:
             if "://" in url:
-                self._store: Any = from_url(url)
+                self._store: Any = from_url(
+                    url,
+                    retry_config={
+                        "max_retries": REQUEST_TRIES,
+                        "retry_timeout": dt.timedelta(seconds=TRYING_S),
+                    },
+                )
             else:
                 folder = Path(url).expanduser().absolute()
                 self._store = LocalStore(folder, mkdir=True)
@@ -57,43 +80,147 @@ class ObjectStore:
             raise InputError(f"the outer log {url} cannot be opened: {reason}") from None
 
     def _key(self, key: str) -> str:
-        return f"{self.prefix}/{key}"
+        return f"{self.prefix}/{key}".lstrip("/")
+
+    def _patiently(self, verb: str, key: str, call: Callable[[], T], *, absent: bool = False) -> T:
+        """Return what ``call`` does, trying again for ``patience_s``.
+
+        Args:
+            verb: ``read``, ``written`` or ``listed``.
+            key: the object.
+            call: may be made twice though the first time got through.
+            absent: whether a missing object is an answer, raised as ``FileNotFoundError``.
+
+        Raises:
+            InputError, StorageError, StoreFailed: as ``store_errors`` says.
+        """
+        deadline, pause = time.monotonic() + self.patience_s, FIRST_PAUSE_S
+        while True:
+            try:
+                return call()
+            except self._exists:
+                raise
+            except self._errors as error:
+                if absent and isinstance(error, FileNotFoundError):
+                    raise
+                if time.monotonic() >= deadline:
+                    where = Failure(self.url, key, verb, first=not self.patience_s)
+                    raise failure_of(error, where) from error
+            time.sleep(pause)
+            pause = min(pause * PAUSE_FACTOR, LONGEST_PAUSE_S)
 
     def put(self, key: str, data: bytes) -> None:
         """Write an object, replacing it; readers see the old bytes or the new ones.
 
         Raises:
-            StorageError: the disk is full or read-only.
+            InputError, StorageError, StoreFailed: it cannot be written.
         """
-        with out_of_space(f"the outer log {self.url}", self._error):
-            self._api.put(self._store, self._key(key), data, use_multipart=False)
+        parts = len(data) > PARTS_ABOVE
+
+        def call() -> None:
+            self._api.put(self._store, self._key(key), data, use_multipart=parts)
+
+        self._patiently("written", key, call)
 
     def create(self, key: str, data: bytes) -> bool:
         """Write an object only if the key is free; return whether this call wrote it.
 
+        False, too, where an earlier try of it got through and its answer was lost.
+
         Raises:
-            StorageError: the disk is full or read-only.
+            InputError, StorageError, StoreFailed: it cannot be written, or the store knows no
+                exclusive creation.
         """
-        try:
-            with out_of_space(f"the outer log {self.url}", self._error):
+
+        def call() -> None:
+            try:
                 self._api.put(self._store, self._key(key), data, mode="create", use_multipart=False)
+            except self._unsupported:
+                raise no_exclusive_creation(self.url) from None
+
+        try:
+            self._patiently("written", key, call)
         except self._exists:
             return False
         return True
 
     def get(self, key: str) -> bytes | None:
-        """Return the bytes of an object, or None where there is none."""
-        try:
+        """Return the bytes of an object, or None where there is none.
+
+        Raises:
+            InputError, StorageError, StoreFailed: it cannot be read.
+        """
+
+        def call() -> bytes:
             return bytes(self._api.get(self._store, self._key(key)).bytes())
+
+        try:
+            return self._patiently("read", key, call, absent=True)
         except FileNotFoundError:
             return None
 
+    def delete(self, key: str) -> None:
+        """Remove an object; one that is not there is no error.
+
+        Raises:
+            InputError, StorageError, StoreFailed: it cannot be removed.
+        """
+
+        def call() -> None:
+            self._api.delete(self._store, self._key(key))
+
+        try:
+            self._patiently("removed", key, call, absent=True)
+        except FileNotFoundError:
+            return
+
     def list(self, folder: str) -> list[Entry]:
-        """Return all objects below ``folder``, at any depth, sorted by key."""
-        start = len(self.prefix) + 1
-        found = [
-            Entry(meta["path"][start:], meta["last_modified"], meta["size"])
-            for chunk in self._api.list(self._store, prefix=self._key(folder))
-            for meta in chunk
-        ]
-        return sorted(found)
+        """Return all objects below ``folder``, at any depth, sorted by key.
+
+        Raises:
+            InputError, StorageError, StoreFailed: they cannot be listed.
+        """
+        start = len(self.prefix) + 1 if self.prefix else 0
+        prefix = self._key(folder).strip("/")
+
+        def call() -> list[Entry]:
+            found = [
+                Entry(meta["path"][start:], meta["last_modified"], meta["size"])
+                for chunk in self._api.list(self._store, prefix=prefix)
+                for meta in chunk
+            ]
+            return sorted(found)
+
+        return self._patiently("listed", folder, call)
+
+    # -- files, which may be larger than memory --------------------------------------------
+
+    def upload(self, key: str, path: Path) -> None:
+        """Write a file's bytes as an object, in parts where it is large.
+
+        Raises:
+            InputError, StorageError, StoreFailed: it cannot be written.
+        """
+
+        def call() -> None:
+            self._api.put(self._store, self._key(key), path)
+
+        self._patiently("written", key, call)
+
+    def download(self, key: str, path: Path) -> str:
+        """Write an object's bytes to a file, whole or not at all; return their SHA-256.
+
+        Raises:
+            InputError, StorageError, StoreFailed: it cannot be read, or the file not written.
+        """
+
+        def call() -> str:
+            digest = hashlib.sha256()
+            chunks = self._api.get(self._store, self._key(key)).stream(min_chunk_size=2**22)
+            with replacing(path) as out:
+                for chunk in chunks:
+                    digest.update(chunk)
+                    out.write(chunk)
+            return digest.hexdigest()
+
+        return self._patiently("read", key, call)

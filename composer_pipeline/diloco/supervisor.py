@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import IO
 
 from composer_pipeline.diloco.log import Commit, OuterLog, require_rounds
+from composer_pipeline.diloco.slots import alive_slots, claim, claims, restarts_used
 from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.modes import make_folder
@@ -114,7 +115,6 @@ class _Slot:
     slot: int
     command: ReplicaCommand
     log: Path
-    attempt: int
     process: subprocess.Popen[bytes] | None = None
     tail: IO[bytes] | None = None
     partial: bytes = b""
@@ -131,9 +131,10 @@ class Supervisor:
         url: folder or URL of the log.
         run_id: the run; running again with the same one resumes at the last commit.
         spec: what the replicas agree on; passed to them by environment.
-        commands: one for each slot, in the order of the slots.
+        commands: one for each slot that runs here, in the order of the slots.
         run_dir: gets ``slot-<n>.log`` with the output of all attempts.
-        max_restarts: per slot.
+        elsewhere: slots behind those, whose replicas other machines start.
+        max_restarts: per slot, until a round merges it again; over the starts of supervisors.
         timeout_s: of the whole run; None means none.
         drain_s: time that replicas get to end by themselves after the last commit.
         on_round: called once for each commit, in order.
@@ -151,18 +152,21 @@ class Supervisor:
         spec: DiLoCoSpec,
         commands: Sequence[ReplicaCommand],
         run_dir: Path,
+        elsewhere: int = 0,
         max_restarts: int = 2,
         timeout_s: float | None = None,
         drain_s: float = 60.0,
         on_round: Callable[[RoundReport], None] | None = None,
         on_log: Callable[[int, str], None] | None = None,
     ) -> None:
-        if len(commands) != spec.replicas:
+        if len(commands) + elsewhere != spec.replicas:
             raise InputError(f"{len(commands)} replica commands for replicas {spec.replicas}")
         self.url, self.run_id, self.spec, self.run_dir = url, run_id, spec, run_dir
         self.log = OuterLog.open(url, run_id)
         self._commands, self._max_restarts, self._timeout = commands, max_restarts, timeout_s
         self._drain, self._on_round, self._on_log = drain_s, on_round, on_log
+        self._elsewhere, self._seen_s, self._look_at = elsewhere, time.monotonic(), 0.0
+        self._commits: list[Commit] = []
         self._rounds: list[RoundReport] = []
         self._empty: dict[int, str] = {}
 
@@ -183,16 +187,11 @@ class Supervisor:
         difference = there and there.difference(self.spec, ignore=FOUND_BY_REPLICAS)
         if difference:
             raise InputError(f"spec.json of run {self.run_id} does not fit: {difference}")
+        self.log.store.patience_s = self.spec.store_patience_s
         make_folder(self.run_dir)
         last = self._read_commits()
-        members = self.log.members()
         slots = [
-            _Slot(
-                number,
-                command,
-                self.run_dir / f"slot-{number}.log",
-                max((a for s, a in members if s == number), default=0),
-            )
+            _Slot(number, command, self.run_dir / f"slot-{number}.log")
             for number, command in enumerate(self._commands)
         ]
         try:
@@ -234,6 +233,7 @@ class Supervisor:
         newest = None
         while not self._complete() and (commit := self.log.commit(len(self._rounds))) is not None:
             self._rounds.append(RoundReport.of(commit))
+            self._commits.append(commit)
             newest = commit
             if commit.round and self._on_round is not None:
                 self._on_round(self._rounds[-1])
@@ -258,23 +258,24 @@ class Supervisor:
         if code in (EXIT_BAD_INPUT, EXIT_WOULD_REPEAT):
             kind = InputError if code == EXIT_BAD_INPUT else ReplicaFailed
             raise kind(f"{_sentence(slot.log)} (replica {slot.slot})")
-        if slot.restarts >= self._max_restarts:
+        used = restarts_used(claims(self.log), slot.slot, self._commits)
+        if used >= self._max_restarts:
             slot.lost = True
             logger.warning("slot %d ended with %d and is not started again", slot.slot, code)
         else:
             slot.restarts += 1
-            slot.restart_at = time.monotonic() + 0.5 * slot.restarts
+            slot.restart_at = time.monotonic() + 0.5 * (used + 1)
             logger.warning("slot %d ended with %d; restart %d", slot.slot, code, slot.restarts)
 
     def _start(self, slot: _Slot) -> None:
-        slot.attempt += 1
+        attempt = claim(self.log, slot.slot, again=slot.restarts > 0)
         env = {
             **os.environ,
             **slot.command.env,
             "COMPOSER_DILOCO_URL": self.url,
             "COMPOSER_DILOCO_RUN": self.run_id,
             "COMPOSER_DILOCO_SLOT": str(slot.slot),
-            "COMPOSER_DILOCO_ATTEMPT": str(slot.attempt),
+            "COMPOSER_DILOCO_ATTEMPT": str(attempt),
             "COMPOSER_DILOCO_SPEC": self.spec.model_dump_json(),
             **supervised(),
         }
@@ -306,7 +307,7 @@ class Supervisor:
         done = max(0, len(self._rounds) - 1)
         progress = f"{done} of {self.spec.rounds} rounds are committed"
         logs = ", ".join(str(slot.log) for slot in slots)
-        left = sum(not slot.lost for slot in slots)
+        left = sum(not slot.lost for slot in slots) + self._elsewhere
         if left < self.spec.min_quorum:
             ends = "; ".join(
                 f"slot {slot.slot} ended with {slot.exit_codes[-1]}: {_sentence(slot.log)}"
@@ -317,8 +318,26 @@ class Supervisor:
                 f"{left} replicas are left of min_quorum {self.spec.min_quorum}, {progress} "
                 f"({ends}; logs {logs})"
             )
+        if self._elsewhere and all(slot.lost for slot in slots):
+            self._look_for_others(progress)
         if self._timeout is not None and time.monotonic() - started > self._timeout:
             raise ReplicasFailed(f"time is up after {self._timeout:g} s, {progress} (logs {logs})")
+
+    def _look_for_others(self, progress: str) -> None:
+        """Raise if no replica of another machine has shown itself for ``round_timeout_s``."""
+        now = time.monotonic()
+        if now < self._look_at:
+            return
+        timeout = self.spec.heartbeat_timeout_s
+        self._look_at = now + timeout
+        if alive_slots(self.log, timeout):
+            self._seen_s = now
+        elif now - self._seen_s > self.spec.round_timeout_s:
+            raise ReplicasFailed(
+                f"run {self.run_id}: no replica has been alive for"
+                f" {self.spec.round_timeout_s:g} s, {progress}; start some with python -m"
+                f" trainers.trl.replica --log {self.url} --run-id {self.run_id}"
+            )
 
     def _wait_for_exit(self, slots: Sequence[_Slot]) -> None:
         """Give the replicas time to leave by themselves; nothing is restarted any more."""

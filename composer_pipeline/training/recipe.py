@@ -5,16 +5,20 @@ trainer can carry it (``training.trainer``) and how it runs.
 """
 
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from composer_pipeline.config_file import read_model
+from composer_pipeline.diloco.spec import RUN_ID
 
 #: Rounds of a recipe that does not say how long it is.
 DEFAULT_ROUNDS = 4
+#: A bucket and a path in it; what else a URL can hold may be a secret.
+_BUCKET = re.compile(r"(s3|gs|az)://[^/@?#:]+(/[^@?#]*)?")
 
 
 class _Model(BaseModel):
@@ -48,6 +52,10 @@ class Lora(_Model):
         return self
 
 
+#: Parts of the reward; ``training.rewards.parts`` says what each is worth.
+RewardPart = Literal["validity", "match", "votes", "edit", "outcome", "repeat"]
+
+
 class Grpo(_Model):
     """Policy gradient on answers to one state, rewarded by how close they are to the consensus.
 
@@ -56,6 +64,12 @@ class Grpo(_Model):
     alone once the model's log-probability of it has fallen, a token, by more than
     ``off_policy_threshold`` nats below the base model's. ``sampled`` lets the model answer
     ``group_size`` times: one action from one state. ``mixed`` joins both in one group.
+
+    ``rewards`` weighs the parts that are added up. ``match`` with the consensus and ``votes``
+    (the best match with a teacher's action, times its share of the votes) are in [0, 1], ``edit``
+    (diffs of a file that the prompt shows) in [-1, 1]. ``validity`` is -1, and nothing else
+    counts, for a call that the offered tools refuse. ``outcome`` is 0.2 or -0.5 for the agent's own
+    action, as the trace shows no error of it or one; ``repeat`` -0.5 for a call that failed before.
     """
 
     weight: float = Field(1.0, ge=0)
@@ -68,6 +82,8 @@ class Grpo(_Model):
     """States that one optimizer step of one replica takes."""
     off_policy_threshold: float | None = Field(0.5, gt=0)
     """Nats a token below the base model at which a bad answer is left alone; null: never."""
+    rewards: dict[RewardPart, Annotated[float, Field(gt=0)]] = Field({"match": 1.0}, min_length=1)
+    """Weight of each part: `validity`, `match`, `votes`, `edit`, `outcome`, `repeat`."""
 
     @property
     def recorded(self) -> bool:
@@ -141,15 +157,42 @@ class Sdpo(_Model):
 class Dpo(_Model):
     """Trace-replay DPO: the teachers' action against the agent's.
 
-    ``weight`` is the composer loss's β; ``beta`` is DPO's own.
+    ``weight`` is the composer loss's β; ``beta`` is DPO's own. ``loss`` has TRL's names; all of
+    them compare with the base model but ``simpo``, which compares mean log-probabilities of a
+    token and needs no base pass over the pairs (upstream: ``beta: 2.0, simpo_gamma: 0.5``).
     """
 
     weight: float = Field(1.0, ge=0)
     """β of the composer loss; 0 turns the term off."""
+    loss: Literal[
+        "sigmoid", "hinge", "ipo", "sigmoid_norm", "robust", "exo_pair", "nca_pair", "bco_pair",
+        "sppo_hard", "apo_zero", "apo_down", "discopop", "simpo",
+    ] = "sigmoid"  # fmt: skip
+    """TRL's loss type of DPO, or `simpo`."""
     beta: float = Field(0.1, gt=0)
     """DPO's own: how much a nat of margin counts; higher stays closer to the base model."""
+    label_smoothing: float = Field(0.0, ge=0, lt=0.5)
+    """Share of pairs taken to be the wrong way round; read by `robust`, `exo_pair` and `simpo`."""
+    simpo_gamma: float = Field(0.5, ge=0)
+    """Margin that `simpo` asks for, in units of beta times nats a token."""
     pairs_per_step: int = Field(2, ge=1)
     """Pairs that one optimizer step of one replica takes."""
+
+    @model_validator(mode="after")
+    def _smoothing_is_read(self) -> "Dpo":
+        if self.loss == "exo_pair" and not self.label_smoothing:
+            raise ValueError("loss exo_pair needs a label_smoothing above 0, for example 0.001")
+        if self.label_smoothing and self.loss not in ("robust", "exo_pair", "simpo"):
+            raise ValueError(
+                f"label_smoothing is not read by loss {self.loss}, only by robust, exo_pair and"
+                " simpo"
+            )
+        return self
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether the base model has to score the pairs."""
+        return self.loss != "simpo"
 
 
 class Sft(_Model):
@@ -251,6 +294,40 @@ class DiLoCo(_Model):
     """Rounds that may merge nothing; one more, and the run fails."""
     norm_guard: float | None = Field(30.0, gt=1)
     """A replica's change above so many times the median of late ones is left out; null: none is."""
+    late_decay: float = Field(0.0, ge=0, le=1)
+    """Share of a change that came too late which its replica's next one carries; 0 drops it."""
+    log: str = ""
+    """Folder, `s3://`, `gs://` or `az://` of the outer log; empty: the run folder. With one,
+    replicas on other machines can join."""
+    run_id: str = ""
+    """The run's name in the log; empty: that of the run folder."""
+    local_replicas: int | None = Field(None, ge=0)
+    """Replicas that `train` starts itself; null: all. Others join from elsewhere, through `log`."""
+    heartbeat_timeout_s: float = Field(30.0, gt=0)
+    """Seconds without a sign of life after which a replica counts as dead."""
+    takeover_s: float = Field(10.0, gt=0)
+    """Seconds after which the next replica in line commits in place of one that does not."""
+    round_timeout_s: float = Field(3600.0, gt=0)
+    """Seconds that a round waits for its quorum before the replica fails."""
+    store_patience_s: float = Field(300.0, gt=0)
+    """Seconds for which a log that fails is tried again."""
+
+    @property
+    def here(self) -> int:
+        """How many replicas ``train`` starts itself."""
+        return self.replicas if self.local_replicas is None else self.local_replicas
+
+    @model_validator(mode="after")
+    def _log_is_a_place(self) -> "DiLoCo":
+        if "://" in self.log and not _BUCKET.fullmatch(self.log):
+            raise ValueError("log must be a folder or s3://, gs://, az:// bucket/path, no secrets")
+        if self.run_id and not RUN_ID.fullmatch(self.run_id):
+            raise ValueError("run_id must be letters, digits, '.', '_', '-' (at most 128)")
+        if self.here > self.replicas:
+            raise ValueError(f"local_replicas {self.here} exceeds replicas {self.replicas}")
+        if self.here < self.replicas and not self.log:
+            raise ValueError(f"local_replicas {self.here} of {self.replicas} needs log")
+        return self
 
     @model_validator(mode="after")
     def _quorum_is_reachable(self) -> "DiLoCo":
@@ -335,6 +412,12 @@ class TrainingRecipe(_Model):
         return self
 
     @model_validator(mode="after")
+    def _somebody_looks(self) -> "TrainingRecipe":
+        if self.eval_every is not None and self.diloco.here == 0:
+            raise ValueError("eval_every needs diloco.local_replicas of 1: replica 0 looks")
+        return self
+
+    @model_validator(mode="after")
     def _adapter_continues(self) -> "TrainingRecipe":
         if self.start_from and self.lora.r == 0:
             raise ValueError("start_from is an adapter, and lora.r 0 trains none")
@@ -382,6 +465,15 @@ class TrainingRecipe(_Model):
             recipe = self.model_copy(update={"epochs": None, "steps": steps})
         diloco = self.diloco.model_copy(update={"rounds": recipe.rounds})
         return recipe.model_copy(update={"steps": None, "diloco": diloco})
+
+    def agreed(self) -> str:
+        """Return as JSON what all machines of a run must have in common.
+
+        Its name, its paths, where its log is and how a machine computes may differ.
+        """
+        own = {"name": True, "model": True, "start_from": True, "threads": True}
+        here = {"log", "run_id", "local_replicas", "max_restarts"}
+        return self.model_dump_json(exclude={**own, "diloco": here})
 
     @staticmethod
     def load(path: str | Path) -> "TrainingRecipe":

@@ -140,7 +140,10 @@ def _absolute(recipe: TrainingRecipe) -> TrainingRecipe:
     """Name folders from the root: the trainer works in another folder than the caller."""
     names = {"model": recipe.model, "start_from": recipe.start_from}
     folders = {field: Path(name).expanduser() for field, name in names.items() if name}
-    found = {f: str(path.absolute()) for f, path in folders.items() if path.is_dir()}
+    found: dict[str, Any] = {f: str(p.absolute()) for f, p in folders.items() if p.is_dir()}
+    if recipe.diloco.log and "://" not in recipe.diloco.log:
+        log = str(Path(recipe.diloco.log).expanduser().absolute())
+        found["diloco"] = recipe.diloco.model_copy(update={"log": log})
     return recipe.model_copy(update=found)
 
 

@@ -17,6 +17,7 @@ from composer_pipeline.diloco.log import OuterLog, OuterLogError
 from composer_pipeline.diloco.replica import Replica, read_state
 from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.errors import InputError
+from tests.diloco.buckets import bucket_settings
 from tests.fixtures.waiting import DEADLINE_S, wait_until
 
 
@@ -346,24 +347,10 @@ class TestS3:
 
     @pytest.fixture
     def bucket(self, monkeypatch):
-        server_module = pytest.importorskip("moto.server")
-        server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-        server.start()
-        host, port = server.get_host_and_port()
-        settings = {
-            "AWS_ENDPOINT_URL": f"http://{host}:{port}",
-            "AWS_ALLOW_HTTP": "true",
-            "AWS_ACCESS_KEY_ID": "test",
-            "AWS_SECRET_ACCESS_KEY": "test",
-            "AWS_REGION": "us-east-1",
-        }
-        for name, value in settings.items():
-            monkeypatch.setenv(name, value)
-        import boto3
-
-        boto3.client("s3", endpoint_url=settings["AWS_ENDPOINT_URL"]).create_bucket(Bucket="outer")
-        yield "s3://outer/below"
-        server.stop()
+        with bucket_settings("outer") as settings:
+            for name, value in settings.items():
+                monkeypatch.setenv(name, value)
+            yield "s3://outer/below"
 
     def test_a_killed_committer_is_replaced_as_on_a_folder(self, run, bucket, tmp_path) -> None:
         def silence(url: str, member: str) -> None:

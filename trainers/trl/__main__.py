@@ -9,8 +9,8 @@ again (``diloco.supervisor``). An interrupted run goes on at its last committed 
 whose rounds merged nothing has failed: its state is the untouched base.
 
 Run folder: ``recipe.yaml`` ``contents.json`` (what is behind the recipe's names) ``data/``
-``outer/`` (the outer log) ``replicas/`` ``metrics.jsonl`` ``checkpoint/`` and, last of all,
-``composer.json``, which makes it complete.
+``outer/`` (the outer log, unless ``diloco.log`` names another) ``replicas/`` ``metrics.jsonl``
+``checkpoint/`` and, last of all, ``composer.json``, which makes it complete.
 """
 
 import argparse
@@ -25,7 +25,6 @@ from typing import IO, Any
 
 from dagster_pipes import PipesEnvVarParamsLoader, open_dagster_pipes
 
-from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.diloco.supervisor import (
     ReplicaCommand,
     RoundReport,
@@ -71,9 +70,9 @@ from composer_pipeline.training.runs.identity import (
 from trainers.trl.base_model.base_scores import BaseScores, is_scored
 from trainers.trl.base_model.hint_gain import gate
 from trainers.trl.checkpoints.adapters import check_start
+from trainers.trl.outer_log import begin, gather, place, spec_of, take_up
 from trainers.trl.sentences import sentence
 
-RUN_ID = "run"
 LIVE_TEACHER = (
     "channels.sdpo.teacher is 'live': a model that teaches itself is known to lose what it could;"
     " 'frozen' or 'ema' is safer"
@@ -119,7 +118,7 @@ def train(recipe: TrainingRecipe, lake: Lake, run_dir: Path, pipes: Any = None) 
     """
     trainer = validate(recipe)
     require_rows(lake, recipe)
-    own_device = device_of_each(recipe.diloco.replicas, devices())
+    own_device = device_of_each(max(1, recipe.diloco.here), devices())
     with writing(f"run folder {run_dir}"):
         make_folder(run_dir)
     with alone(run_dir):
@@ -127,6 +126,7 @@ def train(recipe: TrainingRecipe, lake: Lake, run_dir: Path, pipes: Any = None) 
         check_start(recipe, found["model"])
         started, digest = time.monotonic(), dataset_digest(lake, recipe)
         resolved = resolve_model(recipe.model)  # also where the data are there: children look here
+        take_up(recipe, run_dir, found, digest)
         data = _data(recipe, lake, run_dir, resolved)
         recipe = recipe.resolved(data.counts())
         write_recipe(recipe, run_dir)
@@ -139,9 +139,13 @@ def train(recipe: TrainingRecipe, lake: Lake, run_dir: Path, pipes: Any = None) 
             parts[HELD_OUT] = _prepare_held_out(recipe, lake, run_dir, resolved)
         _base_pass(parts, run_dir, pipes, own_device[0])
         hints = _hints(recipe, data, run_dir, pipes)
+        if begin(recipe, run_dir, found, digest) is not None:
+            url, run_id = place(recipe, run_dir)
+            _say(pipes, {"event": "joinable", "log": url, "run_id": run_id})
         with events.appending(run_dir / METRICS) as metrics:
             events.recover(metrics, run_dir / METRICS, sorted(run_dir.glob("replicas/slot-*.log")))
             report = _replicas(recipe, digest, run_dir, metrics, pipes, own_device)
+            gather(recipe, run_dir, metrics, recipe.total_steps)
         require_merged(report.rounds)
         measured = held_out_losses(run_dir)
         kept = best_round(measured) if recipe.keep_best else recipe.rounds
@@ -215,7 +219,7 @@ def _write_checkpoint(
     files = {CARD: card(result), RESULT: json.dumps(result, indent=1, allow_nan=False)}
     target = run_dir / CHECKPOINT
     write_checkpoint(
-        recipe, str(run_dir / "outer"), RUN_ID, target, base=result["base"], files=files,
+        recipe, *place(recipe, run_dir), target, base=result["base"], files=files,
         round_=round_, states=states,
     )  # fmt: skip
 
@@ -269,20 +273,7 @@ def _replicas(
     own_device: Sequence[dict[str, str]],
 ) -> SupervisorReport:  # fmt: skip
     options = recipe.diloco
-    spec = DiLoCoSpec(
-        rounds=recipe.rounds,
-        inner_steps=options.inner_steps,
-        replicas=options.replicas,
-        min_quorum=options.min_quorum,
-        outer_lr=options.outer_lr,
-        outer_momentum=options.outer_momentum,
-        join_timeout_s=options.join_timeout_s,
-        grace_s=options.grace_s,
-        weights=options.weights,
-        max_empty_rounds=options.max_empty_rounds,
-        norm_guard=options.norm_guard,
-        data_plan=data_plan,
-    )
+    here, (url, run_id) = options.here, place(recipe, run_dir)
     argv = [sys.executable, "-m", "trainers.trl.replica", "--run-dir", str(run_dir)]
 
     def on_log(slot: int, line: str) -> None:
@@ -300,10 +291,13 @@ def _replicas(
                      "rejected": {str(k): v for k, v in report.rejected.items()}})  # fmt: skip
 
     return Supervisor(
-        url=str(run_dir / "outer"),
-        run_id=RUN_ID,
-        spec=spec,
-        commands=[ReplicaCommand(argv, {**OFFLINE, **env}, repo_root()) for env in own_device],
+        url=url,
+        run_id=run_id,
+        spec=spec_of(recipe, data_plan),
+        commands=[
+            ReplicaCommand(argv, {**OFFLINE, **env}, repo_root()) for env in own_device[:here]
+        ],
+        elsewhere=options.replicas - here,
         run_dir=run_dir / "replicas",
         max_restarts=options.max_restarts,
         drain_s=LEAVE_S if recipe.eval_every is None else LAST_LOOK_S,

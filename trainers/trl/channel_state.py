@@ -19,10 +19,12 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from composer_pipeline.diloco.log import OuterLog
 from composer_pipeline.files import replace
 from composer_pipeline.training.models import resolve_adapter
 from composer_pipeline.training.recipe import TrainingRecipe
 from trainers.trl.channels.base import Channel
+from trainers.trl.outer_log import Courier, fetch_states
 
 #: In a checkpoint.
 FILE = "channels.safetensors"
@@ -38,15 +40,21 @@ class ChannelStates:
         slot: 0-based replica.
         keep_all: keep the state of every round, not of the last two.
         first: an earlier run's state to begin with, where there is one.
+        log: an outer log that other machines reach, which has the states too.
+        courier: what it has been told goes into the log with each state.
     """
 
     def __init__(
-        self, run_dir: Path, slot: int, *, keep_all: bool = False, first: Path | None = None
-    ) -> None:
+        self, run_dir: Path, slot: int, *, keep_all: bool = False, first: Path | None = None,
+        log: OuterLog | None = None, courier: Courier | None = None,
+    ) -> None:  # fmt: skip
         self._run_dir, self._slot, self._keep_all, self._first = run_dir, slot, keep_all, first
+        self._log, self._courier = log, courier
 
     def save(self, channels: Sequence[Channel[Any]], step: int) -> None:
         """Write the channels' states as they are after ``step`` steps of the run."""
+        if self._courier is not None:
+            self._courier.deliver()
         tensors: dict[str, Tensor] = {}
         numbers: dict[str, Any] = {}
         for channel in channels:
@@ -62,6 +70,17 @@ class ChannelStates:
         if not self._keep_all:
             for old in sorted(file.parent.glob("channels-*.safetensors"))[:-KEPT]:
                 old.unlink()
+        if self._log is not None:
+            self._store(file)
+
+    def _store(self, file: Path) -> None:
+        """Put a state into the log, and drop those that nobody goes on from any more."""
+        assert self._log is not None
+        store, folder = self._log.store, f"channels/{self._slot}"
+        store.upload(f"{folder}/{file.name}", file)
+        if not self._keep_all:
+            for old in store.list(folder)[:-KEPT]:
+                store.delete(old.key)
 
     def load(self, channels: Sequence[Channel[Any]], step: int) -> bool:
         """Restore the newest state that is not after ``step``; return whether there was one.
@@ -69,6 +88,8 @@ class ChannelStates:
         Its own; that of another replica where it has none of that step; the earlier run's where
         the run has none at all.
         """
+        if self._log is not None:
+            fetch_states(self._log, self._run_dir, step)
         file = state_file(self._run_dir, step, prefer=self._slot) or self._first
         if file is None:
             return False

@@ -1,16 +1,20 @@
-"""One training process of a run: ``python -m trainers.trl.replica --run-dir D``.
+"""One training process of a run: ``python -m trainers.trl.replica``.
 
 Belongs here: putting model, data and DiLoCo's callback together. Does not belong here: the
 loss (``trainers.trl.composer``) and the other processes (``trainers.trl.__main__``).
 
-Reads ``recipe.yaml`` and ``data/`` of the run folder and DiLoCo's place from the
-environment. Prints one JSON object a line for each step and commit. Exit codes are those of
-``diloco.supervisor``: 2 for bad input and a channel that does nothing, 4 for what would fail
-again (too many bad steps, a full disk), 1 for what another start may get past.
+With ``--run-dir`` alone it is a supervisor's child: it reads ``recipe.yaml`` and ``data/`` of the
+run folder and DiLoCo's place from the environment. With ``--log`` and ``--run-id`` it joins a run
+from any machine, and reads the log alone (``trainers.trl.joining``). Prints one JSON object a line
+for each step and commit. Exit codes are those of ``diloco.supervisor``: 2 for bad input and a
+channel that does nothing, 4 for what would fail again (too many bad steps, a full disk), 1 for what
+another start may get past. SIGTERM lets an upload end that has begun, and the process leaves with
+143.
 """
 
 import argparse
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +22,7 @@ import torch
 
 from composer_pipeline.diloco.callback import DiLoCoCallback, Diverged
 from composer_pipeline.diloco.log import OuterLogError
+from composer_pipeline.diloco.store_errors import StoreFailed
 from composer_pipeline.diloco.supervisor import (
     EXIT_BAD_INPUT,
     EXIT_WOULD_REPEAT,
@@ -36,29 +41,81 @@ from trainers.trl.checkpoints.adapters import load_start
 from trainers.trl.composer import ComposerTrainer
 from trainers.trl.gradients import DeadChannel
 from trainers.trl.held_out import FOLDER, HeldOut
+from trainers.trl.joining import Wanted, join
+from trainers.trl.outer_log import Courier
 from trainers.trl.policy.loading import base_identity, load_base
 
 
 def main() -> int:
     """Train until the run's last round is committed; return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--run-dir", type=Path, required=True)
-    run_dir = parser.parse_args().run_dir
+    options = _options()
     end_with_supervisor()
     try:
-        with out_of_space(f"run folder {run_dir}"):
-            train(run_dir)
+        with out_of_space(f"run folder {options.run_dir}"):
+            if options.log:
+                train_elsewhere(options)
+            else:
+                train(options.run_dir)
     except ComposerError as error:
         print(f"error: {error}", flush=True)
         if isinstance(error, InputError | DeadChannel):
             return EXIT_BAD_INPUT
-        # The other replicas may bring back what is missing in the log, or a state to go on from.
-        return 1 if isinstance(error, OuterLogError | Diverged) else EXIT_WOULD_REPEAT
+        # The other replicas may bring back what is missing in the log, or a state to go on from;
+        # the store may be well again.
+        again = isinstance(error, OuterLogError | Diverged | StoreFailed)
+        return 1 if again else EXIT_WOULD_REPEAT
     return 0
 
 
-def train(run_dir: Path) -> None:
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="trainers.trl.replica", description=__doc__)
+    parser.add_argument("--run-dir", type=Path, help="folder of the run on this machine")
+    parser.add_argument("--log", default="", help="folder or URL of the outer log")
+    parser.add_argument("--run-id", default="", help="the run in the log")
+    parser.add_argument("--slot", type=int, help="0-based slot; without one, a free one")
+    parser.add_argument("--model", default="", help="own copy of a base model that is a folder")
+    parser.add_argument("--wait-s", type=float, default=600.0, help="for a run to begin")
+    options = parser.parse_args()
+    if bool(options.log) != bool(options.run_id):
+        parser.error("--log and --run-id belong together")
+    if not options.log and options.run_dir is None:
+        parser.error("one of --run-dir and --log is needed")
+    return options
+
+
+def train_elsewhere(options: argparse.Namespace) -> None:
+    """Join a run through its log alone, and train one of its slots.
+
+    Raises:
+        InputError: as :func:`trainers.trl.joining.join`, or as :func:`train`.
+    """
+    wanted = Wanted(
+        options.log, options.run_id, options.slot, options.model, options.run_dir, options.wait_s
+    )
+    callback = join(wanted, lambda _, info: emit("commit", info))
+    if callback is None:
+        emit("over", {"run_id": wanted.run_id})
+        return
+    log = callback.replica.log
+    courier = Courier(log, callback.slot, callback.replica.attempt)
+    emit("joined", {"slot": callback.slot, "attempt": callback.replica.attempt})
+    try:
+        train(wanted.folder, callback, courier)
+        courier.deliver()
+    except BaseException:
+        callback.replica.leave()
+        raise
+
+
+def train(
+    run_dir: Path, callback: DiLoCoCallback | None = None, courier: Courier | None = None
+) -> None:
     """Run this replica.
+
+    Args:
+        run_dir: holds recipe, rows and scores.
+        callback: DiLoCo's; by default as the environment says.
+        courier: where events go besides standard output.
 
     Raises:
         InputError: recipe, model or the DiLoCo environment do not fit.
@@ -68,7 +125,10 @@ def train(run_dir: Path) -> None:
     recipe = TrainingRecipe.load(run_dir / "recipe.yaml")
     if recipe.threads:
         torch.set_num_threads(recipe.threads)
-    callback = DiLoCoCallback.from_env(on_commit=lambda _, info: emit("commit", info))
+    if callback is None:
+        callback = DiLoCoCallback.from_env(on_commit=lambda _, info: emit("commit", info))
+        callback.replica.leaving.install()
+    replica = callback.replica
     start = callback.start_round()
     resolved = resolve_model(recipe.model)
     folder = run_dir / "replicas" / f"slot-{callback.slot}"
@@ -76,15 +136,19 @@ def train(run_dir: Path) -> None:
     first = (start - 1) * recipe.diloco.inner_steps
 
     def on_event(kind: str, step: int, numbers: dict[str, Any]) -> None:
-        emit(kind, {"slot": callback.slot, "step": step, "of": recipe.total_steps, **numbers})
+        facts = {"slot": replica.slot, "step": step, "of": recipe.total_steps, **numbers}
+        emit(kind, facts)
+        if courier is not None:
+            courier.say(line({"event": kind, "time": time.time(), **facts}))
 
     states = ChannelStates(
-        run_dir, callback.slot, keep_all=recipe.keep_best, first=earlier_state(recipe)
-    )
+        run_dir, replica.slot, keep_all=recipe.keep_best, first=earlier_state(recipe),
+        log=replica.log if recipe.diloco.log else None, courier=courier,
+    )  # fmt: skip
     base = BaseScores.load(run_dir)
     data, _ = gate(recipe, TrainingData.load(run_dir / "data"), base.gains())
     model, tokenizer = load_base(resolved, recipe), load_tokenizer(resolved)
-    callback.replica.base = base_identity(model, tokenizer, recipe)
+    replica.base = base_identity(model, tokenizer, recipe)
     trainer = ComposerTrainer(
         model=model,
         recipe=recipe,
@@ -97,9 +161,9 @@ def train(run_dir: Path) -> None:
         callbacks=[callback],
         on_event=on_event,
         states=states,
-        committed=lambda: callback.replica.round - 1,
+        committed=lambda: replica.round - 1,
     )
-    if recipe.eval_every is not None and callback.slot == 0:
+    if recipe.eval_every is not None and replica.slot == 0 and (run_dir / FOLDER).is_dir():
         held_out = TrainingRecipe.load(run_dir / FOLDER / "recipe.yaml")
         trainer.held_out = HeldOut(held_out, run_dir, trainer.student, trainer.trl_loss)
     load_start(trainer.accelerator.unwrap_model(trainer.model), recipe)

@@ -79,6 +79,10 @@ _SAID: dict[str, Callable[[Event], str]] = {
     "hints": _hints,
     "held_out": _held_out,
     "data": _data,
+    "joinable": lambda event: (
+        "others join with: python -m trainers.trl.replica"
+        f" --log {event['log']} --run-id {event['run_id']}"
+    ),
     "warning": lambda event: f"warning: {event['text']}",
     "done": lambda event: f"done: {event['run_dir']}",
 }

@@ -38,7 +38,9 @@ def trainer(monkeypatch):
     class OneOfThem(Recorder):
         pass
 
-    joined = SimpleNamespace(round=4)  # the others went on while this one was loading
+    # The others went on while this one was loading.
+    leaving = SimpleNamespace(install=lambda: None)
+    joined = SimpleNamespace(round=4, slot=1, log=None, leaving=leaving)
     callback = SimpleNamespace(slot=1, start_round=lambda: 3, replica=joined)
     monkeypatch.setattr(
         replica, "DiLoCoCallback", SimpleNamespace(from_env=lambda **options: callback)

@@ -42,11 +42,10 @@ def base_identity(model: Any, tokenizer: Any, recipe: TrainingRecipe) -> str:
     for name, tensor in sorted(model.state_dict().items()):
         weights.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
         weights.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
-    plain = recipe.model_dump_json(exclude={"name", "model", "start_from", "threads"})
     texts = {
         "tokenizer": tokenizer.backend_tokenizer.to_str(),
         "template": str(tokenizer.chat_template),
-        "recipe": plain,
+        "recipe": recipe.agreed(),
     }
     named = {what: hashlib.sha256(text.encode()).hexdigest() for what, text in texts.items()}
     named = {"weights": weights.hexdigest(), **named}

@@ -1,0 +1,197 @@
+"""A run's outer log: where it is, what other machines need in it, and what they bring back.
+
+Belongs here: beginning a run that others can join, and gathering what replicas elsewhere report.
+Does not belong here: the protocol (``composer_pipeline.diloco``) and joining a run
+(``trainers.trl.joining``). Imports no torch.
+
+A replica that was started elsewhere reads the log alone. Besides the rounds it brings its events
+(``events/<slot>/<attempt>-<n>.jsonl``), and like every replica of such a run the state of its
+channels (``channels/<slot>/channels-<step>.safetensors``), before it contributes a round.
+"""
+
+import hashlib
+from pathlib import Path
+from typing import IO
+
+import yaml
+
+from composer_pipeline.diloco import inputs
+from composer_pipeline.diloco.inputs import Inputs
+from composer_pipeline.diloco.log import OuterLog
+from composer_pipeline.diloco.spec import DiLoCoSpec
+from composer_pipeline.files import replace
+from composer_pipeline.training.models import resolve_adapter
+from composer_pipeline.training.recipe import TrainingRecipe
+from composer_pipeline.training.run import DATA
+from composer_pipeline.training.runs import events
+from composer_pipeline.training.runs.identity import Contents
+
+OWN_LOG, OWN_ID = "outer", "run"
+BASE, START, AGREED = "base", "start", "agreed.yaml"
+
+
+def place(recipe: TrainingRecipe, run_dir: Path) -> tuple[str, str]:
+    """Return the address of a run's log and the run's id in it."""
+    options = recipe.diloco
+    if not options.log:
+        return str(run_dir / OWN_LOG), options.run_id or OWN_ID
+    return options.log, options.run_id or run_dir.name
+
+
+def spec_of(recipe: TrainingRecipe, digest: str) -> DiLoCoSpec:
+    """Return what the replicas agree on, but for what each finds itself.
+
+    Args:
+        recipe: with its length resolved.
+        digest: of the training rows.
+    """
+    options = recipe.diloco
+    return DiLoCoSpec(
+        rounds=recipe.rounds,
+        inner_steps=options.inner_steps,
+        replicas=options.replicas,
+        min_quorum=options.min_quorum,
+        outer_lr=options.outer_lr,
+        outer_momentum=options.outer_momentum,
+        join_timeout_s=options.join_timeout_s,
+        grace_s=options.grace_s,
+        heartbeat_timeout_s=options.heartbeat_timeout_s,
+        takeover_s=options.takeover_s,
+        round_timeout_s=options.round_timeout_s,
+        store_patience_s=options.store_patience_s,
+        weights=options.weights,
+        max_empty_rounds=options.max_empty_rounds,
+        norm_guard=options.norm_guard,
+        late_decay=options.late_decay,
+        data_plan=digest,
+    )
+
+
+def take_up(recipe: TrainingRecipe, run_dir: Path, found: Contents, digest: str) -> None:
+    """Get rows and scores of a run that another machine, or this one, began under the same id.
+
+    Raises:
+        InputError: the run under that id has another model or other rows.
+    """
+    if not recipe.diloco.log:
+        return
+    log = OuterLog.open(*place(recipe, run_dir))
+    there = inputs.read(log)
+    if there is not None:
+        inputs.require_same(log, there, _found(found, digest))
+        inputs.fetch(log, there, run_dir, below=(f"{DATA}/", f"{BASE}/"))
+
+
+def begin(recipe: TrainingRecipe, run_dir: Path, found: Contents, digest: str) -> Inputs | None:
+    """Put what replicas elsewhere need into the log; ``None`` where the log is the run's own.
+
+    Args:
+        recipe: with its length resolved.
+        run_dir: holds rows and the base model's scores of them.
+        found: what is behind the recipe's names.
+        digest: of the training rows.
+
+    Raises:
+        InputError: another run has this id.
+    """
+    if not recipe.diloco.log:
+        return None
+    log = OuterLog.open(*place(recipe, run_dir))
+    log.probe()
+    log.store.patience_s = recipe.diloco.store_patience_s
+    known = {**_found(found, digest), "recipe": _hash(recipe.agreed())}
+    there = inputs.read(log)
+    if there is not None:
+        inputs.require_same(log, there, known)
+        return there
+    own = found["model"]
+    mine = Inputs(
+        known,
+        spec_of(recipe, digest).model_dump_json(),
+        recipe.diloco.here,
+        own["name"] if own["kind"] == "folder" else "",
+    )
+    return inputs.publish(log, mine, _files(recipe, run_dir, found))
+
+
+def _found(found: Contents, digest: str) -> dict[str, str]:
+    return {"dataset": digest, **{field: content["digest"] for field, content in found.items()}}
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _files(recipe: TrainingRecipe, run_dir: Path, found: Contents) -> dict[str, Path]:
+    """Return what others need, by its path in their folder; none names a path of this machine."""
+    names = {field: content["name"] for field, content in found.items()}
+    files = {}
+    if recipe.start_from and found["start_from"]["kind"] == "folder":
+        names["start_from"] = START
+        folder = resolve_adapter(recipe.start_from)
+        files = {f"{START}/{p.name}": p for p in sorted(folder.iterdir()) if p.is_file()}
+    public = recipe.model_dump(mode="json") | names
+    public["diloco"] |= {"log": "", "run_id": "", "local_replicas": None}
+    replace(run_dir / AGREED, yaml.safe_dump(public, sort_keys=False))
+    rows = [*(run_dir / DATA).glob("*"), *(run_dir / BASE).glob("*.arrow")]
+    kept = {str(p.relative_to(run_dir)): p for p in sorted(rows) if not p.name.startswith(".")}
+    return {AGREED: run_dir / AGREED, **kept, **files}
+
+
+class Courier:
+    """Brings what a replica elsewhere says into the log, in order.
+
+    Args:
+        log: of the run.
+        slot: 0-based.
+        attempt: 1-based start of the slot.
+    """
+
+    def __init__(self, log: OuterLog, slot: int, attempt: int) -> None:
+        self._log, self._place = log, f"events/{slot}/{attempt}"
+        self._lines: list[str] = []
+        self._sent = 0
+
+    def say(self, line: str) -> None:
+        """Keep an event until the next delivery."""
+        self._lines.append(line)
+
+    def deliver(self) -> None:
+        """Put what was said since the last delivery into the log."""
+        if self._lines:
+            self._sent += 1
+            text = "".join(f"{line}\n" for line in self._lines)
+            self._log.store.put(f"{self._place}-{self._sent:06d}.jsonl", text.encode())
+            self._lines = []
+
+
+def gather(recipe: TrainingRecipe, run_dir: Path, metrics: IO[bytes], step: int) -> None:
+    """Bring the events of replicas elsewhere, and the channels' states, into the run folder.
+
+    Args:
+        recipe: of the run.
+        run_dir: its folder.
+        metrics: gets the events.
+        step: of the run, whose states the checkpoint has.
+    """
+    if not recipe.diloco.log:
+        return
+    log = OuterLog.open(*place(recipe, run_dir))
+    for entry in log.store.list("events"):
+        for text in (log.store.get(entry.key) or b"").decode(errors="replace").splitlines():
+            if (event := events.parse(text)) is not None:
+                events.append(metrics, event)
+    fetch_states(log, run_dir, step)
+
+
+def fetch_states(log: OuterLog, run_dir: Path, step: int) -> None:
+    """Get each slot's newest channel state that is not after ``step``, where it is missing here."""
+    newest: dict[str, str] = {}
+    for entry in log.store.list("channels"):  # in the order of steps
+        _, slot, name = entry.key.split("/")
+        if int(Path(name).stem.rpartition("-")[2]) <= step:
+            newest[slot] = name
+    for slot, name in newest.items():
+        target = run_dir / "replicas" / f"slot-{slot}" / name
+        if not target.is_file():
+            log.store.download(f"channels/{slot}/{name}", target)

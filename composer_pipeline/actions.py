@@ -11,6 +11,9 @@ from typing import Any
 
 import msgspec
 
+#: What the text of a failed call's result starts with, as chat message.
+ERROR_PREFIX = "[tool error] "
+
 #: Arguments of tools that hold the path of one file.
 PATH_ARGUMENTS = ("file_path", "notebook_path", "path")
 

@@ -3,7 +3,7 @@
 import json
 import sys
 from types import NoneType
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -65,6 +65,12 @@ def _type(annotation: Any) -> str:
         return ", ".join(f"`{value}`" for value in get_args(annotation))
     if get_origin(annotation) is tuple:
         return f"list of {_type(get_args(annotation)[0])}"
+    if get_origin(annotation) is dict:
+        key, value = get_args(annotation)
+        return f"mapping from {_type(key)} to {_type(value)}"
+    if get_origin(annotation) is Annotated:
+        kind, about = get_args(annotation)
+        return ", ".join([_type(kind), *map(_bound, about.metadata)])
     if get_args(annotation):
         return " or ".join(map(_type, get_args(annotation)))
     return WORDS[annotation]

@@ -4,9 +4,9 @@ Shared by replay, preferences and publishing. Belongs here: what a model is show
 answer is read back. Does not belong here: whom to ask, what it costs, or HTTP.
 """
 
+from composer_pipeline.actions import ERROR_PREFIX
 from composer_pipeline.chat.arguments import ArgumentCheck
 from composer_pipeline.chat.builder import (
-    ERROR_PREFIX,
     INTERRUPTED,
     ORPHAN_PREFIX,
     Builder,

@@ -10,8 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-ERROR_PREFIX = "[tool error] "
-
+from composer_pipeline.actions import ERROR_PREFIX
 
 INTERRUPTED = "[no result: interrupted]"
 

@@ -10,13 +10,28 @@ backward: they are formed chunk by chunk, and the backward only scales them. Mem
 proportional to chunk·V, not N·V.
 """
 
-import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from composer_pipeline.losses.blocks import eopd_, jsd_, taid_
+from composer_pipeline.losses.logits import (
+    PLAIN,
+    LogitTransform,
+    add_product_,
+    multiply_,
+    project_,
+    wide_dtype,
+)
+
 Kind = Literal["jsd", "taid", "eopd"]
+#: Logits of a block and two buffers, to its divergences: ``losses.blocks``.
+Block = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+#: Logits of one side that are held at a time, and those of a block on a CPU.
+_CHUNK_ENTRIES, _BLOCK_ENTRIES = 2**25, 2**17
 
 
 def fused_divergence(
@@ -34,7 +49,8 @@ def fused_divergence(
     tau: float = 0.8,
     alpha: float = 1.0,
     top_k: int = 16,
-    chunk: int = 64,
+    transform: LogitTransform = PLAIN,
+    chunk: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return (Σ_i w_i·d_i, d): the weighted divergence and its per-token values.
 
@@ -53,10 +69,11 @@ def fused_divergence(
         tau: EOPD's entropy threshold in nats.
         alpha: EOPD's forward weight.
         top_k: EOPD's support.
-        chunk: tokens projected at a time.
+        transform: what the model does to its logits; of student and teacher alike.
+        chunk: tokens projected at a time; ``None``: as many as a few hundred megabytes hold.
 
     Returns:
-        A scalar with a gradient, and (N,) values without one.
+        A scalar with a gradient, whose backward runs once, and (N,) values without one.
 
     Raises:
         TypeError: the weights are a mask of integers or booleans.
@@ -75,14 +92,25 @@ def fused_divergence(
     if rows == 0:
         # A zero on the graph: ranks must agree on whether there is a backward.
         return hidden.sum() * 0, weights.new_zeros(0)
-    options: dict[str, Any] = {
-        "kind": kind, "beta": beta, "temperature": temperature, "token_clip": token_clip,
-        "t": t, "tau": tau, "alpha": alpha, "top_k": top_k,
-    }  # fmt: skip
-    loss, values = _Fused.apply(
-        hidden, head, teacher_hidden.detach(), teacher_head.detach(), weights, options, chunk
-    )
+    # Only the JSD has a temperature.
+    block, divisor = _block_of(kind, beta, token_clip, t, tau, alpha, top_k), 1.0
+    if kind == "jsd":
+        divisor = temperature
+    teacher = (teacher_hidden.detach(), teacher_head.detach())
+    loss, values = _Fused.apply(hidden, head, *teacher, weights, block, transform, divisor, chunk)
     return loss, values
+
+
+def _block_of(
+    kind: str, beta: float, clip: float | None, t: float, tau: float, alpha: float, top_k: int
+) -> Block:
+    if kind == "jsd":
+        return partial(jsd_, beta=beta, clip=clip)
+    if kind == "taid":
+        return partial(taid_, t=t)
+    if kind == "eopd":
+        return partial(eopd_, tau=tau, alpha=alpha, top_k=top_k)
+    raise ValueError(f"unknown divergence {kind!r}")
 
 
 class _Fused(torch.autograd.Function):
@@ -94,96 +122,72 @@ class _Fused(torch.autograd.Function):
         teacher_hidden: Tensor,
         teacher_head: Tensor,
         weights: Tensor,
-        options: dict[str, Any],
-        chunk: int,
+        block: Block,
+        transform: LogitTransform,
+        temperature: float,
+        chunk: int | None,
     ) -> tuple[Tensor, Tensor]:
-        wide = torch.float64 if hidden.dtype == torch.float64 else torch.float32
+        rows, vocabulary = hidden.shape[0], head.shape[0]
+        wide, device = wide_dtype(hidden.dtype), hidden.device
         need_hidden, need_head = ctx.needs_input_grad[0], ctx.needs_input_grad[1]
         grad_hidden = torch.empty_like(hidden) if need_hidden else None
         # Rounding the partial products to bf16 biases training: accumulate wide.
-        grad_head = torch.zeros(head.shape, dtype=wide, device=head.device) if need_head else None
-        values = torch.empty(hidden.shape[0], dtype=wide, device=hidden.device)
+        grad_head = torch.zeros(head.shape, dtype=wide, device=device) if need_head else None
+        values = torch.empty(rows, dtype=wide, device=device)
         w = weights.detach().to(wide)
-        for start in range(0, hidden.shape[0], chunk):
-            rows = slice(start, start + chunk)
-            student = (hidden[rows] @ head.T).to(wide)
-            teacher = (teacher_hidden[rows] @ teacher_head.T).to(wide)
-            values[rows], g = _rows(student, teacher, options)
-            if not (need_hidden or need_head):
-                continue
-            scale = 1.0 if options["kind"] != "jsd" else 1.0 / options["temperature"]
-            g = (g * (w[rows] * scale).unsqueeze(-1)).to(hidden.dtype)
+        size = min(rows, chunk or _chunk(vocabulary))
+        few = min(size, _block(vocabulary, device))
+        student, teacher = (torch.empty(size, vocabulary, dtype=wide, device=device) for _ in "st")
+        a, b = (torch.empty(few, vocabulary, dtype=wide, device=device) for _ in "ab")
+        for start in range(0, rows, size):
+            end = min(start + size, rows)
+            project_(student[: end - start], hidden[start:end], head)
+            project_(teacher[: end - start], teacher_hidden[start:end], teacher_head)
+            for first in range(0, end - start, few):
+                part = slice(first, min(first + few, end - start))
+                z_s, z_t = transform.apply_(student[part]), transform.apply_(teacher[part])
+                slope = transform.slope(z_s)
+                if temperature != 1.0:
+                    z_s.div_(temperature)
+                    z_t.div_(temperature)
+                at = slice(start + part.start, start + part.stop)
+                count = part.stop - part.start
+                values[at] = block(z_s, z_t, a[:count], b[:count])
+                z_s.mul_((w[at] / temperature).unsqueeze(-1))
+                if slope is not None:
+                    z_s.mul_(slope)
+                elif transform.scale != 1.0:
+                    z_s.mul_(transform.scale)
+            grad = student[: end - start]
             if grad_hidden is not None:
-                grad_hidden[rows] = g @ head
+                multiply_(grad_hidden[start:end], grad, head)
             if grad_head is not None:
-                grad_head += (g.T @ hidden[rows]).to(wide)
-        ctx.save_for_backward(grad_hidden, grad_head)
-        ctx.head_dtype = head.dtype
+                add_product_(grad_head, grad, hidden[start:end])
+        ctx.gradients, ctx.head_dtype = (grad_hidden, grad_head), head.dtype
         ctx.mark_non_differentiable(values)
         return (w * values).sum(), values
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
-        grad_hidden, grad_head = ctx.saved_tensors
-        upstream = grads[0]
+        if ctx.gradients is None:
+            raise RuntimeError("fused_divergence: a second backward through the same loss")
+        # Scaled where they are: a copy of the head's is as large as the head.
+        (grad_hidden, grad_head), ctx.gradients = ctx.gradients, None
         if grad_hidden is not None:
-            grad_hidden = grad_hidden * upstream.to(grad_hidden.dtype)
+            grad_hidden.mul_(grads[0])
         if grad_head is not None:
-            grad_head = (grad_head * upstream).to(ctx.head_dtype)
-        return grad_hidden, grad_head, None, None, None, None, None
+            grad_head = grad_head.mul_(grads[0]).to(ctx.head_dtype)
+        return grad_hidden, grad_head, None, None, None, None, None, None, None
 
 
-def _rows(student: Tensor, teacher: Tensor, options: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """Return the divergences (C,) of a chunk and their gradients (C, V) by logits / T."""
-    kind = options["kind"]
-    if kind == "taid":
-        return _taid(student, teacher, options["t"])
-    if kind == "eopd":
-        return _eopd(student, teacher, options)
-    if kind == "jsd":
-        student, teacher = student / options["temperature"], teacher / options["temperature"]
-        log_s, log_t = student.log_softmax(-1), teacher.log_softmax(-1)
-        return _jsd(log_s, log_t, options["beta"], options["token_clip"])
-    raise ValueError(f"unknown divergence {kind!r}")
+def _chunk(vocabulary: int) -> int:
+    """Return the rows that are projected at a time: more is faster, and takes more memory."""
+    return max(16, min(256, _CHUNK_ENTRIES // vocabulary))
 
 
-def _jsd(log_s: Tensor, log_t: Tensor, beta: float, clip: float | None) -> tuple[Tensor, Tensor]:
-    p_s = log_s.exp()
-    # by_logp is ∂c_v / ∂log p_s,v; the softmax turns it into by_logp - p_s·Σ by_logp.
-    if beta == 0:
-        p_t = log_t.exp()
-        entries, by_logp = p_t * (log_t - log_s), -p_t
-    elif beta == 1:
-        entries = p_s * (log_s - log_t)
-        by_logp = entries + p_s
-    else:
-        log_m = torch.logaddexp(log_s + math.log1p(-beta), log_t + math.log(beta))
-        by_logp = (1 - beta) * p_s * (log_s - log_m)
-        entries = by_logp + beta * log_t.exp() * (log_t - log_m)
-    if clip is not None:
-        by_logp = by_logp * (entries <= clip)
-        entries = entries.clamp(max=clip)
-    return entries.sum(-1), by_logp - p_s * by_logp.sum(-1, keepdim=True)
-
-
-def _taid(student: Tensor, teacher: Tensor, t: float) -> tuple[Tensor, Tensor]:
-    target = ((1 - t) * student + t * teacher).softmax(-1)
-    log_s = student.log_softmax(-1)
-    value = -(target * log_s.masked_fill(torch.isinf(student), 0.0)).sum(-1)
-    return value, log_s.exp() - target
-
-
-def _eopd(student: Tensor, teacher: Tensor, options: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    log_s, log_t = student.log_softmax(-1), teacher.log_softmax(-1)
-    p_s = log_s.exp()
-    difference = log_s - log_t
-    reverse = (p_s * difference).sum(-1)
-    g = p_s * (difference - reverse.unsqueeze(-1))
-    on = (-(log_t.exp() * log_t).sum(-1) > options["tau"]).to(log_s.dtype) * options["alpha"]
-    best, index = log_t.topk(min(options["top_k"], log_t.shape[-1]), dim=-1)
-    log_q = best.log_softmax(-1)
-    q = log_q.exp()
-    forward = (q * (log_q - log_s.gather(-1, index))).sum(-1)
-    g = g + on.unsqueeze(-1) * p_s
-    g.scatter_add_(-1, index, -on.unsqueeze(-1) * q)
-    return reverse + on * forward, g
+def _block(vocabulary: int, device: torch.device) -> int:
+    """Return the rows of a block: on a CPU few enough that its buffers stay in the cache."""
+    if device.type != "cpu":
+        return 2**31
+    threads: int = torch.get_num_threads()
+    return max(threads, _BLOCK_ENTRIES // vocabulary)

@@ -1,33 +1,19 @@
-"""Preference losses (DPO, SimPO) and the log-probabilities that they compare.
+"""Preference losses (DPO, SimPO) on sequence log-probabilities.
 
-Belongs here: pairwise losses on sequence log-probabilities, and gathering those from
-logits or hidden states. Does not belong here: batching and reference passes.
+Belongs here: pairwise losses, and log-probabilities from logits. Does not belong here: those
+from hidden states (``losses.token_logps``), batching and reference passes.
 """
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear, logsigmoid
+from torch.nn.functional import logsigmoid
 
-
-def token_logps(hidden: Tensor, head: Tensor, targets: Tensor, *, chunk: int = 256) -> Tensor:
-    """Return log p(target) of each position at temperature 1, without keeping logits twice.
-
-    Args:
-        hidden: (N, H), the states that predict the targets.
-        head: (V, H), the output embedding.
-        targets: (N,), token ids.
-        chunk: positions projected at a time.
-
-    Returns:
-        (N,), float32 or wider.
-    """
-    pieces = []
-    for start in range(0, hidden.shape[0], chunk):
-        logits = linear(hidden[start : start + chunk], head)
-        logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
-        picked = logits.gather(-1, targets[start : start + chunk].unsqueeze(-1)).squeeze(-1)
-        pieces.append(picked - torch.logsumexp(logits, -1))
-    return torch.cat(pieces) if pieces else hidden.sum() * 0 + hidden.new_zeros(0)
+#: Temperature of the mixture in DiscoPOP; TRL's default.
+_DISCOPOP_TAU = 0.05
 
 
 def label_logps(logits: Tensor, labels: Tensor, *, average: bool) -> Tensor:
@@ -48,22 +34,100 @@ def label_logps(logits: Tensor, labels: Tensor, *, average: bool) -> Tensor:
     return picked.sum(-1) / mask.sum(-1) if average else picked.sum(-1)
 
 
-def dpo_sigmoid(
-    chosen: Tensor, rejected: Tensor, ref_chosen: Tensor, ref_rejected: Tensor, *, beta: float
-) -> Tensor:
-    """Return −logsigmoid(β·((c − rc) − (r − rr))) of each pair (arXiv 2305.18290).
+@dataclass(frozen=True)
+class Pairs:
+    """Sums of log p over completions, each (P,); references made at temperature 1.
+
+    ``chosen_tokens`` and ``rejected_tokens`` are the completions' lengths.
+    """
+
+    chosen: Tensor
+    rejected: Tensor
+    ref_chosen: Tensor
+    ref_rejected: Tensor
+    chosen_tokens: Tensor
+    rejected_tokens: Tensor
+
+    @property
+    def of_chosen(self) -> Tensor:
+        """Log-ratio of the chosen side to the reference, (P,)."""
+        return self.chosen - self.ref_chosen
+
+    @property
+    def of_rejected(self) -> Tensor:
+        """Log-ratio of the rejected side to the reference, (P,)."""
+        return self.rejected - self.ref_rejected
+
+    @property
+    def margin(self) -> Tensor:
+        """Difference of the log-ratios, (P,)."""
+        return self.of_chosen - self.of_rejected
+
+    @property
+    def margin_per_token(self) -> Tensor:
+        """Difference of the log-ratios a token of each side, (P,)."""
+        return self.of_chosen / self.chosen_tokens - self.of_rejected / self.rejected_tokens
+
+
+def _robust(pairs: Pairs, beta: float, smoothing: float) -> Tensor:
+    x = beta * pairs.margin
+    clean, flipped = -(1 - smoothing) * logsigmoid(x), smoothing * logsigmoid(-x)
+    return (clean + flipped) / (1 - 2 * smoothing)
+
+
+def _exo(pairs: Pairs, beta: float, smoothing: float) -> Tensor:
+    x = beta * pairs.margin
+    right = x.sigmoid() * (logsigmoid(x) - math.log1p(-smoothing))
+    return right + (-x).sigmoid() * (logsigmoid(-x) - math.log(smoothing))
+
+
+def _nca(pairs: Pairs, beta: float, _: float) -> Tensor:
+    a, b = beta * pairs.of_chosen, beta * pairs.of_rejected
+    return -logsigmoid(a) - 0.5 * logsigmoid(-a) - 0.5 * logsigmoid(-b)
+
+
+def _discopop(pairs: Pairs, beta: float, _: float) -> Tensor:
+    x = beta * pairs.margin
+    share = (x / _DISCOPOP_TAU).sigmoid()
+    return -logsigmoid(x) * (1 - share) + (-x).exp() * share
+
+
+#: TRL's losses of single pairs by TRL's names: pairs, beta and label smoothing, to (P,).
+_OF_PAIRS: dict[str, Callable[[Pairs, float, float], Tensor]] = {
+    "sigmoid": lambda p, beta, _: -logsigmoid(beta * p.margin),
+    "hinge": lambda p, beta, _: torch.relu(1 - beta * p.margin),
+    "ipo": lambda p, beta, _: (p.margin_per_token - 1 / (2 * beta)) ** 2,
+    "sigmoid_norm": lambda p, beta, _: -logsigmoid(beta * p.margin_per_token),
+    "robust": _robust,
+    "exo_pair": _exo,
+    "nca_pair": _nca,
+    "bco_pair": lambda p, beta, _: -logsigmoid(beta * p.of_chosen) - logsigmoid(
+        -beta * p.of_rejected
+    ),
+    "sppo_hard": lambda p, beta, _: (p.of_chosen - 0.5 / beta) ** 2
+    + (p.of_rejected + 0.5 / beta) ** 2,
+    "apo_zero": lambda p, beta, _: 1 - (beta * p.of_chosen).sigmoid()
+    + (beta * p.of_rejected).sigmoid(),
+    "apo_down": lambda p, beta, _: (beta * p.of_chosen).sigmoid()
+    + 1 - (beta * p.margin).sigmoid(),
+    "discopop": _discopop,
+}  # fmt: skip
+PAIR_LOSSES = frozenset(_OF_PAIRS)
+
+
+def pair_loss(kind: str, pairs: Pairs, *, beta: float, label_smoothing: float = 0.0) -> Tensor:
+    """Return a loss of TRL's ``DPOTrainer`` for each pair, (P,).
+
+    Those that sort a batch (``aot``, ``aot_unpaired``) are no losses of pairs; ``sft`` is a
+    channel of its own.
 
     Args:
-        chosen: (P,), summed log-probabilities of the policy.
-        rejected: (P,).
-        ref_chosen: (P,), of the reference, made at temperature 1.
-        ref_rejected: (P,).
+        kind: one of :data:`PAIR_LOSSES`.
+        pairs: log-probabilities.
         beta: strength of the reference.
-
-    Returns:
-        (P,).
+        label_smoothing: share of pairs that are the wrong way round (``robust``, ``exo_pair``).
     """
-    return -logsigmoid(beta * ((chosen - ref_chosen) - (rejected - ref_rejected)))
+    return _OF_PAIRS[kind](pairs, beta, label_smoothing)
 
 
 def simpo(

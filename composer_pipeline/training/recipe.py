@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -52,6 +52,10 @@ class Lora(_Model):
         return self
 
 
+#: Parts of the reward; ``training.rewards.parts`` says what each is worth.
+RewardPart = Literal["validity", "match", "votes", "edit", "outcome", "repeat"]
+
+
 class Grpo(_Model):
     """Policy gradient on answers to one state, rewarded by how close they are to the consensus.
 
@@ -60,6 +64,12 @@ class Grpo(_Model):
     alone once the model's log-probability of it has fallen, a token, by more than
     ``off_policy_threshold`` nats below the base model's. ``sampled`` lets the model answer
     ``group_size`` times: one action from one state. ``mixed`` joins both in one group.
+
+    ``rewards`` weighs the parts that are added up. ``match`` with the consensus and ``votes``
+    (the best match with a teacher's action, times its share of the votes) are in [0, 1], ``edit``
+    (diffs of a file that the prompt shows) in [-1, 1]. ``validity`` is -1, and nothing else
+    counts, for a call that the offered tools refuse. ``outcome`` is 0.2 or -0.5 for the agent's own
+    action, as the trace shows no error of it or one; ``repeat`` -0.5 for a call that failed before.
     """
 
     weight: float = Field(1.0, ge=0)
@@ -72,6 +82,8 @@ class Grpo(_Model):
     """States that one optimizer step of one replica takes."""
     off_policy_threshold: float | None = Field(0.5, gt=0)
     """Nats a token below the base model at which a bad answer is left alone; null: never."""
+    rewards: dict[RewardPart, Annotated[float, Field(gt=0)]] = Field({"match": 1.0}, min_length=1)
+    """Weight of each part: `validity`, `match`, `votes`, `edit`, `outcome`, `repeat`."""
 
     @property
     def recorded(self) -> bool:
@@ -145,15 +157,42 @@ class Sdpo(_Model):
 class Dpo(_Model):
     """Trace-replay DPO: the teachers' action against the agent's.
 
-    ``weight`` is the composer loss's β; ``beta`` is DPO's own.
+    ``weight`` is the composer loss's β; ``beta`` is DPO's own. ``loss`` has TRL's names; all of
+    them compare with the base model but ``simpo``, which compares mean log-probabilities of a
+    token and needs no base pass over the pairs (upstream: ``beta: 2.0, simpo_gamma: 0.5``).
     """
 
     weight: float = Field(1.0, ge=0)
     """β of the composer loss; 0 turns the term off."""
+    loss: Literal[
+        "sigmoid", "hinge", "ipo", "sigmoid_norm", "robust", "exo_pair", "nca_pair", "bco_pair",
+        "sppo_hard", "apo_zero", "apo_down", "discopop", "simpo",
+    ] = "sigmoid"  # fmt: skip
+    """TRL's loss type of DPO, or `simpo`."""
     beta: float = Field(0.1, gt=0)
     """DPO's own: how much a nat of margin counts; higher stays closer to the base model."""
+    label_smoothing: float = Field(0.0, ge=0, lt=0.5)
+    """Share of pairs taken to be the wrong way round; read by `robust`, `exo_pair` and `simpo`."""
+    simpo_gamma: float = Field(0.5, ge=0)
+    """Margin that `simpo` asks for, in units of beta times nats a token."""
     pairs_per_step: int = Field(2, ge=1)
     """Pairs that one optimizer step of one replica takes."""
+
+    @model_validator(mode="after")
+    def _smoothing_is_read(self) -> "Dpo":
+        if self.loss == "exo_pair" and not self.label_smoothing:
+            raise ValueError("loss exo_pair needs a label_smoothing above 0, for example 0.001")
+        if self.label_smoothing and self.loss not in ("robust", "exo_pair", "simpo"):
+            raise ValueError(
+                f"label_smoothing is not read by loss {self.loss}, only by robust, exo_pair and"
+                " simpo"
+            )
+        return self
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether the base model has to score the pairs."""
+        return self.loss != "simpo"
 
 
 class Sft(_Model):

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from composer_pipeline.losses import divergence, sdpo
 from composer_pipeline.losses.fused import fused_divergence
-from composer_pipeline.losses.preference import token_logps
+from composer_pipeline.losses.token_logps import token_logps
 
 
 @pytest.fixture(autouse=True)
@@ -66,8 +66,9 @@ def test_the_divergence_of_bf16_logits_is_taken_in_float32() -> None:
     hidden, teacher = torch.randn(64, 16).bfloat16(), torch.randn(64, 16).bfloat16()
     head, teacher_head = torch.randn(2048, 16).bfloat16(), torch.randn(2048, 16).bfloat16()
     _, values = fused_divergence(hidden, head, teacher, teacher_head, torch.ones(64), beta=1.0)
-    logits, target = hidden @ head.T, teacher @ teacher_head.T  # rounded to bf16 once, as a model's
-    want = divergence.generalized_jsd(logits.double(), target.double(), beta=1.0)
+    logits = hidden.double() @ head.double().T
+    target = teacher.double() @ teacher_head.double().T
+    want = divergence.generalized_jsd(logits, target, beta=1.0)
     assert_close(values.double(), want, rtol=1e-4, atol=1e-4)
 
 
@@ -77,7 +78,7 @@ def test_log_probabilities_of_a_half_precision_model_are_wide(dtype: torch.dtype
     targets = torch.randint(0, 3000, (40,))
     got = token_logps(hidden, head, targets)
     assert got.dtype == torch.float32
-    logits = (hidden @ head.T).double()  # rounded once, as a model's own logits are
+    logits = hidden.double() @ head.double().T
     want = log_softmax(logits, -1).gather(-1, targets[:, None]).squeeze(-1)
     assert_close(got.double(), want, rtol=0, atol=2e-5)
 

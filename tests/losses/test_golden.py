@@ -173,21 +173,25 @@ def test_label_logps():
     close(preference.label_logps(logits, labels, average=True), golden["average"])
 
 
-@pytest.mark.parametrize(
-    "case", [c for c in GOLDEN["trl_dpo"]["cases"] if c["loss_type"] == "sigmoid"]
-)
-def test_dpo_sigmoid(case):
+@pytest.mark.parametrize("case", GOLDEN["trl_dpo"]["cases"])
+def test_trls_losses_of_pairs(case):
     golden = GOLDEN["trl_dpo"]
     logps = tensor(golden["policy_token_logps"], grad=True)
+    mask = torch.tensor(golden["completion_mask"])
     chosen, rejected = logps.sum(-1).chunk(2)
-    losses = preference.dpo_sigmoid(
+    chosen_tokens, rejected_tokens = mask.sum(-1).double().chunk(2)
+    pairs = preference.Pairs(
         chosen, rejected, tensor(golden["ref_chosen_logps"]),
-        tensor(golden["ref_rejected_logps"]), beta=case["beta"],
+        tensor(golden["ref_rejected_logps"]), chosen_tokens, rejected_tokens,
     )  # fmt: skip
+    losses = preference.pair_loss(
+        case["loss_type"], pairs, beta=case["beta"], label_smoothing=case["label_smoothing"]
+    )
     losses.mean().backward()
     close(losses.mean(), case["loss"])
-    mask = torch.tensor(golden["completion_mask"])[:, 1:].bool()
-    close(logps.grad[mask], tensor(case["grad_policy_token_logps"])[mask])
+    close(case["beta"] * pairs.margin.mean(), case["margin"])
+    kept = mask[:, 1:].bool()
+    close(logps.grad[kept], tensor(case["grad_policy_token_logps"])[kept])
 
 
 @pytest.mark.parametrize("case", GOLDEN["sdpo"]["cases"])

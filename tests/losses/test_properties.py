@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from composer_pipeline.losses import divergence
+from composer_pipeline.losses import divergence, fused
 from composer_pipeline.losses.fused import fused_divergence
-from composer_pipeline.losses.preference import token_logps
+from composer_pipeline.losses.logits import add_product_
+from composer_pipeline.losses.token_logps import token_logps
 
 
 @pytest.fixture
@@ -30,8 +31,10 @@ KINDS = [
 ]
 
 
+@pytest.mark.parametrize("in_a_block", [1, 2, 64])
 @pytest.mark.parametrize("options", KINDS)
-def test_the_chunk_size_changes_nothing(rows, options):
+def test_the_chunk_size_changes_nothing(rows, options, in_a_block, monkeypatch):
+    monkeypatch.setattr(fused, "_block", lambda *_: in_a_block)
     results = []
     for chunk in (1, 4, 64):
         hidden, head = rows[0].clone().requires_grad_(), rows[1].clone().requires_grad_()
@@ -100,3 +103,40 @@ def test_token_logps_equal_log_softmax_for_any_chunk():
     for chunk in (2, 100):
         assert_close(token_logps(hidden, head, targets, chunk=chunk), want)
     assert token_logps(hidden[:0], head, targets[:0]).shape == (0,)
+
+
+def test_log_probabilities_of_large_logits_are_finite():
+    head, targets = 200.0 * torch.eye(3), torch.tensor([0, 1])
+    hidden = torch.tensor([[1.0, 0.0, 0.0], [1.0, 0.0, 0.0]], requires_grad=True)
+    got = token_logps(hidden, head, targets)
+    assert got.tolist() == [0.0, -200.0]
+    got.sum().backward()
+    assert_close(hidden.grad, torch.tensor([[0.0, 0, 0], [-200.0, 200.0, 0]]))
+
+
+@pytest.mark.parametrize("beta", [0.2, 0.9])
+def test_a_token_that_one_side_rules_out_is_finite(beta):
+    student, teacher = 200.0 * torch.eye(3), 200.0 * torch.eye(3).flip(0)
+    hidden = student.clone().requires_grad_()
+    loss, values = fused_divergence(hidden, torch.eye(3), teacher, torch.eye(3), torch.ones(3),
+                                    beta=beta)  # fmt: skip
+    want = divergence.generalized_jsd(student.double(), teacher.double(), beta=beta)
+    assert_close(values.double(), want, rtol=1e-5, atol=1e-6)
+    loss.backward()
+    assert bool(hidden.grad.isfinite().all())
+
+
+def test_a_second_backward_is_refused(rows):
+    hidden = rows[0].clone().requires_grad_()
+    loss, _ = fused_divergence(hidden, *rows[1:])
+    loss.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="second backward"):
+        loss.backward()
+
+
+def test_products_of_half_precision_are_added_unrounded():
+    torch.manual_seed(2)
+    grad, hidden = torch.randn(16, 30), torch.randn(16, 4).bfloat16()
+    total = torch.ones(30, 4)
+    add_product_(total, grad, hidden)
+    assert_close(total.double(), 1 + grad.double().T @ hidden.double(), rtol=0, atol=1e-5)

@@ -4,6 +4,7 @@ import json
 import sys
 
 import pytest
+from pydantic import ValidationError
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
@@ -21,6 +22,7 @@ from composer_pipeline.training.data import (
     loss_factors,
     pair,
     require_rows,
+    tables_of,
 )
 from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import Data
@@ -121,10 +123,14 @@ def test_groups_are_distinct_answers_with_counts_and_a_variance(tokenizer, tmp_p
     rows = lake.rows("dataset_groups", split="train")
     base = {k: rows[0][k] for k in rows[0] if k != "split"}
     right = base["consensus"][0]
-    two = base | {"state_id": "two", "candidates": base["candidates"][:2]}
+    two = base | {
+        "state_id": "two",
+        "candidates": base["candidates"][:2],
+        "sources": ["agent", "one"],
+    }
     same = base | {"state_id": "same", "candidates": [right] * 4}
     late = [right] * 5 + base["candidates"][:1]
-    six = base | {"state_id": "six", "candidates": late}
+    six = base | {"state_id": "six", "candidates": late, "sources": ["agent", *"abcde"]}
     lake.write("dataset_groups", [two, same, six], split="train")
     recipe = tiny_recipe("m")
     data = build(lake, tokenizer, recipe, tmp_path / "data")
@@ -133,7 +139,7 @@ def test_groups_are_distinct_answers_with_counts_and_a_variance(tokenizer, tmp_p
     assert [g.rewards for g in data.groups] == [[0.5, 1.0], [1.0, 0.5]]
     said = [tokenizer.decode(ids) for ids in data.groups[1].completions]
     assert ["src/alder.py" in text for text in said] == [True, False]
-    assert json.loads(data.groups[0].consensus) == action_message([right])
+    assert json.loads(data.groups[0].case)["consensus"] == action_message([right])
     assert data.dropped == {"grpo: zero-variance group": 1}
     assert data.seen["grpo"] == 3
 
@@ -288,3 +294,40 @@ def test_a_tally_of_parts_is_that_of_the_whole():
         "rows": 4, "cut_share": 0.5, "prompt_tokens_mean": 5, "prompt_tokens_max": 7,
         "lost_file": 2,
     }  # fmt: skip
+
+
+OFF = {channel: {"weight": 0} for channel in ("sdpo", "dpo", "sft")}
+
+
+def test_the_recipe_weighs_the_parts_of_the_reward(tokenizer, tmp_path):
+    lake = Lake(tmp_path)
+    write_dataset(lake, rows=2)  # every group's state is an error turn of the agent too
+
+    def rewards(number, parts):
+        recipe = tiny_recipe("m", channels={"grpo": {"rewards": parts}})
+        group = build(lake, tokenizer, recipe, tmp_path / f"data{number}").groups[0]
+        return dict(zip(map(tuple, group.completions), group.rewards, strict=True)), group
+
+    plain, group = rewards(0, {"match": 1})
+    weighed, _ = rewards(1, {"match": 2, "outcome": 1})
+    wrong = tuple(group.completions[0])  # the agent's, which comes first
+    assert weighed[wrong] == pytest.approx(2 * plain[wrong] - 0.5)
+    for answer in plain.keys() - {wrong}:
+        assert weighed[answer] == pytest.approx(2 * plain[answer])
+    voted, _ = rewards(2, {"votes": 1})
+    assert voted != plain
+    assert max(voted.values()) == 1
+
+
+def test_a_reward_from_the_trace_reads_the_error_turns_too():
+    def tables(parts):
+        return tables_of(tiny_recipe("m", channels={**OFF, "grpo": {"rewards": parts}}).channels)
+
+    assert tables({"match": 1}) == ["dataset_groups"]
+    assert tables({"outcome": 1}) == ["dataset_groups", "dataset_hints"]
+
+
+@pytest.mark.parametrize("parts", [{}, {"match": 0}, {"match": -1}, {"tests": 1}])
+def test_a_reward_that_is_none_is_refused(parts):
+    with pytest.raises(ValidationError, match=r"channels\.grpo\.rewards"):
+        tiny_recipe("m", channels={"grpo": {"rewards": parts}})

@@ -27,6 +27,7 @@ from trl import GRPOTrainer
 from composer_pipeline.errors import ComposerError
 from composer_pipeline.training.data import TrainingData
 from composer_pipeline.training.recipe import TrainingRecipe
+from composer_pipeline.training.rewards import Grader
 from trainers.trl.arguments import arguments
 from trainers.trl.base_model.base_scores import BaseScores
 from trainers.trl.channel_state import ChannelStates
@@ -107,7 +108,8 @@ class ComposerTrainer(GRPOTrainer):
         sampler = None
         if recipe.channels.grpo.weight and recipe.channels.grpo.sampled:
             seed = f"{recipe.seed}/{slot}"
-            sampler = Sampler(self._sampled, tokenizer, size=size, seed=seed)
+            grader = Grader(recipe.channels.grpo.rewards)
+            sampler = Sampler(self._sampled, tokenizer, grader, size=size, seed=seed)
         self.channels: list[Channel[Any]] = channels_of(
             recipe, data, base, self.student, self.trl_loss, sampler, slot
         )

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from composer_pipeline.edits import apply_edits
 from composer_pipeline.preferences.actions.canonical import (
     CanonicalCall,
 )
-from composer_pipeline.preferences.actions.file_knowledge import apply_edits
 from composer_pipeline.preferences.actions.shell import lines as shell
 from composer_pipeline.preferences.actions.shell.lines import Place
 from composer_pipeline.preferences.actions.text_kinds import whole_text

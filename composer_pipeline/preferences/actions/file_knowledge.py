@@ -1,20 +1,19 @@
 """What an agent knows of files from its prefix: content read, written and edited.
 
-Belongs here: rebuilding file contents from the messages of a prefix, and applying an edit.
-Does not belong here: comparing edits (``preferences.actions.levels``).
+Belongs here: rebuilding file contents from the messages of a prefix. Does not
+belong here: applying an edit (``composer_pipeline.edits``) and comparing edits
+(``preferences.actions.levels``).
 """
 
 import posixpath
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from composer_pipeline.edits import apply_edits, unnumbered
 from composer_pipeline.preferences.actions.shell import lines as shell
 from composer_pipeline.preferences.actions.shell.effects import changes_state
 from composer_pipeline.preferences.actions.shell.words import varies
 
-#: Lines as long as this are shown cut off.
-_CUT_OFF = 2000
 #: Programs that change something, but no file that an agent has read.
 _KEEPS_FILES = frozenset(
     ["mkdir", "touch", "kill", "pkill", "killall", "gh", "pip", "pip3", "brew", "apt", "apt-get",
@@ -23,7 +22,6 @@ _KEEPS_FILES = frozenset(
 _KEEPS_GIT = frozenset(
     ["add", "commit", "push", "fetch", "tag", "branch", "remote", "config", "init"]
 )
-_NUMBERED = re.compile(r"^ *(\d+)(?:→|\t)(.*)$")
 
 
 class KnownFiles(Mapping[str, str]):
@@ -76,26 +74,6 @@ def known_content(messages: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return known
 
 
-def apply_edits(content: str, name: str, args: Mapping[str, Any]) -> str | None:
-    """Return the text after an Edit, MultiEdit or Write, or ``None`` if the call fails."""
-    if name == "Write":
-        text = args.get("content")
-        return text if isinstance(text, str) else None
-    edits = args.get("edits") if name == "MultiEdit" else [args]
-    if not isinstance(edits, list) or not edits:
-        return None
-    for edit in edits:
-        old = edit.get("old_string") if isinstance(edit, Mapping) else None
-        new = edit.get("new_string") if isinstance(edit, Mapping) else None
-        if not isinstance(old, str) or not isinstance(new, str) or not old or old == new:
-            return None
-        count = content.count(old)
-        if count == 0 or (count > 1 and edit.get("replace_all") is not True):
-            return None
-        content = content.replace(old, new)
-    return content
-
-
 def _forget(known: dict[str, str], name: str, args: Mapping[str, Any]) -> None:
     """Drop what a command or an agent may have changed."""
     command = args.get("command")
@@ -127,7 +105,7 @@ def _learn(known: dict[str, str], name: str, args: Mapping[str, Any], result: An
         return
     if name == "Read":
         whole = args.get("offset") in (None, 0, 1) and args.get("limit") is None
-        text = _unnumbered(result) if whole else None
+        text = unnumbered(result) if whole else None
         if text is not None:
             known[path] = text
     elif name == "Write" or (name in ("Edit", "MultiEdit") and path in known):
@@ -136,20 +114,3 @@ def _learn(known: dict[str, str], name: str, args: Mapping[str, Any], result: An
             known.pop(path, None)
         else:
             known[path] = text
-
-
-def _unnumbered(result: Any) -> str | None:
-    """Return the text of a Read result without line numbers, or ``None`` if it has none."""
-    if isinstance(result, list):
-        result = "\n".join(str(b.get("text", "")) for b in result if isinstance(b, Mapping))
-    if not isinstance(result, str):
-        return None
-    lines: list[str] = []
-    for line in result.split("\n"):
-        match = _NUMBERED.match(line)
-        if match is None or int(match[1]) != len(lines) + 1:
-            break
-        if len(match[2]) >= _CUT_OFF:
-            return None
-        lines.append(match[2])
-    return "\n".join(lines) + "\n" if lines and len(lines) < 2000 else None

@@ -43,6 +43,7 @@ from composer_pipeline.training.data.make import (
 )
 from composer_pipeline.training.data.tables import feeds
 from composer_pipeline.training.recipe import TrainingRecipe
+from composer_pipeline.training.rewards import Grader
 from composer_pipeline.training.windows import Dropped, Windows
 
 _Row = Mapping[str, Any]
@@ -67,10 +68,18 @@ def build(
         left.unlink()
     windows = Windows(tokenizer, recipe.data)
     consensus = _consensus(lake, split) if "sdpo" in recipe.channels.weights() else {}
-    recorded = not recipe.channels.grpo.sampled
+    grpo = recipe.channels.grpo
+    recorded, grader = not grpo.sampled, Grader(grpo.rewards)
+    failed = _failed(lake, split) if "outcome" in grader.weights else None
     makers: dict[str, dict[str, _Maker]] = {
         "dataset_groups": {
-            "grpo": lambda prompt, row: group_of(prompt, row, recorded=recorded),
+            "grpo": lambda prompt, row: group_of(
+                prompt,
+                row,
+                grader,
+                recorded=recorded,
+                failed=None if failed is None else row["state_id"] in failed,
+            ),
             "sft": demonstration_of,
         },
         "dataset_hints": {
@@ -218,6 +227,12 @@ def rows_of_tables(lake: Lake, recipe: TrainingRecipe, split: str) -> dict[str, 
         channel: sum(lake.read(t, columns=["state_id"], split=split).num_rows for t in tables)
         for channel, tables in feeds(recipe.channels).items()
     }
+
+
+def _failed(lake: Lake, split: str) -> set[str]:
+    """Return the states whose action the trace shows an error of."""
+    rows = lake.iter_rows("dataset_hints", columns=["state_id"], split=split)
+    return {row["state_id"] for row in rows}
 
 
 def _consensus(lake: Lake, split: str) -> dict[str, list[Any]]:

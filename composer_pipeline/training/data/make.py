@@ -9,10 +9,8 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-import msgspec
-
 from composer_pipeline.training.data.rows import Demonstration, Group, Hint, Pair
-from composer_pipeline.training.rewards import action_match
+from composer_pipeline.training.rewards import Grader, case_of
 from composer_pipeline.training.windows import (
     Dropped,
     Message,
@@ -108,23 +106,33 @@ def pair_of(prompt: Prompt, row: _Row) -> Pair:
     return Pair(row["pair_id"], prompt.ids, chosen, rejected, 1.0 if weight is None else weight)
 
 
-def group_of(prompt: Prompt, row: _Row, *, recorded: bool = True) -> Group:
+def group_of(
+    prompt: Prompt,
+    row: _Row,
+    grader: Grader,
+    *,
+    recorded: bool = True,
+    failed: bool | None = None,
+) -> Group:
     """Return the distinct answers to a state with their counts and rewards.
 
     Args:
         prompt: the state's window.
         row: of ``dataset_groups``.
+        grader: says what an answer is worth.
         recorded: the model gives no answers of its own, so that the recorded ones must differ
             in what they are worth.
+        failed: whether the agent's own action ended in an error.
 
     Raises:
         Dropped: there is no consensus, no answer fits, or all are worth the same.
     """
     consensus = _consensus(prompt, row)
     counts: Counter[tuple[int, ...]] = Counter()
-    rewards: dict[tuple[int, ...], float] = {}
+    answers: dict[tuple[int, ...], Message] = {}
+    given: list[tuple[str, Message]] = []
     why = "no candidate"
-    for message in row["candidates"] or []:
+    for who, message in zip(row["sources"] or [], row["candidates"] or [], strict=True):
         try:
             candidate = prompt.action([message], shown=False)
             ids = tuple(prompt.response(candidate))
@@ -132,9 +140,12 @@ def group_of(prompt: Prompt, row: _Row, *, recorded: bool = True) -> Group:
             why = str(reason)
             continue
         counts[ids] += 1
-        rewards.setdefault(ids, action_match(candidate, consensus))
+        answers.setdefault(ids, candidate)
+        given.append((who, candidate))
     if not counts:
         raise Dropped(why)
+    case = case_of(grader.weights, consensus, given, row, failed)
+    rewards = {ids: grader.grade(answer, case).value for ids, answer in answers.items()}
     if recorded and max(rewards.values()) - min(rewards.values()) < 1e-9:
         raise Dropped(ZERO_VARIANCE)
     return Group(
@@ -143,7 +154,7 @@ def group_of(prompt: Prompt, row: _Row, *, recorded: bool = True) -> Group:
         [list(ids) for ids in counts],
         list(counts.values()),
         list(rewards.values()),
-        msgspec.json.encode(consensus).decode(),
+        case.to_json(),
     )
 
 

@@ -14,7 +14,8 @@ class Group(msgspec.Struct, frozen=True):
     """Recorded answers to one state with their rewards.
 
     ``completions`` are distinct answers, ``counts`` says how many raters gave each, and
-    ``rewards`` has one value for each. ``consensus`` is the consensus message as JSON text.
+    ``rewards`` has one value for each. ``case`` is what another answer is graded by, a
+    :class:`~composer_pipeline.training.rewards.Case` as JSON text.
     """
 
     id: str
@@ -22,7 +23,7 @@ class Group(msgspec.Struct, frozen=True):
     completions: list[list[int]]
     counts: list[int]
     rewards: list[float]
-    consensus: str
+    case: str
 
 
 class Pair(msgspec.Struct, frozen=True):

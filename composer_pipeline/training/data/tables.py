@@ -27,6 +27,7 @@ def feeds(channels: Channels) -> dict[str, tuple[str, ...]]:
 
 def tables_of(channels: Channels) -> list[str]:
     """Return the tables whose content decides the rows of the weighted channels, sorted."""
-    return sorted(
-        {t for name, tables in feeds(channels).items() for t in (*tables, *_ALSO.get(name, ()))}
-    )
+    read = {t for name, tables in feeds(channels).items() for t in (*tables, *_ALSO.get(name, ()))}
+    if "grpo" in channels.weights() and "outcome" in channels.grpo.rewards:
+        read.add("dataset_hints")  # which of the agent's actions failed
+    return sorted(read)

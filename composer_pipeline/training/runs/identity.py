@@ -18,7 +18,7 @@ from composer_pipeline.training.trainer import Trainer
 
 #: The library's own code that decides what comes out of a training, below its folder.
 LIBRARY = (
-    "losses", "diloco", "training/data", "training/windows", "training/rewards.py",
+    "losses", "diloco", "training/data", "training/windows", "training/rewards",
     "training/models.py", "training/hub_models.py",
 )  # fmt: skip
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.preferences.actions.file_knowledge import apply_edits, known_content
+from composer_pipeline.edits import apply_edits
+from composer_pipeline.preferences.actions.file_knowledge import known_content
 from composer_pipeline.preferences.actions.tool_rules import Level
 from composer_pipeline.preferences.agreement.clusters import complete_linkage
 from composer_pipeline.preferences.agreement.situations import home_of

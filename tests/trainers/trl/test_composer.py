@@ -458,10 +458,11 @@ def test_the_base_pass_goes_on_with_the_missing_parts(toy_base, toy_data, tmp_pa
             assert now == pytest.approx(was, rel=1e-5)
 
 
-def test_a_model_with_soft_capped_logits_is_refused(tiny_model):
+def test_a_head_with_a_bias_is_refused(tiny_model):
     model = AutoModelForCausalLM.from_pretrained(tiny_model)
-    model.config.final_logit_softcapping = 30.0
-    with pytest.raises(InputError, match="final_logit_softcapping"):
+    head = model.get_output_embeddings()
+    head.bias = torch.nn.Parameter(torch.zeros(head.out_features))
+    with pytest.raises(InputError, match="bias"):
         backbone_and_head(model)
 
 

@@ -8,6 +8,7 @@ import torch
 
 from composer_pipeline.testing.training import tiny_recipe
 from composer_pipeline.training.data import TrainingData
+from composer_pipeline.training.rewards import Grade
 from tests.trainers.trl import toy
 from trainers.trl.gradients import DeadChannel
 
@@ -66,10 +67,16 @@ def test_every_divergence_and_teacher_teaches_the_hint(train, divergence, teache
     assert moved["margin"] > 0.3, moved
 
 
+def test_simpo_teaches_the_pair_without_a_reference(train, monkeypatch):
+    monkeypatch.setattr("trainers.trl.base_model.base_scores.BaseScores.references", lambda _: {})
+    moved = train(dpo={"loss": "simpo", "beta": 2.0})
+    assert moved["margin"] > 0.7, moved
+
+
 def test_sampled_answers_teach_too(train, monkeypatch):
     monkeypatch.setattr(
-        "trainers.trl.policy.sampling.Sampler.reward",
-        lambda self, group, answer: float(answer[0] == group.prompt_ids[-1]),
+        "trainers.trl.policy.sampling.Sampler.grade",
+        lambda self, group, answer: Grade(float(answer[0] == group.prompt_ids[-1]), {}),
     )
     moved = train(grpo={"source": "sampled", "group_size": 8}, rate=3e-3)
     assert moved["margin"] > 0.5, moved

@@ -3,6 +3,7 @@
 import copy
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 import torch
 from datasets import Dataset
@@ -18,6 +19,7 @@ from composer_pipeline.losses.preference import simpo
 from composer_pipeline.losses.sdpo import full_logits, importance_ratio, sampled_token, topk_logits
 from composer_pipeline.testing.training import tiny_recipe
 from tests.trainers.trl import toy
+from trainers.trl.base_model.base_scores import scored
 
 BETAS = [0.0, 0.3, 0.5, 1.0]
 
@@ -109,12 +111,28 @@ class _Tokenised(DPOTrainer):
         return dataset
 
 
-def test_our_dpo_channel_is_trls_dpo_trainer(make, toy_base, toy_data, tiny_tokenizer, tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "smoothing"),
+    [("sigmoid", 0.0), ("ipo", 0.0), ("apo_down", 0.0), ("sigmoid_norm", 0.0), ("robust", 0.2)],
+)
+def test_our_dpo_channel_is_trls_dpo_trainer(
+    make, toy_base, toy_data, tiny_tokenizer, tmp_path, kind, smoothing
+):
     """One window through both trainers: the same loss and the same gradient."""
     off = {name: {"weight": 0} for name in ("grpo", "sdpo", "sft")}
     trainer = make(
         tiny_recipe(
-            "toy", channels={**off, "dpo": {"beta": 0.4, "pairs_per_step": 4}}, lora={"r": 0}
+            "toy",
+            channels={
+                **off,
+                "dpo": {
+                    "beta": 0.4,
+                    "pairs_per_step": 4,
+                    "loss": kind,
+                    "label_smoothing": smoothing,
+                },
+            },
+            lora={"r": 0},
         )
     )
     moved = trainer.student.model
@@ -131,6 +149,7 @@ def test_our_dpo_channel_is_trls_dpo_trainer(make, toy_base, toy_data, tiny_toke
         ref_model=copy.deepcopy(toy_base),
         args=DPOConfig(
             output_dir=str(tmp_path / "dpo"), beta=0.4, per_device_train_batch_size=4, use_cpu=True,
+            loss_type=[kind], label_smoothing=smoothing,
             bf16=False, report_to="none", disable_tqdm=True,
             activation_checkpointing=False,
         ),
@@ -152,3 +171,35 @@ def test_our_dpo_channel_is_trls_dpo_trainer(make, toy_base, toy_data, tiny_toke
     for name, parameter in other.model.named_parameters():
         assert_close(gradient[name], parameter.grad, rtol=1e-3, atol=1e-6)
     assert toy.held_out(toy_base)["margin"] < 0
+
+
+def test_the_simpo_channel_is_simpo_of_means_and_needs_no_base_pass(make, toy_data):
+    """By hand: mean log-probabilities of the model itself, and nothing of a base model."""
+    off = {name: {"weight": 0} for name in ("grpo", "sdpo", "sft")}
+    options = {"loss": "simpo", "beta": 2.0, "simpo_gamma": 0.3, "pairs_per_step": 4}
+    recipe = tiny_recipe("toy", channels={**off, "dpo": options}, lora={"r": 0})
+    assert scored(recipe) == []
+    assert scored(tiny_recipe("toy", channels={**off, "dpo": {}})) == ["dpo"]
+    uneven = [
+        msgspec.structs.replace(pair, rejected_ids=[*pair.rejected_ids, *pair.chosen_ids] * 2)
+        for pair in toy_data.pairs
+    ]
+    trainer = make(recipe, msgspec.structs.replace(toy_data, pairs=uneven))
+    (dpo,) = trainer.channels
+    window = dpo.window(trainer.student, 0)
+    loss = float(dpo.loss(trainer.student, window, window).detach())
+    assert dpo.numbers["active"] == 4
+    x = torch.tensor([
+        2.0 * (_mean_logp(trainer, p.prompt_ids, p.chosen_ids)
+               - _mean_logp(trainer, p.prompt_ids, p.rejected_ids)) - 0.3
+        for p in window
+    ])  # fmt: skip
+    assert loss == pytest.approx(float(-torch.nn.functional.logsigmoid(x).mean()), rel=1e-5)
+
+
+def _mean_logp(trainer, prompt, response):
+    ids = torch.tensor([[*prompt, *response]])
+    with torch.no_grad():
+        logps = trainer.student.model(input_ids=ids).logits[0, :-1].log_softmax(-1)
+    picked = logps.gather(-1, ids[0, 1:, None]).squeeze(-1)
+    return float(picked[len(prompt) - 1 :].mean())

@@ -11,6 +11,7 @@ from trl import chat_template_utils as templates
 from composer_pipeline.errors import InputError
 from composer_pipeline.testing.training import call, tiny_recipe
 from composer_pipeline.training.answers import AnswerReader
+from composer_pipeline.training.rewards import Grade, Grader
 from composer_pipeline.training.windows import ChatTemplate
 from trainers.trl.policy.sampling import Sampler
 
@@ -34,25 +35,32 @@ def written(tokenizer, prompt_ids, message):
     return ids[: len(ids) - ids[::-1].index(end)]
 
 
+GRADER = Grader({"match": 1.0})
+
+
 @pytest.fixture
 def group(data):
     return data.groups[0]
 
 
 def test_an_answer_is_read_back_and_graded_against_the_consensus(tokenizer, group):
-    sampler = Sampler(lambda prompts: [], tokenizer, size=2, seed="0")
-    right = json.loads(group.consensus)
+    sampler = Sampler(lambda prompts: [], tokenizer, GRADER, size=2, seed="0")
+
+    def grade(ids):
+        return sampler.grade(group, ids).value
+
+    right = json.loads(group.case)["consensus"]
     same = written(tokenizer, group.prompt_ids, right)
-    assert sampler.reward(group, same) == pytest.approx(1.0)
+    assert grade(same) == pytest.approx(1.0)
     near = call("Read", file_path="src/other.py")
-    assert 0 < sampler.reward(group, written(tokenizer, group.prompt_ids, near)) < 1
+    assert 0 < grade(written(tokenizer, group.prompt_ids, near)) < 1
     other = call("Bash", command="ls")
-    assert sampler.reward(group, written(tokenizer, group.prompt_ids, other)) == 0
+    assert grade(written(tokenizer, group.prompt_ids, other)) == 0
     said = {"role": "assistant", "content": "It is done."}
-    assert sampler.reward(group, written(tokenizer, group.prompt_ids, said)) == 0
-    assert sampler.reward(group, same[:-1]) == 0  # cut before its end
+    assert grade(written(tokenizer, group.prompt_ids, said)) == 0
+    assert grade(same[:-1]) == 0  # cut before its end
     broken = tokenizer('<tool_call>\n{"name": "Read", "arg', add_special_tokens=False)["input_ids"]
-    assert sampler.reward(group, [*broken, tokenizer.eos_token_id]) == 0
+    assert grade([*broken, tokenizer.eos_token_id]) == 0
 
 
 def test_samples_are_counted_and_the_same_for_the_same_step(tokenizer, group):
@@ -60,7 +68,7 @@ def test_samples_are_counted_and_the_same_for_the_same_step(tokenizer, group):
         numbers = torch.randint(0, 3, (len(prompts),)).tolist()
         return [[100 + n, tokenizer.eos_token_id] for n in numbers]
 
-    sampler = Sampler(generate, tokenizer, size=6, seed="7/0")
+    sampler = Sampler(generate, tokenizer, GRADER, size=6, seed="7/0")
     torch.manual_seed(1)
     before = torch.get_rng_state()
     first = sampler.sample([group, group], 3)
@@ -69,7 +77,18 @@ def test_samples_are_counted_and_the_same_for_the_same_step(tokenizer, group):
     assert all(len(answers) == len({tuple(a) for a in answers}) for answers, _, _ in first)
     assert sampler.sample([group, group], 3) == first
     assert sampler.sample([group, group], 4) != first
-    assert Sampler(generate, tokenizer, size=6, seed="7/1").sample([group, group], 3) != first
+    other = Sampler(generate, tokenizer, GRADER, size=6, seed="7/1")
+    assert other.sample([group, group], 3) != first
+
+
+def test_each_part_of_the_reward_is_told_as_its_mean_over_the_answers(tokenizer, group):
+    right = written(tokenizer, group.prompt_ids, json.loads(group.case)["consensus"])
+    text = written(tokenizer, group.prompt_ids, {"role": "assistant", "content": "Done."})
+    sampler = Sampler(lambda _: [right, right, right, text], tokenizer, GRADER, size=4, seed="0")
+    sampler.sample([group], 0)
+    assert sampler.parts == {"match": pytest.approx(0.75)}
+    strict = Sampler(lambda _: [right[:-1]], tokenizer, Grader({"validity": 2}), size=1, seed="0")
+    assert strict.sample([group], 0)[0][2] == [-2]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +113,7 @@ def test_a_template_that_nobody_can_read_is_said(tokenizer):
     other = copy.deepcopy(tokenizer)
     other.chat_template = tokenizer.chat_template + "{# mine #}"
     with pytest.raises(InputError, match=r"channels\.grpo\.source.*use 'recorded'"):
-        Sampler(lambda prompts: [], other, size=2, seed="0")
+        Sampler(lambda prompts: [], other, GRADER, size=2, seed="0")
 
 
 def test_the_model_samples_with_its_own_policy_and_learns_from_it(make_tiny, tiny_model, data):
@@ -111,7 +130,7 @@ def test_the_model_samples_with_its_own_policy_and_learns_from_it(make_tiny, tin
         return [[liked if i % 2 else 9, 30 + i, 2] for i in range(len(prompts))]
 
     sampler._generate = generate
-    sampler.reward = lambda group, answer: float(answer[0] == liked)
+    sampler.grade = lambda group, answer: Grade(float(answer[0] == liked), {})
     window = grpo.window(trainer.student, 0)
     groups = grpo.drawn(0)
     assert asked == [tuple(g.prompt_ids) for g in groups for _ in range(6)]
@@ -143,7 +162,7 @@ def test_the_gradient_on_sampled_answers_is_the_policy_gradient(make_tiny, tiny_
     (grpo,) = trainer.channels
     answers = [[11, 12, 2], [13, 2], [11, 12, 2]]
     grpo._sampler._generate = lambda prompts: answers
-    grpo._sampler.reward = lambda group, answer: 1.0 if answer[0] == 13 else 0.25
+    grpo._sampler.grade = lambda group, answer: Grade(1.0 if answer[0] == 13 else 0.25, {})
     trainer._compute_loss(trainer.model, {})
     got = torch.cat([p.grad.flatten() for p in trainer.student.parameters()]).clone()
     model = trainer.student.model
@@ -186,7 +205,7 @@ def test_a_group_whose_answers_are_all_as_good_is_counted_and_not_run(make_tiny,
     recipe = recipe_of(tiny_model, "sampled", group_size=2)
     trainer = make_tiny(recipe)
     (grpo,) = trainer.channels
-    grpo._sampler.reward = lambda group, answer: 0.0
+    grpo._sampler.grade = lambda group, answer: Grade(0.0, {})
     assert grpo.window(trainer.student, 0) == []
     assert grpo.numbers["zero_variance"] == 1
 
@@ -202,7 +221,7 @@ def test_zero_variance_groups_are_kept_where_the_model_answers(
     write_dataset(other, rows=4)
     rows = [{k: v for k, v in r.items() if k != "split"} for r in other.rows("dataset_groups")]
     for row in rows[:2]:
-        row["candidates"] = [*row["consensus"], *row["consensus"]]
+        row["candidates"], row["sources"] = [*row["consensus"], *row["consensus"]], ["agent", "one"]
         row["sources"] = ["agent", "one"]
     other.write("dataset_groups", rows, split="train")
     kept = {

@@ -111,7 +111,9 @@ class BaseScores:
 
 def scored(recipe: TrainingRecipe) -> list[str]:
     """Return the channels of a recipe that need to know what the base model thinks."""
-    needing = {"dpo", "sdpo"} | ({"grpo"} if recipe.channels.grpo.recorded else set())
+    channels = recipe.channels
+    needing = {"sdpo"} | ({"grpo"} if channels.grpo.recorded else set())
+    needing |= {"dpo"} if channels.dpo.needs_reference else set()
     return [channel for channel in recipe.channels.weights() if channel in needing]
 
 

@@ -81,7 +81,7 @@ def channels_of(
                     *given,
                     references=base.references(),
                     factors=loss_factors(data.pairs),
-                    beta=recipe.channels.dpo.beta,
+                    options=recipe.channels.dpo,
                 )
             )
         else:

@@ -104,6 +104,8 @@ class Grpo(Channel[Answer]):
                 self.numbers["sampled"] += len(own[0])
             # A group whose answers are all as good teaches nothing; the normaliser counts it.
             window += [] if flat else answers
+        for name, value in self._sampler.parts.items() if self._sampler else ():
+            self.numbers[f"reward_{name}"] = value
         return window
 
     def _answers(self, group: Group, own: Sampled | None, groups: int) -> list[Answer]:

@@ -7,26 +7,30 @@ log-probabilities (``trainers.trl.base_model.base_pass``).
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from composer_pipeline.losses.preference import dpo_sigmoid
+from composer_pipeline.losses.preference import Pairs, pair_loss, simpo
 from composer_pipeline.training.data import Demonstration, Pair
+from composer_pipeline.training.recipe import Dpo as Options
 from trainers.trl.channels.base import Channel
 from trainers.trl.policy.student import Student
 from trainers.trl.rows.batches import Row
 
 
 class Dpo(Channel[Pair]):
-    """DPO against the base model; each pair's term times its factor, mean over the window.
+    """DPO against the base model, or SimPO; each pair's loss times its factor, mean over a window.
 
-    Reported without the factors: ``loss`` (ln 2 while the model is its own reference),
-    ``accuracy`` (share of pairs with a margin above 0), ``margin`` and the log-probabilities of
-    both sides, all means over pairs.
+    Reported without the factors: ``loss`` (with ``sigmoid`` ln 2 while the model is its own
+    reference), ``accuracy`` (share of pairs with a margin above 0), ``margin`` (with ``simpo`` of
+    mean log-probabilities of a token, without a reference) and the log-probabilities of both
+    sides, all means over pairs.
 
     Args:
-        references: pair id to log p(chosen), log p(rejected) under the base model.
+        references: pair id to log p(chosen), log p(rejected) under the base model; not read by
+            ``simpo``.
         factors: pair id to the factor of its loss (``training.data.loss_factors``).
-        beta: DPO's own.
+        options: the recipe's channel.
         kwargs: of :class:`Channel`.
     """
 
@@ -37,10 +41,10 @@ class Dpo(Channel[Pair]):
         *args: Any,
         references: Mapping[str, tuple[float, float]],
         factors: Mapping[str, float],
-        beta: float,
+        options: Options,
     ) -> None:
         super().__init__(*args)
-        self._references, self._factors, self._beta = references, factors, beta
+        self._references, self._factors, self._options = references, factors, options
 
     def window(self, student: Student, step: int) -> list[Pair]:
         """Return the step's pairs."""
@@ -57,25 +61,39 @@ class Dpo(Channel[Pair]):
         return row.id
 
     def loss(self, student: Student, rows: Sequence[Pair], window: Sequence[Pair]) -> Tensor:
-        """Return Σ factor·(−logsigmoid(β·margin)) over the pairs of the window."""
+        """Return Σ factor·loss over the micro-batch, divided by the pairs of the window."""
         sides = [Row(p.prompt_ids, p.chosen_ids) for p in rows]
         sides += [Row(p.prompt_ids, p.rejected_ids) for p in rows]
-        sums = [piece.sum() for piece in student.logps(sides)]
-        total = sums[0].new_zeros(())
-        share = 1.0 / len(window)
-        for row, chosen, rejected in zip(rows, sums[: len(rows)], sums[len(rows) :], strict=True):
-            ref_chosen, ref_rejected = chosen.new_tensor(self._references[row.id]).unbind()
-            loss = dpo_sigmoid(chosen, rejected, ref_chosen, ref_rejected, beta=self._beta)
-            margin = float(((chosen - ref_chosen) - (rejected - ref_rejected)).detach())
-            numbers = self.numbers
-            numbers["loss"] += float(loss.detach()) * share
-            numbers["active"] += 1
-            numbers["accuracy"] += (margin > 0) * share
-            numbers["margin"] += margin * share
-            numbers["chosen_logp"] += float(chosen.detach()) * share
-            numbers["rejected_logp"] += float(rejected.detach()) * share
-            total = total + loss * self._factors[row.id] * share
-        return total
+        chosen, rejected = torch.stack([x.sum() for x in student.logps(sides)]).chunk(2)
+        losses, margin = self._of(rows, chosen, rejected)
+        share, numbers = 1.0 / len(window), self.numbers
+        numbers["loss"] += float(losses.detach().sum()) * share
+        numbers["active"] += len(rows)
+        numbers["accuracy"] += float((margin > 0).sum()) * share
+        numbers["margin"] += float(margin.detach().sum()) * share
+        numbers["chosen_logp"] += float(chosen.detach().sum()) * share
+        numbers["rejected_logp"] += float(rejected.detach().sum()) * share
+        factors = losses.new_tensor([self._factors[row.id] for row in rows])
+        return (losses * factors).sum() * share
+
+    def _of(self, rows: Sequence[Pair], chosen: Tensor, rejected: Tensor) -> tuple[Tensor, Tensor]:
+        """Return loss and margin of each pair, from the sums of both sides; all are (P,)."""
+        options = self._options
+        lengths = [(len(p.chosen_ids), len(p.rejected_ids)) for p in rows]
+        tokens = chosen.new_tensor(lengths).unbind(-1)
+        if options.loss == "simpo":
+            of_chosen, of_rejected = chosen / tokens[0], rejected / tokens[1]
+            losses = simpo(
+                of_chosen, of_rejected, beta=options.beta, gamma=options.simpo_gamma,
+                label_smoothing=options.label_smoothing,
+            )  # fmt: skip
+            return losses, of_chosen - of_rejected
+        references = chosen.new_tensor([self._references[row.id] for row in rows]).unbind(-1)
+        pairs = Pairs(chosen, rejected, *references, *tokens)
+        losses = pair_loss(
+            options.loss, pairs, beta=options.beta, label_smoothing=options.label_smoothing
+        )
+        return losses, pairs.margin
 
 
 class Sft(Channel[Demonstration]):

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from composer_pipeline.errors import ComposerError
 from composer_pipeline.losses.fused import fused_divergence
-from composer_pipeline.losses.preference import token_logps
 from composer_pipeline.losses.sdpo import importance_ratio
 from composer_pipeline.losses.taid import TaidScheduler
+from composer_pipeline.losses.token_logps import token_logps
 from composer_pipeline.training.data import Hint
 from composer_pipeline.training.recipe import Sdpo as Options
 from trainers.trl.channels.base import Channel
@@ -99,6 +99,7 @@ class Sdpo(Channel[Hint]):
             kind=options.divergence, beta=options.jsd_beta, temperature=options.temperature,
             t=float(self._taid.t or 0.0),
             tau=options.eopd.tau, alpha=options.eopd.alpha, top_k=options.eopd.top_k,
+            transform=student.transform,
         )  # fmt: skip
         self.numbers["loss"] += float(loss.detach())
         self.numbers["active"] += len(ids)
@@ -114,7 +115,9 @@ class Sdpo(Channel[Hint]):
         assert self._options.importance_clip is not None
         old = [p for h in rows for p in self._base_logps[h.id][h.start : h.start + h.length]]
         with torch.no_grad():
-            now = token_logps(states.detach(), student.head.detach(), ids)
+            now = token_logps(
+                states.detach(), student.head.detach(), ids, transform=student.transform
+            )
         return importance_ratio(now, now.new_tensor(old), clip=self._options.importance_clip)
 
     def after_step(self, step: int) -> None:

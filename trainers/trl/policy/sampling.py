@@ -9,7 +9,6 @@ An answer is one action from one state: nothing runs it, and no later state foll
 """
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,7 +18,7 @@ import torch
 from composer_pipeline.errors import InputError
 from composer_pipeline.training.answers import AnswerReader
 from composer_pipeline.training.data import Group
-from composer_pipeline.training.rewards import action_match
+from composer_pipeline.training.rewards import Case, Grade, Grader
 
 #: From prompts as ids to one completion each, as ids.
 Generate = Callable[[list[list[int]]], list[list[int]]]
@@ -31,6 +30,7 @@ class Sampler:
     Args:
         generate: TRL's generation with the policy as it is.
         tokenizer: whose chat template wrote the prompts.
+        grader: says what an answer is worth.
         size: answers to a state.
         seed: of the run and replica; with the step it fixes what is sampled.
 
@@ -38,8 +38,13 @@ class Sampler:
         InputError: the template's answers cannot be read back into messages.
     """
 
-    def __init__(self, generate: Generate, tokenizer: Any, *, size: int, seed: str) -> None:
+    def __init__(
+        self, generate: Generate, tokenizer: Any, grader: Grader, *, size: int, seed: str
+    ) -> None:
         self._generate, self._size, self._seed = generate, size, seed
+        self._grader = grader
+        #: Mean value of each part of the reward over the answers of the last step.
+        self.parts: dict[str, float] = {}
         try:
             self._reader = AnswerReader(tokenizer)
         except InputError as error:
@@ -61,24 +66,30 @@ class Sampler:
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(_number(f"{self._seed}/{step}"))
             completions = self._generate(prompts)
-        out = []
+        out, self.parts = [], {}
         for i, group in enumerate(groups):
             own = completions[i * self._size : (i + 1) * self._size]
             counts = Counter(tuple(answer) for answer in own if answer)
             answers = [list(answer) for answer in counts]
-            rewards = [self.reward(group, answer) for answer in answers]
-            out.append((answers, list(counts.values()), rewards))
+            grades = [self.grade(group, answer) for answer in answers]
+            for count, grade in zip(counts.values(), grades, strict=True):
+                for name, said in grade.parts.items():
+                    share = count / len(completions)
+                    self.parts[name] = self.parts.get(name, 0.0) + said.value * share
+            out.append((answers, list(counts.values()), [grade.value for grade in grades]))
         return out
 
-    def reward(self, group: Group, answer: Sequence[int]) -> float:
-        """Return the graded match of an answer with the group's consensus, in [0, 1].
+    def grade(self, group: Group, answer: Sequence[int]) -> Grade:
+        """Return what an answer is worth at the group's state, and what each part said.
 
-        An answer that was cut before its end token, or that cannot be read, scores 0.
+        An answer that was cut before its end token scores what an invalid call does: 0 without
+        the part ``validity``.
         """
         if not self._reader.ended(answer):
-            return 0.0
-        message = self._reader.message(answer, group.prompt_ids)
-        return action_match(message, json.loads(group.consensus))
+            return Grade(-self._grader.weights.get("validity", 0.0), {})
+        case = Case.from_json(group.case)
+        message = self._reader.message(answer, group.prompt_ids, case.tools)
+        return self._grader.grade(message, case)
 
 
 def _number(text: str) -> int:

@@ -11,8 +11,8 @@ from typing import Any
 
 from torch import Tensor
 
-from composer_pipeline.losses.preference import token_logps
-from trainers.trl.rows.batches import Row, backbone_and_head, response_states
+from composer_pipeline.losses.token_logps import token_logps
+from trainers.trl.rows.batches import Row, backbone_and_head, logit_transform, response_states
 
 
 class Student:
@@ -25,7 +25,7 @@ class Student:
         autocast: opened around each forward.
 
     Raises:
-        InputError: the model transforms its logits in a way that the losses do not repeat.
+        InputError: the model's head has a bias.
     """
 
     def __init__(
@@ -37,6 +37,7 @@ class Student:
         autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
         backbone_and_head(model)
+        self.transform = logit_transform(model)
         self.model, self.pad, self.device, self._autocast = model, pad, device, autocast
 
     @property
@@ -64,7 +65,7 @@ class Student:
         states, ids = self.states(rows)
         with self._autocast():
             # Temperature 1: TRL's own fused head divides by its sampling temperature.
-            values = token_logps(states, self.head, ids)
+            values = token_logps(states, self.head, ids, transform=self.transform)
         return list(values.split([row.size for row in rows]))
 
     def base(self) -> AbstractContextManager[Any]:

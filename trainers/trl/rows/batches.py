@@ -15,8 +15,11 @@ import torch
 from torch import Tensor
 
 from composer_pipeline.errors import InputError
+from composer_pipeline.losses.logits import LogitTransform
 
 T = TypeVar("T")
+#: Fields of configurations by which logits are multiplied.
+MULTIPLIERS = ("logit_scale", "output_multiplier", "lm_head_multiplier")
 
 
 @dataclass(frozen=True)
@@ -72,17 +75,27 @@ def backbone_and_head(model: Any) -> tuple[Any, Tensor]:
     """Return the module that yields hidden states, and the head's weight (V, H).
 
     Raises:
-        InputError: the model transforms its logits in a way that the losses do not repeat.
+        InputError: the head has a bias, which the losses do not repeat.
     """
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    config = base.config.get_text_config()
-    for name in ("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier"):
-        if getattr(config, name, None) not in (None, 1.0):
-            raise InputError(f"model {config.model_type}: {name} is not supported by the losses")
     head = base.get_output_embeddings()
     if getattr(head, "bias", None) is not None:
-        raise InputError(f"model {config.model_type}: a head with a bias is not supported")
+        kind = base.config.get_text_config().model_type
+        raise InputError(f"model {kind}: a head with a bias is not supported")
     return base.base_model, head.weight
+
+
+def logit_transform(model: Any) -> LogitTransform:
+    """Return what a model does to the product with its head (Gemma, Cohere, Granite, Falcon-H1)."""
+    config = model.config.get_text_config()
+    scale = next(
+        (getattr(config, name) for name in MULTIPLIERS if getattr(config, name, None) is not None),
+        1.0,
+    )
+    if (scaling := getattr(config, "logits_scaling", None)) is not None:
+        # HyperCLOVA X multiplies by what the others divide by.
+        scale = scaling if config.model_type == "hyperclovax" else 1.0 / scaling
+    return LogitTransform(float(scale), getattr(config, "final_logit_softcapping", None))
 
 
 def response_states(

@@ -1,7 +1,7 @@
-"""Rewards of recorded actions, without a sandbox.
+"""How close an action is to another, graded.
 
-Belongs here: pure functions of two chat messages. Does not belong here: agreement of
-teachers (``preferences``), which decides what the consensus is.
+Belongs here: a pure function of two chat messages. Does not belong here: which action is the right
+one, and what else counts (``training.rewards.parts``).
 """
 
 import json
@@ -32,7 +32,7 @@ def action_match(candidate: Mapping[str, Any], consensus: Mapping[str, Any]) -> 
         candidate: an assistant message in chat form.
         consensus: the assistant message to match.
     """
-    left, right = _calls(candidate), _calls(consensus)
+    left, right = calls_of(candidate), calls_of(consensus)
     if bool(left) != bool(right):
         return 0.0
     if not right:
@@ -42,7 +42,8 @@ def action_match(candidate: Mapping[str, Any], consensus: Mapping[str, Any]) -> 
     return sum(scores) / max(len(left), len(right))
 
 
-def _calls(message: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+def calls_of(message: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Return a chat message's calls as name and arguments; what is no object has the key ``""``."""
     calls = []
     for call in message.get("tool_calls") or ():
         function = call.get("function", call)
@@ -80,11 +81,12 @@ def _value(key: str, have: Any, want: Any) -> float:
     if key in _COMMAND_KEYS:
         return _token_f1(have, want)
     if _EXACT.search(key):
-        return float(_path(have) == _path(want))
+        return float(normal_path(have) == normal_path(want))
     return _similar(have.strip(), want.strip())
 
 
-def _path(text: str) -> str:
+def normal_path(text: str) -> str:
+    """Return a path without what does not change it."""
     text = re.sub(r"/+", "/", text.strip())
     return text.removeprefix("./").rstrip("/") or text
 

@@ -163,9 +163,11 @@ def test_where_teachers_agree_on_something_else_the_trace_ends_with_their_call(l
         return episode, seen.result, seen.text
 
     episode, result, text = last(TEST)
-    assert (episode.total, result, text) == (pytest.approx(1.0), None, AGREED)
+    assert episode.total == pytest.approx(1.0)
+    assert (result, text) == (None, AGREED)
     episode, result, text = last(EDIT)
-    assert (episode.total, result, text) == (pytest.approx(0.5), None, DIVERGED)
+    assert episode.total == pytest.approx(0.5)
+    assert (result, text) == (None, DIVERGED)
 
 
 def test_a_student_is_not_its_own_target(lake):

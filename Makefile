@@ -6,9 +6,9 @@ STAMP := $(VENV)/.installed
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install demo proof test coverage dev lint types house ui-test chaos chaos-ceiling clean bench bench-traces bench-redaction bench-ledger \
+.PHONY: help install demo proof test coverage journey dev lint types house ui-test chaos chaos-ceiling clean bench bench-traces bench-redaction bench-ledger \
   bench-replay bench-replay-cost bench-preferences bench-normalize bench-windows bench-publish \
-  bench-training-rows bench-losses bench-first-hour bench-dagster follow-deploy same-tables compare docs
+  bench-training-rows bench-losses bench-losses-gpu bench-first-hour bench-dagster follow-deploy same-tables compare docs
 
 help: ## what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ coverage: $(STAMP) ## all tests, with coverage and its floor
 
 ui-test: $(STAMP) ## the browser tests alone
 	$(BIN)/python -m pytest -m ui tests/ui $(PYTEST_ARGS)
+
+journey: $(STAMP) ## docs/journey.md, clicked in a real browser from a clone (ten minutes and more; JOURNEY_PICTURES=1 keeps the pictures)
+	JOURNEY=1 $(BIN)/python -m pytest tests/ui/test_journey.py $(PYTEST_ARGS)
 
 dev: $(STAMP) ## the Dagster UI on http://127.0.0.1:3000
 	$(BIN)/python -m examples.demo.web
@@ -119,6 +122,9 @@ bench-first-hour: $(STAMP) ## each command on 3 GB of sessions: CPU seconds and 
 
 bench-losses: $(STAMP) ## the divergence kernel beside full logits and TRL's, on a CPU (three minutes)
 	$(BIN)/python benchmarks/losses.py
+
+bench-losses-gpu: $(STAMP) ## the composer's step beside TRL's trainers on a GPU, random weights (ten minutes)
+	$(BIN)/python -m benchmarks.losses_gpu
 
 bench-training-rows: $(STAMP) ## memory of a replica's training rows beside Python lists (writes 3 GB, then removes it)
 	$(BIN)/python benchmarks/training_rows.py $(BENCH_ARGS)

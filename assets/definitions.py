@@ -58,7 +58,7 @@ def build_defs(
             *checks.build_table_checks(reply_keys),
             *checks.build_reply_checks(reply_keys),
         ],
-        jobs=[*automation.JOBS, money.set_ceiling],
+        jobs=[*automation.JOBS, money.set_ceiling, money.choose_ceiling],
         schedules=[
             *automation.SCHEDULES,
             automation.build_retention(settings.keep_runs_days),

@@ -6,6 +6,8 @@ a run that failed. Does not belong here: the sentences themselves, which the lib
 
 import errno
 import inspect
+import re
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -48,10 +50,14 @@ def _sentence() -> Iterator[None]:
     try:
         yield
     except ComposerError as error:
+        if _refused(error.__cause__):
+            raise _no_access(error.__cause__) from error
         final = isinstance(error, (InputError, BudgetExhausted, StorageError))
         away = isinstance(error.__cause__, bucket_errors())
         raise dg.Failure(str(error), allow_retries=away or not final) from error
     except bucket_errors() as error:
+        if _refused(error):
+            raise _no_access(error) from error
         line = str(error).partition("\n")[0][:200]
         raise dg.Failure(f"the lake's bucket failed: {line}") from error
     except OSError as error:
@@ -61,6 +67,22 @@ def _sentence() -> Iterator[None]:
         raise dg.Failure(
             f"{place} cannot be written: {error.strerror}", allow_retries=False
         ) from error
+
+
+def _refused(error: BaseException | None) -> bool:
+    """Return whether a bucket has answered, and said no."""
+    found = sys.modules.get("obstore.exceptions")
+    kinds = (found.PermissionDeniedError, found.UnauthenticatedError) if found else ()
+    return isinstance(error, kinds)
+
+
+def _no_access(error: BaseException | None) -> dg.Failure:
+    found = re.search(r"https?://[^/?\s]+/[^/?\s]+", str(error))
+    place = f" {found[0]}" if found else ""
+    return dg.Failure(
+        f"the lake's bucket{place} refuses these credentials: check its key and what it may do",
+        allow_retries=False,
+    )
 
 
 def sentence_of(instance: dg.DagsterInstance, run_id: str) -> str:

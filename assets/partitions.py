@@ -5,13 +5,17 @@ and equal partitions share a run in a backfill; a third policy would split the c
 
 Days begin with the first session, of the lake or at the source, when the definitions are loaded;
 ``COMPOSER_FIRST_DAY`` names another day. A grey box is thus a day to do, and never one of before.
+They end with today; ``COMPOSER_LAST_DAY`` ends them earlier, for sessions that get no more, such as
+the bundled ones: today would be to do for ever.
 """
 
 from collections.abc import Mapping
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import dagster as dg
 
+from composer_pipeline.errors import InputError
 from composer_pipeline.settings import Settings
 from composer_pipeline.traces.first_day import first_day
 
@@ -21,8 +25,19 @@ def _first() -> str:
     return settings.first_day or first_day(settings.lake, [Path(settings.sessions).expanduser()])
 
 
+def _end() -> str | None:
+    """Return the day after the last one, where the days end before today."""
+    last = Settings.from_env().last_day
+    try:
+        return str(date.fromisoformat(last) + timedelta(days=1)) if last else None
+    except ValueError as error:
+        raise InputError(f"COMPOSER_LAST_DAY: {last!r} is no day") from error
+
+
 #: Every asset up to ``normalized_pairs``. ``end_offset=1`` makes today a partition.
-DAYS = dg.DailyPartitionsDefinition(start_date=_first(), timezone="UTC", end_offset=1)
+DAYS = dg.DailyPartitionsDefinition(
+    start_date=_first(), end_date=_end(), timezone="UTC", end_offset=1
+)
 
 #: Stages that cost nothing: a month a run.
 FREE = dg.BackfillPolicy.multi_run(max_partitions_per_run=31)
@@ -37,10 +52,23 @@ TRANSIENT = dg.RetryPolicy(
 PAID = dg.BackfillPolicy.multi_run(max_partitions_per_run=7)
 
 
+def days_of(context: dg.AssetExecutionContext) -> list[str]:
+    """Return the days that a run is for, all of them days that there are.
+
+    Raises:
+        InputError: one is in the future, or outside the graph's days; Dagster asks only the UI.
+    """
+    days = list(context.partition_keys)
+    for day in days:
+        if not DAYS.has_partition_key(day):
+            first, last = DAYS.get_first_partition_key(), DAYS.get_last_partition_key()
+            when = "in the future" if day > str(datetime.now(UTC).date()) else "none of the graph's"
+            raise InputError(f"day {day} is {when}: days go from {first} to {last}")
+    return days
+
+
 def day_ranges(days: list[str]) -> list[tuple[str, str]]:
     """Return the maximal contiguous ranges (first, last) of ``days``, sorted."""
-    from datetime import date
-
     ranges: list[tuple[str, str]] = []
     for day in sorted(set(days)):
         if ranges and (date.fromisoformat(day) - date.fromisoformat(ranges[-1][1])).days == 1:

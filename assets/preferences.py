@@ -21,7 +21,7 @@ from assets.pages import (
     table_metadata,
     usd,
 )
-from assets.partitions import DAYS, FREE, PAID, TRANSIENT
+from assets.partitions import DAYS, FREE, PAID, TRANSIENT, days_of
 from assets.resources import LakeResource, RecipesResource, TeachersResource
 from composer_pipeline.lake import SCHEMA_VERSION, build_id
 from composer_pipeline.versions import (
@@ -63,7 +63,7 @@ def error_hints(context: dg.AssetExecutionContext, lake: LakeResource) -> None:
     """What the trace says was wrong at each error turn, and the call it is about."""
     from composer_pipeline.preferences.hints import build_hints
 
-    store, days = lake.open(), context.partition_keys
+    store, days = lake.open(), days_of(context)
     page = TablePage("error_hints", "hints", store, days)
     for day, found in build_hints(store, days=days).by_day.items():
         leakage = {"mean_leakage": found.mean_leakage} if found.hints else {}
@@ -141,7 +141,7 @@ def build_preferences(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetsDefini
         from composer_pipeline.preferences.quality import write_statistics
 
         store, rules = lake.open(), recipes.rules()
-        days, ledger = context.partition_keys, teachers.ledger or None
+        days, ledger = days_of(context), teachers.ledger or None
         page = TablePage("preference_pairs", "pairs", store, days)
         with open_judge(store, rules.semantic_judge, teachers.file, ledger=ledger) as judge:
             report = build_pairs(store, days=days, rules=rules, judge=judge)
@@ -178,7 +178,7 @@ def build_preferences(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetsDefini
         """Pairs after a data-juicer recipe, with a ledger of every dropped row."""
         from composer_pipeline.normalize import normalize
 
-        store, days = lake.open(), context.partition_keys
+        store, days = lake.open(), days_of(context)
         page = TablePage("normalized_pairs", "normalized_pairs", store, days)
         report = normalize(store, recipes.normalize, days=days)
         for day in days:

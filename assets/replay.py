@@ -24,7 +24,7 @@ from assets.money import (
     tell_ceiling,
 )
 from assets.pages import OWNERS, TablePage, plots_of, records, table_metadata, tell_run, usd
-from assets.partitions import DAYS, PAID
+from assets.partitions import DAYS, PAID, days_of
 from assets.resources import LakeResource, TeachersResource
 from composer_pipeline.errors import ComposerError
 from composer_pipeline.lake import Lake
@@ -168,7 +168,7 @@ def _buy(
     from composer_pipeline.replay.engine import replay as buy
     from composer_pipeline.replay.plan import selector_for
 
-    days, ledger = context.partition_keys, teachers.ledger or None
+    days, ledger = days_of(context), teachers.ledger or None
     pages = {
         name: TablePage("teacher_replies", "replies", store, days, teacher=name) for name in names
     }

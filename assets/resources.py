@@ -77,12 +77,17 @@ class TeachersResource(dg.ConfigurableResource[None]):
 
 
 class RecipesResource(dg.ConfigurableResource[None]):
-    """The preference, data-juicer and training recipes, and the folder of training runs."""
+    """The preference, data-juicer and training recipes, and the folder of training runs.
+
+    An evaluation takes ``evaluate_per_kind`` states of each kind, ``COMPOSER_EVALUATE_PER_KIND``;
+    0 is all.
+    """
 
     normalize: str
     train: str
     run_root: str
     preferences: str = str(recipes_dir() / "preferences" / "default.yaml")
+    evaluate_per_kind: int = 0
 
     def rules(self) -> PreferenceRules:
         """Return the preference recipe.
@@ -126,6 +131,7 @@ def default_resources(settings: Settings) -> dict[str, object]:
             train=settings.train,
             run_root=str(settings.run_root),
             preferences=settings.preferences,
+            evaluate_per_kind=settings.evaluate_per_kind,
         ),
         "publication": PublicationResource(
             repo=settings.publish_repo,

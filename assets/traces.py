@@ -8,7 +8,7 @@ import dagster as dg
 
 from assets.failures import one_sentence
 from assets.pages import NIGHTLY, OWNERS, TablePage, explained, records, table_metadata
-from assets.partitions import DAYS, FREE, TRANSIENT
+from assets.partitions import DAYS, FREE, TRANSIENT, days_of
 from assets.resources import LakeResource, SessionsResource, TeachersResource
 from composer_pipeline.lake import SCHEMA_VERSION
 from composer_pipeline.versions import PARSER_VERSION, REDACTION_VERSION
@@ -38,7 +38,7 @@ def raw_sessions(
     from assets.automation import tell_lake
     from composer_pipeline.traces.archive import harvest
 
-    store, days = lake.open(), context.partition_keys
+    store, days = lake.open(), days_of(context)
     page = TablePage("raw_sessions", "raw_files", store, days)
     report = harvest(store, sessions.paths(), days=set(days))
     for day in days:
@@ -66,7 +66,7 @@ def trace_states(context: dg.AssetExecutionContext, lake: LakeResource) -> None:
     from composer_pipeline.traces.audit import day_audit
     from composer_pipeline.traces.parse import parse_days
 
-    store, days = lake.open(), context.partition_keys
+    store, days = lake.open(), days_of(context)
     page = TablePage("trace_states", "states", store, days)
     report = parse_days(store, days)
     for day in days:

@@ -65,9 +65,12 @@ def trained_model(
 
 
 class EvaluateConfig(dg.Config):
-    """How much is measured; 0 takes everything."""
+    """How much is measured."""
 
-    per_kind: int = Field(default=0, description="At most so many states of each kind.")
+    per_kind: int = Field(
+        default=0,
+        description="At most so many states of each kind; 0 takes COMPOSER_EVALUATE_PER_KIND.",
+    )
     max_new_tokens: int = Field(
         default=0, description="Tokens of an answer; 0 takes the recipe's max_completion_tokens."
     )
@@ -84,7 +87,10 @@ class EvaluateConfig(dg.Config):
 @explained
 @one_sentence
 def model_evaluation(
-    context: dg.AssetExecutionContext, config: EvaluateConfig, lake: LakeResource
+    context: dg.AssetExecutionContext,
+    config: EvaluateConfig,
+    lake: LakeResource,
+    recipes: RecipesResource,
 ) -> dg.MaterializeResult[None]:
     """What model and base do on states that training never saw: actions and likelihoods."""
     from composer_pipeline.evaluation import HEAD, TRAINED, evaluate, grid, pictures, table
@@ -92,7 +98,7 @@ def model_evaluation(
     result = evaluate(
         lake.open(),
         _trained_run(context),
-        per_kind=config.per_kind or None,
+        per_kind=config.per_kind or recipes.evaluate_per_kind or None,
         max_new_tokens=config.max_new_tokens or None,
     )
     drawn = pictures(result.cells, TRAINED)

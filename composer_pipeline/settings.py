@@ -42,9 +42,11 @@ class Settings(BaseModel):
     publish_repo: str = ""
     publish_nightly: bool = False
     first_day: Annotated[str, Field(pattern=r"^(\d{4}-\d\d-\d\d)?$")] = ""
+    last_day: Annotated[str, Field(pattern=r"^(\d{4}-\d\d-\d\d)?$")] = ""
     publish_simulated: bool = False
     keep_runs_days: int = 0
     executor: str = "in_process"
+    evaluate_per_kind: int = Field(default=0, ge=0)
 
     @property
     def excluded(self) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ HEAVY = {
     "torch", "trl", "transformers", "peft", "accelerate", "datasets", "safetensors", "gguf",
     "dagster", "dagster_webserver", "dotenv", "ray", "data_juicer", "sklearn", "scipy", "pandas",
     "krippendorff", "huggingface_hub", "obstore", "psycopg", "betterleaks", "jinja2",
+    "openenv",
 }  # fmt: skip
 
 SCRIPT = """

@@ -9,7 +9,7 @@ from dagster._core.definitions.unresolved_asset_job_definition import (
     UnresolvedAssetJobDefinition,
 )
 
-from assets.automation.adopt import adopt, tell_lake
+from assets.automation.adopt import TOLD, adopt, tell_lake
 from assets.automation.alerts import build_alerts
 from assets.automation.jobs import (
     RANGE_END,
@@ -17,6 +17,7 @@ from assets.automation.jobs import (
     harvest_job,
     nightly_publish_job,
     pairs_job,
+    plan_job,
     publish_job,
     range_tags,
     replay_job,
@@ -34,6 +35,7 @@ from assets.automation.schedules import (
 
 JOBS: list[dg.JobDefinition | UnresolvedAssetJobDefinition] = [
     harvest_job,
+    plan_job,
     replay_job,
     pairs_job,
     train_job,
@@ -56,6 +58,7 @@ __all__ = [
     "RANGE_END",
     "RANGE_START",
     "SCHEDULES",
+    "TOLD",
     "adopt",
     "build_alerts",
     "build_retention",
@@ -66,6 +69,7 @@ __all__ = [
     "nightly_publish",
     "nightly_replay",
     "pairs_job",
+    "plan_job",
     "publish_job",
     "range_tags",
     "replay_job",

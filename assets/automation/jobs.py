@@ -21,6 +21,12 @@ harvest_job = dg.define_asset_job(
     partitions_def=DAYS,
     description="Archive changed sessions and parse them into states and hints; costs nothing.",
 )
+plan_job = dg.define_asset_job(
+    "plan",
+    selection=dg.AssetSelection.assets("replay_plan"),
+    partitions_def=DAYS,
+    description="Say what the teachers' replies would cost; it costs nothing and sends nothing.",
+)
 replay_job = dg.define_asset_job(
     "replay_and_pair",
     selection=REPLAY_SELECTION,

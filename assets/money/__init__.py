@@ -4,7 +4,7 @@ Does not belong here: the ledger's arithmetic (``composer_pipeline.replay.ledger
 (``assets.replay``).
 """
 
-from assets.money.budget import budget, budget_metadata, set_ceiling
+from assets.money.budget import budget, budget_metadata, choose_ceiling, set_ceiling
 from assets.money.plan import replay_plan, tell_bill
 from assets.money.recording import DayRecorder, tell_ceiling
 from assets.money.scopes import COST_TAG, REACHED_TAG, SCOPE_TAG, scope_of_run
@@ -16,6 +16,7 @@ __all__ = [
     "DayRecorder",
     "budget",
     "budget_metadata",
+    "choose_ceiling",
     "replay_plan",
     "scope_of_run",
     "set_ceiling",

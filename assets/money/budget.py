@@ -66,6 +66,11 @@ class CeilingConfig(dg.Config):
     usd: Any = Field(description="The ceiling in USD, 1.5 or '1.5'; 'none' lifts it.")
 
 
+#: What the job ``choose_ceiling`` offers, in USD: picked from a list, so nobody types YAML.
+AMOUNTS = ("0.02", "0.05", "0.1", "0.2", "0.5", *map(str, (1, 2, 5, 10, 20, 50, 100, 200, 500)))
+LIFTED = "no ceiling"
+
+
 @dg.op
 def write_ceiling(
     context: dg.OpExecutionContext,
@@ -74,11 +79,34 @@ def write_ceiling(
     teachers: TeachersResource,
 ) -> None:
     """Set a ceiling; the next call reads it, and calls in flight are not touched."""
-    from composer_pipeline.replay.ledger import check_scope, ledger_target, open_ledger, rules
+    from composer_pipeline.replay.ledger import check_scope
 
     scope = check_scope(config.scope)
     lifted = str(config.usd).strip().lower() == "none"
-    usd: Decimal | None = None if lifted else amount_of(config.usd, "usd")
+    _write(context, lake, teachers, scope, None if lifted else amount_of(config.usd, "usd"))
+
+
+@dg.op
+def write_chosen_ceiling(
+    context: dg.OpExecutionContext, lake: LakeResource, teachers: TeachersResource
+) -> None:
+    """Set the ceiling of everything to the amount that was chosen."""
+    if not context.has_partition_key:
+        raise dg.Failure("choose an amount in the field Partition first", allow_retries=False)
+    amount = context.partition_key
+    usd = None if amount == LIFTED else amount_of(amount.removesuffix(" USD"), "Partition")
+    _write(context, lake, teachers, "global", usd)
+
+
+def _write(
+    context: dg.OpExecutionContext,
+    lake: LakeResource,
+    teachers: TeachersResource,
+    scope: str,
+    usd: Decimal | None,
+) -> None:
+    from composer_pipeline.replay.ledger import ledger_target, open_ledger, rules
+
     store = lake.open()
     with open_ledger(ledger_target(store, teachers.ledger or None)) as books:
         books.do(rules.set_ceiling(scope, usd))
@@ -91,3 +119,12 @@ def write_ceiling(
 def set_ceiling() -> None:
     """Set a ceiling."""
     write_ceiling()
+
+
+@dg.job(
+    partitions_def=dg.StaticPartitionsDefinition([*(f"{usd} USD" for usd in AMOUNTS), LIFTED]),
+    description="Set the ceiling of everything that is spent, by choosing an amount from a list.",
+)
+def choose_ceiling() -> None:
+    """Set the ceiling of the scope ``global`` to the amount of the run's partition."""
+    write_chosen_ceiling()

@@ -10,7 +10,7 @@ import dagster as dg
 
 from assets.failures import one_sentence
 from assets.pages import OWNERS, explained, records, usd
-from assets.partitions import DAYS, PAID
+from assets.partitions import DAYS, PAID, days_of
 from assets.resources import LakeResource, TeachersResource
 from composer_pipeline.lake import Lake
 from composer_pipeline.replay.teachers import TeacherSet
@@ -46,7 +46,7 @@ def replay_plan(
 
     store, teacher_set = lake.open(), TeacherSet.load(teachers.file)
     catalogue = fetch(teacher_set, teacher_set.teachers)
-    for day in context.partition_keys:
+    for day in days_of(context):
         found = plan(
             store, teacher_set, days=[day], ledger=teachers.ledger or None, catalogue=catalogue
         )

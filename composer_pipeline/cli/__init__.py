@@ -17,6 +17,7 @@ from composer_pipeline.cli import (
     care,
     dataset,
     doctor,
+    environment,
     preferences,
     redaction,
     replay,
@@ -42,6 +43,7 @@ COMMANDS = (
     preferences,
     dataset,
     training,
+    environment,
     care,
 )
 
@@ -51,7 +53,7 @@ PARTS = {
     "Money": ("plan", "replay", "budget"),
     "Preferences": ("pairs", "pair", "statistics", "compare"),
     "Dataset": ("normalize", "dataset", "report", "export", "publish"),
-    "Training": ("train", "replicas", "evaluate"),
+    "Training": ("train", "replicas", "evaluate", "environment"),
     "Care": ("doctor", "verify", "reparse", "forget", "withdraw", "redact", "tools"),
 }
 for _place, (_title, _names) in enumerate(PARTS.items()):

@@ -12,6 +12,10 @@ from contextlib import contextmanager
 from composer_pipeline.settings import Settings, recipes_dir
 
 DEMO_LAKE = "lake-demo"
+#: The bundled sessions are of four days, and no more will come.
+LAST_DAY = "2026-11-19"
+#: States of a kind that are evaluated: minutes, not measurement.
+FEW_STATES = 6
 
 
 def demo_settings(
@@ -28,6 +32,8 @@ def demo_settings(
         normalize=str(recipes / "normalize" / "demo.yaml"),
         train=str(recipes / "train" / "demo.yaml"),
         max_usd=max_usd or "1.00",
+        evaluate_per_kind=FEW_STATES,
+        last_day="" if sessions else LAST_DAY,
     )
 
 

@@ -219,3 +219,20 @@ def test_the_check_has_a_result_in_every_run(runs: dict[str, Any]) -> None:
         found = [e for e in result.get_asset_check_evaluations() if e.check_name == "within_budget"]
         assert {e.asset_key.path[-1] for e in found} == set(NAMES)
         assert all(e.passed for e in found)
+
+
+def test_a_ceiling_is_chosen_from_a_list(bench: Bench) -> None:
+    job = bench.defs.resolve_job_def("choose_ceiling")
+    assert job.partitions_def is not None
+    for key in job.partitions_def.get_partition_keys():
+        done = job.execute_in_process(instance=bench.instance, partition_key=key)
+        assert done.success
+        with Ledger(Path(bench.lake.root) / "ledger.db") as ledger:
+            ceiling = ledger.status()["global"].ceiling
+        wanted = None if key == "no ceiling" else Decimal(key.removesuffix(" USD")) * 10**12
+        assert ceiling == wanted
+    done = job.execute_in_process(instance=bench.instance, raise_on_error=False)
+    (failed,) = [event for event in done.all_events if event.is_step_failure]
+    said = failed.step_failure_data.user_failure_data
+    assert said is not None
+    assert "choose an amount" in str(said.description)

@@ -27,6 +27,7 @@ publish --repo a/b
 train
 train --plan
 evaluate
+environment
 verify
 reparse
 forget --session ab
@@ -260,6 +261,12 @@ evaluate --recipe {list}                              | list.yaml
 evaluate --recipe {trainer}                           | run train first
 evaluate --recipe {trainer} --per-kind x              | --per-kind
 evaluate --max-new-tokens x                           | --max-new-tokens
+environment --split nowhere                           | no states to replay with split=nowhere
+environment --max-steps 0                             | --max-steps must be at least 1
+environment --port -1                                 | --port must be at least 0
+environment --port 65536                              | --port must be at most 65535
+environment --port many                               | --port
+environment --host 192.0.2.1 --port 0                 | cannot listen at 192.0.2.1:0
 doctor --live --max-usd 0                             | --max-usd must be above 0
 doctor --live --max-usd much                          | --max-usd
 doctor --live --teachers {tmp}/nowhere.yaml           | nowhere.yaml

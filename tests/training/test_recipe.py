@@ -42,6 +42,13 @@ OFF = ", ".join(f"{name}: {{weight: 0}}" for name in ("grpo", "sdpo", "dpo", "sf
         ),
         ("name: x\nchannels: {sdpo: {weight: -1}}", "channels.sdpo.weight"),
         ("name: x\ndiloco: {replicas: 1, min_quorum: 2}", "min_quorum 2 exceeds"),
+        ("name: x\ndiloco: {log: 's3://key:secret@bucket/x'}", "no secrets"),
+        ("name: x\ndiloco: {log: 's3://bucket/x?token=secret'}", "no secrets"),
+        ("name: x\ndiloco: {log: 'ftp://bucket/x'}", "s3://, gs://, az://"),
+        ("name: x\ndiloco: {run_id: a b}", "run_id must be letters"),
+        ("name: x\ndiloco: {local_replicas: 1}", "local_replicas 1 of 2 needs log"),
+        ("name: x\ndiloco: {log: l, local_replicas: 3}", "local_replicas 3 exceeds replicas 2"),
+        ("name: x\neval_every: 1\ndiloco: {log: l, local_replicas: 0}", "eval_every needs"),
         ("name: x\nchannels: {dpo: {loss: orpo}}", "channels.dpo.loss"),
         ("name: x\nchannels: {dpo: {loss: exo_pair}}", "needs a label_smoothing above 0"),
         ("name: x\nchannels: {dpo: {loss: ipo, label_smoothing: 0.1}}", "not read by loss ipo"),
@@ -60,6 +67,7 @@ def test_a_wrong_field_is_named_in_one_sentence(tmp_path, text, said):
     assert str(path) in str(error.value)
     assert said in str(error.value)
     assert "\n" not in str(error.value)
+    assert "key:secret" not in str(error.value)
 
 
 def test_a_missing_recipe_is_named(tmp_path):
@@ -95,3 +103,13 @@ def test_epochs_are_no_length_before_rows_are_counted():
 
 def test_the_page_of_the_recipe_is_as_the_code():
     assert (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8") == page()
+
+
+def test_machines_may_differ_in_paths_and_counts_of_their_own_but_in_nothing_else():
+    one = TrainingRecipe.model_validate({"name": "x", "diloco": {"log": "s3://b/x"}})
+    far = {"log": "/mnt/x", "run_id": "r", "local_replicas": 0, "max_restarts": 9}
+    other = TrainingRecipe.model_validate({"name": "y", "model": "/m", "threads": 9, "diloco": far})
+    assert one.agreed() == other.agreed()
+    for change in ({"learning_rate": 0.5}, {"diloco": {"log": "s3://b/x", "inner_steps": 3}}):
+        changed = TrainingRecipe.model_validate({"name": "x", **change})
+        assert changed.agreed() != one.agreed()

@@ -86,7 +86,7 @@ class DagsterDev:
         assert found["__typename"] == "LaunchRunSuccess", found
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -106,7 +106,7 @@ def start_dagster(tmp_path: Path, root: Path, lake: Lake) -> Iterator[Callable[.
     def start(**variables: str) -> DagsterDev:
         for name in ("dagster.yaml", "workspace.yaml"):
             shutil.copy(root / name, tmp_path)
-        port = _free_port()
+        port = free_port()
         env = {**os.environ, **to_env(demo_settings(lake=lake.root)), **variables}
         env["PYTHONPATH"] = str(root)
         with log.open("wb") as output:

@@ -131,7 +131,7 @@ def replay(
         StorageError: a disk is full or read-only. Replies that were paid for are in the ledger;
             running again delivers them without paying.
     """
-    ceiling = ceiling_of(Decimal(max_usd), "--max-usd")
+    ceiling = ceiling_of(Decimal(max_usd), "max_usd")
     if again not in ("", "unreadable"):
         raise InputError(f"--again takes unreadable, not {again!r}")
     budget = check_shared(budget) if budget else ""

@@ -71,6 +71,8 @@ def test_a_run_moves_the_model_and_says_true_numbers(make, ungated):
     assert first["learning_rate"] == pytest.approx(1e-3)
     for key in ("seconds", "tokens", "tokens_per_second", "peak_memory_mib"):
         assert first[key] > 0
+    windows = [(c, c.window(trainer.student, 0)) for c in trainer.channels]
+    assert first["tokens"] == sum(c.size(row) for c, rows in windows for row in rows)
     # The model is its own base at the first step, and moves then.
     assert first["grpo_best_logp"] == pytest.approx(first["grpo_best_logp_before"], abs=1e-3)
     assert first["grpo_worst_logp"] == pytest.approx(first["grpo_worst_logp_before"], abs=1e-3)

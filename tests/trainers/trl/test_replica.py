@@ -7,10 +7,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from composer_pipeline.diloco import inputs
 from composer_pipeline.diloco.callback import DiLoCoCallback, Diverged
-from composer_pipeline.diloco.log import OuterLogError
+from composer_pipeline.diloco.inputs import Inputs
+from composer_pipeline.diloco.log import OuterLog, OuterLogError
 from composer_pipeline.diloco.replica import read_state
 from composer_pipeline.diloco.spec import DiLoCoSpec
+from composer_pipeline.diloco.store_errors import StoreFailed
 from composer_pipeline.errors import ComposerError, InputError, StorageError
 from composer_pipeline.testing.training import tiny_recipe
 from composer_pipeline.training.run import write_recipe
@@ -80,6 +83,7 @@ def test_a_replica_that_joins_at_round_3_has_the_rows_of_two_rounds_behind_it(
         (StorageError("full"), 4),
         (ComposerError("SDPO: other tokens"), 4),
         (OuterLogError("no quorum"), 1),
+        (StoreFailed("away for long"), 1),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),
 )
@@ -169,3 +173,40 @@ def test_replicas_of_one_base_tokenizer_template_and_recipe_agree(tiny_model, to
 
 def differing(one, other):
     return [name for name in one if one[name] != other[name]]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--log", "s3://b/x"], "--log and --run-id belong together"),
+        (["--run-id", "x"], "--log and --run-id belong together"),
+        ([], "one of --run-dir and --log is needed"),
+    ],
+)
+def test_a_replica_is_told_where_its_run_is(options, says, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["replica", *options])
+    with pytest.raises(SystemExit, match="2"):
+        replica.main()
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--wait-s", "0"], "run first in {log} has not begun; begin it with composer-pipeline"),
+        (["--slot", "2"], "--slot 2 is outside of 0..1"),
+        ([], "run first in {log} has no free slot (none are for other machines); end a replica"),
+    ],
+    ids=["not begun", "no such slot", "no free slot"],
+)
+def test_a_run_that_cannot_be_joined_is_one_sentence(options, says, tmp_path, monkeypatch, capsys):
+    log = OuterLog.open(str(tmp_path), "first")
+    if "begun" not in says:
+        spec = DiLoCoSpec(rounds=1, inner_steps=1, heartbeat_timeout_s=0.01)
+        inputs.publish(log, Inputs({}, spec.to_json(), here=2), {})
+    place = ["--log", str(tmp_path), "--run-id", "first", "--run-dir", str(tmp_path / "here")]
+    monkeypatch.setattr(sys, "argv", ["replica", *place, *options])
+    assert replica.main() == 2
+    said = capsys.readouterr().out
+    assert says.format(log=tmp_path) in said
+    assert said.count("\n") == 1

@@ -1,0 +1,1 @@
+"""On-policy GRPO against recorded sessions, served over OpenEnv."""

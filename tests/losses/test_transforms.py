@@ -87,3 +87,11 @@ def test_log_probabilities_are_those_of_the_models_logits(sides):
     (y.log_softmax(-1).gather(-1, targets[:, None]).squeeze(-1) * up).sum().backward()
     assert_close(hidden.grad, other.grad, rtol=0, atol=1e-12)
     assert_close(trained.grad, weight.grad, rtol=0, atol=1e-12)
+
+
+def test_the_slope_is_that_of_a_cap_and_a_scale_together():
+    transform = LogitTransform(2.5, 0.7)
+    y = torch.linspace(-1, 1, 9, dtype=torch.float64, requires_grad=True)
+    (torch.tanh(y * 2.5 / 0.7) * 0.7).sum().backward()
+    slope = transform.slope(transform.apply_(y.detach().clone()))
+    torch.testing.assert_close(slope, y.grad)

@@ -382,6 +382,9 @@ class TrainingRecipe(_Model):
     """Implementation in transformers; `flash_attention_2` needs its package and a GPU."""
     micro_batch_tokens: int = Field(4096, ge=64)
     """Tokens, padding included, of one forward of any channel: memory, not mathematics."""
+    shared_prefix: Literal["auto", "on", "off"] = "auto"
+    """Rows with equal beginnings share one forward: `auto` where the model can, `on` or not at
+    all, `off`: each row by itself."""
     seed: int = Field(0, ge=0)
     """Of the order of rows, the adapter's beginning and sampled answers."""
     threads: int = Field(1, ge=0)

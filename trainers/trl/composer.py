@@ -4,11 +4,13 @@ Belongs here: ``ComposerTrainer``, the loop that runs every channel's window in 
 and looks at what came out. Does not belong here: losses (``trainers.trl.channels``), data
 (``composer_pipeline.training.data``), processes and DiLoCo.
 
-How a step works. The recipe says how many rows a step takes from each channel. Each channel's
-rows are packed into micro-batches of at most ``micro_batch_tokens``, and each is run forward and
+How a step works. The recipe says how many rows a step takes from each channel. Rows of all
+channels whose beginnings are equal share a tree of tokens (``trainers.trl.shared_prefix``); trees
+are packed into micro-batches of at most ``micro_batch_tokens``, and each is run forward and
 backward by itself, so that memory is that of one micro-batch. Every loss holds the normaliser of
-its whole window, so the gradient does not depend on how windows are split. A step with a
-non-finite loss or gradient leaves the parameters alone.
+its whole window, so the gradient does not depend on how windows are split. A model that cannot
+take a tree runs each channel's rows by themselves. A step with a non-finite loss or gradient
+leaves the parameters alone.
 """
 
 import math
@@ -38,8 +40,12 @@ from trainers.trl.held_out import HeldOut
 from trainers.trl.policy.loading import lora_config
 from trainers.trl.policy.sampling import Sampler
 from trainers.trl.policy.student import Student
+from trainers.trl.rows.batches import micro_batches
+from trainers.trl.shared_prefix.forward import SharedStates, masked_attention
+from trainers.trl.shared_prefix.probe import why_not
+from trainers.trl.shared_prefix.tree import Item, Shared, trees_of
 
-#: Called with the kind of an event (``step``, ``bad_step``, ``out_of_memory``), the 1-based
+#: Called with the kind of an event (``step``, ``bad_step``, ``separate_forwards``, …), the 1-based
 #: step of the run and its numbers or facts.
 OnEvent = Callable[[str, int, dict[str, Any]], None]
 
@@ -121,7 +127,15 @@ class ComposerTrainer(GRPOTrainer):
             max_bad_steps=recipe.max_bad_steps,
         )
         self._micro_batch_tokens, self._halved = recipe.micro_batch_tokens, False
-        self._logps = torch.empty(0)
+        self._logps, self._known = torch.empty(0), None  # type: tuple[Tensor, Tensor | None]
+        #: Why rows do not share forwards; ``None`` where they do.
+        self.apart = (
+            "TRL's own forward carries the model's auxiliary loss"
+            if self.aux_loss_enabled
+            else why_not(self.student, recipe)
+        )
+        if self.apart is not None and recipe.shared_prefix != "off":
+            self._on_event("separate_forwards", skip_steps, {"reason": self.apart})
         self.held_out: HeldOut | None = None
         self._clock, self._dropped = time.monotonic(), False
 
@@ -142,16 +156,29 @@ class ComposerTrainer(GRPOTrainer):
         return torch.full((), loss, device=self.accelerator.device, requires_grad=True)
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **options: Any) -> Any:
-        out = super()._get_per_token_logps_and_entropies(*args, **options)
+        if self._known is not None:
+            out = (self._known, torch.zeros_like(self._known), None)
+        else:
+            out = super()._get_per_token_logps_and_entropies(*args, **options)
         self._logps = out[0]
         return out
 
-    def trl_loss(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def trl_loss(
+        self, batch: dict[str, Tensor], known: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Return TRL's GRPO loss of a batch, and log p (B, T) of its completions.
 
-        Keys of the batch are those of ``GRPOTrainer._compute_loss``.
+        Keys of the batch are those of ``GRPOTrainer._compute_loss``. With ``known`` TRL runs no
+        forward.
         """
-        loss = super()._compute_loss(self.model, batch)
+        self._known = known
+        try:
+            loss = super()._compute_loss(self.model, batch)
+        finally:
+            if self._known is not None:
+                # TRL's own report of the entropy, which nobody has computed.
+                self._metrics["train"].pop("entropy", None)
+            self._known = None
         return loss, self._logps
 
     def _sampled(self, prompts: list[list[int]]) -> list[list[int]]:
@@ -169,13 +196,18 @@ class ComposerTrainer(GRPOTrainer):
         gradients.drop()
         loss, tokens, numbers, self._dropped = 0.0, 0, dict[str, float](), False
         try:
+            windows = {c.name: c.window(self.student, step) for c in self.channels}
+            if self.apart is None:
+                loss, numbers["student_tokens"] = self._together(windows, gradients)
             for channel in self.channels:
-                window = channel.window(self.student, step)
-                for rows in channel.split(window, self._micro_batch_tokens):
-                    loss += self._micro_batch(channel, rows, window, gradients)
-                gradients.end_of(channel.name)
+                window = windows[channel.name]
+                if self.apart is not None:
+                    for rows in channel.split(window, self._micro_batch_tokens):
+                        loss += self._micro_batch(channel, rows, window, gradients)
+                    gradients.end_of(channel.name)
                 numbers |= channel.finish(window)
                 tokens += sum(channel.size(row) for row in window)
+            numbers["shared_prefix"] = float(self.apart is None)
         except NotFinite as error:
             gradients.drop()
             self._dropped = True
@@ -188,18 +220,67 @@ class ComposerTrainer(GRPOTrainer):
         self._watch.good(numbers)
         return loss
 
+    def _together(
+        self, windows: dict[str, list[Any]], gradients: StepGradients
+    ) -> tuple[float, int]:
+        """Run all channels' windows in shared forwards; return the loss and the nodes run."""
+        limit, loss, nodes = self._micro_batch_tokens, 0.0, 0
+        items = [
+            Item(channel.name, row, channel.sequences(row))
+            for channel in self.channels
+            for row in windows[channel.name]
+        ]
+        trees = trees_of(items, limit)
+        for batch in micro_batches(trees, [len(of.tree) for of in trees], limit):
+            with masked_attention(self.student):
+                loss += self._shared_batch(batch, windows, gradients)
+            nodes += sum(len(of.tree) for of in batch)
+        for channel in self.channels:
+            gradients.end_of(channel.name)  # one without a row, too, has a norm: 0
+        return loss, nodes
+
+    def _shared_batch(
+        self, batch: list[Shared], windows: dict[str, list[Any]], gradients: StepGradients
+    ) -> float:
+        """Run one forward, the losses of its channels, and one backward; return the loss.
+
+        Where channels are kept apart, each has a backward of its own through the same forward.
+        """
+        states, loss = SharedStates(self.student, batch), 0.0
+        items = [item for of in batch for item in of.items]
+        present = [c for c in self.channels if any(i.channel == c.name for i in items)]
+        for channel in present:
+            rows = [item.row for item in items if item.channel == channel.name]
+            loss += self._loss(channel, rows, windows[channel.name], states)
+            if not states.finite():
+                raise _not_finite([(channel, rows)], "gradient")
+            if gradients.measured or channel is present[-1]:
+                states.backward(again=channel is not present[-1])
+                if not gradients.finite():
+                    behind = [channel] if gradients.measured else present
+                    of = [(c, [i.row for i in items if i.channel == c.name]) for c in behind]
+                    raise _not_finite(of, "gradient")
+                gradients.end_of(channel.name)
+        return loss
+
+    def _loss(
+        self, channel: Channel[Any], rows: list[Any], window: list[Any], student: Student
+    ) -> float:
+        """Run one channel's part of a micro-batch and its backward; return its weighted loss."""
+        loss = channel.weight * channel.loss(student, rows, window)
+        value = float(loss.detach())
+        if not math.isfinite(value):
+            raise _not_finite([(channel, rows)], f"loss ({value})")
+        self.accelerator.backward(loss)
+        return value
+
     def _micro_batch(
         self, channel: Channel[Any], rows: list[Any], window: list[Any], gradients: StepGradients
     ) -> float:
-        """Run one micro-batch forward and backward; return its weighted loss."""
-        loss = channel.weight * channel.loss(self.student, rows, window)
-        value = float(loss.detach())
-        if math.isfinite(value):
-            self.accelerator.backward(loss)
-        if not math.isfinite(value) or not gradients.finite():
-            what = "gradient" if math.isfinite(value) else f"loss ({value})"
-            ids = ", ".join(dict.fromkeys(channel.id(row) for row in rows))
-            raise NotFinite(f"channel {channel.name}: {what} is not finite for row {ids}")
+        """Run one micro-batch of one channel forward and backward; return its weighted loss."""
+        value = self._loss(channel, rows, window, self.student)
+        if not gradients.finite():
+            raise _not_finite([(channel, rows)], "gradient")
         return value
 
     def _measured(self, step: int) -> bool:
@@ -321,6 +402,12 @@ def peak_memory_mib() -> float:
     if torch.cuda.is_available():
         return float(torch.cuda.max_memory_allocated()) / 2**20
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+
+
+def _not_finite(where: Sequence[tuple[Channel[Any], list[Any]]], what: str) -> NotFinite:
+    names = ", ".join(channel.name for channel, _ in where)
+    ids = ", ".join(dict.fromkeys(channel.id(row) for channel, rows in where for row in rows))
+    return NotFinite(f"channel {names}: {what} is not finite for row {ids}")
 
 
 def _not_used(**_: Any) -> NoReturn:

@@ -40,7 +40,7 @@ class StepGradients:
     """
 
     def __init__(self, parameters: Sequence[Tensor], *, measured: bool) -> None:
-        self._parameters, self._measured = list(parameters), measured
+        self._parameters, self.measured = list(parameters), measured
         self._of: dict[str, list[Tensor | None]] = {}
 
     def finite(self) -> bool:
@@ -48,11 +48,19 @@ class StepGradients:
         return math.isfinite(float(get_total_norm(self._present(self._now()))))
 
     def end_of(self, channel: str) -> None:
-        """Close a channel: in a measured step what was gathered since the last one is its own."""
-        if self._measured:
-            self._of[channel] = self._now()
-            for parameter in self._parameters:
-                parameter.grad = None
+        """Close a channel's part: in a measured step what was gathered since the last is its own.
+
+        Called once or more for each channel; one without any call has no gradient.
+        """
+        if not self.measured:
+            return
+        before = self._of.get(channel) or [None] * len(self._parameters)
+        self._of[channel] = [
+            new if old is None else old if new is None else old.add_(new)
+            for old, new in zip(before, self._now(), strict=True)
+        ]
+        for parameter in self._parameters:
+            parameter.grad = None
 
     def finish(self) -> dict[str, float]:
         """Leave the sum in ``grad`` and return the numbers of the step.
@@ -61,7 +69,7 @@ class StepGradients:
         other channel d: ``c_grad_norm``, ``c_grad_share`` (of the sum of the norms) and
         ``c_cos_d``.
         """
-        if not self._measured:
+        if not self.measured:
             return {"grad_norm": float(get_total_norm(self._present(self._now())))}
         for i, parameter in enumerate(self._parameters):
             pieces = self._present([grads[i] for grads in self._of.values()])

@@ -177,8 +177,9 @@ def probe(recipe: TrainingRecipe, data: TrainingData, resolved: str) -> dict[str
     seen: list[Mapping[str, Any]] = []
 
     def on_event(kind: str, step: int, numbers: Mapping[str, Any]) -> None:
-        times.append(time.monotonic())
-        seen.append(numbers)
+        if kind == "step":
+            times.append(time.monotonic())
+            seen.append(numbers)
 
     began, scoring = 0.0, 0.0
 

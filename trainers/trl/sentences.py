@@ -41,6 +41,10 @@ def _out_of_memory(event: Event) -> str:
     return f"replica {event['slot']}: out of memory, goes on with micro_batch_tokens {size}"
 
 
+def _separate_forwards(event: Event) -> str:
+    return f"replica {event['slot']}: rows share no forward: {event['reason']}"
+
+
 def _round(event: Event) -> str:
     number = f"round {event['round']}/{event['of']}"
     if not event["merged"]:
@@ -74,6 +78,7 @@ _SAID: dict[str, Callable[[Event], str]] = {
     "step": _step,
     "bad_step": _bad_step,
     "out_of_memory": _out_of_memory,
+    "separate_forwards": _separate_forwards,
     "round": _round,
     "base": _base,
     "hints": _hints,

@@ -101,8 +101,9 @@ def flat(model):
     return torch.cat([p.grad.double().flatten() for p in model.parameters() if p.requires_grad])
 
 
-def test_the_gradient_of_a_step_is_that_of_the_formulas(make, recipe, uneven, shake):
-    trainer = make(recipe, uneven)
+@pytest.mark.parametrize("shared", ["on", "off"])
+def test_the_gradient_of_a_step_is_that_of_the_formulas(make, recipe, uneven, shake, shared):
+    trainer = make(recipe.model_copy(update={"shared_prefix": shared}), uneven)
     shake(trainer)
     found = {}
     for limit in (1_000_000, 900, 64):  # a window in one forward, in some, a row at a time

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 from torch import Tensor
 
 from trainers.trl.policy.student import Student
-from trainers.trl.rows.batches import micro_batches
+from trainers.trl.rows.batches import Row, micro_batches
 
 R = TypeVar("R")
 
@@ -55,6 +55,10 @@ class Channel(ABC, Generic[R]):
     @abstractmethod
     def size(self, row: R) -> int:
         """Return the tokens of the longest sequence that a row puts into a forward."""
+
+    @abstractmethod
+    def sequences(self, row: R) -> list[Row]:
+        """Return what the student reads of a row, as :meth:`loss` asks for it."""
 
     @abstractmethod
     def id(self, row: R) -> str:

@@ -17,19 +17,21 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from trl import GRPOTrainer
 
 from composer_pipeline.training.data import Group, column_of, item_lengths_of
 from trainers.trl.channels.base import Channel
 from trainers.trl.policy.sampling import Sampler
 from trainers.trl.policy.student import Student
+from trainers.trl.rows.batches import Row
 
 #: Rewards of a group that differ by less are the same.
 FLAT = 1e-9
 #: Distinct answers that the model sampled to a state, their counts and rewards.
 Sampled = tuple[list[list[int]], list[int], list[float]]
-#: TRL's loss of a batch, and the per-token log-probabilities (B, T) that it computed.
-TrlLoss = Callable[[dict[str, Tensor]], tuple[Tensor, Tensor]]
+#: TRL's loss of a batch, and log p (B, T) of its tokens, which it computed or was given.
+TrlLoss = Callable[[dict[str, Tensor], Tensor | None], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,10 @@ class Grpo(Channel[Answer]):
         """Return the tokens of prompt and answer."""
         return len(row.prompt_ids) + len(row.response_ids)
 
+    def sequences(self, row: Answer) -> list[Row]:
+        """Return the answer."""
+        return [Row(row.prompt_ids, row.response_ids)]
+
     def id(self, row: Answer) -> str:
         """Return the state's id."""
         return row.id
@@ -137,7 +143,8 @@ class Grpo(Channel[Answer]):
     def loss(self, student: Student, rows: Sequence[Answer], window: Sequence[Answer]) -> Tensor:
         """Return the micro-batch's part, through TRL's loss."""
         batch = self._batch(student, rows)
-        loss, logps = self._trl_loss(batch)
+        known = self._known(student, rows) if student.shared else None
+        loss, logps = self._trl_loss(batch, known)
         self._note(batch, logps.detach(), rows, window)
         return loss
 
@@ -152,6 +159,11 @@ class Grpo(Channel[Answer]):
                 self.numbers[f"{side}_gain"] = self.numbers[f"{side}_logp"] - before
         self.numbers.pop("loss")
         return super().finish(window)
+
+    def _known(self, student: Student, rows: Sequence[Answer]) -> Tensor:
+        """Return log p of the answers' tokens, (B, T): what TRL would run the model for."""
+        sequences = [side for row in rows for side in self.sequences(row)]
+        return pad_sequence(student.logps(sequences), batch_first=True)
 
     def _batch(self, student: Student, rows: Sequence[Answer]) -> dict[str, Tensor]:
         """Return TRL's batch; the advantages hold what its normaliser lacks."""

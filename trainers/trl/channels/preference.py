@@ -56,15 +56,19 @@ class Dpo(Channel[Pair]):
         # Both sides run together: count two.
         return 2 * (len(row.prompt_ids) + max(len(row.chosen_ids), len(row.rejected_ids)))
 
+    def sequences(self, row: Pair) -> list[Row]:
+        """Return the chosen and the rejected side."""
+        return [Row(row.prompt_ids, row.chosen_ids), Row(row.prompt_ids, row.rejected_ids)]
+
     def id(self, row: Pair) -> str:
         """Return the pair's id."""
         return row.id
 
     def loss(self, student: Student, rows: Sequence[Pair], window: Sequence[Pair]) -> Tensor:
         """Return Σ factor·loss over the micro-batch, divided by the pairs of the window."""
-        sides = [Row(p.prompt_ids, p.chosen_ids) for p in rows]
-        sides += [Row(p.prompt_ids, p.rejected_ids) for p in rows]
-        chosen, rejected = torch.stack([x.sum() for x in student.logps(sides)]).chunk(2)
+        sides = [side for pair in rows for side in self.sequences(pair)]
+        sums = torch.stack([x.sum() for x in student.logps(sides)])
+        chosen, rejected = sums[::2], sums[1::2]
         losses, margin = self._of(rows, chosen, rejected)
         share, numbers = 1.0 / len(window), self.numbers
         numbers["loss"] += float(losses.detach().sum()) * share
@@ -110,6 +114,10 @@ class Sft(Channel[Demonstration]):
         """Return the tokens of prompt and response."""
         return len(row.prompt_ids) + len(row.response_ids)
 
+    def sequences(self, row: Demonstration) -> list[Row]:
+        """Return the demonstration."""
+        return [Row(row.prompt_ids, row.response_ids)]
+
     def id(self, row: Demonstration) -> str:
         """Return the state's id."""
         return row.id
@@ -119,7 +127,7 @@ class Sft(Channel[Demonstration]):
     ) -> Tensor:
         """Return −Σ log p / tokens of the window; ``active`` counts tokens."""
         tokens = sum(len(row.response_ids) for row in window)
-        pieces = student.logps([Row(row.prompt_ids, row.response_ids) for row in rows])
+        pieces = student.logps([side for row in rows for side in self.sequences(row)])
         loss = -sum((piece.sum() for piece in pieces), pieces[0].new_zeros(())) / tokens
         self.numbers["loss"] += float(loss.detach())
         self.numbers["active"] += sum(len(row.response_ids) for row in rows)

@@ -72,6 +72,10 @@ class Sdpo(Channel[Hint]):
         context = max(len(row.prompt_ids), len(row.teacher_prompt_ids))
         return context + len(row.response_ids)
 
+    def sequences(self, row: Hint) -> list[Row]:
+        """Return the plain side; the hinted one is the teacher's."""
+        return [Row(row.prompt_ids, row.response_ids, row.start, row.length)]
+
     def id(self, row: Hint) -> str:
         """Return the state's id."""
         return row.id
@@ -83,7 +87,7 @@ class Sdpo(Channel[Hint]):
             ComposerError: teacher and student hold different tokens at the same place.
         """
         options = self._options
-        plain = [Row(h.prompt_ids, h.response_ids, h.start, h.length) for h in rows]
+        plain = [side for hint in rows for side in self.sequences(hint)]
         hinted = [Row(h.teacher_prompt_ids, h.response_ids, h.start, h.length) for h in rows]
         taught, taught_ids, taught_head = self._teacher.states(hinted)
         states, ids = student.states(plain)

@@ -28,6 +28,9 @@ class Student:
         InputError: the model's head has a bias.
     """
 
+    #: Whether the states come out of a forward that rows share.
+    shared = False
+
     def __init__(
         self,
         model: Any,

@@ -1,0 +1,1 @@
+"""One prefix, one forward: sequences with equal beginnings run through the model once."""

@@ -27,8 +27,7 @@ from typing import TypeVar
 import msgspec
 
 from composer_pipeline.diloco.spec import RUN_ID, DiLoCoSpec
-from composer_pipeline.diloco.store import ObjectStore
-from composer_pipeline.diloco.store_errors import no_exclusive_creation
+from composer_pipeline.diloco.store import ObjectStore, no_exclusive_creation
 from composer_pipeline.errors import ComposerError, InputError
 
 #: Reads of one object before it counts as corrupt, and the pause between them.

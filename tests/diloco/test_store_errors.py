@@ -15,8 +15,7 @@ from obstore.exceptions import (
 
 from composer_pipeline.diloco import store as stores
 from composer_pipeline.diloco.log import OuterLog
-from composer_pipeline.diloco.store import ObjectStore
-from composer_pipeline.diloco.store_errors import StoreFailed, purpose
+from composer_pipeline.diloco.store import ObjectStore, StoreFailed, purpose
 from composer_pipeline.errors import InputError, StorageError
 from tests.diloco.test_true_rounds import delta, joined
 

@@ -22,7 +22,7 @@ import torch
 
 from composer_pipeline.diloco.callback import DiLoCoCallback, Diverged
 from composer_pipeline.diloco.log import OuterLogError
-from composer_pipeline.diloco.store_errors import StoreFailed
+from composer_pipeline.diloco.store import StoreFailed
 from composer_pipeline.diloco.supervisor import (
     EXIT_BAD_INPUT,
     EXIT_WOULD_REPEAT,

@@ -13,7 +13,7 @@ from composer_pipeline.diloco.inputs import Inputs
 from composer_pipeline.diloco.log import OuterLog, OuterLogError
 from composer_pipeline.diloco.replica import read_state
 from composer_pipeline.diloco.spec import DiLoCoSpec
-from composer_pipeline.diloco.store_errors import StoreFailed
+from composer_pipeline.diloco.store import StoreFailed
 from composer_pipeline.errors import ComposerError, InputError, StorageError
 from composer_pipeline.testing.training import tiny_recipe
 from composer_pipeline.training.run import write_recipe

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from composer_pipeline.diloco.store_errors import Failure, failure_of, no_exclusive_creation
+from composer_pipeline.diloco.store.errors import Failure, failure_of, no_exclusive_creation
 from composer_pipeline.errors import InputError
 from composer_pipeline.files import replacing
 

@@ -1,0 +1,23 @@
+"""The object store under the outer log: create-exclusive puts, verified reads, failures in words.
+
+Belongs here: folders and buckets. Does not belong here: what the objects mean (``diloco.log``).
+"""
+
+from composer_pipeline.diloco.store.errors import (
+    Failure,
+    StoreFailed,
+    failure_of,
+    no_exclusive_creation,
+    purpose,
+)
+from composer_pipeline.diloco.store.objects import Entry, ObjectStore
+
+__all__ = [
+    "Entry",
+    "Failure",
+    "ObjectStore",
+    "StoreFailed",
+    "failure_of",
+    "no_exclusive_creation",
+    "purpose",
+]

@@ -1,0 +1,86 @@
+"""Replicas and how they agree, as fields of a recipe.
+
+Belongs here: ``diloco`` of a recipe. Does not belong here: the protocol
+(``composer_pipeline.diloco``).
+"""
+
+import re
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from composer_pipeline.diloco.spec import RUN_ID
+from composer_pipeline.training.recipe.part import Part
+
+#: A bucket and a path in it; what else a URL can hold may be a secret.
+_BUCKET = re.compile(r"(s3|gs|az)://[^/@?#:]+(/[^@?#]*)?")
+
+
+class DiLoCo(Part):
+    """Replicas that train alone for ``inner_steps`` and then agree on an outer step."""
+
+    replicas: int = Field(2, ge=1)
+    """Processes that train side by side, each on a device of its own where there are any."""
+    rounds: int | None = Field(None, ge=1)
+    """How often they agree; 4 where neither `steps` nor `epochs` of the recipe is given."""
+    inner_steps: int = Field(10, ge=1)
+    """Optimizer steps of a replica in a round; a killed run goes on at its last round."""
+    outer_lr: float | None = Field(None, gt=0)
+    """Step along the mean change of a round; null: 1 for one replica or below 20 rounds, else
+    0.7."""
+    outer_momentum: float | None = Field(None, ge=0, lt=1)
+    """Nesterov momentum of that step; null: 0 for one replica or below 20 rounds, else 0.9."""
+    min_quorum: int = Field(1, ge=1)
+    """Replicas without which a round is not committed."""
+    join_timeout_s: float = Field(300.0, gt=0)
+    """Seconds that replicas wait for each other when they join; then the present ones go on."""
+    grace_s: float = Field(300.0, gt=0)
+    """Seconds that a round waits for the others after its first contribution."""
+    max_restarts: int = Field(2, ge=0)
+    """How often each replica is started again after a crash."""
+    weights: Literal["equal", "tokens"] = "equal"
+    """What a replica counts in a merge: as much as the others, or by the tokens it trained on."""
+    max_empty_rounds: int = Field(1, ge=0)
+    """Rounds that may merge nothing; one more, and the run fails."""
+    norm_guard: float | None = Field(30.0, gt=1)
+    """A replica's change above so many times the median of late ones is left out; null: none is."""
+    late_decay: float = Field(0.0, ge=0, le=1)
+    """Share of a change that came too late which its replica's next one carries; 0 drops it."""
+    log: str = ""
+    """Folder, `s3://`, `gs://` or `az://` of the outer log; empty: the run folder. With one,
+    replicas on other machines can join."""
+    run_id: str = ""
+    """The run's name in the log; empty: that of the run folder."""
+    local_replicas: int | None = Field(None, ge=0)
+    """Replicas that `train` starts itself; null: all. Others join from elsewhere, through `log`."""
+    heartbeat_timeout_s: float = Field(30.0, gt=0)
+    """Seconds without a sign of life after which a replica counts as dead."""
+    takeover_s: float = Field(10.0, gt=0)
+    """Seconds after which the next replica in line commits in place of one that does not."""
+    round_timeout_s: float = Field(3600.0, gt=0)
+    """Seconds that a round waits for its quorum before the replica fails."""
+    store_patience_s: float = Field(300.0, gt=0)
+    """Seconds for which a log that fails is tried again."""
+
+    @property
+    def here(self) -> int:
+        """How many replicas ``train`` starts itself."""
+        return self.replicas if self.local_replicas is None else self.local_replicas
+
+    @model_validator(mode="after")
+    def _log_is_a_place(self) -> "DiLoCo":
+        if "://" in self.log and not _BUCKET.fullmatch(self.log):
+            raise ValueError("log must be a folder or s3://, gs://, az:// bucket/path, no secrets")
+        if self.run_id and not RUN_ID.fullmatch(self.run_id):
+            raise ValueError("run_id must be letters, digits, '.', '_', '-' (at most 128)")
+        if self.here > self.replicas:
+            raise ValueError(f"local_replicas {self.here} exceeds replicas {self.replicas}")
+        if self.here < self.replicas and not self.log:
+            raise ValueError(f"local_replicas {self.here} of {self.replicas} needs log")
+        return self
+
+    @model_validator(mode="after")
+    def _quorum_is_reachable(self) -> "DiLoCo":
+        if self.min_quorum > self.replicas:
+            raise ValueError(f"min_quorum {self.min_quorum} exceeds replicas {self.replicas}")
+        return self

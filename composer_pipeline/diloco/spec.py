@@ -62,7 +62,7 @@ class DiLoCoSpec(BaseModel):
     takeover_s: float = Field(default=10.0, gt=0, description="T: wait per place in the queue")
     round_timeout_s: float = Field(default=3600.0, gt=0, description="longest wait for a quorum")
     store_patience_s: float = Field(
-        default=300.0, gt=0, description="how long a store that fails is tried again"
+        default=300.0, ge=0, description="how long a store that fails is tried again"
     )
     late_decay: float = Field(
         default=0.0, ge=0, le=1,

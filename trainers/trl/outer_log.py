@@ -58,7 +58,8 @@ def spec_of(recipe: TrainingRecipe, digest: str) -> DiLoCoSpec:
         heartbeat_timeout_s=options.heartbeat_timeout_s,
         takeover_s=options.takeover_s,
         round_timeout_s=options.round_timeout_s,
-        store_patience_s=options.store_patience_s,
+        # A run folder that is full or gone fails the run elsewhere too: waiting hides why.
+        store_patience_s=options.store_patience_s if options.log else 0.0,
         weights=options.weights,
         max_empty_rounds=options.max_empty_rounds,
         norm_guard=options.norm_guard,

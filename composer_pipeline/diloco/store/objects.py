@@ -2,7 +2,7 @@
 
 Belongs here: create-exclusive, overwrite, read, list, over obstore; trying again for a while.
 Does not belong here: key names and what the objects mean (``log``), and the words for a failure
-(``store_errors``). No torch.
+(``store.errors``). No torch.
 
 Only operations that every backend has: a folder has no compare-and-swap, so nothing
 relies on it. Credentials come from the backend's own environment variables.
@@ -39,7 +39,7 @@ class Entry(NamedTuple):
 class ObjectStore:
     """Objects below ``prefix`` of one folder or bucket URL.
 
-    A failure is a sentence (``store_errors``). While ``patience_s`` is 0, as it is at first, it
+    A failure is a sentence (``store.errors``). While ``patience_s`` is 0, as it is at first, it
     is raised at once; later it is raised when trying again has not helped for so many seconds.
 
     Args:
@@ -92,7 +92,7 @@ class ObjectStore:
             absent: whether a missing object is an answer, raised as ``FileNotFoundError``.
 
         Raises:
-            InputError, StorageError, StoreFailed: as ``store_errors`` says.
+            InputError, StorageError, StoreFailed: as ``store.errors`` says.
         """
         deadline, pause = time.monotonic() + self.patience_s, FIRST_PAUSE_S
         while True:

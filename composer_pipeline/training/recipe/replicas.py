@@ -60,7 +60,7 @@ class DiLoCo(Part):
     round_timeout_s: float = Field(3600.0, gt=0)
     """Seconds that a round waits for its quorum before the replica fails."""
     store_patience_s: float = Field(300.0, gt=0)
-    """Seconds for which a log that fails is tried again."""
+    """Seconds for which a log that `log` names is tried again when it fails."""
 
     @property
     def here(self) -> int:

@@ -148,7 +148,7 @@ def test_a_shared_scope_binds_every_run(lake: Lake, teacher_set: TeacherSet, ser
 
 @pytest.mark.parametrize("usd", ["0", "-1", "NaN", "Infinity"])
 def test_bad_ceiling_changes_nothing(lake: Lake, teacher_set: TeacherSet, usd: str) -> None:
-    with pytest.raises(InputError, match="--max-usd"):
+    with pytest.raises(InputError, match="max_usd must be above 0"):
         run(lake, teacher_set, max_usd=Decimal(usd))
     assert not (Path(lake.root) / "ledger.db").exists()
 

@@ -6,8 +6,7 @@ Belongs here: the same steps of the demo's recipe, run with ``shared_prefix`` on
 count of all rows of the data. Does not belong here: kernels alone.
 
 The lake is what ``make demo`` leaves. The model is the recipe's, with real scores of the base
-model. Steps take turns; times are CPU seconds of the
-process, one thread.
+model. Steps take turns; times are CPU seconds of the process, one thread.
 """
 
 import argparse
@@ -32,6 +31,11 @@ from trainers.trl.rows.streams import rows_of
 from trainers.trl.shared_prefix.tree import Item, trees_of
 
 ROOT = Path(__file__).resolve().parent.parent
+ABOUT = (
+    "`make bench-shared-prefix` after `make demo`: tokens that the backbone of the student reads, and"
+    " CPU seconds of the\nprocess, with `shared_prefix: off` and `on`. Steps of the recipe take turns;"
+    " one thread, float32."
+)
 RESULT = ROOT / "benchmarks" / "results" / "shared_prefix.md"
 
 
@@ -58,7 +62,7 @@ def main() -> None:
     text = "\n".join(["| what | separate | shared | ratio |", "|---|---|---|---|", *table])
     print(text)
     if options.record:
-        RESULT.write_text(f"# Shared prefixes on the demo's rows\n\n{__doc__}\n{text}\n")
+        RESULT.write_text(f"# Shared prefixes on the demo's rows\n\n{ABOUT}\n\n{text}\n")
 
 
 def _sequences(channel: str, row: Any) -> list[list[Row]]:

@@ -32,9 +32,9 @@ from trainers.trl.shared_prefix.tree import Item, trees_of
 
 ROOT = Path(__file__).resolve().parent.parent
 ABOUT = (
-    "`make bench-shared-prefix` after `make demo`: tokens that the backbone of the student reads, and"
-    " CPU seconds of the\nprocess, with `shared_prefix: off` and `on`. Steps of the recipe take turns;"
-    " one thread, float32."
+    "`make bench-shared-prefix` after `make demo`: tokens that the backbone of the student reads,"
+    " and CPU seconds of the\nprocess, with `shared_prefix: off` and `on`. Steps of the recipe take"
+    " turns; one thread, float32."
 )
 RESULT = ROOT / "benchmarks" / "results" / "shared_prefix.md"
 

@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 #: The fill of a box that is done, and of one with something to do.
 GREEN, GREY = (227, 246, 238), (234, 235, 239)
+#: Pixels of a box at the page's own zoom, at least, as :func:`areas` counts them.
+BOX = 600
 #: Steps of colour that a small palette may be off.
 OFF = 3
 
@@ -23,15 +26,24 @@ NODES = """{ assetNodes {
 
 
 def areas(picture: Path) -> dict[str, int]:
-    """Return the pixels of a lineage picture that are green or grey fill, or red of any kind."""
+    """Return the pixels of a lineage picture that are inside of green or grey fill, or red.
+
+    Inside is what has the colour five pixels around, so that lines and buttons' rims do not count.
+    """
     with Image.open(picture) as image:
         pixels = np.asarray(image.convert("RGB")).astype(int)
     filled = {
-        name: int((np.abs(pixels - fill).max(axis=2) <= OFF).sum())
+        name: int(_inside(np.abs(pixels - fill).max(axis=2) <= OFF).sum())
         for name, fill in (("green", GREEN), ("grey", GREY))
     }
     red, green, blue = (pixels[:, :, n] for n in range(3))
     return {**filled, "red": int(((red > green + 40) & (red > blue + 40)).sum())}
+
+
+def _inside(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    windows = np.lib.stride_tricks.sliding_window_view(mask, (5, 5))
+    inner: NDArray[np.bool_] = windows.all(axis=(2, 3))
+    return inner
 
 
 def states(answer: Any) -> dict[str, str]:

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from PIL import Image, ImageDraw
 
-from tests.ui.lineage_facts import GREEN, GREY, areas, states
+from tests.places import ROOT
+from tests.ui.lineage_facts import BOX, GREEN, GREY, areas, states
 
 
 @pytest.mark.parametrize("name", ["green", "grey", "red"])
@@ -15,7 +16,23 @@ def test_a_box_of_each_colour_is_seen(name: str, tmp_path: Path) -> None:
     image = Image.new("RGB", (100, 60), "white")
     ImageDraw.Draw(image).rectangle((10, 10, 89, 49), fill=fill)
     image.quantize(64).save(tmp_path / "box.png")
-    assert areas(tmp_path / "box.png") == {"green": 0, "grey": 0, "red": 0, name: 80 * 40}
+    seen = 80 * 40 if name == "red" else 76 * 36
+    assert areas(tmp_path / "box.png") == {"green": 0, "grey": 0, "red": 0, name: seen}
+
+
+def test_lines_are_no_boxes(tmp_path: Path) -> None:
+    image = Image.new("RGB", (100, 60), "white")
+    ImageDraw.Draw(image).line((5, 5, 95, 55), fill=GREY, width=3)
+    image.save(tmp_path / "line.png")
+    assert areas(tmp_path / "line.png")["grey"] == 0
+
+
+def test_the_readme_shows_a_lineage_page_with_nothing_to_do() -> None:
+    seen = areas(ROOT / "docs" / "images" / "lineage.png")
+    boxes = 16
+    assert seen["grey"] < BOX / 2  # the zoom's buttons are grey
+    assert seen["red"] == 0
+    assert seen["green"] > BOX * boxes
 
 
 def node(made: int, failed: int = 0, checks: Any = ()) -> Any:

@@ -42,8 +42,7 @@ def areas(picture: Path) -> dict[str, int]:
 
 def _inside(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
     windows = np.lib.stride_tricks.sliding_window_view(mask, (5, 5))
-    inner: NDArray[np.bool_] = windows.all(axis=(2, 3))
-    return inner
+    return np.asarray(windows.all(axis=(2, 3)))
 
 
 def states(answer: Any) -> dict[str, str]:

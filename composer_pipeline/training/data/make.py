@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from composer_pipeline.training.data.rows import Demonstration, Group, Hint, Pair
-from composer_pipeline.training.rewards import Grader, case_of
+from composer_pipeline.training.rewards import Case, Grader, case_of
 from composer_pipeline.training.windows import (
     Dropped,
     Message,
@@ -154,7 +154,8 @@ def group_of(
         [list(ids) for ids in counts],
         list(counts.values()),
         list(rewards.values()),
-        case.to_json(),
+        # What nobody will answer again needs no more than the consensus.
+        (Case(consensus) if recorded else case).to_json(),
     )
 
 

@@ -26,8 +26,9 @@ class Case(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``consensus`` is the teachers' action; ``votes`` are the teachers' distinct actions with how
     many gave each; ``recorded`` is the agent's own action and ``failed`` whether its result was an
-    error (``None``: not known); ``tools`` are the tools offered; ``errors`` the calls of the prompt
-    that failed, as :func:`call_key`; ``files`` path to text, as far as the prompt shows it.
+    error (``None``: not known); ``tools`` are the tools offered, without descriptions; ``errors``
+    the calls of the prompt that failed, as :func:`call_key`; ``files`` path to text, as far as the
+    prompt shows it.
     """
 
     consensus: Message
@@ -79,10 +80,17 @@ def case_of(
         votes=list(votes.values()) if "votes" in parts else [],
         recorded=agent if "outcome" in parts else None,
         failed=failed if "outcome" in parts else None,
-        tools=list(row["tools"] or []) if "validity" in parts else [],
+        tools=[_schema(tool) for tool in row["tools"] or []] if "validity" in parts else [],
         errors=failed_calls(row["prompt"]) if "repeat" in parts else [],
         files={path: text for path, text in known.items() if path in edited},
     )
+
+
+def _schema(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a tool without its description, which is most of it."""
+    function = tool["function"]
+    kept = {"name": function["name"], "parameters": function.get("parameters")}
+    return {"type": "function", "function": kept}
 
 
 def call_key(name: str, arguments: Mapping[str, Any]) -> str:

@@ -7,8 +7,10 @@ Sources: the shape of ``match`` and the validity gate follow ToolRL (arXiv:2504.
 diffs SWE-RL (arXiv:2502.18449), grading single steps against recorded ones SRL (arXiv:2510.25992).
 """
 
+import json
 from collections.abc import Callable, Mapping
 from difflib import SequenceMatcher, unified_diff
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jsonschema
@@ -130,13 +132,24 @@ PARTS: dict[str, Part] = {
 def _fits(arguments: Mapping[str, Any], schema: Any) -> bool:
     if not isinstance(schema, Mapping):
         return True
+    validator = _validator(json.dumps(schema))
+    try:
+        return validator is None or bool(validator.is_valid(arguments))
+    except referencing.exceptions.Unresolvable:
+        return True
+
+
+@lru_cache(maxsize=256)
+def _validator(schema_text: str) -> Any:
+    """Return what checks by a schema; ``None`` for a recorded one that is none."""
+    schema = json.loads(schema_text)
     kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
     try:
         kind.check_schema(schema)
-        # An empty registry: a reference is never fetched from anywhere.
-        return bool(kind(schema, registry=referencing.Registry()).is_valid(arguments))
-    except (jsonschema.SchemaError, referencing.exceptions.Unresolvable):
-        return True  # a recorded schema that is none checks nothing
+    except jsonschema.SchemaError:
+        return None
+    # An empty registry: a reference is never fetched from anywhere.
+    return kind(schema, registry=referencing.Registry())
 
 
 def _same_file(arguments: Mapping[str, Any], path: str) -> bool:

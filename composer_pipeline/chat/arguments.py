@@ -12,6 +12,7 @@ import referencing.exceptions
 
 from composer_pipeline.actions import ToolCall
 from composer_pipeline.chat.builder import short_name
+from composer_pipeline.schemas import validator_of
 
 
 class ArgumentCheck:
@@ -28,18 +29,9 @@ class ArgumentCheck:
             function = tool["function"]
             name = str(function["name"])
             self.names[short_name(name)] = name
-            schema = function.get("parameters")
-            if not isinstance(schema, Mapping):
-                continue
-            kind = jsonschema.validators.validator_for(
-                schema, default=jsonschema.Draft202012Validator
-            )
-            try:
-                kind.check_schema(schema)
-            except jsonschema.SchemaError:
-                continue  # a recorded schema that is none checks nothing
-            # An empty registry: a reference is never fetched from anywhere.
-            self._validators[name] = kind(schema, registry=referencing.Registry())
+            validator = validator_of(function.get("parameters"))
+            if validator is not None:
+                self._validators[name] = validator
 
     def problem(self, call: ToolCall) -> str:
         """Return why a call would be refused, without any of its values, or nothing."""

@@ -66,24 +66,29 @@ def case_of(
         failed: whether the agent's own action ended in an error.
     """
     agent = next((message for who, message in answers if who == "agent"), None)
-    votes: dict[str, tuple[Message, int]] = {}
-    for who, message in answers:
-        if who != "agent":
-            key = json.dumps([calls_of(message), message.get("content")], sort_keys=True)
-            votes[key] = (message, votes.get(key, (message, 0))[1] + 1)
     edited = {
         str(arguments.get("file_path")) for name, arguments in calls_of(consensus) if name in EDITS
     }
     known = known_files(row["prompt"]) if "edit" in parts and edited else {}
     return Case(
         consensus,
-        votes=list(votes.values()) if "votes" in parts else [],
+        votes=_votes(answers) if "votes" in parts else [],
         recorded=agent if "outcome" in parts else None,
         failed=failed if "outcome" in parts else None,
         tools=[_schema(tool) for tool in row["tools"] or []] if "validity" in parts else [],
         errors=failed_calls(row["prompt"]) if "repeat" in parts else [],
         files={path: text for path, text in known.items() if path in edited},
     )
+
+
+def _votes(answers: Sequence[tuple[str, Message]]) -> list[tuple[Message, int]]:
+    """Return the teachers' distinct answers with how many gave each; the agent has no vote."""
+    votes: dict[str, tuple[Message, int]] = {}
+    for who, message in answers:
+        if who != "agent":
+            key = json.dumps([calls_of(message), message.get("content")], sort_keys=True)
+            votes[key] = (message, votes.get(key, (message, 0))[1] + 1)
+    return list(votes.values())
 
 
 def _schema(tool: Mapping[str, Any]) -> dict[str, Any]:

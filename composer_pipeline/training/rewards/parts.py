@@ -13,10 +13,10 @@ from difflib import SequenceMatcher, unified_diff
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-import jsonschema
 import referencing
 
 from composer_pipeline.edits import apply_edits
+from composer_pipeline.schemas import validator_of
 from composer_pipeline.training.rewards.case import EDITS, Case, call_key
 from composer_pipeline.training.rewards.match import action_match, calls_of, normal_path
 
@@ -130,8 +130,6 @@ PARTS: dict[str, Part] = {
 
 
 def _fits(arguments: Mapping[str, Any], schema: Any) -> bool:
-    if not isinstance(schema, Mapping):
-        return True
     validator = _validator(json.dumps(schema))
     try:
         return validator is None or bool(validator.is_valid(arguments))
@@ -141,15 +139,7 @@ def _fits(arguments: Mapping[str, Any], schema: Any) -> bool:
 
 @lru_cache(maxsize=256)
 def _validator(schema_text: str) -> Any:
-    """Return what checks by a schema; ``None`` for a recorded one that is none."""
-    schema = json.loads(schema_text)
-    kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
-    try:
-        kind.check_schema(schema)
-    except jsonschema.SchemaError:
-        return None
-    # An empty registry: a reference is never fetched from anywhere.
-    return kind(schema, registry=referencing.Registry())
+    return validator_of(json.loads(schema_text))
 
 
 def _same_file(arguments: Mapping[str, Any], path: str) -> bool:

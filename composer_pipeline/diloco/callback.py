@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from composer_pipeline.diloco.log import OuterLog
-from composer_pipeline.diloco.outer import Tensors, master, norm, pseudo_gradient
+from composer_pipeline.diloco.outer import Tensors, master, pseudo_gradient
 from composer_pipeline.diloco.replica import Replica, SyncResult
 from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.errors import ComposerError, InputError
@@ -173,11 +173,10 @@ class DiLoCoCallback(TrainerCallback):
         if not self.replica.finished and self._inner >= self.spec.inner_steps:
             tokens = int(state.num_input_tokens_seen) - self._tokens_seen
             self._tokens_seen = int(state.num_input_tokens_seen)
-            before = self.replica.state.theta
             delta = pseudo_gradient(self._start, trainable(model))
             result = self.replica.sync(delta, tokens=tokens)
             self._begin_round(model, scheduler)
-            self._report(result, before, tokens)
+            self._report(result, tokens)
             self._heal(result.withheld, kwargs.get("optimizer"))
         if self.replica.finished:
             adopt(model, self.replica.state.theta)
@@ -227,9 +226,8 @@ class DiLoCoCallback(TrainerCallback):
         if inner is not None:
             inner.state.clear()
 
-    def _report(self, result: SyncResult, before: Tensors, tokens: int) -> None:
+    def _report(self, result: SyncResult, tokens: int) -> None:
         commit = result.commit
-        change = pseudo_gradient(before, self.replica.state.theta)
         info: dict[str, Any] = {
             "round": commit.round,
             "rounds": self.spec.rounds,
@@ -247,7 +245,7 @@ class DiLoCoCallback(TrainerCallback):
             "withheld": result.withheld,
             "bytes_sent": result.bytes_sent,
             "delta_norm": result.norm,
-            "update_norm": norm(change),
+            "update_norm": result.moved,
             "wait_s": round(result.wait_s, 3),
         }
         self.commits.append(info)

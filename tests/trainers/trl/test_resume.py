@@ -97,6 +97,12 @@ def ended(tmp_path, folder):
     return commits[-1].round, commits[-1].state_sha, [commit.tokens for commit in commits]
 
 
+def place_of(file):
+    found = read(file)
+    assert found is not None
+    return found.round, found.inner
+
+
 def steps_of(seen):
     return [step for kind, step, _ in seen if kind == "step"]
 
@@ -140,7 +146,8 @@ def test_a_kill_at_a_border_costs_no_moments(start, tmp_path, monkeypatch):
     _, whole = start("unbroken", recipe, before=noisy)
     want = ended(tmp_path, "unbroken")
     for place, (kind, name) in AT_A_BORDER.items():
-        calls, honest = [], getattr(kind, name)
+        calls: list[int] = []
+        honest = getattr(kind, name)
 
         def killed(self, *given, calls=calls, honest=honest, **options):
             calls.append(1)
@@ -184,10 +191,10 @@ def test_what_was_kept_is_used_only_where_the_log_is(start, make, tmp_path, monk
     recipe, file = recipe_of(checkpoint_every=2), tmp_path / "run" / FILE
     start("run", recipe, kill=INNER + 3)
     early = file.read_bytes()
-    assert (read(file).round, read(file).inner) == (2, 2)
+    assert place_of(file) == (2, 2)
     start("run", recipe, kill=INNER + 1, attempt=2)  # its own steps: it ends in round 3
     kept = file.read_bytes()
-    reasons = []
+    reasons: list[str] = []
     for data in (early, kept[:-1], b"", kept):
         file.write_bytes(data)
         seen = start("run", recipe, kill=1, attempt=3 + len(reasons))[1]
@@ -247,7 +254,7 @@ def test_a_kill_while_it_is_written_leaves_the_earlier_one(start, tmp_path, monk
 
     monkeypatch.setattr(files.Replacement, "commit", killed)
     start("run", recipe)
-    assert read(tmp_path / "run" / FILE).inner == 2
+    assert place_of(tmp_path / "run" / FILE) == (1, 2)
 
 
 def test_a_step_without_memory_leaves_a_run_that_goes_on(start, tmp_path):

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -157,6 +158,31 @@ class Replica:
         while not self.finished and self.slot in self.log.contributions(self.round)[0]:
             self._follow(self._await_commit())
         return self.state
+
+    def private(self) -> tuple[Tensors, dict[str, Any]]:
+        """Return what this slot alone knows and the log does not: tensors, and plain numbers."""
+        late, tokens = self._late or ({}, 0)
+        tensors = {f"late/{name}": tensor for name, tensor in late.items()}
+        tensors |= {f"lost/{name}": tensor for name, tensor in self.lost.items()}
+        numbers = {
+            "round": self.round,
+            "late": self._late is not None,
+            "tokens": tokens,
+            "wasted": self.wasted_tokens,
+        }
+        return tensors, numbers
+
+    def load_private(self, tensors: Tensors, numbers: Mapping[str, Any]) -> None:
+        """Restore :meth:`private`, after joining."""
+        self.wasted_tokens = self._pulse.wasted_tokens = numbers["wasted"]
+        if numbers["round"] != self.round:
+            return  # the contribution to that round has carried both
+        kinds: dict[str, Tensors] = {"late": {}, "lost": {}}
+        for key, tensor in tensors.items():
+            kind, _, name = key.partition("/")
+            kinds[kind][name] = tensor
+        self._late = (kinds["late"], numbers["tokens"]) if numbers["late"] else None
+        self.lost = kinds["lost"]
 
     def close(self) -> None:
         """Stop the heartbeat. The log stays as it is."""

@@ -33,8 +33,8 @@ class _Integers(NamedTuple):
 
     @property
     def top(self) -> int:
-        """The largest integer; ``int2`` counts in halves from ±1 to ±3."""
-        return 2 ** (self.bits - 1) - 1
+        """The largest integer; ``int2`` has its own levels."""
+        return (1 << self.bits - 1) - 1
 
     def blocks(self, count: int) -> int:
         """Scales of a parameter with so many elements."""

@@ -15,9 +15,10 @@ from typing import NamedTuple
 
 import torch
 
-from composer_pipeline.diloco.codecs import Codec, Delta
+from composer_pipeline.diloco.codecs import Delta
 from composer_pipeline.diloco.log import CorruptObject
 from composer_pipeline.diloco.outer import OuterState, Step, Tensors
+from composer_pipeline.diloco.spec import Codec
 from composer_pipeline.diloco.store import Pieces
 
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "U8": torch.uint8}

@@ -21,7 +21,6 @@ from typing import Any
 import torch
 
 from composer_pipeline.diloco.codecs import Delta
-
 from composer_pipeline.diloco.encoding import (
     decode_delta,
     decode_state,

@@ -17,7 +17,7 @@ from composer_pipeline.diloco.outer import OuterState
 from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.diloco.supervisor import ReplicaCommand, ReplicasFailed, Supervisor
 from composer_pipeline.errors import InputError
-from tests.diloco.buckets import bucket
+from tests.diloco.buckets import bucket_settings
 from tests.fixtures.waiting import DEADLINE_S
 from tests.places import ROOT
 
@@ -136,7 +136,7 @@ def test_after_all_replicas_died_the_run_resumes_at_the_last_commit(
     """In a bucket, of four bits, with adapters."""
     spec = SPEC.model_copy(update={"codec": "int4"})
     monkeypatch.setenv("TOY_LORA", "1")
-    with bucket("toy") as settings:
+    with bucket_settings("toy") as settings:
         for name, value in settings.items():
             monkeypatch.setenv(name, value)
         _resumes("s3://toy/outer", spec, toy, tmp_path)

@@ -314,6 +314,7 @@ def test_a_follower_that_computes_other_bits_downloads_the_state(run, monkeypatc
     ("changes", "seed_model", "message"),
     [
         ({"outer_lr": 1.0}, (6, 16), "outer_lr is 0.7 there and 1.0 here"),
+        ({"codec": "int8"}, (6, 16), "codec is 'fp32' there and 'int8' here"),
         ({"data_plan": "other rows"}, (6, 16), "data_plan"),
         ({}, (6, 17), "model_signature"),
     ],

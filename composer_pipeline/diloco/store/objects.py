@@ -23,7 +23,7 @@ from composer_pipeline.files import replacing
 T = TypeVar("T")
 #: Pauses between two tries: the first, the factor, the longest.
 FIRST_PAUSE_S, PAUSE_FACTOR, LONGEST_PAUSE_S = 0.2, 2.0, 10.0
-#: Objects above this go up in parts of ``PART``, a few at a time; a bucket takes 5 GB at most in one.
+#: Objects above this go up in parts of ``PART``, a few at a time; a bucket takes 5 GB in one.
 PARTS_ABOVE, PART, AT_A_TIME = 16 * 2**20, 8 * 2**20, 2
 #: A bucket takes 10 000 parts of an object at most.
 MOST_PARTS = 9_000

@@ -14,7 +14,8 @@ import torch
 
 from composer_pipeline.diloco.encoding import state_sha
 from composer_pipeline.diloco.log import OuterLog, OuterLogError
-from composer_pipeline.diloco.replica import Replica, read_state
+from composer_pipeline.diloco.replica import Replica
+from composer_pipeline.diloco.snapshots import read_state
 from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.errors import InputError
 from tests.diloco.buckets import bucket_settings
@@ -274,13 +275,13 @@ def test_a_restart_after_contributing_does_not_train_the_round_again(run, tmp_pa
     assert [result.commit.round for result in outcomes[0]] == [3, 4]
 
 
-@pytest.mark.parametrize("lost", [1, 3])
-def test_lost_states_are_rebuilt_from_the_deltas(run, toy, tmp_path, lost: int) -> None:
-    log, _ = run(tmp_path, spec())
+@pytest.mark.parametrize("kept", [4, None])
+def test_lost_states_are_rebuilt_from_the_deltas(run, toy, tmp_path, kept: int | None) -> None:
+    agreed = spec(kept_rounds=kept)
+    log, _ = run(tmp_path, agreed)
     commits = log.commits()
-    for commit in commits[-lost:]:
-        log.store.put(commit.state_key, b"torn")
-    replica = Replica(log, spec(), 1, 9)
+    log.store.put(commits[-1].state_key, b"torn")
+    replica = Replica(log, agreed, 1, 9)
     replica.join(toy.Inner(1).parameters())
     replica.close()
     assert replica.sha == commits[-1].state_sha
@@ -303,7 +304,7 @@ def test_a_follower_that_computes_other_bits_downloads_the_state(run, monkeypatc
 
     monkeypatch.setattr(Replica, "_merged", other_bits)
     monkeypatch.setattr(Replica, "_adopt", record)
-    log, outcomes = run(tmp_path, spec(takeover_s=DEADLINE_S))
+    log, outcomes = run(tmp_path, spec(takeover_s=DEADLINE_S, kept_rounds=2))
     assert included(log) == [[0, 1]] * 4
     assert {commit.by for commit in log.commits()[1:]} == {0}
     assert all(result.contributed for result in outcomes[1])

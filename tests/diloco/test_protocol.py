@@ -143,8 +143,9 @@ def killed_committer(round_: int) -> dict:
 
 
 def test_a_killed_committer_is_replaced_and_its_delta_counts(run, tmp_path) -> None:
-    calm, _ = run(tmp_path / "calm", spec(), seed=7)
-    log, outcomes = run(tmp_path / "killed", spec(), hooks=killed_committer(2), seed=7)
+    agreed = spec(kept_rounds=4)  # round 2 has a whole state, which both of them write
+    calm, _ = run(tmp_path / "calm", agreed, seed=7)
+    log, outcomes = run(tmp_path / "killed", agreed, hooks=killed_committer(2), seed=7)
     assert isinstance(outcomes[0], Killed)
     assert included(log) == [[0, 1], [0, 1], [1], [1]]
     again, there = log.commits()[2], calm.commits()[2]

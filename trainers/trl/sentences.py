@@ -4,6 +4,7 @@ Belongs here: one sentence an event. Does not belong here: what happens and who 
 (``trainers.trl.__main__``).
 """
 
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -50,7 +51,22 @@ def _round(event: Event) -> str:
     if not event["merged"]:
         why = "; ".join(f"replica {slot}: {why}" for slot, why in event["rejected"].items())
         return f"{number} merged nothing ({why})"
-    return f"{number} committed by replicas {', '.join(map(str, event['included']))}"
+    away = sorted({*range(event["replicas"])} - {*event["included"]})
+    said = [f"{number} committed by replicas {', '.join(map(str, event['included']))}"]
+    said += [f"{event['tokens']:,} tokens, {event['bytes']:,} bytes"]
+    why = {slot: event["rejected"].get(str(slot)) for slot in away}
+    said += [f"replica {slot}{f': {w}' if w else ' is missing'}" for slot, w in why.items()]
+    return "; ".join(said)
+
+
+def _replica_ended(event: Event) -> str:
+    code, went = event["code"], f"replica {event['slot']}"
+    if code < 0:  # it had no time to say why
+        went += f" was killed ({signal.Signals(-code).name})"
+    else:
+        went += f" ended with {code} ({event['sentence']})"
+    restart = event["restart"]
+    return f"{went}; restart {restart}" if restart else f"{went} and is not started again"
 
 
 def _base(event: Event) -> str:
@@ -80,6 +96,7 @@ _SAID: dict[str, Callable[[Event], str]] = {
     "out_of_memory": _out_of_memory,
     "separate_forwards": _separate_forwards,
     "round": _round,
+    "replica_ended": _replica_ended,
     "base": _base,
     "hints": _hints,
     "held_out": _held_out,

@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -135,6 +136,17 @@ class Replica:
         while not self.finished and self.slot in self.log.contributions(self.round)[0]:
             self._follow(self._await_commit())
         return self.state
+
+    def private(self) -> tuple[Tensors, dict[str, Any]]:
+        """Return what this slot alone knows and the log does not: tensors, and plain numbers."""
+        late, tokens = self._late or ({}, 0)
+        numbers = {"late": self._late is not None, "tokens": tokens, "wasted": self.wasted_tokens}
+        return dict(late), numbers
+
+    def load_private(self, tensors: Tensors, numbers: Mapping[str, Any]) -> None:
+        """Restore :meth:`private`, after joining."""
+        self._late = (tensors, numbers["tokens"]) if numbers["late"] else None
+        self.wasted_tokens = self._pulse.wasted_tokens = numbers["wasted"]
 
     def close(self) -> None:
         """Stop the heartbeat. The log stays as it is."""

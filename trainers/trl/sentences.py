@@ -54,8 +54,9 @@ def _round(event: Event) -> str:
     away = sorted({*range(event["replicas"])} - {*event["included"]})
     said = [f"{number} committed by replicas {', '.join(map(str, event['included']))}"]
     said += [f"{event['tokens']:,} tokens, {event['bytes']:,} bytes"]
-    why = {slot: event["rejected"].get(str(slot)) for slot in away}
-    said += [f"replica {slot}{f': {w}' if w else ' is missing'}" for slot, w in why.items()]
+    for slot in away:
+        reason = event["rejected"].get(str(slot))
+        said.append(f"replica {slot}: {reason}" if reason else f"replica {slot} is missing")
     return "; ".join(said)
 
 
@@ -82,6 +83,17 @@ def _held_out(event: Event) -> str:
     return f"round {event['round']}: loss on held-out rows {event['loss']:.4f}"
 
 
+def _resumed(event: Event) -> str:
+    return f"replica {event['slot']} goes on in round {event['round']} after {event['inner']} steps"
+
+
+def _inner_dropped(event: Event) -> str:
+    return (
+        f"replica {event['slot']} begins at the last commit with new moments; what it had kept does"
+        f" not fit: {event['reason']}"
+    )
+
+
 def _data(event: Event) -> str:
     dropped = sum(event["dropped"].values())
     return (
@@ -100,6 +112,8 @@ _SAID: dict[str, Callable[[Event], str]] = {
     "base": _base,
     "hints": _hints,
     "held_out": _held_out,
+    "resumed": _resumed,
+    "inner_dropped": _inner_dropped,
     "data": _data,
     "joinable": lambda event: (
         "others join with: python -m trainers.trl.replica"

@@ -24,7 +24,7 @@ class DiLoCo(Part):
     rounds: int | None = Field(None, ge=1)
     """How often they agree; 4 where neither `steps` nor `epochs` of the recipe is given."""
     inner_steps: int = Field(10, ge=1)
-    """Optimizer steps of a replica in a round; a killed run goes on at its last round."""
+    """Optimizer steps of a replica in a round."""
     outer_lr: float | None = Field(None, gt=0)
     """Step along the mean change of a round; null: 1 for one replica or below 20 rounds, else
     0.7."""

@@ -353,6 +353,7 @@ def test_the_run_leaves_a_picture_with_its_killed_replica(finished):
 
     run_dir = finished.result.run_dir
     drawn = read_timeline(run_dir)
+    assert drawn is not None
     assert drawn == (run_dir / TIMELINE).read_text()
     assert drawn.count(">replica 0<") == drawn.count(">replica 1<") == 1
     assert 'class="dead"' in drawn

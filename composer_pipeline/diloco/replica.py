@@ -80,7 +80,7 @@ class SyncResult:
 class Replica:
     """The state of one slot in a run; ``state`` is the base of ``round``.
 
-    There is one state in memory: a round replaces its tensors one by one, and changes none.
+    There is one state in memory, and each round writes it over: copy what is to stay.
 
     Args:
         log: the run's log.
@@ -254,11 +254,13 @@ class Replica:
         self._adopt(commit, state.steps)
 
     def _adopt(self, commit: Commit, steps: Steps) -> None:
-        """Move to the state after ``commit``: each tensor is let go when its successor is there."""
+        """Move to the state after ``commit``: one tensor after the other is written over."""
         moved = 0.0
         for step in steps():
             moved += squares(step.theta - self.state.theta[step.name])
-            self.state.theta[step.name], self.state.momentum[step.name] = step.theta, step.momentum
+            # In place: new tensors between old ones' gaps would make the heap grow.
+            self.state.theta[step.name].copy_(step.theta)
+            self.state.momentum[step.name].copy_(step.momentum)
         self._moved = math.sqrt(moved)
         self.sha, self.round = commit.state_sha, commit.round + 1
         self._pulse.round = self.round

@@ -120,7 +120,7 @@ def test_every_round_can_be_read_where_all_are_kept(tmp_path: Path) -> None:
     replica, seen = join(tmp_path, kept_rounds=None), []
     for _ in range(ROUNDS):
         train(replica, 1)
-        seen.append(replica.state.theta["w"])
+        seen.append(replica.state.theta["w"].clone())
     for round_, theta in enumerate(seen, 1):
         assert torch.equal(read_state(str(tmp_path), "run", round_)[0]["w"], theta)
     assert kept(replica.log) == ([0, 5, 10, 11], list(range(1, ROUNDS + 1)))

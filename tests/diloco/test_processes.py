@@ -12,8 +12,9 @@ import pytest
 
 from composer_pipeline.diloco.encoding import decode_state, state_sha
 from composer_pipeline.diloco.log import OuterLog
+from composer_pipeline.diloco.places import ReplicaCommand
 from composer_pipeline.diloco.spec import DiLoCoSpec
-from composer_pipeline.diloco.supervisor import ReplicaCommand, ReplicasFailed, Supervisor
+from composer_pipeline.diloco.supervisor import ReplicasFailed, Supervisor
 from composer_pipeline.errors import InputError
 from tests.fixtures.waiting import DEADLINE_S
 from tests.places import ROOT

@@ -25,8 +25,8 @@ from typing import IO, Any
 
 from dagster_pipes import PipesEnvVarParamsLoader, open_dagster_pipes
 
+from composer_pipeline.diloco.places import HfJobs, Place, ReplicaCommand
 from composer_pipeline.diloco.supervisor import (
-    ReplicaCommand,
     RoundReport,
     Supervisor,
     SupervisorReport,
@@ -297,13 +297,23 @@ def _replicas(
         commands=[
             ReplicaCommand(argv, {**OFFLINE, **env}, repo_root()) for env in own_device[:here]
         ],
-        elsewhere=options.replicas - here,
+        places=(places := _places(recipe, url, run_id)),
+        elsewhere=options.replicas - here - len(places),
         run_dir=run_dir / "replicas",
         max_restarts=options.max_restarts,
         drain_s=LEAVE_S if recipe.eval_every is None else LAST_LOOK_S,
         on_round=on_round,
         on_log=on_log,
     ).run()
+
+
+def _places(recipe: TrainingRecipe, url: str, run_id: str) -> list[Place]:
+    """Return where each replica beyond those of this machine is started, if the recipe says."""
+    options = recipe.diloco
+    if options.place is None:
+        return []
+    there = options.place.model_dump(exclude={"kind"})
+    return [HfJobs(url, run_id, **there)] * (options.replicas - options.here)
 
 
 def require_merged(rounds: Sequence[RoundReport]) -> None:

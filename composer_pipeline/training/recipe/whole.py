@@ -208,7 +208,7 @@ class TrainingRecipe(Part):
         Its name, its paths, where its log is and how a machine computes may differ.
         """
         own = {"name": True, "model": True, "start_from": True, "threads": True}
-        here = {"log", "run_id", "local_replicas", "max_restarts"}
+        here = {"log", "run_id", "local_replicas", "max_restarts", "place"}
         return self.model_dump_json(exclude={**own, "diloco": here})
 
     @staticmethod

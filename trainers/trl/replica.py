@@ -21,6 +21,8 @@ from typing import Any
 import torch
 
 from composer_pipeline.diloco.callback import DiLoCoCallback, Diverged
+from composer_pipeline.diloco.inner.file import FILE
+from composer_pipeline.diloco.inner.keeping import Keeping
 from composer_pipeline.diloco.log import OuterLogError
 from composer_pipeline.diloco.store import StoreFailed
 from composer_pipeline.diloco.supervisor import (
@@ -165,8 +167,14 @@ def train(
         callbacks=[callback],
         on_event=on_event,
         states=states,
-        committed=lambda: replica.round - 1,
+        position=callback.position,
     )
+
+    def resumed(kind: str, facts: dict[str, Any]) -> None:
+        on_event(kind, callback.position(), facts)
+
+    file = folder / FILE
+    callback.keep(Keeping(file, every=recipe.checkpoint_every, keeper=trainer, say=resumed))
     if recipe.eval_every is not None and replica.slot == 0 and (run_dir / FOLDER).is_dir():
         held_out = TrainingRecipe.load(run_dir / FOLDER / "recipe.yaml")
         trainer.held_out = HeldOut(held_out, run_dir, trainer.student, trainer.trl_loss)

@@ -68,6 +68,7 @@ class RoundReport:
     by: int
     tokens: int
     state_sha: str
+    bytes: int = 0
 
     @classmethod
     def of(cls, commit: Commit) -> "RoundReport":
@@ -79,7 +80,18 @@ class RoundReport:
             commit.by,
             commit.tokens,
             commit.state_sha,
+            sum(part.size for part in commit.included),
         )
+
+
+@dataclass(frozen=True)
+class SlotEnd:
+    """A replica's process that ended before the run; ``restart`` counts, 0 for none left."""
+
+    slot: int
+    code: int
+    restart: int
+    sentence: str
 
 
 @dataclass(frozen=True)
@@ -126,6 +138,7 @@ class Supervisor:
         drain_s: time that replicas get to end by themselves after the last commit.
         on_round: called once for each commit, in order.
         on_log: called with the slot and each line of its output.
+        on_end: called where a process ended before the run, before it is started again.
 
     Raises:
         InputError: not one command for each replica of the spec.
@@ -146,6 +159,7 @@ class Supervisor:
         drain_s: float = 60.0,
         on_round: Callable[[RoundReport], None] | None = None,
         on_log: Callable[[int, str], None] | None = None,
+        on_end: Callable[[SlotEnd], None] | None = None,
     ) -> None:
         if len(commands) + len(places) + elsewhere != spec.replicas:
             raise InputError(f"{len(commands)} replica commands for replicas {spec.replicas}")
@@ -159,6 +173,7 @@ class Supervisor:
             for number, (place, log) in enumerate(zip([*here, *places], logs, strict=True))
         ]
         self._drain, self._on_round, self._on_log = drain_s, on_round, on_log
+        self._on_end = on_end
         self._elsewhere, self._seen_s, self._look_at = elsewhere, time.monotonic(), 0.0
         self._commits: list[Commit] = []
         self._rounds: list[RoundReport] = []
@@ -255,11 +270,17 @@ class Supervisor:
         used = restarts_used(claims(self.log), slot.slot, self._commits)
         if used >= self._max_restarts:
             slot.lost = True
+            self._say_end(slot, code, 0)
             logger.warning("slot %d ended with %d and is not started again", slot.slot, code)
         else:
             slot.restarts += 1
             slot.restart_at = time.monotonic() + 0.5 * (used + 1)
+            self._say_end(slot, code, slot.restarts)
             logger.warning("slot %d ended with %d; restart %d", slot.slot, code, slot.restarts)
+
+    def _say_end(self, slot: _Slot, code: int, restart: int) -> None:
+        if self._on_end is not None:
+            self._on_end(SlotEnd(slot.slot, code, restart, slot.said))
 
     def _start(self, slot: _Slot) -> None:
         attempt = claim(self.log, slot.slot, again=slot.restarts > 0)

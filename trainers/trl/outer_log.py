@@ -62,6 +62,7 @@ def spec_of(recipe: TrainingRecipe, digest: str) -> DiLoCoSpec:
         store_patience_s=options.store_patience_s if options.log else 0.0,
         codec=options.codec,
         error_feedback=options.feedback,
+        kept_rounds=None if recipe.keep_best else options.kept_rounds,
         weights=options.weights,
         max_empty_rounds=options.max_empty_rounds,
         norm_guard=options.norm_guard,

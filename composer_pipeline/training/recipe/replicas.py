@@ -66,6 +66,9 @@ class DiLoCo(Part):
     bits with a scale for each block (1.01, 0.53 and 0.28 bytes a parameter)."""
     error_feedback: bool | None = None
     """Adds what the codec lost of a change to the replica's next one; null: with `int2` alone."""
+    kept_rounds: int | None = Field(10, ge=2)
+    """Rounds whose changes stay in the log at most; half as often the whole state is written, of
+    which two stay. 2 writes it each round; null keeps every change, as `keep_best` does."""
     weights: Literal["equal", "tokens"] = "equal"
     """What a replica counts in a merge: as much as the others, or by the tokens it trained on."""
     max_empty_rounds: int = Field(1, ge=0)

@@ -211,7 +211,7 @@ class TrainingRecipe(Part):
         Its name, its paths, where its log is and how a machine computes may differ.
         """
         own = dict.fromkeys(("name", "model", "start_from", "threads", "checkpoint_every"), True)
-        here = {"log", "run_id", "local_replicas", "max_restarts"}
+        here = {"log", "run_id", "local_replicas", "max_restarts", "place"}
         return self.model_dump_json(exclude={**own, "diloco": here})
 
     @staticmethod

@@ -165,4 +165,3 @@ def test_a_child_has_the_environment_of_its_command_and_what_it_is_told(tmp_path
     # Neither the first attempt's lines nor a line glued to what its end has torn.
     assert again.lines() == ["device 1 again"]
     again.close()
-    assert here.find(0) is None

@@ -14,7 +14,8 @@ import torch
 
 from composer_pipeline.diloco.encoding import state_sha
 from composer_pipeline.diloco.log import OuterLog, OuterLogError
-from composer_pipeline.diloco.replica import Replica, read_state
+from composer_pipeline.diloco.replica import Replica
+from composer_pipeline.diloco.snapshots import read_state
 from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.errors import InputError
 from tests.diloco.buckets import bucket_settings
@@ -142,8 +143,9 @@ def killed_committer(round_: int) -> dict:
 
 
 def test_a_killed_committer_is_replaced_and_its_delta_counts(run, tmp_path) -> None:
-    calm, _ = run(tmp_path / "calm", spec(), seed=7)
-    log, outcomes = run(tmp_path / "killed", spec(), hooks=killed_committer(2), seed=7)
+    agreed = spec(kept_rounds=4)  # round 2 has a whole state, which both of them write
+    calm, _ = run(tmp_path / "calm", agreed, seed=7)
+    log, outcomes = run(tmp_path / "killed", agreed, hooks=killed_committer(2), seed=7)
     assert isinstance(outcomes[0], Killed)
     assert included(log) == [[0, 1], [0, 1], [1], [1]]
     again, there = log.commits()[2], calm.commits()[2]
@@ -162,7 +164,7 @@ def torn(monkeypatch):
         def put_delta(self, r, s, data):
             key, digest = original(self, r, s, data)
             if (r, s) == (round_, slot):
-                self.store.put(key, spoil(data))
+                self.store.put(key, spoil(bytes(data)))
             return key, digest
 
         monkeypatch.setattr(OuterLog, "put_delta", put_delta)
@@ -274,37 +276,36 @@ def test_a_restart_after_contributing_does_not_train_the_round_again(run, tmp_pa
     assert [result.commit.round for result in outcomes[0]] == [3, 4]
 
 
-@pytest.mark.parametrize("lost", [1, 3])
-def test_lost_states_are_rebuilt_from_the_deltas(run, toy, tmp_path, lost: int) -> None:
-    log, _ = run(tmp_path, spec())
+@pytest.mark.parametrize("kept", [4, None])
+def test_lost_states_are_rebuilt_from_the_deltas(run, toy, tmp_path, kept: int | None) -> None:
+    agreed = spec(kept_rounds=kept)
+    log, _ = run(tmp_path, agreed)
     commits = log.commits()
-    for commit in commits[-lost:]:
-        log.store.put(commit.state_key, b"torn")
-    replica = Replica(log, spec(), 1, 9)
+    log.store.put(commits[-1].state_key, b"torn")
+    replica = Replica(log, agreed, 1, 9)
     replica.join(toy.Inner(1).parameters())
     replica.close()
     assert replica.sha == commits[-1].state_sha
 
 
 def test_a_follower_that_computes_other_bits_downloads_the_state(run, monkeypatch, tmp_path):
-    merge = Replica._merge
+    merged = Replica._merged
 
     def other_bits(self, parts, deltas):
-        state = merge(self, parts, deltas)
-        if self.slot == 1:
-            for tensor in state.theta.values():
-                tensor.mul_(1 + 1e-6)
-        return state
+        steps = merged(self, parts, deltas)
+        if self.slot == 0:
+            return steps
+        return lambda: (step._replace(theta=step.theta * (1 + 1e-6)) for step in steps())
 
     adopted, adopt = [], Replica._adopt
 
-    def record(self, commit, state):
-        adopted.append((self.slot, commit.round, state_sha(state) == commit.state_sha))
-        adopt(self, commit, state)
+    def record(self, commit, steps):
+        adopt(self, commit, steps)
+        adopted.append((self.slot, commit.round, state_sha(self.state) == commit.state_sha))
 
-    monkeypatch.setattr(Replica, "_merge", other_bits)
+    monkeypatch.setattr(Replica, "_merged", other_bits)
     monkeypatch.setattr(Replica, "_adopt", record)
-    log, outcomes = run(tmp_path, spec(takeover_s=DEADLINE_S))
+    log, outcomes = run(tmp_path, spec(takeover_s=DEADLINE_S, kept_rounds=2))
     assert included(log) == [[0, 1]] * 4
     assert {commit.by for commit in log.commits()[1:]} == {0}
     assert all(result.contributed for result in outcomes[1])
@@ -315,6 +316,7 @@ def test_a_follower_that_computes_other_bits_downloads_the_state(run, monkeypatc
     ("changes", "seed_model", "message"),
     [
         ({"outer_lr": 1.0}, (6, 16), "outer_lr is 0.7 there and 1.0 here"),
+        ({"codec": "int8"}, (6, 16), "codec is 'fp32' there and 'int8' here"),
         ({"data_plan": "other rows"}, (6, 16), "data_plan"),
         ({}, (6, 17), "model_signature"),
     ],

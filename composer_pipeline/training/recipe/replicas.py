@@ -9,11 +9,34 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from composer_pipeline.diloco.spec import RUN_ID
+from composer_pipeline.diloco.spec import RUN_ID, Codec
 from composer_pipeline.training.recipe.part import Part
 
 #: A bucket and a path in it; what else a URL can hold may be a secret.
 _BUCKET = re.compile(r"(s3|gs|az)://[^/@?#:]+(/[^@?#]*)?")
+
+
+class HfJobsPlace(Part):
+    """Jobs of Hugging Face for the replicas that this machine does not start itself.
+
+    Each joins through `diloco.log`. Contract-tested against huggingface_hub 2.4 on loopback; not
+    run against the paid service.
+    """
+
+    kind: Literal["hf-jobs"]
+    """The service."""
+    namespace: str = Field(min_length=1)
+    """User or organisation that pays."""
+    image: str = Field(min_length=1)
+    """Image in which a checkout of this project is installed."""
+    flavor: str = "a10g-small"
+    """Hardware, by the service's name."""
+    timeout: str = "6h"
+    """Of a job."""
+    model: str = ""
+    """Folder of the base model in the image, where the recipe's is a folder."""
+    secrets: tuple[str, ...] = ()
+    """Variables of this environment that a job needs, such as the keys of the log's bucket."""
 
 
 class DiLoCo(Part):
@@ -24,7 +47,7 @@ class DiLoCo(Part):
     rounds: int | None = Field(None, ge=1)
     """How often they agree; 4 where neither `steps` nor `epochs` of the recipe is given."""
     inner_steps: int = Field(10, ge=1)
-    """Optimizer steps of a replica in a round; a killed run goes on at its last round."""
+    """Optimizer steps of a replica in a round."""
     outer_lr: float | None = Field(None, gt=0)
     """Step along the mean change of a round; null: 1 for one replica or below 20 rounds, else
     0.7."""
@@ -38,6 +61,14 @@ class DiLoCo(Part):
     """Seconds that a round waits for the others after its first contribution."""
     max_restarts: int = Field(2, ge=0)
     """How often each replica is started again after a crash."""
+    codec: Codec = "fp32"
+    """How a replica's change travels and is merged: whole, as bfloat16, or as integers of 8, 4 or 2
+    bits with a scale for each block (1.01, 0.53 and 0.28 bytes a parameter)."""
+    error_feedback: bool | None = None
+    """Adds what the codec lost of a change to the replica's next one; null: with `int2` alone."""
+    kept_rounds: int | None = Field(10, ge=2)
+    """Rounds whose changes stay in the log at most; half as often the whole state is written, of
+    which two stay. 2 writes it each round; null keeps every change, as `keep_best` does."""
     weights: Literal["equal", "tokens"] = "equal"
     """What a replica counts in a merge: as much as the others, or by the tokens it trained on."""
     max_empty_rounds: int = Field(1, ge=0)
@@ -53,6 +84,8 @@ class DiLoCo(Part):
     """The run's name in the log; empty: that of the run folder."""
     local_replicas: int | None = Field(None, ge=0)
     """Replicas that `train` starts itself; null: all. Others join from elsewhere, through `log`."""
+    place: HfJobsPlace | None = None
+    """Where `train` starts the replicas beyond `local_replicas`; null: they join by themselves."""
     heartbeat_timeout_s: float = Field(30.0, gt=0)
     """Seconds without a sign of life after which a replica counts as dead."""
     takeover_s: float = Field(10.0, gt=0)
@@ -61,6 +94,11 @@ class DiLoCo(Part):
     """Seconds that a round waits for its quorum before the replica fails."""
     store_patience_s: float = Field(300.0, gt=0)
     """Seconds for which a log that `log` names is tried again when it fails."""
+
+    @property
+    def feedback(self) -> bool:
+        """Whether what the codec lost is added to the next change."""
+        return self.codec == "int2" if self.error_feedback is None else self.error_feedback
 
     @property
     def here(self) -> int:
@@ -77,6 +115,10 @@ class DiLoCo(Part):
             raise ValueError(f"local_replicas {self.here} exceeds replicas {self.replicas}")
         if self.here < self.replicas and not self.log:
             raise ValueError(f"local_replicas {self.here} of {self.replicas} needs log")
+        if self.place is not None and self.here == self.replicas:
+            raise ValueError("place needs local_replicas below replicas")
+        if self.place is not None and "://" not in self.log:
+            raise ValueError("place needs log in a bucket, which other machines can reach")
         return self
 
     @model_validator(mode="after")

@@ -1,7 +1,8 @@
 """Rows drawn by state: what meets in a step, what an epoch holds, and what each slot has."""
 
+import random
 from collections import Counter
-from itertools import chain, pairwise
+from itertools import chain, product, takewhile
 
 import pytest
 
@@ -18,7 +19,7 @@ from composer_pipeline.training.data import (
 )
 from composer_pipeline.training.recipe import TrainingRecipe
 from trainers.trl.rows.beginnings import BLOCK, Beginnings
-from trainers.trl.rows.streams import planned, states_of
+from trainers.trl.rows.streams import _Bag, planned, states_of
 
 STATES, ODD = 20, 7
 
@@ -168,6 +169,34 @@ def test_a_weighted_channel_without_a_row_is_named():
         planned(recipe_of(), data, 0)
 
 
+def test_a_new_state_leaves_those_alone_that_another_channel_still_has():
+    data = rows_of_states(12)
+    alike = Beginnings({"sft": data.demonstrations[:12], "grpo": data.groups[:11]})
+    draw = random.Random(0)
+    mine, theirs = (
+        _Bag([(place, i) for i, place in enumerate(alike.places[c])], alike, draw)
+        for c in ("sft", "grpo")
+    )
+    assert mine.take([], [], [theirs])[1] == 11  # the one state without a group
+    (place, row) = theirs.take([], [mine], [])
+    assert mine.take([place], [], [])[1] == row
+
+
+def shared_blocks(one: list[int], other: list[int]) -> float:
+    """Return the blocks that both begin with, as a part of the longer one's."""
+    sides = [[p[i : i + BLOCK] for i in range(0, len(p), BLOCK)] for p in (one, other)]
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(*sides, strict=False))
+    return len(list(same)) / max(map(len, sides))
+
+
+def test_what_two_prompts_share_is_what_both_begin_with():
+    prompts = [[t for bit in bits for t in [bit] * BLOCK] for bits in product((8, 9), repeat=4)]
+    alike = Beginnings({"sft": [Demonstration("", p, [1]) for p in prompts]})
+    places = alike.places["sft"]
+    for (a, one), (b, other) in product(enumerate(prompts), repeat=2):
+        assert alike.shared(places[a], places[b]) == shared_blocks(one, other)
+
+
 def test_places_follow_the_prompts_and_what_they_share(tmp_path):
     base = list(range(4 * BLOCK))
     prompts = [base, [9, *base], base, base[: 2 * BLOCK], [*base[: 3 * BLOCK], *[7] * BLOCK]]
@@ -188,4 +217,3 @@ def test_places_follow_the_prompts_and_what_they_share(tmp_path):
         shares = [alike.shared(places[0], places[i]) for i in range(5)]
         assert shares == [1.0, 0.0, 1.0, 0.5, 0.75]
         assert alike.shared(places[3], places[4]) == 0.5
-        assert all(alike.shared(a, b) == alike.shared(b, a) for a, b in pairwise(places))

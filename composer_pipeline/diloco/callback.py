@@ -3,9 +3,10 @@
 Belongs here: adopting the committed parameters, counting inner steps, the contribution
 at the end of a round, and the schedule. Does not belong here: the protocol (``replica``).
 
-The inner optimiser's state (AdamW moments) is local: it is kept across the rounds of
-one process and starts empty when a slot joins again, because it is twice the size of the
-parameters and DiLoCo does not merge it. The learning-rate schedule follows the round.
+What a replica has besides the committed parameters (the steps of an unfinished round, the inner
+optimiser's moments, random numbers, what the trainer adds) is its own: it is kept across the rounds
+of one process, and with ``keep`` in a file that a restart goes on from (``inner``), while the log
+is where the file says. The learning-rate schedule follows the round.
 """
 
 import os
@@ -16,8 +17,10 @@ import torch
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from composer_pipeline.diloco.inner.keeping import Keeping
+from composer_pipeline.diloco.inner.parts import Part, bare, set_random_state
 from composer_pipeline.diloco.log import OuterLog
-from composer_pipeline.diloco.outer import Tensors, master, norm, pseudo_gradient
+from composer_pipeline.diloco.outer import Tensors, master, pseudo_gradient
 from composer_pipeline.diloco.replica import Replica, SyncResult
 from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.errors import ComposerError, InputError
@@ -94,6 +97,12 @@ class DiLoCoCallback(TrainerCallback):
         self._parent = supervisor
         self._inner, self._tokens_seen, self._diverged = 0, 0, 0
         self._start: Tensors = {}
+        self._keeping: Keeping | None = None
+        self._random: Part | None = None
+
+    def keep(self, keeping: Keeping) -> None:
+        """Keep this replica's private state in a file, and go on from what it has there."""
+        self._keeping = keeping
 
     @classmethod
     def from_env(cls, *, on_commit: OnCommit | None = None) -> Self:
@@ -136,6 +145,10 @@ class DiLoCoCallback(TrainerCallback):
         """Return the first round that is still to be trained: 1 in a new run."""
         return max(0, self.replica.log.last_round()) + 1
 
+    def position(self) -> int:
+        """Return the optimizer steps of the run that are behind this replica's parameters."""
+        return (self.replica.round - 1) * self.spec.inner_steps + self._inner
+
     # -- the Trainer's events --------------------------------------------------------------
 
     def on_train_begin(
@@ -145,7 +158,12 @@ class DiLoCoCallback(TrainerCallback):
         control: TrainerControl,
         **kwargs: Any,
     ) -> None:
-        """Join the run and start from its newest committed state."""
+        """Join the run and start from its newest committed state, or from what was kept after it.
+
+        Raises:
+            InputError: the model has nothing to train, ``max_steps`` is too small, or what was
+                kept belongs to something else.
+        """
         model = kwargs["model"]
         if not trainable(model):
             raise InputError("the model has no parameter that requires a gradient")
@@ -157,7 +175,21 @@ class DiLoCoCallback(TrainerCallback):
             )
         self.replica.join(trainable(model))
         self._begin_round(model, kwargs.get("lr_scheduler"))
+        if not self.replica.finished and self._resume(state, kwargs):
+            self._end_round(state, kwargs)
         control.should_training_stop |= self.replica.finished
+
+    def on_step_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
+        """Set the random numbers of a resumed replica: making its batches has drawn some."""
+        if self._random is not None:
+            set_random_state(*self._random)
+            self._random = None
 
     def on_step_end(
         self,
@@ -168,19 +200,15 @@ class DiLoCoCallback(TrainerCallback):
     ) -> None:
         """Count an inner step; at H, contribute, wait for the commit and start over from it."""
         self._require_supervisor()
-        model, scheduler = kwargs["model"], kwargs.get("lr_scheduler")
         self._inner += 1
-        if not self.replica.finished and self._inner >= self.spec.inner_steps:
-            tokens = int(state.num_input_tokens_seen) - self._tokens_seen
-            self._tokens_seen = int(state.num_input_tokens_seen)
-            before = self.replica.state.theta
-            delta = pseudo_gradient(self._start, trainable(model))
-            result = self.replica.sync(delta, tokens=tokens)
-            self._begin_round(model, scheduler)
-            self._report(result, before, tokens)
-            self._heal(result.withheld, kwargs.get("optimizer"))
+        if not self.replica.finished:
+            if self._inner >= self.spec.inner_steps:
+                self._keep(state, kwargs)
+                self._end_round(state, kwargs)
+            elif self._keeping is not None and self._keeping.due(self._inner):
+                self._keep(state, kwargs)
         if self.replica.finished:
-            adopt(model, self.replica.state.theta)
+            adopt(kwargs["model"], self.replica.state.theta)
             control.should_training_stop = True
 
     def on_train_end(
@@ -200,6 +228,17 @@ class DiLoCoCallback(TrainerCallback):
         """Stop where the supervisor is gone: nobody would see the result or free the memory."""
         if self._parent is not None and os.getppid() != self._parent:
             raise ComposerError(f"the supervisor of DiLoCo slot {self.slot} is gone")
+
+    def _end_round(self, state: TrainerState, given: Mapping[str, Any]) -> None:
+        """Contribute what the round has changed, and start over from its commit."""
+        model = given["model"]
+        tokens = int(state.num_input_tokens_seen) - self._tokens_seen
+        self._tokens_seen = int(state.num_input_tokens_seen)
+        delta = pseudo_gradient(self._start, trainable(model))
+        result = self.replica.sync(delta, tokens=tokens)
+        self._begin_round(model, given.get("lr_scheduler"))
+        self._report(result, tokens)
+        self._heal(result.withheld, given.get("optimizer"))
 
     def _begin_round(self, model: torch.nn.Module, scheduler: Any) -> None:
         adopt(model, self.replica.state.theta)
@@ -223,13 +262,45 @@ class DiLoCoCallback(TrainerCallback):
                 f"replica {self.slot}: {withheld}, in {self._diverged} rounds one after the other;"
                 " lower learning_rate"
             )
-        inner = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
-        if inner is not None:
-            inner.state.clear()
+        if optimizer is not None:
+            bare(optimizer).state.clear()
 
-    def _report(self, result: SyncResult, before: Tensors, tokens: int) -> None:
+    # -- the private state -----------------------------------------------------------------
+
+    def _keep(self, state: TrainerState, given: Mapping[str, Any]) -> None:
+        """Write what a restart needs; does nothing without a file."""
+        if self._keeping is None:
+            return
+        seen = int(state.num_input_tokens_seen)
+        counts = {"seen": seen, "round": seen - self._tokens_seen, "diverged": self._diverged}
+        model, optimizer = given["model"], given.get("optimizer")
+        self._keeping.save(self.replica, self._inner, trainable(model), optimizer, counts)
+
+    def _resume(self, state: TrainerState, given: Mapping[str, Any]) -> bool:
+        """Take up what was kept, where it fits the log; return whether the round is at its end."""
+        found = self._keeping.find(self.replica) if self._keeping is not None else None
+        if found is None:
+            return False
+        assert self._keeping is not None
+        optimizer = given.get("optimizer")
+        behind = found.round < self.replica.round  # its round is committed: the moments are left
+        counts = self._keeping.load(found, self.replica, optimizer)
+        if not behind:
+            adopt(given["model"], found.parameters)
+            self._inner = found.inner
+            _align(given.get("lr_scheduler"), self.position())
+        self._random = found.random
+        state.num_input_tokens_seen = counts["seen"]
+        self._tokens_seen = counts["seen"] - (0 if behind else counts["round"])
+        self._diverged = counts["diverged"]
+        if behind:
+            offer = self.replica.log.contributions(found.round)[0].get(self.slot)
+            self._heal(offer.withheld if offer else "", optimizer)
+        self._keeping.say("resumed", {"round": self.replica.round, "inner": self._inner})
+        return self._inner >= self.spec.inner_steps
+
+    def _report(self, result: SyncResult, tokens: int) -> None:
         commit = result.commit
-        change = pseudo_gradient(before, self.replica.state.theta)
         info: dict[str, Any] = {
             "round": commit.round,
             "rounds": self.spec.rounds,
@@ -247,7 +318,7 @@ class DiLoCoCallback(TrainerCallback):
             "withheld": result.withheld,
             "bytes_sent": result.bytes_sent,
             "delta_norm": result.norm,
-            "update_norm": norm(change),
+            "update_norm": result.moved,
             "wait_s": round(result.wait_s, 3),
         }
         self.commits.append(info)

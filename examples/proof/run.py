@@ -121,7 +121,7 @@ def run_arm(
     if (run_dir / RESULTS).is_file():
         return False
     lake = dataset(out / DATA / name_of(plan), plan)
-    _apart(lake, states)
+    apart(lake, states)
     if run_dir.exists():
         shutil.rmtree(run_dir)  # of a run that was killed
     run_dir.mkdir(parents=True)
@@ -190,7 +190,7 @@ def _same_recipe(run_dir: Path, recipe: TrainingRecipe) -> None:
         raise InputError(f"{run_dir} is the run of another recipe; take another --out")
 
 
-def _apart(lake: Lake, states: Sequence[EvaluationState]) -> None:
+def apart(lake: Lake, states: Sequence[EvaluationState]) -> None:
     """Refuse a dataset that shares a session or a prompt with the evaluation set."""
     trained = {prompt_hash(p) for table in DATASETS for p in _prompts(lake, table)}
     sessions = {row["session_id"] for row in lake.rows("sessions", columns=["session_id"])}

@@ -12,7 +12,7 @@ from typing import Any
 
 from composer_pipeline.lake import Lake
 from composer_pipeline.training.data import TrainingData, build
-from composer_pipeline.training.models import load_tokenizer
+from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import TrainingRecipe
 from trainers.trl.base_model.base_pass import base_student, score
 from trainers.trl.base_model.hint_gain import gate
@@ -43,16 +43,17 @@ def train_arm(
         run_dir: gets the rows and what the base thinks of them.
         change: what is done to the rows first.
     """
-    tokenizer = load_tokenizer(recipe.model)
+    model = resolve_model(recipe.model)
+    tokenizer = load_tokenizer(model)
     data = build(lake, tokenizer, recipe, run_dir / "data")
     recipe = recipe.resolved(data.counts())
     if change is not None:
         data = change(data)
-    base = score(base_student(recipe.model, recipe, tokenizer), recipe, data, run_dir)
+    base = score(base_student(model, recipe, tokenizer), recipe, data, run_dir)
     data, gated = gate(recipe, data, base.gains())
     last: dict[str, float] = {}
     trainer = ComposerTrainer(
-        model=load_base(recipe.model, recipe),
+        model=load_base(model, recipe),
         recipe=recipe,
         data=data,
         base=base,

@@ -78,7 +78,10 @@ LIVE_TEACHER = (
     " 'frozen' or 'ema' is safer"
 )
 #: Events of replicas that people see too.
-SAID = frozenset({"step", "bad_step", "out_of_memory", "separate_forwards", "held_out"})
+SAID = frozenset(
+    {"step", "bad_step", "out_of_memory", "separate_forwards", "held_out", "resumed"}
+    | {"inner_dropped"}
+)
 #: Seconds for replicas to leave after the last commit, also where they still look at held-out
 #: rows, which on a CPU takes minutes.
 LEAVE_S, LAST_LOOK_S = 60.0, 3600.0

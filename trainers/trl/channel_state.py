@@ -2,8 +2,7 @@
 
 Belongs here: a replica's files of it, which a restart and the checkpoint read, and that of an
 earlier run that this one starts from. Does not belong here: the outer log, which holds what
-replicas share. The optimizer's moments are not kept: they are twice the size of the parameters,
-and DiLoCo does not merge them.
+replicas share, and what only the replica itself goes on from (``composer_pipeline.diloco.inner``).
 
 A state is written before its round is contributed, so that every committed round has one: a kill
 between the two leaves a state of a round that will be trained again, and is not read. Channels
@@ -55,13 +54,7 @@ class ChannelStates:
         """Write the channels' states as they are after ``step`` steps of the run."""
         if self._courier is not None:
             self._courier.deliver()
-        tensors: dict[str, Tensor] = {}
-        numbers: dict[str, Any] = {}
-        for channel in channels:
-            own, plain = channel.state()
-            tensors |= {f"{channel.name}/{name}": t.contiguous() for name, t in own.items()}
-            if plain:
-                numbers[channel.name] = plain
+        tensors, numbers = gathered(channels)
         if not tensors and not numbers:
             return
         file = _folder(self._run_dir, self._slot) / f"channels-{step:08d}.safetensors"
@@ -96,11 +89,30 @@ class ChannelStates:
         with safe_open(str(file), framework="pt") as source:
             numbers = json.loads(source.metadata()["numbers"])
             tensors = {name: source.get_tensor(name) for name in source.keys()}  # noqa: SIM118
-        for channel in channels:
-            prefix = f"{channel.name}/"
-            own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-            channel.load_state(own, numbers.get(channel.name, {}))
+        handed_out(channels, tensors, numbers)
         return True
+
+
+def gathered(channels: Sequence[Channel[Any]]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the channels' states as one: tensors by ``<channel>/<name>``, numbers by channel."""
+    tensors: dict[str, Tensor] = {}
+    numbers: dict[str, Any] = {}
+    for channel in channels:
+        own, plain = channel.state()
+        tensors |= {f"{channel.name}/{name}": t.contiguous() for name, t in own.items()}
+        if plain:
+            numbers[channel.name] = plain
+    return tensors, numbers
+
+
+def handed_out(
+    channels: Sequence[Channel[Any]], tensors: dict[str, Tensor], numbers: dict[str, Any]
+) -> None:
+    """Give each channel its part of what :func:`gathered` returned."""
+    for channel in channels:
+        prefix = f"{channel.name}/"
+        own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+        channel.load_state(own, numbers.get(channel.name, {}))
 
 
 def state_file(run_dir: Path, step: int, *, prefer: int = 0) -> Path | None:

@@ -35,7 +35,7 @@ from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.rewards import Grader
 from trainers.trl.arguments import arguments
 from trainers.trl.base_model.base_scores import BaseScores
-from trainers.trl.channel_state import ChannelStates
+from trainers.trl.channel_state import ChannelStates, gathered, handed_out
 from trainers.trl.channels import channels_of
 from trainers.trl.channels.base import Channel
 from trainers.trl.forwards import Done, Forwards, Windows
@@ -80,8 +80,8 @@ class ComposerTrainer(GRPOTrainer):
         callbacks: for example DiLoCo's; the channels follow a step before they see it.
         on_event: told about steps.
         states: where the channels' own state is kept from round to round.
-        committed: returns the rounds that the adopted state has behind it: more than this replica
-            has trained where the others went on without it. ``None`` counts its own steps.
+        position: returns the optimizer steps that the parameters have behind them: more than this
+            replica has made where the others went on without it. ``None`` counts its own.
         ranks: the processes of this replica; alone by default. A sharded model is cut here.
 
     Raises:
@@ -102,14 +102,14 @@ class ComposerTrainer(GRPOTrainer):
         callbacks: Sequence[Any] = (),
         on_event: OnEvent | None = None,
         states: ChannelStates | None = None,
-        committed: Callable[[], int] | None = None,
+        position: Callable[[], int] | None = None,
         ranks: Ranks | None = None,
     ) -> None:
         self.ranks = ranks or Ranks()
         if self.ranks.lockstep:
             shard(model, self.ranks)
         self.recipe, self._skip, self._states = recipe, skip_steps, states
-        self._committed = committed
+        self._position = position
         self._on_event = on_event or (lambda kind, step, numbers: None)
         size = recipe.channels.grpo.group_size
         super().__init__(
@@ -161,7 +161,7 @@ class ComposerTrainer(GRPOTrainer):
         if self.apart is not None and recipe.shared_prefix != "off":
             self._on_event("separate_forwards", skip_steps, {"reason": self.apart})
         self.held_out: HeldOut | None = None
-        self._clock, self._dropped = time.monotonic(), False
+        self._clock, self._dropped, self._over = time.monotonic(), False, False
 
     def _load_states(self) -> None:
         """Let the channels go on with what they had; rank 0 reads it for all."""
@@ -173,21 +173,25 @@ class ComposerTrainer(GRPOTrainer):
             if not self.ranks.lead:
                 channel.load_state(*state)
 
+    @property
+    def cut(self) -> bool:
+        """Whether trained parameters are in parts, one a rank."""
+        return any(map(is_cut, self.student.parameters()))
+
     # -- hooks of GRPOTrainer ----------------------------------------------------
 
     def create_optimizer(self, *args: Any, **options: Any) -> Any:
         """Return the optimizer; one that takes tensors together cannot mix whole and cut ones."""
         optimizer = super().create_optimizer(*args, **options)
-        if any(map(is_cut, self.student.parameters())):
+        if self.cut:
             for group in optimizer.param_groups:
                 group["foreach"] = False
         return optimizer
 
     def _clip_grad_norm(self, model: Any) -> Any:
-        parameters = self.student.parameters()
-        if not any(map(is_cut, parameters)):
+        if not self.cut:
             return super()._clip_grad_norm(model)
-        if all(parameter.grad is None for parameter in parameters):  # a step that was dropped
+        if all(p.grad is None for p in self.student.parameters()):  # a step that was dropped
             return torch.zeros(())
         return self._mixed_mesh_grad_norm(model, self.args.max_grad_norm)
 
@@ -196,7 +200,9 @@ class ComposerTrainer(GRPOTrainer):
 
     def _compute_loss(self, model: Any, inputs: Any) -> Tensor:
         """Run a step: leave its gradient in the parameters, return its loss without one."""
-        loss = None
+        # transformers makes one step even where a callback has ended the run before the first.
+        self._over = self.control.should_training_stop
+        loss = 0.0 if self._over else None
         while loss is None:
             loss = self._step_of_run()
         # The trainer calls backward on what is returned: a leaf that nothing depends on.
@@ -372,13 +378,37 @@ class ComposerTrainer(GRPOTrainer):
         return float(scheduler.get_last_lr()[0]) if scheduler is not None else 0.0
 
     def follow(self) -> None:
-        """Let the channels follow a step that the optimizer has made, and keep their states."""
+        """Let the channels follow a step that the optimizer has made; at a round's end look back.
+
+        Before the round is contributed: what is kept then is what the next round begins with.
+
+        Raises:
+            DeadChannel: a round ended in which a channel had no gradient.
+        """
         done = self._skip + self.state.global_step
+        if self._over:
+            return
         if not self._dropped:
             for channel in self.channels:
                 channel.after_step(done)
-        if self._states is not None and done % self.recipe.diloco.inner_steps == 0:
-            self._states.save(self.channels, done)
+        if done % self.recipe.diloco.inner_steps == 0:
+            self._watch.end_of_round()
+            if self._states is not None:
+                self._states.save(self.channels, done)
+
+    def private(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return what a restart inside a round needs besides parameters and optimizer."""
+        tensors, channels = gathered(self.channels)
+        return tensors, {
+            "channels": channels, "watch": self._watch.state(), "halved": self._halved,
+        }  # fmt: skip
+
+    def load_private(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
+        """Restore :meth:`private`."""
+        handed_out(self.channels, tensors, numbers["channels"])
+        self._watch.load_state(numbers["watch"])
+        if numbers["halved"] and not self._halved:
+            self._halved, self._micro_batch_tokens = True, self._micro_batch_tokens // 2
 
     def before_rounds(self) -> None:
         """Look at the round to start from: a kill may have come between its commit and a look."""
@@ -386,27 +416,22 @@ class ComposerTrainer(GRPOTrainer):
             self._look(done)
 
     def after_round(self) -> None:
-        """Look at a round that is committed and whose state is adopted, where one ends here.
-
-        Raises:
-            DeadChannel: a round ended in which a channel had no gradient.
-        """
+        """Look at a round that is committed and whose state is adopted, where one ends here."""
         done = self._skip + self.state.global_step
-        if done % self.recipe.diloco.inner_steps == 0:
-            self._watch.end_of_round()
+        if done % self.recipe.diloco.inner_steps == 0 and not self._over:
             self._look(self._adopted())
 
     def _adopted(self) -> int:
-        """Return the rounds behind the adopted state, and go on with the rows that follow it."""
-        inner = self.recipe.diloco.inner_steps
-        if self._committed is not None:
-            self._skip = self._committed() * inner - self.state.global_step
+        """Return the steps behind the parameters, and go on with the rows that follow them."""
+        if self._position is not None:
+            self._skip = self._position() - self.state.global_step
         done: int = self._skip + self.state.global_step
-        return done // inner
+        return done
 
-    def _look(self, round_: int) -> None:
+    def _look(self, done: int) -> None:
         """Measure the committed model on held-out rows, every so many rounds and after the last."""
-        every = self.recipe.eval_every
+        round_, inside = divmod(done, self.recipe.diloco.inner_steps)
+        every = None if inside else self.recipe.eval_every
         if self.held_out is None or every is None:
             return
         if round_ % every == 0 or round_ == self.recipe.rounds:

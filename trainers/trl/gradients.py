@@ -9,6 +9,7 @@ the trained parameters more than other steps need.
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -169,6 +170,15 @@ class Watch:
         self._inner, self._limit = inner_steps, max_bad_steps
         self._largest = dict.fromkeys(channels, 0.0)
         self._bad = self._good = 0
+
+    def state(self) -> dict[str, Any]:
+        """Return what it remembers, as plain numbers."""
+        return {"largest": dict(self._largest), "bad": self._bad, "good": self._good}
+
+    def load_state(self, numbers: dict[str, Any]) -> None:
+        """Restore :meth:`state`."""
+        self._largest = dict(numbers["largest"])
+        self._bad, self._good = numbers["bad"], numbers["good"]
 
     def bad(self, what: str) -> None:
         """Count a bad step.

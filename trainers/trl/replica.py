@@ -24,6 +24,8 @@ from typing import Any
 import torch
 
 from composer_pipeline.diloco.callback import DiLoCoCallback, Diverged
+from composer_pipeline.diloco.inner.file import FILE
+from composer_pipeline.diloco.inner.keeping import Keeping
 from composer_pipeline.diloco.log import OuterLogError
 from composer_pipeline.diloco.store import StoreFailed
 from composer_pipeline.diloco.supervisor import (
@@ -134,8 +136,9 @@ def follow(ranks: Ranks) -> None:
     trainer, _ = _trainer(
         run_dir, recipe.model_copy(update={"report_to": ()}), ranks, folder, slot=slot,
         skip_steps=(start - 1) * recipe.diloco.inner_steps, callbacks=[outer],
-        committed=lambda: outer.round - 1,
+        position=lambda: outer.position,
     )  # fmt: skip
+    outer.keeper = trainer
     trainer.train()
 
 
@@ -178,12 +181,21 @@ def train(
         run_dir, replica.slot, keep_all=recipe.keep_best, first=earlier_state(recipe),
         log=replica.log if recipe.diloco.log else None, courier=courier,
     )  # fmt: skip
-    outer = OverRanks(ranks, callback, recipe.diloco.inner_steps) if ranks.several else callback
+    outer = OverRanks(ranks, callback, recipe.diloco.inner_steps)
     trainer, replica.base = _trainer(
         run_dir, recipe, ranks, folder, slot=callback.slot,
-        skip_steps=(start - 1) * recipe.diloco.inner_steps, callbacks=[outer],
-        on_event=on_event, states=states, committed=lambda: replica.round - 1,
+        skip_steps=(start - 1) * recipe.diloco.inner_steps,
+        callbacks=[outer if ranks.several else callback],
+        on_event=on_event, states=states, position=callback.position,
     )  # fmt: skip
+    outer.keeper = trainer
+
+    def resumed(kind: str, facts: dict[str, Any]) -> None:
+        on_event(kind, callback.position(), facts)
+
+    if not trainer.cut:  # parts of parameters and moments are nobody's to keep
+        file = folder / FILE
+        callback.keep(Keeping(file, every=recipe.checkpoint_every, keeper=trainer, say=resumed))
     trainer.train()
 
 

@@ -66,6 +66,17 @@ def _held_out(event: Event) -> str:
     return f"round {event['round']}: loss on held-out rows {event['loss']:.4f}"
 
 
+def _resumed(event: Event) -> str:
+    return f"replica {event['slot']} goes on in round {event['round']} after {event['inner']} steps"
+
+
+def _inner_dropped(event: Event) -> str:
+    return (
+        f"replica {event['slot']} begins at the last commit with new moments; what it had kept does"
+        f" not fit: {event['reason']}"
+    )
+
+
 def _data(event: Event) -> str:
     dropped = sum(event["dropped"].values())
     return (
@@ -83,6 +94,8 @@ _SAID: dict[str, Callable[[Event], str]] = {
     "base": _base,
     "hints": _hints,
     "held_out": _held_out,
+    "resumed": _resumed,
+    "inner_dropped": _inner_dropped,
     "data": _data,
     "joinable": lambda event: (
         "others join with: python -m trainers.trl.replica"

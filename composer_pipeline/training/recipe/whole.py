@@ -99,7 +99,7 @@ class TrainingRecipe(Part):
     learning_rate: float = Field(1e-4, gt=0)
     """Of the optimizer, after the warm-up."""
     optimizer: Literal["adamw_torch", "adamw_torch_fused", "adafactor", "sgd"] = "adamw_torch"
-    """By its name in transformers; its moments are not kept over a restart."""
+    """By its name in transformers."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """Of the learning rate, over all steps of the run."""
     warmup_steps: int = Field(0, ge=0)
@@ -125,6 +125,9 @@ class TrainingRecipe(Part):
     """CPU threads of a replica; 0 leaves it to torch."""
     norms_every: int = Field(10, ge=1)
     """Steps between measurements of each channel's own gradient."""
+    checkpoint_every: int | None = Field(10, ge=1)
+    """Optimizer steps of a round after which a replica keeps what a restart goes on from: the
+    trained parameters and the optimizer's state, on its own disk; null: only after the last."""
     max_bad_steps: int = Field(3, ge=1)
     """Consecutive steps with a non-finite loss or gradient that end the run."""
     eval_every: int | None = Field(None, ge=1)
@@ -221,7 +224,8 @@ class TrainingRecipe(Part):
 
         Its name, its paths, where its log is and how a machine computes may differ.
         """
-        own = {"name": True, "model": True, "start_from": True, "threads": True, "ranks": True}
+        machine = ("threads", "checkpoint_every", "ranks")
+        own = dict.fromkeys(("name", "model", "start_from", *machine), True)
         here = {"log", "run_id", "local_replicas", "max_restarts"}
         return self.model_dump_json(exclude={**own, "diloco": here})
 

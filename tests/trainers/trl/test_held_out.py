@@ -103,12 +103,12 @@ def test_a_channel_without_held_out_rows_is_left_out(tmp_path, lake, tokenizer, 
 def test_a_replica_that_begins_again_measures_the_round_it_starts_from(make):
     """The others committed round 1 while this one was loading: it counts from there."""
     seen: list[tuple[str, int]] = []
-    rounds = iter((1, 2, 3))
+    steps = iter((1, 2, 3))
     recipe = tiny_recipe("toy", diloco={"replicas": 1, "rounds": 3, "inner_steps": 1}, eval_every=1)
     trainer = make(
         recipe,
         on_event=lambda kind, step, numbers: seen.append((kind, numbers.get("round", step))),
-        committed=lambda: next(rounds),
+        position=lambda: next(steps),
     )
     trainer.held_out = SimpleNamespace(measure=lambda: {"loss": 1.0})
     trainer.args.max_steps = 2

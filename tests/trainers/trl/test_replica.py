@@ -3,6 +3,7 @@
 import copy
 import sys
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -44,7 +45,10 @@ def trainer(monkeypatch):
     # The others went on while this one was loading.
     leaving = SimpleNamespace(install=lambda: None)
     joined = SimpleNamespace(round=4, slot=1, log=None, leaving=leaving)
-    callback = SimpleNamespace(slot=1, start_round=lambda: 3, replica=joined)
+    kept: list[Any] = []
+    callback = SimpleNamespace(
+        slot=1, start_round=lambda: 3, replica=joined, position=lambda: 15, keep=kept.append
+    )
     monkeypatch.setattr(
         replica, "DiLoCoCallback", SimpleNamespace(from_env=lambda **options: callback)
     )
@@ -70,7 +74,7 @@ def test_a_replica_that_joins_at_round_3_has_the_rows_of_two_rounds_behind_it(
     replica.train(tmp_path)
     given = trainer.given
     assert (given["skip_steps"], given["slot"], given["trained"]) == (10, 1, True)
-    assert given["committed"]() == 3
+    assert given["position"]() == 15
     assert started == ["the model"], "an earlier adapter is in before the first step"
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from composer_pipeline.diloco.callback import DiLoCoCallback, trainable
+from composer_pipeline.diloco.inner.parts import bare
 from trainers.trl.ranks.group import Ranks
 from trainers.trl.ranks.shard import is_cut, take_part, whole
 
@@ -36,14 +37,17 @@ class OverRanks(TrainerCallback):
         inner_steps: optimizer steps of a round.
 
     Attributes:
-        round: the first round that is not committed, as rank 0 knows it.
+        position: optimizer steps of the run behind the parameters, as rank 0 knows it.
+        keeper: this rank's trainer, whose private state is rank 0's when training begins.
     """
+
+    keeper: Any = None
 
     def __init__(self, ranks: Ranks, inner: DiLoCoCallback | None, inner_steps: int) -> None:
         self._ranks, self._inner, self._steps = ranks, inner, inner_steps
         self._whole: Whole | None = None
         self._done = 0
-        self.round = 1
+        self._round, self.position = 1, 0
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
@@ -72,7 +76,7 @@ class OverRanks(TrainerCallback):
             self._gather(model)
         if self._inner is not None:
             self._inner.on_step_end(args, state, control, **given | {"model": self._of(model)})
-            moved = self._inner.replica.round != self.round or self._inner.replica.finished
+            moved = self._inner.replica.round != self._round or self._inner.replica.finished
         self._follow(state, control, given, moved=moved)
 
     def on_train_end(
@@ -106,31 +110,43 @@ class OverRanks(TrainerCallback):
     ) -> None:  # fmt: skip
         """Bring every rank to where rank 0 is."""
         scheduler = getattr(given.get("lr_scheduler"), "scheduler", given.get("lr_scheduler"))
-        optimizer = getattr(given.get("optimizer"), "optimizer", given.get("optimizer"))
+        optimizer = bare(given.get("optimizer"))
         told: dict[str, Any] = {}
         if self._inner is not None:
             told = {
                 "round": self._inner.replica.round,
+                "position": self._inner.position(),
                 "stop": control.should_training_stop,
                 "moved": moved,
                 "seen": state.num_input_tokens_seen,
                 "schedule": scheduler.state_dict() if moved and scheduler is not None else None,
                 "empty": optimizer is not None and not optimizer.state,
-            }
-            if began and optimizer is not None and optimizer.state:  # of an earlier process
-                told["moments"] = optimizer.state_dict()
+            } | (self._begun(optimizer) if began else {})
         told = self._ranks.share(told)
-        self.round, control.should_training_stop = told["round"], told["stop"]
+        self._round, self.position = told["round"], told["position"]
+        control.should_training_stop = told["stop"]
         if not told["moved"]:
             return
         self._done = 0
         self._adopt(given["model"])
-        if self._ranks.lead:
-            return
-        state.num_input_tokens_seen = told["seen"]
+        if not self._ranks.lead:
+            state.num_input_tokens_seen = told["seen"]
+            self._take(told, scheduler, optimizer)
+
+    def _begun(self, optimizer: Any) -> dict[str, Any]:
+        """Return what rank 0 has of an earlier process."""
+        found = {} if self.keeper is None else {"private": self.keeper.private()}
+        if optimizer is not None and optimizer.state:
+            found["moments"] = optimizer.state_dict()
+        return found
+
+    def _take(self, told: Mapping[str, Any], scheduler: Any, optimizer: Any) -> None:
+        """Set a following rank's own state to rank 0's."""
+        if "private" in told:
+            self.keeper.load_private(*told["private"])
         if optimizer is not None and told["empty"]:
             optimizer.state.clear()
-        if optimizer is not None and "moments" in told:
+        if "moments" in told:
             optimizer.load_state_dict(told["moments"])
         if scheduler is not None and told["schedule"] is not None:
             scheduler.load_state_dict(told["schedule"])

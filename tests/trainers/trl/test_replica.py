@@ -27,6 +27,7 @@ class Recorder:
     """Stands where the trainer does, and keeps what it was given."""
 
     given: dict
+    cut = False
 
     def __init__(self, **given):
         type(self).given = given

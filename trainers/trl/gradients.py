@@ -55,8 +55,9 @@ class StepGradients:
     ) -> None:
         self._parameters, self.measured = list(parameters), measured
         self._ranks = ranks or Ranks()
-        none: list[Tensor | None] = [None] * len(self._parameters)
-        self._of = {name: list(none) for name in channels} if measured else {}
+        self._channels = tuple(channels)
+        self._of: dict[str, list[Tensor | None]] = {}
+        self._forget()
 
     def finite(self) -> bool:
         """Return whether everything gathered so far on this rank is finite."""
@@ -88,7 +89,7 @@ class StepGradients:
             self._set(self._summed(self._now()))
             return {"grad_norm": self._norm(self._now())}
         of = {name: self._summed(grads) for name, grads in self._of.items()}
-        self._of.clear()
+        self._forget()
         names = list(of)
         pairs = [(a, b) for i, a in enumerate(names) for b in names[i:]]
         dots = dict(zip(pairs, self._dots([(of[a], of[b]) for a, b in pairs]), strict=True))
@@ -112,8 +113,13 @@ class StepGradients:
 
     def drop(self) -> None:
         """Throw everything away: an optimizer leaves a parameter without gradient alone."""
-        self._of.clear()
+        self._forget()
         self._set([None] * len(self._parameters))
+
+    def _forget(self) -> None:
+        # In the same order on every rank, whichever channel comes first there.
+        names = self._channels if self.measured else ()
+        self._of = {name: [None] * len(self._parameters) for name in names}
 
     def _now(self) -> list[Tensor | None]:
         return [parameter.grad for parameter in self._parameters]

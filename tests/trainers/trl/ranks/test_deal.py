@@ -1,5 +1,8 @@
 """Rows are dealt by tokens, each to one rank, alike on every rank."""
 
+import torch
+
+from trainers.trl.gradients import StepGradients
 from trainers.trl.ranks.deal import dealt, idle_share
 
 
@@ -24,3 +27,17 @@ def test_the_share_that_waits_for_the_busiest():
     assert idle_share([10, 10]) == 0
     assert idle_share([10, 0]) == 0.5
     assert idle_share([0, 0]) == 0
+
+
+def test_channels_are_summed_in_one_order_whichever_a_rank_runs_first():
+    parameter = torch.nn.Parameter(torch.zeros(2))
+    gradients = StepGradients([parameter], measured=True, channels=["dpo", "sft"])
+    gradients.drop()
+    for channel, value in (("sft", 3.0), ("dpo", 4.0), ("sft", 1.0)):
+        parameter.grad = torch.full((2,), value)
+        gradients.end_of(channel)
+    numbers = gradients.finish()
+    names = [name for name in numbers if name.endswith("_grad_norm")]
+    assert names == ["dpo_grad_norm", "sft_grad_norm"]
+    assert numbers["dpo_cos_sft"] == 1
+    assert numbers["dpo_grad_norm"] == numbers["sft_grad_norm"] == 4 * 2**0.5

@@ -226,7 +226,7 @@ class TrainingRecipe(Part):
         """
         machine = ("threads", "checkpoint_every", "ranks")
         own = dict.fromkeys(("name", "model", "start_from", *machine), True)
-        here = {"log", "run_id", "local_replicas", "max_restarts"}
+        here = {"log", "run_id", "local_replicas", "max_restarts", "place"}
         return self.model_dump_json(exclude={**own, "diloco": here})
 
     @staticmethod

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from composer_pipeline.diloco.log import OuterLog
-from composer_pipeline.diloco.places import HfJobs, hf_jobs
+from composer_pipeline.diloco.places import HfJobs, LocalCommand, ReplicaCommand, hf_jobs
 from composer_pipeline.diloco.slots import claims
 from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.diloco.supervisor import ReplicasFailed, Supervisor
@@ -151,3 +151,17 @@ def test_a_service_that_is_away_for_a_while_loses_no_job(service, tmp_path, monk
     monkeypatch.setattr(hf_jobs, "PATIENCE_S", 0.0)
     assert job.poll() == hf_jobs.LOST
     assert "whose output cannot be read" in job.said()
+
+
+def test_a_child_has_the_environment_of_its_command_and_what_it_is_told(tmp_path):
+    command = ReplicaCommand(["sh", "-c", 'echo "$OWN $TOLD"; printf torn'], {"OWN": "device 1"})
+    here = LocalCommand(command, tmp_path / "slot-0.log")
+    job = here.launch(0, 1, {"TOLD": "slot 0"})
+    assert ended(job) == 0
+    assert job.lines() == ["device 1 slot 0"]
+    job.close()
+    again = here.launch(0, 2, {"TOLD": "again"})
+    assert ended(again) == 0
+    # Neither the first attempt's lines nor a line glued to what its end has torn.
+    assert again.lines() == ["device 1 again"]
+    again.close()

@@ -55,7 +55,7 @@ class HfJobs:
         url: of the run's log, a bucket.
         run_id: the run in it.
         namespace: user or organisation that pays.
-        image: has a checkout of this project as its working folder.
+        image: has a checkout of this project installed.
         flavor: hardware, by the service's name.
         timeout: of a job, as the service takes it (``6h``).
         model: folder of the base model in the image, where the run's model is a folder.

@@ -42,7 +42,7 @@ class HfJobsPlace(Part):
     namespace: str = Field(min_length=1)
     """User or organisation that pays."""
     image: str = Field(min_length=1)
-    """Image with a checkout of this project as its working folder."""
+    """Image in which a checkout of this project is installed."""
     flavor: str = "a10g-small"
     """Hardware, by the service's name."""
     timeout: str = "6h"

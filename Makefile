@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install demo proof proof-real test coverage journey dev lint types house ui-test chaos chaos-ceiling clean bench bench-traces bench-redaction bench-ledger \
+.PHONY: help install demo proof proof-real test coverage journey dev lint types house ui-test chaos chaos-ceiling chaos-ingest chaos-nights mutants clean bench bench-traces bench-redaction bench-ledger \
   bench-replay bench-replay-cost bench-preferences bench-normalize bench-windows bench-publish \
   bench-training-rows bench-losses bench-shared-prefix bench-losses-gpu bench-first-hour bench-dagster follow-deploy same-tables compare docs
 
@@ -76,7 +76,10 @@ chaos-ingest: $(STAMP) ## kill ingests of one lake, on a folder and on S3: 6 pro
 	$(BIN)/python tests/chaos/ingest_driver.py $(CHAOS_ARGS)
 
 chaos-ceiling: $(STAMP) ## kill runs of backfills in 20 random schedules: never above what was typed (about half an hour)
-	$(BIN)/python tests/chaos/ceiling_driver.py $(CHAOS_ARGS)
+	$(BIN)/python tests/chaos/ceiling_driver.py --record benchmarks/results/ceiling.md $(CHAOS_ARGS)
+
+chaos-nights: $(STAMP) ## kill nights at each step, take teacher and bucket away: two nights later all is as it should be (an hour)
+	$(BIN)/python tests/chaos/nights_driver.py --record benchmarks/results/nights.md $(CHAOS_ARGS)
 
 chaos: $(STAMP) ## kill replaying processes more than 100 times (about ten minutes)
 	$(BIN)/python tests/chaos/chaos_driver.py --record benchmarks/results/chaos.md $(CHAOS_ARGS)

@@ -226,11 +226,12 @@ def main() -> None:
     parser.add_argument("--chunks", type=int, default=9)
     parser.add_argument("--again", type=int, default=AGAIN, help="executions of a run again")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--record", default="", help="the Markdown file to write")
     options = parser.parse_args()
     here = Path(__file__).resolve().parent
     os.environ["PYTHONPATH"] = f"{here}{os.pathsep}{here.parents[1]}"  # of the fork server
     multiprocessing.get_context("forkserver").set_forkserver_preload(["ceiling_worker"])
-    bad = 0
+    bad, lines = 0, []
     for seed in range(options.seed, options.seed + options.schedules):
         with tempfile.TemporaryDirectory(prefix="ceiling-") as folder:
             schedule = Schedule(Path(folder), seed, options.chunks, options.again)
@@ -239,13 +240,19 @@ def main() -> None:
                 script, lifetime=3600, flaky_faults=False, latency=0.03, jitter=0.05
             ) as server:
                 schedule.play(server)
-            print(f"schedule {seed}: {schedule.audit()}", flush=True)
+            lines.append(f"schedule {seed}: {schedule.audit()}")
+            print(lines[-1], flush=True)
             for fault in schedule.faults[:5]:
                 print(f"  {fault}", flush=True)
             bad += bool(schedule.faults)
             schedule.instance.dispose()
     good = options.schedules - bad
-    print(f"within the ceiling, and every paid day green: {good} of {options.schedules}")
+    told = f"within the ceiling, and every paid day green: {good} of {options.schedules}"
+    print(told)
+    if options.record:
+        text = "# One ceiling over a backfill whose runs are killed\n\n"
+        text += f"`make chaos-ceiling`: {told}.\n\n"
+        Path(options.record).write_text(text + "".join(f"- {line}\n" for line in lines))
     sys.exit(1 if bad else 0)
 
 

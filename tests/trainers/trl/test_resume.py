@@ -380,7 +380,7 @@ def test_what_cannot_be_extended_is_said(short, tmp_path):
     for base, rows, odd in (("other", "rows", "model"), ("base", "other", "rows")):
         with pytest.raises(InputError, match=f"short cannot be extended: its {odd} have changed"):
             take_over(longer, folder, base, rows)
-    changes = {
+    changes: dict[str, dict[str, Any]] = {
         "diloco.rounds": {"diloco": longer.diloco.model_copy(update={"rounds": 2})},
         "learning_rate is 0.5, and short, which it extends, has 0.01": {"learning_rate": 0.5},
         "diloco.outer_lr": {"diloco": longer.diloco.model_copy(update={"outer_lr": 0.5})},

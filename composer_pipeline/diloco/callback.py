@@ -20,7 +20,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from composer_pipeline.diloco.inner.keeping import Keeping
 from composer_pipeline.diloco.inner.parts import Part, bare, set_random_state
 from composer_pipeline.diloco.log import OuterLog
-from composer_pipeline.diloco.outer import Tensors, master, norm, pseudo_gradient
+from composer_pipeline.diloco.outer import Tensors, master, pseudo_gradient
 from composer_pipeline.diloco.replica import Replica, SyncResult
 from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.errors import ComposerError, InputError
@@ -234,11 +234,10 @@ class DiLoCoCallback(TrainerCallback):
         model = given["model"]
         tokens = int(state.num_input_tokens_seen) - self._tokens_seen
         self._tokens_seen = int(state.num_input_tokens_seen)
-        before = self.replica.state.theta
         delta = pseudo_gradient(self._start, trainable(model))
         result = self.replica.sync(delta, tokens=tokens)
         self._begin_round(model, given.get("lr_scheduler"))
-        self._report(result, before, tokens)
+        self._report(result, tokens)
         self._heal(result.withheld, given.get("optimizer"))
 
     def _begin_round(self, model: torch.nn.Module, scheduler: Any) -> None:
@@ -300,9 +299,8 @@ class DiLoCoCallback(TrainerCallback):
         self._keeping.say("resumed", {"round": self.replica.round, "inner": self._inner})
         return self._inner >= self.spec.inner_steps
 
-    def _report(self, result: SyncResult, before: Tensors, tokens: int) -> None:
+    def _report(self, result: SyncResult, tokens: int) -> None:
         commit = result.commit
-        change = pseudo_gradient(before, self.replica.state.theta)
         info: dict[str, Any] = {
             "round": commit.round,
             "rounds": self.spec.rounds,
@@ -320,7 +318,7 @@ class DiLoCoCallback(TrainerCallback):
             "withheld": result.withheld,
             "bytes_sent": result.bytes_sent,
             "delta_norm": result.norm,
-            "update_norm": norm(change),
+            "update_norm": result.moved,
             "wait_s": round(result.wait_s, 3),
         }
         self.commits.append(info)

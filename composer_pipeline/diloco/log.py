@@ -21,13 +21,13 @@ Round 0 is the initial state: its first writer wins and everyone adopts it.
 import datetime as dt
 import hashlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import msgspec
 
 from composer_pipeline.diloco.spec import RUN_ID, DiLoCoSpec
-from composer_pipeline.diloco.store import ObjectStore, no_exclusive_creation
+from composer_pipeline.diloco.store import ObjectStore, Pieces, no_exclusive_creation
 from composer_pipeline.errors import ComposerError, InputError
 
 #: Reads of one object before it counts as corrupt, and the pause between them.
@@ -149,11 +149,12 @@ def require_rounds(run_id: str, spec: DiLoCoSpec, empty: Mapping[int, str]) -> N
 
 
 _Record = TypeVar("_Record", Commit, Contribution)
+_Read = TypeVar("_Read")
 
 
-def sha256(data: bytes) -> str:
+def sha256(data: bytes | bytearray | Pieces) -> str:
     """Return the SHA-256 of ``data`` as hex."""
-    return hashlib.sha256(data).hexdigest()
+    return data.sha256 if isinstance(data, Pieces) else hashlib.sha256(data).hexdigest()
 
 
 class OuterLog:
@@ -228,7 +229,7 @@ class OuterLog:
 
     # -- contributions ---------------------------------------------------------------------
 
-    def put_delta(self, round_: int, slot: int, data: bytes) -> tuple[str, str]:
+    def put_delta(self, round_: int, slot: int, data: bytes | Pieces) -> tuple[str, str]:
         """Store an encoded delta; return its key and SHA-256. Idempotent."""
         digest = sha256(data)
         key = f"rounds/{round_}/delta/{slot}-{digest[:16]}.safetensors"
@@ -293,33 +294,57 @@ class OuterLog:
             default=-1,
         )
 
-    def put_state(self, round_: int, data: bytes) -> tuple[str, str]:
+    def put_state(self, round_: int, data: bytes | Pieces) -> tuple[str, str]:
         """Store an encoded state; return its key and SHA-256. Idempotent."""
         digest = sha256(data)
         key = f"state/{round_}-{digest[:16]}.safetensors"
         self.store.put(key, data)
         return key, digest
 
-    def read(self, key: str, digest: str, size: int) -> bytes:
+    def read(self, key: str, digest: str, size: int) -> bytearray:
         """Return an object whose size and SHA-256 are as recorded.
 
         Raises:
             CorruptObject: they differ in each of ``READ_TRIES`` reads; says how.
         """
-        reason = ""
-        for attempt in range(READ_TRIES):
-            if attempt:
-                time.sleep(READ_PAUSE_S)
-            data = self.store.get(key)
-            if data is None:
-                reason = "is missing"
-            elif len(data) != size:
-                reason = f"has {len(data)} bytes instead of {size}"
-            elif sha256(data) != digest:
-                reason = "has another SHA-256 than its record"
-            else:
-                return data
-        raise CorruptObject(f"{key} {reason}")
+
+        def look() -> tuple[int, str, bytearray] | None:
+            data = self.store.fetch(key)
+            return None if data is None else (len(data), sha256(data), data)
+
+        return _as_recorded(key, digest, size, look)
+
+    def verify(self, key: str, digest: str, size: int) -> None:
+        """Check that an object is as recorded, without holding it.
+
+        Raises:
+            CorruptObject: as :meth:`read`.
+        """
+
+        def look() -> tuple[int, str, None] | None:
+            found = self.store.digest(key)
+            return None if found is None else (*found, None)
+
+        _as_recorded(key, digest, size, look)
+
+
+def _as_recorded(
+    key: str, digest: str, size: int, look: Callable[[], tuple[int, str, _Read] | None]
+) -> _Read:
+    reason = ""
+    for attempt in range(READ_TRIES):
+        if attempt:
+            time.sleep(READ_PAUSE_S)
+        found = look()
+        if found is None:
+            reason = "is missing"
+        elif found[0] != size:
+            reason = f"has {found[0]} bytes instead of {size}"
+        elif found[1] != digest:
+            reason = "has another SHA-256 than its record"
+        else:
+            return found[2]
+    raise CorruptObject(f"{key} {reason}")
 
 
 def _decode(data: bytes, kind: type[_Record], key: str) -> _Record:

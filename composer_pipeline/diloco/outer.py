@@ -10,13 +10,26 @@ reductions), always in the order of the slots.
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
 Tensors = dict[str, torch.Tensor]
 """Tensors by the names of the model's parameters; each has its parameter's shape."""
+
+
+#: Elements that ``norm`` looks at together: what it holds in fp64 at a time.
+_AT_ONCE = 2**20
+
+
+class Step(NamedTuple):
+    """One parameter after an outer step, with its momentum: fp32 on the CPU, in its shape."""
+
+    name: str
+    theta: torch.Tensor
+    momentum: torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -25,6 +38,11 @@ class OuterState:
 
     theta: Tensors
     momentum: Tensors
+
+    def steps(self, names: Iterable[str] | None = None) -> Iterator[Step]:
+        """Yield the parameters as they are, by default in the order of their names."""
+        for name in sorted(self.theta) if names is None else names:
+            yield Step(name, self.theta[name], self.momentum[name])
 
     @classmethod
     def initial(cls, theta: Mapping[str, torch.Tensor]) -> "OuterState":
@@ -55,30 +73,27 @@ def pseudo_gradient(base: Mapping[str, torch.Tensor], local: Mapping[str, torch.
     return {name: master(base[name]) - master(local[name]) for name in base}
 
 
-def outer_step(
+def outer_steps(
     state: OuterState,
     deltas: Sequence[Mapping[str, torch.Tensor]],
     *,
     lr: float,
     momentum: float,
     weights: Sequence[float] | None = None,
-) -> OuterState:
-    """Merge pseudo-gradients into the next state; pure.
+) -> Iterator[Step]:
+    """Yield the next state parameter by parameter, in the order of their names; pure.
 
     SGD with Nesterov momentum over the weighted mean ``g``, as ``torch.optim.SGD(nesterov=
     True)`` defines it: ``b ← μ·b + g``, then ``θ ← θ − lr·(g + μ·b)``. With momentum 0 and
     learning rate 1 it is plain averaging.
 
     Args:
-        state: the state that every delta started from.
+        state: the state that every delta started from; what was yielded may replace its own.
         deltas: ``θ_global − θ_local`` of each included slot, in the order of the slots, each
             with the names and shapes of ``state``.
         lr: outer learning rate.
         momentum: μ, at least 0 and below 1.
         weights: one for each delta, adding up to 1; None means equal.
-
-    Returns:
-        A new state; the arguments are left as they were.
 
     Raises:
         ValueError: no delta, or not one weight for each.
@@ -88,21 +103,33 @@ def outer_step(
     shares = list(weights) if weights is not None else [1.0 / len(deltas)] * len(deltas)
     if len(shares) != len(deltas):
         raise ValueError(f"{len(shares)} weights for {len(deltas)} deltas")
-    theta: Tensors = {}
-    buffers: Tensors = {}
-    for name, start in state.theta.items():
+    for name in sorted(state.theta):
         gradient = deltas[0][name] * shares[0]
         for delta, share in zip(deltas[1:], shares[1:], strict=True):
             gradient = gradient + delta[name] * share
         buffer = state.momentum[name] * momentum + gradient
-        theta[name] = start - (gradient + buffer * momentum) * lr
-        buffers[name] = buffer
-    return OuterState(theta, buffers)
+        yield Step(name, state.theta[name] - (gradient + buffer * momentum) * lr, buffer)
+
+
+def outer_step(
+    state: OuterState,
+    deltas: Sequence[Mapping[str, torch.Tensor]],
+    *,
+    lr: float,
+    momentum: float,
+    weights: Sequence[float] | None = None,
+) -> OuterState:
+    """Return the whole next state, as :func:`outer_steps` makes it; the arguments stay."""
+    made = list(outer_steps(state, deltas, lr=lr, momentum=momentum, weights=weights))
+    return OuterState({s.name: s.theta for s in made}, {s.name: s.momentum for s in made})
 
 
 def norm(tensors: Mapping[str, torch.Tensor]) -> float:
-    """Return the Euclidean norm over all elements of all tensors; for reports only."""
-    return float(sum(float(t.double().square().sum()) for t in tensors.values()) ** 0.5)
+    """Return the Euclidean norm over all elements of all tensors; for reports and guards."""
+    return float(sum(squares(tensor) for tensor in tensors.values()) ** 0.5)
 
 
-# -- bytes -------------------------------------------------------------------------------------
+def squares(tensor: torch.Tensor) -> float:
+    """Return the sum of squares, in fp64, of a tensor of any shape."""
+    parts = tensor.detach().reshape(-1).split(_AT_ONCE)
+    return float(sum(float(part.double().square().sum()) for part in parts))

@@ -13,18 +13,19 @@ import math
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
+from composer_pipeline.diloco.codecs import Delta
 from composer_pipeline.diloco.encoding import (
     decode_delta,
     decode_state,
     encode_delta,
     encode_state,
-    state_sha,
 )
 from composer_pipeline.diloco.heartbeat import Leaving, Pulse
 from composer_pipeline.diloco.log import (
@@ -37,7 +38,15 @@ from composer_pipeline.diloco.log import (
     Rejected,
     require_rounds,
 )
-from composer_pipeline.diloco.outer import OuterState, Tensors, norm, outer_step, signature
+from composer_pipeline.diloco.outer import (
+    OuterState,
+    Step,
+    Tensors,
+    norm,
+    outer_steps,
+    signature,
+    squares,
+)
 from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.errors import InputError
 
@@ -46,11 +55,16 @@ POLL_FIRST_S, POLL_FACTOR, POLL_MAX_S = 0.05, 1.5, 2.0
 #: Norms of merged deltas that the guard compares with, and how many there must be.
 RECENT_NORMS, FEWEST_NORMS = 16, 3
 NOT_FINITE = "its delta has values that are not finite"
+#: Makes the state after an outer step, one parameter at a time.
+Steps = Callable[[], Iterator[Step]]
 
 
 @dataclass(frozen=True)
 class SyncResult:
-    """What became of a contribution of this norm; ``withheld`` says why it had no delta."""
+    """What became of a contribution of this norm; ``withheld`` says why it had no delta.
+
+    ``moved`` is how far the round's outer step went.
+    """
 
     commit: Commit
     contributed: bool
@@ -58,11 +72,14 @@ class SyncResult:
     wait_s: float
     wasted_tokens: int
     norm: float
+    moved: float
     withheld: str = ""
 
 
 class Replica:
     """The state of one slot in a run; ``state`` is the base of ``round``.
+
+    There is one state in memory: a round replaces its tensors one by one, and changes none.
 
     Args:
         log: the run's log.
@@ -89,10 +106,14 @@ class Replica:
         self._pulse = Pulse(log, slot, attempt, max(0.05, fastest / 4))
         self.leaving = Leaving()
         self._late: tuple[Tensors, int] | None = None
+        #: What the codec has lost of this slot's merged deltas, by name; private to this process.
+        self.lost: Tensors = {}
+        self._moved = 0.0
         self._norms: deque[float] = deque(maxlen=RECENT_NORMS)
         self._empty: dict[int, str] = {}
-        self._checked: dict[str, Tensors | str] = {}
-        self._proposed: dict[str, OuterState] = {}
+        self._own: dict[str, Delta] = {}
+        self._checked: dict[str, Delta | str] = {}
+        self._proposed: dict[str, Steps] = {}
 
     @property
     def finished(self) -> bool:
@@ -140,13 +161,27 @@ class Replica:
     def private(self) -> tuple[Tensors, dict[str, Any]]:
         """Return what this slot alone knows and the log does not: tensors, and plain numbers."""
         late, tokens = self._late or ({}, 0)
-        numbers = {"late": self._late is not None, "tokens": tokens, "wasted": self.wasted_tokens}
-        return dict(late), numbers
+        tensors = {f"late/{name}": tensor for name, tensor in late.items()}
+        tensors |= {f"lost/{name}": tensor for name, tensor in self.lost.items()}
+        numbers = {
+            "round": self.round,
+            "late": self._late is not None,
+            "tokens": tokens,
+            "wasted": self.wasted_tokens,
+        }
+        return tensors, numbers
 
     def load_private(self, tensors: Tensors, numbers: Mapping[str, Any]) -> None:
         """Restore :meth:`private`, after joining."""
-        self._late = (tensors, numbers["tokens"]) if numbers["late"] else None
         self.wasted_tokens = self._pulse.wasted_tokens = numbers["wasted"]
+        if numbers["round"] != self.round:
+            return  # the contribution to that round has carried both
+        kinds: dict[str, Tensors] = {"late": {}, "lost": {}}
+        for key, tensor in tensors.items():
+            kind, _, name = key.partition("/")
+            kinds[kind][name] = tensor
+        self._late = (kinds["late"], numbers["tokens"]) if numbers["late"] else None
+        self.lost = kinds["lost"]
 
     def close(self) -> None:
         """Stop the heartbeat. The log stays as it is."""
@@ -199,11 +234,20 @@ class Replica:
 
     def _load(self, commit: Commit) -> None:
         data = self.log.read(commit.state_key, commit.state_sha, commit.state_size)
-        self._adopt(commit, decode_state(data))
+        state = decode_state(data)
+        self.state = getattr(self, "state", state)
+        self._adopt(commit, state.steps)
 
-    def _adopt(self, commit: Commit, state: OuterState) -> None:
-        self.state, self.sha, self.round = state, commit.state_sha, commit.round + 1
+    def _adopt(self, commit: Commit, steps: Steps) -> None:
+        """Move to the state after ``commit``: each tensor is let go when its successor is there."""
+        moved = 0.0
+        for step in steps():
+            moved += squares(step.theta - self.state.theta[step.name])
+            self.state.theta[step.name], self.state.momentum[step.name] = step.theta, step.momentum
+        self._moved = math.sqrt(moved)
+        self.sha, self.round = commit.state_sha, commit.round + 1
         self._pulse.round = self.round
+        self._own.clear()
         self._checked.clear()
         self._proposed.clear()
         self._note(commit)
@@ -238,12 +282,15 @@ class Replica:
             earlier, its_tokens = self._late
             delta = {n: t + earlier[n] * self.spec.late_decay for n, t in delta.items()}
             tokens += its_tokens
+        if self.lost:
+            delta = {name: tensor + self.lost[name] for name, tensor in delta.items()}
         size = norm(delta)
         withheld = "" if math.isfinite(size) else NOT_FINITE
+        packed = Delta.pack(delta, self.spec.codec) if not withheld else None
         commit = self.log.commit(self.round)
         if commit is None:
             with self.leaving.afterwards():
-                sent = self._contribute(delta, tokens, withheld)
+                sent = self._contribute(packed, tokens, withheld)
             commit = self._await_commit()
         mine = self.slot, self.attempt
         contributed = any((part.slot, part.attempt) == mine for part in commit.included)
@@ -253,25 +300,31 @@ class Replica:
         if not contributed:
             self.wasted_tokens += tokens - fresh_tokens * carried
             self._pulse.wasted_tokens = self.wasted_tokens
+        elif packed is not None and self.spec.error_feedback:
+            self.lost = {name: tensor - packed[name] for name, tensor in delta.items()}
         self._follow(commit)
+        moved = self._moved
         while not self.finished and (later := self.log.commit(self.round)) is not None:
             self._follow(later)
         waited = time.monotonic() - started
-        return SyncResult(commit, contributed, sent, waited, self.wasted_tokens, size, withheld)
+        return SyncResult(
+            commit, contributed, sent, waited, self.wasted_tokens, size, moved, withheld
+        )
 
-    def _contribute(self, delta: Tensors, tokens: int, withheld: str) -> int:
+    def _contribute(self, delta: Delta | None, tokens: int, withheld: str) -> int:
         """Store a delta and its manifest, which is written after it; return the bytes sent."""
-        key, digest, data = "", "", b""
-        if not withheld:
+        key, digest, size = "", "", 0
+        if delta is not None:
             data = encode_delta(delta)
             key, digest = self.log.put_delta(self.round, self.slot, data)
+            self._own[key], size = delta, len(data)
         self.log.contribute(
             Contribution(
-                self.round, self.slot, self.attempt, key, digest, len(data), self.sha, tokens,
+                self.round, self.slot, self.attempt, key, digest, size, self.sha, tokens,
                 withheld,
             )
         )  # fmt: skip
-        return len(data)
+        return size
 
     def _await_commit(self) -> Commit:
         """Return the commit of ``round``, writing it when it is this slot's turn."""
@@ -311,16 +364,18 @@ class Replica:
             return True
         return (now - first).total_seconds() > self.spec.grace_s
 
-    def _check(self, offer: Contribution) -> Tensors | str:
-        """Return the offered delta, or why it is rejected; each is read once."""
+    def _check(self, offer: Contribution) -> Delta | str:
+        """Return the offered delta, or why it is rejected; each is looked at once."""
         if offer.withheld:
             return offer.withheld
         if offer.key not in self._checked:
             try:
                 if offer.base_sha != self.sha:
                     raise CorruptObject(f"its base is {offer.base_sha[:16]}, not {self.sha[:16]}")
-                data = self.log.read(offer.key, offer.sha256, offer.size)
-                self._checked[offer.key] = decode_delta(data, self.state.theta)
+                if offer.key in self._own:
+                    # It is here; but the others can only merge what arrived.
+                    self.log.verify(offer.key, offer.sha256, offer.size)
+                self._checked[offer.key] = self._delta(offer)
             except CorruptObject as error:
                 self._checked[offer.key] = str(error)
         return self._checked[offer.key]
@@ -332,7 +387,7 @@ class Replica:
         slots have contributed and too few are valid, the round is committed empty: the state
         stays, and the run goes on with the next round.
         """
-        deltas: dict[int, Tensors] = {}
+        deltas: dict[int, Delta] = {}
         norms: dict[int, float] = {}
         rejected = []
         for slot in sorted(offers):
@@ -351,10 +406,10 @@ class Replica:
             deltas = {}
         shares = self._shares({slot: offers[slot].tokens for slot in deltas})
         included = tuple(offers[slot].included(shares[slot], norms[slot]) for slot in deltas)
-        state = self._merge(included, deltas)
-        data = encode_state(state)
+        steps = self._merged(included, deltas)
+        data = encode_state(self.state, steps)
         key, digest = self.log.put_state(self.round, data)
-        self._proposed[digest] = state
+        self._proposed[digest] = steps
         return Commit(
             round=self.round,
             included=included,
@@ -382,11 +437,13 @@ class Replica:
         total = sum(tokens.values()) if self.spec.weights == "tokens" else 0
         return {slot: n / total if total else 1.0 / len(tokens) for slot, n in tokens.items()}
 
-    def _merge(self, included: tuple[Included, ...], deltas: Mapping[int, Tensors]) -> OuterState:
+    def _merged(self, included: tuple[Included, ...], deltas: Mapping[int, Delta]) -> Steps:
+        """Return what makes the next state, which is never in memory beside the present one."""
         if not included:
-            return self.state
+            return self.state.steps
         lr, momentum = self.spec.outer
-        return outer_step(
+        return partial(
+            outer_steps,
             self.state,
             [deltas[part.slot] for part in included],
             lr=lr,
@@ -396,30 +453,37 @@ class Replica:
 
     def _follow(self, commit: Commit) -> None:
         """Move to the state after ``commit``: rebuilt from its deltas, else downloaded."""
-        state = self._proposed.get(commit.state_sha) or self._rebuild(commit)
-        if state is None:
+        steps = self._proposed.get(commit.state_sha) or self._rebuilt(commit)
+        if steps is None:
             try:
                 self._load(commit)
             except CorruptObject as error:
                 raise OuterLogError(f"round {commit.round} cannot be followed: {error}") from None
         else:
-            self._adopt(commit, state)
+            self._adopt(commit, steps)
 
-    def _rebuild(self, commit: Commit) -> OuterState | None:
-        """Return the state after ``commit`` if this machine computes the same bits."""
+    def _rebuilt(self, commit: Commit) -> Steps | None:
+        """Return what makes the state after ``commit`` if this machine computes the same bits."""
         if commit.base_sha != self.sha:
             return None
         try:
-            deltas = {
-                part.slot: decode_delta(
-                    self.log.read(part.key, part.sha256, part.size), self.state.theta
-                )
-                for part in commit.included
-            }
+            deltas = {part.slot: self._delta(part) for part in commit.included}
         except CorruptObject:
             return None
-        state = self._merge(commit.included, deltas)
-        return state if state_sha(state) == commit.state_sha else None
+        steps = self._merged(commit.included, deltas)
+        return steps if encode_state(self.state, steps).sha256 == commit.state_sha else None
+
+    def _delta(self, part: Included | Contribution) -> Delta:
+        """Return a delta: as it is known here, or read.
+
+        Raises:
+            CorruptObject: it cannot be read as the commit has it.
+        """
+        known = self._own.get(part.key) or self._checked.get(part.key)
+        if isinstance(known, Delta):
+            return known
+        data = self.log.read(part.key, part.sha256, part.size)
+        return decode_delta(data, self.state.theta, self.spec.codec)
 
 
 def read_state(url: str, run_id: str, round: int | None = None) -> tuple[Tensors, Commit]:  # noqa: A002

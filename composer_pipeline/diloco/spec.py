@@ -17,6 +17,8 @@ from composer_pipeline.errors import InputError
 #: Runs with fewer rounds than this merge by plain averaging. Nesterov 0.7/0.9 was worse than
 #: no merging at all over 12 rounds from random weights; the threshold itself is a judgement.
 MOMENTUM_ROUNDS = 20
+#: How a delta travels; ``codecs`` says what each makes of the numbers.
+Codec = Literal["fp32", "bf16", "int8", "int4", "int2"]
 #: What a run may be called in a log.
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
@@ -46,7 +48,10 @@ class DiLoCoSpec(BaseModel):
     min_quorum: int = Field(default=1, ge=1, description="fewest valid deltas in a commit")
     outer_lr: float | None = Field(default=None, gt=0)
     outer_momentum: float | None = Field(default=None, ge=0, lt=1)
-    codec: Literal["fp32"] = "fp32"
+    codec: Codec = Field(default="fp32", description="how a delta travels")
+    error_feedback: bool = Field(
+        default=False, description="what the codec lost of a delta is added to the slot's next one"
+    )
     weights: Literal["equal", "tokens"] = Field(
         default="equal", description="of deltas in a merge: equal, or by trained tokens"
     )

@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 
+from composer_pipeline.diloco.codecs import Delta
 from composer_pipeline.diloco.encoding import decode_state, state_sha
 from composer_pipeline.diloco.log import OuterLog
+from composer_pipeline.diloco.outer import OuterState
 from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.diloco.supervisor import ReplicaCommand, ReplicasFailed, Supervisor
 from composer_pipeline.errors import InputError
+from tests.diloco.buckets import bucket_settings
 from tests.fixtures.waiting import DEADLINE_S
 from tests.places import ROOT
 
@@ -34,10 +37,12 @@ SPEC = DiLoCoSpec(
 )
 
 
-def supervisor(tmp_path: Path, spec: DiLoCoSpec = SPEC, *, kill: str = "", **options) -> Supervisor:
+def supervisor(
+    tmp_path: Path, spec: DiLoCoSpec = SPEC, *, url: str = "", kill: str = "", **options
+) -> Supervisor:
     env = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TOY_KILL": kill}
     return Supervisor(
-        url=str(tmp_path / "outer"),
+        url=url or str(tmp_path / "outer"),
         run_id="run",
         spec=spec,
         commands=[ReplicaCommand([sys.executable, str(TOY)], env)] * spec.replicas,
@@ -46,6 +51,11 @@ def supervisor(tmp_path: Path, spec: DiLoCoSpec = SPEC, *, kill: str = "", **opt
         drain_s=DEADLINE_S,
         **options,
     )
+
+
+def first_state(log: OuterLog) -> OuterState:
+    first = log.commits()[0]
+    return decode_state(log.read(first.state_key, first.state_sha, first.state_size))
 
 
 def oracle(toy, log: OuterLog, spec: DiLoCoSpec, fresh: dict[int, set[int]]) -> list[str]:
@@ -57,22 +67,27 @@ def oracle(toy, log: OuterLog, spec: DiLoCoSpec, fresh: dict[int, set[int]]) -> 
         spec: the run's spec.
         fresh: slots whose inner optimiser starts empty, by round.
     """
-    first = log.commits()[0]
-    state = decode_state(log.read(first.state_key, first.state_sha, first.state_size))
+    state = first_state(log)
     lr, mu = spec.outer
     replicas = [toy.Inner(slot) for slot in range(spec.replicas)]
+    lost: list[dict[str, Any]] = [{} for _ in replicas]
     shas = []
     for round_ in range(1, spec.rounds + 1):
         changes = []
         for slot in range(spec.replicas):
             if slot in fresh.get(round_, ()):
-                replicas[slot] = toy.Inner(slot)
+                replicas[slot], lost[slot] = toy.Inner(slot), {}
             replicas[slot].adopt(state.theta)
             replicas[slot].steps(round_, spec.inner_steps)
             after = {n: p.detach().clone() for n, p in replicas[slot].parameters().items()}
-            changes.append(after)
+            change = {n: theta - after[n] for n, theta in state.theta.items()}
+            change = {n: t + lost[slot].get(n, 0) for n, t in change.items()}
+            arrived = Delta.pack(change, spec.codec)
+            if spec.error_feedback:
+                lost[slot] = {n: t - arrived[n] for n, t in change.items()}
+            changes.append(arrived)
         for name, theta in state.theta.items():
-            mean = sum((theta - after[name]) * (1 / spec.replicas) for after in changes)
+            mean = sum(change[name] * (1 / spec.replicas) for change in changes)
             buffer = mu * state.momentum[name] + mean
             state.momentum[name] = buffer
             state.theta[name] = theta - lr * (mean + mu * buffer)
@@ -103,26 +118,40 @@ def test_two_processes_equal_one_process_bit_for_bit(toy, tmp_path) -> None:
 
 
 def test_a_killed_replica_is_restarted_and_no_round_is_lost(toy, tmp_path, caplog) -> None:
+    spec = SPEC.model_copy(update={"codec": "int8", "error_feedback": True})
     with caplog.at_level(logging.WARNING):
-        report = supervisor(tmp_path, kill="1:inner:2,0:after_delta:3").run()
+        report = supervisor(tmp_path, spec, kill="1:inner:2,0:after_delta:3").run()
     log = OuterLog.open(str(tmp_path / "outer"), "run")
     # A restarted replica trains its round again, with an empty inner optimiser.
-    assert [r.state_sha for r in report.rounds] == oracle(toy, log, SPEC, {2: {1}, 3: {0}})
+    assert [r.state_sha for r in report.rounds] == oracle(toy, log, spec, {2: {1}, 3: {0}})
     assert [r.included for r in report.rounds] == [(0, 1)] * 4
     assert report.exit_codes == {0: [-9, 0], 1: [-9, 0]}
     assert report.restarts == {0: 1, 1: 1}
     assert "slot 1 ended with -9; restart 1" in caplog.text
 
 
-def test_after_all_replicas_died_the_run_resumes_at_the_last_commit(toy, tmp_path) -> None:
+def test_after_all_replicas_died_the_run_resumes_at_the_last_commit(
+    toy, tmp_path, monkeypatch
+) -> None:
+    """In a bucket, of four bits, with adapters."""
+    spec = SPEC.model_copy(update={"codec": "int4"})
+    monkeypatch.setenv("TOY_LORA", "1")
+    with bucket_settings("toy") as settings:
+        for name, value in settings.items():
+            monkeypatch.setenv(name, value)
+        _resumes("s3://toy/outer", spec, toy, tmp_path)
+
+
+def _resumes(url: str, spec: DiLoCoSpec, toy, tmp_path: Path) -> None:
     with pytest.raises(ReplicasFailed, match="2 of 4 rounds are committed") as failure:
-        supervisor(tmp_path, kill="0:inner:3,1:inner:3", max_restarts=0).run()
+        supervisor(tmp_path, spec, url=url, kill="0:inner:3,1:inner:3", max_restarts=0).run()
     assert "killed at inner of round 3" in str(failure.value)
-    log = OuterLog.open(str(tmp_path / "outer"), "run")
+    log = OuterLog.open(url, "run")
     before = log.commits()
-    report = supervisor(tmp_path).run()
+    assert all(name.endswith(("lora_a", "lora_b")) for name in first_state(log).theta)
+    report = supervisor(tmp_path, spec, url=url).run()
     assert log.commits()[:3] == before
-    assert [r.state_sha for r in report.rounds] == oracle(toy, log, SPEC, {3: {0, 1}})
+    assert [r.state_sha for r in report.rounds] == oracle(toy, log, spec, {3: {0, 1}})
 
 
 def test_bad_input_is_not_restarted(tmp_path) -> None:

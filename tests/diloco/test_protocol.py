@@ -162,7 +162,7 @@ def torn(monkeypatch):
         def put_delta(self, r, s, data):
             key, digest = original(self, r, s, data)
             if (r, s) == (round_, slot):
-                self.store.put(key, spoil(data))
+                self.store.put(key, spoil(bytes(data)))
             return key, digest
 
         monkeypatch.setattr(OuterLog, "put_delta", put_delta)
@@ -287,22 +287,21 @@ def test_lost_states_are_rebuilt_from_the_deltas(run, toy, tmp_path, lost: int) 
 
 
 def test_a_follower_that_computes_other_bits_downloads_the_state(run, monkeypatch, tmp_path):
-    merge = Replica._merge
+    merged = Replica._merged
 
     def other_bits(self, parts, deltas):
-        state = merge(self, parts, deltas)
-        if self.slot == 1:
-            for tensor in state.theta.values():
-                tensor.mul_(1 + 1e-6)
-        return state
+        steps = merged(self, parts, deltas)
+        if self.slot == 0:
+            return steps
+        return lambda: (step._replace(theta=step.theta * (1 + 1e-6)) for step in steps())
 
     adopted, adopt = [], Replica._adopt
 
-    def record(self, commit, state):
-        adopted.append((self.slot, commit.round, state_sha(state) == commit.state_sha))
-        adopt(self, commit, state)
+    def record(self, commit, steps):
+        adopt(self, commit, steps)
+        adopted.append((self.slot, commit.round, state_sha(self.state) == commit.state_sha))
 
-    monkeypatch.setattr(Replica, "_merge", other_bits)
+    monkeypatch.setattr(Replica, "_merged", other_bits)
     monkeypatch.setattr(Replica, "_adopt", record)
     log, outcomes = run(tmp_path, spec(takeover_s=DEADLINE_S))
     assert included(log) == [[0, 1]] * 4
@@ -315,6 +314,7 @@ def test_a_follower_that_computes_other_bits_downloads_the_state(run, monkeypatc
     ("changes", "seed_model", "message"),
     [
         ({"outer_lr": 1.0}, (6, 16), "outer_lr is 0.7 there and 1.0 here"),
+        ({"codec": "int8"}, (6, 16), "codec is 'fp32' there and 'int8' here"),
         ({"data_plan": "other rows"}, (6, 16), "data_plan"),
         ({}, (6, 17), "model_signature"),
     ],

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from composer_pipeline.diloco.callback import adopt
+from composer_pipeline.diloco.codecs import Delta
 from composer_pipeline.diloco.encoding import encode_delta
 from composer_pipeline.diloco.log import Commit, Contribution, OuterLog
 from composer_pipeline.diloco.replica import Replica
@@ -28,7 +29,7 @@ def joined(tmp_path: Path) -> Replica:
 
 
 def test_a_delta_of_an_older_base_is_rejected(joined: Replica) -> None:
-    data = encode_delta(DELTA)
+    data = encode_delta(Delta.pack(DELTA))
     key, digest = joined.log.put_delta(1, 1, data)
     joined.log.contribute(Contribution(1, 1, 1, key, digest, len(data), "0" * 64))
     commit = joined.sync(dict(DELTA)).commit

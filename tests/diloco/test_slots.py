@@ -9,6 +9,7 @@ import pytest
 
 from composer_pipeline.cli import main
 from composer_pipeline.diloco import inputs, slots
+from composer_pipeline.diloco.codecs import Delta
 from composer_pipeline.diloco.encoding import encode_delta
 from composer_pipeline.diloco.heartbeat import Pulse
 from composer_pipeline.diloco.inputs import Inputs
@@ -97,7 +98,7 @@ def test_a_round_that_merged_a_slot_gives_its_restarts_back(commits, used) -> No
 def test_an_onlooker_sees_rounds_slots_and_who_is_missing(tmp_path, capsys) -> None:
     replica = joined(tmp_path, replicas=2, rounds=2, heartbeat_timeout_s=30)
     claim(replica.log, 0)
-    data = encode_delta(delta(2))
+    data = encode_delta(Delta.pack(delta(2)))
     key, digest = replica.log.put_delta(1, 1, data)
     replica.log.contribute(Contribution(1, 1, 1, key, digest, len(data), replica.sha, 7))
     replica.sync(delta(1), tokens=5)

@@ -28,6 +28,7 @@ def test_the_outer_optimiser_depends_on_the_number_of_rounds() -> None:
         ('{"rounds": 2, "inner_steps": 0}', "here: inner_steps: "),
         ('{"rounds": 2, "inner_steps": 1, "colour": 1}', "here: colour: unknown field"),
         ('{"rounds": 2, "inner_steps": 1, "replicas": 2, "min_quorum": 3}', "min_quorum 3"),
+        ('{"rounds": 2, "inner_steps": 1, "codec": "int3"}', "codec: .*'int8', 'int4' or 'int2'"),
         ("{", "here is not JSON"),
     ],
 )

@@ -7,6 +7,7 @@ import torch
 from transformers import TrainerCallback
 
 from composer_pipeline.diloco.callback import DiLoCoCallback, Diverged
+from composer_pipeline.diloco.codecs import Delta
 from composer_pipeline.diloco.encoding import encode_delta
 from composer_pipeline.diloco.log import Contribution, EmptyRounds, OuterLog
 from composer_pipeline.diloco.replica import Replica
@@ -131,7 +132,7 @@ def test_replicas_count_alike_or_by_their_tokens(
     tmp_path: Path, weights: str, tokens: tuple[int, int], shares: list[float]
 ) -> None:
     replica = joined(tmp_path, replicas=2, weights=weights)
-    data = encode_delta(delta(8))
+    data = encode_delta(Delta.pack(delta(8)))
     key, digest = replica.log.put_delta(1, 1, data)
     replica.log.contribute(
         Contribution(1, 1, 1, key, digest, len(data), replica.sha, tokens[1])

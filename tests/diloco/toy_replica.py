@@ -2,7 +2,7 @@
 
 Run as a script it is one slot, started by the supervisor's environment. TOY_KILL is
 "<slot>:<where>:<round>" and strikes the slot's first attempt only; ``where`` is inner,
-after_delta, after_contribution or after_state.
+after_delta, after_contribution or after_state. With TOY_LORA it trains low-rank adapters alone.
 """
 
 import os
@@ -16,11 +16,30 @@ from composer_pipeline.diloco.replica import Replica
 from composer_pipeline.diloco.spec import DiLoCoSpec
 
 
+class Adapted(torch.nn.Module):
+    """A frozen layer, the same everywhere, with a low-rank adapter that is trained."""
+
+    def __init__(self, layer: torch.nn.Linear) -> None:
+        super().__init__()
+        self.layer = layer.requires_grad_(False)
+        torch.nn.init.constant_(layer.weight, 0.1)
+        torch.nn.init.zeros_(layer.bias)
+        self.lora_a = torch.nn.Parameter(torch.zeros(2, layer.in_features))
+        self.lora_b = torch.nn.Parameter(torch.zeros(layer.out_features, 2))
+
+    def forward(self, x):
+        return self.layer(x) + x @ self.lora_a.T @ self.lora_b.T
+
+
 def model(seed: int) -> torch.nn.Module:
     generator = torch.Generator().manual_seed(seed)
-    net = torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.Linear(16, 3))
+    layers = torch.nn.Linear(6, 16), torch.nn.Linear(16, 3)
+    first, second = map(Adapted, layers) if os.environ.get("TOY_LORA") else layers
+    net = torch.nn.Sequential(first, torch.nn.Tanh(), second)
     with torch.no_grad():
         for parameter in net.parameters():
+            if not parameter.requires_grad:
+                continue
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
     return net
 
@@ -32,14 +51,14 @@ class Inner:
         self.slot = slot
         # Each slot starts from other weights on purpose: round 0 must make them equal.
         self.net = model(slot if seed is None else seed)
-        self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=1e-2)
+        self.optimizer = torch.optim.AdamW(self.parameters().values(), lr=1e-2)
 
     def parameters(self) -> dict[str, torch.Tensor]:
-        return dict(self.net.named_parameters())
+        return {n: p for n, p in self.net.named_parameters() if p.requires_grad}
 
     def adopt(self, theta: dict[str, torch.Tensor]) -> None:
         with torch.no_grad():
-            for name, parameter in self.net.named_parameters():
+            for name, parameter in self.parameters().items():
                 parameter.copy_(theta[name])
 
     def steps(self, round_: int, count: int, before_step=lambda step: None) -> None:

@@ -60,6 +60,8 @@ def spec_of(recipe: TrainingRecipe, digest: str) -> DiLoCoSpec:
         round_timeout_s=options.round_timeout_s,
         # A run folder that is full or gone fails the run elsewhere too: waiting hides why.
         store_patience_s=options.store_patience_s if options.log else 0.0,
+        codec=options.codec,
+        error_feedback=options.feedback,
         weights=options.weights,
         max_empty_rounds=options.max_empty_rounds,
         norm_guard=options.norm_guard,

@@ -11,11 +11,13 @@ from composer_pipeline.diloco.store.errors import (
     purpose,
 )
 from composer_pipeline.diloco.store.objects import Entry, ObjectStore
+from composer_pipeline.diloco.store.pieces import Pieces
 
 __all__ = [
     "Entry",
     "Failure",
     "ObjectStore",
+    "Pieces",
     "StoreFailed",
     "failure_of",
     "no_exclusive_creation",

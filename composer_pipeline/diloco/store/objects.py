@@ -16,14 +16,17 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from composer_pipeline.diloco.store.errors import Failure, failure_of, no_exclusive_creation
+from composer_pipeline.diloco.store.pieces import Pieces
 from composer_pipeline.errors import InputError
 from composer_pipeline.files import replacing
 
 T = TypeVar("T")
 #: Pauses between two tries: the first, the factor, the longest.
 FIRST_PAUSE_S, PAUSE_FACTOR, LONGEST_PAUSE_S = 0.2, 2.0, 10.0
-#: Objects above this go up in parts; a bucket takes 5 GB at most in one.
-PARTS_ABOVE = 16 * 2**20
+#: Objects above this go up in parts of ``PART``, a few at a time; a bucket takes 5 GB in one.
+PARTS_ABOVE, PART, AT_A_TIME = 16 * 2**20, 8 * 2**20, 2
+#: A bucket takes 10 000 parts of an object at most.
+MOST_PARTS = 9_000
 #: obstore's own tries are few and short, because ours go on for longer.
 REQUEST_TRIES, TRYING_S = 2, 15
 
@@ -109,16 +112,26 @@ class ObjectStore:
             time.sleep(pause)
             pause = min(pause * PAUSE_FACTOR, LONGEST_PAUSE_S)
 
-    def put(self, key: str, data: bytes) -> None:
+    def put(self, key: str, data: bytes | Pieces) -> None:
         """Write an object, replacing it; readers see the old bytes or the new ones.
+
+        In parts where it is large: those of a writer that was killed stay invisible, and a
+        bucket's rule for unfinished uploads removes them.
 
         Raises:
             InputError, StorageError, StoreFailed: it cannot be written.
         """
         parts = len(data) > PARTS_ABOVE
 
+        part = max(PART, -(-len(data) // MOST_PARTS))
+
         def call() -> None:
-            self._api.put(self._store, self._key(key), data, use_multipart=parts)
+            # An iterator is read once, so each try has its own.
+            source = iter(data) if parts and isinstance(data, Pieces) else bytes(data)
+            self._api.put(
+                self._store, self._key(key), source,
+                use_multipart=parts, chunk_size=part, max_concurrency=AT_A_TIME,
+            )  # fmt: skip
 
         self._patiently("written", key, call)
 
@@ -153,6 +166,47 @@ class ObjectStore:
 
         def call() -> bytes:
             return bytes(self._api.get(self._store, self._key(key)).bytes())
+
+        try:
+            return self._patiently("read", key, call, absent=True)
+        except FileNotFoundError:
+            return None
+
+    def fetch(self, key: str) -> bytearray | None:
+        """Return the bytes of an object, which may be large, or None where there is none.
+
+        Raises:
+            InputError, StorageError, StoreFailed: it cannot be read.
+        """
+
+        def call() -> bytearray:
+            answer = self._api.get(self._store, self._key(key))
+            data, at = bytearray(answer.meta["size"]), 0
+            for chunk in answer.stream(min_chunk_size=2**20):
+                view = memoryview(chunk)
+                data[at : at + len(view)] = view
+                at += len(view)
+            del data[at:]  # of an object that became shorter meanwhile
+            return data
+
+        try:
+            return self._patiently("read", key, call, absent=True)
+        except FileNotFoundError:
+            return None
+
+    def digest(self, key: str) -> tuple[int, str] | None:
+        """Return size and SHA-256 of an object, read in pieces, or None where there is none.
+
+        Raises:
+            InputError, StorageError, StoreFailed: it cannot be read.
+        """
+
+        def call() -> tuple[int, str]:
+            size, digest = 0, hashlib.sha256()
+            for chunk in self._api.get(self._store, self._key(key)).stream(min_chunk_size=2**20):
+                digest.update(chunk)
+                size += len(memoryview(chunk))
+            return size, digest.hexdigest()
 
         try:
             return self._patiently("read", key, call, absent=True)

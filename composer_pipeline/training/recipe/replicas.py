@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from composer_pipeline.diloco.spec import RUN_ID
+from composer_pipeline.diloco.spec import RUN_ID, Codec
 from composer_pipeline.training.recipe.part import Part
 
 #: A bucket and a path in it; what else a URL can hold may be a secret.
@@ -38,6 +38,11 @@ class DiLoCo(Part):
     """Seconds that a round waits for the others after its first contribution."""
     max_restarts: int = Field(2, ge=0)
     """How often each replica is started again after a crash."""
+    codec: Codec = "fp32"
+    """How a replica's change travels and is merged: whole, as bfloat16, or as integers of 8, 4 or 2
+    bits with a scale for each block (1.01, 0.53 and 0.28 bytes a parameter)."""
+    error_feedback: bool | None = None
+    """Adds what the codec lost of a change to the replica's next one; null: with `int2` alone."""
     weights: Literal["equal", "tokens"] = "equal"
     """What a replica counts in a merge: as much as the others, or by the tokens it trained on."""
     max_empty_rounds: int = Field(1, ge=0)
@@ -61,6 +66,11 @@ class DiLoCo(Part):
     """Seconds that a round waits for its quorum before the replica fails."""
     store_patience_s: float = Field(300.0, gt=0)
     """Seconds for which a log that `log` names is tried again when it fails."""
+
+    @property
+    def feedback(self) -> bool:
+        """Whether what the codec lost is added to the next change."""
+        return self.codec == "int2" if self.error_feedback is None else self.error_feedback
 
     @property
     def here(self) -> int:

@@ -59,7 +59,7 @@ def run(tiny_model, tmp_path_factory):
     model = random_adapter(get_peft_model(load_base(tiny_model, recipe), lora_config(recipe)))
     trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
     log = OuterLog.open(str(run_dir / "outer"), "run")
-    data = encode_state(OuterState.initial(trained))
+    data = bytes(encode_state(OuterState.initial(trained)))
     key, digest = log.put_state(0, data)
     log.try_commit(Commit(0, (), (), "", digest, key, len(data), 0))
     base = model_content(tiny_model).to_dict()

@@ -330,7 +330,8 @@ def test_a_finished_run_is_extended_and_stays_as_it_is(finished, lake, tmp_path)
     urls = str(old / "outer"), str(done.run_dir / "outer")
     earlier, same = (read_state(url, "run", ROUNDS)[1] for url in urls)
     assert earlier == same
-    events = [json.loads(line) for line in (done.run_dir / "metrics.jsonl").open()]
+    lines = (done.run_dir / "metrics.jsonl").read_text().splitlines()
+    events = list(map(json.loads, lines))
     resumed = [(e["slot"], e["step"]) for e in events if e["event"] == "resumed"][-2:]
     assert sorted(resumed) == [(0, 2 * ROUNDS), (1, 2 * ROUNDS)]
     assert set(read_steps(done.run_dir)) == {

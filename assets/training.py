@@ -4,6 +4,8 @@ Belongs here: the assets ``trained_model``, ``model_evaluation`` and ``report``.
 command ``python -m trainers.<name>``, run through Dagster Pipes; it needs no Dagster.
 """
 
+from pathlib import Path
+
 import dagster as dg
 from pydantic import Field
 
@@ -58,10 +60,21 @@ def trained_model(
             "losses": dg.MetadataValue.md(
                 markdown_image(lines(channel_curves(result.run_dir)), "channels by step")
             ),
+            **_timeline(result.run_dir),
             **about(result.run_dir),
             **figures("trained_model", result.metrics),
         }
     )
+
+
+def _timeline(run_dir: Path) -> dict[str, dg.MetadataValue]:
+    """Return the picture that the run has left; runs of earlier versions have none."""
+    from composer_pipeline.report.timeline import read_timeline
+
+    drawn = read_timeline(run_dir)
+    if drawn is None:
+        return {}
+    return {"timeline": dg.MetadataValue.md(markdown_image(drawn, "replicas over time"))}
 
 
 class EvaluateConfig(dg.Config):

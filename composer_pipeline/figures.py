@@ -32,7 +32,7 @@ def bars(values: Mapping[str, float], *, width: int = 520, unit: str = "") -> st
         parts.append(f'<rect x="{label}" y="{y}" width="{size:.1f}" height="16" fill="{colour}"/>')
         text = f"{value:g}{unit}"
         parts.append(f'<text x="{label + size + 6:.1f}" y="{y + 12}" {_FONT}>{escape(text)}</text>')
-    return _svg(width, 12 + 22 * len(values), parts)
+    return svg(width, 12 + 22 * len(values), parts)
 
 
 def lines(
@@ -70,7 +70,7 @@ def lines(
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
         x = left + 8 + 90 * index
         parts.append(f'<text x="{x}" y="12" fill="{colour}" {_FONT}>{escape(name)}</text>')
-    return _svg(width, height, parts)
+    return svg(width, height, parts)
 
 
 def intervals(
@@ -107,7 +107,7 @@ def intervals(
         dot = f'<circle cx="{place(mean):.1f}" cy="{y}" r="4" fill="{fill}" stroke="{colour}"/>'
         parts.append(dot)
         parts.append(f'<text x="{width - 58}" y="{y + 4}" {_FONT}>{mean:+.3g}</text>')
-    return _svg(width, height, parts)
+    return svg(width, height, parts)
 
 
 def heatmap(
@@ -147,7 +147,7 @@ def heatmap(
                 f'<text x="{x + cell / 2 - 1:g}" y="{y + height / 2 + 4:g}" text-anchor="middle"'
                 f' fill="{ink}" {_FONT}>{share:.0%}</text>'
             )
-    return _svg(label + cell * len(names) + 4, 28 + height * len(names), parts)
+    return svg(label + cell * len(names) + 4, 28 + height * len(names), parts)
 
 
 def markdown_image(svg: str, alt: str) -> str:
@@ -156,7 +156,8 @@ def markdown_image(svg: str, alt: str) -> str:
     return f"![{alt}](data:image/svg+xml;base64,{data})"
 
 
-def _svg(width: int, height: int, parts: Sequence[str]) -> str:
+def svg(width: int, height: int, parts: Sequence[str]) -> str:
+    """Return a picture of ``width`` by ``height`` pixels on white, from its elements."""
     body = "".join(parts)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}"'

@@ -120,12 +120,15 @@ def _run_root(settings: Settings, lake: Lake) -> Path:
 
 
 @app.command
-def replicas(url: str, /, *, run_id: str = "", as_json: JsonOption = False) -> None:
+def replicas(
+    url: str, /, *, run_id: str = "", timeline: Path | None = None, as_json: JsonOption = False
+) -> None:
     """Show a DiLoCo run: rounds, replicas, waits, bytes, and who is missing.
 
     Args:
         url: folder or URL of the outer log (diloco.log of the recipe, or outer/ of a run folder).
         run_id: the run, where there are several.
+        timeline: a file for its picture so far (SVG); a finished run has one in report/.
     """
     from composer_pipeline.cli.views.replicas import show_replicas
     from composer_pipeline.diloco.overview import only_run, overview
@@ -133,6 +136,13 @@ def replicas(url: str, /, *, run_id: str = "", as_json: JsonOption = False) -> N
     if "://" not in url and not Path(url).is_dir():
         raise InputError(f"{url}: no such folder")
     report = overview(url, only_run(url, run_id))
+    if timeline is not None:
+        from composer_pipeline.diloco.history import history
+        from composer_pipeline.diloco.log import OuterLog
+        from composer_pipeline.files import replace
+        from composer_pipeline.report.timeline import timeline as draw
+
+        replace(timeline, draw(history(OuterLog.open(url, report.run_id))))
     if as_json:
         show(report.to_dict(), as_json, "replicas")
     else:

@@ -13,11 +13,10 @@ from composer_pipeline.figures import lines
 from composer_pipeline.markdown import count
 from composer_pipeline.report.html import Html, drawn, el, table
 from composer_pipeline.report.sections import absent, section
-from composer_pipeline.report.timeline import rounds_of, timeline
+from composer_pipeline.report.timeline import read_timeline
 from composer_pipeline.training.curves import channel_curves, held_out_curve
-from composer_pipeline.training.run import METRICS, about
+from composer_pipeline.training.run import about
 from composer_pipeline.training.runs.card import evaluation_of
-from composer_pipeline.training.runs.events import read
 
 Run = tuple[Path, Mapping[str, Any]]
 
@@ -41,8 +40,7 @@ def _run(run_dir: Path, result: Mapping[str, Any]) -> Html:
     if held := held_out_curve(run_dir):
         picture = drawn(lines({"held out": held}, width=460), "held-out loss by round")
         losses.append(el("div", el("h3", "held-out loss by round"), picture))
-    path = run_dir / METRICS
-    rounds, steps = rounds_of(read(path)) if path.is_file() else ([], [])
+    over_time = read_timeline(run_dir)
     restarts = sum((result.get("restarts") or {}).values())
     return el(
         "div",
@@ -51,8 +49,8 @@ def _run(run_dir: Path, result: Mapping[str, Any]) -> Html:
         el("h3", "Losses by step, mean of the replicas"),
         el("div", losses, _class="grid small") if losses else absent("No step was recorded."),
         el("h3", "DiLoCo: replicas over time"),
-        drawn(timeline(rounds, steps), "timeline of the replicas") if rounds
-        else absent("No round was recorded."),
+        drawn(over_time, "timeline of the replicas") if over_time
+        else absent("No timeline was recorded."),
         el("p", f"{count(len(result['commits']))} rounds,"
            f" {count(sum(bool(c['merged']) for c in result['commits']))} merged,"
            f" {count(restarts)} restarts of a replica.", _class="soft"),

@@ -40,3 +40,21 @@ def held_out_curve(run_dir: Path) -> Points:
     if not (run_dir / METRICS).is_file():
         return []
     return [(round_, loss) for round_, loss in sorted(held_out_losses(run_dir).items())]
+
+
+def round_losses(run_dir: Path, inner_steps: int) -> dict[str, dict[int, float]]:
+    """Return each channel's number by round, mean over its steps and replicas; held-out loss too.
+
+    Args:
+        run_dir: a run's folder.
+        inner_steps: steps of a round.
+    """
+    found: dict[str, dict[int, float]] = {}
+    for name, points in channel_curves(run_dir).items():
+        of: dict[int, list[float]] = {}
+        for step, value in points:
+            of.setdefault((int(step) - 1) // inner_steps + 1, []).append(value)
+        found[name] = {round_: sum(v) / len(v) for round_, v in of.items()}
+    if held := held_out_curve(run_dir):
+        found["held out"] = {int(round_): loss for round_, loss in held}
+    return found

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from composer_pipeline.care.forgetting import from_exports
+from composer_pipeline.diloco.history import History, RoundMark, Span
 from composer_pipeline.errors import InputError
 from composer_pipeline.evaluation import TRAINED
 from composer_pipeline.evaluation.summary import Cell, Estimate
@@ -18,7 +19,7 @@ from composer_pipeline.lake import Lake
 from composer_pipeline.lake.notes import exports
 from composer_pipeline.report import default_place, write_report
 from composer_pipeline.report.html import el
-from composer_pipeline.report.timeline import rounds_of, timeline
+from composer_pipeline.report.timeline import write_timeline
 from composer_pipeline.settings import recipes_dir
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.runs.identity import dataset_digest
@@ -78,16 +79,15 @@ def train_on(lake: Lake, name: str = "demo-1", **changes: Any) -> Path:
     }  # fmt: skip
     (folder / "composer.json").write_text(json.dumps(result | changes))
     (folder / "metrics.jsonl").write_text("\n".join(json.dumps(event) for event in EVENTS))
+    marks = [RoundMark(1, 9.0, 40, 8, {0: "merged", 1: "rejected"}, {1: "late <b>"})]
+    spans = [Span(0, "training", 0.0, 9.0, 1), Span(1, "training", 0.0, 9.0, 1)]
+    write_timeline(folder, History(2, 9.0, spans, marks, {0: [0.0], 1: [0.0]}), {})
     return folder
 
 
 EVENTS: list[dict[str, Any]] = [
     {"event": "step", "time": 100.0, "slot": 0, "step": 1, "dpo_loss": 0.5},
     {"event": "step", "time": 101.0, "slot": 1, "step": 1, "dpo_loss": 0.7},
-    *({"event": "commit", "time": 110.0, "slot": slot, "round": 1, "included": [0, 1],
-       "rejected": {}, "local_tokens": 4, "wait_s": 3.0, "attempt": 1} for slot in (0, 1)),
-    {"event": "commit", "time": 130.0, "slot": 1, "round": 2, "included": [0],
-     "rejected": {"1": "late <b>"}, "local_tokens": 2, "wait_s": 0.0, "attempt": 3},
 ]  # fmt: skip
 
 
@@ -239,17 +239,3 @@ def test_an_element_escapes_text_and_attributes() -> None:
     assert el("p", "<b>", el("b", "&"), data_x='"<', hidden=None) == (
         '<p data-x="&quot;&lt;">&lt;b&gt;<b>&amp;</b></p>'
     )
-
-
-def test_a_timeline_has_each_replica_and_what_was_not_merged() -> None:
-    rounds, steps = rounds_of(EVENTS)
-    assert [(r.slot, r.number, r.start, r.end, r.wait, r.merged) for r in rounds] == [
-        (0, 1, 0.0, 10.0, 3.0, True),
-        (1, 1, 0.0, 10.0, 3.0, True),
-        (1, 2, 10.0, 30.0, 0.0, False),
-    ]
-    assert steps == [(0, 0.0), (1, 1.0)]
-    drawn = timeline(rounds, steps)
-    assert "round 2, replica 1: 2 tokens, not merged: late &lt;b&gt;; start 3" in drawn
-    assert drawn.count(">replica ") == 2
-    assert rounds_of([{"event": "data"}]) == ([], [])

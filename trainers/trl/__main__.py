@@ -10,7 +10,8 @@ whose rounds merged nothing has failed: its state is the untouched base.
 
 Run folder: ``recipe.yaml`` ``contents.json`` (what is behind the recipe's names) ``data/``
 ``outer/`` (the outer log, unless ``diloco.log`` names another) ``replicas/`` ``metrics.jsonl``
-``checkpoint/`` and, last of all, ``composer.json``, which makes it complete.
+``checkpoint/`` ``report/`` (the run over time) and, last of all, ``composer.json``, which makes it
+complete.
 """
 
 import argparse
@@ -20,14 +21,18 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
 from dagster_pipes import PipesEnvVarParamsLoader, open_dagster_pipes
 
+from composer_pipeline.diloco.history import history
+from composer_pipeline.diloco.log import OuterLog
+from composer_pipeline.diloco.places import HfJobs, Place, ReplicaCommand
 from composer_pipeline.diloco.supervisor import (
-    ReplicaCommand,
     RoundReport,
+    SlotEnd,
     Supervisor,
     SupervisorReport,
     supervised,
@@ -38,6 +43,7 @@ from composer_pipeline.lake import Lake
 from composer_pipeline.modes import make_folder
 from composer_pipeline.parent import end_with_parent
 from composer_pipeline.training.checkout import repo_root
+from composer_pipeline.training.curves import round_losses
 from composer_pipeline.training.data import TrainingData, build, require_rows
 from composer_pipeline.training.devices import device_of_each, devices
 from composer_pipeline.training.models import load_tokenizer, resolve_model
@@ -180,6 +186,7 @@ def train(recipe: TrainingRecipe, lake: Lake, run_dir: Path, pipes: Any = None) 
             },
         }  # fmt: skip
         _write_checkpoint(recipe, run_dir, result, kept)
+        _draw(recipe, run_dir)
         write_json(run_dir / RESULT, result)
     if pipes is not None:
         pipes.report_asset_materialization(metadata=result["metrics"])
@@ -227,6 +234,16 @@ def _write_checkpoint(
         recipe, *place(recipe, run_dir), target, base=result["base"], files=files,
         round_=round_, states=states,
     )  # fmt: skip
+
+
+def _draw(recipe: TrainingRecipe, run_dir: Path) -> None:
+    """Leave the picture of the run: who trained, waited or was dead, bytes and losses."""
+    from composer_pipeline.report.timeline import write_timeline
+
+    log = OuterLog.open(*place(recipe, run_dir))
+    log.store.patience_s = recipe.diloco.store_patience_s if recipe.diloco.log else 0.0
+    losses = round_losses(run_dir, recipe.diloco.inner_steps)
+    write_timeline(run_dir, history(log), losses)
 
 
 def _data(recipe: TrainingRecipe, lake: Lake, run_dir: Path, resolved: str) -> TrainingData:
@@ -292,8 +309,14 @@ def _replicas(
     def on_round(report: RoundReport) -> None:
         included = list(report.included)
         _say(pipes, {"event": "round", "round": report.round, "of": recipe.rounds,
-                     "included": included, "merged": bool(included),
+                     "included": included, "merged": bool(included), "bytes": report.bytes,
+                     "tokens": report.tokens, "replicas": options.replicas,
                      "rejected": {str(k): v for k, v in report.rejected.items()}})  # fmt: skip
+
+    def on_end(end: SlotEnd) -> None:
+        event = {"event": "replica_ended", "time": time.time(), **asdict(end)}
+        events.append(metrics, event)
+        _say(pipes, event)
 
     return Supervisor(
         url=url,
@@ -302,13 +325,24 @@ def _replicas(
         commands=[
             ReplicaCommand(argv, {**OFFLINE, **env}, repo_root()) for env in own_device[:here]
         ],
-        elsewhere=options.replicas - here,
+        places=(places := _places(recipe, url, run_id)),
+        elsewhere=options.replicas - here - len(places),
         run_dir=run_dir / "replicas",
         max_restarts=options.max_restarts,
         drain_s=LEAVE_S if recipe.eval_every is None else LAST_LOOK_S,
         on_round=on_round,
         on_log=on_log,
+        on_end=on_end,
     ).run()
+
+
+def _places(recipe: TrainingRecipe, url: str, run_id: str) -> list[Place]:
+    """Return where each replica beyond those of this machine is started, if the recipe says."""
+    options = recipe.diloco
+    if options.place is None:
+        return []
+    there = options.place.model_dump(exclude={"kind"})
+    return [HfJobs(url, run_id, **there)] * (options.replicas - options.here)
 
 
 def require_merged(rounds: Sequence[RoundReport]) -> None:

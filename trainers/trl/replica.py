@@ -75,11 +75,14 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--log", default="", help="folder or URL of the outer log")
     parser.add_argument("--run-id", default="", help="the run in the log")
     parser.add_argument("--slot", type=int, help="0-based slot; without one, a free one")
+    parser.add_argument("--attempt", type=int, help="1-based; of a slot that a supervisor claimed")
     parser.add_argument("--model", default="", help="own copy of a base model that is a folder")
     parser.add_argument("--wait-s", type=float, default=600.0, help="for a run to begin")
     options = parser.parse_args()
     if bool(options.log) != bool(options.run_id):
         parser.error("--log and --run-id belong together")
+    if options.attempt is not None and options.slot is None:
+        parser.error("--attempt belongs to a --slot")
     if not options.log and options.run_dir is None:
         parser.error("one of --run-dir and --log is needed")
     return options
@@ -92,8 +95,9 @@ def train_elsewhere(options: argparse.Namespace) -> None:
         InputError: as :func:`trainers.trl.joining.join`, or as :func:`train`.
     """
     wanted = Wanted(
-        options.log, options.run_id, options.slot, options.model, options.run_dir, options.wait_s
-    )
+        options.log, options.run_id, options.slot, options.model, options.run_dir, options.wait_s,
+        options.attempt,
+    )  # fmt: skip
     callback = join(wanted, lambda _, info: emit("commit", info))
     if callback is None:
         emit("over", {"run_id": wanted.run_id})

@@ -4,6 +4,7 @@ Belongs here: one sentence an event. Does not belong here: what happens and who 
 (``trainers.trl.__main__``).
 """
 
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -50,7 +51,23 @@ def _round(event: Event) -> str:
     if not event["merged"]:
         why = "; ".join(f"replica {slot}: {why}" for slot, why in event["rejected"].items())
         return f"{number} merged nothing ({why})"
-    return f"{number} committed by replicas {', '.join(map(str, event['included']))}"
+    away = sorted({*range(event["replicas"])} - {*event["included"]})
+    said = [f"{number} committed by replicas {', '.join(map(str, event['included']))}"]
+    said += [f"{event['tokens']:,} tokens, {event['bytes']:,} bytes"]
+    for slot in away:
+        reason = event["rejected"].get(str(slot))
+        said.append(f"replica {slot}: {reason}" if reason else f"replica {slot} is missing")
+    return "; ".join(said)
+
+
+def _replica_ended(event: Event) -> str:
+    code, went = event["code"], f"replica {event['slot']}"
+    if code < 0:  # it had no time to say why
+        went += f" was killed ({signal.Signals(-code).name})"
+    else:
+        went += f" ended with {code} ({event['sentence']})"
+    restart = event["restart"]
+    return f"{went}; restart {restart}" if restart else f"{went} and is not started again"
 
 
 def _base(event: Event) -> str:
@@ -91,6 +108,7 @@ _SAID: dict[str, Callable[[Event], str]] = {
     "out_of_memory": _out_of_memory,
     "separate_forwards": _separate_forwards,
     "round": _round,
+    "replica_ended": _replica_ended,
     "base": _base,
     "hints": _hints,
     "held_out": _held_out,

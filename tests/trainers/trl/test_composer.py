@@ -506,5 +506,3 @@ def test_events_read_as_sentences():
     assert sentence(step) == "replica 1 step 2/6: dpo +0.5000, gradient +2.0000"
     bad = {"event": "bad_step", "slot": 0, "step": 3, "of": 6, "reason": "channel dpo: loss (nan)"}
     assert sentence(bad) == "replica 0 step 3: dropped, channel dpo: loss (nan)"
-    committed = {"event": "round", "round": 1, "of": 2, "included": [0, 1], "merged": True}
-    assert sentence(committed) == "round 1/2 committed by replicas 0, 1"

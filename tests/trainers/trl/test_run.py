@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 from composer_pipeline.diloco.callback import adopt, trainable
 from composer_pipeline.diloco.encoding import state_sha
 from composer_pipeline.diloco.outer import OuterState, outer_step, pseudo_gradient
-from composer_pipeline.diloco.replica import read_state
+from composer_pipeline.diloco.snapshots import read_state
 from composer_pipeline.errors import InputError
 from composer_pipeline.evaluation.evaluate import evaluate
 from composer_pipeline.lake.store import Lake
@@ -371,3 +371,19 @@ def test_a_nightly_run_goes_on_from_the_last_ones_adapter(
     assert composer["start_from"]["name"] == result.run_dir.name
     assert str(result.run_dir) not in (second.run_dir / "composer.json").read_text()
     assert (second.run_dir / "merged" / "model.safetensors").is_file()
+
+
+def test_the_run_leaves_a_picture_with_its_killed_replica(finished):
+    from composer_pipeline.report.timeline import TIMELINE, read_timeline
+
+    run_dir = finished.result.run_dir
+    drawn = read_timeline(run_dir)
+    assert drawn is not None
+    assert drawn == (run_dir / TIMELINE).read_text()
+    assert drawn.count(">replica 0<") == drawn.count(">replica 1<") == 1
+    assert 'class="dead"' in drawn
+    assert drawn.count('class="start"') >= 2, "both after the supervisor's end, and the killed one"
+    assert "held out" in drawn
+    lines = (run_dir / "metrics.jsonl").read_text().splitlines()
+    ended = [e for e in map(json.loads, lines) if e["event"] == "replica_ended"]
+    assert [(e["slot"], e["code"], e["restart"]) for e in ended] == [(1, -9, 1)]

@@ -10,10 +10,10 @@ Layout below ``runs/<run_id>/`` of the store::
     inputs.json inputs/<sha16>-<name>          what a replica elsewhere needs (``inputs``)
     slots/<slot>/<attempt>.json                create-exclusive: one start of a slot (``slots``)
     members/<slot>/<attempt>.json              heartbeat of one start of a slot
-    rounds/<r>/delta/<slot>-<sha16>.safetensors
+    rounds/<r>/delta/<slot>-<sha16>.safetensors    of late rounds (``snapshots``)
     rounds/<r>/contrib/<slot>.json             create-exclusive: one contribution a slot
     rounds/<r>/commit.json                     create-exclusive: the only truth about a round
-    state/<r>-<sha16>.safetensors              parameters and outer momentum after round r
+    state/<r>-<sha16>.safetensors              parameters and outer momentum after some rounds
 
 Round 0 is the initial state: its first writer wins and everyone adopts it.
 """
@@ -64,7 +64,10 @@ class Rejected(msgspec.Struct, frozen=True):
 
 
 class Commit(msgspec.Struct, frozen=True):
-    """The truth about one round. ``by`` is the slot that wrote it."""
+    """The truth about one round. ``by`` is the slot that wrote it.
+
+    ``state_key`` is empty where the whole state was not written (``snapshots``).
+    """
 
     round: int
     included: tuple[Included, ...]

@@ -47,6 +47,7 @@ from composer_pipeline.diloco.outer import (
     signature,
     squares,
 )
+from composer_pipeline.diloco.snapshots import collect
 from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.errors import InputError
 
@@ -216,21 +217,35 @@ class Replica:
         return {slot for slot, age in ages.items() if age <= self.spec.heartbeat_timeout_s}, now
 
     def _recover(self) -> None:
-        """Load the newest readable state and replay the commits after it."""
-        commits = self.log.commits()
-        for commit in reversed(commits):
-            self._norms.clear()
-            self._empty.clear()
-            for earlier in commits[: commit.round]:
-                self._note(earlier)
-            try:
-                self._load(commit)
-            except CorruptObject:
-                continue
-            for later in commits[commit.round + 1 :]:
-                self._follow(later)
-            return
-        raise OuterLogError(f"run {self.log.run_id} has no state that can be read")
+        """Load the newest whole state that can be read, and replay the commits after it.
+
+        Raises:
+            OuterLogError: none leads to the last commit.
+        """
+        last = -1
+        # Who reads slowly may find removed what was there: then there are newer commits.
+        while (commits := self.log.commits())[-1].round > last:
+            last = commits[-1].round
+            if any(self._replay(commits, whole) for whole in reversed(commits)):
+                return
+        raise OuterLogError(
+            f"run {self.log.run_id}: no state that can be read leads to round {last}; if machines"
+            " compute different bits, diloco.kept_rounds: 2 writes the state of each round"
+        )
+
+    def _replay(self, commits: list[Commit], whole: Commit) -> bool:
+        """Return whether the state of one commit and the changes after it give the newest one."""
+        if not whole.state_key:
+            return False
+        self._norms.clear()
+        self._empty.clear()
+        for earlier in commits[: whole.round]:
+            self._note(earlier)
+        try:
+            self._load(whole)
+        except CorruptObject:
+            return False
+        return all(self._advance(later) for later in commits[whole.round + 1 :])
 
     def _load(self, commit: Commit) -> None:
         data = self.log.read(commit.state_key, commit.state_sha, commit.state_size)
@@ -408,16 +423,19 @@ class Replica:
         included = tuple(offers[slot].included(shares[slot], norms[slot]) for slot in deltas)
         steps = self._merged(included, deltas)
         data = encode_state(self.state, steps)
-        key, digest = self.log.put_state(self.round, data)
-        self._proposed[digest] = steps
+        key, size = "", 0
+        if self.spec.is_snapshot(self.round):
+            collect(self.log, self.spec, self.round)
+            key, size = self.log.put_state(self.round, data)[0], len(data)
+        self._proposed[data.sha256] = steps
         return Commit(
             round=self.round,
             included=included,
             rejected=tuple(rejected),
             base_sha=self.sha,
-            state_sha=digest,
+            state_sha=data.sha256,
             state_key=key,
-            state_size=len(data),
+            state_size=size,
             by=self.slot,
             tokens=sum(part.tokens for part in included),
         )
@@ -452,15 +470,21 @@ class Replica:
         )
 
     def _follow(self, commit: Commit) -> None:
+        """Move to the state after ``commit``, or to a newer one where its parts are gone."""
+        if not self._advance(commit):
+            self._recover()
+
+    def _advance(self, commit: Commit) -> bool:
         """Move to the state after ``commit``: rebuilt from its deltas, else downloaded."""
         steps = self._proposed.get(commit.state_sha) or self._rebuilt(commit)
-        if steps is None:
+        if steps is not None:
+            self._adopt(commit, steps)
+        elif commit.state_key:
             try:
                 self._load(commit)
-            except CorruptObject as error:
-                raise OuterLogError(f"round {commit.round} cannot be followed: {error}") from None
-        else:
-            self._adopt(commit, steps)
+            except CorruptObject:
+                return False
+        return self.round > commit.round
 
     def _rebuilt(self, commit: Commit) -> Steps | None:
         """Return what makes the state after ``commit`` if this machine computes the same bits."""
@@ -484,25 +508,3 @@ class Replica:
             return known
         data = self.log.read(part.key, part.sha256, part.size)
         return decode_delta(data, self.state.theta, self.spec.codec)
-
-
-def read_state(url: str, run_id: str, round: int | None = None) -> tuple[Tensors, Commit]:  # noqa: A002
-    """Return the parameters after a round, by name (fp32 on the CPU), and its commit.
-
-    Args:
-        url: folder or URL of the log.
-        run_id: the run.
-        round: None means the last committed round; 0 is the initial state.
-
-    Raises:
-        InputError: the run has no such commit.
-        CorruptObject: the state object is not what the commit says.
-    """
-    log = OuterLog.open(url, run_id)
-    wanted = log.last_round() if round is None else round
-    commit = log.commit(wanted) if wanted >= 0 else None
-    if commit is None:
-        what = "no commit" if round is None else f"no commit for round {round}"
-        raise InputError(f"run {run_id} in {url} has {what}")
-    data = log.read(commit.state_key, commit.state_sha, commit.state_size)
-    return decode_state(data).theta, commit

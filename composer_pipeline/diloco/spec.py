@@ -17,6 +17,8 @@ from composer_pipeline.errors import InputError
 #: Runs with fewer rounds than this merge by plain averaging. Nesterov 0.7/0.9 was worse than
 #: no merging at all over 12 rounds from random weights; the threshold itself is a judgement.
 MOMENTUM_ROUNDS = 20
+#: Every so many rounds the whole state is written where all rounds are kept.
+SNAPSHOT_EVERY = 5
 #: How a delta travels; ``codecs`` says what each makes of the numbers.
 Codec = Literal["fp32", "bf16", "int8", "int4", "int2"]
 #: What a run may be called in a log.
@@ -51,6 +53,9 @@ class DiLoCoSpec(BaseModel):
     codec: Codec = Field(default="fp32", description="how a delta travels")
     error_feedback: bool = Field(
         default=False, description="what the codec lost of a delta is added to the slot's next one"
+    )
+    kept_rounds: int | None = Field(
+        default=10, ge=2, description="rounds whose deltas stay in the log, at most; None: all"
     )
     weights: Literal["equal", "tokens"] = Field(
         default="equal", description="of deltas in a merge: equal, or by trained tokens"
@@ -111,6 +116,15 @@ class DiLoCoSpec(BaseModel):
         assert lr is not None
         assert momentum is not None
         return lr, momentum
+
+    @property
+    def snapshot_every(self) -> int:
+        """Rounds from one whole state in the log to the next: two of them cover what is kept."""
+        return SNAPSHOT_EVERY if self.kept_rounds is None else self.kept_rounds // 2
+
+    def is_snapshot(self, round_: int) -> bool:
+        """Whether the whole state after a round is written."""
+        return round_ % self.snapshot_every == 0 or round_ == self.rounds
 
     def to_json(self) -> str:
         """Return the canonical JSON text of the spec (stable field order)."""

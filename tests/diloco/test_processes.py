@@ -14,8 +14,10 @@ from composer_pipeline.diloco.codecs import Delta
 from composer_pipeline.diloco.encoding import decode_state, state_sha
 from composer_pipeline.diloco.log import OuterLog
 from composer_pipeline.diloco.outer import OuterState
+from composer_pipeline.diloco.places import ReplicaCommand
+from composer_pipeline.diloco.snapshots import read_state
 from composer_pipeline.diloco.spec import DiLoCoSpec
-from composer_pipeline.diloco.supervisor import ReplicaCommand, ReplicasFailed, Supervisor
+from composer_pipeline.diloco.supervisor import ReplicasFailed, Supervisor
 from composer_pipeline.errors import InputError
 from tests.diloco.buckets import bucket_settings
 from tests.fixtures.waiting import DEADLINE_S
@@ -58,16 +60,15 @@ def first_state(log: OuterLog) -> OuterState:
     return decode_state(log.read(first.state_key, first.state_sha, first.state_size))
 
 
-def oracle(toy, log: OuterLog, spec: DiLoCoSpec, fresh: dict[int, set[int]]) -> list[str]:
+def oracle(toy, state: OuterState, spec: DiLoCoSpec, fresh: dict[int, set[int]]) -> list[str]:
     """Return the state SHA after each round, computed by one loop without the log's protocol.
 
     Args:
         toy: the module of the toy replica.
-        log: gives the initial weights, which are those of whichever process was first.
+        state: the initial weights, which are those of whichever process was first.
         spec: the run's spec.
         fresh: slots whose inner optimiser starts empty, by round.
     """
-    state = first_state(log)
     lr, mu = spec.outer
     replicas = [toy.Inner(slot) for slot in range(spec.replicas)]
     lost: list[dict[str, Any]] = [{} for _ in replicas]
@@ -102,7 +103,7 @@ def test_two_processes_equal_one_process_bit_for_bit(toy, tmp_path) -> None:
         tmp_path, on_round=seen.append, on_log=lambda *line: lines.append(line)
     ).run()
     log = OuterLog.open(str(tmp_path / "outer"), "run")
-    assert [r.state_sha for r in report.rounds] == oracle(toy, log, SPEC, {})
+    assert [r.state_sha for r in report.rounds] == oracle(toy, first_state(log), SPEC, {})
     assert [r.included for r in report.rounds] == [(0, 1)] * 4
     assert report.exit_codes == {0: [0], 1: [0]}
     assert report.rounds == tuple(seen)
@@ -123,7 +124,9 @@ def test_a_killed_replica_is_restarted_and_no_round_is_lost(toy, tmp_path, caplo
         report = supervisor(tmp_path, spec, kill="1:inner:2,0:after_delta:3").run()
     log = OuterLog.open(str(tmp_path / "outer"), "run")
     # A restarted replica trains its round again, with an empty inner optimiser.
-    assert [r.state_sha for r in report.rounds] == oracle(toy, log, spec, {2: {1}, 3: {0}})
+    assert [r.state_sha for r in report.rounds] == oracle(
+        toy, first_state(log), spec, {2: {1}, 3: {0}}
+    )
     assert [r.included for r in report.rounds] == [(0, 1)] * 4
     assert report.exit_codes == {0: [-9, 0], 1: [-9, 0]}
     assert report.restarts == {0: 1, 1: 1}
@@ -134,7 +137,7 @@ def test_after_all_replicas_died_the_run_resumes_at_the_last_commit(
     toy, tmp_path, monkeypatch
 ) -> None:
     """In a bucket, of four bits, with adapters."""
-    spec = SPEC.model_copy(update={"codec": "int4"})
+    spec = SPEC.model_copy(update={"codec": "int4", "kept_rounds": 4})
     monkeypatch.setenv("TOY_LORA", "1")
     with bucket_settings("toy") as settings:
         for name, value in settings.items():
@@ -148,10 +151,16 @@ def _resumes(url: str, spec: DiLoCoSpec, toy, tmp_path: Path) -> None:
     assert "killed at inner of round 3" in str(failure.value)
     log = OuterLog.open(url, "run")
     before = log.commits()
-    assert all(name.endswith(("lora_a", "lora_b")) for name in first_state(log).theta)
+    first = first_state(log)
+    assert all(name.endswith(("lora_a", "lora_b")) for name in first.theta)
     report = supervisor(tmp_path, spec, url=url).run()
     assert log.commits()[:3] == before
-    assert [r.state_sha for r in report.rounds] == oracle(toy, log, spec, {3: {0, 1}})
+    assert [r.state_sha for r in report.rounds] == oracle(toy, first, spec, {3: {0, 1}})
+    # What only rounds up to the second needed is gone; that is said.
+    with pytest.raises(
+        InputError, match="round 1 of run run was removed: the log keeps rounds from 2 on"
+    ):
+        read_state(url, "run", 1)
 
 
 def test_bad_input_is_not_restarted(tmp_path) -> None:

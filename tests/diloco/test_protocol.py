@@ -14,7 +14,8 @@ import torch
 
 from composer_pipeline.diloco.encoding import state_sha
 from composer_pipeline.diloco.log import OuterLog, OuterLogError
-from composer_pipeline.diloco.replica import Replica, read_state
+from composer_pipeline.diloco.replica import Replica
+from composer_pipeline.diloco.snapshots import read_state
 from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.errors import InputError
 from tests.diloco.buckets import bucket_settings
@@ -142,8 +143,9 @@ def killed_committer(round_: int) -> dict:
 
 
 def test_a_killed_committer_is_replaced_and_its_delta_counts(run, tmp_path) -> None:
-    calm, _ = run(tmp_path / "calm", spec(), seed=7)
-    log, outcomes = run(tmp_path / "killed", spec(), hooks=killed_committer(2), seed=7)
+    agreed = spec(kept_rounds=4)  # round 2 has a whole state, which both of them write
+    calm, _ = run(tmp_path / "calm", agreed, seed=7)
+    log, outcomes = run(tmp_path / "killed", agreed, hooks=killed_committer(2), seed=7)
     assert isinstance(outcomes[0], Killed)
     assert included(log) == [[0, 1], [0, 1], [1], [1]]
     again, there = log.commits()[2], calm.commits()[2]
@@ -274,13 +276,13 @@ def test_a_restart_after_contributing_does_not_train_the_round_again(run, tmp_pa
     assert [result.commit.round for result in outcomes[0]] == [3, 4]
 
 
-@pytest.mark.parametrize("lost", [1, 3])
-def test_lost_states_are_rebuilt_from_the_deltas(run, toy, tmp_path, lost: int) -> None:
-    log, _ = run(tmp_path, spec())
+@pytest.mark.parametrize("kept", [4, None])
+def test_lost_states_are_rebuilt_from_the_deltas(run, toy, tmp_path, kept: int | None) -> None:
+    agreed = spec(kept_rounds=kept)
+    log, _ = run(tmp_path, agreed)
     commits = log.commits()
-    for commit in commits[-lost:]:
-        log.store.put(commit.state_key, b"torn")
-    replica = Replica(log, spec(), 1, 9)
+    log.store.put(commits[-1].state_key, b"torn")
+    replica = Replica(log, agreed, 1, 9)
     replica.join(toy.Inner(1).parameters())
     replica.close()
     assert replica.sha == commits[-1].state_sha
@@ -303,7 +305,7 @@ def test_a_follower_that_computes_other_bits_downloads_the_state(run, monkeypatc
 
     monkeypatch.setattr(Replica, "_merged", other_bits)
     monkeypatch.setattr(Replica, "_adopt", record)
-    log, outcomes = run(tmp_path, spec(takeover_s=DEADLINE_S))
+    log, outcomes = run(tmp_path, spec(takeover_s=DEADLINE_S, kept_rounds=2))
     assert included(log) == [[0, 1]] * 4
     assert {commit.by for commit in log.commits()[1:]} == {0}
     assert all(result.contributed for result in outcomes[1])

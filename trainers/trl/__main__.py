@@ -29,8 +29,8 @@ from dagster_pipes import PipesEnvVarParamsLoader, open_dagster_pipes
 
 from composer_pipeline.diloco.history import history
 from composer_pipeline.diloco.log import OuterLog
+from composer_pipeline.diloco.places import HfJobs, Place, ReplicaCommand
 from composer_pipeline.diloco.supervisor import (
-    ReplicaCommand,
     RoundReport,
     SlotEnd,
     Supervisor,
@@ -127,7 +127,9 @@ def train(recipe: TrainingRecipe, lake: Lake, run_dir: Path, pipes: Any = None) 
     """
     trainer = validate(recipe)
     require_rows(lake, recipe)
-    own_device = device_of_each(max(1, recipe.diloco.here), devices())
+    own_device = device_of_each(
+        max(1, recipe.diloco.here), devices(), processes=recipe.ranks.processes
+    )
     with writing(f"run folder {run_dir}"):
         make_folder(run_dir)
     with alone(run_dir):
@@ -294,7 +296,11 @@ def _replicas(
 ) -> SupervisorReport:  # fmt: skip
     options = recipe.diloco
     here, (url, run_id) = options.here, place(recipe, run_dir)
-    argv = [sys.executable, "-m", "trainers.trl.replica", "--run-dir", str(run_dir)]
+    arguments, processes = ["--run-dir", str(run_dir)], recipe.ranks.processes
+    argv = [sys.executable, "-m", "trainers.trl.replica", *arguments]
+    if processes > 1:
+        launcher = ["trainers.trl.ranks.launch", "--processes", str(processes), "--"]
+        argv = [sys.executable, "-m", *launcher, *arguments]
 
     def on_log(slot: int, line: str) -> None:
         event = events.parse(line) if line.startswith('{"event"') else None
@@ -323,7 +329,8 @@ def _replicas(
         commands=[
             ReplicaCommand(argv, {**OFFLINE, **env}, repo_root()) for env in own_device[:here]
         ],
-        elsewhere=options.replicas - here,
+        places=(places := _places(recipe, url, run_id)),
+        elsewhere=options.replicas - here - len(places),
         run_dir=run_dir / "replicas",
         max_restarts=options.max_restarts,
         drain_s=LEAVE_S if recipe.eval_every is None else LAST_LOOK_S,
@@ -331,6 +338,15 @@ def _replicas(
         on_log=on_log,
         on_end=on_end,
     ).run()
+
+
+def _places(recipe: TrainingRecipe, url: str, run_id: str) -> list[Place]:
+    """Return where each replica beyond those of this machine is started, if the recipe says."""
+    options = recipe.diloco
+    if options.place is None:
+        return []
+    there = options.place.model_dump(exclude={"kind"})
+    return [HfJobs(url, run_id, **there)] * (options.replicas - options.here)
 
 
 def require_merged(rounds: Sequence[RoundReport]) -> None:

@@ -62,6 +62,7 @@ def spec_of(recipe: TrainingRecipe, digest: str) -> DiLoCoSpec:
         store_patience_s=options.store_patience_s if options.log else 0.0,
         codec=options.codec,
         error_feedback=options.feedback,
+        kept_rounds=None if recipe.keep_best else options.kept_rounds,
         weights=options.weights,
         max_empty_rounds=options.max_empty_rounds,
         norm_guard=options.norm_guard,
@@ -134,7 +135,7 @@ def _files(recipe: TrainingRecipe, run_dir: Path, found: Contents) -> dict[str, 
         folder = resolve_adapter(recipe.start_from)
         files = {f"{START}/{p.name}": p for p in sorted(folder.iterdir()) if p.is_file()}
     public = recipe.model_dump(mode="json") | names
-    public["diloco"] |= {"log": "", "run_id": "", "local_replicas": None}
+    public["diloco"] |= {"log": "", "run_id": "", "local_replicas": None, "place": None}
     replace(run_dir / AGREED, yaml.safe_dump(public, sort_keys=False))
     rows = [*(run_dir / DATA).glob("*"), *(run_dir / BASE).glob("*.arrow")]
     kept = {str(p.relative_to(run_dir)): p for p in sorted(rows) if not p.name.startswith(".")}

@@ -128,7 +128,9 @@ def train(recipe: TrainingRecipe, lake: Lake, run_dir: Path, pipes: Any = None) 
     """
     trainer = validate(recipe)
     require_rows(lake, recipe)
-    own_device = device_of_each(max(1, recipe.diloco.here), devices())
+    own_device = device_of_each(
+        max(1, recipe.diloco.here), devices(), processes=recipe.ranks.processes
+    )
     with writing(f"run folder {run_dir}"):
         make_folder(run_dir)
     with alone(run_dir):
@@ -296,7 +298,11 @@ def _replicas(
 ) -> SupervisorReport:  # fmt: skip
     options = recipe.diloco
     here, (url, run_id) = options.here, place(recipe, run_dir)
-    argv = [sys.executable, "-m", "trainers.trl.replica", "--run-dir", str(run_dir)]
+    arguments, processes = ["--run-dir", str(run_dir)], recipe.ranks.processes
+    argv = [sys.executable, "-m", "trainers.trl.replica", *arguments]
+    if processes > 1:
+        launcher = ["trainers.trl.ranks.launch", "--processes", str(processes), "--"]
+        argv = [sys.executable, "-m", *launcher, *arguments]
 
     def on_log(slot: int, line: str) -> None:
         event = events.parse(line) if line.startswith('{"event"') else None

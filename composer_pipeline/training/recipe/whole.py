@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from composer_pipeline.config_file import read_model
 from composer_pipeline.training.recipe.channels import Channels
 from composer_pipeline.training.recipe.part import Part
-from composer_pipeline.training.recipe.replicas import DiLoCo
+from composer_pipeline.training.recipe.replicas import DiLoCo, Ranks
 
 #: Rounds of a recipe that does not say how long it is.
 DEFAULT_ROUNDS = 4
@@ -94,6 +94,7 @@ class TrainingRecipe(Part):
     channels: Channels = Channels()
     data: Data = Data()
     diloco: DiLoCo = DiLoCo()
+    ranks: Ranks = Ranks()
     steps: int | None = Field(None, ge=1)
     """Optimizer steps of each replica, rounded up to whole rounds."""
     epochs: float | None = Field(None, gt=0)
@@ -165,6 +166,19 @@ class TrainingRecipe(Part):
             raise ValueError("start_from is an adapter, and lora.r 0 trains none")
         return self
 
+    @model_validator(mode="after")
+    def _parts_can_be_trained(self) -> "TrainingRecipe":
+        if self.ranks.sharding == "ddp" or self.ranks.processes == 1 or self.lora.r:
+            return self
+        if self.channels.sdpo.weight and self.channels.sdpo.teacher != "live":
+            raise ValueError(
+                "ranks.sharding fsdp2 with lora.r 0 has no room for a second model: set lora.r"
+                " above 0, channels.sdpo.weight 0, or ranks.sharding ddp"
+            )
+        if self.optimizer == "adafactor":
+            raise ValueError("ranks.sharding fsdp2 with lora.r 0 cannot use optimizer adafactor")
+        return self
+
     @property
     def rounds(self) -> int:
         """Rounds of the run.
@@ -215,7 +229,7 @@ class TrainingRecipe(Part):
         is and its outer step are for the replicas' own agreement (``diloco.spec``).
         """
         paths = ("name", "model", "start_from", "extends")
-        own = dict.fromkeys((*paths, "threads", "checkpoint_every"), True)
+        own = dict.fromkeys((*paths, "threads", "checkpoint_every", "ranks"), True)
         here = {"log", "run_id", "local_replicas", "max_restarts", "place"}
         here |= {"rounds", "outer_lr", "outer_momentum"}  # the spec has them
         return self.model_dump_json(exclude={**own, "diloco": here})

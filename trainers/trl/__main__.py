@@ -76,6 +76,7 @@ from composer_pipeline.training.runs.identity import (
 from trainers.trl.base_model.base_scores import BaseScores, is_scored
 from trainers.trl.base_model.hint_gain import gate
 from trainers.trl.checkpoints.adapters import check_start
+from trainers.trl.extending import take_over
 from trainers.trl.outer_log import begin, gather, place, spec_of, take_up
 from trainers.trl.sentences import sentence
 
@@ -150,6 +151,7 @@ def train(recipe: TrainingRecipe, lake: Lake, run_dir: Path, pipes: Any = None) 
             parts[HELD_OUT] = _prepare_held_out(recipe, lake, run_dir, resolved)
         _base_pass(parts, run_dir, pipes, own_device[0])
         hints = _hints(recipe, data, run_dir, pipes)
+        take_over(recipe, run_dir, found["model"]["digest"], digest)
         if begin(recipe, run_dir, found, digest) is not None:
             url, run_id = place(recipe, run_dir)
             _say(pipes, {"event": "joinable", "log": url, "run_id": run_id})

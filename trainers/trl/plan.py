@@ -34,6 +34,7 @@ from composer_pipeline.training.planning import (
     require_fit,
 )
 from composer_pipeline.training.planning.fitting import GIB, RUNTIME
+from composer_pipeline.training.planning.memory import kept_on_disk
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.registry import validate
 from composer_pipeline.training.run import DATA
@@ -105,6 +106,7 @@ def plan(recipe: TrainingRecipe, lake: Lake, options: Any) -> dict[str, Any]:
         "memory_gib": {name: size / GIB for name, size in memory.parts().items()}
         | {"runtime": RUNTIME / GIB},
         "peak_gib": (memory.total + RUNTIME) / GIB,
+        "checkpoint_gib": kept_on_disk(shape, recipe) / GIB,
         "worst_channel": memory.worst,
         "limit_gib": limit / GIB,
         "where": where,

@@ -85,6 +85,9 @@ class TrainingRecipe(Part):
     """`smollm2-135m` (comes with a package, no network), a model's folder, or a Hub id."""
     start_from: str = ""
     """An earlier adapter to go on from: run folder, adapter folder or Hub id."""
+    extends: str = ""
+    """Folder of a finished run to go on from, moments and all: `diloco.rounds` counts its rounds
+    too, and nothing else may change. `train --extend` writes it."""
     report_to: tuple[Literal["tensorboard", "wandb", "trackio", "mlflow"], ...] = ()
     """Where transformers reports each step besides metrics.jsonl."""
     lora: Lora = Lora()
@@ -222,11 +225,13 @@ class TrainingRecipe(Part):
     def agreed(self) -> str:
         """Return as JSON what all machines of a run must have in common.
 
-        Its name, its paths, where its log is and how a machine computes may differ.
+        Its name, its paths, where its log is and how a machine computes may differ. How long it
+        is and its outer step are for the replicas' own agreement (``diloco.spec``).
         """
-        machine = ("threads", "checkpoint_every", "ranks")
-        own = dict.fromkeys(("name", "model", "start_from", *machine), True)
+        paths = ("name", "model", "start_from", "extends")
+        own = dict.fromkeys((*paths, "threads", "checkpoint_every", "ranks"), True)
         here = {"log", "run_id", "local_replicas", "max_restarts", "place"}
+        here |= {"rounds", "outer_lr", "outer_momentum"}  # the spec has them
         return self.model_dump_json(exclude={**own, "diloco": here})
 
     @staticmethod

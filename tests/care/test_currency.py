@@ -182,6 +182,7 @@ def test_a_rule_is_told_from_the_file_it_stands_in(lake: Lake, tmp_path: Path) -
 def test_another_recipe_makes_only_the_normalised_pairs_stale(lake: Lake) -> None:
     recipe = str(recipes_dir() / "normalize" / "demo.yaml")
     assert stale(lake, recipe=recipe).keys() == {"normalized"}
+    assert DAY in pairs_days(lake, RULES, recipe)
 
 
 @pytest.mark.parametrize(

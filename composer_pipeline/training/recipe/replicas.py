@@ -1,7 +1,7 @@
-"""Replicas and how they agree, as fields of a recipe.
+"""Replicas and how they agree, and the processes of each, as fields of a recipe.
 
-Belongs here: ``diloco`` of a recipe. Does not belong here: the protocol
-(``composer_pipeline.diloco``).
+Belongs here: ``diloco`` and ``ranks`` of a recipe. Does not belong here: the protocol
+(``composer_pipeline.diloco``) and what ranks do (``trainers.trl.ranks``).
 """
 
 import re
@@ -14,6 +14,20 @@ from composer_pipeline.training.recipe.part import Part
 
 #: A bucket and a path in it; what else a URL can hold may be a secret.
 _BUCKET = re.compile(r"(s3|gs|az)://[^/@?#:]+(/[^@?#]*)?")
+
+
+class Ranks(Part):
+    """One replica as several processes on one machine, each with a device of its own.
+
+    They run parts of the same steps and sum their gradients: what is trained is what one process
+    trains. Where ``channels.grpo`` samples answers, which ones depends on how many there are.
+    """
+
+    processes: int = Field(1, ge=1)
+    """Processes of each replica."""
+    sharding: Literal["ddp", "fsdp2"] = "ddp"
+    """`ddp`: each holds the whole model; `fsdp2`: its part of the layers, and of what trains
+    them."""
 
 
 class HfJobsPlace(Part):

@@ -143,3 +143,11 @@ def planner_device(name, gib):
     from composer_pipeline.training.devices import Device
 
     return Device(name, gib * 2**30)
+
+
+def test_the_memory_of_a_machine_is_shared_by_all_processes(monkeypatch):
+    monkeypatch.setattr(planner, "devices", list)
+    monkeypatch.setattr(planner, "host_memory", lambda: 12 * 2**30)
+    recipe = tiny_recipe("toy", ranks={"processes": 3}, diloco={"replicas": 2})
+    said = "this machine's free memory / 2 replicas / 3 processes of each"
+    assert planner._limit(recipe, None) == (2 * 2**30, said)

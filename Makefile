@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 
 .PHONY: help install demo proof proof-real test coverage journey dev lint types house ui-test chaos chaos-ceiling chaos-ingest chaos-nights mutants clean bench bench-traces bench-redaction bench-ledger \
   bench-replay bench-replay-cost bench-preferences bench-normalize bench-windows bench-publish \
-  bench-training-rows bench-losses bench-shared-prefix bench-losses-gpu bench-first-hour bench-dagster follow-deploy same-tables compare docs
+  bench-training-rows bench-losses bench-shared-prefix bench-losses-gpu bench-first-hour bench-dagster bench-diloco follow-deploy same-tables compare docs
 
 help: ## what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -125,6 +125,9 @@ follow-deploy: $(STAMP) ## docs/deploy.md as processes, with a real PostgreSQL a
 
 bench-first-hour: $(STAMP) ## each command on 3 GB of sessions: CPU seconds and memory beside the bars (writes 4 GB below build/)
 	$(BIN)/python benchmarks/first_hour.py $(BENCH_ARGS)
+
+bench-diloco: $(STAMP) ## DiLoCo's loss beside data parallelism, codecs and outer optimizers, on a tiny model (three minutes)
+	$(BIN)/python -m benchmarks.diloco $(BENCH_ARGS)
 
 bench-losses: $(STAMP) ## the divergence kernel beside full logits and TRL's, on a CPU (three minutes)
 	$(BIN)/python benchmarks/losses.py

@@ -1,11 +1,11 @@
 """What Dagster costs: definitions, the graph beside the bare stages, backfills, pages.
 
-Definitions are loaded in a process of their own. The graph is run in process on the bundled
-sessions, checks included, and beside it the same stage functions are called directly; CPU seconds
-of this process are compared. Pages are asked as the web server asks: GraphQL against an instance
-in which every daily asset has events for 730 days.
+Definitions are loaded in a process of their own. The graph is run in process, checks included, on
+the bundled sessions and on the shared corpus where a checkout has it, and beside it the same stage
+functions are called directly; CPU seconds of this process are compared. Pages are asked as the web
+server asks: GraphQL against an instance in which every daily asset has events for 730 days.
 
-Usage: ``python benchmarks/dagster.py [--record FILE]``.
+Usage: ``python benchmarks/dagster_costs.py [--record FILE]``.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,7 +25,8 @@ from datetime import date, timedelta
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from unittest import mock
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # this checkout, whatever is installed
@@ -39,6 +41,7 @@ from dagster._core.workspace.context import WorkspaceProcessContext  # noqa: E40
 from dagster._core.workspace.load_target import InProcessWorkspaceLoadTarget  # noqa: E402
 from dagster._daemon.backfill import execute_backfill_iteration  # noqa: E402
 from dagster_graphql.test.utils import execute_dagster_graphql  # noqa: E402
+from shared_corpus import source_files  # noqa: E402
 
 import assets.partitions  # noqa: E402
 
@@ -46,14 +49,24 @@ DAYS = 730
 DAYS_OF_BENCH = dg.DailyPartitionsDefinition(
     start_date=str(date.today() - timedelta(days=DAYS - 1)), timezone="UTC", end_offset=1
 )
-assets.partitions.DAYS = DAYS_OF_BENCH  # before the assets take it
+#: A process of its own runs the graph, on days that begin with the first session as a user's do:
+#: a harvest of a new instance tells it every day without sessions, once.
+GRAPH = "--graph"
+if GRAPH not in sys.argv:
+    assets.partitions.DAYS = DAYS_OF_BENCH  # before the assets take it
 
 from assets.automation import range_tags  # noqa: E402
 from assets.definitions import build_defs  # noqa: E402
+from assets.partitions import day_ranges  # noqa: E402
 from composer_pipeline import TeacherSet, build_hints, build_pairs, ingest, replay  # noqa: E402
 from composer_pipeline.lake import Lake  # noqa: E402
 from composer_pipeline.settings import Settings  # noqa: E402
-from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir  # noqa: E402
+from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter  # noqa: E402
+from composer_pipeline.testing.personas import Script  # noqa: E402
+from composer_pipeline.testing.sample_sessions.bundled import (  # noqa: E402
+    answers,
+    sample_sessions_dir,
+)
 from composer_pipeline.traces.archive import session_days  # noqa: E402
 from examples.demo.profile import demo_settings, loopback  # noqa: E402
 from examples.demo.run import QUIET  # noqa: E402
@@ -67,6 +80,8 @@ status = open("/proc/self/status").read()
 print(used.ru_utime + used.ru_stime, int(status.split("VmHWM:")[1].split()[0]) / 1024)
 """
 FREE_DAYS = 62
+#: Where there is such a folder: thousands of events are written, and disks are not measured.
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 QUERIES = {
     "partitions of an asset": """{ assetNodeOrError(assetKey: {path: ["trace_states"]}) {
         ... on AssetNode { partitionStats { numMaterialized numPartitions } assetPartitionStatuses {
@@ -117,13 +132,14 @@ def timed(what: Callable[[], Any]) -> float:
 
 
 def by_dagster(settings: Settings, days: list[str], instance: dg.DagsterInstance) -> None:
-    """Harvest, replay, pairs and normalisation as two jobs over all days."""
+    """Harvest, replay, pairs and normalisation as nights do: a run of each job a range of days."""
     defs = build_defs(settings)
     for job in ("harvest", "replay_and_pair"):
-        result = defs.resolve_job_def(job).execute_in_process(
-            instance=instance, tags=range_tags(days[0], days[-1]), run_config=QUIET
-        )
-        assert result.success, job
+        for first, last in day_ranges(days):
+            result = defs.resolve_job_def(job).execute_in_process(
+                instance=instance, tags=range_tags(first, last), run_config=QUIET
+            )
+            assert result.success, job
 
 
 def by_hand(settings: Settings, days: list[str]) -> None:
@@ -134,23 +150,65 @@ def by_hand(settings: Settings, days: list[str]) -> None:
     lake = Lake(settings.lake)
     ingest(lake, [Path(settings.sessions)])
     build_hints(lake, days=days)
-    replay(lake, TeacherSet.load(settings.teachers), max_usd=Decimal(5), days=days)
+    replay(lake, TeacherSet.load(settings.teachers), max_usd=Decimal(1000), days=days)
     build_pairs(lake, days=days)
     write_statistics(lake, days=days)
     normalize(lake, settings.normalize, days=days)
 
 
-def graph_ratio(folder: Path) -> tuple[float, float]:
-    """Return CPU seconds (by Dagster, by hand) on the bundled sessions, each after a warm-up."""
-    days = sorted(session_days([sample_sessions_dir()]))
-    found: dict[str, list[float]] = {"dagster": [], "hand": []}
-    for turn in range(2):
-        with loopback(), dg.instance_for_test(temp_dir=str(new(folder, f"home{turn}"))) as instance:
-            one = demo_settings(lake=str(folder / f"d{turn}"), max_usd="5")
-            two = demo_settings(lake=str(folder / f"h{turn}"), max_usd="5")
-            found["dagster"].append(timed(partial(by_dagster, one, days, instance)))
-            found["hand"].append(timed(partial(by_hand, two, days)))
-    return min(found["dagster"][1:]), min(found["hand"][1:])
+class Graph(NamedTuple):
+    """CPU seconds of one pass over some sessions: by Dagster, by hand, and what there was."""
+
+    dagster: float
+    hand: float
+    states: int
+    replies: int
+    runs: int
+
+
+def graph_beside_hand(sessions: Path) -> Graph:
+    """Run :func:`graph_and_hand` in a process of its own."""
+    env = {**os.environ, "COMPOSER_FIRST_DAY": min(session_days([sessions]))}
+    done = subprocess.run(
+        [sys.executable, __file__, GRAPH, str(sessions)],
+        capture_output=True, text=True, check=True, env=env,
+    )  # fmt: skip
+    return Graph(*json.loads(done.stdout.splitlines()[-1]))
+
+
+def graph_and_hand(folder: Path, sessions: Path, turns: int = 2) -> Graph:
+    """Return what the last of so many turns took; the provider's thread is not counted.
+
+    Args:
+        folder: for lakes and instances.
+        sessions: what is harvested.
+        turns: 2 leaves what is done once in a process out of the small ones.
+    """
+    days = sorted(session_days([sessions]))
+    script = Script.from_sessions(sessions, answers())
+    with LoopbackOpenRouter(script, api_key="bench", flaky_faults=False, keep_bodies=False) as own:
+        env = {"COMPOSER_OPENROUTER_URL": own.url, "COMPOSER_LOOPBACK_KEY": "bench"}
+        (thread,) = (t for t in threading.enumerate() if t.name == "loopback-openrouter")
+        clock = time.pthread_getcpuclockid(thread.ident or 0)
+        with mock.patch.dict(os.environ, env):
+            for turn in range(turns):
+                home = new(folder, f"home-{turn}")
+                one, two = (
+                    demo_settings(
+                        lake=str(folder / f"{who}-{turn}"), sessions=str(sessions), max_usd="1000"
+                    )
+                    for who in ("dagster", "hand")
+                )
+                with dg.instance_for_test(temp_dir=str(home)) as instance:
+                    theirs = time.clock_gettime(clock)
+                    by_graph = timed(partial(by_dagster, one, days, instance))
+                    by_graph -= time.clock_gettime(clock) - theirs
+                theirs = time.clock_gettime(clock)
+                direct = timed(partial(by_hand, two, days)) - (time.clock_gettime(clock) - theirs)
+    lake = Lake(two.lake)
+    rows = {table: lake.read(table).num_rows for table in ("states", "replies")}
+    assert rows == {table: Lake(one.lake).read(table).num_rows for table in rows}
+    return Graph(by_graph, direct, rows["states"], rows["replies"], 2 * len(day_ranges(days)))
 
 
 def new(folder: Path, name: str) -> Path:
@@ -255,40 +313,56 @@ def main() -> None:
     """Measure, print, and record."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--record", default="")
+    parser.add_argument(GRAPH, type=Path, help="only the graph beside its stages, as JSON")
     options = parser.parse_args()
+    if options.graph:
+        with tempfile.TemporaryDirectory(dir=MEMORY) as scratch:
+            print(json.dumps(graph_and_hand(Path(scratch), options.graph)))
+        return
     rows: list[tuple[str, str, str, bool]] = []
 
     def add(what: str, value: float, unit: str, bar: float) -> None:
         rows.append((what, f"{value:.2f} {unit}", f"{bar:g} {unit}", value <= bar))
         print("|", " | ".join(rows[-1][:3]), "|", flush=True)
 
-    # In memory where there is such a folder: thousands of events are written first, and that
-    # is not what is measured.
-    memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory(dir=MEMORY) as scratch:
+        folder = Path(scratch)
         seconds, megabytes = definitions()
         add("definitions", seconds, "CPU s", 1.0)
         add("definitions", megabytes, "MB", 150)
-        by_graph, direct = graph_ratio(folder)
-        add(
-            "the graph in process beside the stages called directly",
-            by_graph / direct,
-            "x CPU",
-            1.3,
-        )
+        corpus, what = source_files(None)
+        bundled = graph_beside_hand(sample_sessions_dir())
+        graphs = {"the bundled sessions": bundled}
+        if corpus != sample_sessions_dir():
+            graphs[what] = graph_beside_hand(corpus)
+        for name, graph in graphs.items():
+            ratio = graph.dagster / graph.hand
+            add(
+                f"the graph in process beside its stages called directly, {name}",
+                ratio,
+                "x CPU",
+                1.3,
+            )
         wall, used = week_without_sessions(folder)
         add("a paid week without sessions", wall, "s", 3)
         add("runs of 62 free days", free_backfill(folder), "runs", 2)
         for what, wall in queries(folder).items():
             add(f"query: {what}, {DAYS} days of every daily asset", wall, "s", 0.5)
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    passes = "\n".join(
+        f"- {name}: {graph.states} states, {graph.replies} replies; {graph.dagster:.1f} CPU s in"
+        f" {graph.runs} runs, checks included, and {graph.hand:.1f} called directly"
+        for name, graph in graphs.items()
+    )
     text = f"""# What Dagster costs
 
-`make bench-dagster` on {machine}, dagster {dg.__version__}. On the bundled sessions the graph
-took {by_graph:.1f} CPU s, checks included, and the same stages called directly {direct:.1f}.
-The week without sessions took {used:.2f} CPU s. The machine's load was {os.getloadavg()[0]:.1f};
-wall seconds, and less so CPU seconds, grow with it. Pages in a browser are not measured here.
+`make bench-dagster` on {machine}, dagster {dg.__version__}. The provider's thread is not counted:
+
+{passes}
+
+A run over a week without sessions took {used:.2f} CPU s: that is what a run costs by itself. The
+machine's load was {os.getloadavg()[0]:.1f}; wall seconds, and less so CPU seconds, grow with it.
+Pages in a browser are not measured here.
 
 {table(rows)}
 """

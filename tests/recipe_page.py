@@ -3,7 +3,7 @@
 import json
 import sys
 from types import NoneType
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeGuard, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -34,9 +34,11 @@ def section(title: str, model: type[BaseModel], prefix: str = "") -> str:
     text, rows = f"\n## {title}\n\n{about}\n", ""
     inside = []
     for name, field in model.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+        if _is_model(field.annotation):
             inside.append((name, field.annotation))
             continue
+        models = [t for t in get_args(field.annotation) if _is_model(t)]
+        inside += [(name, model) for model in models]  # optional ones are a field too
         bounds = ", ".join(_bound(limit) for limit in field.metadata)
         kind = _type(field.annotation) + (f", {bounds}" if bounds else "")
         default = "required" if field.is_required() else f"`{_yaml(field.default)}`"
@@ -46,6 +48,10 @@ def section(title: str, model: type[BaseModel], prefix: str = "") -> str:
     for name, child in inside:
         text += section(f"`{prefix}{name}`", child, f"{prefix}{name}.")
     return text
+
+
+def _is_model(annotation: Any) -> TypeGuard[type[BaseModel]]:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
 
 def _said(name: str, field: FieldInfo) -> list[str]:
@@ -71,6 +77,8 @@ def _type(annotation: Any) -> str:
     if get_origin(annotation) is Annotated:
         kind, about = get_args(annotation)
         return ", ".join([_type(kind), *map(_bound, about.metadata)])
+    if _is_model(annotation):
+        return "fields below"
     if get_args(annotation):
         return " or ".join(map(_type, get_args(annotation)))
     return WORDS[annotation]

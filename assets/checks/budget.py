@@ -4,11 +4,15 @@ Belongs here: its spec and its result. It is evaluated by the step that buys
 (``assets.replay``), so that it has a result also where that step ends early.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import dagster as dg
 
 from composer_pipeline.lake import Lake
+
+if TYPE_CHECKING:
+    from composer_pipeline.replay.ledger import ScopeStatus
 
 NAME = "within_budget"
 
@@ -41,10 +45,10 @@ def budget_results(
     from composer_pipeline.replay.ledger import existing_ledger, ledger_target
 
     books = existing_ledger(ledger_target(lake, ledger or None))
-    over = {}
+    over, lowered = {}, ""
     if books is not None:
         with books:
-            over = books.overspent()
+            over, lowered = books.overspent(), _below_what_was_spent(books.status())
     said = ", ".join(f"{scope} by {to_usd(pico)} USD" for scope, pico in over.items())
     for key in keys:
         yield dg.AssetCheckResult(
@@ -55,5 +59,18 @@ def budget_results(
             metadata={"scopes_overspent": len(over)},
             description=f"Charged above the ceiling of that moment: {said}."
             if over
-            else "No scope was charged above its ceiling.",
+            else f"No scope was charged above its ceiling.{lowered}",
         )
+
+
+def _below_what_was_spent(scopes: Mapping[str, "ScopeStatus"]) -> str:
+    """Return a sentence for each ceiling that was set below what was spent; mostly nothing."""
+    from composer_pipeline.money import to_usd
+
+    return "".join(
+        f" The ceiling of {scope}, {to_usd(held.ceiling)} USD, is below the"
+        f" {to_usd(held.spent)} USD that it has spent: nothing is bought until it is raised"
+        " (job set_ceiling), and what is free goes on."
+        for scope, held in sorted(scopes.items())
+        if held.ceiling is not None and held.ceiling < held.spent
+    )

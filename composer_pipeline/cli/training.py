@@ -1,7 +1,7 @@
 """Commands of the training room: train, replicas, evaluate."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 from rich.console import Console
@@ -19,11 +19,16 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.lake import Lake
 from composer_pipeline.settings import Settings, recipes_dir
 
+if TYPE_CHECKING:
+    from composer_pipeline.training.recipe import TrainingRecipe
+
 
 @app.command
 def train(
     *,
     recipe: str = "",
+    extend: str = "",
+    rounds: int | None = None,
     force: Annotated[bool, Parameter(negative="")] = False,
     merge: Annotated[bool, Parameter(negative="")] = False,
     plan: Annotated[bool, Parameter(negative="")] = False,
@@ -38,6 +43,8 @@ def train(
     Args:
         recipe: training recipe (COMPOSER_TRAIN). Without one: default.yaml, which needs a GPU of
             24 GB; smollm2-cpu.yaml where there is no GPU.
+        extend: folder of a finished run to go on from, in place of a recipe; it stays as it is.
+        rounds: with --extend, how many rounds the run shall have in all.
         force: train again although a run of the same inputs exists; that is moved aside.
         merge: also write base and adapter as one model, to merged/ in the run folder.
         plan: train nothing; print rows, steps and predicted memory, and refuse what will not fit.
@@ -49,12 +56,14 @@ def train(
     from composer_pipeline.training.run import train as run
 
     settings = Settings.from_env()
+    longer = _extended(extend, rounds, recipe)
     store = open_lake(lake)
     if plan:
+        # What is asked about another machine is no question of this one's devices.
+        asked = (recipe or settings.train) if memory_gib else _recipe(recipe, settings)
         planned = plan_run(
             store,
-            # What is asked about another machine is no question of this one's devices.
-            (recipe or settings.train) if memory_gib else _recipe(recipe, settings),
+            longer or asked,
             _run_root(settings, store),
             probe=probe,
             memory_gib=memory_gib,
@@ -64,7 +73,7 @@ def train(
         return
     if probe or memory_gib is not None or model_config:
         raise InputError("--probe, --memory-gib and --model-config belong to --plan")
-    chosen = _recipe(recipe, settings)
+    chosen = longer or _recipe(recipe, settings)
     with Bar() as progress:
         report = run(
             store,
@@ -75,6 +84,19 @@ def train(
             merge=merge,
         )
     show(report.to_dict(), as_json, "train")
+
+
+def _extended(run_dir: str, rounds: int | None, recipe: str) -> "TrainingRecipe | None":
+    """Return the recipe of a longer run, where one is asked for."""
+    from composer_pipeline.training.runs.extension import extended
+
+    if bool(run_dir) != (rounds is not None):
+        raise InputError("--extend and --rounds belong together")
+    if rounds is None:
+        return None
+    if recipe:
+        raise InputError("--extend goes on with the run's own recipe; leave --recipe out")
+    return extended(run_dir, rounds)
 
 
 def _recipe(given: str, settings: Settings) -> str:

@@ -21,16 +21,14 @@ the result. The sentence is the last line ``error: …`` of its output.
 """
 
 import logging
-import os
-import signal
-import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import methodcaller
 from pathlib import Path
-from typing import IO
 
 from composer_pipeline.diloco.log import Commit, OuterLog, require_rounds
+from composer_pipeline.diloco.places import Job, LocalCommand, Place, ReplicaCommand
 from composer_pipeline.diloco.slots import alive_slots, claim, claims, restarts_used
 from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.errors import ComposerError, InputError
@@ -44,8 +42,6 @@ POLL_S = 0.2
 STOP_PATIENCE_S = 5.0
 #: Exit codes after which starting the same command again would fail the same way.
 EXIT_BAD_INPUT, EXIT_WOULD_REPEAT = 2, 4
-#: How much of the end of a replica's output is searched for its sentence.
-TAIL_BYTES = 16_384
 #: The variable that names a replica's supervisor.
 SUPERVISOR = "COMPOSER_DILOCO_SUPERVISOR"
 
@@ -60,15 +56,6 @@ class ReplicasFailed(ComposerError):
 
 class ReplicaFailed(ComposerError):
     """One replica failed in a way that would repeat; the message is its own sentence."""
-
-
-@dataclass(frozen=True)
-class ReplicaCommand:
-    """How to start one slot. ``env`` is added to this process's environment."""
-
-    argv: Sequence[str]
-    env: Mapping[str, str] = field(default_factory=dict)
-    cwd: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -122,18 +109,17 @@ class SupervisorReport:
 
 @dataclass
 class _Slot:
-    """The running or ended process of one slot."""
+    """One slot that this process sees to, and its attempt."""
 
     slot: int
-    command: ReplicaCommand
+    place: Place
     log: Path
-    process: subprocess.Popen[bytes] | None = None
-    tail: IO[bytes] | None = None
-    partial: bytes = b""
+    job: Job | None = None
     exit_codes: list[int] = field(default_factory=list)
     restarts: int = 0
     restart_at: float = 0.0
     lost: bool = False
+    said: str = ""
 
 
 class Supervisor:
@@ -145,7 +131,8 @@ class Supervisor:
         spec: what the replicas agree on; passed to them by environment.
         commands: one for each slot that runs here, in the order of the slots.
         run_dir: gets ``slot-<n>.log`` with the output of all attempts.
-        elsewhere: slots behind those, whose replicas other machines start.
+        places: where each slot behind those is started.
+        elsewhere: slots behind those, whose replicas join by themselves.
         max_restarts: per slot, until a round merges it again; over the starts of supervisors.
         timeout_s: of the whole run; None means none.
         drain_s: time that replicas get to end by themselves after the last commit.
@@ -165,6 +152,7 @@ class Supervisor:
         spec: DiLoCoSpec,
         commands: Sequence[ReplicaCommand],
         run_dir: Path,
+        places: Sequence[Place] = (),
         elsewhere: int = 0,
         max_restarts: int = 2,
         timeout_s: float | None = None,
@@ -173,11 +161,17 @@ class Supervisor:
         on_log: Callable[[int, str], None] | None = None,
         on_end: Callable[[SlotEnd], None] | None = None,
     ) -> None:
-        if len(commands) + elsewhere != spec.replicas:
+        if len(commands) + len(places) + elsewhere != spec.replicas:
             raise InputError(f"{len(commands)} replica commands for replicas {spec.replicas}")
         self.url, self.run_id, self.spec, self.run_dir = url, run_id, spec, run_dir
         self.log = OuterLog.open(url, run_id)
-        self._commands, self._max_restarts, self._timeout = commands, max_restarts, timeout_s
+        self._max_restarts, self._timeout = max_restarts, timeout_s
+        logs = [run_dir / f"slot-{number}.log" for number in range(spec.replicas - elsewhere)]
+        here = [LocalCommand(*each) for each in zip(commands, logs, strict=False)]
+        self._slots = [
+            _Slot(number, place, log)
+            for number, (place, log) in enumerate(zip([*here, *places], logs, strict=True))
+        ]
         self._drain, self._on_round, self._on_log = drain_s, on_round, on_log
         self._on_end = on_end
         self._elsewhere, self._seen_s, self._look_at = elsewhere, time.monotonic(), 0.0
@@ -205,10 +199,9 @@ class Supervisor:
         self.log.store.patience_s = self.spec.store_patience_s
         make_folder(self.run_dir)
         last = self._read_commits()
-        slots = [
-            _Slot(number, command, self.run_dir / f"slot-{number}.log")
-            for number, command in enumerate(self._commands)
-        ]
+        slots = self._slots
+        for slot in slots:
+            slot.job = slot.place.find(slot.slot)
         try:
             while not self._complete():
                 for slot in slots:
@@ -222,8 +215,8 @@ class Supervisor:
             _stop(slots)
             for slot in slots:
                 self._forward(slot)
-                if slot.tail is not None:
-                    slot.tail.close()
+                if slot.job is not None:
+                    slot.job.close()
         assert last is not None
         return SupervisorReport(
             rounds=tuple(r for r in self._rounds if r.round > 0),
@@ -259,20 +252,21 @@ class Supervisor:
 
     def _tend(self, slot: _Slot) -> None:
         """Start a slot that should run, and note one that has ended."""
-        if slot.process is None:
+        if slot.job is None:
             if not slot.lost and time.monotonic() >= slot.restart_at:
                 self._start(slot)
             return
+        code = slot.job.poll()
         self._forward(slot)
-        code = slot.process.poll()
         if code is None:
             return
         slot.exit_codes.append(code)
-        slot.process = None
-        slot.partial = b""  # a line that the end of the process has torn
+        slot.said = slot.job.said()
+        slot.job.close()
+        slot.job = None
         if code in (EXIT_BAD_INPUT, EXIT_WOULD_REPEAT):
             kind = InputError if code == EXIT_BAD_INPUT else ReplicaFailed
-            raise kind(f"{_sentence(slot.log)} (replica {slot.slot})")
+            raise kind(f"{slot.said} (replica {slot.slot})")
         used = restarts_used(claims(self.log), slot.slot, self._commits)
         if used >= self._max_restarts:
             slot.lost = True
@@ -286,13 +280,11 @@ class Supervisor:
 
     def _say_end(self, slot: _Slot, code: int, restart: int) -> None:
         if self._on_end is not None:
-            self._on_end(SlotEnd(slot.slot, code, restart, _sentence(slot.log)))
+            self._on_end(SlotEnd(slot.slot, code, restart, slot.said))
 
     def _start(self, slot: _Slot) -> None:
         attempt = claim(self.log, slot.slot, again=slot.restarts > 0)
         env = {
-            **os.environ,
-            **slot.command.env,
             "COMPOSER_DILOCO_URL": self.url,
             "COMPOSER_DILOCO_RUN": self.run_id,
             "COMPOSER_DILOCO_SLOT": str(slot.slot),
@@ -300,28 +292,14 @@ class Supervisor:
             "COMPOSER_DILOCO_SPEC": self.spec.model_dump_json(),
             **supervised(),
         }
-        with slot.log.open("ab") as output:
-            if slot.tail is None:
-                slot.tail = slot.log.open("rb")
-                slot.tail.seek(0, os.SEEK_END)
-            # The file, not a pipe, so that a replica never blocks on or dies with this process.
-            slot.process = subprocess.Popen(
-                list(slot.command.argv),
-                cwd=slot.command.cwd,
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        slot.job = slot.place.launch(slot.slot, attempt, env)
 
     def _forward(self, slot: _Slot) -> None:
         """Hand the lines that a replica has written since the last call to ``on_log``."""
-        if slot.tail is None or self._on_log is None:
+        if slot.job is None or self._on_log is None:
             return
-        *lines, slot.partial = (slot.partial + slot.tail.read()).split(b"\n")
-        for line in lines:
-            self._on_log(slot.slot, line.decode(errors="replace"))
+        for line in slot.job.lines():
+            self._on_log(slot.slot, line)
 
     def _check(self, slots: Sequence[_Slot], started: float) -> None:
         """Raise if the run can no longer complete."""
@@ -331,7 +309,7 @@ class Supervisor:
         left = sum(not slot.lost for slot in slots) + self._elsewhere
         if left < self.spec.min_quorum:
             ends = "; ".join(
-                f"slot {slot.slot} ended with {slot.exit_codes[-1]}: {_sentence(slot.log)}"
+                f"slot {slot.slot} ended with {slot.exit_codes[-1]}: {slot.said}"
                 for slot in slots
                 if slot.lost
             )
@@ -364,7 +342,7 @@ class Supervisor:
         """Give the replicas time to leave by themselves; nothing is restarted any more."""
         deadline = time.monotonic() + self._drain
         for slot in slots:
-            while slot.process is not None and slot.process.poll() is None:
+            while slot.job is not None and slot.job.poll() is None:
                 self._forward(slot)
                 if time.monotonic() > deadline:
                     break
@@ -386,26 +364,15 @@ def end_with_supervisor() -> None:
 
 
 def _stop(slots: Sequence[_Slot]) -> None:
-    """End the process groups of all slots, gently first, and note their exit codes."""
-    running = [slot.process for slot in slots if slot.process is not None]
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        for process in running:
-            # A child that is not reaped yet keeps its group id from being reused.
-            if process.poll() is None:
-                os.killpg(process.pid, number)
+    """End the attempts of all slots, gently first, and note the exit codes that are known."""
+    running = [slot.job for slot in slots if slot.job is not None]
+    for end in (methodcaller("cancel"), methodcaller("kill")):
+        for job in running:
+            if job.poll() is None:
+                end(job)
         deadline = time.monotonic() + STOP_PATIENCE_S
-        while any(p.poll() is None for p in running) and time.monotonic() < deadline:
+        while any(job.poll() is None for job in running) and time.monotonic() < deadline:
             time.sleep(POLL_S / 4)
     for slot in slots:
-        if slot.process is not None:
-            slot.exit_codes.append(slot.process.wait())
-            slot.process = None
-
-
-def _sentence(path: Path) -> str:
-    """Return the last ``error: …`` of a log, else its last line that says something."""
-    with path.open("rb") as log:
-        log.seek(max(0, path.stat().st_size - TAIL_BYTES))
-        lines = [line.strip() for line in log.read().decode(errors="replace").splitlines()]
-    said = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-    return said[-1] if said else next((line for line in reversed(lines) if line), "no output")[:200]
+        if slot.job is not None and (code := slot.job.poll()) is not None:
+            slot.exit_codes.append(code)

@@ -48,21 +48,37 @@ def devices(environ: Mapping[str, str] | None = None) -> list[Device]:
     return [Device(name, memory.get(name)) for name in names]
 
 
-def device_of_each(replicas: int, available: list[Device]) -> list[dict[str, str]]:
-    """Return the variables that give each replica a device of its own; empty ones on a CPU.
+def device_of_each(
+    replicas: int, available: list[Device], *, processes: int = 1
+) -> list[dict[str, str]]:
+    """Return the variables that give each replica devices of its own; empty ones on a CPU.
+
+    Args:
+        replicas: how many there are.
+        available: as :func:`devices` returns them.
+        processes: of each replica; every one needs a device.
 
     Raises:
-        InputError: there are devices, but fewer than replicas.
+        InputError: there are devices, but fewer than processes.
     """
     if not available:
         return [{} for _ in range(replicas)]
-    if replicas > len(available):
+    needed = replicas * processes
+    if needed > len(available):
+        what, lower = f"{replicas} replicas need a device each", "diloco.replicas"
+        if processes > 1:
+            what = f"{replicas} x {processes} processes need a device each"
+            lower = "ranks.processes or diloco.replicas"
         raise InputError(
-            f"recipe field diloco.replicas: {replicas} replicas need a device each, and"
+            f"recipe field {'ranks.processes' if processes > 1 else 'diloco.replicas'}: {what}, and"
             f" {len(available)} {'is' if len(available) == 1 else 'are'} visible; lower"
-            " diloco.replicas or hide the devices with CUDA_VISIBLE_DEVICES="
+            f" {lower} or hide the devices with CUDA_VISIBLE_DEVICES="
         )
-    return [{VISIBLE: device.name} for device in available[:replicas]]
+    names = [device.name for device in available[:needed]]
+    return [
+        {VISIBLE: ",".join(names[start : start + processes])}
+        for start in range(0, needed, processes)
+    ]
 
 
 def host_memory() -> int:

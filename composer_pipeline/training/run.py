@@ -138,7 +138,7 @@ def _merging(trainer: Trainer, recipe: TrainingRecipe, run_dir: Path) -> tuple[l
 
 def _absolute(recipe: TrainingRecipe) -> TrainingRecipe:
     """Name folders from the root: the trainer works in another folder than the caller."""
-    names = {"model": recipe.model, "start_from": recipe.start_from}
+    names = {"model": recipe.model, "start_from": recipe.start_from, "extends": recipe.extends}
     folders = {field: Path(name).expanduser() for field, name in names.items() if name}
     found: dict[str, Any] = {f: str(p.absolute()) for f, p in folders.items() if p.is_dir()}
     if recipe.diloco.log and "://" not in recipe.diloco.log:

@@ -221,6 +221,20 @@ def test_the_check_has_a_result_in_every_run(runs: dict[str, Any]) -> None:
         assert all(e.passed for e in found)
 
 
+def test_a_ceiling_below_what_was_spent_is_said_and_blocks_nothing(runs: dict[str, Any]) -> None:
+    def said(name: str) -> set[str]:
+        found = runs[name].get_asset_check_evaluations()
+        return {str(e.description) for e in found if e.check_name == "within_budget"}
+
+    (sentence,) = said("free")
+    for part in ("ceiling of global", "0.000001 USD", "nothing is bought until it is raised"):
+        assert part in sentence
+    assert not [one for one in said("more") if "nothing is bought" in one]
+    # Not blocked: every check ran, and what comes after the check did.
+    assert runs["free"].success
+    assert materialised(runs["free"], "preference_pairs")
+
+
 def test_a_ceiling_is_chosen_from_a_list(bench: Bench) -> None:
     job = bench.defs.resolve_job_def("choose_ceiling")
     assert job.partitions_def is not None

@@ -3,7 +3,7 @@
 import shutil
 import sys
 from collections.abc import Callable
-from datetime import date
+from datetime import date, timedelta
 from decimal import Decimal
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from composer_pipeline.care import (
 )
 from composer_pipeline.lake import Lake
 from composer_pipeline.preferences.rules import PreferenceRules
+from composer_pipeline.replay.teachers import Selection, Teacher
 from composer_pipeline.settings import recipes_dir
 from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
 from examples.demo.profile import loopback
@@ -181,6 +182,7 @@ def test_a_rule_is_told_from_the_file_it_stands_in(lake: Lake, tmp_path: Path) -
 def test_another_recipe_makes_only_the_normalised_pairs_stale(lake: Lake) -> None:
     recipe = str(recipes_dir() / "normalize" / "demo.yaml")
     assert stale(lake, recipe=recipe).keys() == {"normalized"}
+    assert DAY in pairs_days(lake, RULES, recipe)
 
 
 @pytest.mark.parametrize(
@@ -248,6 +250,30 @@ def test_an_absent_teacher_is_asked_a_few_nights_and_then_no_more(lake: Lake) ->
     ) or (stale_replies(lake, teachers(), teachers().teachers[0]).get(DAY))
     _remade("states")(lake, pytest.MonkeyPatch())
     assert "careful" in replay_days(lake, gone, TODAY, tries=2)[DAY]
+
+
+@pytest.fixture
+def only_careful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of everything, one teacher's answers of one day are missing."""
+
+    def found(_: Lake, asked: TeacherSet, teacher: Teacher) -> dict[str, Why]:
+        return {DAY: Why("not asked", "absent")} if teacher.name == "careful" else {}
+
+    monkeypatch.setattr("composer_pipeline.care.nights.stale_replies", found)
+
+
+@pytest.mark.usefixtures("only_careful")
+def test_with_a_selection_a_days_teachers_are_asked_together(lake: Lake) -> None:
+    assert replay_days(lake, teachers(), TODAY) == {DAY: ["careful"]}
+    together = teachers().model_copy(update={"selection": Selection(curtail="exact")})
+    everybody = [teacher.name for teacher in together.teachers]
+    assert replay_days(lake, together, TODAY) == {DAY: everybody}
+
+
+@pytest.mark.usefixtures("only_careful")
+@pytest.mark.parametrize(("later", "asked"), [(-1, 0), (0, 1), (31, 1), (32, 0)])
+def test_a_day_is_asked_about_for_31_nights(lake: Lake, later: int, asked: int) -> None:
+    assert len(replay_days(lake, teachers(), TODAY + timedelta(days=later))) == asked
 
 
 def test_a_ceiling_and_a_dead_endpoint_count_no_try(

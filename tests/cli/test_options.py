@@ -107,6 +107,23 @@ def test_train_takes_its_options_and_keeps_its_runs_in_the_lake(asked: Asked, la
     assert asked("training.run.train", "train", "--force")["force"] is True
 
 
+def test_train_extends_a_run_with_its_own_recipe(
+    asked: Asked, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    longer = object()
+    module = importlib.import_module("composer_pipeline.training.runs.extension")
+    monkeypatch.setattr(module, "extended", lambda *given: longer if given == ("r", 9) else None)
+    assert asked("training.run.train", "train", "--extend", "r", "--rounds", "9")[1] is longer
+    for options, said in (
+        (("--extend", "r"), "--extend and --rounds belong together"),
+        (("--rounds", "9"), "--extend and --rounds belong together"),
+        (("--extend", "r", "--rounds", "9", "--recipe", "x.yaml"), "leave --recipe out"),
+    ):
+        code, out, err = run("train", *options)
+        assert (code, out) == (2, "")
+        assert said in err
+
+
 def test_plan_and_replay_ask_about_the_days_that_were_named(asked: Asked) -> None:
     some = ("--teachers", TEACHERS, "--day", "2026-11-15", "--day", DAY, "--max-states", "7")
     for stage, more in (("plan.plan", ()), ("engine.replay", ("--max-usd", "0.5"))):

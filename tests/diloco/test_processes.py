@@ -14,9 +14,10 @@ from composer_pipeline.diloco.codecs import Delta
 from composer_pipeline.diloco.encoding import decode_state, state_sha
 from composer_pipeline.diloco.log import OuterLog
 from composer_pipeline.diloco.outer import OuterState
+from composer_pipeline.diloco.places import ReplicaCommand
 from composer_pipeline.diloco.snapshots import read_state
 from composer_pipeline.diloco.spec import DiLoCoSpec
-from composer_pipeline.diloco.supervisor import ReplicaCommand, ReplicasFailed, Supervisor
+from composer_pipeline.diloco.supervisor import ReplicasFailed, Supervisor
 from composer_pipeline.errors import InputError
 from tests.diloco.buckets import bucket_settings
 from tests.fixtures.waiting import DEADLINE_S

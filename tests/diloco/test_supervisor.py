@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from composer_pipeline.diloco.places import ReplicaCommand
 from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.diloco.supervisor import (
-    ReplicaCommand,
     ReplicaFailed,
     ReplicasFailed,
     Supervisor,

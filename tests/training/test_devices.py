@@ -58,3 +58,12 @@ def test_more_replicas_than_devices_name_the_field(smi):
 
 def test_this_machine_has_memory():
     assert host_memory() > 2**26
+
+
+def test_each_process_of_a_replica_has_a_device_of_its_own():
+    four = [Device(str(i), None) for i in range(4)]
+    assert device_of_each(2, four, processes=2) == [
+        {"CUDA_VISIBLE_DEVICES": "0,1"}, {"CUDA_VISIBLE_DEVICES": "2,3"},
+    ]  # fmt: skip
+    with pytest.raises(InputError, match=r"ranks\.processes: 2 x 3 processes need a device each"):
+        device_of_each(2, four, processes=3)

@@ -29,8 +29,8 @@ from dagster_pipes import PipesEnvVarParamsLoader, open_dagster_pipes
 
 from composer_pipeline.diloco.history import history
 from composer_pipeline.diloco.log import OuterLog
+from composer_pipeline.diloco.places import HfJobs, Place, ReplicaCommand
 from composer_pipeline.diloco.supervisor import (
-    ReplicaCommand,
     RoundReport,
     SlotEnd,
     Supervisor,
@@ -76,6 +76,7 @@ from composer_pipeline.training.runs.identity import (
 from trainers.trl.base_model.base_scores import BaseScores, is_scored
 from trainers.trl.base_model.hint_gain import gate
 from trainers.trl.checkpoints.adapters import check_start
+from trainers.trl.extending import take_over
 from trainers.trl.outer_log import begin, gather, place, spec_of, take_up
 from trainers.trl.sentences import sentence
 
@@ -127,7 +128,9 @@ def train(recipe: TrainingRecipe, lake: Lake, run_dir: Path, pipes: Any = None) 
     """
     trainer = validate(recipe)
     require_rows(lake, recipe)
-    own_device = device_of_each(max(1, recipe.diloco.here), devices())
+    own_device = device_of_each(
+        max(1, recipe.diloco.here), devices(), processes=recipe.ranks.processes
+    )
     with writing(f"run folder {run_dir}"):
         make_folder(run_dir)
     with alone(run_dir):
@@ -148,6 +151,7 @@ def train(recipe: TrainingRecipe, lake: Lake, run_dir: Path, pipes: Any = None) 
             parts[HELD_OUT] = _prepare_held_out(recipe, lake, run_dir, resolved)
         _base_pass(parts, run_dir, pipes, own_device[0])
         hints = _hints(recipe, data, run_dir, pipes)
+        take_over(recipe, run_dir, found["model"]["digest"], digest)
         if begin(recipe, run_dir, found, digest) is not None:
             url, run_id = place(recipe, run_dir)
             _say(pipes, {"event": "joinable", "log": url, "run_id": run_id})
@@ -294,7 +298,11 @@ def _replicas(
 ) -> SupervisorReport:  # fmt: skip
     options = recipe.diloco
     here, (url, run_id) = options.here, place(recipe, run_dir)
-    argv = [sys.executable, "-m", "trainers.trl.replica", "--run-dir", str(run_dir)]
+    arguments, processes = ["--run-dir", str(run_dir)], recipe.ranks.processes
+    argv = [sys.executable, "-m", "trainers.trl.replica", *arguments]
+    if processes > 1:
+        launcher = ["trainers.trl.ranks.launch", "--processes", str(processes), "--"]
+        argv = [sys.executable, "-m", *launcher, *arguments]
 
     def on_log(slot: int, line: str) -> None:
         event = events.parse(line) if line.startswith('{"event"') else None
@@ -323,7 +331,8 @@ def _replicas(
         commands=[
             ReplicaCommand(argv, {**OFFLINE, **env}, repo_root()) for env in own_device[:here]
         ],
-        elsewhere=options.replicas - here,
+        places=(places := _places(recipe, url, run_id)),
+        elsewhere=options.replicas - here - len(places),
         run_dir=run_dir / "replicas",
         max_restarts=options.max_restarts,
         drain_s=LEAVE_S if recipe.eval_every is None else LAST_LOOK_S,
@@ -331,6 +340,15 @@ def _replicas(
         on_log=on_log,
         on_end=on_end,
     ).run()
+
+
+def _places(recipe: TrainingRecipe, url: str, run_id: str) -> list[Place]:
+    """Return where each replica beyond those of this machine is started, if the recipe says."""
+    options = recipe.diloco
+    if options.place is None:
+        return []
+    there = options.place.model_dump(exclude={"kind"})
+    return [HfJobs(url, run_id, **there)] * (options.replicas - options.here)
 
 
 def require_merged(rounds: Sequence[RoundReport]) -> None:

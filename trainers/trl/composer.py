@@ -1,22 +1,25 @@
 """The composer loss in one optimizer step: GRPO + α·SDPO + β·trace-replay DPO (+ SFT).
 
-Belongs here: ``ComposerTrainer``, the loop that runs every channel's window in micro-batches
-and looks at what came out. Does not belong here: losses (``trainers.trl.channels``), data
+Belongs here: ``ComposerTrainer``, which draws every channel's window and looks at what came out.
+Does not belong here: forwards (``trainers.trl.forwards``), losses (``trainers.trl.channels``), data
 (``composer_pipeline.training.data``), processes and DiLoCo.
 
 How a step works. The recipe says how many rows a step takes from each channel. Rows of all
 channels whose beginnings are equal share a tree of tokens (``trainers.trl.shared_prefix``); trees
 are packed into micro-batches of at most ``micro_batch_tokens``, and each is run forward and
 backward by itself, so that memory is that of one micro-batch. Every loss holds the normaliser of
-its whole window, so the gradient does not depend on how windows are split. A model that cannot
-take a tree runs each channel's rows by themselves. A step with a non-finite loss or gradient
-leaves the parameters alone.
+its whole window, so the gradient does not depend on how windows are split: into micro-batches, or
+over the ranks of a replica, which sum theirs (``trainers.trl.ranks``). A model that cannot take a
+tree runs each channel's rows by themselves. A step with a non-finite loss or gradient leaves the
+parameters alone.
 """
 
-import math
+import hashlib
 import resource
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -35,19 +38,31 @@ from trainers.trl.base_model.base_scores import BaseScores
 from trainers.trl.channel_state import ChannelStates, gathered, handed_out
 from trainers.trl.channels import channels_of
 from trainers.trl.channels.base import Channel
+from trainers.trl.forwards import Done, Forwards, Windows
 from trainers.trl.gradients import NotFinite, StepGradients, Watch
 from trainers.trl.held_out import HeldOut
 from trainers.trl.policy.loading import lora_config
 from trainers.trl.policy.sampling import Sampler
 from trainers.trl.policy.student import Student
-from trainers.trl.rows.batches import micro_batches
-from trainers.trl.shared_prefix.forward import SharedStates, masked_attention
+from trainers.trl.ranks.group import Ranks
+from trainers.trl.ranks.shard import is_cut, shard
 from trainers.trl.shared_prefix.probe import why_not
-from trainers.trl.shared_prefix.tree import Item, Shared, trees_of
 
 #: Called with the kind of an event (``step``, ``bad_step``, ``separate_forwards``, …), the 1-based
 #: step of the run and its numbers or facts.
 OnEvent = Callable[[str, int, dict[str, Any]], None]
+
+
+@dataclass
+class _Part:
+    """What a rank tells the others of a step; without ``reason`` and ``memory`` it went well."""
+
+    windows: str
+    done: Done = field(default_factory=Done)
+    reason: str = ""
+    memory: str = ""
+    numbers: dict[str, dict[str, float]] = field(default_factory=dict)
+    peak_mib: float = 0.0
 
 
 class ComposerTrainer(GRPOTrainer):
@@ -67,6 +82,7 @@ class ComposerTrainer(GRPOTrainer):
         states: where the channels' own state is kept from round to round.
         position: returns the optimizer steps that the parameters have behind them: more than this
             replica has made where the others went on without it. ``None`` counts its own.
+        ranks: the processes of this replica; alone by default. A sharded model is cut here.
 
     Raises:
         InputError: a channel has no row, or the model's head is of an unsupported kind.
@@ -87,7 +103,11 @@ class ComposerTrainer(GRPOTrainer):
         on_event: OnEvent | None = None,
         states: ChannelStates | None = None,
         position: Callable[[], int] | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
+        self.ranks = ranks or Ranks()
+        if self.ranks.lockstep:
+            shard(model, self.ranks)
         self.recipe, self._skip, self._states = recipe, skip_steps, states
         self._position = position
         self._on_event = on_event or (lambda kind, step, numbers: None)
@@ -104,7 +124,10 @@ class ComposerTrainer(GRPOTrainer):
         )
         self.remove_callback(PrinterCallback)
         if self.accelerator.num_processes > 1:
-            raise ComposerError("ComposerTrainer runs one process a replica; use DiLoCo replicas")
+            raise ComposerError(
+                "ComposerTrainer was started under a launcher (WORLD_SIZE is set), which would"
+                " average its gradients again; use the recipe's ranks.processes"
+            )
         self.student = Student(
             self.accelerator.unwrap_model(self.model),
             pad=self._tokenizer.pad_token_id,
@@ -115,12 +138,13 @@ class ComposerTrainer(GRPOTrainer):
         if recipe.channels.grpo.weight and recipe.channels.grpo.sampled:
             seed = f"{recipe.seed}/{slot}"
             grader = Grader(recipe.channels.grpo.rewards)
-            sampler = Sampler(self._sampled, tokenizer, grader, size=size, seed=seed)
+            sampler = Sampler(
+                self._sampled, tokenizer, grader, size=size, seed=seed, ranks=self.ranks
+            )
         self.channels: list[Channel[Any]] = channels_of(
             recipe, data, base, self.student, self.trl_loss, sampler, slot
         )
-        if states is not None:
-            states.load(self.channels, skip_steps)
+        self._load_states()
         self._watch = Watch(
             [channel.name for channel in self.channels],
             inner_steps=recipe.diloco.inner_steps,
@@ -139,7 +163,37 @@ class ComposerTrainer(GRPOTrainer):
         self.held_out: HeldOut | None = None
         self._clock, self._dropped, self._over = time.monotonic(), False, False
 
+    def _load_states(self) -> None:
+        """Let the channels go on with what they had; rank 0 reads it for all."""
+        known = None
+        if self._states is not None and self._states.load(self.channels, self._skip):
+            known = [channel.state() for channel in self.channels]
+        known = self.ranks.share(known)
+        for channel, state in zip(self.channels, known or (), strict=bool(known)):
+            if not self.ranks.lead:
+                channel.load_state(*state)
+
+    @property
+    def cut(self) -> bool:
+        """Whether trained parameters are in parts, one a rank."""
+        return any(map(is_cut, self.student.parameters()))
+
     # -- hooks of GRPOTrainer ----------------------------------------------------
+
+    def create_optimizer(self, *args: Any, **options: Any) -> Any:
+        """Return the optimizer; one that takes tensors together cannot mix whole and cut ones."""
+        optimizer = super().create_optimizer(*args, **options)
+        if self.cut:
+            for group in optimizer.param_groups:
+                group["foreach"] = False
+        return optimizer
+
+    def _clip_grad_norm(self, model: Any) -> Any:
+        if not self.cut:
+            return super()._clip_grad_norm(model)
+        if all(p.grad is None for p in self.student.parameters()):  # a step that was dropped
+            return torch.zeros(())
+        return self._mixed_mesh_grad_norm(model, self.args.max_grad_norm)
 
     def _prepare_inputs(self, generation_batch: Any) -> Any:
         return {}  # the channels draw their own rows
@@ -150,10 +204,7 @@ class ComposerTrainer(GRPOTrainer):
         self._over = self.control.should_training_stop
         loss = 0.0 if self._over else None
         while loss is None:
-            try:
-                loss = self._step_of_run()
-            except torch.OutOfMemoryError as error:
-                self._shrink(error)  # raises the second time
+            loss = self._step_of_run()
         # The trainer calls backward on what is returned: a leaf that nothing depends on.
         return torch.full((), loss, device=self.accelerator.device, requires_grad=True)
 
@@ -190,100 +241,91 @@ class ComposerTrainer(GRPOTrainer):
 
     # -- one step ------------------------------------------------------------------
 
-    def _step_of_run(self) -> float:
-        """Run every channel's window; return the weighted loss, 0 for a step that was dropped."""
+    def _step_of_run(self) -> float | None:
+        """Run every channel's window; return the weighted loss, 0 for a step that was dropped.
+
+        ``None`` where memory ran out: the step is to be run again, in smaller micro-batches.
+        """
         step = self._skip + self.state.global_step
         measured = self._measured(step)
-        gradients = StepGradients(self.student.parameters(), measured=measured)
+        gradients = StepGradients(
+            self.student.parameters(), measured=measured, ranks=self.ranks,
+            channels=[channel.name for channel in self.channels],
+        )  # fmt: skip
         gradients.drop()
-        loss, tokens, numbers, self._dropped = 0.0, 0, dict[str, float](), False
+        self._dropped = False
+        windows: Windows = {}
+        own = _Part("")
         try:
             windows = {c.name: c.window(self.student, step) for c in self.channels}
-            if self.apart is None:
-                loss, numbers["student_tokens"] = self._together(windows, gradients)
-            for channel in self.channels:
-                window = windows[channel.name]
-                if self.apart is not None:
-                    for rows in channel.split(window, self._micro_batch_tokens):
-                        loss += self._micro_batch(channel, rows, window, gradients)
-                    gradients.end_of(channel.name)
-                numbers |= channel.finish(window)
-                tokens += sum(channel.size(row) for row in window)
-            numbers["shared_prefix"] = float(self.apart is None)
-        except NotFinite as error:
+            own = self._own_part(windows, gradients)
+        except torch.OutOfMemoryError as error:
+            if self.ranks.lockstep:  # the others are inside of this forward, and cannot be told
+                raise self._too_large(error) from error
+            own.memory = str(error)
+        parts = self.ranks.gather(own)
+        if any(part.memory for part in parts):
+            gradients.drop()
+            self._shrink(next(part.memory for part in parts if part.memory))
+            return None
+        self._require_same_windows(parts)
+        if reason := next((part.reason for part in parts if part.reason), ""):
             gradients.drop()
             self._dropped = True
-            self._on_event("bad_step", step + 1, {"reason": str(error)})
-            self._watch.bad(f"step {step + 1}: {error}")
+            self._on_event("bad_step", step + 1, {"reason": reason})
+            self._watch.bad(f"step {step + 1}: {reason}")
             return 0.0
+        numbers, tokens = self._numbers(windows, parts)
         numbers |= gradients.finish()
         self.state.num_input_tokens_seen += tokens
         self._report(step, numbers, tokens)
         self._watch.good(numbers)
-        return loss
+        return sum((part.done.loss for part in parts), 0.0)
 
-    def _together(
-        self, windows: dict[str, list[Any]], gradients: StepGradients
-    ) -> tuple[float, int]:
-        """Run all channels' windows in shared forwards; return the loss and the nodes run."""
-        limit, loss, nodes = self._micro_batch_tokens, 0.0, 0
-        items = [
-            Item(channel.name, row, channel.sequences(row))
-            for channel in self.channels
-            for row in windows[channel.name]
-        ]
-        trees = trees_of(items, limit)
-        for batch in micro_batches(trees, [len(of.tree) for of in trees], limit):
-            with masked_attention(self.student):
-                loss += self._shared_batch(batch, windows, gradients)
-            nodes += sum(len(of.tree) for of in batch)
+    def _own_part(self, windows: Windows, gradients: StepGradients) -> _Part:
+        """Run what falls to this rank, and return what the others must know of it."""
+        own = _Part(_digest(self.channels, windows) if self.ranks.several else "")
+        drawn = {channel.name: channel.numbers for channel in self.channels}
+        for channel in self.channels:  # what ranks add up; the rest of the numbers is everybody's
+            channel.numbers = defaultdict(float)
+        try:
+            own.done = Forwards(
+                self.student, self.channels, self.accelerator.backward, self.ranks
+            ).run(windows, gradients, self._micro_batch_tokens, shared=self.apart is None)
+        except NotFinite as error:
+            own.reason = str(error)
         for channel in self.channels:
-            gradients.end_of(channel.name)  # one without a row, too, has a norm: 0
-        return loss, nodes
+            own.numbers[channel.name] = dict(channel.numbers)
+            channel.numbers = drawn[channel.name]
+        own.peak_mib = peak_memory_mib()
+        return own
 
-    def _shared_batch(
-        self, batch: list[Shared], windows: dict[str, list[Any]], gradients: StepGradients
-    ) -> float:
-        """Run one forward, the losses of its channels, and one backward; return the loss.
+    def _numbers(self, windows: Windows, parts: Sequence[_Part]) -> tuple[dict[str, float], int]:
+        """Return a step's numbers over all ranks, and the tokens of its windows."""
+        tokens, numbers = 0, dict[str, float]()
+        if self.apart is None:
+            numbers["student_tokens"] = parts[0].done.nodes
+        for channel in self.channels:
+            for part in parts:
+                for key, value in part.numbers[channel.name].items():
+                    channel.numbers[key] += value
+            window = windows[channel.name]
+            numbers |= channel.finish(window)
+            tokens += sum(channel.size(row) for row in window)
+        numbers["shared_prefix"] = float(self.apart is None)
+        numbers["peak_memory_mib"] = max(part.peak_mib for part in parts)
+        if self.ranks.several:
+            numbers["ranks_idle_share"] = parts[0].done.idle
+        return numbers, tokens
 
-        Where channels are kept apart, each has a backward of its own through the same forward.
-        """
-        states, loss = SharedStates(self.student, batch), 0.0
-        items = [item for of in batch for item in of.items]
-        present = [c for c in self.channels if any(i.channel == c.name for i in items)]
-        for channel in present:
-            rows = [item.row for item in items if item.channel == channel.name]
-            loss += self._loss(channel, rows, windows[channel.name], states)
-            if not states.finite():
-                raise _not_finite([(channel, rows)], "gradient")
-            if gradients.measured or channel is present[-1]:
-                states.backward(again=channel is not present[-1])
-                if not gradients.finite():
-                    behind = [channel] if gradients.measured else present
-                    of = [(c, [i.row for i in items if i.channel == c.name]) for c in behind]
-                    raise _not_finite(of, "gradient")
-                gradients.end_of(channel.name)
-        return loss
-
-    def _loss(
-        self, channel: Channel[Any], rows: list[Any], window: list[Any], student: Student
-    ) -> float:
-        """Run one channel's part of a micro-batch and its backward; return its weighted loss."""
-        loss = channel.weight * channel.loss(student, rows, window)
-        value = float(loss.detach())
-        if not math.isfinite(value):
-            raise _not_finite([(channel, rows)], f"loss ({value})")
-        self.accelerator.backward(loss)
-        return value
-
-    def _micro_batch(
-        self, channel: Channel[Any], rows: list[Any], window: list[Any], gradients: StepGradients
-    ) -> float:
-        """Run one micro-batch of one channel forward and backward; return its weighted loss."""
-        value = self._loss(channel, rows, window, self.student)
-        if not gradients.finite():
-            raise _not_finite([(channel, rows)], "gradient")
-        return value
+    def _require_same_windows(self, parts: Sequence[_Part]) -> None:
+        for rank, part in enumerate(parts):
+            if part.windows != parts[0].windows:
+                raise ComposerError(
+                    f"rank {rank} of {self.ranks.size} drew other rows than rank 0 in step"
+                    f" {self._skip + self.state.global_step + 1}: the ranks are no longer one"
+                    " replica"
+                )
 
     def _measured(self, step: int) -> bool:
         """Return whether a step keeps the channels' gradients apart: the first of a round too.
@@ -294,24 +336,27 @@ class ComposerTrainer(GRPOTrainer):
         inside = step % self.recipe.diloco.inner_steps
         return inside % self.recipe.norms_every == 0 or bool(self._watch.unseen)
 
-    def _shrink(self, error: torch.OutOfMemoryError) -> None:
+    def _shrink(self, reason: str) -> None:
         """Halve the micro-batch, once.
 
         Raises:
             ComposerError: it was halved before.
         """
-        step, limit = self._skip + self.state.global_step + 1, self._micro_batch_tokens
-        for parameter in self.student.parameters():
-            parameter.grad = None
         if self._halved:
-            raise ComposerError(
-                f"step {step}: out of memory with micro_batch_tokens {limit}, half of the recipe's:"
-                " lower micro_batch_tokens or data.max_prompt_tokens, or turn on"
-                " activation_checkpointing"
-            ) from error
-        self._halved, self._micro_batch_tokens = True, limit // 2
+            raise self._too_large(reason)
+        self._halved, self._micro_batch_tokens = True, self._micro_batch_tokens // 2
         torch.cuda.empty_cache()
+        step = self._skip + self.state.global_step + 1
         self._on_event("out_of_memory", step, {"micro_batch_tokens": self._micro_batch_tokens})
+
+    def _too_large(self, reason: object) -> ComposerError:
+        step, limit = self._skip + self.state.global_step + 1, self._micro_batch_tokens
+        half = ", half of the recipe's" if self._halved else ""
+        return ComposerError(
+            f"step {step}: out of memory with micro_batch_tokens {limit}{half}:"
+            " lower micro_batch_tokens or data.max_prompt_tokens, or turn on"
+            f" activation_checkpointing ({reason})"
+        )
 
     # -- bookkeeping -----------------------------------------------------------------
 
@@ -323,7 +368,6 @@ class ComposerTrainer(GRPOTrainer):
             "seconds": seconds,
             "tokens": tokens,
             "tokens_per_second": tokens / seconds if seconds else 0.0,
-            "peak_memory_mib": peak_memory_mib(),
         }
         for key, value in numbers.items():
             self._metrics["train"][key].append(value)
@@ -425,10 +469,16 @@ def peak_memory_mib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 
 
-def _not_finite(where: Sequence[tuple[Channel[Any], list[Any]]], what: str) -> NotFinite:
-    names = ", ".join(channel.name for channel, _ in where)
-    ids = ", ".join(dict.fromkeys(channel.id(row) for channel, rows in where for row in rows))
-    return NotFinite(f"channel {names}: {what} is not finite for row {ids}")
+def _digest(channels: Sequence[Channel[Any]], windows: Windows) -> str:
+    """Return a digest of the tokens of all windows."""
+    digest = hashlib.sha256()
+    for channel in channels:
+        for row in windows[channel.name]:
+            for side in channel.sequences(row):
+                digest.update(
+                    repr((channel.name, *map(list, (side.prompt, side.response)))).encode()
+                )
+    return digest.hexdigest()
 
 
 def _not_used(**_: Any) -> NoReturn:

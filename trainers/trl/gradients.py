@@ -11,10 +11,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn.utils import get_total_norm
 
 from composer_pipeline.errors import ComposerError
+from trainers.trl.ranks.group import Ranks
+from trainers.trl.ranks.shard import is_cut, part
 
 #: A channel whose norm stays below this part of the whole for a round is dead.
 DEAD = 1e-6
@@ -38,15 +41,27 @@ class StepGradients:
     Args:
         parameters: the trained ones; their ``grad`` is empty at the beginning of a step.
         measured: keep the channels apart and report their norms.
+        channels: all of the run, in the order in which every rank goes through them.
+        ranks: over which gradients are summed.
     """
 
-    def __init__(self, parameters: Sequence[Tensor], *, measured: bool) -> None:
+    def __init__(
+        self,
+        parameters: Sequence[Tensor],
+        *,
+        measured: bool,
+        channels: Sequence[str] = (),
+        ranks: Ranks | None = None,
+    ) -> None:
         self._parameters, self.measured = list(parameters), measured
+        self._ranks = ranks or Ranks()
+        self._channels = tuple(channels)
         self._of: dict[str, list[Tensor | None]] = {}
+        self._forget()
 
     def finite(self) -> bool:
-        """Return whether everything gathered so far is finite."""
-        return math.isfinite(float(get_total_norm(self._present(self._now()))))
+        """Return whether everything gathered so far on this rank is finite."""
+        return math.isfinite(float(get_total_norm([part(g) for g in _present(self._now())])))
 
     def end_of(self, channel: str) -> None:
         """Close a channel's part: in a measured step what was gathered since the last is its own.
@@ -64,44 +79,88 @@ class StepGradients:
             parameter.grad = None
 
     def finish(self) -> dict[str, float]:
-        """Leave the sum in ``grad`` and return the numbers of the step.
+        """Leave the sum of all ranks in ``grad`` and return the numbers of the step.
 
         Always ``grad_norm``, before clipping. In a measured step also, for each channel c and
         other channel d: ``c_grad_norm``, ``c_grad_share`` (of the sum of the norms) and
-        ``c_cos_d``.
+        ``c_cos_d``. Every rank returns the same.
         """
         if not self.measured:
-            return {"grad_norm": float(get_total_norm(self._present(self._now())))}
-        for i, parameter in enumerate(self._parameters):
-            pieces = self._present([grads[i] for grads in self._of.values()])
-            if pieces:
-                parameter.grad = sum(pieces[1:], start=pieces[0])
-        numbers = {"grad_norm": float(get_total_norm(self._present(self._now())))}
-        norms = {name: math.sqrt(_dot(grads, grads)) for name, grads in self._of.items()}
-        whole = sum(norms.values())
+            self._set(self._summed(self._now()))
+            return {"grad_norm": self._norm(self._now())}
+        of = {name: self._summed(grads) for name, grads in self._of.items()}
+        self._forget()
+        names = list(of)
+        pairs = [(a, b) for i, a in enumerate(names) for b in names[i:]]
+        dots = dict(zip(pairs, self._dots([(of[a], of[b]) for a, b in pairs]), strict=True))
+        # The first channel's tensors become the sum.
+        whole: list[Tensor | None] = []
+        for grads in zip(*of.values(), strict=True):
+            pieces = _present(grads)
+            whole.append(sum(pieces[1:], start=pieces[0]) if pieces else None)
+        self._set(whole)
+        numbers = {"grad_norm": self._norm(whole)}
+        norms = {name: math.sqrt(dots[name, name]) for name in names}
+        total = sum(norms.values())
         for name, norm in norms.items():
             numbers[f"{name}_grad_norm"] = norm
-            numbers[f"{name}_grad_share"] = norm / whole if whole else 0.0
-        names = list(norms)
-        for i, a in enumerate(names):
-            for b in names[i + 1 :]:
+            numbers[f"{name}_grad_share"] = norm / total if total else 0.0
+        for a, b in pairs:
+            if a != b:
                 size = norms[a] * norms[b]
-                numbers[f"{a}_cos_{b}"] = _dot(self._of[a], self._of[b]) / size if size else 0.0
-        self._of.clear()
+                numbers[f"{a}_cos_{b}"] = dots[a, b] / size if size else 0.0
         return numbers
 
     def drop(self) -> None:
         """Throw everything away: an optimizer leaves a parameter without gradient alone."""
-        self._of.clear()
-        for parameter in self._parameters:
-            parameter.grad = None
+        self._forget()
+        self._set([None] * len(self._parameters))
+
+    def _forget(self) -> None:
+        # In the same order on every rank, whichever channel comes first there.
+        names = self._channels if self.measured else ()
+        self._of = {name: [None] * len(self._parameters) for name in names}
 
     def _now(self) -> list[Tensor | None]:
         return [parameter.grad for parameter in self._parameters]
 
-    @staticmethod
-    def _present(grads: Sequence[Tensor | None]) -> list[Tensor]:
-        return [grad for grad in grads if grad is not None]
+    def _set(self, grads: Sequence[Tensor | None]) -> None:
+        for parameter, grad in zip(self._parameters, grads, strict=True):
+            parameter.grad = grad
+
+    def _summed(self, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Return gradients summed over the ranks; those of cut parameters are sums already."""
+        if not self._ranks.several:
+            return list(grads)
+        there = torch.tensor([float(g is not None) for g in grads])
+        self._ranks.sum([there])
+        out = [
+            torch.zeros_like(p) if g is None and n else g
+            for p, g, n in zip(self._parameters, grads, there.tolist(), strict=True)
+        ]
+        self._ranks.sum([g for g in _present(out) if not is_cut(g)])
+        return out
+
+    def _norm(self, grads: Sequence[Tensor | None]) -> float:
+        there = _present(grads)
+        norm = float(get_total_norm([grad for grad in there if not is_cut(grad)]))
+        if self._ranks.lockstep:
+            own = get_total_norm([part(grad) for grad in there if is_cut(grad)])
+            square = own.double().square().cpu().reshape(1)
+            self._ranks.sum([square])
+            norm = math.sqrt(norm**2 + float(square))
+        return norm
+
+    def _dots(
+        self, pairs: Sequence[tuple[Sequence[Tensor | None], Sequence[Tensor | None]]]
+    ) -> list[float]:
+        """Return the products of whole gradients; those of parts are summed over the ranks."""
+        whole = [_dot(a, b, cut=False) for a, b in pairs]
+        if not self._ranks.lockstep:
+            return whole
+        parts = torch.tensor([_dot(a, b, cut=True) for a, b in pairs], dtype=torch.float64)
+        self._ranks.sum([parts])
+        return [a + b for a, b in zip(whole, parts.tolist(), strict=True)]
 
 
 class Watch:
@@ -171,9 +230,13 @@ class Watch:
         self._good = 0
 
 
-def _dot(a: Sequence[Tensor | None], b: Sequence[Tensor | None]) -> float:
+def _present(grads: Sequence[Tensor | None]) -> list[Tensor]:
+    return [grad for grad in grads if grad is not None]
+
+
+def _dot(a: Sequence[Tensor | None], b: Sequence[Tensor | None], *, cut: bool) -> float:
     total = 0.0
     for x, y in zip(a, b, strict=True):
-        if x is not None and y is not None:
-            total += float((x.double() * y.double()).sum())
+        if x is not None and y is not None and is_cut(x) == cut:
+            total += float((part(x).double() * part(y).double()).sum())
     return total

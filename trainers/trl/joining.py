@@ -35,6 +35,7 @@ class Wanted:
         url: folder or URL of the log.
         run_id: the run in it.
         slot: 0-based; ``None`` takes a free one.
+        attempt: 1-based, where a supervisor has claimed it for this start of the slot.
         model: this machine's copy of the base model, where the run's is a folder.
         run_dir: folder for what this replica needs; ``None``: one in the cache.
         wait_s: seconds to wait for a run that has not begun.
@@ -46,6 +47,7 @@ class Wanted:
     model: str = ""
     run_dir: Path | None = None
     wait_s: float = 600.0
+    attempt: int | None = None
 
     @property
     def folder(self) -> Path:
@@ -77,7 +79,7 @@ def join(wanted: Wanted, on_commit: Callable[[int, dict[str, Any]], None]) -> Di
     if wanted.slot is not None and not 0 <= wanted.slot < spec.replicas:
         raise InputError(f"--slot {wanted.slot} is outside of 0..{spec.replicas - 1}")
     if wanted.slot is not None:
-        slot, attempt = wanted.slot, claim(log, wanted.slot)
+        slot, attempt = wanted.slot, wanted.attempt or claim(log, wanted.slot)
     else:
         timeout = spec.heartbeat_timeout_s
         free = range(there.here, spec.replicas)

@@ -135,7 +135,7 @@ def _files(recipe: TrainingRecipe, run_dir: Path, found: Contents) -> dict[str, 
         folder = resolve_adapter(recipe.start_from)
         files = {f"{START}/{p.name}": p for p in sorted(folder.iterdir()) if p.is_file()}
     public = recipe.model_dump(mode="json") | names
-    public["diloco"] |= {"log": "", "run_id": "", "local_replicas": None}
+    public["diloco"] |= {"log": "", "run_id": "", "local_replicas": None, "place": None}
     replace(run_dir / AGREED, yaml.safe_dump(public, sort_keys=False))
     rows = [*(run_dir / DATA).glob("*"), *(run_dir / BASE).glob("*.arrow")]
     kept = {str(p.relative_to(run_dir)): p for p in sorted(rows) if not p.name.startswith(".")}

@@ -34,6 +34,7 @@ from composer_pipeline.training.planning import (
     require_fit,
 )
 from composer_pipeline.training.planning.fitting import GIB, RUNTIME
+from composer_pipeline.training.planning.memory import kept_on_disk
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.registry import validate
 from composer_pipeline.training.run import DATA
@@ -105,6 +106,7 @@ def plan(recipe: TrainingRecipe, lake: Lake, options: Any) -> dict[str, Any]:
         "memory_gib": {name: size / GIB for name, size in memory.parts().items()}
         | {"runtime": RUNTIME / GIB},
         "peak_gib": (memory.total + RUNTIME) / GIB,
+        "checkpoint_gib": kept_on_disk(shape, recipe) / GIB,
         "worst_channel": memory.worst,
         "limit_gib": limit / GIB,
         "where": where,
@@ -126,24 +128,27 @@ def _data(recipe: TrainingRecipe, lake: Lake, resolved: str, run_dir: Path) -> T
 
 
 def _limit(recipe: TrainingRecipe, given: float | None) -> tuple[int, str]:
-    """Return the bytes that one replica may take, and what has them.
+    """Return the bytes that one process of a replica may take, and what has them.
 
     Raises:
-        InputError: fewer devices than replicas.
+        InputError: fewer devices than processes.
     """
-    replicas, found = recipe.diloco.replicas, devices()
-    own = device_of_each(replicas, found)
+    processes, found = recipe.ranks.processes, devices()
+    replicas = recipe.diloco.replicas
+    device_of_each(replicas, found, processes=processes)
+    every = replicas * processes
     if given is not None:
         return int(given * GIB), "--memory-gib"
     if found:
-        used = found[: len(own)]
+        used = found[:every]
         known = [(device.memory, device.name) for device in used if device.memory is not None]
         if not known:
             raise InputError("the memory of the visible devices is not known; give --memory-gib")
         smallest, name = min(known)
         return smallest, f"device {name}"
     several = f" / {replicas} replicas" if replicas > 1 else ""
-    return host_memory() // replicas, f"this machine's free memory{several}"
+    several += f" / {processes} processes of each" if processes > 1 else ""
+    return host_memory() // every, f"this machine's free memory{several}"
 
 
 def _assumed(recipe: TrainingRecipe) -> Windows:
@@ -182,11 +187,12 @@ def probe(recipe: TrainingRecipe, data: TrainingData, resolved: str) -> dict[str
             seen.append(numbers)
 
     began, scoring = 0.0, 0.0
+    of_run = coming(recipe, data)
 
     def on_scored(channel: str, done: int, of: int) -> None:
         nonlocal began, scoring
         now = time.monotonic()
-        scoring += (now - began) * len(coming(recipe, data, channel)) / of
+        scoring += (now - began) * len(of_run[channel]) / of
         began = now
 
     tokenizer = load_tokenizer(resolved)
@@ -232,9 +238,10 @@ def _short(recipe: TrainingRecipe) -> TrainingRecipe:
 def _first(short: TrainingRecipe, recipe: TrainingRecipe, data: TrainingData) -> TrainingData:
     """Return the rows of the run's first steps, so that no others are scored."""
     kept: dict[str, Any] = {}
+    plans = planned(recipe, data, 0)
     for channel, per_step in short.channels.rows_per_step().items():
         rows = rows_of(data, channel)
-        taken = planned(recipe, len(rows), channel, 0)[: PROBE_STEPS * per_step]
+        taken = plans[channel][: PROBE_STEPS * per_step]
         kept[CHANNELS[channel][0]] = [rows[i] for i in dict.fromkeys(taken)]
     return TrainingData(**kept)
 

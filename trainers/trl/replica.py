@@ -10,6 +10,9 @@ for each step and commit. Exit codes are those of ``diloco.supervisor``: 2 for b
 channel that does nothing, 4 for what would fail again (too many bad steps, a full disk), 1 for what
 another start may get past. SIGTERM lets an upload end that has begun, and the process leaves with
 143.
+
+A replica of several processes is started by ``trainers.trl.ranks.launch``: each of them is this one
+with a rank, and only rank 0 joins, speaks and writes.
 """
 
 import argparse
@@ -46,6 +49,9 @@ from trainers.trl.held_out import FOLDER, HeldOut
 from trainers.trl.joining import Wanted, join
 from trainers.trl.outer_log import Courier
 from trainers.trl.policy.loading import base_identity, load_base
+from trainers.trl.ranks.agreement import facts_of
+from trainers.trl.ranks.group import Ranks
+from trainers.trl.ranks.outer import OverRanks
 
 
 def main() -> int:
@@ -54,10 +60,14 @@ def main() -> int:
     end_with_supervisor()
     try:
         with out_of_space(f"run folder {options.run_dir}"):
-            if options.log:
-                train_elsewhere(options)
+            ranks = Ranks.from_env()
+            if not ranks.lead:
+                follow(ranks)
+            elif options.log:
+                train_elsewhere(options, ranks)
             else:
-                train(options.run_dir)
+                train(options.run_dir, ranks=ranks)
+            ranks.leave()
     except ComposerError as error:
         print(f"error: {error}", flush=True)
         if isinstance(error, InputError | DeadChannel):
@@ -75,67 +85,95 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--log", default="", help="folder or URL of the outer log")
     parser.add_argument("--run-id", default="", help="the run in the log")
     parser.add_argument("--slot", type=int, help="0-based slot; without one, a free one")
+    parser.add_argument("--attempt", type=int, help="1-based; of a slot that a supervisor claimed")
     parser.add_argument("--model", default="", help="own copy of a base model that is a folder")
     parser.add_argument("--wait-s", type=float, default=600.0, help="for a run to begin")
     options = parser.parse_args()
     if bool(options.log) != bool(options.run_id):
         parser.error("--log and --run-id belong together")
+    if options.attempt is not None and options.slot is None:
+        parser.error("--attempt belongs to a --slot")
     if not options.log and options.run_dir is None:
         parser.error("one of --run-dir and --log is needed")
     return options
 
 
-def train_elsewhere(options: argparse.Namespace) -> None:
+def train_elsewhere(options: argparse.Namespace, ranks: Ranks) -> None:
     """Join a run through its log alone, and train one of its slots.
 
     Raises:
         InputError: as :func:`trainers.trl.joining.join`, or as :func:`train`.
     """
     wanted = Wanted(
-        options.log, options.run_id, options.slot, options.model, options.run_dir, options.wait_s
-    )
+        options.log, options.run_id, options.slot, options.model, options.run_dir, options.wait_s,
+        options.attempt,
+    )  # fmt: skip
     callback = join(wanted, lambda _, info: emit("commit", info))
     if callback is None:
         emit("over", {"run_id": wanted.run_id})
+        ranks.share(None)
         return
     log = callback.replica.log
     courier = Courier(log, callback.slot, callback.replica.attempt)
     emit("joined", {"slot": callback.slot, "attempt": callback.replica.attempt})
     try:
-        train(wanted.folder, callback, courier)
+        train(wanted.folder, callback, courier, ranks)
         courier.deliver()
     except BaseException:
         callback.replica.leave()
         raise
 
 
+def follow(ranks: Ranks) -> None:
+    """Run a rank that does not lead: it knows from rank 0 where the run is and what to train.
+
+    Raises:
+        InputError: as :func:`train`, or it would train something else than rank 0.
+    """
+    told = ranks.share()
+    if told is None:
+        return
+    run_dir, slot, start = told
+    recipe = TrainingRecipe.load(run_dir / "recipe.yaml")
+    outer = OverRanks(ranks, None, recipe.diloco.inner_steps)
+    folder = run_dir / "replicas" / f"slot-{slot}"
+    trainer, _ = _trainer(
+        run_dir, recipe.model_copy(update={"report_to": ()}), ranks, folder, slot=slot,
+        skip_steps=(start - 1) * recipe.diloco.inner_steps, callbacks=[outer],
+        position=lambda: outer.position,
+    )  # fmt: skip
+    outer.keeper = trainer
+    trainer.train()
+
+
 def train(
-    run_dir: Path, callback: DiLoCoCallback | None = None, courier: Courier | None = None
+    run_dir: Path,
+    callback: DiLoCoCallback | None = None,
+    courier: Courier | None = None,
+    ranks: Ranks | None = None,
 ) -> None:
-    """Run this replica.
+    """Run this replica, or the rank of it that leads.
 
     Args:
         run_dir: holds recipe, rows and scores.
         callback: DiLoCo's; by default as the environment says.
         courier: where events go besides standard output.
+        ranks: the processes of this replica.
 
     Raises:
         InputError: recipe, model or the DiLoCo environment do not fit.
         DeadChannel: a channel with a weight had no gradient for a round.
         BadSteps: too many steps in a row were not finite.
     """
-    recipe = TrainingRecipe.load(run_dir / "recipe.yaml")
-    if recipe.threads:
-        torch.set_num_threads(recipe.threads)
+    recipe, ranks = TrainingRecipe.load(run_dir / "recipe.yaml"), ranks or Ranks()
     if callback is None:
         callback = DiLoCoCallback.from_env(on_commit=lambda _, info: emit("commit", info))
         callback.replica.leaving.install()
     replica = callback.replica
     start = callback.start_round()
-    resolved = resolve_model(recipe.model)
+    ranks.share((run_dir, replica.slot, start))
     folder = run_dir / "replicas" / f"slot-{callback.slot}"
     folder.mkdir(parents=True, exist_ok=True)
-    first = (start - 1) * recipe.diloco.inner_steps
 
     def on_event(kind: str, step: int, numbers: dict[str, Any]) -> None:
         facts = {"slot": replica.slot, "step": step, "of": recipe.total_steps, **numbers}
@@ -147,35 +185,51 @@ def train(
         run_dir, replica.slot, keep_all=recipe.keep_best, first=earlier_state(recipe),
         log=replica.log if recipe.diloco.log else None, courier=courier,
     )  # fmt: skip
-    base = BaseScores.load(run_dir)
-    data, _ = gate(recipe, TrainingData.load(run_dir / "data"), base.gains())
-    model, tokenizer = load_base(resolved, recipe), load_tokenizer(resolved)
-    replica.base = base_identity(model, tokenizer, recipe)
-    trainer = ComposerTrainer(
-        model=model,
-        recipe=recipe,
-        data=data,
-        base=base,
-        output_dir=folder,
-        tokenizer=tokenizer,
-        slot=callback.slot,
-        skip_steps=first,
-        callbacks=[callback],
-        on_event=on_event,
-        states=states,
-        position=callback.position,
-    )
+    outer = OverRanks(ranks, callback, recipe.diloco.inner_steps)
+    trainer, replica.base = _trainer(
+        run_dir, recipe, ranks, folder, slot=callback.slot,
+        skip_steps=(start - 1) * recipe.diloco.inner_steps,
+        callbacks=[outer if ranks.several else callback],
+        on_event=on_event, states=states, position=callback.position,
+    )  # fmt: skip
+    outer.keeper = trainer
 
     def resumed(kind: str, facts: dict[str, Any]) -> None:
         on_event(kind, callback.position(), facts)
 
-    file = folder / FILE
-    callback.keep(Keeping(file, every=recipe.checkpoint_every, keeper=trainer, say=resumed))
-    if recipe.eval_every is not None and replica.slot == 0 and (run_dir / FOLDER).is_dir():
+    if not trainer.cut:  # parts of parameters and moments are nobody's to keep
+        file = folder / FILE
+        callback.keep(Keeping(file, every=recipe.checkpoint_every, keeper=trainer, say=resumed))
+    trainer.train()
+
+
+def _trainer(
+    run_dir: Path, recipe: TrainingRecipe, ranks: Ranks, folder: Path, *, slot: int, **options: Any
+) -> tuple[ComposerTrainer, str]:
+    """Build the trainer of a rank; return it and what the base model is.
+
+    Raises:
+        InputError: recipe and model do not fit, or another rank would train something else.
+    """
+    if recipe.threads:
+        torch.set_num_threads(recipe.threads)
+    ranks.sharded = recipe.ranks.sharding == "fsdp2"
+    resolved, base = resolve_model(recipe.model), BaseScores.load(run_dir)
+    data, _ = gate(recipe, TrainingData.load(run_dir / "data"), base.gains())
+    model, tokenizer = load_base(resolved, recipe), load_tokenizer(resolved)
+    identity = base_identity(model, tokenizer, recipe)
+    if ranks.several:
+        ranks.same(facts_of(identity, run_dir, recipe))
+    trainer = ComposerTrainer(
+        model=model, recipe=recipe, data=data, base=base, output_dir=folder, tokenizer=tokenizer,
+        slot=slot, ranks=ranks, **options,
+    )  # fmt: skip
+    looks = ranks.lead or ranks.lockstep  # where the model is in parts, all of them must
+    if looks and recipe.eval_every is not None and slot == 0 and (run_dir / FOLDER).is_dir():
         held_out = TrainingRecipe.load(run_dir / FOLDER / "recipe.yaml")
         trainer.held_out = HeldOut(held_out, run_dir, trainer.student, trainer.trl_loss)
     load_start(trainer.accelerator.unwrap_model(trainer.model), recipe)
-    trainer.train()
+    return trainer, identity
 
 
 def emit(kind: str, numbers: dict[str, Any]) -> None:

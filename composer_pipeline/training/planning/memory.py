@@ -94,6 +94,16 @@ def peak(shape: ModelShape, recipe: TrainingRecipe, loads: list[Load], *, device
     )
 
 
+def kept_on_disk(shape: ModelShape, recipe: TrainingRecipe) -> int:
+    """Return the bytes that one replica keeps for a restart (``checkpoint_every``).
+
+    Trained parameters, the optimizer's state and an averaged teacher; some KiB of random numbers
+    and names are not in it.
+    """
+    averaged = "sdpo" in recipe.channels.weights() and recipe.channels.sdpo.teacher == "ema"
+    return shape.trained(recipe) * (4 + OPTIMIZER[recipe.optimizer] + 4 * averaged)
+
+
 def _moving(
     shape: ModelShape, recipe: TrainingRecipe, load: Load, *, device: bool
 ) -> tuple[int, int, int]:

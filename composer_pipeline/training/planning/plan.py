@@ -37,6 +37,7 @@ class PlanReport(Report):
         tokens_per_step: of each replica, without padding.
         memory_gib: predicted bytes of a replica at its peak, by part, in GiB.
         peak_gib: their sum with the runtime.
+        checkpoint_gib: what a replica writes to its own disk each time it keeps its state.
         limit_gib: what one replica may take, and ``where``.
         probe: seconds a step, hours of the run and measured peak; empty without ``probe``.
     """
@@ -52,6 +53,7 @@ class PlanReport(Report):
     worst_channel: str
     limit_gib: float
     where: str
+    checkpoint_gib: float = 0.0
     cut_share: dict[str, float] = field(default_factory=dict)
     dropped: dict[str, int] = field(default_factory=dict)
     probe: dict[str, float] = field(default_factory=dict)

@@ -5,7 +5,7 @@ Belongs here: the recipe's fields, defaults and their checks. Does not belong he
 """
 
 from composer_pipeline.training.recipe.channels import Channels, Dpo, Grpo, RewardPart, Sdpo, Sft
-from composer_pipeline.training.recipe.replicas import DiLoCo
+from composer_pipeline.training.recipe.replicas import DiLoCo, Ranks
 from composer_pipeline.training.recipe.whole import Data, TrainingRecipe
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "DiLoCo",
     "Dpo",
     "Grpo",
+    "Ranks",
     "RewardPart",
     "Sdpo",
     "Sft",

@@ -1,7 +1,7 @@
-"""Replicas and how they agree, as fields of a recipe.
+"""Replicas and how they agree, and the processes of each, as fields of a recipe.
 
-Belongs here: ``diloco`` of a recipe. Does not belong here: the protocol
-(``composer_pipeline.diloco``).
+Belongs here: ``diloco`` and ``ranks`` of a recipe. Does not belong here: the protocol
+(``composer_pipeline.diloco``) and what ranks do (``trainers.trl.ranks``).
 """
 
 import re
@@ -14,6 +14,43 @@ from composer_pipeline.training.recipe.part import Part
 
 #: A bucket and a path in it; what else a URL can hold may be a secret.
 _BUCKET = re.compile(r"(s3|gs|az)://[^/@?#:]+(/[^@?#]*)?")
+
+
+class Ranks(Part):
+    """One replica as several processes on one machine, each with a device of its own.
+
+    They run parts of the same steps and sum their gradients: what is trained is what one process
+    trains. Where ``channels.grpo`` samples answers, which ones depends on how many there are.
+    """
+
+    processes: int = Field(1, ge=1)
+    """Processes of each replica."""
+    sharding: Literal["ddp", "fsdp2"] = "ddp"
+    """`ddp`: each holds the whole model; `fsdp2`: its part of the layers, and of what trains
+    them."""
+
+
+class HfJobsPlace(Part):
+    """Jobs of Hugging Face for the replicas that this machine does not start itself.
+
+    Each joins through `diloco.log`. Contract-tested against huggingface_hub 2.4 on loopback; not
+    run against the paid service.
+    """
+
+    kind: Literal["hf-jobs"]
+    """The service."""
+    namespace: str = Field(min_length=1)
+    """User or organisation that pays."""
+    image: str = Field(min_length=1)
+    """Image in which a checkout of this project is installed."""
+    flavor: str = "a10g-small"
+    """Hardware, by the service's name."""
+    timeout: str = "6h"
+    """Of a job."""
+    model: str = ""
+    """Folder of the base model in the image, where the recipe's is a folder."""
+    secrets: tuple[str, ...] = ()
+    """Variables of this environment that a job needs, such as the keys of the log's bucket."""
 
 
 class DiLoCo(Part):
@@ -61,6 +98,8 @@ class DiLoCo(Part):
     """The run's name in the log; empty: that of the run folder."""
     local_replicas: int | None = Field(None, ge=0)
     """Replicas that `train` starts itself; null: all. Others join from elsewhere, through `log`."""
+    place: HfJobsPlace | None = None
+    """Where `train` starts the replicas beyond `local_replicas`; null: they join by themselves."""
     heartbeat_timeout_s: float = Field(30.0, gt=0)
     """Seconds without a sign of life after which a replica counts as dead."""
     takeover_s: float = Field(10.0, gt=0)
@@ -90,6 +129,10 @@ class DiLoCo(Part):
             raise ValueError(f"local_replicas {self.here} exceeds replicas {self.replicas}")
         if self.here < self.replicas and not self.log:
             raise ValueError(f"local_replicas {self.here} of {self.replicas} needs log")
+        if self.place is not None and self.here == self.replicas:
+            raise ValueError("place needs local_replicas below replicas")
+        if self.place is not None and "://" not in self.log:
+            raise ValueError("place needs log in a bucket, which other machines can reach")
         return self
 
     @model_validator(mode="after")

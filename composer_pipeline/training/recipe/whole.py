@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from composer_pipeline.config_file import read_model
 from composer_pipeline.training.recipe.channels import Channels
 from composer_pipeline.training.recipe.part import Part
-from composer_pipeline.training.recipe.replicas import DiLoCo
+from composer_pipeline.training.recipe.replicas import DiLoCo, Ranks
 
 #: Rounds of a recipe that does not say how long it is.
 DEFAULT_ROUNDS = 4
@@ -85,12 +85,16 @@ class TrainingRecipe(Part):
     """`smollm2-135m` (comes with a package, no network), a model's folder, or a Hub id."""
     start_from: str = ""
     """An earlier adapter to go on from: run folder, adapter folder or Hub id."""
+    extends: str = ""
+    """Folder of a finished run to go on from, moments and all: `diloco.rounds` counts its rounds
+    too, and nothing else may change. `train --extend` writes it."""
     report_to: tuple[Literal["tensorboard", "wandb", "trackio", "mlflow"], ...] = ()
     """Where transformers reports each step besides metrics.jsonl."""
     lora: Lora = Lora()
     channels: Channels = Channels()
     data: Data = Data()
     diloco: DiLoCo = DiLoCo()
+    ranks: Ranks = Ranks()
     steps: int | None = Field(None, ge=1)
     """Optimizer steps of each replica, rounded up to whole rounds."""
     epochs: float | None = Field(None, gt=0)
@@ -162,6 +166,19 @@ class TrainingRecipe(Part):
             raise ValueError("start_from is an adapter, and lora.r 0 trains none")
         return self
 
+    @model_validator(mode="after")
+    def _parts_can_be_trained(self) -> "TrainingRecipe":
+        if self.ranks.sharding == "ddp" or self.ranks.processes == 1 or self.lora.r:
+            return self
+        if self.channels.sdpo.weight and self.channels.sdpo.teacher != "live":
+            raise ValueError(
+                "ranks.sharding fsdp2 with lora.r 0 has no room for a second model: set lora.r"
+                " above 0, channels.sdpo.weight 0, or ranks.sharding ddp"
+            )
+        if self.optimizer == "adafactor":
+            raise ValueError("ranks.sharding fsdp2 with lora.r 0 cannot use optimizer adafactor")
+        return self
+
     @property
     def rounds(self) -> int:
         """Rounds of the run.
@@ -208,10 +225,13 @@ class TrainingRecipe(Part):
     def agreed(self) -> str:
         """Return as JSON what all machines of a run must have in common.
 
-        Its name, its paths, where its log is and how a machine computes may differ.
+        Its name, its paths, where its log is and how a machine computes may differ. How long it
+        is and its outer step are for the replicas' own agreement (``diloco.spec``).
         """
-        own = dict.fromkeys(("name", "model", "start_from", "threads", "checkpoint_every"), True)
-        here = {"log", "run_id", "local_replicas", "max_restarts"}
+        paths = ("name", "model", "start_from", "extends")
+        own = dict.fromkeys((*paths, "threads", "checkpoint_every", "ranks"), True)
+        here = {"log", "run_id", "local_replicas", "max_restarts", "place"}
+        here |= {"rounds", "outer_lr", "outer_momentum"}  # the spec has them
         return self.model_dump_json(exclude={**own, "diloco": here})
 
     @staticmethod

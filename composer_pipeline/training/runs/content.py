@@ -38,7 +38,7 @@ RACY_S = 2.0
 #: Files of a model folder that say nothing about what it computes.
 IGNORED = ("README.md", "LICENSE", "composer.json")
 
-Kind = Literal["offline default", "folder", "hub"]
+Kind = Literal["offline default", "folder", "hub", "run"]
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from composer_pipeline.lake import TABLES, Lake
 from composer_pipeline.training.data import tables_of
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.runs.content import adapter_content, model_content
+from composer_pipeline.training.runs.extension import run_content
 from composer_pipeline.training.trainer import Trainer
 
 #: The library's own code that decides what comes out of a training, below its folder.
@@ -54,7 +55,7 @@ def fingerprint(lake: Lake, recipe: TrainingRecipe, trainer: Trainer) -> str:
 
 
 def contents(recipe: TrainingRecipe) -> Contents:
-    """Return what is behind the names in a recipe: ``model`` and, if any, ``start_from``.
+    """Return what is behind the names in a recipe: ``model``, ``start_from``, ``extends``.
 
     Raises:
         InputError: one of them cannot be found.
@@ -62,6 +63,8 @@ def contents(recipe: TrainingRecipe) -> Contents:
     found = {"model": model_content(recipe.model)}
     if recipe.start_from:
         found["start_from"] = adapter_content(recipe.start_from)
+    if recipe.extends:
+        found["extends"] = run_content(recipe.extends)
     return {name: content.to_dict() for name, content in found.items()}
 
 

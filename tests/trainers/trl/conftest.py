@@ -52,28 +52,10 @@ def toy_data():
 @pytest.fixture
 def build_trainer(tmp_path):
     """Build a trainer from a model, a tokenizer, a recipe and rows."""
-    import copy
-
-    import torch
-
-    from trainers.trl.base_model.base_pass import score
-    from trainers.trl.base_model.hint_gain import gate
-    from trainers.trl.composer import ComposerTrainer
-    from trainers.trl.policy.student import Student
 
     def build_it(model, tokenizer, recipe, rows, **options):
         folder = tmp_path / f"run-{len(list(tmp_path.iterdir()))}"
-        bare = Student(model, pad=tokenizer.pad_token_id, device="cpu")
-        base = score(bare, recipe, rows, folder)
-        torch.manual_seed(0)
-        trainer = ComposerTrainer(
-            model=copy.deepcopy(model), recipe=recipe, data=gate(recipe, rows, base.gains())[0],
-            base=base, output_dir=folder, tokenizer=tokenizer, **options,
-        )  # fmt: skip
-        # What transformers' loop sets before the first step.
-        trainer.model.train()
-        trainer.current_gradient_accumulation_steps = 1
-        return trainer
+        return toy.trainer(folder, model, tokenizer, recipe, rows, **options)
 
     return build_it
 
@@ -119,15 +101,4 @@ def shake():
 @pytest.fixture(scope="session")
 def tiny_tokenizer():
     """A tokenizer of forty words, for models that are smaller still."""
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-    from transformers import PreTrainedTokenizerFast
-    from trl import chat_template_utils as templates
-
-    words = {f"w{i}": i for i in range(40)}
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer(WordLevel(words, unk_token="w5")),
-        eos_token="w1", pad_token="w4", unk_token="w5",
-    )  # fmt: skip
-    tokenizer.chat_template = templates.qwen2_5_chat_template
-    return tokenizer
+    return toy.tokenizer()

@@ -21,10 +21,12 @@ from composer_pipeline.diloco.overview import overview
 from composer_pipeline.diloco.slots import claims
 from composer_pipeline.diloco.snapshots import read_state
 from composer_pipeline.errors import InputError
+from composer_pipeline.testing.hf_jobs import LoopbackHfJobs
 from composer_pipeline.testing.training import tiny_recipe
 from composer_pipeline.training.run import prepare, read_steps
 from tests.diloco.buckets import bucket_settings
 from tests.fixtures.waiting import DEADLINE_S, wait_until
+from tests.places import ROOT
 from trainers.trl.joining import Wanted, join
 from trainers.trl.outer_log import begin, take_up
 
@@ -136,3 +138,42 @@ def test_two_machines_train_one_recipe_through_a_bucket(
     take_up(recipe, tmp_path / "lost", model, digest)
     for file in ("data/data.json", "data/pairs.arrow", "base/dpo.arrow"):
         assert (tmp_path / "lost" / file).read_bytes() == (run.run_dir / file).read_bytes()
+
+
+def test_train_starts_replicas_as_jobs_and_starts_a_lost_one_again(
+    lake, recipe, tiny_model, bucket, tmp_path
+) -> None:
+    """The same run where a service starts the other replica, through its own client."""
+    keys = sorted(name for name in os.environ if name.startswith("AWS_"))
+    there = {
+        "kind": "hf-jobs", "namespace": "us", "image": "our/image", "model": tiny_model,
+        "secrets": [*keys, "COMPOSER_CACHE"],
+    }  # fmt: skip
+    options = recipe.diloco.model_dump() | {"run_id": "jobs", "place": there}
+    run = prepare(
+        lake,
+        type(recipe).model_validate({**recipe.model_dump(), "diloco": options}),
+        tmp_path / "one",
+    )
+    log = OuterLog.open(bucket, "jobs")
+    with LoopbackHfJobs(token="hf_t", cwd=ROOT, folder=tmp_path) as jobs:
+        env = {
+            **os.environ, **run.env, "HF_ENDPOINT": jobs.endpoint, "HF_TOKEN": "hf_t",
+            "HF_HUB_OFFLINE": "0", "COMPOSER_CACHE": str(tmp_path / "cache"),
+        }  # fmt: skip
+        here = subprocess.Popen(run.command, cwd=run.cwd, env=env)
+        try:
+            wait_until(lambda: log.commit(1), "round 1 is committed")
+            jobs.processes["job-0000"].kill()
+            assert here.wait(timeout=3 * DEADLINE_S) == 0
+        finally:
+            if here.poll() is None:
+                here.kill()
+                here.wait()
+    assert [[part.slot for part in c.included] for c in log.commits()[1:]] == [[0, 1]] * ROUNDS
+    assert [(one.slot, one.attempt, one.again) for one in claims(log)] == [
+        (0, 1, False), (1, 1, False), (1, 2, True)
+    ]  # fmt: skip
+    assert {slot for slot, _ in read_steps(run.run_dir)} == {0, 1}
+    assert jobs.processes.keys() == {"job-0000", "job-0001"}
+    assert jobs.info("job-0001")["status"]["stage"] == "COMPLETED"

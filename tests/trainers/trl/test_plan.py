@@ -63,7 +63,7 @@ def test_windows_take_the_rows_that_training_takes(tiny_model, data):
     recipe = tiny_recipe(tiny_model, micro_batch_tokens=600)
     windows = windows_of(recipe, data)
     for step in range(recipe.total_steps):
-        taken = planned_rows(recipe, len(data.pairs), "dpo", 0)[2 * step : 2 * step + 2]
+        taken = planned_rows(recipe, data, 0)["dpo"][2 * step : 2 * step + 2]
         assert windows["dpo"][step] == [
             RowSize(
                 2 * (len(p.prompt_ids) + max(len(p.chosen_ids), len(p.rejected_ids))),
@@ -73,7 +73,7 @@ def test_windows_take_the_rows_that_training_takes(tiny_model, data):
             )
             for p in (data.pairs[i] for i in taken)
         ]
-        (group,) = (data.groups[i] for i in planned_rows(recipe, 8, "grpo", 0)[step : step + 1])
+        (group,) = (data.groups[i] for i in planned_rows(recipe, data, 0)["grpo"][step : step + 1])
         answers = [row.responses for row in windows["grpo"][step]]
         assert answers == [(len(ids),) for ids in group.completions]
     for batches in packed(windows, recipe).values():
@@ -143,3 +143,11 @@ def planner_device(name, gib):
     from composer_pipeline.training.devices import Device
 
     return Device(name, gib * 2**30)
+
+
+def test_the_memory_of_a_machine_is_shared_by_all_processes(monkeypatch):
+    monkeypatch.setattr(planner, "devices", list)
+    monkeypatch.setattr(planner, "host_memory", lambda: 12 * 2**30)
+    recipe = tiny_recipe("toy", ranks={"processes": 3}, diloco={"replicas": 2})
+    said = "this machine's free memory / 2 replicas / 3 processes of each"
+    assert planner._limit(recipe, None) == (2 * 2**30, said)

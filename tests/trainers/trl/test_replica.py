@@ -27,6 +27,7 @@ class Recorder:
     """Stands where the trainer does, and keeps what it was given."""
 
     given: dict
+    cut = False
 
     def __init__(self, **given):
         type(self).given = given
@@ -94,7 +95,7 @@ def test_a_replica_that_joins_at_round_3_has_the_rows_of_two_rounds_behind_it(
 def test_the_exit_code_says_whether_another_start_could_help(
     error, code, tmp_path, monkeypatch, capsys
 ):
-    def fails(run_dir):
+    def fails(run_dir, **_):
         raise error
 
     monkeypatch.setattr(replica, "train", fails)
@@ -105,7 +106,7 @@ def test_the_exit_code_says_whether_another_start_could_help(
 
 
 def test_a_full_disk_is_a_sentence_and_another_os_error_is_not(tmp_path, monkeypatch, capsys):
-    def fails(run_dir):
+    def fails(run_dir, **_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(replica, "train", fails)
@@ -113,7 +114,7 @@ def test_a_full_disk_is_a_sentence_and_another_os_error_is_not(tmp_path, monkeyp
     assert replica.main() == 4
     assert "is not writable: No space left on device" in capsys.readouterr().out
 
-    def odd(run_dir):
+    def odd(run_dir, **_):
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(replica, "train", odd)
@@ -142,7 +143,7 @@ def test_a_run_that_diverged_may_be_started_again(tmp_path, monkeypatch):
     codes = []
     for error in (Diverged("replica 1: not finite"), OuterLogError("lost"), ComposerError("x")):
 
-        def failing(run_dir, error=error):
+        def failing(run_dir, error=error, **_):
             raise error
 
         monkeypatch.setattr(replica, "train", failing)

@@ -1,5 +1,6 @@
 """A replica that dies inside a round goes on bit by bit as if it had not: on the toy task."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -14,10 +15,16 @@ from composer_pipeline.diloco.inner.keeping import Keeping
 from composer_pipeline.diloco.log import OuterLog
 from composer_pipeline.diloco.replica import Replica
 from composer_pipeline.diloco.spec import DiLoCoSpec
+from composer_pipeline.diloco.store import ObjectStore
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.testing.training import tiny_recipe
+from composer_pipeline.training.planning import ModelShape
+from composer_pipeline.training.planning.memory import kept_on_disk
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.rewards import Grade
+from composer_pipeline.training.run import write_recipe
+from composer_pipeline.training.runs.extension import extended
+from trainers.trl.extending import take_over
 from trainers.trl.sentences import sentence
 
 ROUNDS, INNER = 3, 4
@@ -74,7 +81,7 @@ def start(make, tmp_path):
         )  # fmt: skip
         callback.keep(
             Keeping(
-                tmp_path / folder / FILE, every=recipe.checkpoint_every, keeper=trainer,
+                kept_in(tmp_path / folder), every=recipe.checkpoint_every, keeper=trainer,
                 say=lambda kind, facts: seen.append((kind, callback.position(), facts)),
             )
         )  # fmt: skip
@@ -95,6 +102,10 @@ def ended(tmp_path, folder):
     """Return the last round, the hash of its state, and the tokens of each round."""
     commits = OuterLog.open(str(tmp_path / folder / "outer"), "run").commits()
     return commits[-1].round, commits[-1].state_sha, [commit.tokens for commit in commits]
+
+
+def kept_in(run_dir):
+    return run_dir / "replicas" / "slot-0" / FILE
 
 
 def place_of(file):
@@ -176,6 +187,20 @@ def noisy(trainer, callback):
     grpo._sampler.grade = lambda group, answer: Grade(answer[0] % 7 / 7, {})
 
 
+def test_the_plan_says_what_a_replica_keeps(start, toy_base, tmp_path):
+    recipe = recipe_of(diloco={"replicas": 1, "rounds": 1, "inner_steps": 2}, checkpoint_every=2)
+    start("run", recipe)
+    found = read(kept_in(tmp_path / "run"))
+    assert found is not None
+    left_out = ("random/", "replica/")
+    sizes = {n: t.nbytes for n, t in found.tensors.items() if not n.startswith(left_out)}
+    counts = sum(size for name, size in sizes.items() if name.endswith("/step"))
+    toy_base.config.save_pretrained(tmp_path / "model")
+    shape = ModelShape.load(tmp_path / "model")
+    assert kept_on_disk(shape, recipe) == sum(sizes.values()) - counts
+    assert kept_on_disk(shape, recipe) == 16 * shape.trained(recipe)
+
+
 def losses(seen):
     """Return what each step said of the model, but for time and memory."""
     left_out = ("seconds", "tokens_per_second", "peak_memory_mib")
@@ -188,7 +213,7 @@ def losses(seen):
 
 def test_what_was_kept_is_used_only_where_the_log_is(start, make, tmp_path, monkeypatch):
     """A file of an earlier place, a damaged one, and none: the replica begins at the commit."""
-    recipe, file = recipe_of(checkpoint_every=2), tmp_path / "run" / FILE
+    recipe, file = recipe_of(checkpoint_every=2), kept_in(tmp_path / "run")
     start("run", recipe, kill=INNER + 3)
     early = file.read_bytes()
     assert place_of(file) == (2, 2)
@@ -214,11 +239,11 @@ def test_what_was_kept_with_something_else_is_refused(start, tmp_path, odd):
     """In a sentence with the remedy, and nothing is lost."""
     recipe = recipe_of(diloco={"replicas": 1, "rounds": 1, "inner_steps": INNER})
     start("one", recipe, kill=2)
-    kept = (tmp_path / "one" / FILE).read_bytes()
+    kept = kept_in(tmp_path / "one").read_bytes()
     other = recipe.model_copy(update={"lora": recipe.lora.model_copy(update={"r": 4})})
     changed = {"recipe": other} if odd != "rows" else {"recipe": recipe, "data_plan": "others"}
-    (tmp_path / "two").mkdir()
-    file = tmp_path / "two" / FILE
+    file = kept_in(tmp_path / "two")
+    file.parent.mkdir(parents=True)
     file.write_bytes(kept)
     with pytest.raises(InputError, match=f"another {odd}.*remove the file to go on from the last"):
         start("two", **changed)
@@ -254,7 +279,7 @@ def test_a_kill_while_it_is_written_leaves_the_earlier_one(start, tmp_path, monk
 
     monkeypatch.setattr(files.Replacement, "commit", killed)
     start("run", recipe)
-    assert place_of(tmp_path / "run" / FILE) == (1, 2)
+    assert place_of(kept_in(tmp_path / "run")) == (1, 2)
 
 
 def test_a_step_without_memory_leaves_a_run_that_goes_on(start, tmp_path):
@@ -282,3 +307,88 @@ def test_a_step_without_memory_leaves_a_run_that_goes_on(start, tmp_path):
     assert seen[0][:2] == ("resumed", 2)
     assert trainer._micro_batch_tokens == recipe.micro_batch_tokens // 2
     assert ended(tmp_path, "short") == ended(tmp_path, "unbroken")
+
+
+# -- a run that goes on ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def short(start, tmp_path):
+    """A finished run of two rounds, with what extending it reads of its folder."""
+    recipe = lasting(2)
+    start("short", recipe)
+    _, sha, _ = ended(tmp_path, "short")
+    write_recipe(recipe, tmp_path / "short")
+    commits = [{"state_sha": sha}]
+    result = {"base": {"digest": "base"}, "dataset_sha": "rows", "commits": commits}
+    (tmp_path / "short" / "composer.json").write_text(json.dumps(result))
+    (tmp_path / "short" / "metrics.jsonl").write_text('{"event": "step"}\n')
+    return tmp_path / "short"
+
+
+def lasting(rounds, **changes):
+    """Return a recipe whose schedules do not know how long it is."""
+    sdpo = {"teacher": "ema", "ema_rate": 0.2, "hint_gain": False}
+    fields: dict[str, Any] = {
+        "channels": {"grpo": {}, "sdpo": sdpo, "dpo": {}}, "schedule": "constant",
+        "diloco": {"replicas": 1, "rounds": rounds, "inner_steps": INNER},
+    }  # fmt: skip
+    return recipe_of(**fields | changes)
+
+
+def bytes_of(folder):
+    return {str(p): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_an_extended_run_ends_where_a_longer_one_does(start, short, tmp_path, monkeypatch):
+    """And the earlier one stays as it was, also where a kill comes while it is copied."""
+    start("long", lasting(3))
+    before, longer = bytes_of(short), extended(short, 3)
+    assert (longer.rounds, longer.extends) == (3, str(short))
+    assert longer.diloco.outer_lr == 1
+    folder = tmp_path / "extended"
+    folder.mkdir()
+    honest, done = ObjectStore.put, []
+
+    def killed(self, key, data):
+        done.append(key)
+        if len(done) == 5:
+            raise Killed
+        honest(self, key, data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ObjectStore, "put", killed)
+        with pytest.raises(Killed):
+            take_over(longer, folder, "base", "rows")
+    take_over(longer, folder, "base", "rows")
+    _, seen = start("extended", longer)
+    take_over(longer, folder, "base", "rows")  # a start after a kill: what is there stays
+    assert seen[0][:2] == ("resumed", 2 * INNER)
+    assert steps_of(seen) == list(range(2 * INNER + 1, 3 * INNER + 1))
+    assert ended(tmp_path, "extended") == ended(tmp_path, "long")
+    assert bytes_of(short) == before
+    assert (folder / "metrics.jsonl").read_bytes() == before[str(short / "metrics.jsonl")]
+
+
+def test_what_cannot_be_extended_is_said(short, tmp_path):
+    for rounds in (1, 2):
+        with pytest.raises(InputError, match=f"--rounds {rounds}: short has 2 rounds already"):
+            extended(short, rounds)
+    with pytest.raises(InputError, match=r"holds no finished training run.*goes on with the"):
+        extended(tmp_path / "nowhere", 3)
+    longer, folder = extended(short, 3), tmp_path / "longer"
+    for base, rows, odd in (("other", "rows", "model"), ("base", "other", "rows")):
+        with pytest.raises(InputError, match=f"short cannot be extended: its {odd} have changed"):
+            take_over(longer, folder, base, rows)
+    changes: dict[str, dict[str, Any]] = {
+        "diloco.rounds": {"diloco": longer.diloco.model_copy(update={"rounds": 2})},
+        "learning_rate is 0.5, and short, which it extends, has 0.01": {"learning_rate": 0.5},
+        "diloco.outer_lr": {"diloco": longer.diloco.model_copy(update={"outer_lr": 0.5})},
+        "diloco is": {"diloco": longer.diloco.model_copy(update={"inner_steps": 2})},
+    }
+    for said, change in changes.items():
+        with pytest.raises(InputError, match=f"recipe fields? {said}"):
+            take_over(longer.model_copy(update=change), folder, "base", "rows")
+    with pytest.raises(InputError, match="an extended run needs another"):
+        take_over(longer, short, "base", "rows")
+    assert not folder.exists(), "nothing was begun"

@@ -33,6 +33,7 @@ from composer_pipeline.training.run import (
     report,
     train,
 )
+from composer_pipeline.training.runs.extension import extended
 from composer_pipeline.training.windows import Windows
 from tests.fixtures.waiting import wait_until
 from trainers.trl.__main__ import main
@@ -315,6 +316,30 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
     assert err.count("\n") == 1
     said = {"no rows": "dataset_groups", "unknown model": "nowhere", "unknown field": "foo"}
     assert said[broken] in err
+
+
+def test_a_finished_run_is_extended_and_stays_as_it_is(finished, lake, tmp_path):
+    """Both replicas go on with their moments, in a folder of its own."""
+    old = finished.result.run_dir
+    before = {str(p): p.read_bytes() for p in old.rglob("*") if p.is_file()}
+    longer = extended(old, ROUNDS + 1)
+    done = train(lake, longer, tmp_path)
+    assert {str(p): p.read_bytes() for p in old.rglob("*") if p.is_file()} == before
+    assert done.run_dir.parent == tmp_path
+    assert done.metrics["rounds"] == done.metrics["rounds_merged"] == ROUNDS + 1
+    urls = str(old / "outer"), str(done.run_dir / "outer")
+    earlier, same = (read_state(url, "run", ROUNDS)[1] for url in urls)
+    assert earlier == same
+    lines = (done.run_dir / "metrics.jsonl").read_text().splitlines()
+    events = list(map(json.loads, lines))
+    resumed = [(e["slot"], e["step"]) for e in events if e["event"] == "resumed"][-2:]
+    assert sorted(resumed) == [(0, 2 * ROUNDS), (1, 2 * ROUNDS)]
+    assert set(read_steps(done.run_dir)) == {
+        (s, k + 1) for s in (0, 1) for k in range(2 * ROUNDS + 2)
+    }
+    composer = json.loads((done.run_dir / "composer.json").read_text())
+    assert composer["recipe"]["extends"] == old.name
+    assert str(old) not in (done.run_dir / "composer.json").read_text()
 
 
 def test_a_nightly_run_goes_on_from_the_last_ones_adapter(

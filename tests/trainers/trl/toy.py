@@ -6,6 +6,8 @@ Half of the values of x are for training, the other half is held out, so that wh
 not memory.
 """
 
+import copy
+
 import torch
 from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -90,3 +92,39 @@ def held_out(model) -> dict[str, float]:
     right = float(logps.gather(-1, ids[:, -1:]).mean())
     wrong = float(logps[:, WRONG].mean())
     return {"right": right, "wrong": wrong, "margin": right - wrong}
+
+
+def tokenizer():
+    """Return a tokenizer of forty words, for models that are smaller still."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from transformers import PreTrainedTokenizerFast
+    from trl import chat_template_utils as templates
+
+    words = {f"w{i}": i for i in range(40)}
+    found = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(WordLevel(words, unk_token="w5")),
+        eos_token="w1", pad_token="w4", unk_token="w5",
+    )  # fmt: skip
+    found.chat_template = templates.qwen2_5_chat_template
+    return found
+
+
+def trainer(folder, model, tokenizer, recipe, rows, **options):
+    """Return a trainer on a copy of a model, whose base pass is done in ``folder``."""
+    from trainers.trl.base_model.base_pass import score
+    from trainers.trl.base_model.hint_gain import gate
+    from trainers.trl.composer import ComposerTrainer
+    from trainers.trl.policy.student import Student
+
+    bare = Student(model, pad=tokenizer.pad_token_id, device="cpu")
+    base = score(bare, recipe, rows, folder)
+    torch.manual_seed(0)
+    found = ComposerTrainer(
+        model=copy.deepcopy(model), recipe=recipe, data=gate(recipe, rows, base.gains())[0],
+        base=base, output_dir=folder, tokenizer=tokenizer, **options,
+    )  # fmt: skip
+    # What transformers' loop sets before the first step.
+    found.model.train()
+    found.current_gradient_accumulation_steps = 1
+    return found

@@ -68,6 +68,13 @@ class Channel(ABC, Generic[R]):
     def loss(self, student: Student, rows: Sequence[R], window: Sequence[R]) -> Tensor:
         """Return a micro-batch's share of the window's unweighted loss, and note its numbers."""
 
+    def idle(self, window: Sequence[R]) -> None:
+        """Run the forwards of :meth:`loss` besides the student's own, for nothing.
+
+        Called where the model is in parts and other ranks run theirs.
+        """
+        return
+
     def finish(self, window: Sequence[R]) -> dict[str, float]:
         """Return the window's numbers under ``<name>_…``; ``active`` counts what it trained on."""
         return {f"{self.name}_{key}": float(value) for key, value in self.numbers.items()}

@@ -65,6 +65,8 @@ class Sdpo(Channel[Hint]):
     def window(self, student: Student, step: int) -> list[Hint]:
         """Return the step's error turns."""
         self.begin()
+        if self._options.divergence == "taid":
+            self.numbers["taid_t"] = float(self._taid.t or 0.0)
         return self.drawn(step)
 
     def size(self, row: Hint) -> int:
@@ -88,8 +90,7 @@ class Sdpo(Channel[Hint]):
         """
         options = self._options
         plain = [side for hint in rows for side in self.sequences(hint)]
-        hinted = [Row(h.teacher_prompt_ids, h.response_ids, h.start, h.length) for h in rows]
-        taught, taught_ids, taught_head = self._teacher.states(hinted)
+        taught, taught_ids, taught_head = self._teacher.states([_hinted(h) for h in rows])
         states, ids = student.states(plain)
         if not torch.equal(ids, taught_ids):
             raise ComposerError("SDPO: student and teacher positions hold different tokens")
@@ -110,9 +111,11 @@ class Sdpo(Channel[Hint]):
         if self._gains:
             mean = sum(self._gains[row.id] for row in rows) / len(window)
             self.numbers["hint_gain"] += mean
-        if options.divergence == "taid":
-            self.numbers["taid_t"] = float(self._taid.t or 0.0)
         return loss
+
+    def idle(self, window: Sequence[Hint]) -> None:
+        """Let the teacher read the shortest row."""
+        self._teacher.states([_hinted(min(window, key=self.size))])
 
     def _ratio(self, student: Student, states: Tensor, ids: Tensor, rows: Sequence[Hint]) -> Tensor:
         """Return min(p / p_base, clip) of each span token, without gradient."""
@@ -142,3 +145,7 @@ class Sdpo(Channel[Hint]):
             self._teacher.load_state(tensors)
         for name in TAID_STATE if numbers else ():
             setattr(self._taid, name, numbers[name])
+
+
+def _hinted(row: Hint) -> Row:
+    return Row(row.teacher_prompt_ids, row.response_ids, row.start, row.length)

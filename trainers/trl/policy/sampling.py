@@ -19,6 +19,8 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.training.answers import AnswerReader
 from composer_pipeline.training.data import Group
 from composer_pipeline.training.rewards import Case, Grade, Grader
+from trainers.trl.ranks.deal import dealt
+from trainers.trl.ranks.group import Ranks
 
 #: From prompts as ids to one completion each, as ids.
 Generate = Callable[[list[list[int]]], list[list[int]]]
@@ -32,16 +34,19 @@ class Sampler:
         tokenizer: whose chat template wrote the prompts.
         grader: says what an answer is worth.
         size: answers to a state.
-        seed: of the run and replica; with the step it fixes what is sampled.
+        seed: of the run and replica; with step and rank it fixes what is sampled.
+        ranks: each samples for its groups, and all get every answer.
 
     Raises:
         InputError: the template's answers cannot be read back into messages.
     """
 
     def __init__(
-        self, generate: Generate, tokenizer: Any, grader: Grader, *, size: int, seed: str
-    ) -> None:
+        self, generate: Generate, tokenizer: Any, grader: Grader, *, size: int, seed: str,
+        ranks: Ranks | None = None,
+    ) -> None:  # fmt: skip
         self._generate, self._size, self._seed = generate, size, seed
+        self._ranks = ranks or Ranks()
         self._grader = grader
         #: Mean value of each part of the reward over the answers of the last step.
         self.parts: dict[str, float] = {}
@@ -61,11 +66,7 @@ class Sampler:
             groups: states with their consensus.
             step: optimizer step of the run; the same step samples the same answers.
         """
-        prompts = [list(group.prompt_ids) for group in groups for _ in range(self._size)]
-        devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
-        with torch.random.fork_rng(devices=devices):
-            torch.manual_seed(_number(f"{self._seed}/{step}"))
-            completions = self._generate(prompts)
+        completions = self._sampled(groups, step)
         out, self.parts = [], {}
         for i, group in enumerate(groups):
             own = completions[i * self._size : (i + 1) * self._size]
@@ -77,6 +78,36 @@ class Sampler:
                     share = count / len(completions)
                     self.parts[name] = self.parts.get(name, 0.0) + said.value * share
             out.append((answers, list(counts.values()), [grade.value for grade in grades]))
+        return out
+
+    def _sampled(self, groups: Sequence[Group], step: int) -> list[list[int]]:
+        """Return ``size`` answers to each group, whoever sampled them."""
+        ranks = self._ranks
+        lengths = [len(group.prompt_ids) for group in groups]
+        hands = dealt(range(len(groups)), lengths, ranks.size)
+        # Where the model is in parts, who has no group samples one for nothing.
+        mine = hands[ranks.rank] or [0] * ranks.lockstep
+        prompts = [list(groups[i].prompt_ids) for i in mine for _ in range(self._size)]
+        devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+        answers: list[list[int]] = []
+        failed = ""
+        with torch.random.fork_rng(devices=devices):
+            own = f"/{ranks.rank}" if ranks.several else ""
+            torch.manual_seed(_number(f"{self._seed}/{step}{own}"))
+            try:
+                answers = self._generate(prompts) if prompts else []
+            except torch.OutOfMemoryError as error:
+                if not ranks.several or ranks.lockstep:
+                    raise
+                failed = str(error)
+        told = ranks.gather((answers, failed))
+        if any(reason for _, reason in told):
+            raise torch.OutOfMemoryError(next(reason for _, reason in told if reason))
+        out: list[list[int]] = [[]] * (len(groups) * self._size)
+        for hand, (found, _) in zip(hands, told, strict=True):
+            for k, i in enumerate(hand):
+                own_answers = slice(k * self._size, (k + 1) * self._size)
+                out[i * self._size : (i + 1) * self._size] = found[own_answers]
         return out
 
     def grade(self, group: Group, answer: Sequence[int]) -> Grade:

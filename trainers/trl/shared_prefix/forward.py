@@ -84,14 +84,18 @@ class SharedStates(Student):
         """Return whether the gradient that has reached the states is finite."""
         return self._leaf.grad is None or bool(self._leaf.grad.isfinite().all())
 
-    def backward(self, *, again: bool) -> None:
+    def backward(self, *, again: bool, always: bool = False) -> None:
         """Send the gradient of the states through the backbone, and begin a new one.
 
         Args:
             again: another call follows.
+            always: also where no loss has reached the states: other ranks wait for this one.
         """
-        if self._leaf.grad is not None:
-            torch.autograd.backward(self._graph, self._leaf.grad, retain_graph=again)
+        grad = self._leaf.grad
+        if grad is None and always:
+            grad = torch.zeros_like(self._leaf)
+        if grad is not None:
+            torch.autograd.backward(self._graph, grad, retain_graph=again)
             self._leaf.grad = None
 
 

@@ -1,0 +1,99 @@
+"""Replicas as child processes of this machine.
+
+Belongs here: starting them in sessions of their own, with their output in a file, and ending
+their process groups. Does not belong here: when.
+"""
+
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from composer_pipeline.diloco.places.port import sentence
+
+#: How much of the end of a replica's output is searched for its sentence.
+TAIL_BYTES = 16_384
+
+
+@dataclass(frozen=True)
+class ReplicaCommand:
+    """How to start one slot. ``env`` is added to this process's environment."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: Path | None = None
+
+
+@dataclass(frozen=True)
+class LocalCommand:
+    """The place of one slot that runs here; ``log`` gets the output of all its attempts."""
+
+    command: ReplicaCommand
+    log: Path
+
+    def launch(self, slot: int, attempt: int, env: Mapping[str, str]) -> "LocalProcess":
+        """Start the command with ``env`` in its environment."""
+        return LocalProcess(self.command, self.log, env)
+
+    def find(self, slot: int) -> None:
+        """Return ``None``: a child does not outlive its supervisor."""
+
+
+class LocalProcess:
+    """A running or ended child process.
+
+    Args:
+        command: what is started.
+        log: file that its output is appended to.
+        env: is added to the command's environment.
+    """
+
+    def __init__(self, command: ReplicaCommand, log: Path, env: Mapping[str, str]) -> None:
+        self._log, self._partial = log, b""
+        with log.open("ab") as output:
+            self._tail = log.open("rb")
+            self._tail.seek(0, os.SEEK_END)
+            # The file, not a pipe, so that a replica never blocks on or dies with this process.
+            self._process = subprocess.Popen(
+                list(command.argv),
+                cwd=command.cwd,
+                env={**os.environ, **command.env, **env},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def poll(self) -> int | None:
+        """Return the exit code, negative for a signal."""
+        return self._process.poll()
+
+    def lines(self) -> list[str]:
+        """Return new lines of the output; one that the process's end has torn is not among them."""
+        *lines, self._partial = (self._partial + self._tail.read()).split(b"\n")
+        return [line.decode(errors="replace") for line in lines]
+
+    def said(self) -> str:
+        """Return the last sentence of the output."""
+        with self._log.open("rb") as log:
+            log.seek(max(0, self._log.stat().st_size - TAIL_BYTES))
+            return sentence(log.read().decode(errors="replace").splitlines())
+
+    def cancel(self) -> None:
+        """Send SIGTERM to the process group."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL to the process group."""
+        self._signal(signal.SIGKILL)
+
+    def close(self) -> None:
+        """Close the output."""
+        self._tail.close()
+
+    def _signal(self, number: int) -> None:
+        # A child that is not reaped yet keeps its group id from being reused.
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, number)

@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 
 .PHONY: help install demo proof proof-real test coverage journey dev lint types house ui-test chaos chaos-ceiling chaos-ingest chaos-nights mutants clean bench bench-traces bench-redaction bench-ledger \
   bench-replay bench-replay-cost bench-preferences bench-normalize bench-windows bench-publish \
-  bench-training-rows bench-losses bench-shared-prefix bench-losses-gpu bench-first-hour bench-dagster bench-diloco follow-deploy same-tables compare docs
+  bench-training-rows bench-losses bench-shared-prefix bench-three-steps bench-losses-gpu bench-first-hour bench-dagster bench-diloco follow-deploy same-tables compare docs
 
 help: ## what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -134,6 +134,9 @@ bench-losses: $(STAMP) ## the divergence kernel beside full logits and TRL's, on
 
 bench-shared-prefix: $(STAMP) ## tokens and CPU of a step with and without shared prefixes, on the rows of make demo (five minutes)
 	$(BIN)/python benchmarks/shared_prefix.py --record
+
+bench-three-steps: $(STAMP) ## the composer's step beside the sum of TRL's GRPO, SDPO and DPO steps, on the CPU (some minutes)
+	$(BIN)/python -m benchmarks.losses_gpu --cpu
 
 bench-losses-gpu: $(STAMP) ## the composer's step beside TRL's trainers on a GPU, random weights (ten minutes)
 	$(BIN)/python -m benchmarks.losses_gpu

@@ -5,7 +5,9 @@ four answers of a group, a pair, and the failed action with its hint. Prints tok
 peak memory, writes benchmarks/results/losses_gpu.md. Tokens are those of the rows as TRL runs
 them, for both. TRL's seconds are the sum of its three steps, its peak the largest of them; DPO's
 reference is known beforehand on both sides. Without CUDA it says so and exits 2; ``--small`` runs
-tiny shapes on the CPU, to see that the script works: its numbers mean nothing.
+tiny shapes on the CPU, to see that the script works: its numbers mean nothing. ``--cpu`` runs a
+model of SmolLM2-135M's shape with a prompt of 1,024 tokens on the CPU, in fp32 and CPU seconds, and
+writes benchmarks/results/three_steps.md.
 """
 
 import argparse
@@ -21,10 +23,15 @@ from pathlib import Path
 from typing import Any
 
 RESULT = Path(__file__).parent / "results" / "losses_gpu.md"
-#: hidden, intermediate, layers, heads, key-value heads, vocabulary: Qwen2.5's, and a toy.
+ON_CPU = RESULT.with_name("three_steps.md")
+#: The composer's step over the sum of TRL's three, on the CPU.
+BAR = 0.5
+#: hidden, intermediate, layers, heads, key-value heads, vocabulary: those of Qwen2.5 and SmolLM2,
+#: and a toy's.
 SHAPES = {
     "0.5B": (896, 4864, 24, 14, 2, 151936),
     "7B": (3584, 18944, 28, 28, 4, 151936),
+    "135M": (576, 1536, 30, 9, 3, 49152),
     "tiny": (32, 64, 2, 4, 2, 49152),
 }
 ANSWER, HINT, GROUP, STEPS = 128, 64, 4, 3
@@ -38,16 +45,21 @@ def main() -> int:
     parser.add_argument(
         "--one", nargs=3, metavar=("SHAPE", "PROMPT", "WAY"), help=argparse.SUPPRESS
     )
+    parser.add_argument("--cpu", action="store_true", help="SmolLM2's shape on the CPU")
     options = parser.parse_args()
     import torch
 
-    if not torch.cuda.is_available() and not options.small:
+    torch.set_num_threads(1)
+    small = options.small or options.cpu
+    if not torch.cuda.is_available() and not small:
         print("bench-losses-gpu: no CUDA device here, so nothing was run", file=sys.stderr)
         return 2
     if options.one:
         shape, prompt, way = options.one
         print(json.dumps(measure(shape, int(prompt), way)))
         return 0
+    if options.cpu:
+        return _on_cpu("135M", 1024)
     lines = [
         "| shape | prompt | tokens | ours: tokens/s | peak GiB | TRL: tokens/s | peak GiB |"
         " faster | peak ratio |",
@@ -72,6 +84,30 @@ def main() -> int:
         RESULT.write_text(head + text, encoding="utf-8")
     print(text)
     return 0
+
+
+def _on_cpu(shape: str, prompt: int) -> int:
+    """Compare one step in CPU seconds and write the page; return 1 where the bar is missed."""
+    import torch
+    import trl
+
+    ours, theirs = (_alone(shape, prompt, way, small=True)["seconds"] for way in ("ours", "trl"))
+    ratio = ours / theirs
+    text = (
+        "# The composer's step beside the sum of TRL's three steps, on a CPU\n\n"
+        "`make bench-three-steps`: GRPO, SDPO and DPO of one state, the same rows: a prompt of"
+        f" {prompt:,} tokens, {GROUP} answers, a pair, a hint, {ANSWER} tokens an answer; random"
+        f" weights of SmolLM2-135M's shape, fp32, LoRA, one thread; torch {torch.__version__}, trl"
+        f" {trl.__version__}. Forward and backward, behind a first step. TRL's steps are"
+        " GRPOTrainer's, SDPOTrainer's and DPOTrainer's, each with its own forwards; ours runs the"
+        " prompt once.\n\n"
+        "| | CPU s | share | bar |\n|---|--:|--:|--:|\n"
+        f"| TRL: GRPO + SDPO + DPO | {theirs:.1f} | 1 | |\n"
+        f"| composer | {ours:.1f} | {ratio:.2f} | {BAR} |\n"
+    )
+    ON_CPU.write_text(text, encoding="utf-8")
+    print(text)
+    return int(ratio > BAR)
 
 
 def _row(shape: str, prompt: int, ours: dict[str, float], theirs: dict[str, float]) -> str:
@@ -107,7 +143,7 @@ def _alone(shape: str, prompt: int, way: str, *, small: bool) -> dict[str, float
 
 
 def measure(shape: str, prompt: int, way: str) -> dict[str, float]:
-    """Return seconds of a step behind a first one, and peak bytes (0 on a CPU)."""
+    """Return seconds of a step behind a first one, on a CPU its own, and peak bytes (there 0)."""
     import torch
 
     torch.manual_seed(0)
@@ -129,13 +165,15 @@ def measure(shape: str, prompt: int, way: str) -> dict[str, float]:
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
                 torch.cuda.reset_peak_memory_stats()
-            start = time.perf_counter()
-            for _ in range(STEPS):
+            cuda = torch.cuda.is_available()
+            clock, count = (time.perf_counter, STEPS) if cuda else (time.process_time, 1)
+            start = clock()
+            for _ in range(count):
                 step()
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
                 peak = max(peak, float(torch.cuda.max_memory_allocated()))
-            seconds += (time.perf_counter() - start) / STEPS
+            seconds += (clock() - start) / count
             del step
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()

@@ -10,7 +10,7 @@ from composer_pipeline.diloco.log import (
     OuterLog,
     OuterLogError,
 )
-from composer_pipeline.diloco.spec import DiLoCoSpec, shard
+from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.errors import InputError
 
 
@@ -103,14 +103,6 @@ def test_obstore_missing_is_one_sentence(tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(InputError, match="needs the package obstore"):
         OuterLog.open(str(tmp_path), "run")
-
-
-def test_shards_are_disjoint_complete_and_follow_the_round() -> None:
-    parts = [shard(11, slot=slot, replicas=3) for slot in range(3)]
-    assert sorted(row for part in parts for row in part) == list(range(11))
-    assert shard(8, slot=1, replicas=2, start_round=3, rows_per_round=1) == [5, 7, 1, 3]
-    with pytest.raises(InputError, match="slot 2 has none"):
-        shard(2, slot=2, replicas=3)
 
 
 def test_the_supervisor_side_loads_no_torch() -> None:

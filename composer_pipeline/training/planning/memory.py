@@ -9,6 +9,8 @@ agrees within 0.1 % in seven settings (``tests/training/planning``). What lives 
 is read from the code of the losses. On the host the C allocator holds what tensors gave
 back: a share fitted to the measurements of ``benchmarks/train_memory.py``. Not in it: the
 interpreter, libraries, a CUDA context, and fragmentation on a device, where nothing was measured.
+Parts of layers (``ranks.sharding: fsdp2``) are reckoned from what ``trainers.trl.ranks`` cuts; not
+measured either.
 """
 
 from dataclasses import asdict, dataclass
@@ -56,7 +58,7 @@ class Memory:
 
 
 def peak(shape: ModelShape, recipe: TrainingRecipe, loads: list[Load], *, device: bool) -> Memory:
-    """Return the memory of one replica at the heaviest of its micro-batches.
+    """Return the memory of one process of a replica at the heaviest of its micro-batches.
 
     Args:
         shape: of the model.
@@ -64,8 +66,8 @@ def peak(shape: ModelShape, recipe: TrainingRecipe, loads: list[Load], *, device
         loads: the micro-batches that may be the heaviest.
         device: on an accelerator, where TRL's head runs in Triton.
     """
-    trained = shape.trained(recipe)
     lora = recipe.lora.r > 0
+    trained = shape.trained(recipe) if lora else _cut(shape, recipe)
     sdpo = recipe.channels.sdpo
     teacher = 0
     if "sdpo" in recipe.channels.weights():
@@ -73,7 +75,8 @@ def peak(shape: ModelShape, recipe: TrainingRecipe, loads: list[Load], *, device
         teacher = 4 * trained if copies[sdpo.teacher] else 0
     # The parts that every micro-batch meets.
     static = {
-        "weights": shape.parameters * (2 if _half(recipe) and lora else 4),
+        "weights": (_cut(shape, recipe) + _gathered(shape, recipe))
+        * (2 if _half(recipe) and lora else 4),
         "adapter": 4 * trained if lora else 0,
         "gradients": 4 * trained,
         "optimizer": OPTIMIZER[recipe.optimizer] * trained,
@@ -92,6 +95,19 @@ def peak(shape: ModelShape, recipe: TrainingRecipe, loads: list[Load], *, device
         allocator=kept,
         worst=worst,
     )
+
+
+def _cut(shape: ModelShape, recipe: TrainingRecipe) -> int:
+    """Return the parameters that one process keeps: with ``fsdp2``, its part of the layers."""
+    layers, ranks = shape.layers * shape.layer_parameters, recipe.ranks
+    parts = ranks.processes if ranks.sharding == "fsdp2" else 1
+    return shape.parameters - layers + -(-layers // parts)
+
+
+def _gathered(shape: ModelShape, recipe: TrainingRecipe) -> int:
+    """Return the parameters of cut layers that are whole for a while: one in use, one fetched."""
+    several = recipe.ranks.sharding == "fsdp2" and recipe.ranks.processes > 1
+    return min(2, shape.layers) * shape.layer_parameters if several else 0
 
 
 def kept_on_disk(shape: ModelShape, recipe: TrainingRecipe) -> int:

@@ -40,6 +40,7 @@ def smollm2():
         ("qwen2.5-0.5b", 494_032_768),
         ("qwen2.5-1.5b", 1_543_714_304),
         ("qwen2.5-7b", 7_615_616_512),
+        ("qwen2.5-32b", 32_763_876_352),
     ],
 )
 def test_parameters_are_those_that_the_models_publish(name, parameters):
@@ -132,6 +133,43 @@ def test_assumed_rows_are_as_long_as_they_may_be():
     recipe = recipe_of(channels={"grpo": {"groups_per_step": 2, "group_size": 3}})
     assert assumed_rows(recipe, "dpo") == [RowSize(2560, 1024, (256, 256), 512)] * 2
     assert assumed_rows(recipe, "grpo") == [RowSize(1280, 1024, (256,), 256)] * 6
+
+
+def test_a_rank_holds_its_part_of_the_layers_and_the_rest_whole(smollm2):
+    def weights(**ranks):
+        loads = [Load("sft", 1, 256, 64, padded=False)]
+        return peak(smollm2, recipe_of(ranks=ranks), loads, device=True).weights // 4
+
+    layer, layers = smollm2.layer_parameters, 30 * smollm2.layer_parameters
+    assert weights() == weights(processes=4) == weights(sharding="fsdp2") == smollm2.parameters
+    # Two layers are whole for a while: the one in use and the one that is fetched.
+    cut = weights(processes=4, sharding="fsdp2")
+    assert cut == smollm2.parameters - layers + -(-layers // 4) + 2 * layer
+
+
+def test_parts_of_what_is_trained_have_the_optimizers_state_and_adapters_are_whole(smollm2):
+    def parts(r, **ranks):
+        recipe = recipe_of(lora={"r": r}, channels={"sdpo": {"weight": 0}}, ranks=ranks)
+        return peak(smollm2, recipe, [Load("sft", 1, 256, 64, padded=False)], device=True)
+
+    several = {"processes": 4, "sharding": "fsdp2"}
+    layers = 30 * smollm2.layer_parameters
+    held = smollm2.parameters - layers + -(-layers // 4)
+    whole = parts(0, **several)
+    assert (whole.gradients, whole.optimizer) == (4 * held, 8 * held)
+    assert parts(8, **several).optimizer == parts(8).optimizer
+
+
+def test_the_recipe_for_eight_devices_fits_them_and_would_not_without_parts():
+    recipe = TrainingRecipe.load(ROOT / "recipes" / "train" / "gpu-8x80gb.yaml")
+    shape = ModelShape.load(CONFIGS / "qwen2.5-32b.json")
+    # A row of full length is a micro-batch of its own.
+    loads = loads_of(
+        recipe, {n: [[row] for row in assumed_rows(recipe, n)] for n in ("sdpo", "sft")}
+    )
+    assert peak(shape, recipe, loads, device=True).total < 72 * 2**30
+    alone = recipe.model_copy(update={"ranks": recipe.ranks.model_copy(update={"sharding": "ddp"})})
+    assert peak(shape, alone, loads, device=True).total > 80 * 2**30
 
 
 def fit(shape, limit_gib, **fields):

@@ -5,14 +5,11 @@
 Belongs here: the same steps of the demo's recipe, run with ``shared_prefix`` on and off, and a
 count of all rows of the data. Does not belong here: kernels alone.
 
-The lake is what ``make demo`` leaves; the model is the recipe's, with real scores of the base
-model. Steps take turns; times are CPU seconds of the process, one thread. Tokens need no model and
-are counted for every step of each replica: of the recipe's own run, and of an epoch of the channel
-that needs most steps.
+The lake is what ``make demo`` leaves. The model is the recipe's, with real scores of the base
+model. Steps take turns; times are CPU seconds of the process, one thread.
 """
 
 import argparse
-import random
 import tempfile
 import time
 from collections import defaultdict
@@ -30,22 +27,15 @@ from trainers.trl.composer import ComposerTrainer
 from trainers.trl.policy.loading import load_base
 from trainers.trl.policy.student import Student
 from trainers.trl.rows.batches import Row
-from trainers.trl.rows.streams import planned, rows_of
+from trainers.trl.rows.streams import rows_of
 from trainers.trl.shared_prefix.tree import Item, trees_of
 
 ROOT = Path(__file__).resolve().parent.parent
-ABOUT = """\
-`make bench-shared-prefix` after `make demo`: tokens that the backbone of the student reads, and CPU
-seconds of the process, with `shared_prefix: off` and `on`, for the same rows, drawn by state.
-Tokens are counted for all replicas; CPU steps take turns, one thread, float32.
-"""
-NOTES = """\
-Bars: 0.30 of the tokens and 0.45 of the CPU. Channels have different numbers of rows ({rows}), so
-they go through their epochs at different speeds: rows of one state meet most often in a run's first
-steps, and less often once a channel has begun its next epoch. The line of the epoch says what is
-left of the saving then. Drawn channel by channel, with nothing in common, steps of these rows need
-{apart:.2f} of the tokens of separate forwards ({states_apart:.1f} states a step).
-"""
+ABOUT = (
+    "`make bench-shared-prefix` after `make demo`: tokens that the backbone of the student reads,"
+    " and CPU seconds of the\nprocess, with `shared_prefix: off` and `on`. Steps of the recipe take"
+    " turns; one thread, float32."
+)
 RESULT = ROOT / "benchmarks" / "results" / "shared_prefix.md"
 
 
@@ -68,13 +58,11 @@ def main() -> None:
     tokenizer = load_tokenizer(resolved)
     with tempfile.TemporaryDirectory() as folder:
         data = build(Lake(options.lake), tokenizer, recipe, Path(folder) / "data")
-        counted, notes = _counted(recipe, data)
-        timed = _steps(recipe, data, resolved, options.steps, folder)
-        table = [*_all_rows(recipe, data), *counted, *timed]
+        table = [*_all_rows(recipe, data), *_steps(recipe, data, resolved, options.steps, folder)]
     text = "\n".join(["| what | separate | shared | ratio |", "|---|---|---|---|", *table])
     print(text)
     if options.record:
-        RESULT.write_text(f"# Shared prefixes on the demo's rows\n\n{ABOUT}\n{text}\n\n{notes}")
+        RESULT.write_text(f"# Shared prefixes on the demo's rows\n\n{ABOUT}\n\n{text}\n")
 
 
 def _sequences(channel: str, row: Any) -> list[list[Row]]:
@@ -88,25 +76,6 @@ def _sequences(channel: str, row: Any) -> list[list[Row]]:
     return [[Row(row.prompt_ids, row.response_ids)]]
 
 
-def _items(
-    recipe: TrainingRecipe, data: TrainingData, plan: dict[str, list[int]], step: int
-) -> list[Item]:
-    """Return what a step of a plan puts into its forwards."""
-    return [
-        Item(channel, row, sequences)
-        for channel, many in recipe.channels.rows_per_step().items()
-        for number in plan[channel][step * many : (step + 1) * many]
-        for row in [rows_of(data, channel)[number]]
-        for sequences in _sequences(channel, row)
-    ]
-
-
-def _tokens(items: list[Item], limit: int) -> tuple[int, int]:
-    """Return the tokens of separate and of shared forwards."""
-    apart = sum(len(r.prompt) + len(r.response) for i in items for r in i.sequences)
-    return apart, sum(len(of.tree) for of in trees_of(items, limit))
-
-
 def _all_rows(recipe: TrainingRecipe, data: TrainingData) -> list[str]:
     """Return a line: tokens of every row of the data once, packed within the recipe's limit."""
     items = [
@@ -115,44 +84,11 @@ def _all_rows(recipe: TrainingRecipe, data: TrainingData) -> list[str]:
         for row in rows_of(data, channel)
         for sequences in _sequences(channel, row)
     ]
-    what = f"student tokens, all rows of the data once ({len(items)} items)"
-    return [_line(what, *_tokens(items, recipe.micro_batch_tokens))]
-
-
-def _counted(recipe: TrainingRecipe, data: TrainingData) -> tuple[list[str], str]:
-    """Return the lines of whole runs, tokens of all replicas, and what to say about them."""
-    rows = {c: len(rows_of(data, c)) for c in recipe.channels.weights()}
-    per_step, replicas = recipe.channels.rows_per_step(), recipe.diloco.replicas
-    epoch = max(-(-n // (per_step[c] * replicas)) for c, n in rows.items())
-    lines = []
-    for what, steps in (("the recipe's run", recipe.total_steps), ("an epoch", epoch)):
-        length = {"rounds": 1, "inner_steps": steps}
-        run = recipe.model_copy(update={"diloco": recipe.diloco.model_copy(update=length)})
-        plans = [planned(run, data, slot) for slot in range(replicas)]
-        found = _of_plans(run, data, plans, steps)
-        what += f", {replicas} replicas of {steps} steps ({found[2]:.1f} states a step)"
-        lines.append(_line(f"student tokens, {what}", *found[:2]))
-    draw = random.Random(0)
-    apart = [
-        {c: draw.sample(range(rows[c]), rows[c])[: per_step[c]] for c in rows} for _ in range(epoch)
+    apart = sum(len(r.prompt) + len(r.response) for i in items for r in i.sequences)
+    together = sum(len(of.tree) for of in trees_of(items, recipe.micro_batch_tokens))
+    return [
+        _line(f"student tokens, all rows of the data once ({len(items)} items)", apart, together)
     ]
-    alone = _of_plans(run, data, apart, 1)
-    counts = ", ".join(f"{c} {n}" for c, n in rows.items())
-    return lines, NOTES.format(rows=counts, apart=alone[1] / alone[0], states_apart=alone[2])
-
-
-def _of_plans(
-    recipe: TrainingRecipe, data: TrainingData, plans: list[dict[str, list[int]]], steps: int
-) -> tuple[int, int, float]:
-    """Return tokens apart and shared of the first steps of plans, and the mean states of a step."""
-    apart = shared = states = 0
-    for plan in plans:
-        for step in range(steps):
-            items = _items(recipe, data, plan, step)
-            tokens = _tokens(items, recipe.micro_batch_tokens)
-            apart, shared = apart + tokens[0], shared + tokens[1]
-            states += len({tuple(item.row.prompt_ids) for item in items})
-    return apart, shared, states / (len(plans) * steps)
 
 
 def _steps(

@@ -10,7 +10,7 @@ from composer_pipeline.diloco.log import (
     OuterLog,
     OuterLogError,
 )
-from composer_pipeline.diloco.spec import DiLoCoSpec
+from composer_pipeline.diloco.spec import DiLoCoSpec, shard
 from composer_pipeline.errors import InputError
 
 
@@ -111,3 +111,11 @@ def test_the_supervisor_side_loads_no_torch() -> None:
         "sys.exit(bool({'torch', 'transformers', 'safetensors', 'obstore'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_shards_are_disjoint_complete_and_follow_the_round() -> None:
+    parts = [shard(11, slot=slot, replicas=3) for slot in range(3)]
+    assert sorted(row for part in parts for row in part) == list(range(11))
+    assert shard(8, slot=1, replicas=2, start_round=3, rows_per_round=1) == [5, 7, 1, 3]
+    with pytest.raises(InputError, match="slot 2 has none"):
+        shard(2, slot=2, replicas=3)

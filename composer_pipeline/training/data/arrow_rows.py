@@ -5,12 +5,11 @@ belong here: what rows there are (``training.data.rows``). Processes that read o
 its pages; only the row that was asked for becomes Python objects.
 """
 
-from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_type_hints, overload
 
@@ -161,16 +160,6 @@ class ArrowRows(Sequence[T]):
         items = (batch.column(name).flatten().value_lengths() for batch in self._batches())
         return list(chain.from_iterable(lengths.to_pylist() for lengths in items))
 
-    def list_bytes(self, name: str) -> Iterator[memoryview]:
-        """Yield the numbers of a list column, row after row, as the file has them: no copies."""
-        for batch in self._batches():
-            array = batch.column(name)
-            width = array.type.value_type.bit_width // 8
-            view = memoryview(array.values.buffers()[1] or b"")
-            first = array.values.offset
-            ends = [(first + end) * width for end in array.offsets.to_pylist()]
-            yield from (view[start:end] for start, end in pairwise(ends))
-
     def _batches(self) -> Iterator[pa.RecordBatch]:
         return map(self._file.get_batch, range(self._file.num_record_batches))
 
@@ -214,14 +203,6 @@ def item_lengths_of(rows: Sequence[Any], name: str) -> list[int]:
     if isinstance(rows, ArrowRows):
         return rows.item_lengths(name)
     return [len(item) for row in rows for item in getattr(row, name)]
-
-
-def bytes_of(rows: Sequence[Any], name: str) -> Iterator[bytes | memoryview]:
-    """Yield what :meth:`ArrowRows.list_bytes` does, of any rows whose field lists whole numbers."""
-    if isinstance(rows, ArrowRows):
-        yield from rows.list_bytes(name)
-    else:
-        yield from (array("i", getattr(row, name)).tobytes() for row in rows)
 
 
 def _array(values: Sequence[Any], kind: pa.DataType) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 from trainers.trl.rows.batches import Row
 
 #: A row joins a tree that holds at least this part of its longest sequence already.
-SHARED = 0.25
+SHARED = 0.5
 
 
 class Tree:

@@ -42,7 +42,7 @@ def test_an_object_that_is_not_there_yet_is_read_again(
     log: OuterLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = iter([None, b"tor", b"whole"])
-    monkeypatch.setattr(log.store, "get", lambda key: next(answers))
+    monkeypatch.setattr(log.store, "fetch", lambda key: next(answers))
     assert log.read("a", sha256(b"whole"), 5) == b"whole"
 
 

@@ -288,15 +288,15 @@ def test_a_step_without_memory_leaves_a_run_that_goes_on(start, tmp_path):
 
     def short(steps):
         def fail(trainer, callback):
-            honest, left = trainer._step_of_run, list(steps)
+            honest, left = trainer._own_part, list(steps)
 
-            def step():
+            def part(windows, gradients):
                 if left and trainer.state.global_step + trainer._skip == left[0]:
                     left.pop(0)
                     raise torch.OutOfMemoryError("none left")
-                return honest()
+                return honest(windows, gradients)
 
-            trainer._step_of_run = step
+            trainer._own_part = part
 
         return fail
 

@@ -151,8 +151,8 @@ def test_two_processes_commit_every_round_and_leave_a_checkpoint(finished):
     # The gate of publishing finds nothing private in a real checkpoint.
     files = publish_model(result.run_dir, "me/x", dry_run=True, allow_simulated=True).files
     assert {"README.md", "composer.json", "adapter_model.safetensors"} <= set(files)
-    modes = {path.stat().st_mode for path in result.checkpoint.iterdir()}
-    assert len(modes) == 1, "who may read one file may read all"
+    modes = {path.name: oct(path.stat().st_mode) for path in result.checkpoint.iterdir()}
+    assert len(set(modes.values())) == 1, f"who may read one file may read all: {modes}"
     adapter = load_file(result.checkpoint / "adapter_model.safetensors")
     assert any(float(v.abs().max()) > 0 for k, v in adapter.items() if "lora_B" in k)
 

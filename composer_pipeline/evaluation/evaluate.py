@@ -13,6 +13,7 @@ Preference accuracy alone proves nothing: DPO raises it while behaviour falls.
 
 import hashlib
 import json
+import stat
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -246,9 +247,11 @@ def _renew_cards(run_dir: Path) -> None:
     """Let the cards beside the weights say what has been measured now."""
     result, evaluation = finished(run_dir), evaluation_of(run_dir)
     for name in (CHECKPOINT, MERGED):
-        if (run_dir / name / CARD).is_file():
-            text = card(result, evaluation, merged=name == MERGED)
-            replace(run_dir / name / CARD, text)
+        path = run_dir / name / CARD
+        if path.is_file():
+            mode = stat.S_IMODE(path.stat().st_mode)
+            replace(path, card(result, evaluation, merged=name == MERGED))
+            path.chmod(mode)  # who may read the model may read its card
 
 
 def _identity(run_dir: Path, states_hash: str, limit: int, tolerance: float) -> str:

@@ -269,7 +269,9 @@ def test_evaluation_before_and_after(finished, lake, recipe, tmp_path):
     again = evaluate(lake, result.run_dir)
     assert again.reused
     assert (again.metrics, again.cells) == (numbers, first.cells)
-    assert "| hard_covered | canonical |" in (result.checkpoint / "README.md").read_text()
+    card = result.checkpoint / "README.md"
+    assert "| hard_covered | canonical |" in card.read_text()
+    assert card.stat().st_mode == (result.checkpoint / "composer.json").stat().st_mode
     shorter = evaluate(lake, result.run_dir, max_new_tokens=2)
     assert not shorter.reused
     only_train = Lake(tmp_path / "lake")

@@ -253,7 +253,9 @@ def _ours(shape: str, rows: dict[str, Any], folder: Path) -> Callable[[], None]:
     trainer.current_gradient_accumulation_steps = 1
 
     def step() -> None:
+        # The first step of a round, which warms up, takes each channel's gradient apart.
         trainer._compute_loss(trainer.model, {})
+        trainer.state.global_step += 1
 
     return step
 

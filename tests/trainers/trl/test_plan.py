@@ -20,6 +20,7 @@ CONFIGS = {
     "smollm2-135m": ("smollm2-135m", 8),
     "Qwen/Qwen2.5-1.5B-Instruct": ("qwen2.5-1.5b", 24),
     "Qwen/Qwen2.5-7B-Instruct": ("qwen2.5-7b", 80),
+    "Qwen/Qwen2.5-32B-Instruct": ("qwen2.5-32b", 80),
 }
 
 

@@ -155,6 +155,12 @@ class DiLoCoSpec(BaseModel):
         return ""
 
 
+def identity_by_name(base: str) -> dict[str, str]:
+    """Return what a replica has found (``DiLoCoSpec.base``: names and hashes in turn), by name."""
+    words = base.split()
+    return dict(zip(words[::2], words[1::2], strict=True))
+
+
 def shard(
     n_rows: int, *, slot: int, replicas: int, start_round: int = 1, rows_per_round: int = 0
 ) -> list[int]:

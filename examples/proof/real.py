@@ -36,13 +36,10 @@ from composer_pipeline.evaluation import (
     BASE,
     Arm,
     EvaluationState,
-    content_hash,
     measure,
     read_results,
-    read_states,
     states_of_lake,
     write_results,
-    write_states,
 )
 from composer_pipeline.files import replace
 from composer_pipeline.lake import TABLES, Lake
@@ -50,16 +47,14 @@ from composer_pipeline.settings import recipes_dir
 from composer_pipeline.training.data import TrainingData
 from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import TrainingRecipe
-from composer_pipeline.training.run import RECIPE, write_recipe
+from composer_pipeline.training.run import write_recipe
 from composer_pipeline.training.windows import Windows
-from examples.proof.real_report import DROPPED, write_report
+from examples.proof.real_report import DROPPED, PLACEBO, write_report
 from examples.proof.report import NUMBERS, RESULTS
-from examples.proof.run import apart
+from examples.proof.run import apart, frozen_states, is_done
 from examples.proof.train import train_arm
 
 STATES, RUNS, MODEL, SESSIONS = "states.parquet", "runs", "model", "sessions.json"
-#: What SFT of the placebo repeats; the others repeat the recovery.
-PLACEBO = "sft-failed"
 #: Arm to its channels with their options.
 ARMS: dict[str, Mapping[str, Mapping[str, Any]]] = {
     PLACEBO: {"sft": {}},
@@ -145,7 +140,9 @@ def prove(out: Path, sessions: Sequence[Path], arms: Sequence[str], plan: Plan) 
     lake = lake_of(out / "lake", sessions)
     rows = cases(lake)
     fold_of = deal(rows, plan.folds)
-    states = frozen_states(out / STATES, lake, {row["state_id"] for row in rows}, plan)
+    states = frozen_states(
+        out / STATES, evaluation_set(lake, {row["state_id"] for row in rows}, plan), "plan"
+    )
     groups = {row["session_id"]: row["group_id"] for row in rows}
     for fold in range(plan.folds):
         held_out = {session for session, group in groups.items() if fold_of[group] == fold}
@@ -224,24 +221,14 @@ def deal(rows: Sequence[Mapping[str, Any]], folds: int) -> dict[str, int]:
     return found
 
 
-def frozen_states(path: Path, lake: Lake, known: set[str], plan: Plan) -> list[EvaluationState]:
-    """Return the evaluation set, written once: the cases, and turns right behind errors.
-
-    Raises:
-        InputError: the file holds another set than the lake and the plan give.
-    """
+def evaluation_set(lake: Lake, known: set[str], plan: Plan) -> list[EvaluationState]:
+    """Return the cases, and some turns right behind errors of their sessions."""
     every = states_of_lake(lake, "train")
     sessions = {state.session_id for state in every if state.state_id in known}
     chosen = [state for state in every if state.state_id in known]
     after = [s for s in every if s.kind == "recovery" and s.session_id in sessions]
     after.sort(key=lambda state: blake2b(state.state_id.encode()).hexdigest())
-    made = chosen + after[: plan.recoveries]
-    if not path.is_file():
-        write_states(path, made)
-    states = read_states(path)
-    if content_hash(states) != content_hash(made):
-        raise InputError(f"{path} is the evaluation set of another plan; take another --out")
-    return states
+    return chosen + after[: plan.recoveries]
 
 
 def train_on(
@@ -258,9 +245,7 @@ def train_on(
         InputError: the run folder is one of another recipe, or the rows overlap the states.
     """
     recipe, run_dir = plan.recipe(arm), out / RUNS / str(fold) / arm
-    if (run_dir / NUMBERS).is_file():
-        if TrainingRecipe.load(run_dir / RECIPE) != recipe:
-            raise InputError(f"{run_dir} is the run of another recipe; take another --out")
+    if is_done(run_dir, recipe, NUMBERS):
         return False
     shutil.rmtree(run_dir, ignore_errors=True)  # of a run that was killed
     run_dir.mkdir(parents=True)

@@ -79,7 +79,7 @@ def prove(out: Path, arms: Sequence[str], plans: Sequence[Plan], *, steps: int =
     import torch
 
     torch.set_num_threads(1)  # the same sums everywhere
-    states = frozen_states(out / STATES)
+    states = frozen_states(out / STATES, evaluation_states(held_out_sessions()), "version")
     todo = [(plan, arm) for plan in plans for arm in arms]
     for number, (plan, arm) in enumerate(todo, start=1):
         began = time.monotonic()
@@ -91,19 +91,23 @@ def prove(out: Path, arms: Sequence[str], plans: Sequence[Plan], *, steps: int =
     write_report(out, collect(out / RUNS))
 
 
-def frozen_states(path: Path) -> list[EvaluationState]:
+def frozen_states(path: Path, made: list[EvaluationState], of: str) -> list[EvaluationState]:
     """Return the evaluation set, written once.
 
+    Args:
+        path: of its file.
+        made: what it would be now.
+        of: what has made another one, for the sentence.
+
     Raises:
-        InputError: the file holds another set than the world gives.
+        InputError: the file holds another set.
     """
-    made = evaluation_states(held_out_sessions())
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
         write_states(path, made)
     states = read_states(path)
     if content_hash(states) != content_hash(made):
-        raise InputError(f"{path} is the evaluation set of another version; take another --out")
+        raise InputError(f"{path} is the evaluation set of another {of}; take another --out")
     return states
 
 
@@ -117,8 +121,7 @@ def run_arm(
     """
     recipe = recipe_of_arm(arm, seed=plan.seed, steps=steps)
     run_dir = out / RUNS / name_of(plan) / arm
-    _same_recipe(run_dir, recipe)
-    if (run_dir / RESULTS).is_file():
+    if is_done(run_dir, recipe, RESULTS):
         return False
     lake = dataset(out / DATA / name_of(plan), plan)
     apart(lake, states)
@@ -185,9 +188,17 @@ def name_of(plan: Plan) -> str:
     return f"{plan.coverage}-{plan.wrong}wrong-{plan.count}-seed{plan.seed}"
 
 
-def _same_recipe(run_dir: Path, recipe: TrainingRecipe) -> None:
-    if (run_dir / RESULTS).is_file() and TrainingRecipe.load(run_dir / RECIPE) != recipe:
+def is_done(run_dir: Path, recipe: TrainingRecipe, last: str) -> bool:
+    """Say whether a run folder has the file that is written last.
+
+    Raises:
+        InputError: it has, and is the run of another recipe.
+    """
+    if not (run_dir / last).is_file():
+        return False
+    if TrainingRecipe.load(run_dir / RECIPE) != recipe:
         raise InputError(f"{run_dir} is the run of another recipe; take another --out")
+    return True
 
 
 def apart(lake: Lake, states: Sequence[EvaluationState]) -> None:

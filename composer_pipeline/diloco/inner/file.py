@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 
 from composer_pipeline.diloco.log import CorruptObject
 from composer_pipeline.diloco.outer import Tensors
-from composer_pipeline.diloco.spec import DiLoCoSpec
+from composer_pipeline.diloco.spec import DiLoCoSpec, identity_by_name
 from composer_pipeline.errors import InputError
 from composer_pipeline.files import replacing
 
@@ -62,9 +62,8 @@ class InnerState:
 
 def identity_of(spec: DiLoCoSpec) -> dict[str, str]:
     """Return what a state is made with, by name: a state of something else is another run's."""
-    words = spec.base.split()
-    base = dict(zip(words[::2], words[1::2], strict=False))
-    return {"trained parameters": spec.model_signature, "rows": spec.data_plan, **base}
+    known = {"trained parameters": spec.model_signature, "rows": spec.data_plan}
+    return known | identity_by_name(spec.base)
 
 
 def require_same(path: Path, state: InnerState, identity: Mapping[str, str]) -> None:

@@ -4,10 +4,11 @@ Belongs here: naming it, with digests. Does not belong here: comparing (``Ranks.
 """
 
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 
+from composer_pipeline.diloco.spec import identity_by_name
 from composer_pipeline.training.recipe import TrainingRecipe
+from composer_pipeline.training.runs.content import file_digest
 
 
 def facts_of(identity: str, run_dir: Path, recipe: TrainingRecipe) -> dict[str, str]:
@@ -18,9 +19,8 @@ def facts_of(identity: str, run_dir: Path, recipe: TrainingRecipe) -> dict[str, 
         run_dir: holds rows and scores.
         recipe: of the run.
     """
-    words = identity.split()
     return {
-        **dict(zip(words[::2], words[1::2], strict=True)),
+        **identity_by_name(identity),
         "ranks": recipe.ranks.model_dump_json(),
         "rows": _digest(run_dir / "data"),
         "scores of the base model": _digest(run_dir / "base"),
@@ -28,14 +28,8 @@ def facts_of(identity: str, run_dir: Path, recipe: TrainingRecipe) -> dict[str, 
 
 
 def _digest(folder: Path) -> str:
-    digest = hashlib.sha256()
-    for path in _files(folder):
-        digest.update(f"{path.relative_to(folder)}\0{path.stat().st_size}\0".encode())
-        with path.open("rb") as file:
-            while block := file.read(2**20):
-                digest.update(block)
+    digest = hashlib.blake2b(digest_size=16)
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            digest.update(f"{path.relative_to(folder)}\0{file_digest(path)}\0".encode())
     return digest.hexdigest()
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    yield from (path for path in sorted(folder.rglob("*")) if path.is_file())

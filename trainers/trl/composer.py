@@ -185,7 +185,7 @@ class ComposerTrainer(GRPOTrainer):
         """Return the optimizer; one that takes tensors together cannot mix whole and cut ones."""
         recipe = self.recipe
         if recipe.optimizer == "muon" and self.optimizer is None:  # transformers has none
-            self.optimizer = muon(
+            self.optimizer: Any = muon(
                 self.student.model, lr=recipe.learning_rate, weight_decay=recipe.weight_decay
             )
         optimizer = super().create_optimizer(*args, **options)

@@ -37,8 +37,7 @@ def section(title: str, model: type[BaseModel], prefix: str = "") -> str:
         if _is_model(field.annotation):
             inside.append((name, field.annotation))
             continue
-        models = [t for t in get_args(field.annotation) if _is_model(t)]
-        inside += [(name, model) for model in models]  # optional ones are a field too
+        inside += [(name, model) for model in _models(field.annotation)]  # these are a field too
         bounds = ", ".join(_bound(limit) for limit in field.metadata)
         kind = _type(field.annotation) + (f", {bounds}" if bounds else "")
         default = "required" if field.is_required() else f"`{_yaml(field.default)}`"
@@ -46,8 +45,19 @@ def section(title: str, model: type[BaseModel], prefix: str = "") -> str:
     if rows:
         text += "\n| field | type | default | meaning |\n|---|---|---|---|\n" + rows
     for name, child in inside:
-        text += section(f"`{prefix}{name}`", child, f"{prefix}{name}.")
+        kinds = (
+            get_args(child.model_fields["kind"].annotation) if "kind" in child.model_fields else ()
+        )
+        title = f"`{prefix}{name}`" + "".join(f", kind `{kind}`" for kind in kinds)
+        text += section(title, child, f"{prefix}{name}.")
     return text
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    """Return the models that a field may hold, in order."""
+    if _is_model(annotation):
+        return [annotation]
+    return [model for part in get_args(annotation) for model in _models(part)]
 
 
 def _is_model(annotation: Any) -> TypeGuard[type[BaseModel]]:
@@ -76,11 +86,11 @@ def _type(annotation: Any) -> str:
         return f"mapping from {_type(key)} to {_type(value)}"
     if get_origin(annotation) is Annotated:
         kind, about = get_args(annotation)
-        return ", ".join([_type(kind), *map(_bound, about.metadata)])
+        return ", ".join([_type(kind), *map(_bound, getattr(about, "metadata", ()))])
     if _is_model(annotation):
         return "fields below"
     if get_args(annotation):
-        return " or ".join(map(_type, get_args(annotation)))
+        return " or ".join(dict.fromkeys(map(_type, get_args(annotation))))
     return WORDS[annotation]
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from composer_pipeline.diloco.log import OuterLog
 from composer_pipeline.diloco.places import HfJobs, LocalCommand, ReplicaCommand, hf_jobs
+from composer_pipeline.diloco.places.port import LOST
 from composer_pipeline.diloco.slots import claims
 from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.diloco.supervisor import ReplicasFailed, Supervisor
@@ -105,7 +106,7 @@ def test_a_job_that_was_cancelled_by_hand_is_started_again(service, tmp_path):
     service.script("import time; time.sleep(600)")
     job = place(tmp_path).launch(0, 1, {})
     service.cancel(job.id)
-    assert ended(job) == hf_jobs.LOST
+    assert ended(job) == LOST
     assert place(tmp_path).find(0) is None
 
 
@@ -149,7 +150,7 @@ def test_a_service_that_is_away_for_a_while_loses_no_job(service, tmp_path, monk
     assert job.poll() is None
     service.token = "another"
     monkeypatch.setattr(hf_jobs, "PATIENCE_S", 0.0)
-    assert job.poll() == hf_jobs.LOST
+    assert job.poll() == LOST
     assert "whose output cannot be read" in job.said()
 
 

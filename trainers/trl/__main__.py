@@ -19,7 +19,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -29,7 +29,7 @@ from dagster_pipes import PipesEnvVarParamsLoader, open_dagster_pipes
 
 from composer_pipeline.diloco.history import history
 from composer_pipeline.diloco.log import OuterLog
-from composer_pipeline.diloco.places import HfJobs, Place, ReplicaCommand
+from composer_pipeline.diloco.places import HfJobs, KubernetesJobs, Place, ReplicaCommand
 from composer_pipeline.diloco.supervisor import (
     RoundReport,
     SlotEnd,
@@ -348,7 +348,8 @@ def _places(recipe: TrainingRecipe, url: str, run_id: str) -> list[Place]:
     if options.place is None:
         return []
     there = options.place.model_dump(exclude={"kind"})
-    return [HfJobs(url, run_id, **there)] * (options.replicas - options.here)
+    kinds: dict[str, Callable[..., Place]] = {"hf-jobs": HfJobs, "kubernetes": KubernetesJobs}
+    return [kinds[options.place.kind](url, run_id, **there)] * (options.replicas - options.here)
 
 
 def require_merged(rounds: Sequence[RoundReport]) -> None:

@@ -33,7 +33,8 @@ def arguments(recipe: TrainingRecipe, output_dir: Path) -> GRPOConfig:
         off_policy_mask_threshold=grpo.off_policy_threshold,
         temperature=1.0,
         learning_rate=recipe.learning_rate,
-        optim=recipe.optimizer,
+        # Muon is made by the trainer itself (``trainers.trl.muon``): transformers has none.
+        optim="adamw_torch" if recipe.optimizer == "muon" else recipe.optimizer,
         lr_scheduler_type="constant_with_warmup"
         if recipe.schedule == "constant"
         else recipe.schedule,

@@ -41,6 +41,7 @@ from trainers.trl.channels.base import Channel
 from trainers.trl.forwards import Done, Forwards, Windows
 from trainers.trl.gradients import NotFinite, StepGradients, Watch
 from trainers.trl.held_out import HeldOut
+from trainers.trl.muon import muon
 from trainers.trl.policy.loading import lora_config
 from trainers.trl.policy.sampling import Sampler
 from trainers.trl.policy.student import Student
@@ -182,6 +183,11 @@ class ComposerTrainer(GRPOTrainer):
 
     def create_optimizer(self, *args: Any, **options: Any) -> Any:
         """Return the optimizer; one that takes tensors together cannot mix whole and cut ones."""
+        recipe = self.recipe
+        if recipe.optimizer == "muon" and self.optimizer is None:  # transformers has none
+            self.optimizer: Any = muon(
+                self.student.model, lr=recipe.learning_rate, weight_decay=recipe.weight_decay
+            )
         optimizer = super().create_optimizer(*args, **options)
         if self.cut:
             for group in optimizer.param_groups:

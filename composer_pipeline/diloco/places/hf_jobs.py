@@ -10,7 +10,6 @@ are named in the recipe, read from the environment and sent as the job's secrets
 part of a command or a label.
 """
 
-import hashlib
 import logging
 import os
 import re
@@ -20,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from composer_pipeline.diloco.places.port import sentence
+from composer_pipeline.diloco.places.port import LOST, replica_command, run_label, sentence
 from composer_pipeline.errors import InputError
 
 if TYPE_CHECKING:
@@ -34,8 +33,6 @@ RUNNING = ("SCHEDULING", "RUNNING", "UPDATING")
 LOOK_S, PATIENCE_S = 5.0, 300.0
 #: Lines of a job's output that are searched for its sentence.
 TAIL_LINES = 50
-#: Exit code of a job that was cancelled, deleted or lost: started again like one that was killed.
-LOST = -9
 _REASONS = {
     401: "there is no valid token (hf auth login, or HF_TOKEN)",
     402: "the namespace has no credit",
@@ -85,9 +82,7 @@ class HfJobs:
             raise InputError(
                 f"diloco.place.secrets names {missing[0]}, which is not set in the environment"
             )
-        command = ["python", "-m", "trainers.trl.replica", "--log", self.url]
-        command += ["--run-id", self.run_id, "--slot", str(slot), "--attempt", str(attempt)]
-        command += ["--model", self.model] if self.model else []
+        command = replica_command(self.url, self.run_id, slot, attempt, self.model)
         labels = {**self._labels(slot), "composer-attempt": str(attempt)}
         with _refusals(f"start replica {slot} as a job of {self.namespace}"):
             info = self._api().run_job(
@@ -113,8 +108,7 @@ class HfJobs:
         return HfJob(self._api(), newest.id, self.namespace, self.look_s)
 
     def _labels(self, slot: int) -> dict[str, str]:
-        run = hashlib.sha256(f"{self.url} {self.run_id}".encode()).hexdigest()[:16]
-        return {"composer-run": run, "composer-slot": str(slot)}
+        return {"composer-run": run_label(self.url, self.run_id), "composer-slot": str(slot)}
 
     def _api(self) -> "HfApi":
         """Return the client, made once: importing it takes a while."""

@@ -1,11 +1,15 @@
 """The port: what a supervisor asks of a place where replicas run.
 
-Belongs here: the protocols, and reading a replica's last sentence. Does not belong here: any one
-place.
+Belongs here: the protocols, what every place of other machines starts and how it names a run, and
+reading a replica's last sentence. Does not belong here: any one place.
 """
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Protocol
+
+#: Exit code of a job that was cancelled, deleted or lost: started again like one that was killed.
+LOST = -9
 
 
 class Job(Protocol):
@@ -48,6 +52,26 @@ class Place(Protocol):
 
     def find(self, slot: int) -> Job | None:
         """Return the attempt of a slot that an earlier supervisor started and that still runs."""
+
+
+def replica_command(url: str, run_id: str, slot: int, attempt: int, model: str) -> list[str]:
+    """Return what a machine that knows nothing but the log runs to join as an attempt of a slot.
+
+    Args:
+        url: of the run's log.
+        run_id: the run in it.
+        slot: 0-based.
+        attempt: 1-based, claimed.
+        model: folder of the base model over there; empty where the run's is not a folder.
+    """
+    command = ["python", "-m", "trainers.trl.replica", "--log", url, "--run-id", run_id]
+    command += ["--slot", str(slot), "--attempt", str(attempt)]
+    return [*command, *(["--model", model] if model else [])]
+
+
+def run_label(url: str, run_id: str) -> str:
+    """Return a run's name among the jobs of a service: 16 hexadecimal digits, no address."""
+    return hashlib.sha256(f"{url} {run_id}".encode()).hexdigest()[:16]
 
 
 def sentence(lines: Iterable[str]) -> str:

@@ -20,7 +20,8 @@ from composer_pipeline.training.planning.shape import ModelShape
 from composer_pipeline.training.recipe import TrainingRecipe
 
 #: Bytes of optimizer state for each trained parameter; Adafactor's rows and columns are small.
-OPTIMIZER = {"adamw_torch": 8, "adamw_torch_fused": 8, "adafactor": 0, "sgd": 0}
+#: Muon needs 4 for a matrix of a layer and AdamW's 8 for embeddings: the larger is reckoned.
+OPTIMIZER = {"adamw_torch": 8, "adamw_torch_fused": 8, "adafactor": 0, "sgd": 0, "muon": 8}
 #: Positions that a loss projects at a time, and TRL's tile (``trl.kernels.chunked_logprob``).
 LOGPS_CHUNK, FUSED_CHUNK, TILE_TOKENS, TILE_VOCABULARY = 256, 64, 4096, 32768
 #: float32 copies of a chunk's logits that the divergence holds at once, forward and gradient.

@@ -5,7 +5,7 @@ Belongs here: ``diloco`` and ``ranks`` of a recipe. Does not belong here: the pr
 """
 
 import re
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -53,6 +53,36 @@ class HfJobsPlace(Part):
     """Variables of this environment that a job needs, such as the keys of the log's bucket."""
 
 
+class KubernetesPlace(Part):
+    """Jobs of a Kubernetes cluster for the replicas that this machine does not start itself.
+
+    Each joins through `diloco.log`. The cluster is that of the kubeconfig, or the one around this
+    process. Contract-tested against kubernetes 36 on loopback; not run on a cluster.
+    """
+
+    kind: Literal["kubernetes"]
+    """The service."""
+    namespace: str = Field(min_length=1)
+    """Of the Jobs."""
+    image: str = Field(min_length=1)
+    """Image in which a checkout of this project is installed."""
+    limits: dict[str, str] = Field({"nvidia.com/gpu": "1"})
+    """Resources of a replica, by the cluster's names."""
+    secret: str = ""
+    """Secret of the namespace whose entries become variables, such as the keys of the log's
+    bucket."""
+    context: str = ""
+    """Of the kubeconfig; empty: its current one."""
+    timeout_s: int | None = Field(None, ge=1)
+    """Seconds after which the cluster ends a Job; null: never."""
+    model: str = ""
+    """Folder of the base model in the image, where the recipe's is a folder."""
+
+
+#: A place of other machines, told apart by its ``kind``.
+AnyPlace = Annotated[HfJobsPlace | KubernetesPlace, Field(discriminator="kind")]
+
+
 class DiLoCo(Part):
     """Replicas that train alone for ``inner_steps`` and then agree on an outer step."""
 
@@ -98,7 +128,7 @@ class DiLoCo(Part):
     """The run's name in the log; empty: that of the run folder."""
     local_replicas: int | None = Field(None, ge=0)
     """Replicas that `train` starts itself; null: all. Others join from elsewhere, through `log`."""
-    place: HfJobsPlace | None = None
+    place: AnyPlace | None = None
     """Where `train` starts the replicas beyond `local_replicas`; null: they join by themselves."""
     heartbeat_timeout_s: float = Field(30.0, gt=0)
     """Seconds without a sign of life after which a replica counts as dead."""

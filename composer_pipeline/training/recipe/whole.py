@@ -101,8 +101,11 @@ class TrainingRecipe(Part):
     """Passes over the largest channel, rounded up to whole rounds."""
     learning_rate: float = Field(1e-4, gt=0)
     """Of the optimizer, after the warm-up."""
-    optimizer: Literal["adamw_torch", "adamw_torch_fused", "adafactor", "sgd"] = "adamw_torch"
-    """By its name in transformers."""
+    optimizer: Literal["adamw_torch", "adamw_torch_fused", "adafactor", "sgd", "muon"] = (
+        "adamw_torch"
+    )
+    """By its name in transformers; `muon`: PyTorch's, for the layers' matrices, with AdamW for the
+    rest, at AdamW's learning rates."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """Of the learning rate, over all steps of the run."""
     warmup_steps: int = Field(0, ge=0)
@@ -175,8 +178,10 @@ class TrainingRecipe(Part):
                 "ranks.sharding fsdp2 with lora.r 0 has no room for a second model: set lora.r"
                 " above 0, channels.sdpo.weight 0, or ranks.sharding ddp"
             )
-        if self.optimizer == "adafactor":
-            raise ValueError("ranks.sharding fsdp2 with lora.r 0 cannot use optimizer adafactor")
+        if self.optimizer in ("adafactor", "muon"):  # they look at whole matrices
+            raise ValueError(
+                f"ranks.sharding fsdp2 with lora.r 0 cannot use optimizer {self.optimizer}"
+            )
         return self
 
     @property

@@ -156,6 +156,23 @@ def test_reporters_and_the_seed_reach_transformers(tmp_path):
 # -- channels ----------------------------------------------------------------------------
 
 
+def test_muon_moves_the_recipes_parameters(make, shake):
+    """Against PyTorch's own, on the gradient that the step had: one matrix, no clip."""
+    recipe = tiny_recipe(
+        "toy", channels=only("sft"), optimizer="muon", learning_rate=0.01, max_grad_norm=1e6,
+        weight_decay=0.1, diloco={"replicas": 1, "rounds": 1, "inner_steps": 1},
+    )  # fmt: skip
+    trainer = make(recipe)
+    shake(trainer)
+    matrix = next(p for p in trainer.student.parameters() if p.ndim == 2)
+    alone = torch.nn.Parameter(matrix.detach().clone())
+    trainer._compute_loss(trainer.model, {})
+    alone.grad = matrix.grad.clone()
+    torch.optim.Muon([alone], lr=0.01, weight_decay=0.1, adjust_lr_fn="match_rms_adamw").step()
+    trainer.train()
+    assert_close(matrix.detach(), alone.detach(), rtol=1e-3, atol=1e-5)
+
+
 def test_without_a_hint_sdpo_teaches_nothing(make, toy_data):
     recipe = tiny_recipe("toy", channels=only("sdpo", sdpo={"hint_gain": False}))
     trainer = make(recipe)  # a fresh adapter is the base model

@@ -253,7 +253,7 @@ def test_what_was_kept_with_something_else_is_refused(start, tmp_path, odd):
     assert ended(tmp_path, "two")[0] == 1
 
 
-@pytest.mark.parametrize("optimizer", ["adamw_torch_fused", "adafactor"])
+@pytest.mark.parametrize("optimizer", ["adamw_torch_fused", "adafactor", "muon"])
 def test_every_optimizer_goes_on_with_what_it_had(start, tmp_path, optimizer):
     recipe = recipe_of(
         optimizer=optimizer, channels={"grpo": {"weight": 0}, "sdpo": {"weight": 0}, "dpo": {}},

@@ -1,0 +1,99 @@
+"""Muon for the matrices of the layers, AdamW for everything else, as one optimizer.
+
+Belongs here: which parameter gets which, and both behind the interface of one
+``torch.optim.Optimizer``: the Trainer, the schedule and a restart inside a round know one. Does not
+belong here: the formulas, which are PyTorch's.
+
+Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/) makes the momentum of a matrix
+nearly orthogonal. Its steps are scaled to the size of AdamW's (``match_rms_adamw``: arXiv
+2502.16982, section 2.2), so that one learning rate of the recipe serves both parts.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+#: Of Muon's momentum, as its authors and PyTorch have it.
+MOMENTUM = 0.95
+
+
+class MuonWithAdamW(torch.optim.Optimizer):
+    """Both optimizers over one list of groups and one state.
+
+    Args:
+        matrices: parameters of two dimensions that Muon moves.
+        decayed: parameters that AdamW moves and pulls to 0.
+        plain: parameters that AdamW moves without that pull.
+        lr: learning rate of all.
+        weight_decay: decoupled pull to 0 of ``matrices`` and ``decayed``.
+
+    Raises:
+        ValueError: nothing to train, or a matrix without two dimensions.
+    """
+
+    def __init__(
+        self,
+        matrices: Iterable[Tensor],
+        decayed: Iterable[Tensor],
+        plain: Iterable[Tensor],
+        *,
+        lr: float,
+        weight_decay: float,
+    ) -> None:
+        matrices, decayed, plain = list(matrices), list(decayed), list(plain)
+        self._parts: list[torch.optim.Optimizer] = []
+        if matrices:
+            self._parts.append(
+                torch.optim.Muon(
+                    matrices, lr=lr, weight_decay=weight_decay, momentum=MOMENTUM,
+                    adjust_lr_fn="match_rms_adamw",
+                )
+            )  # fmt: skip
+        rest = [(decayed, weight_decay), (plain, 0.0)]
+        groups = [{"params": some, "weight_decay": decay} for some, decay in rest if some]
+        if groups:
+            self._parts.append(torch.optim.AdamW(groups, lr=lr))
+        # The very groups of the parts: a schedule that sets a rate here sets it there.
+        super().__init__([group for part in self._parts for group in part.param_groups], {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """Make one step of each part; returns what ``closure`` does, as all optimizers."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        groups = iter(self.param_groups)
+        for part in self._parts:
+            # Loading a state replaces both here, and the parts must follow.
+            part.param_groups = [next(groups) for _ in part.param_groups]
+            part.state = self.state
+            part.step()
+        return loss
+
+
+def muon(model: torch.nn.Module, *, lr: float, weight_decay: float) -> MuonWithAdamW:
+    """Return the optimizer of a model's trained parameters.
+
+    Muon gets every matrix but embeddings and the head, whose rows are tokens and not directions
+    (as its authors do); AdamW gets those, and what has one dimension, without decay.
+
+    Args:
+        model: a causal language model, possibly with an adapter.
+        lr: learning rate.
+        weight_decay: decoupled pull to 0.
+    """
+    tokens = [m for m in model.modules() if isinstance(m, torch.nn.Embedding)]
+    output = getattr(model, "get_output_embeddings", lambda: None)()
+    tokens += [] if output is None else [output]
+    of_tokens = {id(p) for module in tokens for p in module.parameters()}
+    trained = [p for p in model.parameters() if p.requires_grad]
+    return MuonWithAdamW(
+        matrices=[p for p in trained if p.ndim == 2 and id(p) not in of_tokens],
+        decayed=[p for p in trained if p.ndim != 1 and (p.ndim != 2 or id(p) in of_tokens)],
+        plain=[p for p in trained if p.ndim == 1],
+        lr=lr,
+        weight_decay=weight_decay,
+    )

@@ -93,8 +93,8 @@ class DiLoCo(Part):
     inner_steps: int = Field(10, ge=1)
     """Optimizer steps of a replica in a round."""
     outer: Literal["fedavg", "nesterov"] | None = None
-    """How their changes are merged: `fedavg` takes the mean, `nesterov` with momentum (0.7, 0.5);
-    null: `nesterov` from 12 rounds on, and nothing but its own change for one replica."""
+    """How their changes are merged: `fedavg` takes the mean, `nesterov` with momentum (0.4, 0.8);
+    null: `nesterov` from 6 rounds on, and nothing but its own change for one replica."""
     outer_lr: float | None = Field(None, gt=0)
     """Step along the mean change of a round; null: that of `outer`."""
     outer_momentum: float | None = Field(None, ge=0, lt=1)

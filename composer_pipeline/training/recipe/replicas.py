@@ -79,8 +79,30 @@ class KubernetesPlace(Part):
     """Folder of the base model in the image, where the recipe's is a folder."""
 
 
+class ModalPlace(Part):
+    """Sandboxes of Modal for the replicas that this machine does not start itself.
+
+    Each joins through `diloco.log`. The token is Modal's own (`modal token new`, or variables).
+    Contract-tested against modal 1.6 on loopback; not run against the paid service.
+    """
+
+    kind: Literal["modal"]
+    """The service."""
+    image: str = Field(min_length=1)
+    """Image of a registry in which a checkout of this project is installed."""
+    gpu: str = Field("A100", min_length=1)
+    """Hardware, by the service's name."""
+    timeout_s: int = Field(86_400, ge=1, le=86_400)
+    """Seconds after which the service ends a sandbox; a day at most."""
+    secret: str = ""
+    """Secret of the workspace whose entries become variables, such as the keys of the log's
+    bucket."""
+    model: str = ""
+    """Folder of the base model in the image, where the recipe's is a folder."""
+
+
 #: A place of other machines, told apart by its ``kind``.
-AnyPlace = Annotated[HfJobsPlace | KubernetesPlace, Field(discriminator="kind")]
+AnyPlace = Annotated[HfJobsPlace | KubernetesPlace | ModalPlace, Field(discriminator="kind")]
 
 
 class DiLoCo(Part):

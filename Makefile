@@ -70,7 +70,7 @@ house: $(STAMP) ## folders, files, complexity, lines and tests beside their bars
 	$(BIN)/python benchmarks/house.py $(HOUSE_ARGS)
 
 mutants: $(STAMP) ## small wrong changes: does a fast test notice? (ROOM=lake; long)
-	$(BIN)/python tests/mutants/run_mutants.py $(ROOM)
+	$(BIN)/python -m tests.mutants.run_mutants $(ROOM) $(MUTANTS_ARGS)
 
 chaos-ingest: $(STAMP) ## kill ingests of one lake, on a folder and on S3: 6 processes, 20 times each (about ten minutes)
 	$(BIN)/python tests/chaos/ingest_driver.py $(CHAOS_ARGS)

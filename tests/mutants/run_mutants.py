@@ -12,7 +12,8 @@ text is no longer in the file exactly once. The tests of a file are those of its
 and those that import the file or its wing; slow and browser tests are left out, because a
 colleague runs the fast ones. They run until one fails: the test that noticed the change the last
 time, the file's own tests, then the others, and at the end those of over three seconds. What
-killed runs once more without any change. Verdicts are kept in ``verdicts.json``, and
+killed runs once more without any change. Verdicts are kept in ``verdicts.json`` (a
+survivor only where the long tests ran, too: on a busy machine many tests are long), and
 ``benchmarks/results/mutants.md`` counts them. A survivor with ``accepted: reason`` is argued in
 the table. Exit 1 for a survivor that nobody argued, a stale change, a kill by a test that fails
 anyway, or an argued one that is killed after all.
@@ -283,7 +284,7 @@ def main() -> int:
                 continue
         for number, mutant, verdict, seconds in run(room, wanted, found, quick=options.quick):
             word = verdict.split(":")[0]
-            if word in ("killed", "survived"):
+            if word == "killed" or (word == "survived" and not options.quick):
                 found[mutant.key] = verdict_now(verdict)
             else:
                 found.pop(mutant.key, None)

@@ -7,7 +7,7 @@ faults of real processes (``tests/chaos/diloco_driver.py``).
 
 A byte-level language model (one hidden layer over 16 bytes, 88,448 parameters) on the text of the
 standard library, from one warm start. Replicas run one after the other in this process through the
-library's own ``pseudo_gradient``, ``encode_delta``, ``decode_delta`` and ``outer_step``, so every
+library's own ``pseudo_gradient``, ``encode_delta``, ``decode_delta`` and ``merged_steps``, so every
 run is deterministic. Learning rates are tuned for each side on the same grid. The measure is the
 loss on files that nobody trained on, in nats a byte.
 """
@@ -25,8 +25,9 @@ from torch.nn.functional import cross_entropy
 
 from composer_pipeline.diloco.codecs import Delta
 from composer_pipeline.diloco.encoding import decode_delta, encode_delta
-from composer_pipeline.diloco.outer import OuterState, Tensors, outer_step, pseudo_gradient
-from composer_pipeline.diloco.spec import Codec, outer_defaults
+from composer_pipeline.diloco.merging import merged_steps
+from composer_pipeline.diloco.outer import OuterState, pseudo_gradient
+from composer_pipeline.diloco.spec import Codec, DiLoCoSpec, outer_defaults
 
 RESULTS = Path(__file__).parent / "results" / "diloco.md"
 CONTEXT, EMBED, HIDDEN = 16, 24, 128
@@ -169,7 +170,7 @@ class World:
         outer: tuple[float, float] | None = None,
         codec: Codec = "fp32",
         lost: Mapping[int, range] | None = None,
-        merge: Callable[["World", OuterState, list[Tensors]], OuterState] | None = None,
+        merge: Callable[["World", OuterState, list[Delta]], OuterState] | None = None,
         adapted: bool = False,
     ) -> Model:
         """Return the model after so many rounds.
@@ -185,6 +186,9 @@ class World:
             adapted: train adapters.
         """
         lr, mu = outer or outer_defaults(rounds, replicas)
+        spec = DiLoCoSpec(
+            rounds=rounds, inner_steps=H, replicas=replicas, outer_lr=lr, outer_momentum=mu
+        )
         models = [self.model(adapted) for _ in range(replicas)]
         state = OuterState.initial(models[0].trained())
         left: dict[int, dict[str, torch.Tensor]] = {}
@@ -198,20 +202,25 @@ class World:
                 copy(state.theta, model)
                 span = range(round_ * H, (round_ + 1) * H)
                 steps(model, optimizers[slot], [self._batch(slot, s) for s in span])
-                delta = pseudo_gradient(state.theta, model.trained())
+                delta: Mapping[str, torch.Tensor] = pseudo_gradient(state.theta, model.trained())
                 if slot in left:
                     delta = {name: tensor + left[slot][name] for name, tensor in delta.items()}
-                data = bytes(encode_delta(Delta.pack(delta, codec)))
-                there = {**decode_delta(data, state.theta, codec)}
+                packed = Delta.pack(delta, codec)
+                if spec.leaves_alone:
+                    packed = Delta.to(model.trained(), state.theta)
+                there = decode_delta(bytes(encode_delta(packed)), state.theta, codec)
                 if codec in ("int4", "int2"):
                     left[slot] = {name: delta[name] - there[name] for name in delta}
                 deltas.append(there)
-            step = merge or (lambda _, s, d: outer_step(s, d, lr=lr, momentum=mu))
-            state = step(self, state, deltas)
+            if merge:
+                state = merge(self, state, deltas)
+            else:
+                shares = [1 / len(deltas)] * len(deltas)
+                state = OuterState.of(merged_steps(state, deltas, shares, spec))
         return copy(state.theta, models[0])
 
 
-def average_of_products(world: World, state: OuterState, deltas: list[Tensors]) -> OuterState:
+def average_of_products(world: World, state: OuterState, deltas: list[Delta]) -> OuterState:
     """Merge adapters by the mean of their products b·a, brought back to the rank by SVD."""
     products = [(state.theta["b"] - d["b"]) @ (state.theta["a"] - d["a"]) for d in deltas]
     u, s, v = torch.linalg.svd(torch.stack(products).mean(0), full_matrices=False)
@@ -336,8 +345,8 @@ def page(rows: Sequence[Row], seeds: int, cpu_s: float) -> str:
             f"learning rates from one grid ({', '.join(f'{r:g}' for r in GRID)}); plain averaging",
             f"and Nesterov each choose between {' and '.join(f'{r:g}' for r in OUTER_GRID)}.",
             "Replicas run one after the other in one process through the library's own codecs and",
-            "outer step. Not run: goodput with a replica killed every second round, and what a",
-            "replica ten times slower costs; both need processes and an idle machine.",
+            "outer step. Goodput of real processes is in `diloco_goodput.md`, memory and bytes of",
+            "a sync in `diloco_memory.md`.",
             "",
             "| | measured | bar | met |",
             "|---|---:|---:|---|",

@@ -118,6 +118,11 @@ class DiLoCoSpec(BaseModel):
         return lr, momentum
 
     @property
+    def leaves_alone(self) -> bool:
+        """Whether the outer step is none: one replica, whose result the round takes as it is."""
+        return self.replicas == 1 and self.outer == (1.0, 0.0)
+
+    @property
     def snapshot_every(self) -> int:
         """Rounds from one whole state in the log to the next: two of them cover what is kept."""
         return SNAPSHOT_EVERY if self.kept_rounds is None else self.kept_rounds // 2

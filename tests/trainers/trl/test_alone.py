@@ -26,7 +26,11 @@ def test_one_replica_trains_what_the_plain_trainer_does(make, tmp_path, kept: in
     plain.train()
     spec = DiLoCoSpec(rounds=ROUNDS, inner_steps=INNER, replicas=1, kept_rounds=kept)
     callback = DiLoCoCallback(url=str(tmp_path), run_id="run", slot=0, spec=spec)
-    alone = make(recipe_of("dpo"), callbacks=[callback])
+    tokens: list[int] = []
+    alone = make(
+        recipe_of("dpo"), callbacks=[callback],
+        on_event=lambda kind, step, numbers: tokens.append(numbers.get("tokens", 0)),
+    )  # fmt: skip
     alone.train()
     expected = trainable(plain.model)
     assert expected
@@ -36,4 +40,6 @@ def test_one_replica_trains_what_the_plain_trainer_does(make, tmp_path, kept: in
     # What the log keeps between whole states leads there as well.
     before = read_state(str(tmp_path), "run", ROUNDS - 1)[1] if kept == 10 else None
     assert before is None or not before.state_key
-    assert OuterLog.open(str(tmp_path), "run").last_round() == ROUNDS
+    commits = OuterLog.open(str(tmp_path), "run").commits()
+    assert commits[-1].round == ROUNDS
+    assert sum(commit.tokens for commit in commits) == sum(tokens) > 0

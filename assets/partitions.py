@@ -9,7 +9,7 @@ They end with today; ``COMPOSER_LAST_DAY`` ends them earlier, for sessions that 
 the bundled ones: today would be to do for ever.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
@@ -52,6 +52,10 @@ TRANSIENT = dg.RetryPolicy(
 PAID = dg.BackfillPolicy.multi_run(max_partitions_per_run=7)
 
 
+#: Days without sessions that a night's run goes over: they cost about what another run does.
+GAP = 7
+
+
 def days_of(context: dg.AssetExecutionContext) -> list[str]:
     """Return the days that a run is for, all of them days that there are.
 
@@ -67,15 +71,29 @@ def days_of(context: dg.AssetExecutionContext) -> list[str]:
     return days
 
 
-def day_ranges(days: list[str]) -> list[tuple[str, str]]:
-    """Return the maximal contiguous ranges (first, last) of ``days``, sorted."""
+def day_ranges(days: list[str], held: Collection[str] | None = None) -> list[tuple[str, str]]:
+    """Return the maximal ranges (first, last) of ``days``, sorted.
+
+    Args:
+        days: what the ranges cover.
+        held: days that hold something; a range goes on over at most ``GAP`` others, since a run
+            of its own costs more than making them. ``None``: ranges are contiguous.
+    """
     ranges: list[tuple[str, str]] = []
     for day in sorted(set(days)):
-        if ranges and (date.fromisoformat(day) - date.fromisoformat(ranges[-1][1])).days == 1:
+        if ranges and _reaches(ranges[-1][1], day, held):
             ranges[-1] = (ranges[-1][0], day)
         else:
             ranges.append((day, day))
     return ranges
+
+
+def _reaches(last: str, day: str, held: Collection[str] | None) -> bool:
+    begin = date.fromisoformat(last)
+    apart = (date.fromisoformat(day) - begin).days - 1
+    if held is None or apart > GAP:
+        return apart == 0
+    return not any(str(begin + timedelta(days=n + 1)) in held for n in range(apart))
 
 
 def partition_days(tags: Mapping[str, str]) -> list[str] | None:

@@ -135,7 +135,7 @@ def by_dagster(settings: Settings, days: list[str], instance: dg.DagsterInstance
     """Harvest, replay, pairs and normalisation as nights do: a run of each job a range of days."""
     defs = build_defs(settings)
     for job in ("harvest", "replay_and_pair"):
-        for first, last in day_ranges(days):
+        for first, last in day_ranges(days, days):
             result = defs.resolve_job_def(job).execute_in_process(
                 instance=instance, tags=range_tags(first, last), run_config=QUIET
             )
@@ -208,7 +208,7 @@ def graph_and_hand(folder: Path, sessions: Path, turns: int = 2) -> Graph:
     lake = Lake(two.lake)
     rows = {table: lake.read(table).num_rows for table in ("states", "replies")}
     assert rows == {table: Lake(one.lake).read(table).num_rows for table in rows}
-    return Graph(by_graph, direct, rows["states"], rows["replies"], 2 * len(day_ranges(days)))
+    return Graph(by_graph, direct, rows["states"], rows["replies"], 2 * len(day_ranges(days, days)))
 
 
 def new(folder: Path, name: str) -> Path:

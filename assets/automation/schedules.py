@@ -41,11 +41,12 @@ Requests = Iterator[dg.RunRequest | dg.SkipReason]
     description="Harvest the days that changed at the source, or that are not parsed as now.",
 )
 def nightly_harvest(lake: LakeResource, sessions: SessionsResource) -> Requests:
-    """Request one run for each contiguous range of days that are not current."""
+    """Request one run for each range of days that are not current."""
     from composer_pipeline.care import harvest_days
 
     days = harvest_days(lake.open(), sessions.paths())
-    yield from _runs(days, "Every session is archived and parsed as the parser of now would.")
+    nothing = "Every session is archived and parsed as the parser of now would."
+    yield from _runs(lake, days, nothing)
 
 
 @dg.schedule(
@@ -58,7 +59,7 @@ def nightly_harvest(lake: LakeResource, sessions: SessionsResource) -> Requests:
 def nightly_replay(
     context: dg.ScheduleEvaluationContext, lake: LakeResource, teachers: TeachersResource
 ) -> Requests:
-    """Request one run for each contiguous range of days with the same teachers to ask."""
+    """Request one run for each range of days with the same teachers to ask."""
     from composer_pipeline.care import TRIES, replay_days
     from composer_pipeline.replay.ledger import ledger_target, standing_ceilings
     from composer_pipeline.replay.teachers import TeacherSet
@@ -83,7 +84,7 @@ def nightly_replay(
         some = [dg.AssetKey(["teacher_replies", name]) for name in chosen]
         pairs = [dg.AssetKey(name) for name in ("preference_pairs", "normalized_pairs")]
         everybody = len(chosen) == len(asked.teachers)
-        yield from _runs(days, selection=None if everybody else [*some, *pairs])
+        yield from _runs(lake, days, selection=None if everybody else [*some, *pairs])
     if not groups:
         yield dg.SkipReason(
             "Every teacher has answered each state of the last month,"
@@ -99,7 +100,7 @@ def nightly_replay(
     description="Make the pairs of days that enough families answered, and normalise them.",
 )
 def nightly_pairs(lake: LakeResource, recipes: RecipesResource) -> Requests:
-    """Request one run for each contiguous range of days whose pairs are not current."""
+    """Request one run for each range of days whose pairs are not current."""
     from composer_pipeline.care import pairs_days
 
     rules = recipes.rules()
@@ -107,7 +108,7 @@ def nightly_pairs(lake: LakeResource, recipes: RecipesResource) -> Requests:
         yield dg.SkipReason("The preference recipe names a paid judge: pairs are made by a person.")
         return
     days = pairs_days(lake.open(), rules, recipes.normalize)
-    yield from _runs(days, "Every day that two families answered has its pairs, normalised.")
+    yield from _runs(lake, days, "Every day that two families answered has its pairs, normalised.")
 
 
 @dg.schedule(
@@ -159,10 +160,18 @@ def _where_there_are_pairs(lake: LakeResource) -> dg.RunRequest | dg.SkipReason:
 
 
 def _runs(
-    days: Iterable[str], nothing: str = "", selection: list[dg.AssetKey] | None = None
+    lake: LakeResource,
+    days: Iterable[str],
+    nothing: str = "",
+    selection: list[dg.AssetKey] | None = None,
 ) -> Requests:
-    """Yield one request a contiguous range, or the reason why there is nothing to do."""
-    ranges = day_ranges([day for day in days if DAYS.has_partition_key(day)])
+    """Yield one request a range, or the reason why there is nothing to do.
+
+    A range goes over days without sessions, never over a day that nobody asked for.
+    """
+    store = lake.open()
+    held = {*store.days("raw_files"), *store.days("states")}
+    ranges = day_ranges([day for day in days if DAYS.has_partition_key(day)], held)
     for first, last in ranges:
         name = ",".join(key.path[-1] for key in selection or [])
         yield dg.RunRequest(

@@ -135,6 +135,16 @@ def test_day_ranges() -> None:
     assert day_ranges([]) == []
 
 
+def test_a_range_goes_over_days_that_hold_nothing_up_to_a_week() -> None:
+    one, two = ("2026-11-01", "2026-11-01"), ("2026-11-05", "2026-11-05")
+    days = ["2026-11-05", "2026-11-01"]
+    assert day_ranges(days, []) == day_ranges(days, days) == [("2026-11-01", "2026-11-05")]
+    for held in ("2026-11-02", "2026-11-04"):
+        assert day_ranges(days, [held]) == [one, two]
+    assert day_ranges(["2026-11-01", "2026-11-09"], []) == [("2026-11-01", "2026-11-09")]
+    assert len(day_ranges(["2026-11-01", "2026-11-10"], [])) == 2
+
+
 def test_code_versions_are_the_librarys(defs: dg.Definitions) -> None:
     found = {name.split("/")[0]: spec.code_version for name, spec in specs(defs).items()}
     assert found == {

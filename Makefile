@@ -6,9 +6,9 @@ STAMP := $(VENV)/.installed
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install demo proof proof-real test coverage journey dev lint types house ui-test chaos chaos-ceiling chaos-ingest chaos-nights mutants clean bench bench-traces bench-redaction bench-ledger \
+.PHONY: help install demo proof proof-real test coverage journey dev lint types house ui-test chaos chaos-ceiling chaos-diloco chaos-ingest chaos-nights mutants clean bench bench-traces bench-redaction bench-ledger \
   bench-replay bench-replay-cost bench-preferences bench-normalize bench-windows bench-publish \
-  bench-training-rows bench-losses bench-shared-prefix bench-three-steps bench-losses-gpu bench-first-hour bench-dagster bench-diloco follow-deploy same-tables compare docs
+  bench-training-rows bench-losses bench-shared-prefix bench-three-steps bench-losses-gpu bench-first-hour bench-dagster bench-diloco bench-diloco-goodput follow-deploy same-tables compare docs
 
 help: ## what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,6 +78,9 @@ chaos-ingest: $(STAMP) ## kill ingests of one lake, on a folder and on S3: 6 pro
 chaos-ceiling: $(STAMP) ## kill runs of backfills in 20 random schedules: never above what was typed (about half an hour)
 	$(BIN)/python tests/chaos/ceiling_driver.py --record benchmarks/results/ceiling.md $(CHAOS_ARGS)
 
+chaos-diloco: $(STAMP) ## kill, stop, spoil and starve DiLoCo replicas, on a folder and on S3 (about a quarter of an hour)
+	$(BIN)/python tests/chaos/diloco_driver.py --record benchmarks/results/chaos_diloco.md $(CHAOS_ARGS)
+
 chaos-nights: $(STAMP) ## kill nights at each step, take teacher and bucket away: two nights later all is as it should be (an hour)
 	$(BIN)/python tests/chaos/nights_driver.py --record benchmarks/results/nights.md $(CHAOS_ARGS)
 
@@ -126,8 +129,12 @@ follow-deploy: $(STAMP) ## docs/deploy.md as processes, with a real PostgreSQL a
 bench-first-hour: $(STAMP) ## each command on 3 GB of sessions: CPU seconds and memory beside the bars (writes 4 GB below build/)
 	$(BIN)/python benchmarks/first_hour.py $(BENCH_ARGS)
 
-bench-diloco: $(STAMP) ## DiLoCo's loss beside data parallelism, codecs and outer optimizers, on a tiny model (three minutes)
+bench-diloco-goodput: $(STAMP) ## DiLoCo's merged steps while a replica is killed every second round (three minutes)
+	$(BIN)/python tests/chaos/diloco_goodput.py --record benchmarks/results/diloco_goodput.md
+
+bench-diloco: $(STAMP) ## DiLoCo's loss beside data parallelism, codecs and outer optimizers, on a tiny model; memory and bytes of a sync (seven minutes)
 	$(BIN)/python -m benchmarks.diloco $(BENCH_ARGS)
+	$(BIN)/python -m benchmarks.diloco_memory
 
 bench-losses: $(STAMP) ## the divergence kernel beside full logits and TRL's, on a CPU (three minutes)
 	$(BIN)/python benchmarks/losses.py

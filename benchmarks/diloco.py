@@ -7,7 +7,7 @@ faults of real processes (``tests/chaos/diloco_driver.py``).
 
 A byte-level language model (one hidden layer over 16 bytes, 88,448 parameters) on the text of the
 standard library, from one warm start. Replicas run one after the other in this process through the
-library's own ``pseudo_gradient``, ``encode_delta``, ``decode_delta`` and ``outer_step``, so every
+library's own ``pseudo_gradient``, ``encode_delta``, ``decode_delta`` and ``merged_steps``, so every
 run is deterministic. Learning rates are tuned for each side on the same grid. The measure is the
 loss on files that nobody trained on, in nats a byte.
 """
@@ -25,15 +25,24 @@ from torch.nn.functional import cross_entropy
 
 from composer_pipeline.diloco.codecs import Delta
 from composer_pipeline.diloco.encoding import decode_delta, encode_delta
-from composer_pipeline.diloco.outer import OuterState, Tensors, outer_step, pseudo_gradient
-from composer_pipeline.diloco.spec import Codec, outer_defaults
+from composer_pipeline.diloco.merging import merged_steps
+from composer_pipeline.diloco.outer import OuterState, pseudo_gradient
+from composer_pipeline.diloco.spec import Codec, DiLoCoSpec, outer_defaults
+from trainers.trl.muon import muon
 
 RESULTS = Path(__file__).parent / "results" / "diloco.md"
 CONTEXT, EMBED, HIDDEN = 16, 24, 128
 BATCH, H, WARM, STEPS = 256, 25, 400, 600
 GRID = (5e-4, 1e-3, 2e-3, 4e-3)
-#: Learning rates between which plain averaging and Nesterov choose, each for itself.
+#: Learning rates between which each outer optimizer chooses for itself.
 OUTER_GRID = (1e-3, 4e-3)
+#: Outer learning rates and momenta that are compared: DiLoCo's own paper has 0.7/0.9.
+OUTERS = {
+    (1.0, 0.0): "plain averaging",
+    (0.7, 0.5): "Nesterov 0.7/0.5",
+    (0.7, 0.9): "Nesterov 0.7/0.9",
+    (0.4, 0.8): "Nesterov 0.4/0.8",
+}
 #: Bytes of text that training and measuring read.
 TRAIN_BYTES, HELD_BYTES = 4_000_000, 60_000
 #: Rank of the adapters.
@@ -63,6 +72,10 @@ class Model(torch.nn.Module):  # type: ignore[misc]  # torch is Any to mypy
             middle = middle + 4.0 * (flat @ self.a.T) @ self.b.T
         logits: torch.Tensor = self.out(torch.tanh(middle))
         return logits
+
+    def get_output_embeddings(self) -> torch.nn.Module:
+        """Return the head, as models of transformers do."""
+        return self.out
 
     def trained(self) -> dict[str, torch.nn.Parameter]:
         """Return the parameters that are trained, by name."""
@@ -125,6 +138,11 @@ def adamw(model: Model, rate: float) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.trained().values(), lr=rate)
 
 
+def with_muon(model: Model, rate: float) -> torch.optim.Optimizer:
+    """Return the library's other inner optimizer, with AdamW's decay."""
+    return muon(model, lr=rate, weight_decay=0.01)
+
+
 def seed_of(seed: int, slot: int, step: int) -> int:
     """Return the seed of a replica's batch at a step of the run."""
     return 1_000_003 * seed + 100_003 * slot + step
@@ -169,8 +187,9 @@ class World:
         outer: tuple[float, float] | None = None,
         codec: Codec = "fp32",
         lost: Mapping[int, range] | None = None,
-        merge: Callable[["World", OuterState, list[Tensors]], OuterState] | None = None,
+        merge: Callable[["World", OuterState, list[Delta]], OuterState] | None = None,
         adapted: bool = False,
+        inner: Callable[[Model, float], torch.optim.Optimizer] = adamw,
     ) -> Model:
         """Return the model after so many rounds.
 
@@ -183,35 +202,44 @@ class World:
             lost: slot to the rounds in which it is dead; it comes back without moments.
             merge: in place of the outer step.
             adapted: train adapters.
+            inner: optimizer of the replicas.
         """
         lr, mu = outer or outer_defaults(rounds, replicas)
+        spec = DiLoCoSpec(
+            rounds=rounds, inner_steps=H, replicas=replicas, outer_lr=lr, outer_momentum=mu
+        )
         models = [self.model(adapted) for _ in range(replicas)]
         state = OuterState.initial(models[0].trained())
         left: dict[int, dict[str, torch.Tensor]] = {}
-        optimizers = [adamw(model, rate) for model in models]
+        optimizers = [inner(model, rate) for model in models]
         for round_ in range(rounds):
             deltas = []
             for slot, model in enumerate(models):
                 if round_ in (lost or {}).get(slot, ()):
-                    optimizers[slot] = adamw(model, rate)
+                    optimizers[slot] = inner(model, rate)
                     continue
                 copy(state.theta, model)
                 span = range(round_ * H, (round_ + 1) * H)
                 steps(model, optimizers[slot], [self._batch(slot, s) for s in span])
-                delta = pseudo_gradient(state.theta, model.trained())
+                delta: Mapping[str, torch.Tensor] = pseudo_gradient(state.theta, model.trained())
                 if slot in left:
                     delta = {name: tensor + left[slot][name] for name, tensor in delta.items()}
-                data = bytes(encode_delta(Delta.pack(delta, codec)))
-                there = {**decode_delta(data, state.theta, codec)}
+                packed = Delta.pack(delta, codec)
+                if spec.leaves_alone:
+                    packed = Delta.to(model.trained(), state.theta)
+                there = decode_delta(bytes(encode_delta(packed)), state.theta, codec)
                 if codec in ("int4", "int2"):
                     left[slot] = {name: delta[name] - there[name] for name in delta}
                 deltas.append(there)
-            step = merge or (lambda _, s, d: outer_step(s, d, lr=lr, momentum=mu))
-            state = step(self, state, deltas)
+            if merge:
+                state = merge(self, state, deltas)
+            else:
+                shares = [1 / len(deltas)] * len(deltas)
+                state = OuterState.of(merged_steps(state, deltas, shares, spec))
         return copy(state.theta, models[0])
 
 
-def average_of_products(world: World, state: OuterState, deltas: list[Tensors]) -> OuterState:
+def average_of_products(world: World, state: OuterState, deltas: list[Delta]) -> OuterState:
     """Merge adapters by the mean of their products b·a, brought back to the rank by SVD."""
     products = [(state.theta["b"] - d["b"]) @ (state.theta["a"] - d["a"]) for d in deltas]
     u, s, v = torch.linalg.svd(torch.stack(products).mean(0), full_matrices=False)
@@ -268,6 +296,7 @@ def measure(seed: int) -> list[Row]:
     for codec, bar in bars.items():
         coded = text.loss(world.diloco(rate, codec=codec))
         rows.append(Row(f"{codec} beside fp32", 100 * (coded / merged - 1), "%", bar))
+    rows += _muon(world)
     rows += _outer(world)
     plain = world.model()
     steps(plain, adamw(plain, rate1), [world._batch(0, s) for s in range(4 * H)])
@@ -280,24 +309,35 @@ def measure(seed: int) -> list[Row]:
     return [*rows, *_adapters(world)]
 
 
+def _muon(world: World) -> list[Row]:
+    """Look at the other inner optimizer, with which two bits are said to be enough."""
+    rate, whole = best({r: world.text.loss(world.diloco(r, inner=with_muon)) for r in GRID})
+    coded = world.text.loss(world.diloco(rate, inner=with_muon, codec="int2"))
+    return [
+        Row(f"DiLoCo with Muon, 2 replicas (learning rate {rate:g})", whole, "nats"),
+        Row("Muon, int2 beside fp32", 100 * (coded / whole - 1), "%", 3.0),
+    ]
+
+
 def _outer(world: World) -> list[Row]:
-    """Compare plain averaging with Nesterov over run lengths; the default must be the better."""
+    """Compare outer optimizers over run lengths; the default must be the best or next to it."""
     rows = []
-    for rounds in (6, 12, 24, 48):
-        found = {
-            outer: min(
-                world.text.loss(world.diloco(rate, rounds=rounds, outer=outer))
-                for rate in OUTER_GRID
-            )
-            for outer in ((1.0, 0.0), (0.7, 0.9))
-        }
-        default = found[outer_defaults(rounds, 2)]
-        rows += [
-            Row(f"{rounds} rounds: plain averaging", found[1.0, 0.0], "nats"),
-            Row(f"{rounds} rounds: Nesterov 0.7/0.9", found[0.7, 0.9], "nats"),
-            Row(f"{rounds} rounds: the default above the better", 100 * (default /
-                min(found.values()) - 1), "%", 0.5),
-        ]  # fmt: skip
+    for replicas, lengths in ((2, (6, 12, 24, 48)), (4, (6, 24))):
+        for rounds in lengths:
+            found = {
+                outer: min(
+                    world.text.loss(
+                        world.diloco(rate, replicas=replicas, rounds=rounds, outer=outer)
+                    )
+                    for rate in OUTER_GRID
+                )
+                for outer in OUTERS
+            }
+            least = min(found.values())
+            above = 100 * (found[outer_defaults(rounds, replicas)] / least - 1)
+            where = f"{replicas} replicas, {rounds} rounds"
+            rows += [Row(f"{where}: {OUTERS[o]}", loss, "nats") for o, loss in found.items()]
+            rows.append(Row(f"{where}: the default above the best", above, "%", 0.5))
     return rows
 
 
@@ -333,11 +373,11 @@ def page(rows: Sequence[Row], seeds: int, cpu_s: float) -> str:
             f"`make bench-diloco`, seeds: {seeds}, {cpu_s:.0f} CPU seconds.",
             "A byte-level model of 88,448 parameters on the standard library's text, warm start of",
             f"{WARM} steps, then {STEPS} of {BATCH} bytes a replica; equal tokens on both sides,",
-            f"learning rates from one grid ({', '.join(f'{r:g}' for r in GRID)}); plain averaging",
-            f"and Nesterov each choose between {' and '.join(f'{r:g}' for r in OUTER_GRID)}.",
+            f"learning rates from one grid ({', '.join(f'{r:g}' for r in GRID)}); each outer",
+            f"optimizer chooses between {' and '.join(f'{r:g}' for r in OUTER_GRID)}.",
             "Replicas run one after the other in one process through the library's own codecs and",
-            "outer step. Not run: goodput with a replica killed every second round, and what a",
-            "replica ten times slower costs; both need processes and an idle machine.",
+            "outer step. Goodput of real processes is in `diloco_goodput.md`, memory and bytes of",
+            "a sync in `diloco_memory.md`.",
             "",
             "| | measured | bar | met |",
             "|---|---:|---:|---|",

@@ -1,5 +1,6 @@
 """Fixtures that several folders share, and the rule for parts a machine may lack."""
 
+import gc
 import os
 import shutil
 import subprocess
@@ -36,6 +37,22 @@ def require(part: str, present: bool, how: str) -> None:
     if part in os.environ.get("COMPOSER_REQUIRE", "").split(","):
         pytest.fail(f"{part} is required: {how}")
     pytest.skip(f"{part} is missing: {how}")
+
+
+def pytest_collection() -> None:
+    """Collect no garbage while a thousand modules are imported: they all stay."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Look from here on at what tests make, not again and again at what was imported."""
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
+    gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -235,7 +235,7 @@ class DiLoCoCallback(TrainerCallback):
         tokens = int(state.num_input_tokens_seen) - self._tokens_seen
         self._tokens_seen = int(state.num_input_tokens_seen)
         delta = pseudo_gradient(self._start, trainable(model))
-        result = self.replica.sync(delta, tokens=tokens)
+        result = self.replica.sync(delta, tokens=tokens, local=trainable(model))
         self._begin_round(model, given.get("lr_scheduler"))
         self._report(result, tokens)
         self._heal(result.withheld, given.get("optimizer"))

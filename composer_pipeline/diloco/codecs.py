@@ -23,6 +23,8 @@ from composer_pipeline.diloco.outer import master
 from composer_pipeline.diloco.spec import Codec
 
 SCALES, VALUES = "scales", "values"
+#: The word for a delta that travels as the parameters that it leads to.
+WHOLE = "whole"
 
 
 class _Integers(NamedTuple):
@@ -46,7 +48,7 @@ class _Integers(NamedTuple):
 
 
 _INTEGERS = {"int8": _Integers(8, 256), "int4": _Integers(4, 64), "int2": _Integers(2, 64)}
-_FLOATS = {"fp32": torch.float32, "bf16": torch.bfloat16}
+_FLOATS = {"fp32": torch.float32, "bf16": torch.bfloat16, WHOLE: torch.float32}
 
 
 class Delta(Mapping[str, torch.Tensor]):
@@ -55,13 +57,14 @@ class Delta(Mapping[str, torch.Tensor]):
     Attributes:
         codec: its name.
         parts: the tensors of its bytes, by name: a parameter's own, or ``scales`` and ``values``
-            of all parameters, in the order of their names.
+            of all parameters, in the order of their names; or the parameters, where it is whole.
     """
 
     def __init__(
-        self, codec: Codec, shapes: Mapping[str, torch.Size], parts: dict[str, torch.Tensor]
-    ) -> None:
-        self.codec, self.parts = codec, parts
+        self, codec: str, shapes: Mapping[str, torch.Size], parts: dict[str, torch.Tensor],
+        base: Mapping[str, torch.Tensor] | None = None,
+    ) -> None:  # fmt: skip
+        self.codec, self.parts, self._base = codec, parts, base or {}
         self._shapes = {name: shapes[name] for name in sorted(shapes)}
         self._places: dict[str, tuple[int, int]] = {}
         if codec in _INTEGERS:
@@ -79,8 +82,19 @@ class Delta(Mapping[str, torch.Tensor]):
         return cls(codec, shapes, {SCALES: torch.cat(scales), VALUES: torch.cat(values)})
 
     @classmethod
+    def to(cls, local: Mapping[str, torch.Tensor], base: Mapping[str, torch.Tensor]) -> "Delta":
+        """Return the delta from ``base`` to ``local``, which travels as ``local`` in fp32."""
+        parts = {name: master(local[name]) for name in sorted(base)}
+        return cls(WHOLE, {name: tensor.shape for name, tensor in parts.items()}, parts, base)
+
+    @property
+    def whole(self) -> bool:
+        """Whether ``parts`` are the parameters that it leads to."""
+        return self.codec == WHOLE
+
+    @classmethod
     def of(
-        cls, codec: Codec, like: Mapping[str, torch.Tensor], parts: dict[str, torch.Tensor]
+        cls, codec: str, like: Mapping[str, torch.Tensor], parts: dict[str, torch.Tensor]
     ) -> "Delta":
         """Return the delta that was read as ``parts``, checked.
 
@@ -88,7 +102,7 @@ class Delta(Mapping[str, torch.Tensor]):
             CorruptObject: other names, shapes or dtypes than the codec has for parameters like
                 these, or a value or scale that is not finite.
         """
-        delta = cls(codec, {name: tensor.shape for name, tensor in like.items()}, parts)
+        delta = cls(codec, {name: tensor.shape for name, tensor in like.items()}, parts, like)
         expected = delta._expected()
         if parts.keys() != expected.keys():
             raise CorruptObject("the delta's parameter names are not the model's")
@@ -118,6 +132,8 @@ class Delta(Mapping[str, torch.Tensor]):
 
     def __getitem__(self, name: str) -> torch.Tensor:
         shape = self._shapes[name]
+        if self.whole:
+            return self._base[name] - self.parts[name]
         if self.codec in _FLOATS:
             return self.parts[name].to(torch.float32)
         kind, (scale, value) = _INTEGERS[self.codec], self._places[name]

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import torch
 
-from composer_pipeline.diloco.codecs import Delta
+from composer_pipeline.diloco.codecs import WHOLE, Delta
 from composer_pipeline.diloco.log import CorruptObject
 from composer_pipeline.diloco.outer import OuterState, Step, Tensors
 from composer_pipeline.diloco.spec import Codec
@@ -107,9 +107,10 @@ def decode_delta(
             or block scale that is not finite.
     """
     metadata, tensors = _parsed(data)
-    if (there := metadata.get("codec", "fp32")) != codec:
+    there = metadata.get("codec", "fp32")
+    if there != codec and (there, codec) != (WHOLE, "fp32"):
         raise CorruptObject(f"the delta's codec is {there}, the run's is {codec}")
-    delta = Delta.of(codec, like, tensors)
+    delta = Delta.of(there, like, tensors)
     layout = metadata.get("layout", delta.layout)
     if layout != delta.layout:
         raise CorruptObject("the delta is of parameters with other names or shapes")

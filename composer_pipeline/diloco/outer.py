@@ -10,7 +10,7 @@ reductions), always in the order of the slots.
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -45,6 +45,12 @@ class OuterState:
             yield Step(name, self.theta[name], self.momentum[name])
 
     @classmethod
+    def of(cls, steps: Iterable[Step]) -> "OuterState":
+        """Return the whole state that ``steps`` make."""
+        made = list(steps)
+        return cls({s.name: s.theta for s in made}, {s.name: s.momentum for s in made})
+
+    @classmethod
     def initial(cls, theta: Mapping[str, torch.Tensor]) -> "OuterState":
         """Return the state of round 0: a copy of ``theta`` and no momentum."""
         copied = {name: master(tensor) for name, tensor in theta.items()}
@@ -64,13 +70,38 @@ def signature(parameters: Mapping[str, torch.Tensor]) -> str:
     return hashlib.sha256(json.dumps(described).encode()).hexdigest()
 
 
-def pseudo_gradient(base: Mapping[str, torch.Tensor], local: Mapping[str, torch.Tensor]) -> Tensors:
+class Made(Mapping[str, torch.Tensor]):
+    """Tensors by name, each made anew when it is asked for: one of them is in memory at a time.
+
+    Args:
+        names: of the parameters.
+        make: returns one of them; what it reads must not change while this is in use.
+    """
+
+    def __init__(
+        self, names: Mapping[str, torch.Tensor], make: Callable[[str], torch.Tensor]
+    ) -> None:
+        self._names, self._make = list(names), make
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self._make(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def pseudo_gradient(base: Mapping[str, torch.Tensor], local: Mapping[str, torch.Tensor]) -> Made:
     """Return ``θ_global − θ_local`` by name, in the parameters' shapes, fp32 on the CPU.
+
+    Each is made from both when it is asked for; ``dict`` of it is one that stays.
 
     The sign is that of a gradient: SGD subtracts it, so the global parameters move towards
     the local ones (``_save_grads`` of torchft's ``local_sgd.py`` does the same).
     """
-    return {name: master(base[name]) - master(local[name]) for name in base}
+    return Made(base, lambda name: master(base[name]).sub_(master(local[name])))
 
 
 def outer_steps(
@@ -106,9 +137,10 @@ def outer_steps(
     for name in sorted(state.theta):
         gradient = deltas[0][name] * shares[0]
         for delta, share in zip(deltas[1:], shares[1:], strict=True):
-            gradient = gradient + delta[name] * share
-        buffer = state.momentum[name] * momentum + gradient
-        yield Step(name, state.theta[name] - (gradient + buffer * momentum) * lr, buffer)
+            gradient.add_(delta[name] * share)
+        buffer = (state.momentum[name] * momentum).add_(gradient)
+        gradient.add_(buffer * momentum).mul_(lr)
+        yield Step(name, state.theta[name] - gradient, buffer)
 
 
 def outer_step(
@@ -120,8 +152,7 @@ def outer_step(
     weights: Sequence[float] | None = None,
 ) -> OuterState:
     """Return the whole next state, as :func:`outer_steps` makes it; the arguments stay."""
-    made = list(outer_steps(state, deltas, lr=lr, momentum=momentum, weights=weights))
-    return OuterState({s.name: s.theta for s in made}, {s.name: s.momentum for s in made})
+    return OuterState.of(outer_steps(state, deltas, lr=lr, momentum=momentum, weights=weights))
 
 
 def norm(tensors: Mapping[str, torch.Tensor]) -> float:

@@ -27,6 +27,7 @@ from composer_pipeline.diloco.encoding import (
     encode_delta,
     encode_state,
 )
+from composer_pipeline.diloco.heap import returning
 from composer_pipeline.diloco.heartbeat import Leaving, Pulse
 from composer_pipeline.diloco.log import (
     Commit,
@@ -38,12 +39,13 @@ from composer_pipeline.diloco.log import (
     Rejected,
     require_rounds,
 )
+from composer_pipeline.diloco.merging import merged_steps
 from composer_pipeline.diloco.outer import (
+    Made,
     OuterState,
     Step,
     Tensors,
     norm,
-    outer_steps,
     signature,
     squares,
 )
@@ -278,12 +280,17 @@ class Replica:
 
     # -- one round -------------------------------------------------------------------------
 
-    def sync(self, delta: Tensors, *, tokens: int = 0) -> SyncResult:
+    def sync(
+        self, delta: Mapping[str, torch.Tensor], *, tokens: int = 0,
+        local: Mapping[str, torch.Tensor] | None = None,
+    ) -> SyncResult:  # fmt: skip
         """Contribute to ``round``, wait for its commit, and move to the newest state.
 
         Args:
             delta: ``θ_global − θ_local`` by name, fp32 on the CPU.
             tokens: tokens (or rows) that the delta was trained on; for reports.
+            local: the parameters that the delta leads to, which a replica alone then has to the
+                bit; without them they are rounded.
 
         Returns:
             The commit of the round that the delta was for. If the round had been committed
@@ -293,17 +300,25 @@ class Replica:
         Raises:
             OuterLogError: no quorum within ``round_timeout_s``, or a damaged log.
         """
+        with returning():
+            return self._sync(delta, tokens, local)
+
+    def _sync(
+        self, delta: Mapping[str, torch.Tensor], tokens: int,
+        local: Mapping[str, torch.Tensor] | None,
+    ) -> SyncResult:  # fmt: skip
         started, sent = time.monotonic(), 0
         fresh, fresh_tokens = delta, tokens
         if self._late is not None:
             earlier, its_tokens = self._late
-            delta = {n: t + earlier[n] * self.spec.late_decay for n, t in delta.items()}
+            decay = self.spec.late_decay
+            delta = Made(delta, partial(_sum, delta, earlier, decay))
             tokens += its_tokens
         if self.lost:
-            delta = {name: tensor + self.lost[name] for name, tensor in delta.items()}
+            delta = Made(delta, partial(_sum, delta, self.lost, 1.0))
         size = norm(delta)
         withheld = "" if math.isfinite(size) else NOT_FINITE
-        packed = Delta.pack(delta, self.spec.codec) if not withheld else None
+        packed = self._packed(delta, fresh, local) if not withheld else None
         commit = self.log.commit(self.round)
         if commit is None:
             with self.leaving.afterwards():
@@ -313,12 +328,13 @@ class Replica:
         contributed = any((part.slot, part.attempt) == mine for part in commit.included)
         carried = self.spec.late_decay > 0 and not withheld and self.slot not in commit.judged
         # Once: what it carried itself is lost where it is late again.
-        self._late = (fresh, fresh_tokens) if carried else None
+        self._late = (dict(fresh), fresh_tokens) if carried else None
         if not contributed:
             self.wasted_tokens += tokens - fresh_tokens * carried
             self._pulse.wasted_tokens = self.wasted_tokens
-        elif packed is not None and self.spec.error_feedback:
-            self.lost = {name: tensor - packed[name] for name, tensor in delta.items()}
+        elif packed is not None and self.spec.error_feedback and not packed.whole:
+            for name in delta:  # which is made from what was lost before
+                self.lost[name] = delta[name] - packed[name]
         self._follow(commit)
         moved = self._moved
         while not self.finished and (later := self.log.commit(self.round)) is not None:
@@ -327,6 +343,16 @@ class Replica:
         return SyncResult(
             commit, contributed, sent, waited, self.wasted_tokens, size, moved, withheld
         )
+
+    def _packed(
+        self, delta: Mapping[str, torch.Tensor], fresh: Mapping[str, torch.Tensor],
+        local: Mapping[str, torch.Tensor] | None,
+    ) -> Delta:  # fmt: skip
+        """Return what travels: the parameters themselves where the round takes them as they are."""
+        plain = delta is fresh and self.spec.codec == "fp32"
+        if local is not None and plain and self.spec.leaves_alone:
+            return Delta.to(local, self.state.theta)
+        return Delta.pack(delta, self.spec.codec)
 
     def _contribute(self, delta: Delta | None, tokens: int, withheld: str) -> int:
         """Store a delta and its manifest, which is written after it; return the bytes sent."""
@@ -461,14 +487,12 @@ class Replica:
         """Return what makes the next state, which is never in memory beside the present one."""
         if not included:
             return self.state.steps
-        lr, momentum = self.spec.outer
         return partial(
-            outer_steps,
+            merged_steps,
             self.state,
             [deltas[part.slot] for part in included],
-            lr=lr,
-            momentum=momentum,
-            weights=[part.weight for part in included],
+            [part.weight for part in included],
+            self.spec,
         )
 
     def _follow(self, commit: Commit) -> None:
@@ -510,3 +534,10 @@ class Replica:
             return known
         data = self.log.read(part.key, part.sha256, part.size)
         return decode_delta(data, self.state.theta, self.spec.codec)
+
+
+def _sum(
+    one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor], share: float, name: str
+) -> torch.Tensor:
+    """Return a parameter of the first, and a share of the second."""
+    return one[name] + other[name] * share

@@ -11,7 +11,8 @@ finds them missing, and goes to a newer whole state, which is there. Commits sta
 
 from composer_pipeline.diloco.encoding import decode_delta, decode_state, state_sha
 from composer_pipeline.diloco.log import Commit, CorruptObject, OuterLog
-from composer_pipeline.diloco.outer import OuterState, Tensors, outer_step
+from composer_pipeline.diloco.merging import merged_steps
+from composer_pipeline.diloco.outer import OuterState, Tensors
 from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.errors import InputError
 
@@ -110,12 +111,11 @@ def _next(log: OuterLog, state: OuterState, commit: Commit) -> OuterState:
         raise CorruptObject(f"run {log.run_id} has no spec.json")
     if commit.included:
         parts = commit.included
-        lr, momentum = spec.outer
         deltas = [
             decode_delta(log.read(p.key, p.sha256, p.size), state.theta, spec.codec) for p in parts
         ]
         weights = [part.weight for part in parts]
-        state = outer_step(state, deltas, lr=lr, momentum=momentum, weights=weights)
+        state = OuterState.of(merged_steps(state, deltas, weights, spec))
     if state_sha(state) != commit.state_sha:
         raise CorruptObject(f"the deltas of round {commit.round} don't add up to its state")
     return state

@@ -6,6 +6,7 @@ measure, and what is measured (``evaluation.measure``). Started as
 """
 
 import argparse
+import gc
 import json
 import sys
 from pathlib import Path
@@ -33,6 +34,7 @@ def main() -> int:
     parser.add_argument("--max-new-tokens", required=True, type=int)
     options = parser.parse_args()
     end_with_parent()
+    gc.set_threshold(20_000, *gc.get_threshold()[1:])  # what is imported stays
     try:
         dropped = work(options.run_dir, options.max_new_tokens)
     except ComposerError as error:

@@ -117,6 +117,8 @@ def recipe_of_arm(name: str, *, seed: int, steps: int) -> TrainingRecipe:
     if arm.replicas:
         diloco = {"replicas": arm.replicas, "inner_steps": min(INNER_STEPS, steps)}
         diloco |= {"max_restarts": 0} if arm.kill else {}
+        # As in the recorded runs: the default has momentum from six rounds on since.
+        diloco |= {"outer": "fedavg"} if arm.replicas > 1 else {}
         for channel, options in terms.items():
             for field, rows in (_ROWS[channel] | options).items():
                 if field.endswith("_per_step"):

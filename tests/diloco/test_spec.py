@@ -15,8 +15,9 @@ from composer_pipeline.errors import InputError
 
 
 def test_the_outer_optimiser_depends_on_the_number_of_rounds() -> None:
-    assert DiLoCoSpec(rounds=4, inner_steps=2).outer == (1.0, 0.0)
-    assert DiLoCoSpec(rounds=20, inner_steps=2).outer == (0.7, 0.9)
+    assert DiLoCoSpec(rounds=5, inner_steps=2).outer == (1.0, 0.0)
+    assert DiLoCoSpec(rounds=6, inner_steps=2).outer == (0.4, 0.8)
+    assert DiLoCoSpec(rounds=12, inner_steps=2, replicas=1).outer == (1.0, 0.0)
     assert DiLoCoSpec(rounds=20, inner_steps=2, outer_lr=0.5).outer == (0.5, 0.0)
     spec = DiLoCoSpec(rounds=4, inner_steps=2, outer_lr=0.7, outer_momentum=0.9)
     assert DiLoCoSpec.from_json(spec.to_json(), "x") == spec

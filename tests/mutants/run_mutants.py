@@ -12,7 +12,8 @@ text is no longer in the file exactly once. The tests of a file are those of its
 and those that import the file or its wing; slow and browser tests are left out, because a
 colleague runs the fast ones. They run until one fails: the test that noticed the change the last
 time, the file's own tests, then the others, and at the end those of over three seconds. What
-killed runs once more without any change. Verdicts are kept in ``verdicts.json``, and
+killed runs once more without any change. Verdicts are kept in ``verdicts.json`` (not of
+a survivor of ``--quick``, nor of what hangs: a busy machine does both), and
 ``benchmarks/results/mutants.md`` counts them. A survivor with ``accepted: reason`` is argued in
 the table. Exit 1 for a survivor that nobody argued, a stale change, a kill by a test that fails
 anyway, or an argued one that is killed after all.
@@ -41,6 +42,8 @@ from tests.mutants.verdicts import Verdict, load, save, verdict_now
 PATIENCE_S = 300
 #: A test that takes longer than this runs only where the quicker ones notice nothing.
 QUICK_S = 3.0
+#: The verdict on a change whose tests ran out of patience.
+HANGS = "killed: it hangs"
 #: Packages of the checkout, which a test run imports from its copy.
 OWN = frozenset({"assets", "benchmarks", "composer_pipeline", "examples", "tests", "trainers"})
 #: Libraries that nearly every test loads.
@@ -114,7 +117,7 @@ def judge(
         if long and not quick and (failed := first_failure(scratch, long, spent)):
             return f"killed: {failed}"
     except TimeoutError:
-        return "killed: it hangs"
+        return HANGS
     finally:
         path.write_text(kept, encoding="utf-8")
     return "survived"
@@ -283,7 +286,9 @@ def main() -> int:
                 continue
         for number, mutant, verdict, seconds in run(room, wanted, found, quick=options.quick):
             word = verdict.split(":")[0]
-            if word in ("killed", "survived"):
+            # On a busy machine many tests are long, and a run that hangs may only be slow.
+            doubtful = options.quick if word == "survived" else verdict == HANGS
+            if word in ("killed", "survived") and not doubtful:
                 found[mutant.key] = verdict_now(verdict)
             else:
                 found.pop(mutant.key, None)

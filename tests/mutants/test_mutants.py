@@ -1,5 +1,6 @@
 """The tables of changes keep up with the code, and the runner tells a kill from a survivor."""
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,15 @@ def test_every_change_still_applies(room: str) -> None:
     rows = table.mutants(room)
     assert len({(m.file, m.old, m.new) for m in rows}) == len(rows)
     assert [m.file + ": " + m.loses for m in rows if m.stale or m.old == m.new or not m.loses] == []
+
+
+@pytest.mark.parametrize("room", table.rooms())
+def test_every_change_can_be_read_as_code(room: str) -> None:
+    """A file that does not parse is noticed by every test, and says nothing of them."""
+    for row in table.mutants(room):
+        if row.file.endswith(".py"):
+            text = (table.ROOT / row.file).read_text(encoding="utf-8")
+            ast.parse(text.replace(row.old, row.new), filename=f"{row.file}: {row.loses}")
 
 
 @pytest.mark.parametrize("room", table.rooms())

@@ -2,11 +2,12 @@
 
 import asyncio
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
-from composer_pipeline.money import Pico
+from composer_pipeline.money import PICO, Pico
 from composer_pipeline.replay.endpoints import Endpoint
 from composer_pipeline.replay.ledger import rules
 from composer_pipeline.replay.ledger.group_commit import Commits
@@ -63,6 +64,20 @@ def test_a_call_is_charged_to_all_its_scopes_at_the_time_it_is_sent(tmp_path: Pa
         ["run:r", f"day:{day}", f"month:{day[:7]}", "teacher:t", "partition:2026-11-16", "global"],
         5,
     )
+
+
+def test_of_two_ceilings_that_refuse_the_one_that_can_be_raised_is_named(tmp_path: Path) -> None:
+    """A run's ceiling cannot be raised once it has ended; that of a backfill can."""
+
+    async def main(ledger: Ledger) -> str:
+        async with Commits(ledger) as commits:
+            paid = PaidCalls(commits, "r", budget="backfill:b")
+            return (await paid.reserve("k", Pico(5), CALL)).scope
+
+    with Ledger(tmp_path / "ledger.db") as ledger:
+        for scope in ("backfill:b", "run:r"):
+            ledger.do(rules.set_ceiling(scope, Decimal(1) / PICO))
+        assert asyncio.run(main(ledger)) == "backfill:b"
 
 
 def test_a_cancelled_call_stays_charged(tmp_path: Path) -> None:

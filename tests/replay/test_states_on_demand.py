@@ -48,6 +48,16 @@ def test_they_are_the_states_that_are_loaded(
     assert len(found._sessions) == 1  # and the last one is still there
 
 
+def test_a_state_that_stands_in_two_days_is_there_once(tmp_path: Path) -> None:
+    """A harvest that was stopped while a session moved to another day leaves it in both."""
+    lake = Lake(str(tmp_path / "another"))
+    for day in ("2026-11-01", "2026-11-02"):
+        write_session(lake, "moved", [(READ, "a"), (READ, "b")], day=day)
+    assert len(lake.rows("states")) == 4
+    found = StatesOnDemand(lake, lake.days("states")).states
+    assert len(found) == len({state.state_id for state in found}) == 2
+
+
 def test_a_few_states_are_asked_without_the_messages_of_other_days(
     two_days: Lake, teacher_set: TeacherSet
 ) -> None:

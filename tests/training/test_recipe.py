@@ -47,6 +47,8 @@ OFF = ", ".join(f"{name}: {{weight: 0}}" for name in ("grpo", "sdpo", "dpo", "sf
         ("name: x\ndiloco: {log: 'ftp://bucket/x'}", "s3://, gs://, az://"),
         ("name: x\ndiloco: {run_id: a b}", "run_id must be letters"),
         ("name: x\ndiloco: {local_replicas: 1}", "local_replicas 1 of 2 needs log"),
+        ("name: x\ndiloco: {replicas: 1, outer: nesterov}", "outer nesterov needs replicas of 2"),
+        ("name: x\ndiloco: {outer: sgd}", "diloco.outer: Input should be 'fedavg' or"),
         ("name: x\ndiloco: {log: l, local_replicas: 3}", "local_replicas 3 exceeds replicas 2"),
         ("name: x\neval_every: 1\ndiloco: {log: l, local_replicas: 0}", "eval_every needs"),
         ("name: x\nchannels: {dpo: {loss: orpo}}", "channels.dpo.loss"),

@@ -29,7 +29,13 @@ from dagster_pipes import PipesEnvVarParamsLoader, open_dagster_pipes
 
 from composer_pipeline.diloco.history import history
 from composer_pipeline.diloco.log import OuterLog
-from composer_pipeline.diloco.places import HfJobs, KubernetesJobs, Place, ReplicaCommand
+from composer_pipeline.diloco.places import (
+    HfJobs,
+    KubernetesJobs,
+    ModalSandboxes,
+    Place,
+    ReplicaCommand,
+)
 from composer_pipeline.diloco.supervisor import (
     RoundReport,
     SlotEnd,
@@ -348,7 +354,9 @@ def _places(recipe: TrainingRecipe, url: str, run_id: str) -> list[Place]:
     if options.place is None:
         return []
     there = options.place.model_dump(exclude={"kind"})
-    kinds: dict[str, Callable[..., Place]] = {"hf-jobs": HfJobs, "kubernetes": KubernetesJobs}
+    kinds: dict[str, Callable[..., Place]] = {
+        "hf-jobs": HfJobs, "kubernetes": KubernetesJobs, "modal": ModalSandboxes
+    }  # fmt: skip
     return [kinds[options.place.kind](url, run_id, **there)] * (options.replicas - options.here)
 
 

@@ -12,7 +12,7 @@ without a state of their own write no file.
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors import safe_open
 from safetensors.torch import save
@@ -22,8 +22,10 @@ from composer_pipeline.diloco.log import OuterLog
 from composer_pipeline.files import replace
 from composer_pipeline.training.models import resolve_adapter
 from composer_pipeline.training.recipe import TrainingRecipe
-from trainers.trl.channels.base import Channel
 from trainers.trl.outer_log import Courier, fetch_states
+
+if TYPE_CHECKING:  # channels load TRL, which a checkpoint's writer does not need
+    from trainers.trl.channels.base import Channel
 
 #: In a checkpoint.
 FILE = "channels.safetensors"
@@ -50,7 +52,7 @@ class ChannelStates:
         self._run_dir, self._slot, self._keep_all, self._first = run_dir, slot, keep_all, first
         self._log, self._courier = log, courier
 
-    def save(self, channels: Sequence[Channel[Any]], step: int) -> None:
+    def save(self, channels: "Sequence[Channel[Any]]", step: int) -> None:
         """Write the channels' states as they are after ``step`` steps of the run."""
         if self._courier is not None:
             self._courier.deliver()
@@ -75,7 +77,7 @@ class ChannelStates:
             for old in store.list(folder)[:-KEPT]:
                 store.delete(old.key)
 
-    def load(self, channels: Sequence[Channel[Any]], step: int) -> bool:
+    def load(self, channels: "Sequence[Channel[Any]]", step: int) -> bool:
         """Restore the newest state that is not after ``step``; return whether there was one.
 
         Its own; that of another replica where it has none of that step; the earlier run's where
@@ -93,7 +95,7 @@ class ChannelStates:
         return True
 
 
-def gathered(channels: Sequence[Channel[Any]]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def gathered(channels: "Sequence[Channel[Any]]") -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the channels' states as one: tensors by ``<channel>/<name>``, numbers by channel."""
     tensors: dict[str, Tensor] = {}
     numbers: dict[str, Any] = {}
@@ -106,7 +108,7 @@ def gathered(channels: Sequence[Channel[Any]]) -> tuple[dict[str, Tensor], dict[
 
 
 def handed_out(
-    channels: Sequence[Channel[Any]], tensors: dict[str, Tensor], numbers: dict[str, Any]
+    channels: "Sequence[Channel[Any]]", tensors: dict[str, Tensor], numbers: dict[str, Any]
 ) -> None:
     """Give each channel its part of what :func:`gathered` returned."""
     for channel in channels:

@@ -46,13 +46,14 @@ def spec_of(recipe: TrainingRecipe, digest: str) -> DiLoCoSpec:
         digest: of the training rows.
     """
     options = recipe.diloco
+    outer_lr, outer_momentum = options.outer_numbers
     return DiLoCoSpec(
         rounds=recipe.rounds,
         inner_steps=options.inner_steps,
         replicas=options.replicas,
         min_quorum=options.min_quorum,
-        outer_lr=options.outer_lr,
-        outer_momentum=options.outer_momentum,
+        outer_lr=outer_lr,
+        outer_momentum=outer_momentum,
         join_timeout_s=options.join_timeout_s,
         grace_s=options.grace_s,
         heartbeat_timeout_s=options.heartbeat_timeout_s,

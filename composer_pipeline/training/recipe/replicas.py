@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from composer_pipeline.diloco.spec import RUN_ID, Codec
+from composer_pipeline.diloco.spec import OUTER, RUN_ID, Codec
 from composer_pipeline.training.recipe.part import Part
 
 #: A bucket and a path in it; what else a URL can hold may be a secret.
@@ -79,8 +79,30 @@ class KubernetesPlace(Part):
     """Folder of the base model in the image, where the recipe's is a folder."""
 
 
+class ModalPlace(Part):
+    """Sandboxes of Modal for the replicas that this machine does not start itself.
+
+    Each joins through `diloco.log`. The token is Modal's own (`modal token new`, or variables).
+    Contract-tested against modal 1.6 on loopback; not run against the paid service.
+    """
+
+    kind: Literal["modal"]
+    """The service."""
+    image: str = Field(min_length=1)
+    """Image of a registry in which a checkout of this project is installed."""
+    gpu: str = Field("A100", min_length=1)
+    """Hardware, by the service's name."""
+    timeout_s: int = Field(86_400, ge=1, le=86_400)
+    """Seconds after which the service ends a sandbox; a day at most."""
+    secret: str = ""
+    """Secret of the workspace whose entries become variables, such as the keys of the log's
+    bucket."""
+    model: str = ""
+    """Folder of the base model in the image, where the recipe's is a folder."""
+
+
 #: A place of other machines, told apart by its ``kind``.
-AnyPlace = Annotated[HfJobsPlace | KubernetesPlace, Field(discriminator="kind")]
+AnyPlace = Annotated[HfJobsPlace | KubernetesPlace | ModalPlace, Field(discriminator="kind")]
 
 
 class DiLoCo(Part):
@@ -92,11 +114,13 @@ class DiLoCo(Part):
     """How often they agree; 4 where neither `steps` nor `epochs` of the recipe is given."""
     inner_steps: int = Field(10, ge=1)
     """Optimizer steps of a replica in a round."""
+    outer: Literal["fedavg", "nesterov"] | None = None
+    """How their changes are merged: `fedavg` takes the mean, `nesterov` with momentum (0.4, 0.8);
+    null: `nesterov` from 6 rounds on, and nothing but its own change for one replica."""
     outer_lr: float | None = Field(None, gt=0)
-    """Step along the mean change of a round; null: 1 for one replica or below 20 rounds, else
-    0.7."""
+    """Step along the mean change of a round; null: that of `outer`."""
     outer_momentum: float | None = Field(None, ge=0, lt=1)
-    """Nesterov momentum of that step; null: 0 for one replica or below 20 rounds, else 0.9."""
+    """Nesterov momentum of that step; null: that of `outer`."""
     min_quorum: int = Field(1, ge=1)
     """Replicas without which a round is not committed."""
     join_timeout_s: float = Field(300.0, gt=0)
@@ -145,6 +169,15 @@ class DiLoCo(Part):
         return self.codec == "int2" if self.error_feedback is None else self.error_feedback
 
     @property
+    def outer_numbers(self) -> tuple[float | None, float | None]:
+        """Outer learning rate and momentum as far as the recipe says them, by name or number."""
+        lr, momentum = (None, None) if self.outer is None else OUTER[self.outer]
+        return (
+            lr if self.outer_lr is None else self.outer_lr,
+            momentum if self.outer_momentum is None else self.outer_momentum,
+        )
+
+    @property
     def here(self) -> int:
         """How many replicas ``train`` starts itself."""
         return self.replicas if self.local_replicas is None else self.local_replicas
@@ -163,6 +196,12 @@ class DiLoCo(Part):
             raise ValueError("place needs local_replicas below replicas")
         if self.place is not None and "://" not in self.log:
             raise ValueError("place needs log in a bucket, which other machines can reach")
+        return self
+
+    @model_validator(mode="after")
+    def _momentum_is_of_several(self) -> "DiLoCo":
+        if self.outer == "nesterov" and self.replicas == 1:
+            raise ValueError("outer nesterov needs replicas of 2: one has nothing to merge with")
         return self
 
     @model_validator(mode="after")

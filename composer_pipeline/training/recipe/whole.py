@@ -239,7 +239,7 @@ class TrainingRecipe(Part):
         paths = ("name", "model", "start_from", "extends")
         own = dict.fromkeys((*paths, "threads", "checkpoint_every", "ranks"), True)
         here = {"log", "run_id", "local_replicas", "max_restarts", "place"}
-        here |= {"rounds", "outer_lr", "outer_momentum"}  # the spec has them
+        here |= {"rounds", "outer", "outer_lr", "outer_momentum"}  # the spec has them
         return self.model_dump_json(exclude={**own, "diloco": here})
 
     @staticmethod

@@ -72,10 +72,10 @@ def extended(run_dir: str | Path, rounds: int) -> TrainingRecipe:
 def outer_of(recipe: TrainingRecipe) -> tuple[float, float]:
     """Return the outer learning rate and momentum of a recipe whose length is known."""
     options = recipe.diloco
+    lr, momentum = options.outer_numbers
     return DiLoCoSpec(
         rounds=recipe.rounds, inner_steps=options.inner_steps, replicas=options.replicas,
-        min_quorum=options.min_quorum, outer_lr=options.outer_lr,
-        outer_momentum=options.outer_momentum,
+        min_quorum=options.min_quorum, outer_lr=lr, outer_momentum=momentum,
     ).outer  # fmt: skip
 
 

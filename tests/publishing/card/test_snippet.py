@@ -3,6 +3,7 @@
 import ast
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,6 @@ from composer_pipeline.publishing.dataset import read_build
 from composer_pipeline.testing.hub import LoopbackHub
 from composer_pipeline.testing.training import write_tiny_model
 from composer_pipeline.training.models import SMOLLM2
-from tests.fixtures.whole_lake import make_whole_lake
 
 pytestmark = pytest.mark.slow
 REPO, TOKEN = "someone/agent-pairs", "hf_loopback"
@@ -40,12 +40,14 @@ def upload(hub: LoopbackHub, repo: str, files: dict[str, bytes], kind: str) -> N
     api.create_commit(repo, adds, commit_message="files", repo_type=kind)
 
 
-def test_the_snippet_trains_on_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_snippet_trains_on_every_row(
+    whole_lake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-    lake = Lake(make_whole_lake(tmp_path))
+    lake = Lake(shutil.copytree(whole_lake, tmp_path / "lake"))
     build_dataset(lake, tokenizer=SMOLLM2)
     build = read_build(lake)
     data = {file.path: lake.get_bytes(file.name) for file in build.files}

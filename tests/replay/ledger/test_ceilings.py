@@ -65,6 +65,15 @@ def test_a_ceiling_set_below_what_was_spent_is_no_overspend(ledger: Ledger) -> N
     assert ledger.do(rules.reserve("b", Pico(1), ["global"], CALL)).kind == "refused"
 
 
+def test_a_call_that_ends_below_a_ceiling_set_meanwhile_is_no_overspend(ledger: Ledger) -> None:
+    """A person lowers the ceiling while calls are out; what they give back admits nothing."""
+    ledger.do(rules.set_ceiling("global", usd(100)))
+    out = ledger.do(rules.reserve("a", Pico(60), ["global"], CALL, send=True))
+    ledger.do(rules.set_ceiling("global", usd(10)))
+    ledger.do(rules.settle(out.attempt, Bill(Pico(50)), Reply(200, b"{}")))
+    assert ledger.overspent() == {}
+
+
 def test_a_bill_above_its_reservation_that_passes_the_ceiling_is_one(ledger: Ledger) -> None:
     ledger.do(rules.set_ceiling("global", usd(100)))
     ledger.do(rules.set_ceiling("run:r", usd(1000)))

@@ -235,13 +235,13 @@ def test_the_checkpoint_is_that_of_the_round_with_the_lowest_held_out_loss(finis
     assert any(not torch.equal(kept[name], other[name]) for name in kept)
 
 
+def _no_process(*arguments, **options):
+    raise AssertionError("a process was started")
+
+
 def test_the_same_inputs_are_not_trained_again(finished, lake, recipe, monkeypatch):
     result = finished.result
-
-    def refuse(*arguments, **options):
-        raise AssertionError("a process was started")
-
-    monkeypatch.setattr(subprocess, "Popen", refuse)
+    monkeypatch.setattr(subprocess, "Popen", _no_process)
     again = train(lake, recipe, result.run_dir.parent)
     assert again.reused
     assert (again.run_dir, again.metrics) == (result.run_dir, result.metrics)
@@ -249,7 +249,7 @@ def test_the_same_inputs_are_not_trained_again(finished, lake, recipe, monkeypat
     assert prepare(lake, other, result.run_dir.parent).run_dir != result.run_dir
 
 
-def test_evaluation_before_and_after(finished, lake, recipe, tmp_path):
+def test_evaluation_before_and_after(finished, lake, recipe, tmp_path, monkeypatch):
     result = finished.result
     told = []
     first = evaluate(lake, result.run_dir, progress=lambda *event: told.append(event))
@@ -272,8 +272,10 @@ def test_evaluation_before_and_after(finished, lake, recipe, tmp_path):
     card = result.checkpoint / "README.md"
     assert "| hard_covered | canonical |" in card.read_text()
     assert card.stat().st_mode == (result.checkpoint / "composer.json").stat().st_mode
-    shorter = evaluate(lake, result.run_dir, max_new_tokens=2)
-    assert not shorter.reused
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "Popen", _no_process)
+        with pytest.raises(AssertionError, match="a process was started"):
+            evaluate(lake, result.run_dir, max_new_tokens=2)  # which is another measurement
     only_train = Lake(tmp_path / "lake")
     write_dataset(only_train, rows=2)
     with pytest.raises(InputError, match="split=validation"):

@@ -1,0 +1,62 @@
+"""A replica alone: its parameters travel themselves, and the round takes them as they are."""
+
+import pytest
+import torch
+
+from composer_pipeline.diloco.codecs import Delta
+from composer_pipeline.diloco.encoding import decode_delta, encode_delta
+from composer_pipeline.diloco.log import CorruptObject, OuterLog
+from composer_pipeline.diloco.merging import merged_steps
+from composer_pipeline.diloco.outer import OuterState, outer_step, pseudo_gradient
+from composer_pipeline.diloco.replica import Replica
+from composer_pipeline.diloco.spec import DiLoCoSpec
+
+#: 1 − (1 − 1e-10) is 0 in fp32.
+BASE, LOCAL = {"w": torch.tensor([1.0, -2.0])}, {"w": torch.tensor([1e-10, -2.0000002])}
+
+
+def spec(**changes) -> DiLoCoSpec:
+    return DiLoCoSpec.model_validate({"rounds": 3, "inner_steps": 1, "replicas": 1} | changes)
+
+
+def whole() -> Delta:
+    return decode_delta(bytes(encode_delta(Delta.to(LOCAL, BASE))), BASE)
+
+
+def test_a_replica_alone_is_where_it_trained_to() -> None:
+    state = OuterState.initial(BASE)
+    (step,) = merged_steps(state, [whole()], [1.0], spec())
+    assert torch.equal(step.theta, LOCAL["w"])
+    # Which the difference alone does not give.
+    delta = dict(pseudo_gradient(BASE, LOCAL))
+    rounded = outer_step(state, [delta], lr=1.0, momentum=0.0)
+    assert not torch.equal(rounded.theta["w"], LOCAL["w"])
+
+
+def test_elsewhere_it_counts_as_the_change_that_it_is() -> None:
+    state, others = OuterState.initial(BASE), {"w": torch.tensor([0.5, 0.5])}
+    two = spec(replicas=2)
+    steps = merged_steps(state, [whole(), Delta.pack(others)], [0.5, 0.5], two)
+    delta = dict(pseudo_gradient(BASE, LOCAL))
+    expected = outer_step(state, [delta, others], lr=1.0, momentum=0.0)
+    assert torch.equal(next(steps).theta, expected.theta["w"])
+    half = spec(outer_lr=0.5, outer_momentum=0.0)
+    (step,) = merged_steps(state, [whole()], [1.0], half)
+    assert torch.equal(step.theta, BASE["w"] - delta["w"] * 0.5)
+
+
+def test_a_run_of_another_codec_has_none() -> None:
+    with pytest.raises(CorruptObject, match="codec is whole, the run's is int8"):
+        decode_delta(bytes(encode_delta(Delta.to(LOCAL, BASE))), BASE, "int8")
+
+
+def test_a_change_that_carries_more_than_the_parameters_travels_as_one(tmp_path) -> None:
+    one = Replica(OuterLog.open(str(tmp_path), "run"), spec(late_decay=0.5), 0)
+    one.join(BASE)
+    late = {"w": torch.tensor([4.0, 8.0])}
+    numbers = {"round": 1, "late": True, "tokens": 0, "wasted": 0}
+    one.load_private({"late/w": late["w"]}, numbers)
+    one.sync(pseudo_gradient(BASE, LOCAL), local=LOCAL)
+    one.close()
+    expected = BASE["w"] - (BASE["w"] - LOCAL["w"] + late["w"] * 0.5)
+    assert torch.equal(one.state.theta["w"], expected)

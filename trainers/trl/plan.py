@@ -187,11 +187,12 @@ def probe(recipe: TrainingRecipe, data: TrainingData, resolved: str) -> dict[str
             seen.append(numbers)
 
     began, scoring = 0.0, 0.0
+    of_run = coming(recipe, data)
 
     def on_scored(channel: str, done: int, of: int) -> None:
         nonlocal began, scoring
         now = time.monotonic()
-        scoring += (now - began) * len(coming(recipe, data, channel)) / of
+        scoring += (now - began) * len(of_run[channel]) / of
         began = now
 
     tokenizer = load_tokenizer(resolved)
@@ -237,9 +238,10 @@ def _short(recipe: TrainingRecipe) -> TrainingRecipe:
 def _first(short: TrainingRecipe, recipe: TrainingRecipe, data: TrainingData) -> TrainingData:
     """Return the rows of the run's first steps, so that no others are scored."""
     kept: dict[str, Any] = {}
+    plans = planned(recipe, data, 0)
     for channel, per_step in short.channels.rows_per_step().items():
         rows = rows_of(data, channel)
-        taken = planned(recipe, len(rows), channel, 0)[: PROBE_STEPS * per_step]
+        taken = plans[channel][: PROBE_STEPS * per_step]
         kept[CHANNELS[channel][0]] = [rows[i] for i in dict.fromkeys(taken)]
     return TrainingData(**kept)
 

@@ -9,6 +9,7 @@ not here (``training.windows``), nor batches and tensors (``trainers``). Imports
 from composer_pipeline.training.data.arrow_rows import (
     ArrowRows,
     SomeRows,
+    bytes_of,
     column_of,
     item_lengths_of,
     writing_rows,
@@ -31,6 +32,7 @@ __all__ = [
     "SomeRows",
     "TrainingData",
     "build",
+    "bytes_of",
     "column_of",
     "feeds",
     "item_lengths_of",

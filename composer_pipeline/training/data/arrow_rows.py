@@ -5,11 +5,12 @@ belong here: what rows there are (``training.data.rows``). Processes that read o
 its pages; only the row that was asked for becomes Python objects.
 """
 
+from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from itertools import accumulate, chain
+from itertools import accumulate, chain, pairwise
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_type_hints, overload
 
@@ -160,6 +161,16 @@ class ArrowRows(Sequence[T]):
         items = (batch.column(name).flatten().value_lengths() for batch in self._batches())
         return list(chain.from_iterable(lengths.to_pylist() for lengths in items))
 
+    def list_bytes(self, name: str) -> Iterator[memoryview]:
+        """Yield the numbers of a list column, row after row, as the file has them: no copies."""
+        for batch in self._batches():
+            array = batch.column(name)
+            width = array.type.value_type.bit_width // 8
+            view = memoryview(array.values.buffers()[1] or b"")
+            first = array.values.offset
+            ends = [(first + end) * width for end in array.offsets.to_pylist()]
+            yield from (view[start:end] for start, end in pairwise(ends))
+
     def _batches(self) -> Iterator[pa.RecordBatch]:
         return map(self._file.get_batch, range(self._file.num_record_batches))
 
@@ -173,10 +184,14 @@ class ArrowRows(Sequence[T]):
 
 
 class SomeRows(Sequence[T]):
-    """Some of the rows of a sequence, each still read only when it is asked for."""
+    """Some of the rows of a sequence, each still read only when it is asked for.
+
+    Attributes:
+        whole: the sequence.
+    """
 
     def __init__(self, rows: Sequence[T], chosen: Sequence[int]) -> None:
-        self._rows, self._chosen = rows, chosen
+        self.whole, self._chosen = rows, chosen
 
     def __len__(self) -> int:
         return len(self._chosen)
@@ -187,8 +202,8 @@ class SomeRows(Sequence[T]):
     def __getitem__(self, index: slice) -> list[T]: ...
     def __getitem__(self, index: int | slice) -> T | list[T]:
         if isinstance(index, slice):
-            return [self._rows[i] for i in self._chosen[index]]
-        return self._rows[self._chosen[index]]
+            return [self.whole[i] for i in self._chosen[index]]
+        return self.whole[self._chosen[index]]
 
 
 def column_of(rows: Sequence[Any], name: str) -> list[Any]:
@@ -203,6 +218,14 @@ def item_lengths_of(rows: Sequence[Any], name: str) -> list[int]:
     if isinstance(rows, ArrowRows):
         return rows.item_lengths(name)
     return [len(item) for row in rows for item in getattr(row, name)]
+
+
+def bytes_of(rows: Sequence[Any], name: str) -> Iterator[bytes | memoryview]:
+    """Yield what :meth:`ArrowRows.list_bytes` does, of any rows whose field lists whole numbers."""
+    if isinstance(rows, ArrowRows):
+        yield from rows.list_bytes(name)
+    else:
+        yield from (array("i", getattr(row, name)).tobytes() for row in rows)
 
 
 def _array(values: Sequence[Any], kind: pa.DataType) -> Any:

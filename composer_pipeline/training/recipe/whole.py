@@ -125,6 +125,9 @@ class TrainingRecipe(Part):
     shared_prefix: Literal["auto", "on", "off"] = "auto"
     """Rows with equal beginnings share one forward: `auto` where the model can, `on` or not at
     all, `off`: each row by itself."""
+    draw: Literal["independent", "by-state"] = "independent"
+    """Order of rows: each channel's own, or rows of one state in one step where channels share
+    states, so that `shared_prefix` saves more. Each row comes once an epoch either way."""
     seed: int = Field(0, ge=0)
     """Of the order of rows, the adapter's beginning and sampled answers."""
     threads: int = Field(1, ge=0)

@@ -64,7 +64,7 @@ def test_windows_take_the_rows_that_training_takes(tiny_model, data):
     recipe = tiny_recipe(tiny_model, micro_batch_tokens=600)
     windows = windows_of(recipe, data)
     for step in range(recipe.total_steps):
-        taken = planned_rows(recipe, len(data.pairs), "dpo", 0)[2 * step : 2 * step + 2]
+        taken = planned_rows(recipe, data, 0)["dpo"][2 * step : 2 * step + 2]
         assert windows["dpo"][step] == [
             RowSize(
                 2 * (len(p.prompt_ids) + max(len(p.chosen_ids), len(p.rejected_ids))),
@@ -74,7 +74,7 @@ def test_windows_take_the_rows_that_training_takes(tiny_model, data):
             )
             for p in (data.pairs[i] for i in taken)
         ]
-        (group,) = (data.groups[i] for i in planned_rows(recipe, 8, "grpo", 0)[step : step + 1])
+        (group,) = (data.groups[i] for i in planned_rows(recipe, data, 0)["grpo"][step : step + 1])
         answers = [row.responses for row in windows["grpo"][step]]
         assert answers == [(len(ids),) for ids in group.completions]
     for batches in packed(windows, recipe).values():

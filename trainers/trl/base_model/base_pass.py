@@ -92,8 +92,7 @@ def score(
         run_dir: where parts are kept; existing ones are not made again.
         say: called with channel, rows done and rows in all.
     """
-    for channel in scored(recipe):
-        rows = coming(recipe, data, channel)
+    for channel, rows in coming(recipe, data).items():
         sequences, shape = _HOW[channel]
         # Where each part begins is all that is kept: rows are read part by part.
         missing = sum(len(part) for _, part in parts(run_dir, channel, range(len(rows))))
@@ -108,17 +107,18 @@ def score(
     return BaseScores.load(run_dir)
 
 
-def coming(recipe: TrainingRecipe, data: TrainingData, channel: str) -> Sequence[Any]:
-    """Return the rows that any replica takes, in the order of the data; of hints, all."""
-    rows = rows_of(data, channel)
-    if channel == "sdpo":
-        return rows
-    wanted = {
-        i
-        for slot in range(recipe.diloco.replicas)
-        for i in planned(recipe, len(rows), channel, slot)
-    }
-    return SomeRows(rows, sorted(wanted))
+def coming(recipe: TrainingRecipe, data: TrainingData) -> dict[str, Sequence[Any]]:
+    """Return, by channel, the rows to score, in the order of the data.
+
+    Of hints these are all, of other channels those that any replica takes.
+    """
+    plans = [planned(recipe, data, slot) for slot in range(recipe.diloco.replicas)]
+    out: dict[str, Sequence[Any]] = {}
+    for channel in scored(recipe):
+        rows = out[channel] = rows_of(data, channel)
+        if channel != "sdpo":
+            out[channel] = SomeRows(rows, sorted({i for plan in plans for i in plan[channel]}))
+    return out
 
 
 def _logps(

@@ -45,10 +45,10 @@ def channels_of(
         InputError: a weighted channel has no row.
     """
     built: list[Channel[Any]] = []
+    plans = planned(recipe, data, slot)
     for name, weight in recipe.channels.weights().items():
         rows = rows_of(data, name)
-        plan = planned(recipe, len(rows), name, slot)
-        given = (rows, plan, recipe.channels.rows_per_step()[name], weight)
+        given = (rows, plans[name], recipe.channels.rows_per_step()[name], weight)
         if name == "grpo":
             built.append(
                 Grpo(

@@ -36,9 +36,10 @@ def windows_of(
 ) -> dict[str, list[list[RowSize]]]:
     """Return, by channel, the rows of each optimizer step of a replica; reads each row once."""
     out = {}
+    plans = planned(recipe, data, slot)
     for channel, per_step in recipe.channels.rows_per_step().items():
         rows = rows_of(data, channel)
-        taken = planned(recipe, len(rows), channel, slot)
+        taken = plans[channel]
         known: dict[int, list[RowSize]] = {}
         for number in taken:
             if number not in known:

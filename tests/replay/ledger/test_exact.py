@@ -266,6 +266,20 @@ def test_on_another_machine_the_heartbeat_decides(
     ledger.do(rules.settle(attempt, Bill(Pico(1)), Reply(200, b"{}")))
 
 
+@pytest.mark.parametrize(("silent_s", "adopted"), [(40, 0), (80, 1)])
+def test_an_owner_elsewhere_is_dead_after_a_minute_without_a_beat(
+    ledger: Ledger, target: str | Path, silent_s: int, adopted: int
+) -> None:
+    ledger.owner = elsewhere(ledger.owner)
+    ledger.beat()
+    send(ledger, "a")
+    with Ledger(target) as other, other._store.transaction() as session:
+        earlier = "UPDATE owner SET beat_us = beat_us - ? WHERE id = ?"
+        session.write([(earlier, [(silent_s * 1_000_000, ledger.owner)])])
+    with Ledger(target) as other:
+        assert other.do(rules.adopt_dead()) == adopted
+
+
 def test_an_owner_elsewhere_that_never_beat_is_dead(ledger: Ledger, target: str | Path) -> None:
     ledger.owner = elsewhere(ledger.owner)
     ledger.beat()

@@ -166,17 +166,18 @@ class Graph(NamedTuple):
     runs: int
 
 
-def graph_beside_hand(sessions: Path) -> Graph:
-    """Run :func:`graph_and_hand` in a process of its own."""
-    env = {**os.environ, "COMPOSER_FIRST_DAY": min(session_days([sessions]))}
+def graph_beside_hand(sessions: Path, turns: int) -> Graph:
+    """Run :func:`graph_and_hand` in a process of its own, from first to last session."""
+    days = sorted(session_days([sessions]))
+    env = {**os.environ, "COMPOSER_FIRST_DAY": days[0], "COMPOSER_LAST_DAY": days[-1]}
     done = subprocess.run(
-        [sys.executable, __file__, GRAPH, str(sessions)],
+        [sys.executable, __file__, GRAPH, str(sessions), "--turns", str(turns)],
         capture_output=True, text=True, check=True, env=env,
     )  # fmt: skip
     return Graph(*json.loads(done.stdout.splitlines()[-1]))
 
 
-def graph_and_hand(folder: Path, sessions: Path, turns: int = 2) -> Graph:
+def graph_and_hand(folder: Path, sessions: Path, turns: int) -> Graph:
     """Return what the last of so many turns took; the provider's thread is not counted.
 
     Args:
@@ -314,10 +315,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--record", default="")
     parser.add_argument(GRAPH, type=Path, help="only the graph beside its stages, as JSON")
+    parser.add_argument("--turns", type=int, default=2, help="of which the last is counted")
     options = parser.parse_args()
     if options.graph:
         with tempfile.TemporaryDirectory(dir=MEMORY) as scratch:
-            print(json.dumps(graph_and_hand(Path(scratch), options.graph)))
+            print(json.dumps(graph_and_hand(Path(scratch), options.graph, options.turns)))
         return
     rows: list[tuple[str, str, str, bool]] = []
 
@@ -331,10 +333,10 @@ def main() -> None:
         add("definitions", seconds, "CPU s", 1.0)
         add("definitions", megabytes, "MB", 150)
         corpus, what = source_files(None)
-        bundled = graph_beside_hand(sample_sessions_dir())
+        bundled = graph_beside_hand(sample_sessions_dir(), 2)
         graphs = {"the bundled sessions": bundled}
         if corpus != sample_sessions_dir():
-            graphs[what] = graph_beside_hand(corpus)
+            graphs[what] = graph_beside_hand(corpus, 1)  # what is done once is little of it
         for name, graph in graphs.items():
             ratio = graph.dagster / graph.hand
             add(

@@ -29,6 +29,7 @@ from assets.resources import (
     TeachersResource,
     default_resources,
 )
+from composer_pipeline import build_hints, ingest
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
@@ -411,6 +412,30 @@ def test_the_nightly_harvest_takes_days_that_are_partitions(
     (folder / "new.jsonl").unlink()
     (skipped,) = tonight()
     assert isinstance(skipped, dg.SkipReason)
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_a_night_goes_over_a_day_without_sessions_and_not_over_one_that_is_done(
+    lake: LakeResource, tmp_path: Path, *, held: bool
+) -> None:
+    folder = tmp_path / "sessions"
+
+    def write(*days: int) -> None:
+        for day in days:
+            script = Script(f"s{day}", f"2026-11-{day:02}")
+            script.user("go")
+            script.write(folder)
+
+    if held:
+        write(3)
+        ingest(lake.open(), [folder])
+        build_hints(lake.open())
+    write(2, 4)
+    resources = {"lake": lake, "sessions": SessionsResource(path=str(folder))}
+    requests = cast(Any, nightly_harvest(dg.build_schedule_context(resources=resources)))
+    keys = [request.run_key for request in requests]
+    apart = ["2026-11-02..2026-11-02", "2026-11-04..2026-11-04"]
+    assert keys == (apart if held else ["2026-11-02..2026-11-04"])
 
 
 def test_the_nightly_replay_counts_days_in_utc(

@@ -5,33 +5,25 @@ from typing import Any
 
 import pytest
 
-from composer_pipeline.diloco.places import KubernetesJobs, kubernetes_jobs
+from composer_pipeline.diloco.places import KubernetesJobs, elsewhere
 from composer_pipeline.diloco.places.port import LOST
-from composer_pipeline.diloco.spec import DiLoCoSpec
-from composer_pipeline.diloco.supervisor import ReplicasFailed, Supervisor
+from composer_pipeline.diloco.supervisor import ReplicasFailed
 from composer_pipeline.errors import InputError
 from composer_pipeline.testing.kubernetes_jobs import LoopbackKubernetes
+from tests.diloco.remote import Scripted, ended, image, supervisor
 from tests.fixtures.waiting import wait_until
 
 TOKEN, KEY = "token-of-the-supervisor", "key-of-the-bucket"
-SPEC = DiLoCoSpec(rounds=1, inner_steps=1, replicas=1)
 
 
-class Cluster(LoopbackKubernetes):
-    """A cluster with an image in which a test writes what a Job runs as its replica."""
-
-    def script(self, text: str) -> None:
-        (self.cwd / "trainers" / "trl" / "replica.py").write_text(text)
+class Cluster(Scripted, LoopbackKubernetes):
+    """The service with a test's image."""
 
 
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
-    package = tmp_path / "image" / "trainers" / "trl"
-    package.mkdir(parents=True)
-    for folder in (package, package.parent):
-        (folder / "__init__.py").touch()
     secrets = {"bucket": {"BUCKET_KEY": KEY}}
-    with Cluster(token=TOKEN, cwd=tmp_path / "image", folder=tmp_path, secrets=secrets) as found:
+    with Cluster(token=TOKEN, cwd=image(tmp_path), folder=tmp_path, secrets=secrets) as found:
         monkeypatch.setenv("KUBECONFIG", str(found.kubeconfig()))
         yield found
 
@@ -42,20 +34,6 @@ def place(tmp_path, **changes) -> KubernetesJobs:
         "url": str(tmp_path / "outer"), "run_id": "run", "limits": {"nvidia.com/gpu": "1"},
     }  # fmt: skip
     return KubernetesJobs(**(options | changes))
-
-
-def supervisor(tmp_path, **options) -> Supervisor:
-    return Supervisor(
-        url=str(tmp_path / "outer"), run_id="run", spec=SPEC, commands=[],
-        places=[place(tmp_path)], run_dir=tmp_path / "replicas", **({"timeout_s": 60} | options),
-    )  # fmt: skip
-
-
-def ended(job) -> int:
-    wait_until(lambda: job.poll() is not None, "the Job has ended")
-    code = job.poll()
-    assert code is not None
-    return code
 
 
 def test_a_job_joins_the_log_as_its_slot_and_attempt_with_the_secret_alone(cluster, tmp_path):
@@ -87,7 +65,7 @@ def test_a_job_joins_the_log_as_its_slot_and_attempt_with_the_secret_alone(clust
 def test_a_replica_that_was_given_bad_input_ends_the_run_with_its_sentence(cluster, tmp_path):
     cluster.script("print('error: channel sdpo is dead'); raise SystemExit(2)")
     with pytest.raises(InputError) as failure:
-        supervisor(tmp_path, max_restarts=5).run()
+        supervisor(tmp_path, place(tmp_path), max_restarts=5).run()
     assert str(failure.value) == "channel sdpo is dead (replica 0)"
     assert len(cluster.jobs) == 1
 
@@ -95,7 +73,7 @@ def test_a_replica_that_was_given_bad_input_ends_the_run_with_its_sentence(clust
 def test_a_job_that_crashed_is_started_again_within_the_budget(cluster, tmp_path):
     cluster.script("print('error: no memory'); raise SystemExit(1)")
     with pytest.raises(ReplicasFailed, match="slot 0 ended with 1: no memory"):
-        supervisor(tmp_path, max_restarts=1).run()
+        supervisor(tmp_path, place(tmp_path), max_restarts=1).run()
     labels = [job.manifest["metadata"]["labels"] for job in cluster.jobs.values()]
     assert [one["composer-attempt"] for one in labels] == ["1", "2"]
 
@@ -110,7 +88,7 @@ def test_a_pod_that_was_killed_and_a_job_that_was_deleted_are_losses(cluster, tm
     assert ended(deleted) == LOST
     assert place(tmp_path).find(0) is None
     assert place(tmp_path).find(1) is None
-    assert deleted.said() == f"Job {deleted.id}, whose pod is gone"
+    assert deleted.said() == f"job {deleted.id}, whose pod is gone"
 
 
 def test_another_supervisor_finds_the_running_job_and_starts_none(cluster, tmp_path):
@@ -123,7 +101,7 @@ def test_another_supervisor_finds_the_running_job_and_starts_none(cluster, tmp_p
     assert found is not None
     assert found.id == newest.id
     with pytest.raises(ReplicasFailed, match="time is up"):
-        supervisor(tmp_path, timeout_s=0.5).run()
+        supervisor(tmp_path, place(tmp_path), timeout_s=0.5).run()
     assert len(cluster.jobs) == 4, "nothing was started beside it"
     assert cluster.jobs[newest.id].deleted, "the end of the run ends what it watched"
     process = cluster.jobs[newest.id].process
@@ -170,6 +148,6 @@ def test_a_cluster_that_is_away_for_a_while_loses_no_job(cluster, tmp_path, monk
     cluster.token = TOKEN
     assert job.poll() is None
     cluster.token = "another"
-    monkeypatch.setattr(kubernetes_jobs, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(elsewhere, "PATIENCE_S", 0.0)
     assert job.poll() == LOST
     assert "whose output cannot be read" in job.said()

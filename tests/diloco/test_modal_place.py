@@ -5,36 +5,28 @@ from typing import Any
 
 import pytest
 
-from composer_pipeline.diloco.places import ModalSandboxes, modal_sandboxes
+from composer_pipeline.diloco.places import ModalSandboxes, elsewhere
 from composer_pipeline.diloco.places.port import LOST
-from composer_pipeline.diloco.spec import DiLoCoSpec
-from composer_pipeline.diloco.supervisor import ReplicasFailed, Supervisor
+from composer_pipeline.diloco.supervisor import ReplicasFailed
 from composer_pipeline.errors import InputError
 from composer_pipeline.testing.modal_sandboxes import LoopbackModal
+from tests.diloco.remote import Scripted, ended, image, supervisor
 from tests.fixtures.waiting import wait_until
 
 TOKEN, KEY = "as-of-the-supervisor", "key-of-the-bucket"
 #: The client keeps its connection for the life of a process, and grpclib's server closes none.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
-SPEC = DiLoCoSpec(rounds=1, inner_steps=1, replicas=1)
 
 
-class Service(LoopbackModal):
-    """The service with an image in which a test writes what a sandbox runs as its replica."""
-
-    def script(self, text: str) -> None:
-        (self.cwd / "trainers" / "trl" / "replica.py").write_text(text)
+class Service(Scripted, LoopbackModal):
+    """The service with a test's image."""
 
 
 @pytest.fixture
 def service(tmp_path, monkeypatch):
-    package = tmp_path / "image" / "trainers" / "trl"
-    package.mkdir(parents=True)
-    for folder in (package, package.parent):
-        (folder / "__init__.py").touch()
     with Service(
         token=TOKEN,
-        cwd=tmp_path / "image",
+        cwd=image(tmp_path),
         folder=tmp_path,
         secrets={"bucket": {"BUCKET_KEY": KEY}},
     ) as found:
@@ -54,23 +46,9 @@ def place(tmp_path, **changes) -> ModalSandboxes:
     return ModalSandboxes(**(options | changes))
 
 
-def supervisor(tmp_path, **options) -> Supervisor:
-    return Supervisor(
-        url=str(tmp_path / "outer"), run_id="run", spec=SPEC, commands=[],
-        places=[place(tmp_path)], run_dir=tmp_path / "replicas", **({"timeout_s": 60} | options),
-    )  # fmt: skip
-
-
 def made(sandbox):
     wait_until(lambda: sandbox.id, "the sandbox is made")
     return sandbox
-
-
-def ended(sandbox) -> int:
-    wait_until(lambda: sandbox.poll() is not None, "the sandbox has ended")
-    code = sandbox.poll()
-    assert code is not None
-    return code
 
 
 def test_a_sandbox_joins_the_log_as_its_slot_and_attempt_with_the_secret_alone(service, tmp_path):
@@ -94,7 +72,7 @@ def test_a_sandbox_joins_the_log_as_its_slot_and_attempt_with_the_secret_alone(s
 def test_a_replica_that_was_given_bad_input_ends_the_run_with_its_sentence(service, tmp_path):
     service.script("print('error: channel sdpo is dead'); raise SystemExit(2)")
     with pytest.raises(InputError) as failure:
-        supervisor(tmp_path, max_restarts=5).run()
+        supervisor(tmp_path, place(tmp_path), max_restarts=5).run()
     assert str(failure.value) == "channel sdpo is dead (replica 0)"
     assert len(service.sandboxes) == 1
 
@@ -102,7 +80,7 @@ def test_a_replica_that_was_given_bad_input_ends_the_run_with_its_sentence(servi
 def test_a_sandbox_that_crashed_is_started_again_within_the_budget(service, tmp_path):
     service.script("print('error: no memory'); raise SystemExit(1)")
     with pytest.raises(ReplicasFailed, match="slot 0 ended with 1: no memory"):
-        supervisor(tmp_path, max_restarts=1).run()
+        supervisor(tmp_path, place(tmp_path), max_restarts=1).run()
     attempts = [one.tags["composer-attempt"] for one in service.sandboxes.values()]
     assert attempts == ["1", "2"]
 
@@ -119,15 +97,15 @@ def test_a_sandbox_that_was_terminated_by_hand_is_a_loss(service, tmp_path):
 
 def test_another_supervisor_finds_the_running_sandbox_and_starts_none(service, tmp_path):
     service.script("import time; time.sleep(600)")
-    made(place(tmp_path).launch(0, 9, {}))
     newest = made(place(tmp_path).launch(0, 10, {}))
+    made(place(tmp_path).launch(0, 9, {}))  # the service made it later
     made(place(tmp_path).launch(1, 11, {}))
     made(place(tmp_path, run_id="another").launch(0, 12, {}))
     found = place(tmp_path).find(0)
     assert found is not None
     assert found.id == newest.id
     with pytest.raises(ReplicasFailed, match="time is up"):
-        supervisor(tmp_path, timeout_s=0.5).run()
+        supervisor(tmp_path, place(tmp_path), timeout_s=0.5).run()
     assert len(service.sandboxes) == 4, "nothing was started beside it"
     # The end of the run ends the sandbox that it watched.
     wait_until(lambda: service.sandboxes[newest.id].terminated, "it was terminated")
@@ -172,6 +150,6 @@ def test_a_service_that_is_away_for_a_while_loses_no_sandbox(service, tmp_path, 
     service.token = TOKEN
     assert one.poll() is None
     service.token = "another"
-    monkeypatch.setattr(modal_sandboxes, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(elsewhere, "PATIENCE_S", 0.0)
     assert one.poll() == LOST
     assert "whose output cannot be read" in one.said()

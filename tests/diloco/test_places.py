@@ -5,34 +5,26 @@ from typing import Any
 import pytest
 
 from composer_pipeline.diloco.log import OuterLog
-from composer_pipeline.diloco.places import HfJobs, LocalCommand, ReplicaCommand, hf_jobs
+from composer_pipeline.diloco.places import HfJobs, LocalCommand, ReplicaCommand, elsewhere
 from composer_pipeline.diloco.places.port import LOST
 from composer_pipeline.diloco.slots import claims
-from composer_pipeline.diloco.spec import DiLoCoSpec
-from composer_pipeline.diloco.supervisor import ReplicasFailed, Supervisor
+from composer_pipeline.diloco.supervisor import ReplicasFailed
 from composer_pipeline.errors import InputError
 from composer_pipeline.testing.hf_jobs import LoopbackHfJobs
+from tests.diloco.remote import Scripted, ended, image, supervisor
 from tests.fixtures.waiting import wait_until
 
 TOKEN, KEY = "hf_of-the-supervisor", "key-of-the-bucket"
-SPEC = DiLoCoSpec(rounds=1, inner_steps=1, replicas=1)
 
 
-class Service(LoopbackHfJobs):
-    """The service with an image in which a test writes what a job runs as its replica."""
-
-    def script(self, text: str) -> None:
-        (self.cwd / "trainers" / "trl" / "replica.py").write_text(text)
+class Service(Scripted, LoopbackHfJobs):
+    """The service with a test's image."""
 
 
 @pytest.fixture
 def service(tmp_path, monkeypatch):
-    package = tmp_path / "image" / "trainers" / "trl"
-    package.mkdir(parents=True)
-    for folder in (package, package.parent):
-        (folder / "__init__.py").touch()
     monkeypatch.setenv("BUCKET_KEY", KEY)
-    with Service(token=TOKEN, cwd=tmp_path / "image", folder=tmp_path) as jobs:
+    with Service(token=TOKEN, cwd=image(tmp_path), folder=tmp_path) as jobs:
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", jobs.endpoint)
         monkeypatch.setenv("HF_TOKEN", TOKEN)
@@ -45,20 +37,6 @@ def place(tmp_path, **changes) -> HfJobs:
         "secrets": ("BUCKET_KEY",), "look_s": 0.0, "url": str(tmp_path / "outer"), "run_id": "run",
     }  # fmt: skip
     return HfJobs(**(options | changes))
-
-
-def supervisor(tmp_path, **options) -> Supervisor:
-    return Supervisor(
-        url=str(tmp_path / "outer"), run_id="run", spec=SPEC, commands=[],
-        places=[place(tmp_path)], run_dir=tmp_path / "replicas", **({"timeout_s": 60} | options),
-    )  # fmt: skip
-
-
-def ended(job) -> int:
-    wait_until(lambda: job.poll() is not None, "the job has ended")
-    code = job.poll()
-    assert code is not None
-    return code
 
 
 def test_a_job_joins_the_log_as_its_slot_and_attempt_with_the_secrets_alone(service, tmp_path):
@@ -87,7 +65,7 @@ def test_a_job_joins_the_log_as_its_slot_and_attempt_with_the_secrets_alone(serv
 def test_a_replica_that_was_given_bad_input_ends_the_run_with_its_sentence(service, tmp_path):
     service.script("print('error: channel sdpo is dead'); raise SystemExit(2)")
     with pytest.raises(InputError) as failure:
-        supervisor(tmp_path, max_restarts=5).run()
+        supervisor(tmp_path, place(tmp_path), max_restarts=5).run()
     assert str(failure.value) == "channel sdpo is dead (replica 0)"
     assert len(service.specs) == 1
 
@@ -95,7 +73,7 @@ def test_a_replica_that_was_given_bad_input_ends_the_run_with_its_sentence(servi
 def test_a_job_that_crashed_is_started_again_within_the_budget(service, tmp_path):
     service.script("print('error: no memory'); raise SystemExit(1)")
     with pytest.raises(ReplicasFailed, match="slot 0 ended with 1: no memory"):
-        supervisor(tmp_path, max_restarts=1).run()
+        supervisor(tmp_path, place(tmp_path), max_restarts=1).run()
     attempts = [spec["labels"]["composer-attempt"] for spec in service.specs.values()]
     assert attempts == ["1", "2"]
     known = claims(OuterLog.open(str(tmp_path / "outer"), "run"))
@@ -120,7 +98,7 @@ def test_another_supervisor_finds_the_running_job_and_starts_none(service, tmp_p
     assert found is not None
     assert found.id == newest.id
     with pytest.raises(ReplicasFailed, match="time is up"):
-        supervisor(tmp_path, timeout_s=0.5).run()
+        supervisor(tmp_path, place(tmp_path), timeout_s=0.5).run()
     assert len(service.specs) == 4, "nothing was started beside it"
     # The end of the run ends the job that it watched.
     wait_until(lambda: service.processes[newest.id].poll() is not None, "the job is gone")
@@ -149,9 +127,31 @@ def test_a_service_that_is_away_for_a_while_loses_no_job(service, tmp_path, monk
     service.token = TOKEN
     assert job.poll() is None
     service.token = "another"
-    monkeypatch.setattr(hf_jobs, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(elsewhere, "PATIENCE_S", 0.0)
     assert job.poll() == LOST
     assert "whose output cannot be read" in job.said()
+
+
+def test_patience_begins_with_the_last_answer(monkeypatch):
+    now, answers = [0.0], iter([None, OSError(), 3])
+
+    class Job(elsewhere.JobElsewhere):
+        id = "j"
+
+        def _look(self):
+            answer = next(answers)
+            if isinstance(answer, OSError):
+                raise answer
+            return answer
+
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    job = Job(5.0, (OSError,))
+    for at, code in ((299.0, None), (301.0, None), (598.0, None), (603.0, 3), (700.0, 3)):
+        now[0] = at
+        assert job.poll() == code
+    lost = Job(5.0, (StopIteration,))
+    now[0] += elsewhere.PATIENCE_S
+    assert lost.poll() == LOST
 
 
 def test_a_child_has_the_environment_of_its_command_and_what_it_is_told(tmp_path):

@@ -13,12 +13,12 @@ part of a command or a label.
 import logging
 import os
 import re
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from composer_pipeline.diloco.places.elsewhere import LOOK_S, TAIL_LINES, JobElsewhere, refusals
 from composer_pipeline.diloco.places.port import LOST, replica_command, run_label, sentence
 from composer_pipeline.errors import InputError
 
@@ -29,10 +29,6 @@ logger = logging.getLogger(__name__)
 
 #: Stages in which a job has not ended.
 RUNNING = ("SCHEDULING", "RUNNING", "UPDATING")
-#: Seconds between two looks at a job, and how long a service that fails is asked again.
-LOOK_S, PATIENCE_S = 5.0, 300.0
-#: Lines of a job's output that are searched for its sentence.
-TAIL_LINES = 50
 _REASONS = {
     401: "there is no valid token (hf auth login, or HF_TOKEN)",
     402: "the namespace has no credit",
@@ -120,26 +116,17 @@ class HfJobs:
         return client
 
 
-class HfJob:
-    """A job. A service that cannot be reached for ``PATIENCE_S`` has lost it."""
+class HfJob(JobElsewhere):
+    """A job of Hugging Face."""
 
     def __init__(self, api: "HfApi", job_id: str, namespace: str, look_s: float) -> None:
-        self._api, self.id, self._namespace, self._look_s = api, job_id, namespace, look_s
-        self._code: int | None = None
-        self._look_at = 0.0
-        self._answered = time.monotonic()
+        super().__init__(look_s, _failures())
+        self._api, self._id, self._namespace = api, job_id, namespace
 
-    def poll(self) -> int | None:
-        """Return the exit code; asks the service at most every ``look_s`` seconds."""
-        now = time.monotonic()
-        if self._code is None and now >= self._look_at:
-            self._look_at = now + self._look_s
-            self._code = self._ask(now)
-        return self._code
-
-    def lines(self) -> list[str]:
-        """Return nothing: what a replica elsewhere says lies in the run's log."""
-        return []
+    @property
+    def id(self) -> str:
+        """The service's name of it."""
+        return self._id
 
     def said(self) -> str:
         """Return the last sentence of the job's output, as far as the service has it."""
@@ -148,7 +135,7 @@ class HfJob:
                 self._api.fetch_job_logs(job_id=self.id, namespace=self._namespace, tail=TAIL_LINES)
             )
         except _failures() as error:
-            return f"job {self.id}, whose output cannot be read ({type(error).__name__})"
+            return self.unread(error)
 
     def cancel(self) -> None:
         """Ask the service to cancel the job."""
@@ -156,25 +143,10 @@ class HfJob:
             try:
                 self._api.cancel_job(job_id=self.id, namespace=self._namespace)
             except _failures() as error:
-                logger.warning(
-                    "job %s may go on: it cannot be cancelled (%s)", self.id, type(error).__name__
-                )
+                self.goes_on(error)
 
-    def kill(self) -> None:
-        """Do nothing more than :meth:`cancel` did: the service has no other way."""
-
-    def close(self) -> None:
-        """Do nothing."""
-
-    def _ask(self, now: float) -> int | None:
-        try:
-            job = self._api.inspect_job(job_id=self.id, namespace=self._namespace)
-        except _failures() as error:
-            if now - self._answered < PATIENCE_S:
-                return None
-            logger.warning("job %s is given up: %s", self.id, type(error).__name__)
-            return LOST
-        self._answered = now
+    def _look(self) -> int | None:
+        job = self._api.inspect_job(job_id=self.id, namespace=self._namespace)
         stage = _stage(job)
         if stage in RUNNING:
             return None
@@ -196,16 +168,9 @@ def _failures() -> tuple[type[Exception], ...]:
     return HTTPError, OSError
 
 
-@contextmanager
-def _refusals(what: str) -> Iterator[None]:
-    """Turn the client's failures into a sentence without the request's headers.
-
-    Raises:
-        InputError: in place of them.
-    """
-    try:
-        yield
-    except _failures() as error:
+def _refusals(what: str) -> AbstractContextManager[None]:
+    def why(error: Exception) -> str:
         status = getattr(getattr(error, "response", None), "status_code", None)
-        why = _REASONS.get(status, f"it answered {status}") if status else type(error).__name__
-        raise InputError(f"Hugging Face Jobs did not {what}: {why}") from None
+        return _REASONS.get(status, f"it answered {status}") if status else ""
+
+    return refusals("Hugging Face Jobs", what, _failures(), why)

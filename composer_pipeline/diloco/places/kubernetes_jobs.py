@@ -12,21 +12,17 @@ pass this process: a Job takes its variables from a Secret of the cluster.
 
 import logging
 import os
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
+from composer_pipeline.diloco.places.elsewhere import LOOK_S, TAIL_LINES, JobElsewhere, refusals
 from composer_pipeline.diloco.places.port import LOST, replica_command, run_label, sentence
 from composer_pipeline.errors import InputError
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two looks at a Job, and how long a cluster that fails is asked again.
-LOOK_S, PATIENCE_S = 5.0, 300.0
-#: Lines of a pod's output that are searched for its sentence.
-TAIL_LINES = 50
 #: Seconds that the cluster keeps a Job that has ended, for whoever wants to read its output.
 KEPT_S = 3600
 _REASONS = {
@@ -150,36 +146,27 @@ class KubernetesJobs:
         return self._clients[0]
 
 
-class KubernetesJob:
-    """A Job and its pod. A cluster that cannot be reached for ``PATIENCE_S`` has lost it."""
+class KubernetesJob(JobElsewhere):
+    """A Job and its pod."""
 
     def __init__(self, batch: Any, name: str, namespace: str, look_s: float) -> None:
         from kubernetes import client
 
-        self._batch, self.id, self._namespace, self._look_s = batch, name, namespace, look_s
+        super().__init__(look_s, _failures())
+        self._batch, self._name, self._namespace = batch, name, namespace
         self._core = client.CoreV1Api(batch.api_client)
-        self._code: int | None = None
-        self._look_at = 0.0
-        self._answered = time.monotonic()
 
-    def poll(self) -> int | None:
-        """Return the exit code; asks the cluster at most every ``look_s`` seconds."""
-        now = time.monotonic()
-        if self._code is None and now >= self._look_at:
-            self._look_at = now + self._look_s
-            self._code = self._ask(now)
-        return self._code
-
-    def lines(self) -> list[str]:
-        """Return nothing: what a replica elsewhere says lies in the run's log."""
-        return []
+    @property
+    def id(self) -> str:
+        """The Job's name."""
+        return self._name
 
     def said(self) -> str:
         """Return the last sentence of the pod's output, as far as the cluster has it."""
         try:
             pods = self._pods()
             if not pods:
-                return f"Job {self.id}, whose pod is gone"
+                return f"job {self.id}, whose pod is gone"
             # Unread: what the client makes of a text by itself is the repr of its bytes.
             response = self._core.read_namespaced_pod_log(
                 pods[-1].metadata.name, self._namespace, tail_lines=TAIL_LINES,
@@ -187,7 +174,7 @@ class KubernetesJob:
             )  # fmt: skip
             text = response.data.decode(errors="replace")
         except _failures() as error:
-            return f"Job {self.id}, whose output cannot be read ({type(error).__name__})"
+            return self.unread(error)
         return sentence(text.splitlines())
 
     def cancel(self) -> None:
@@ -197,9 +184,6 @@ class KubernetesJob:
     def kill(self) -> None:
         """Delete the Job and its pod without grace."""
         self._delete(0)
-
-    def close(self) -> None:
-        """Do nothing."""
 
     def _delete(self, grace_s: int | None) -> None:
         try:
@@ -214,26 +198,19 @@ class KubernetesJob:
                 )
         except _failures() as error:
             if getattr(error, "status", None) != 404:
-                logger.warning(
-                    "Job %s may go on: it cannot be deleted (%s)", self.id, type(error).__name__
-                )
+                self.goes_on(error)
 
-    def _ask(self, now: float) -> int | None:
+    def _look(self) -> int | None:
         try:
             job = self._batch.read_namespaced_job_status(self.id, self._namespace)
-            pods = self._pods() if _ended(job) == "Failed" else []
         except _failures() as error:
             if getattr(error, "status", None) == 404:  # deleted by hand, or long over
                 return LOST
-            if now - self._answered < PATIENCE_S:
-                return None
-            logger.warning("Job %s is given up: %s", self.id, type(error).__name__)
-            return LOST
-        self._answered = now
+            raise
         ended = _ended(job)
         if ended is None:
             return None
-        return 0 if ended == "Complete" else _exit_code(pods)
+        return 0 if ended == "Complete" else _exit_code(self._pods())
 
     def _pods(self) -> list[Any]:
         found: list[Any] = self._core.list_namespaced_pod(
@@ -271,16 +248,9 @@ def _failures() -> tuple[type[Exception], ...]:
     return ApiException, HTTPError, OSError
 
 
-@contextmanager
-def _refusals(what: str) -> Iterator[None]:
-    """Turn the client's failures into a sentence without the request's headers.
-
-    Raises:
-        InputError: in place of them.
-    """
-    try:
-        yield
-    except _failures() as error:
+def _refusals(what: str) -> AbstractContextManager[None]:
+    def why(error: Exception) -> str:
         status = getattr(error, "status", None)
-        why = _REASONS.get(status, f"it answered {status}") if status else type(error).__name__
-        raise InputError(f"the cluster did not {what}: {why}") from None
+        return _REASONS.get(status, f"it answered {status}") if status else ""
+
+    return refusals("the cluster", what, _failures(), why)

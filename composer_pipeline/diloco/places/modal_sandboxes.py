@@ -9,21 +9,16 @@ hash of log and run id), ``composer-slot`` and ``composer-attempt``, by which an
 finds it again. Keys never pass this process: a sandbox takes its variables from a Secret there.
 """
 
-import logging
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
+from composer_pipeline.diloco.places.elsewhere import LOOK_S, JobElsewhere, refusals
 from composer_pipeline.diloco.places.port import LOST, replica_command, run_label, sentence
 from composer_pipeline.errors import InputError
 
-logger = logging.getLogger(__name__)
-
-#: Seconds between two looks at a sandbox, and how long a service that fails is asked again.
-LOOK_S, PATIENCE_S = 5.0, 300.0
 #: The app under which sandboxes stand in the dashboard.
 APP = "composer-pipeline"
 #: What the client says of a sandbox that was terminated.
@@ -108,34 +103,17 @@ class ModalSandboxes:
         return self._apps[0]
 
 
-class ModalSandbox:
-    """A sandbox that is being made, runs or has ended.
-
-    A service that cannot be reached for ``PATIENCE_S`` has lost it.
-    """
+class ModalSandbox(JobElsewhere):
+    """A sandbox that is being made, runs or has ended."""
 
     def __init__(self, made: "Future[Any]", look_s: float) -> None:
-        self._made, self._look_s = made, look_s
-        self._code: int | None = None
-        self._look_at = 0.0
-        self._answered = time.monotonic()
+        super().__init__(look_s, _failures())
+        self._made = made
 
     @property
     def id(self) -> str:
         """The service's name of it; empty while it is being made."""
         return str(self._made.result().object_id) if self._is_made() else ""
-
-    def poll(self) -> int | None:
-        """Return the exit code; asks the service at most every ``look_s`` seconds."""
-        now = time.monotonic()
-        if self._code is None and self._made.done() and now >= self._look_at:
-            self._look_at = now + self._look_s
-            self._code = self._ask(now)
-        return self._code
-
-    def lines(self) -> list[str]:
-        """Return nothing: what a replica elsewhere says lies in the run's log."""
-        return []
 
     def said(self) -> str:
         """Return the last sentence of its output, or why there is no sandbox."""
@@ -145,19 +123,13 @@ class ModalSandbox:
             sandbox = self._made.result()
             text = f"{sandbox.stdout.read()}\n{sandbox.stderr.read()}"
         except _failures() as error:
-            return f"sandbox {self.id}, whose output cannot be read ({type(error).__name__})"
+            return self.unread(error)
         return sentence(text.splitlines())
 
     def cancel(self) -> None:
         """Ask the service to terminate it, also if it is made only later; returns at once."""
         if self._code is None:
-            self._made.add_done_callback(_terminate)
-
-    def kill(self) -> None:
-        """Do nothing more than :meth:`cancel` did: the service has no other way."""
-
-    def close(self) -> None:
-        """Do nothing."""
+            self._made.add_done_callback(self._terminate)
 
     def _is_made(self) -> bool:
         return self._made.done() and self._made.exception() is None
@@ -166,32 +138,22 @@ class ModalSandbox:
         error = self._made.exception() if self._made.done() else None
         return f"{type(error).__name__}: {error}" if error else "it is still being made"
 
-    def _ask(self, now: float) -> int | None:
+    def _look(self) -> int | None:
+        if not self._made.done():
+            return None
         error = self._made.exception()
         if error is not None:
             # Without room somebody may have some later; what is wrong now stays wrong.
             return 2 if isinstance(error, _client().exception.InvalidError) else LOST
-        try:
-            code = self._made.result().poll()
-        except _failures() as failure:
-            if now - self._answered < PATIENCE_S:
-                return None
-            logger.warning("sandbox %s is given up: %s", self.id, type(failure).__name__)
-            return LOST
-        self._answered = now
+        code: int | None = self._made.result().poll()
         return LOST if code == _TERMINATED else code
 
-
-def _terminate(made: "Future[Any]") -> None:
-    if made.exception() is not None:
-        return
-    try:
-        made.result().terminate()
-    except _failures() as error:
-        logger.warning(
-            "sandbox %s may go on: it cannot be terminated (%s)",
-            made.result().object_id, type(error).__name__,
-        )  # fmt: skip
+    def _terminate(self, made: "Future[Any]") -> None:
+        if made.exception() is None:
+            try:
+                made.result().terminate()
+            except _failures() as error:
+                self.goes_on(error)
 
 
 def _client() -> Any:
@@ -215,21 +177,11 @@ def _failures() -> tuple[type[Exception], ...]:
     return _client().exception.Error, OSError
 
 
-@contextmanager
-def _refusals(what: str) -> Iterator[None]:
-    """Turn the client's failures into a sentence.
-
-    Raises:
-        InputError: in place of them.
-    """
-    try:
-        yield
-    except _failures() as error:
-        reasons = {
-            "AuthError": "there is no valid token (modal token new, or MODAL_TOKEN_ID and"
-            " MODAL_TOKEN_SECRET)",
-            "NotFoundError": "the workspace has no such Secret",
-            "ConnectionError": "it cannot be reached",
-        }
-        kind = type(error).__name__
-        raise InputError(f"Modal did not {what}: {reasons.get(kind, kind)}") from None
+def _refusals(what: str) -> AbstractContextManager[None]:
+    reasons = {
+        "AuthError": "there is no valid token (modal token new, or MODAL_TOKEN_ID and"
+        " MODAL_TOKEN_SECRET)",
+        "NotFoundError": "the workspace has no such Secret",
+        "ConnectionError": "it cannot be reached",
+    }
+    return refusals("Modal", what, _failures(), lambda error: reasons.get(type(error).__name__, ""))

@@ -69,6 +69,16 @@ def test_a_row_that_fits_keeps_its_prompt(tokenizer, row):
     assert short["tools"]
 
 
+@pytest.mark.parametrize(
+    ("lines", "said"), [(125, ""), (150, "the action leaves no room for a prompt")]
+)
+def test_a_quarter_of_a_row_is_its_prompt_s(tokenizer, row, lines, said):
+    """Answers of 663 and 788 of 1,000 tokens."""
+    long = call("Bash", command="python - <<'X'\n" + "print(1)\n" * lines + "X")
+    _, why = RowCutter(tokenizer, 1000).cut({**row, "rejected": [long]})
+    assert why == said
+
+
 def test_what_cannot_be_cut_says_why(tokenizer, row):
     cutter = RowCutter(tokenizer, 256)
     _, why = cutter.cut(row)

@@ -294,6 +294,8 @@ def _of_run(report: "ReplayReport") -> dict[str, Any]:
     """What holds for the whole run, also when it covers several days: calls by teacher."""
     figures = report.by_teacher.items()
     left = report.ceiling_usd - report.spent_usd - report.reserved_usd
+    if report.left_usd is not None:  # another ceiling than the run's may have refused
+        left = min(left, report.left_usd)
     return {
         "calls": sum(found.calls for _, found in figures),
         "calls_by_teacher": json.dumps({name: found.calls for name, found in figures}),

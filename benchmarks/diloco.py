@@ -25,6 +25,7 @@ from torch.nn.functional import cross_entropy
 
 from composer_pipeline.diloco.codecs import Delta
 from composer_pipeline.diloco.encoding import decode_delta, encode_delta
+from composer_pipeline.diloco.fragments import fragment_of
 from composer_pipeline.diloco.merging import merged_steps
 from composer_pipeline.diloco.outer import OuterState, pseudo_gradient
 from composer_pipeline.diloco.spec import Codec, DiLoCoSpec, outer_defaults
@@ -116,10 +117,11 @@ class Text:
 
 
 def copy(theta: Mapping[str, torch.Tensor], into: Model) -> Model:
-    """Set the trained parameters of a model."""
+    """Set trained parameters of a model: those that are given."""
     with torch.no_grad():
-        for name, parameter in into.trained().items():
-            parameter.copy_(theta[name])
+        parameters = into.trained()
+        for name, tensor in theta.items():
+            parameters[name].copy_(tensor)
     return into
 
 
@@ -190,47 +192,59 @@ class World:
         merge: Callable[["World", OuterState, list[Delta]], OuterState] | None = None,
         adapted: bool = False,
         inner: Callable[[Model, float], torch.optim.Optimizer] = adamw,
+        fragments: int = 1,
+        steps_a_round: int = H,
+        sent: list[int] | None = None,
     ) -> Model:
         """Return the model after so many rounds.
 
         Args:
             rate: inner learning rate.
             replicas: M.
-            rounds: of H steps.
+            rounds: of ``steps_a_round`` steps.
             outer: learning rate and momentum; the library's default otherwise.
             codec: of the deltas' bytes; below 8 bits with error feedback.
             lost: slot to the rounds in which it is dead; it comes back without moments.
             merge: in place of the outer step.
             adapted: train adapters.
             inner: optimizer of the replicas.
+            fragments: of which a round merges one, and the last all.
+            steps_a_round: H.
+            sent: gets the bytes of the last slot's delta of each round.
         """
-        lr, mu = outer or outer_defaults(rounds, replicas)
+        lr, mu = outer or outer_defaults(rounds // fragments, replicas)
         spec = DiLoCoSpec(
-            rounds=rounds, inner_steps=H, replicas=replicas, outer_lr=lr, outer_momentum=mu
-        )
+            rounds=rounds, inner_steps=steps_a_round, replicas=replicas, outer_lr=lr,
+            outer_momentum=mu, fragments=fragments,
+        )  # fmt: skip
         models = [self.model(adapted) for _ in range(replicas)]
         state = OuterState.initial(models[0].trained())
         left: dict[int, dict[str, torch.Tensor]] = {}
         optimizers = [inner(model, rate) for model in models]
+        parts = dict(state.theta)
         for round_ in range(rounds):
-            deltas = []
+            deltas, taken = [], parts
+            parts = fragment_of(state.theta, fragments, spec.fragment(round_ + 1))
             for slot, model in enumerate(models):
                 if round_ in (lost or {}).get(slot, ()):
                     optimizers[slot] = inner(model, rate)
                     continue
-                copy(state.theta, model)
-                span = range(round_ * H, (round_ + 1) * H)
+                copy({name: state.theta[name] for name in taken}, model)
+                span = range(round_ * steps_a_round, (round_ + 1) * steps_a_round)
                 steps(model, optimizers[slot], [self._batch(slot, s) for s in span])
-                delta: Mapping[str, torch.Tensor] = pseudo_gradient(state.theta, model.trained())
+                delta: Mapping[str, torch.Tensor] = pseudo_gradient(parts, model.trained())
                 if slot in left:
                     delta = {name: tensor + left[slot][name] for name, tensor in delta.items()}
                 packed = Delta.pack(delta, codec)
                 if spec.leaves_alone:
-                    packed = Delta.to(model.trained(), state.theta)
-                there = decode_delta(bytes(encode_delta(packed)), state.theta, codec)
+                    packed = Delta.to(model.trained(), parts)
+                data = bytes(encode_delta(packed))
+                there = decode_delta(data, parts, codec)
                 if codec in ("int4", "int2"):
                     left[slot] = {name: delta[name] - there[name] for name in delta}
                 deltas.append(there)
+            if sent is not None:
+                sent.append(len(data))
             if merge:
                 state = merge(self, state, deltas)
             else:
@@ -358,14 +372,19 @@ def _adapters(world: World) -> list[Row]:
     ]
 
 
-def page(rows: Sequence[Row], seeds: int, cpu_s: float) -> str:
-    """Return the recorded page."""
-    table = [
+def table(rows: Sequence[Row]) -> list[str]:
+    """Return the lines of a Markdown table."""
+    lines = [
         f"| {row.name} | {row.value:.4g} {row.unit} |"
         f" {'' if row.bar is None else ('≥' if row.least else '≤') + f' {row.bar:g} {row.unit}'} |"
         f" {'' if row.bar is None else 'yes' if row.met else '**no**'} |"
         for row in rows
     ]
+    return ["| | measured | bar | met |", "|---|---:|---:|---|", *lines]
+
+
+def page(rows: Sequence[Row], seeds: int, cpu_s: float) -> str:
+    """Return the recorded page."""
     return "\n".join(
         [
             "# DiLoCo beside data parallelism",
@@ -377,11 +396,9 @@ def page(rows: Sequence[Row], seeds: int, cpu_s: float) -> str:
             f"optimizer chooses between {' and '.join(f'{r:g}' for r in OUTER_GRID)}.",
             "Replicas run one after the other in one process through the library's own codecs and",
             "outer step. Goodput of real processes is in `diloco_goodput.md`, memory and bytes of",
-            "a sync in `diloco_memory.md`.",
+            "a sync in `diloco_memory.md`, rounds of one fragment in `diloco_fragments.md`.",
             "",
-            "| | measured | bar | met |",
-            "|---|---:|---:|---|",
-            *table,
+            *table(rows),
             "",
         ]
     )  # fmt: skip

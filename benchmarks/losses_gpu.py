@@ -7,13 +7,15 @@ them, for both. TRL's seconds are the sum of its three steps, its peak the large
 reference is known beforehand on both sides. Without CUDA it says so and exits 2; ``--small`` runs
 tiny shapes on the CPU, to see that the script works: its numbers mean nothing. ``--cpu`` runs a
 model of SmolLM2-135M's shape with a prompt of 1,024 tokens on the CPU, in fp32 and CPU seconds, and
-writes benchmarks/results/three_steps.md.
+writes benchmarks/results/three_steps.md. A model's folder in place of a shape: see
+``model_steps``.
 """
 
 import argparse
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -69,21 +71,38 @@ def main() -> int:
         [("tiny", 96)] if options.small else [(s, p) for s in ("0.5B", "7B") for p in (4096, 16384)]
     )
     for shape, prompt in cases:
-        ours, theirs = (_alone(shape, prompt, way, small=options.small) for way in ("ours", "trl"))
+        ours, theirs = (alone(shape, prompt, way, small=options.small) for way in ("ours", "trl"))
         lines.append(_row(shape, prompt, ours, theirs))
         print(lines[-1], file=sys.stderr, flush=True)
     text = "\n".join(lines) + "\n"
     if not options.small:
-        import trl
-
         head = (
             "# The composer's step beside TRL's trainers, on a GPU\n\n`make bench-losses-gpu`:"
-            f" {torch.cuda.get_device_name()}, torch {torch.__version__},"
-            f" trl {trl.__version__}.\n\n"
+            f" {machine()}.\n\n"
         )
         RESULT.write_text(head + text, encoding="utf-8")
     print(text)
     return 0
+
+
+def machine() -> str:
+    """Return the device with its memory and driver, and the libraries' versions."""
+    import torch
+    import transformers
+    import trl
+
+    device = "CPU, one thread"
+    if torch.cuda.is_available():
+        query = ["--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+        answer = subprocess.run(
+            ["nvidia-smi", *query], capture_output=True, text=True, check=False
+        ).stdout if shutil.which("nvidia-smi") else ""  # fmt: skip
+        device = "; ".join(answer.splitlines()) or torch.cuda.get_device_name()
+        device += f", CUDA {torch.version.cuda}"
+    return (
+        f"{device}, torch {torch.__version__}, trl {trl.__version__}, transformers"
+        f" {transformers.__version__}"
+    )
 
 
 def _on_cpu(shape: str, prompt: int) -> int:
@@ -91,7 +110,7 @@ def _on_cpu(shape: str, prompt: int) -> int:
     import torch
     import trl
 
-    ours, theirs = (_alone(shape, prompt, way, small=True)["seconds"] for way in ("ours", "trl"))
+    ours, theirs = (alone(shape, prompt, way, small=True)["seconds"] for way in ("ours", "trl"))
     ratio = ours / theirs
     text = (
         "# The composer's step beside the sum of TRL's three steps, on a CPU\n\n"
@@ -127,7 +146,7 @@ def _row(shape: str, prompt: int, ours: dict[str, float], theirs: dict[str, floa
     return f"| {shape} | {prompt} | {tokens} | {' | '.join(cells)} | {faster} | {peak} |"
 
 
-def _alone(shape: str, prompt: int, way: str, *, small: bool) -> dict[str, float]:
+def alone(shape: str, prompt: int, way: str, *, small: bool) -> dict[str, float]:
     """Return what :func:`measure` finds in a process of its own; nothing where memory ran out."""
     argv = [sys.executable, "-m", "benchmarks.losses_gpu", *(["--small"] if small else [])]
     env = {**os.environ, "HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
@@ -150,8 +169,11 @@ def measure(shape: str, prompt: int, way: str) -> dict[str, float]:
     torch.manual_seed(0)
     ids = random.Random(0)
 
+    # A small model of the user's may have fewer tokens than the shapes.
+    words = range(1000, 40000) if shape in SHAPES else range(_vocabulary(shape))
+
     def tokens(n: int) -> list[int]:
-        return [ids.randrange(1000, 40000) for _ in range(n)]
+        return [ids.choice(words) for _ in range(n)]
 
     rows = {
         "prompt": tokens(prompt), "hinted": tokens(prompt + HINT), "failed": tokens(ANSWER),
@@ -159,7 +181,9 @@ def measure(shape: str, prompt: int, way: str) -> dict[str, float]:
     }  # fmt: skip
     seconds = peak = 0.0
     with tempfile.TemporaryDirectory() as folder:
-        steps = [_ours] if way == "ours" else [_grpo, _sdpo, _dpo]
+        theirs = {"grpo": _grpo, "sdpo": _sdpo, "dpo": _dpo}
+        ways: dict[str, list[Any]] = {"ours": [_ours], "trl": [*theirs.values()]}
+        steps = ways[way] if way in ways else [theirs[way]]
         for make in steps:
             step = make(shape, rows, Path(folder))
             step()
@@ -181,11 +205,21 @@ def measure(shape: str, prompt: int, way: str) -> dict[str, float]:
     return {"seconds": seconds, "peak": peak}
 
 
+def _vocabulary(folder: str) -> int:
+    """Return the rows of a model's embedding."""
+    from transformers import AutoConfig
+
+    return int(AutoConfig.from_pretrained(folder).get_text_config().vocab_size)
+
+
 def _model(shape: str) -> Any:
-    """Return a model of random weights, made where it runs."""
+    """Return a model of random weights, made where it runs, or the one of a folder."""
     import torch
     from transformers import AutoModelForCausalLM, Qwen2Config
 
+    if shape not in SHAPES:
+        half = torch.bfloat16 if torch.cuda.is_available() else torch.float32
+        return AutoModelForCausalLM.from_pretrained(shape, dtype=half)
     hidden, inner, layers, heads, pairs, vocabulary = SHAPES[shape]
     config = Qwen2Config(
         hidden_size=hidden, intermediate_size=inner, num_hidden_layers=layers,
@@ -209,14 +243,20 @@ def _tokenizer() -> Any:
     )
 
 
-def _recipe(prompt: int) -> Any:
+def _targets(shape: str) -> Any:
+    """Return the linear maps with an adapter: of a user's model all, whatever their names."""
+    return LORA["targets"] if shape in SHAPES else "all-linear"
+
+
+def _recipe(prompt: int, shape: str = "0.5B") -> Any:
     """Return the three channels, each with one row a step."""
     import torch
 
     from composer_pipeline.training.recipe import TrainingRecipe
 
     return TrainingRecipe.model_validate({
-        "name": "bench", "lora": LORA, "dtype": "bf16" if torch.cuda.is_available() else "fp32",
+        "name": "bench", "lora": {**LORA, "targets": _targets(shape)},
+        "dtype": "bf16" if torch.cuda.is_available() else "fp32",
         "channels": {"grpo": {}, "sdpo": {"hint_gain": False}, "dpo": {"pairs_per_step": 1},
                      "sft": {"weight": 0}},
         "data": {"max_prompt_tokens": prompt, "max_completion_tokens": ANSWER},
@@ -245,7 +285,7 @@ def _ours(shape: str, rows: dict[str, Any], folder: Path) -> Callable[[], None]:
     })  # fmt: skip
     trainer = ComposerTrainer(
         model=_model(shape),
-        recipe=_recipe(len(prompt)),
+        recipe=_recipe(len(prompt), shape),
         data=data,
         base=base,
         output_dir=folder,
@@ -272,11 +312,11 @@ def _common(folder: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _lora() -> Any:
+def _lora(shape: str) -> Any:
     from peft import LoraConfig
 
     return LoraConfig(
-        r=LORA["r"], lora_alpha=LORA["alpha"], target_modules=LORA["targets"], task_type="CAUSAL_LM"
+        r=LORA["r"], lora_alpha=LORA["alpha"], target_modules=_targets(shape), task_type="CAUSAL_LM"
     )
 
 
@@ -312,7 +352,7 @@ def _grpo(shape: str, rows: dict[str, Any], folder: Path) -> Callable[[], None]:
         model=_model(shape), reward_funcs=[_no_reward], processing_class=_tokenizer(),
         args=GRPOConfig(**_common(folder), per_device_train_batch_size=GROUP, num_generations=GROUP,
                         max_completion_length=ANSWER),
-        train_dataset=Dataset.from_dict({"prompt": ["none"] * GROUP}), peft_config=_lora(),
+        train_dataset=Dataset.from_dict({"prompt": ["none"] * GROUP}), peft_config=_lora(shape),
     )  # fmt: skip
     trainer.current_gradient_accumulation_steps = 1
     batch = _batch(rows["prompt"], rows["answers"], trainer.accelerator.device)
@@ -332,7 +372,7 @@ def _sdpo(shape: str, rows: dict[str, Any], folder: Path) -> Callable[[], None]:
         args=SDPOConfig(**_common(folder), per_device_train_batch_size=2, num_generations=2,
                         distillation_mode="full_logits", distillation_alpha=0.5,
                         teacher_model_kind="base"),
-        train_dataset=Dataset.from_dict({"prompt": ["none"] * 2}), peft_config=_lora(),
+        train_dataset=Dataset.from_dict({"prompt": ["none"] * 2}), peft_config=_lora(shape),
     )  # fmt: skip
     batch = _batch(rows["prompt"], [rows["failed"]], trainer.accelerator.device)
     taught = torch.tensor([rows["hinted"] + rows["failed"]], device=trainer.accelerator.device)
@@ -359,7 +399,7 @@ def _dpo(shape: str, rows: dict[str, Any], folder: Path) -> Callable[[], None]:
             return dataset
 
     trainer = Tokenised(
-        model=_model(shape), processing_class=_tokenizer(), peft_config=_lora(),
+        model=_model(shape), processing_class=_tokenizer(), peft_config=_lora(shape),
         args=DPOConfig(**_common(folder), per_device_train_batch_size=1, max_length=None,
                        precompute_ref_log_probs=True),
         train_dataset=Dataset.from_dict({

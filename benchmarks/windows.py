@@ -30,11 +30,15 @@ from composer_pipeline.trace_states import load_states  # noqa: E402
 from composer_pipeline.traces.ingest import ingest  # noqa: E402
 from composer_pipeline.training.models import load_tokenizer, resolve_model  # noqa: E402
 from composer_pipeline.training.recipe import Data  # noqa: E402
-from composer_pipeline.training.windows import Dropped, Windows, action_message  # noqa: E402
+from composer_pipeline.training.windows import (  # noqa: E402
+    TOOLS_SHARE,
+    Dropped,
+    Windows,
+    action_message,
+)
 from composer_pipeline.training.windows.files import paths_of, shows  # noqa: E402
 from composer_pipeline.training.windows.messages import plain_message, split_turns  # noqa: E402
 from composer_pipeline.training.windows.tools import offered_tools  # noqa: E402
-from composer_pipeline.training.windows.window import TOOLS_SHARE  # noqa: E402
 
 BUILD = ROOT / "build" / "bench-traces"
 #: Prompt tokens, and the largest share of file-naming actions that may lose their file.

@@ -10,7 +10,7 @@ is where the file says. The learning-rate schedule follows the round.
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 
 import torch
@@ -21,6 +21,7 @@ from composer_pipeline.diloco.inner.keeping import Keeping
 from composer_pipeline.diloco.inner.parts import Part, bare, set_random_state
 from composer_pipeline.diloco.log import OuterLog
 from composer_pipeline.diloco.outer import Tensors, master, pseudo_gradient
+from composer_pipeline.diloco.pace import Stopwatch, Work
 from composer_pipeline.diloco.replica import Replica, SyncResult
 from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.errors import ComposerError, InputError
@@ -39,8 +40,15 @@ def trainable(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
-def adopt(model: torch.nn.Module, theta: Mapping[str, torch.Tensor]) -> None:
+def adopt(
+    model: torch.nn.Module, theta: Mapping[str, torch.Tensor], names: Iterable[str] | None = None
+) -> None:
     """Copy ``theta`` into the trained parameters of ``model``, by name, in their dtype and device.
+
+    Args:
+        model: whose trained parameters ``theta`` has.
+        theta: tensors of any dtype and device.
+        names: of the parameters that are set; None: all.
 
     Raises:
         InputError: the names or shapes are not those of the model.
@@ -55,7 +63,8 @@ def adopt(model: torch.nn.Module, theta: Mapping[str, torch.Tensor]) -> None:
                 f"the model as {tuple(parameter.shape)}"
             )
     with torch.no_grad():
-        for name, parameter in parameters.items():
+        for name in parameters if names is None else names:
+            parameter = parameters[name]
             parameter.copy_(theta[name].to(device=parameter.device, dtype=parameter.dtype))
 
 
@@ -63,7 +72,8 @@ class DiLoCoCallback(TrainerCallback):
     """Makes a Trainer one replica of a DiLoCo run.
 
     Set ``max_steps = rounds * inner_steps`` and ``save_strategy="no"``: the durable result
-    is the log. The Trainer stops when all rounds are committed.
+    is the log. The Trainer stops when all rounds are committed, with fewer steps where this
+    replica's rounds are shorter (``pace``); each begins at its place of the schedule.
 
     Args:
         url: folder or URL of the log.
@@ -96,6 +106,7 @@ class DiLoCoCallback(TrainerCallback):
         self._on_commit = on_commit
         self._parent = supervisor
         self._inner, self._tokens_seen, self._diverged = 0, 0, 0
+        self._steps, self._clock = spec.inner_steps, Stopwatch()
         self._start: Tensors = {}
         self._keeping: Keeping | None = None
         self._random: Part | None = None
@@ -149,6 +160,11 @@ class DiLoCoCallback(TrainerCallback):
         """Return the optimizer steps of the run that are behind this replica's parameters."""
         return (self.replica.round - 1) * self.spec.inner_steps + self._inner
 
+    @property
+    def ends_round(self) -> bool:
+        """Whether the optimizer step that is under way is the last one of its round."""
+        return self._inner + 1 >= self._steps
+
     # -- the Trainer's events --------------------------------------------------------------
 
     def on_train_begin(
@@ -187,9 +203,21 @@ class DiLoCoCallback(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         """Set the random numbers of a resumed replica: making its batches has drawn some."""
+        self._clock.start()
         if self._random is not None:
             set_random_state(*self._random)
             self._random = None
+
+    def on_optimizer_step(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: Any,
+    ) -> None:
+        """End the round with this step where others wait for it; all that follows a step asks."""
+        if not self.replica.finished and self.replica.awaited():
+            self._steps = self._inner + 1
 
     def on_step_end(
         self,
@@ -198,15 +226,17 @@ class DiLoCoCallback(TrainerCallback):
         control: TrainerControl,
         **kwargs: Any,
     ) -> None:
-        """Count an inner step; at H, contribute, wait for the commit and start over from it."""
+        """Count a step; at the round's end contribute, wait for the commit and start from it."""
         self._require_supervisor()
+        self._clock.lap()
+        ends = self.ends_round
         self._inner += 1
         if not self.replica.finished:
-            if self._inner >= self.spec.inner_steps:
-                self._keep(state, kwargs)
+            if ends:
+                self._keep(state, kwargs, ended=True)
                 self._end_round(state, kwargs)
             elif self._keeping is not None and self._keeping.due(self._inner):
-                self._keep(state, kwargs)
+                self._keep(state, kwargs, ended=False)
         if self.replica.finished:
             adopt(kwargs["model"], self.replica.state.theta)
             control.should_training_stop = True
@@ -235,17 +265,23 @@ class DiLoCoCallback(TrainerCallback):
         tokens = int(state.num_input_tokens_seen) - self._tokens_seen
         self._tokens_seen = int(state.num_input_tokens_seen)
         delta = pseudo_gradient(self._start, trainable(model))
-        result = self.replica.sync(delta, tokens=tokens, local=trainable(model))
-        self._begin_round(model, given.get("lr_scheduler"))
-        self._report(result, tokens)
+        work = Work(self._inner, self._clock.seconds())
+        result = self.replica.sync(delta, tokens=tokens, local=trainable(model), work=work)
+        self._begin_round(model, given.get("lr_scheduler"), result.changed)
+        self._report(result, tokens, work)
         self._heal(result.withheld, given.get("optimizer"))
 
-    def _begin_round(self, model: torch.nn.Module, scheduler: Any) -> None:
-        adopt(model, self.replica.state.theta)
+    def _begin_round(
+        self, model: torch.nn.Module, scheduler: Any, names: Iterable[str] | None = None
+    ) -> None:
+        """Adopt the state, or some of its parameters: the others go on as they were trained."""
+        adopt(model, self.replica.state.theta, names)
         # What the parameters hold after rounding to their dtype: the delta must be what
         # training changed, not what a bf16 copy could not represent.
-        self._start = {name: master(p) for name, p in trainable(model).items()}
-        self._inner = 0
+        parameters = trainable(model)
+        for name in parameters if names is None else names:
+            self._start[name] = master(parameters[name])
+        self._inner, self._steps, self._clock = 0, self.replica.steps, Stopwatch()
         _align(scheduler, (self.replica.round - 1) * self.spec.inner_steps)
 
     def _heal(self, withheld: str, optimizer: Any) -> None:
@@ -267,14 +303,16 @@ class DiLoCoCallback(TrainerCallback):
 
     # -- the private state -----------------------------------------------------------------
 
-    def _keep(self, state: TrainerState, given: Mapping[str, Any]) -> None:
+    def _keep(self, state: TrainerState, given: Mapping[str, Any], *, ended: bool) -> None:
         """Write what a restart needs; does nothing without a file."""
         if self._keeping is None:
             return
         seen = int(state.num_input_tokens_seen)
         counts = {"seen": seen, "round": seen - self._tokens_seen, "diverged": self._diverged}
         model, optimizer = given["model"], given.get("optimizer")
-        self._keeping.save(self.replica, self._inner, trainable(model), optimizer, counts)
+        self._keeping.save(
+            self.replica, self._inner, trainable(model), optimizer, counts, ended=ended
+        )
 
     def _resume(self, state: TrainerState, given: Mapping[str, Any]) -> bool:
         """Take up what was kept, where it fits the log; return whether the round is at its end."""
@@ -285,8 +323,12 @@ class DiLoCoCallback(TrainerCallback):
         optimizer = given.get("optimizer")
         behind = found.round < self.replica.round  # its round is committed: the moments are left
         counts = self._keeping.load(found, self.replica, optimizer)
+        offer = self.replica.log.contributions(found.round)[0].get(self.slot) if behind else None
+        withheld = offer.withheld if offer else ""
+        if not withheld:
+            merged = self.replica.merged_in(found.round) if behind else set[str]()
+            adopt(given["model"], found.parameters, found.parameters.keys() - merged)
         if not behind:
-            adopt(given["model"], found.parameters)
             self._inner = found.inner
             _align(given.get("lr_scheduler"), self.position())
         self._random = found.random
@@ -294,12 +336,11 @@ class DiLoCoCallback(TrainerCallback):
         self._tokens_seen = counts["seen"] - (0 if behind else counts["round"])
         self._diverged = counts["diverged"]
         if behind:
-            offer = self.replica.log.contributions(found.round)[0].get(self.slot)
-            self._heal(offer.withheld if offer else "", optimizer)
+            self._heal(withheld, optimizer)
         self._keeping.say("resumed", {"round": self.replica.round, "inner": self._inner})
-        return self._inner >= self.spec.inner_steps
+        return found.ended and not behind
 
-    def _report(self, result: SyncResult, tokens: int) -> None:
+    def _report(self, result: SyncResult, tokens: int, work: Work) -> None:
         commit = result.commit
         info: dict[str, Any] = {
             "round": commit.round,
@@ -313,6 +354,7 @@ class DiLoCoCallback(TrainerCallback):
             "by": commit.by,
             "state_sha": commit.state_sha,
             "tokens": commit.tokens,
+            "steps": work.steps,
             "local_tokens": tokens,
             "wasted_tokens": result.wasted_tokens,
             "withheld": result.withheld,

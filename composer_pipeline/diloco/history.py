@@ -9,7 +9,7 @@ axis. A start is its claim, a death its last heartbeat: both are exact to one he
 
 import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from composer_pipeline.diloco.log import Commit, OuterLog
 from composer_pipeline.diloco.slots import claims
@@ -38,7 +38,8 @@ class RoundMark:
     """One commit: ``at`` seconds, the bytes of its deltas, and what became of each slot.
 
     ``fate`` is ``merged``, ``rejected``, ``late`` (the slot was alive and had not contributed) or
-    ``missing`` (it was dead); ``why`` has the reason of those that were rejected.
+    ``missing`` (it was dead); ``why`` has the reason of those that were rejected, ``steps`` the
+    optimizer steps of those that were merged.
     """
 
     round: int
@@ -47,6 +48,7 @@ class RoundMark:
     tokens: int
     fate: dict[int, str]
     why: dict[int, str]
+    steps: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,7 @@ def history(log: OuterLog) -> History:
             spans += [Span(slot, k, since(a), since(b), commit.round) for k, a, b in found]
             mark.fate[slot] = _fate(commit, slot, found)
         mark.why.update({part.slot: part.reason for part in commit.rejected})
+        mark.steps.update({part.slot: part.steps for part in commit.included if part.steps})
         rounds.append(mark)
         began = ended
     starts = {slot: [since(start) for start, _ in life] for slot, life in lives.items()}

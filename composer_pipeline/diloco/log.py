@@ -26,7 +26,7 @@ from typing import TypeVar
 
 import msgspec
 
-from composer_pipeline.diloco.spec import RUN_ID, DiLoCoSpec
+from composer_pipeline.diloco.spec import ALL, RUN_ID, DiLoCoSpec, Fragment
 from composer_pipeline.diloco.store import ObjectStore, Pieces, no_exclusive_creation
 from composer_pipeline.errors import ComposerError, InputError
 
@@ -44,7 +44,10 @@ class CorruptObject(ComposerError):
 
 
 class Included(msgspec.Struct, frozen=True):
-    """A delta that a commit merged, with the weight it had."""
+    """A delta that a commit merged, with the weight it had.
+
+    ``steps`` optimizer steps led to it, of ``seconds`` each; 0 where nobody counted or measured.
+    """
 
     slot: int
     key: str
@@ -54,6 +57,8 @@ class Included(msgspec.Struct, frozen=True):
     tokens: int
     attempt: int
     norm: float = 0.0
+    steps: int = 0
+    seconds: float = 0.0
 
 
 class Rejected(msgspec.Struct, frozen=True):
@@ -66,7 +71,8 @@ class Rejected(msgspec.Struct, frozen=True):
 class Commit(msgspec.Struct, frozen=True):
     """The truth about one round. ``by`` is the slot that wrote it.
 
-    ``state_key`` is empty where the whole state was not written (``snapshots``).
+    ``state_key`` is empty where the whole state was not written (``snapshots``). ``fragment`` is
+    what its deltas are of; it is not in the bytes where they are of all that is trained.
     """
 
     round: int
@@ -78,6 +84,7 @@ class Commit(msgspec.Struct, frozen=True):
     state_size: int
     by: int
     tokens: int = 0
+    fragment: Fragment = ALL
 
     @property
     def empty(self) -> bool:
@@ -98,7 +105,8 @@ class Commit(msgspec.Struct, frozen=True):
 class Contribution(msgspec.Struct, frozen=True):
     """What one slot offers for one round; written after its delta object.
 
-    ``withheld`` says why there is no object: nobody shall wait for this slot.
+    ``withheld`` says why there is no object: nobody shall wait for this slot. ``steps`` and
+    ``seconds`` are those of :class:`Included`.
     """
 
     round: int
@@ -110,12 +118,15 @@ class Contribution(msgspec.Struct, frozen=True):
     base_sha: str
     tokens: int = 0
     withheld: str = ""
+    steps: int = 0
+    seconds: float = 0.0
 
     def included(self, weight: float, norm: float) -> Included:
         """Return the entry of a commit that merges this contribution, of this norm."""
         return Included(
-            self.slot, self.key, self.sha256, self.size, weight, self.tokens, self.attempt, norm
-        )
+            self.slot, self.key, self.sha256, self.size, weight, self.tokens, self.attempt, norm,
+            self.steps, self.seconds,
+        )  # fmt: skip
 
 
 class Heartbeat(msgspec.Struct, frozen=True):

@@ -41,8 +41,16 @@ class OuterState:
 
     def steps(self, names: Iterable[str] | None = None) -> Iterator[Step]:
         """Yield the parameters as they are, by default in the order of their names."""
-        for name in sorted(self.theta) if names is None else names:
-            yield Step(name, self.theta[name], self.momentum[name])
+        yield from map(self.step, sorted(self.theta) if names is None else names)
+
+    def step(self, name: str) -> Step:
+        """Return one parameter as it is."""
+        return Step(name, self.theta[name], self.momentum[name])
+
+    def only(self, names: Iterable[str]) -> "OuterState":
+        """Return these parameters alone; the tensors are this state's."""
+        chosen = list(names)
+        return OuterState({n: self.theta[n] for n in chosen}, {n: self.momentum[n] for n in chosen})
 
     @classmethod
     def of(cls, steps: Iterable[Step]) -> "OuterState":
@@ -78,9 +86,7 @@ class Made(Mapping[str, torch.Tensor]):
         make: returns one of them; what it reads must not change while this is in use.
     """
 
-    def __init__(
-        self, names: Mapping[str, torch.Tensor], make: Callable[[str], torch.Tensor]
-    ) -> None:
+    def __init__(self, names: Iterable[str], make: Callable[[str], torch.Tensor]) -> None:
         self._names, self._make = list(names), make
 
     def __getitem__(self, name: str) -> torch.Tensor:

@@ -31,6 +31,8 @@ class SlotReport:
         merged: rounds with its change.
         rejected: rounds that left its change out.
         tokens: trained tokens that were merged.
+        steps: optimizer steps that were merged; 0 in a log of an earlier version.
+        step_s: seconds of a step in its last merged round; ``None`` where nobody measured it.
         bytes_sent: of the merged changes.
         wait_s: seconds that its contributions lay there until their rounds were committed.
     """
@@ -43,6 +45,8 @@ class SlotReport:
     merged: int
     rejected: int
     tokens: int
+    steps: int
+    step_s: float | None
     bytes_sent: int
     wait_s: float
 
@@ -137,6 +141,8 @@ def _slots(
                 merged=len(parts),
                 rejected=sum(part.slot == slot for c in commits for part in c.rejected),
                 tokens=sum(part.tokens for part in parts),
+                steps=sum(part.steps for part in parts),
+                step_s=next((part.seconds for part in reversed(parts) if part.seconds), None),
                 bytes_sent=sum(part.size for part in parts),
                 wait_s=round(sum(_waits(written, slot, commits)), 1),
             )

@@ -1,8 +1,7 @@
 """One replica's side of the protocol: join, contribute, commit or follow.
 
-Belongs here: when a round is ready, who commits it, how others rebuild its result.
-Does not belong here: key names (``log``), arithmetic (``outer``), the trainer
-(``callback``).
+Belongs here: when a round is ready, and who commits it. Does not belong here: how others rebuild
+its result (``following``), key names (``log``), arithmetic (``outer``), the trainer (``callback``).
 
 No lease, no leader: the next state is a pure function of base and included deltas, and
 the creation of ``commit.json`` decides. Two racing committers are harmless.
@@ -10,10 +9,8 @@ the creation of ``commit.json`` decides. Two racing committers are harmless.
 
 import datetime as dt
 import math
-import statistics
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,52 +18,39 @@ from typing import Any
 import torch
 
 from composer_pipeline.diloco.codecs import Delta
-from composer_pipeline.diloco.encoding import (
-    decode_delta,
-    decode_state,
-    encode_delta,
-    encode_state,
-)
+from composer_pipeline.diloco.encoding import encode_delta, encode_state
+from composer_pipeline.diloco.following import Follower, Steps
+from composer_pipeline.diloco.fragments import dealt, fragment_of
 from composer_pipeline.diloco.heap import returning
 from composer_pipeline.diloco.heartbeat import Leaving, Pulse
 from composer_pipeline.diloco.log import (
     Commit,
     Contribution,
     CorruptObject,
-    Included,
     OuterLog,
     OuterLogError,
     Rejected,
-    require_rounds,
 )
-from composer_pipeline.diloco.merging import merged_steps
-from composer_pipeline.diloco.outer import (
-    Made,
-    OuterState,
-    Step,
-    Tensors,
-    norm,
-    signature,
-    squares,
-)
+from composer_pipeline.diloco.merging import shares_of
+from composer_pipeline.diloco.outer import Made, OuterState, Tensors, norm, signature
+from composer_pipeline.diloco.pace import UNKNOWN, Work
 from composer_pipeline.diloco.snapshots import collect
-from composer_pipeline.diloco.spec import DiLoCoSpec
+from composer_pipeline.diloco.spec import ALL, DiLoCoSpec
 from composer_pipeline.errors import InputError
 
 #: Pauses between two looks at the log while waiting: first, factor, longest.
 POLL_FIRST_S, POLL_FACTOR, POLL_MAX_S = 0.05, 1.5, 2.0
-#: Norms of merged deltas that the guard compares with, and how many there must be.
-RECENT_NORMS, FEWEST_NORMS = 16, 3
+#: Between two looks while training: whether others have ended the round.
+LOOK_S = 1.0
 NOT_FINITE = "its delta has values that are not finite"
-#: Makes the state after an outer step, one parameter at a time.
-Steps = Callable[[], Iterator[Step]]
 
 
 @dataclass(frozen=True)
 class SyncResult:
     """What became of a contribution of this norm; ``withheld`` says why it had no delta.
 
-    ``moved`` is how far the round's outer step went.
+    ``moved`` is how far the round's outer step went; ``changed`` names the parameters that are to
+    be taken from the state now, while the others go on as they were trained.
     """
 
     commit: Commit
@@ -77,12 +61,11 @@ class SyncResult:
     norm: float
     moved: float
     withheld: str = ""
+    changed: frozenset[str] = frozenset()
 
 
-class Replica:
-    """The state of one slot in a run; ``state`` is the base of ``round``.
-
-    There is one state in memory, and each round writes it over: copy what is to stay.
+class Replica(Follower):
+    """One slot of a run, which follows it and contributes.
 
     Args:
         log: the run's log.
@@ -98,30 +81,38 @@ class Replica:
     base = ""
     #: Called while this process waits; it raises where nobody would miss it any more.
     watch: Callable[[], None] = staticmethod(lambda: None)
-    state: OuterState
 
     def __init__(self, log: OuterLog, spec: DiLoCoSpec, slot: int, attempt: int = 1) -> None:
         if not 0 <= slot < spec.replicas:
             raise InputError(f"DiLoCo slot {slot} is outside of 0..{spec.replicas - 1}")
-        self.log, self.spec, self.slot, self.attempt = log, spec, slot, attempt
-        self.round, self.sha, self.wasted_tokens = 1, "", 0
+        super().__init__(log, spec)
+        self.slot, self.attempt, self.wasted_tokens = slot, attempt, 0
         fastest = min(spec.heartbeat_timeout_s, spec.grace_s)
         self._pulse = Pulse(log, slot, attempt, max(0.05, fastest / 4))
         self.leaving = Leaving()
-        self._late: tuple[Tensors, int] | None = None
+        #: By fragment: what its next contribution carries of one that came too late, and tokens.
+        self._late: dict[int, tuple[Tensors, int]] = {}
         #: What the codec has lost of this slot's merged deltas, by name; private to this process.
         self.lost: Tensors = {}
-        self._moved = 0.0
-        self._norms: deque[float] = deque(maxlen=RECENT_NORMS)
-        self._empty: dict[int, str] = {}
-        self._own: dict[str, Delta] = {}
-        self._checked: dict[str, Delta | str] = {}
-        self._proposed: dict[str, Steps] = {}
+        self._next_look = 0.0
 
     @property
-    def finished(self) -> bool:
-        """Whether the last round of the spec is committed."""
-        return self.round > self.spec.rounds
+    def steps(self) -> int:
+        """The optimizer steps of this slot in ``round``, as far as commits know its speed."""
+        return self._pace.steps(self.slot)
+
+    def awaited(self) -> bool:
+        """Whether another slot has made all H steps of ``round``, where rounds are of equal time.
+
+        It is for a slot whose speed nobody knows yet, or that became slow. Looks at the log no
+        more often than every ``LOOK_S``; False in between.
+        """
+        now = time.monotonic()
+        if self.spec.pace == "equal-steps" or now < self._next_look:
+            return False
+        self._next_look = now + LOOK_S
+        offers = self.log.contributions(self.round)[0]
+        return any(offer.steps >= self.spec.inner_steps for offer in offers.values())
 
     # -- joining ---------------------------------------------------------------------------
 
@@ -139,9 +130,11 @@ class Replica:
             The state to train from, which is also ``state``.
 
         Raises:
-            InputError: the run has another spec, another model, or an unfit store.
+            InputError: the run has another spec, another model, or an unfit store; or the model
+                has fewer tensors than fragments.
             OuterLogError: objects of the log are lost or damaged.
         """
+        dealt(parameters, self.spec.fragments)
         found = {"model_signature": signature(parameters), "base": self.base}
         self.spec = self.spec.model_copy(update=found)
         self.log.probe()
@@ -163,13 +156,12 @@ class Replica:
 
     def private(self) -> tuple[Tensors, dict[str, Any]]:
         """Return what this slot alone knows and the log does not: tensors, and plain numbers."""
-        late, tokens = self._late or ({}, 0)
-        tensors = {f"late/{name}": tensor for name, tensor in late.items()}
+        late = [part for part, _ in self._late.values()]
+        tensors = {f"late/{name}": tensor for part in late for name, tensor in part.items()}
         tensors |= {f"lost/{name}": tensor for name, tensor in self.lost.items()}
         numbers = {
             "round": self.round,
-            "late": self._late is not None,
-            "tokens": tokens,
+            "late": {str(number): tokens for number, (_, tokens) in self._late.items()},
             "wasted": self.wasted_tokens,
         }
         return tensors, numbers
@@ -177,14 +169,21 @@ class Replica:
     def load_private(self, tensors: Tensors, numbers: Mapping[str, Any]) -> None:
         """Restore :meth:`private`, after joining."""
         self.wasted_tokens = self._pulse.wasted_tokens = numbers["wasted"]
-        if numbers["round"] != self.round:
-            return  # the contribution to that round has carried both
+        carried = set[str]()
+        if numbers["round"] != self.round:  # the contribution to that round has carried both
+            carried = self.merged_in(numbers["round"])
         kinds: dict[str, Tensors] = {"late": {}, "lost": {}}
         for key, tensor in tensors.items():
             kind, _, name = key.partition("/")
-            kinds[kind][name] = tensor
-        self._late = (kinds["late"], numbers["tokens"]) if numbers["late"] else None
+            if name not in carried:
+                kinds[kind][name] = tensor
         self.lost = kinds["lost"]
+        if not kinds["late"]:
+            return
+        for number, tokens in numbers["late"].items():
+            part = {n: t for n, t in kinds["late"].items() if n in self._names(int(number))}
+            if part:
+                self._late[int(number)] = part, tokens
 
     def close(self) -> None:
         """Stop the heartbeat. The log stays as it is."""
@@ -207,6 +206,10 @@ class Replica:
                 return
             pause = self._pause(pause)
 
+    def _adopt(self, commit: Commit, steps: Steps) -> None:
+        super()._adopt(commit, steps)
+        self._pulse.round = self.round
+
     def _pause(self, seconds: float) -> float:
         """Wait before the next look at the log; return how long to wait after it."""
         self.watch()
@@ -218,79 +221,21 @@ class Replica:
         ages, now = self._pulse.ages()
         return {slot for slot, age in ages.items() if age <= self.spec.heartbeat_timeout_s}, now
 
-    def _recover(self) -> None:
-        """Load the newest whole state that can be read, and replay the commits after it.
-
-        Raises:
-            OuterLogError: none leads to the last commit.
-        """
-        last = -1
-        # Who reads slowly may find removed what was there: then there are newer commits.
-        while (commits := self.log.commits())[-1].round > last:
-            last = commits[-1].round
-            if any(self._replay(commits, whole) for whole in reversed(commits)):
-                return
-        raise OuterLogError(
-            f"run {self.log.run_id}: no state that can be read leads to round {last}; if machines"
-            " compute different bits, diloco.kept_rounds: 2 writes the state of each round"
-        )
-
-    def _replay(self, commits: list[Commit], whole: Commit) -> bool:
-        """Return whether the state of one commit and the changes after it give the newest one."""
-        if not whole.state_key:
-            return False
-        self._norms.clear()
-        self._empty.clear()
-        for earlier in commits[: whole.round]:
-            self._note(earlier)
-        try:
-            self._load(whole)
-        except CorruptObject:
-            return False
-        return all(self._advance(later) for later in commits[whole.round + 1 :])
-
-    def _load(self, commit: Commit) -> None:
-        data = self.log.read(commit.state_key, commit.state_sha, commit.state_size)
-        state = decode_state(data)
-        self.state = getattr(self, "state", state)
-        self._adopt(commit, state.steps)
-
-    def _adopt(self, commit: Commit, steps: Steps) -> None:
-        """Move to the state after ``commit``: one tensor after the other is written over."""
-        moved = 0.0
-        for step in steps():
-            moved += squares(step.theta - self.state.theta[step.name])
-            # In place: new tensors between old ones' gaps would make the heap grow.
-            self.state.theta[step.name].copy_(step.theta)
-            self.state.momentum[step.name].copy_(step.momentum)
-        self._moved = math.sqrt(moved)
-        self.sha, self.round = commit.state_sha, commit.round + 1
-        self._pulse.round = self.round
-        self._own.clear()
-        self._checked.clear()
-        self._proposed.clear()
-        self._note(commit)
-
-    def _note(self, commit: Commit) -> None:
-        """Keep what later rounds are judged by: recent norms, and rounds that merged nothing."""
-        self._norms.extend(part.norm for part in commit.included if part.norm)
-        if commit.empty:
-            self._empty[commit.round] = commit.reasons
-            require_rounds(self.log.run_id, self.spec, self._empty)
-
     # -- one round -------------------------------------------------------------------------
 
     def sync(
         self, delta: Mapping[str, torch.Tensor], *, tokens: int = 0,
-        local: Mapping[str, torch.Tensor] | None = None,
+        local: Mapping[str, torch.Tensor] | None = None, work: Work = UNKNOWN,
     ) -> SyncResult:  # fmt: skip
         """Contribute to ``round``, wait for its commit, and move to the newest state.
 
         Args:
-            delta: ``θ_global − θ_local`` by name, fp32 on the CPU.
+            delta: ``θ_global − θ_local`` by name, fp32 on the CPU; the global parameters are those
+                that were last taken. Of a run in fragments only the round's fragment is read.
             tokens: tokens (or rows) that the delta was trained on; for reports.
             local: the parameters that the delta leads to, which a replica alone then has to the
                 bit; without them they are rounded.
+            work: the steps that led to the delta, and how long they took.
 
         Returns:
             The commit of the round that the delta was for. If the round had been committed
@@ -301,34 +246,35 @@ class Replica:
             OuterLogError: no quorum within ``round_timeout_s``, or a damaged log.
         """
         with returning():
-            return self._sync(delta, tokens, local)
+            return self._sync(delta, tokens, local, work)
 
     def _sync(
         self, delta: Mapping[str, torch.Tensor], tokens: int,
-        local: Mapping[str, torch.Tensor] | None,
+        local: Mapping[str, torch.Tensor] | None, work: Work,
     ) -> SyncResult:  # fmt: skip
         started, sent = time.monotonic(), 0
+        self._changed = set()
+        fragment = self.spec.fragment(self.round)
+        part = fragment_of(self.state.theta, self.spec.fragments, fragment)
+        if fragment is not ALL:
+            delta = Made(part, delta.__getitem__)
         fresh, fresh_tokens = delta, tokens
-        if self._late is not None:
-            earlier, its_tokens = self._late
-            decay = self.spec.late_decay
-            delta = Made(delta, partial(_sum, delta, earlier, decay))
-            tokens += its_tokens
-        if self.lost:
-            delta = Made(delta, partial(_sum, delta, self.lost, 1.0))
+        numbers = self.spec.numbers(fragment)
+        delta, tokens = self._with_rest(fresh, tokens, numbers)
         size = norm(delta)
         withheld = "" if math.isfinite(size) else NOT_FINITE
-        packed = self._packed(delta, fresh, local) if not withheld else None
+        packed = self._packed(delta, fresh, local, part) if not withheld else None
         commit = self.log.commit(self.round)
         if commit is None:
             with self.leaving.afterwards():
-                sent = self._contribute(packed, tokens, withheld)
+                sent = self._contribute(packed, tokens, withheld, work)
             commit = self._await_commit()
         mine = self.slot, self.attempt
         contributed = any((part.slot, part.attempt) == mine for part in commit.included)
         carried = self.spec.late_decay > 0 and not withheld and self.slot not in commit.judged
         # Once: what it carried itself is lost where it is late again.
-        self._late = (dict(fresh), fresh_tokens) if carried else None
+        if carried:
+            self._late[numbers[0]] = dict(fresh), fresh_tokens
         if not contributed:
             self.wasted_tokens += tokens - fresh_tokens * carried
             self._pulse.wasted_tokens = self.wasted_tokens
@@ -339,22 +285,36 @@ class Replica:
         moved = self._moved
         while not self.finished and (later := self.log.commit(self.round)) is not None:
             self._follow(later)
+        if withheld:  # what else it trained is not finite either, or was trained with such
+            self._changed = set(self.state.theta)
         waited = time.monotonic() - started
         return SyncResult(
-            commit, contributed, sent, waited, self.wasted_tokens, size, moved, withheld
-        )
+            commit, contributed, sent, waited, self.wasted_tokens, size, moved, withheld,
+            frozenset(self._changed),
+        )  # fmt: skip
+
+    def _with_rest(
+        self, delta: Mapping[str, torch.Tensor], tokens: int, numbers: Sequence[int]
+    ) -> tuple[Mapping[str, torch.Tensor], int]:
+        """Return a change to fragments with what goes along: of late ones, and the codec's loss."""
+        for earlier, its_tokens in [self._late.pop(n) for n in numbers if n in self._late]:
+            delta = Made(delta, partial(_sum, delta, earlier, self.spec.late_decay))
+            tokens += its_tokens
+        if self.lost:
+            delta = Made(delta, partial(_sum, delta, self.lost, 1.0))
+        return delta, tokens
 
     def _packed(
         self, delta: Mapping[str, torch.Tensor], fresh: Mapping[str, torch.Tensor],
-        local: Mapping[str, torch.Tensor] | None,
+        local: Mapping[str, torch.Tensor] | None, base: Tensors,
     ) -> Delta:  # fmt: skip
         """Return what travels: the parameters themselves where the round takes them as they are."""
         plain = delta is fresh and self.spec.codec == "fp32"
         if local is not None and plain and self.spec.leaves_alone:
-            return Delta.to(local, self.state.theta)
+            return Delta.to(local, base)
         return Delta.pack(delta, self.spec.codec)
 
-    def _contribute(self, delta: Delta | None, tokens: int, withheld: str) -> int:
+    def _contribute(self, delta: Delta | None, tokens: int, withheld: str, work: Work) -> int:
         """Store a delta and its manifest, which is written after it; return the bytes sent."""
         key, digest, size = "", "", 0
         if delta is not None:
@@ -364,7 +324,7 @@ class Replica:
         self.log.contribute(
             Contribution(
                 self.round, self.slot, self.attempt, key, digest, size, self.sha, tokens,
-                withheld,
+                withheld, work.steps, work.seconds,
             )
         )  # fmt: skip
         return size
@@ -418,7 +378,7 @@ class Replica:
                 if offer.key in self._own:
                     # It is here; but the others can only merge what arrived.
                     self.log.verify(offer.key, offer.sha256, offer.size)
-                self._checked[offer.key] = self._delta(offer)
+                self._checked[offer.key] = self._delta(offer, self.spec.fragment(self.round))
             except CorruptObject as error:
                 self._checked[offer.key] = str(error)
         return self._checked[offer.key]
@@ -438,16 +398,16 @@ class Replica:
             if isinstance(checked, str):
                 rejected.append(Rejected(slot, checked))
                 continue
-            size = norm(checked)
-            if high := self._too_far(size):
+            sizes = self._sizes(checked)
+            if high := self._guard.too_far(sizes, offers[slot].steps):
                 rejected.append(Rejected(slot, high))
             else:
-                deltas[slot], norms[slot] = checked, size
+                deltas[slot], norms[slot] = checked, math.hypot(*sizes.values())
         if len(deltas) < self.spec.min_quorum:
             if len(offers) < self.spec.replicas:
                 return None
             deltas = {}
-        shares = self._shares({slot: offers[slot].tokens for slot in deltas})
+        shares = shares_of({slot: offers[slot].tokens for slot in deltas}, self.spec)
         included = tuple(offers[slot].included(shares[slot], norms[slot]) for slot in deltas)
         steps = self._merged(included, deltas)
         data = encode_state(self.state, steps)
@@ -466,78 +426,18 @@ class Replica:
             state_size=size,
             by=self.slot,
             tokens=sum(part.tokens for part in included),
+            fragment=self.spec.fragment(self.round),
         )
 
-    def _too_far(self, size: float) -> str:
-        """Return why a norm is too large beside those of recent rounds; empty where it is not."""
-        guard, known = self.spec.norm_guard, self._norms
-        if guard is None or len(known) < FEWEST_NORMS:
-            return ""
-        median = statistics.median(known)
-        if size <= guard * median:
-            return ""
-        return f"its norm {size:.3g} is above {guard:g} times the median {median:.3g} of late ones"
-
-    def _shares(self, tokens: Mapping[int, int]) -> dict[int, float]:
-        """Return the weight of each slot; equal ones too where nobody counted any tokens."""
-        total = sum(tokens.values()) if self.spec.weights == "tokens" else 0
-        return {slot: n / total if total else 1.0 / len(tokens) for slot, n in tokens.items()}
-
-    def _merged(self, included: tuple[Included, ...], deltas: Mapping[int, Delta]) -> Steps:
-        """Return what makes the next state, which is never in memory beside the present one."""
-        if not included:
-            return self.state.steps
-        return partial(
-            merged_steps,
-            self.state,
-            [deltas[part.slot] for part in included],
-            [part.weight for part in included],
-            self.spec,
-        )
-
-    def _follow(self, commit: Commit) -> None:
-        """Move to the state after ``commit``, or to a newer one where its parts are gone."""
-        if not self._advance(commit):
-            self._recover()
-
-    def _advance(self, commit: Commit) -> bool:
-        """Move to the state after ``commit``: rebuilt from its deltas, else downloaded."""
-        steps = self._proposed.get(commit.state_sha) or self._rebuilt(commit)
-        if steps is not None:
-            self._adopt(commit, steps)
-        elif commit.state_key:
-            try:
-                self._load(commit)
-            except CorruptObject:
-                return False
-        return self.round > commit.round
-
-    def _rebuilt(self, commit: Commit) -> Steps | None:
-        """Return what makes the state after ``commit`` if this machine computes the same bits."""
-        if commit.base_sha != self.sha:
-            return None
-        try:
-            deltas = {part.slot: self._delta(part) for part in commit.included}
-        except CorruptObject:
-            return None
-        steps = self._merged(commit.included, deltas)
-        return steps if encode_state(self.state, steps).sha256 == commit.state_sha else None
-
-    def _delta(self, part: Included | Contribution) -> Delta:
-        """Return a delta: as it is known here, or read.
-
-        Raises:
-            CorruptObject: it cannot be read as the commit has it.
-        """
-        known = self._own.get(part.key) or self._checked.get(part.key)
-        if isinstance(known, Delta):
-            return known
-        data = self.log.read(part.key, part.sha256, part.size)
-        return decode_delta(data, self.state.theta, self.spec.codec)
+    def _sizes(self, delta: Delta) -> dict[int, float]:
+        """Return the norm of each fragment in a delta to the present round."""
+        numbers = self.spec.numbers(self.spec.fragment(self.round))
+        parts = {number: sorted(self._names(number)) for number in numbers}
+        return {n: norm(Made(names, delta.__getitem__)) for n, names in parts.items()}
 
 
 def _sum(
     one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor], share: float, name: str
 ) -> torch.Tensor:
-    """Return a parameter of the first, and a share of the second."""
-    return one[name] + other[name] * share
+    """Return a parameter of the first, and a share of the second where that has it."""
+    return one[name] + other[name] * share if name in other else one[name]

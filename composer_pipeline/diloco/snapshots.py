@@ -10,6 +10,7 @@ finds them missing, and goes to a newer whole state, which is there. Commits sta
 """
 
 from composer_pipeline.diloco.encoding import decode_delta, decode_state, state_sha
+from composer_pipeline.diloco.fragments import fragment_of
 from composer_pipeline.diloco.log import Commit, CorruptObject, OuterLog
 from composer_pipeline.diloco.merging import merged_steps
 from composer_pipeline.diloco.outer import OuterState, Tensors
@@ -111,9 +112,8 @@ def _next(log: OuterLog, state: OuterState, commit: Commit) -> OuterState:
         raise CorruptObject(f"run {log.run_id} has no spec.json")
     if commit.included:
         parts = commit.included
-        deltas = [
-            decode_delta(log.read(p.key, p.sha256, p.size), state.theta, spec.codec) for p in parts
-        ]
+        like = fragment_of(state.theta, spec.fragments, commit.fragment)
+        deltas = [decode_delta(log.read(p.key, p.sha256, p.size), like, spec.codec) for p in parts]
         weights = [part.weight for part in parts]
         state = OuterState.of(merged_steps(state, deltas, weights, spec))
     if state_sha(state) != commit.state_sha:

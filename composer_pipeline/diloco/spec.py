@@ -9,6 +9,7 @@ import json
 import re
 from typing import Literal, Self
 
+import msgspec
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from composer_pipeline.config_file import checked
@@ -24,17 +25,20 @@ MOMENTUM_ROUNDS = 6
 SNAPSHOT_EVERY = 5
 #: How a delta travels; ``codecs`` says what each makes of the numbers.
 Codec = Literal["fp32", "bf16", "int8", "int4", "int2"]
+#: What a round merges: a fragment of the parameters by its number, 0-based, or all of them.
+Fragment = int | msgspec.UnsetType
+ALL: Fragment = msgspec.UNSET
 #: What a run may be called in a log.
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
-def outer_defaults(rounds: int, replicas: int) -> tuple[float, float]:
-    """Return the outer ``(learning rate, momentum)`` for ``rounds`` rounds of ``replicas``.
+def outer_defaults(merges: int, replicas: int) -> tuple[float, float]:
+    """Return the outer ``(learning rate, momentum)`` for ``replicas`` and so many merges.
 
     Momentum for runs long enough for it to pay; plain averaging for shorter ones and for one
     replica, where it leaves the inner optimizer's result as it is.
     """
-    return OUTER["nesterov" if rounds >= MOMENTUM_ROUNDS and replicas > 1 else "fedavg"]
+    return OUTER["nesterov" if merges >= MOMENTUM_ROUNDS and replicas > 1 else "fedavg"]
 
 
 class DiLoCoSpec(BaseModel):
@@ -48,7 +52,13 @@ class DiLoCoSpec(BaseModel):
 
     rounds: int = Field(ge=1, description="R: outer rounds of the whole run")
     inner_steps: int = Field(ge=1, description="H: optimiser steps on a replica per round")
+    pace: Literal["equal-steps", "equal-time"] = Field(
+        default="equal-steps", description="of slots in a round: H steps, or the fastest's time"
+    )
     replicas: int = Field(default=2, ge=1, description="M: slots")
+    fragments: int = Field(
+        default=1, ge=1, description="P: parts of the parameters, of which a round merges one"
+    )
     min_quorum: int = Field(default=1, ge=1, description="fewest valid deltas in a commit")
     outer_lr: float | None = Field(default=None, gt=0)
     outer_momentum: float | None = Field(default=None, ge=0, lt=1)
@@ -60,7 +70,8 @@ class DiLoCoSpec(BaseModel):
         default=10, ge=2, description="rounds whose deltas stay in the log, at most; None: all"
     )
     weights: Literal["equal", "tokens"] = Field(
-        default="equal", description="of deltas in a merge: equal, or by trained tokens"
+        default="equal",
+        description="of deltas in a merge: equal, or by trained tokens, as equal-time needs",
     )
     max_empty_rounds: int = Field(
         default=1, ge=0, description="rounds of a run that may be committed without any delta"
@@ -91,7 +102,9 @@ class DiLoCoSpec(BaseModel):
         if isinstance(values, dict) and isinstance(values.get("rounds"), int):
             given = values.get("replicas", cls.model_fields["replicas"].default)
             replicas = given if isinstance(given, int) else 1  # refused later
-            lr, momentum = outer_defaults(values["rounds"], replicas)
+            parts = values.get("fragments", 1)
+            merges = values["rounds"] // parts if isinstance(parts, int) and parts > 0 else 0
+            lr, momentum = outer_defaults(merges, replicas)
             values = dict(values)
             # A lone learning rate or momentum keeps the other at its neutral value.
             alone = values.get("outer_lr") is None, values.get("outer_momentum") is None
@@ -123,6 +136,16 @@ class DiLoCoSpec(BaseModel):
     def leaves_alone(self) -> bool:
         """Whether the outer step is none: one replica, whose result the round takes as it is."""
         return self.replicas == 1 and self.outer == (1.0, 0.0)
+
+    def fragment(self, round_: int) -> Fragment:
+        """Return which fragment a round merges; the last round merges all that is trained."""
+        if self.fragments == 1 or round_ == self.rounds:
+            return ALL
+        return (round_ - 1) % self.fragments
+
+    def numbers(self, fragment: Fragment) -> list[int]:
+        """Return the fragments that are meant by one that may be all of them."""
+        return [fragment] if isinstance(fragment, int) else list(range(self.fragments))
 
     @property
     def snapshot_every(self) -> int:

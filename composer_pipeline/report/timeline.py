@@ -129,6 +129,8 @@ def _slot(told: History, slot: int, place: Place) -> list[str]:
             fill = _FATES[REJECTED]
         why = f": {mark.why[slot]}" if slot in mark.why else ""
         took = f"{one.end - one.start:.1f} s"
+        if one.kind == TRAINING and slot in mark.steps:
+            took = f"{took}, {mark.steps[slot]} steps"
         said = f"replica {slot}, round {one.round}: {one.kind} {took}; {mark.fate[slot]}{why}"
         x, end = place(one.start), place(one.end)
         parts.append(

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from composer_pipeline.diloco.encoding import decode_delta, decode_state, state_sha
+from composer_pipeline.diloco.fragments import fragment_of
 from composer_pipeline.diloco.log import Commit, OuterLog
 from composer_pipeline.diloco.outer import OuterState
 from composer_pipeline.diloco.spec import DiLoCoSpec
@@ -73,13 +74,14 @@ def _arithmetic(log: OuterLog, spec: DiLoCoSpec, commits: Sequence[Commit]) -> l
     state = decode_state(log.read(first.state_key, first.state_sha, first.state_size))
     lr, mu = spec.outer
     for commit in commits[first.round + 1 :]:
+        parts = fragment_of(state.theta, spec.fragments, commit.fragment)
         deltas = [
-            decode_delta(log.read(part.key, part.sha256, part.size), state.theta)
+            decode_delta(log.read(part.key, part.sha256, part.size), parts)
             for part in commit.included
         ]
         theta: dict[str, torch.Tensor] = dict(state.theta)
         momentum = dict(state.momentum)
-        for name in theta if deltas else ():
+        for name in parts if deltas else ():
             mean = sum(
                 (d[name] * part.weight for d, part in zip(deltas, commit.included, strict=True)),
                 torch.zeros(()),

@@ -345,6 +345,10 @@ def cases(places: Sequence[str], replicas: Sequence[int], *, short: bool) -> Ite
             do: Scenario = lambda fleet, point=point: killed_at(fleet, point)  # type: ignore[misc]  # noqa: E731
             # A whole state a round, so the dead one had begun to remove the one before the last.
             yield Case(f"collecting, killed: {point}", place, 3, do, bar, {"kept_rounds": 2})
+        for point in ("inner", "after_contribution", "after_state"):
+            if not short or point == "inner":
+                do = lambda fleet, point=point: killed_at(fleet, point)  # type: ignore[misc]  # noqa: E731
+                yield Case(f"fragments, killed: {point}", place, 3, do, bar, {"fragments": 2})
         for how in ("truncated", "corrupt", "nan", "huge"):
             do = lambda fleet, how=how: spoiled(fleet, how)  # type: ignore[misc]  # noqa: E731
             # It was rejected, and others live: two of three are a quorum.

@@ -200,7 +200,7 @@ def _train(replica: Replica, orders: Orders) -> str:
         result = replica.sync(delta, tokens=32)
         if result.withheld:
             inner.optimizer.state.clear()
-        inner.adopt(replica.state.theta)
+        inner.adopt(replica.state.theta, result.changed)
     replica.close()
     return replica.sha
 

@@ -137,6 +137,44 @@ def test_a_trainer_is_one_replica_of_a_run(tmp_path) -> None:
     assert callback.commits == [info for _, info in seen]
 
 
+def test_between_rounds_a_trainer_keeps_what_is_not_merged(tmp_path) -> None:
+    """And its change to a fragment is from where it last took it."""
+    url = str(tmp_path / "outer")
+    agreed = SPEC.model_copy(update={"fragments": 2, "outer_lr": 0.5, "outer_momentum": 0.0})
+    seen = {}
+
+    class Sees(TrainerCallback):
+        def __init__(self, when: str) -> None:
+            self.when = when
+
+        def on_step_end(self, args, state, control, **kwargs):
+            now = trainable(kwargs["model"])
+            seen[self.when, state.global_step] = {n: p.detach().clone() for n, p in now.items()}
+
+    callback = DiLoCoCallback(url=url, run_id="run", slot=0, spec=agreed)
+    other = peer(url, agreed)
+    trainer(tmp_path, [Sees("before"), callback, Sees("after")], schedule="constant").train()
+    other.join(DEADLINE_S)
+    log = OuterLog.open(url, "run")
+    assert [[p.slot for p in c.included] for c in log.commits()[1:]] == [[0, 1]] * 3
+    # Both are of one module: with fewer modules than fragments each parameter is one.
+    first, second = {"adapter.weight"}, {"adapter.bias"}
+    starts = {name: p.detach() for name, p in trainable(Net()).items()}
+    for round_, names in ((1, first), (2, second), (3, first | second)):
+        before, after = seen["before", 4 * round_], seen["after", 4 * round_]
+        committed = read_state(url, "run", round_)[0]
+        part = log.commits()[round_].included[0]
+        like = {name: committed[name] for name in names}
+        delta = decode_delta(log.read(part.key, part.sha256, part.size), like)
+        for name in names:
+            assert torch.equal(delta[name], starts[name] - before[name])
+            assert torch.equal(after[name], committed[name])
+            starts[name] = after[name]
+        for name in before.keys() - names:
+            assert torch.equal(after[name], before[name])
+            assert not torch.equal(after[name], committed[name])
+
+
 def test_a_rejoining_trainer_follows_the_schedule_of_the_run(tmp_path) -> None:
     url, rates = str(tmp_path / "outer"), []
 

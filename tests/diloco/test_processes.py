@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,38 +61,49 @@ def first_state(log: OuterLog) -> OuterState:
     return decode_state(log.read(first.state_key, first.state_sha, first.state_size))
 
 
-def oracle(toy, state: OuterState, spec: DiLoCoSpec, fresh: dict[int, set[int]]) -> list[str]:
+def oracle(
+    toy, state: OuterState, spec: DiLoCoSpec, fresh: dict[int, set[int]],
+    fragments: Sequence[Sequence[str]] = (),
+) -> list[str]:  # fmt: skip
     """Return the state SHA after each round, computed by one loop without the log's protocol.
 
     Args:
         toy: the module of the toy replica.
         state: the initial weights, which are those of whichever process was first.
         spec: the run's spec.
-        fresh: slots whose inner optimiser starts empty, by round.
+        fresh: slots whose inner optimiser starts empty, by round, from the committed parameters.
+        fragments: names of the parameters that rounds merge in turn, up to the last one.
     """
     lr, mu = spec.outer
     replicas = [toy.Inner(slot) for slot in range(spec.replicas)]
     lost: list[dict[str, Any]] = [{} for _ in replicas]
     shas = []
+    for replica in replicas:
+        replica.adopt(state.theta)
     for round_ in range(1, spec.rounds + 1):
-        changes = []
+        changes, names = [], list(state.theta)
+        if fragments and round_ < spec.rounds:
+            names = list(fragments[(round_ - 1) % len(fragments)])
         for slot in range(spec.replicas):
             if slot in fresh.get(round_, ()):
                 replicas[slot], lost[slot] = toy.Inner(slot), {}
-            replicas[slot].adopt(state.theta)
+                replicas[slot].adopt(state.theta)
             replicas[slot].steps(round_, spec.inner_steps)
             after = {n: p.detach().clone() for n, p in replicas[slot].parameters().items()}
-            change = {n: theta - after[n] for n, theta in state.theta.items()}
+            change = {n: state.theta[n] - after[n] for n in names}
             change = {n: t + lost[slot].get(n, 0) for n, t in change.items()}
             arrived = Delta.pack(change, spec.codec)
             if spec.error_feedback:
-                lost[slot] = {n: t - arrived[n] for n, t in change.items()}
+                lost[slot] |= {n: t - arrived[n] for n, t in change.items()}
             changes.append(arrived)
-        for name, theta in state.theta.items():
+        for name in names:
+            theta = state.theta[name]
             mean = sum(change[name] * (1 / spec.replicas) for change in changes)
             buffer = mu * state.momentum[name] + mean
             state.momentum[name] = buffer
             state.theta[name] = theta - lr * (mean + mu * buffer)
+        for replica in replicas:
+            replica.adopt(state.theta, names)
         shas.append(state_sha(state))
     return shas
 
@@ -161,6 +173,49 @@ def _resumes(url: str, spec: DiLoCoSpec, toy, tmp_path: Path) -> None:
         InputError, match="round 1 of run run was removed: the log keeps rounds from 2 on"
     ):
         read_state(url, "run", 1)
+
+
+@pytest.mark.parametrize("place", ["folder", "s3"])
+def test_processes_that_merge_fragments_equal_one_process(
+    toy, tmp_path, monkeypatch, place
+) -> None:
+    """In a folder two fragments in fp32, in a bucket three in int8; each with a killed replica."""
+    if place == "folder":
+        changes: dict[str, Any] = {"fragments": 2}
+        fragments = [["0.bias", "0.weight"], ["2.bias", "2.weight"]]
+        _merges_fragments(str(tmp_path / "outer"), changes, fragments, toy, tmp_path)
+        return
+    changes = {"fragments": 3, "codec": "int8", "kept_rounds": 4}
+    fragments = [["0.weight"], ["2.weight"], ["0.bias", "2.bias"]]
+    with bucket_settings("toy") as settings:
+        for name, value in settings.items():
+            monkeypatch.setenv(name, value)
+        _merges_fragments("s3://toy/fragments", changes, fragments, toy, tmp_path)
+
+
+def _merges_fragments(
+    url: str, changes: dict[str, Any], fragments: list[list[str]], toy, tmp_path: Path
+) -> None:
+    spec = SPEC.model_copy(update=changes)
+    seen: list[Any] = []
+    # In the second round, so that the whole states of a log that forgets are still there.
+    kept: list[OuterState] = []
+    log = OuterLog.open(url, "run")
+
+    def on_round(report: Any) -> None:
+        if not kept:
+            kept.append(first_state(log))
+        seen.append(report)
+
+    report = supervisor(tmp_path, spec, url=url, kill="1:inner:2", on_round=on_round).run()
+    shas = oracle(toy, kept[0], spec, {2: {1}}, fragments)
+    assert [r.state_sha for r in report.rounds] == shas
+    assert [r.included for r in report.rounds] == [(0, 1)] * 4
+    assert [commit.fragment for commit in log.commits()[1:4]] == [
+        n % len(fragments) for n in range(3)
+    ]
+    sizes = [commit.included[0].size for commit in log.commits()[1:]]
+    assert all(size < sizes[-1] for size in sizes[:-1])
 
 
 def test_bad_input_is_not_restarted(tmp_path) -> None:

@@ -101,7 +101,7 @@ def test_a_slow_reader_goes_to_the_newer_state(tmp_path: Path) -> None:
     result = slow.sync({"w": torch.ones(3)})
     assert (result.commit.round, result.contributed) == (1, False)
     assert (slow.round, slow.sha) == (replica.round, replica.sha)
-    assert slow._norms == replica._norms
+    assert slow._guard.norms == replica._guard.norms
 
 
 def test_a_removed_round_is_said_to_be_removed(tmp_path: Path) -> None:

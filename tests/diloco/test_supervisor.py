@@ -1,6 +1,7 @@
 """What the supervisor does when a replica ends: its exit code decides, not the quorum."""
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from composer_pipeline.diloco.supervisor import (
     Supervisor,
 )
 from composer_pipeline.errors import InputError
+from tests.fixtures.waiting import DEADLINE_S
 from tests.places import ROOT
 
 SPEC = DiLoCoSpec(rounds=4, inner_steps=5, replicas=2, min_quorum=1)
@@ -72,6 +74,7 @@ def test_the_kernel_ends_a_replica_whose_supervisor_is_killed(tmp_path) -> None:
         "import os, signal\n"
         "from composer_pipeline.diloco.supervisor import end_with_supervisor\n"
         "end_with_supervisor()\n"
+        "signal.alarm(600)\n"  # one that nobody ends is not left behind for ever
         "print(os.getpid(), flush=True)\n"
         "signal.pause()\n"
     )
@@ -93,6 +96,8 @@ def test_the_kernel_ends_a_replica_whose_supervisor_is_killed(tmp_path) -> None:
     process.wait()
     # The replica holds the other end of the pipe: its end comes when the replica is gone.
     try:
+        gone, _, _ = select.select([process.stdout], [], [], DEADLINE_S)
+        assert gone, "the replica goes on without its supervisor"
         assert process.stdout.read() == ""
     finally:
         process.stdout.close()

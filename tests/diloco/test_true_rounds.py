@@ -10,6 +10,7 @@ from composer_pipeline.diloco.callback import DiLoCoCallback, Diverged
 from composer_pipeline.diloco.codecs import Delta
 from composer_pipeline.diloco.encoding import encode_delta
 from composer_pipeline.diloco.log import Contribution, EmptyRounds, OuterLog
+from composer_pipeline.diloco.pace import Work
 from composer_pipeline.diloco.replica import Replica
 from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.errors import InputError
@@ -109,6 +110,19 @@ def test_a_delta_far_above_recent_ones_is_left_out(
     if not all(merged):
         assert "its norm 61 is above 30 times the median 2" in results[-1].reasons
     assert [part.norm for commit in results[:3] for part in commit.included][:2] == [1, 2]
+
+
+def test_a_delta_of_many_steps_may_be_larger_than_those_of_few(tmp_path: Path) -> None:
+    """One step leads to 1 and a hundred to 300, but not further."""
+    replica = joined(tmp_path)
+    results = [replica.sync(delta(1), work=Work(1)).commit for _ in range(4)]
+    results += [replica.sync(delta(size), work=Work(100)).commit for size in (300, 301)]
+    assert [commit.empty for commit in results] == [False] * 5 + [True]
+    assert "its norm 301 is above 30 times the median 10 of late ones" in results[-1].reasons
+    fast = joined(tmp_path / "fast")
+    results = [fast.sync(delta(10), work=Work(100)).commit for _ in range(4)]
+    results += [fast.sync(delta(size), work=Work(1)).commit for size in (30, 31)]
+    assert [commit.empty for commit in results] == [False] * 5 + [True]
 
 
 def test_the_guard_remembers_what_was_merged_before_a_restart(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_a_change_that_carries_more_than_the_parameters_travels_as_one(tmp_path)
     one = Replica(OuterLog.open(str(tmp_path), "run"), spec(late_decay=0.5), 0)
     one.join(BASE)
     late = {"w": torch.tensor([4.0, 8.0])}
-    numbers = {"round": 1, "late": True, "tokens": 0, "wasted": 0}
+    numbers = {"round": 1, "late": {"0": 0}, "wasted": 0}
     one.load_private({"late/w": late["w"]}, numbers)
     one.sync(pseudo_gradient(BASE, LOCAL), local=LOCAL)
     one.close()

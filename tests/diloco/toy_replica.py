@@ -7,6 +7,7 @@ after_delta, after_contribution or after_state. With TOY_LORA it trains low-rank
 
 import os
 import signal
+from collections.abc import Iterable
 
 import torch
 
@@ -56,10 +57,11 @@ class Inner:
     def parameters(self) -> dict[str, torch.Tensor]:
         return {n: p for n, p in self.net.named_parameters() if p.requires_grad}
 
-    def adopt(self, theta: dict[str, torch.Tensor]) -> None:
+    def adopt(self, theta: dict[str, torch.Tensor], names: Iterable[str] | None = None) -> None:
         with torch.no_grad():
             for name, parameter in self.parameters().items():
-                parameter.copy_(theta[name])
+                if names is None or name in names:
+                    parameter.copy_(theta[name])
 
     def steps(self, round_: int, count: int, before_step=lambda step: None) -> None:
         for step in range(count):
@@ -94,7 +96,7 @@ def replica_loop(
             delta = spoil(delta)
         result = replica.sync(delta, tokens=32 * replica.spec.inner_steps)
         results.append(result)
-        inner.adopt(replica.state.theta)
+        inner.adopt(replica.state.theta, result.changed)
     replica.close()
     return results
 

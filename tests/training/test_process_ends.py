@@ -1,6 +1,7 @@
 """A process of a training ends with the one that started it."""
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -8,12 +9,14 @@ import sys
 import pytest
 
 from composer_pipeline.parent import PARENT, end_with_parent
+from tests.fixtures.waiting import DEADLINE_S
 from tests.places import ROOT
 
 CHILD = (
     "import os, signal\n"
     "from composer_pipeline.parent import end_with_parent\n"
     "end_with_parent()\n"
+    "signal.alarm(600)\n"  # one that nobody ends is not left behind for ever
     "os.write(int(os.environ['PIPE']), b'here\\n')\n"
     "signal.pause()\n"
 )
@@ -40,6 +43,8 @@ def test_a_command_ends_when_its_caller_is_killed() -> None:
         os.kill(caller.pid, signal.SIGKILL)
         caller.wait()
         # Caller and command held the other end: its end comes when both are gone.
+        gone, _, _ = select.select([pipe], [], [], DEADLINE_S)
+        assert gone, "the command goes on without its caller"
         assert pipe.read() == b""
 
 
@@ -51,7 +56,9 @@ def test_a_process_without_a_parent_of_ours_goes_on(monkeypatch: pytest.MonkeyPa
 def test_a_process_whose_parent_is_gone_already_ends() -> None:
     code = f"import os\nos.environ[{PARENT!r}] = '1'\n" + CHILD
     env = os.environ | {"PYTHONPATH": str(ROOT), "PIPE": "1"}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, check=False, timeout=DEADLINE_S
+    )
     assert done.returncode == -signal.SIGKILL
     assert done.stdout == b""
 

@@ -51,6 +51,7 @@ OFF = ", ".join(f"{name}: {{weight: 0}}" for name in ("grpo", "sdpo", "dpo", "sf
         ("name: x\ndiloco: {outer: sgd}", "diloco.outer: Input should be 'fedavg' or"),
         ("name: x\ndiloco: {log: l, local_replicas: 3}", "local_replicas 3 exceeds replicas 2"),
         ("name: x\neval_every: 1\ndiloco: {log: l, local_replicas: 0}", "eval_every needs"),
+        ("name: x\neval_every: 1\ndiloco: {fragments: 2}", "eval_every looks at what a round"),
         ("name: x\nchannels: {dpo: {loss: orpo}}", "channels.dpo.loss"),
         ("name: x\nchannels: {dpo: {loss: exo_pair}}", "needs a label_smoothing above 0"),
         ("name: x\nchannels: {dpo: {loss: ipo, label_smoothing: 0.1}}", "not read by loss ipo"),

@@ -15,6 +15,7 @@ parameters alone.
 """
 
 import hashlib
+import math
 import resource
 import time
 from collections import defaultdict
@@ -83,6 +84,8 @@ class ComposerTrainer(GRPOTrainer):
         states: where the channels' own state is kept from round to round.
         position: returns the optimizer steps that the parameters have behind them: more than this
             replica has made where the others went on without it. ``None`` counts its own.
+        ends_round: returns whether the step that is under way is its round's last; ``None``: every
+            ``inner_steps`` of the recipe.
         ranks: the processes of this replica; alone by default. A sharded model is cut here.
 
     Raises:
@@ -104,13 +107,14 @@ class ComposerTrainer(GRPOTrainer):
         on_event: OnEvent | None = None,
         states: ChannelStates | None = None,
         position: Callable[[], int] | None = None,
+        ends_round: Callable[[], bool] | None = None,
         ranks: Ranks | None = None,
     ) -> None:
         self.ranks = ranks or Ranks()
         if self.ranks.lockstep:
             shard(model, self.ranks)
         self.recipe, self._skip, self._states = recipe, skip_steps, states
-        self._position = position
+        self._position, self._ends_round, self._round_over = position, ends_round, False
         self._on_event = on_event or (lambda kind, step, numbers: None)
         size = recipe.channels.grpo.group_size
         super().__init__(
@@ -397,10 +401,12 @@ class ComposerTrainer(GRPOTrainer):
         if not self._dropped:
             for channel in self.channels:
                 channel.after_step(done)
-        if done % self.recipe.diloco.inner_steps == 0:
+        inner = self.recipe.diloco.inner_steps
+        self._round_over = self._ends_round() if self._ends_round else done % inner == 0
+        if self._round_over:
             self._watch.end_of_round()
-            if self._states is not None:
-                self._states.save(self.channels, done)
+            if self._states is not None:  # by where the next round begins, for every replica
+                self._states.save(self.channels, math.ceil(done / inner) * inner)
 
     def private(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return what a restart inside a round needs besides parameters and optimizer."""
@@ -423,8 +429,7 @@ class ComposerTrainer(GRPOTrainer):
 
     def after_round(self) -> None:
         """Look at a round that is committed and whose state is adopted, where one ends here."""
-        done = self._skip + self.state.global_step
-        if done % self.recipe.diloco.inner_steps == 0 and not self._over:
+        if self._round_over and not self._over:
             self._look(self._adopted())
 
     def _adopted(self) -> int:

@@ -175,16 +175,17 @@ class Watch:
     def __init__(self, channels: Sequence[str], *, inner_steps: int, max_bad_steps: int) -> None:
         self._inner, self._limit = inner_steps, max_bad_steps
         self._largest = dict.fromkeys(channels, 0.0)
-        self._bad = self._good = 0
+        self._bad = self._good = self._steps = 0
 
     def state(self) -> dict[str, Any]:
         """Return what it remembers, as plain numbers."""
-        return {"largest": dict(self._largest), "bad": self._bad, "good": self._good}
+        known = {"bad": self._bad, "good": self._good, "steps": self._steps}
+        return {"largest": dict(self._largest), **known}
 
     def load_state(self, numbers: dict[str, Any]) -> None:
         """Restore :meth:`state`."""
         self._largest = dict(numbers["largest"])
-        self._bad, self._good = numbers["bad"], numbers["good"]
+        self._bad, self._good, self._steps = (numbers[key] for key in ("bad", "good", "steps"))
 
     def bad(self, what: str) -> None:
         """Count a bad step.
@@ -192,7 +193,7 @@ class Watch:
         Raises:
             BadSteps: there were ``max_bad_steps`` in a row.
         """
-        self._bad += 1
+        self._bad, self._steps = self._bad + 1, self._steps + 1
         if self._bad >= self._limit:
             raise BadSteps(
                 f"{what}; {self._bad} bad steps in a row (max_bad_steps {self._limit}): lower"
@@ -201,7 +202,7 @@ class Watch:
 
     def good(self, numbers: dict[str, float]) -> None:
         """Note the numbers of a step that was finite."""
-        self._bad, self._good = 0, self._good + 1
+        self._bad, self._good, self._steps = 0, self._good + 1, self._steps + 1
         for channel in self._largest:
             norm = numbers.get(f"{channel}_grad_norm", 0.0)
             whole = numbers["grad_norm"]
@@ -214,11 +215,13 @@ class Watch:
         return [name for name, share in self._largest.items() if share < DEAD]
 
     def end_of_round(self) -> None:
-        """Forget the round.
+        """Forget the round; one of fewer steps than ``inner_steps`` goes on with the next.
 
         Raises:
             DeadChannel: a channel had no gradient in any of its measured steps.
         """
+        if self._steps < self._inner:  # in so few, answers may all have been equally good
+            return
         dead = self.unseen
         if dead and self._good:
             raise DeadChannel(
@@ -227,7 +230,7 @@ class Watch:
                 " to 0 or look at its data"
             )
         self._largest = dict.fromkeys(self._largest, 0.0)
-        self._good = 0
+        self._good = self._steps = 0
 
 
 def _present(grads: Sequence[Tensor | None]) -> list[Tensor]:

@@ -50,7 +50,9 @@ def spec_of(recipe: TrainingRecipe, digest: str) -> DiLoCoSpec:
     return DiLoCoSpec(
         rounds=recipe.rounds,
         inner_steps=options.inner_steps,
+        pace=options.pace,
         replicas=options.replicas,
+        fragments=options.fragments,
         min_quorum=options.min_quorum,
         outer_lr=outer_lr,
         outer_momentum=outer_momentum,

@@ -135,12 +135,12 @@ def follow(ranks: Ranks) -> None:
         return
     run_dir, slot, start = told
     recipe = TrainingRecipe.load(run_dir / "recipe.yaml")
-    outer = OverRanks(ranks, None, recipe.diloco.inner_steps)
+    outer = OverRanks(ranks, None)
     folder = run_dir / "replicas" / f"slot-{slot}"
     trainer, _ = _trainer(
         run_dir, recipe.model_copy(update={"report_to": ()}), ranks, folder, slot=slot,
         skip_steps=(start - 1) * recipe.diloco.inner_steps, callbacks=[outer],
-        position=lambda: outer.position,
+        position=lambda: outer.position, ends_round=lambda: outer.ends_round,
     )  # fmt: skip
     outer.keeper = trainer
     trainer.train()
@@ -185,12 +185,13 @@ def train(
         run_dir, replica.slot, keep_all=recipe.keep_best, first=earlier_state(recipe),
         log=replica.log if recipe.diloco.log else None, courier=courier,
     )  # fmt: skip
-    outer = OverRanks(ranks, callback, recipe.diloco.inner_steps)
+    outer = OverRanks(ranks, callback)
     trainer, replica.base = _trainer(
         run_dir, recipe, ranks, folder, slot=callback.slot,
         skip_steps=(start - 1) * recipe.diloco.inner_steps,
         callbacks=[outer if ranks.several else callback],
         on_event=on_event, states=states, position=callback.position,
+        ends_round=lambda: callback.ends_round,
     )  # fmt: skip
     outer.keeper = trainer
 

@@ -9,8 +9,8 @@ from composer_pipeline.diloco.overview import RunOverview, SlotReport
 def show_replicas(console: Console, run: RunOverview) -> None:
     """Print what a run is doing, and who is missing."""
     title = f"run {run.run_id}: {run.done} of {run.rounds} rounds"
-    heads = ("slot", "state", "machine", "starts", "seen", "merged", "left out", "tokens")
-    table = Table(*heads, "sent", "waited", title=title, title_justify="left")
+    heads = ("slot", "state", "machine", "starts", "seen", "merged", "left out", "steps")
+    table = Table(*heads, "a step", "tokens", "sent", "waited", title=title, title_justify="left")
     for slot in run.slots:
         table.add_row(*_row(slot, run.done))
     console.print(table)
@@ -33,6 +33,8 @@ def _row(slot: SlotReport, done: int) -> tuple[str, ...]:
         "-" if slot.seen_s is None else f"{slot.seen_s:,.0f} s ago",
         f"{slot.merged} of {done}",
         str(slot.rejected),
+        f"{slot.steps:,}",
+        "-" if slot.step_s is None else f"{slot.step_s:,.2f} s",
         f"{slot.tokens:,}",
         _size(slot.bytes_sent),
         f"{slot.wait_s:,.1f} s",

@@ -36,6 +36,7 @@ class InnerState:
     """What a replica holds after ``inner`` steps of ``round``, which began from ``base_sha``.
 
     ``identity`` is what it was made with; ``tensors`` and ``numbers`` (plain JSON) are by name.
+    ``ended``: its round was at its end.
     """
 
     round: int
@@ -44,6 +45,7 @@ class InnerState:
     identity: dict[str, str]
     tensors: Tensors = field(default_factory=dict)
     numbers: dict[str, Any] = field(default_factory=dict)
+    ended: bool = False
 
     def part(self, name: str) -> tuple[Tensors, dict[str, Any]]:
         """Return a part's tensors and numbers."""
@@ -94,7 +96,7 @@ def write(path: Path, state: InnerState) -> None:
     """
     plain = {
         "round": state.round, "inner": state.inner, "base_sha": state.base_sha,
-        "identity": state.identity, "numbers": state.numbers,
+        "identity": state.identity, "numbers": state.numbers, "ended": state.ended,
     }  # fmt: skip
     with replacing(path) as stream:
         _save(stream, state.tensors, json.dumps(plain))

@@ -70,9 +70,9 @@ class Keeping:
 
     def save(
         self, replica: Replica, inner: int, parameters: Mapping[str, torch.Tensor],
-        optimizer: Any, counts: Mapping[str, int],
+        optimizer: Any, counts: Mapping[str, int], *, ended: bool,
     ) -> None:  # fmt: skip
-        """Write the state after ``inner`` steps of the replica's round.
+        """Write the state after ``inner`` steps of the replica's round, ``ended`` with them or not.
 
         Raises:
             StorageError: it cannot be written; the old one is there.
@@ -87,7 +87,8 @@ class Keeping:
             tensors |= under(own, f"{name}/")
         numbers = {name: plain for name, (_, plain) in parts.items()} | {"counts": dict(counts)}
         known = identity_of(replica.spec)
-        write(self._path, InnerState(replica.round, inner, replica.sha, known, tensors, numbers))
+        state = InnerState(replica.round, inner, replica.sha, known, tensors, numbers, ended)
+        write(self._path, state)
 
     def find(self, replica: Replica) -> InnerState | None:
         """Return what the file holds, where a replica that has joined may go on from it.
@@ -107,7 +108,7 @@ class Keeping:
         require_same(self._path, found, identity_of(replica.spec))
         if (found.round, found.base_sha) == (replica.round, replica.sha):
             return found
-        if found.round == replica.round - 1 and found.inner >= replica.spec.inner_steps:
+        if found.round == replica.round - 1 and found.ended:
             commit = replica.log.commit(found.round)
             if commit is not None and commit.base_sha == found.base_sha:
                 return found

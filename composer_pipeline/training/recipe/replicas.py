@@ -114,9 +114,20 @@ class DiLoCo(Part):
     """How often they agree; 4 where neither `steps` nor `epochs` of the recipe is given."""
     inner_steps: int = Field(10, ge=1)
     """Optimizer steps of a replica in a round."""
+    pace: Literal["equal-steps", "equal-time"] = "equal-steps"
+    """What replicas of different speed have in common in a round. `equal-time`: the fastest makes
+    `inner_steps`, each other one as many as fit into the same time by its last rounds, and none
+    waits for a slow one; rows of the steps that it leaves out are not seen, so that an epoch is
+    not whole. Take `weights: tokens` with it: a change of few steps would count like one of many,
+    and make the outer step short."""
+    fragments: int = Field(1, ge=1)
+    """Parts of the trained parameters, by layers and of about the same size, of which a round
+    merges one, in turn: each is trained for `fragments` times `inner_steps` steps until its turn
+    comes again, and a round's bytes are so many times fewer. The last round merges all."""
     outer: Literal["fedavg", "nesterov"] | None = None
     """How their changes are merged: `fedavg` takes the mean, `nesterov` with momentum (0.4, 0.8);
-    null: `nesterov` from 6 rounds on, and nothing but its own change for one replica."""
+    null: `nesterov` from 6 rounds of each fragment on, and nothing but its own change for one
+    replica."""
     outer_lr: float | None = Field(None, gt=0)
     """Step along the mean change of a round; null: that of `outer`."""
     outer_momentum: float | None = Field(None, ge=0, lt=1)
@@ -138,7 +149,8 @@ class DiLoCo(Part):
     """Rounds whose changes stay in the log at most; half as often the whole state is written, of
     which two stay. 2 writes it each round; null keeps every change, as `keep_best` does."""
     weights: Literal["equal", "tokens"] = "equal"
-    """What a replica counts in a merge: as much as the others, or by the tokens it trained on."""
+    """What a replica counts in a merge: as much as the others, or by the tokens it trained on, as
+    `pace: equal-time` needs it."""
     max_empty_rounds: int = Field(1, ge=0)
     """Rounds that may merge nothing; one more, and the run fails."""
     norm_guard: float | None = Field(30.0, gt=1)

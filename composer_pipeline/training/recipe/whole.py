@@ -164,6 +164,11 @@ class TrainingRecipe(Part):
     def _somebody_looks(self) -> "TrainingRecipe":
         if self.eval_every is not None and self.diloco.here == 0:
             raise ValueError("eval_every needs diloco.local_replicas of 1: replica 0 looks")
+        if self.eval_every is not None and self.diloco.fragments > 1:
+            raise ValueError(
+                "eval_every looks at what a round has committed, which no replica holds whole with"
+                " diloco.fragments above 1: leave one of them out"
+            )
         return self
 
     @model_validator(mode="after")

@@ -75,7 +75,8 @@ def outer_of(recipe: TrainingRecipe) -> tuple[float, float]:
     lr, momentum = options.outer_numbers
     return DiLoCoSpec(
         rounds=recipe.rounds, inner_steps=options.inner_steps, replicas=options.replicas,
-        min_quorum=options.min_quorum, outer_lr=lr, outer_momentum=momentum,
+        fragments=options.fragments, min_quorum=options.min_quorum, outer_lr=lr,
+        outer_momentum=momentum,
     ).outer  # fmt: skip
 
 

@@ -11,11 +11,12 @@ from composer_pipeline.training.windows.messages import Dropped, Message, action
 from composer_pipeline.training.windows.shorter_rows import RowCutter
 from composer_pipeline.training.windows.template import NO_THINKING, ChatTemplate
 from composer_pipeline.training.windows.texts import CUT
-from composer_pipeline.training.windows.window import Windows, window_messages
+from composer_pipeline.training.windows.window import TOOLS_SHARE, Windows, window_messages
 
 __all__ = [
     "CUT",
     "NO_THINKING",
+    "TOOLS_SHARE",
     "ChatTemplate",
     "Dropped",
     "Message",

@@ -7,7 +7,9 @@ import pytest
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.testing.training import tiny_recipe, write_dataset, write_tiny_model
 from composer_pipeline.training.data import build
-from composer_pipeline.training.models import load_tokenizer
+from composer_pipeline.training.models import load_tokenizer, resolve_model
+from composer_pipeline.training.recipe import TrainingRecipe
+from composer_pipeline.training.run import DATA, RECIPE, prepare, report
 from tests.trainers.trl import toy
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -35,6 +37,41 @@ def lake(tmp_path_factory):
 @pytest.fixture(scope="session")
 def data(lake, tokenizer, tiny_model, tmp_path_factory):
     return build(lake, tokenizer, tiny_recipe(tiny_model), tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture
+def train_here(monkeypatch):
+    """Train as the command does: its own part in this process, which has loaded what it needs.
+
+    Base pass and replicas are processes of their own.
+    """
+    from trainers.trl.__main__ import train
+
+    def train_it(lake, recipe, runs):
+        run = prepare(lake, recipe, runs)
+        with monkeypatch.context() as patch:
+            for name, value in run.env.items():
+                patch.setenv(name, value)
+            train(TrainingRecipe.load(run.run_dir / RECIPE), lake, run.run_dir)
+        return report(run.run_dir)
+
+    return train_it
+
+
+@pytest.fixture(scope="session")
+def score_here():
+    """Make a prepared run's rows and base scores in this process: it starts no base pass."""
+    from trainers.trl.base_model.base_pass import base_student, score
+
+    def score_it(lake, run):
+        recipe = TrainingRecipe.load(run.run_dir / RECIPE)
+        resolved = resolve_model(recipe.model)
+        tokenizer = load_tokenizer(resolved)
+        rows = build(lake, tokenizer, recipe, run.run_dir / DATA)
+        student = base_student(resolved, recipe, tokenizer)
+        score(student, recipe.resolved(rows.counts()), rows, run.run_dir)
+
+    return score_it
 
 
 @pytest.fixture(scope="session")

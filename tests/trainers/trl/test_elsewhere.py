@@ -69,9 +69,10 @@ def elsewhere(folder: Path, model: str, bucket: str, *options: str) -> subproces
 
 
 def test_two_machines_train_one_recipe_through_a_bucket(
-    lake, recipe, tiny_model, bucket, tmp_path
+    lake, recipe, tiny_model, bucket, tmp_path, score_here
 ) -> None:
     run = prepare(lake, recipe, tmp_path / "one")
+    score_here(lake, run)
     here = subprocess.Popen(run.command, cwd=run.cwd, env=os.environ | run.env)
     log = OuterLog.open(bucket, "shared")
     there = first = None

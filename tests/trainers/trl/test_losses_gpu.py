@@ -6,6 +6,8 @@ import sys
 import pytest
 import torch
 
+from tests.places import ROOT
+
 losses_gpu = importlib.import_module("benchmarks.losses_gpu")
 
 
@@ -42,3 +44,40 @@ def test_without_a_device_it_says_so(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["losses_gpu"])
     assert losses_gpu.main() == 2
     assert "no CUDA device" in capsys.readouterr().err
+
+
+@pytest.fixture
+def model_steps(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module("model_steps")
+
+
+def test_a_models_steps_stand_beside_their_sum(model_steps):
+    found = {
+        "grpo": {"seconds": 4.0, "peak": 8.0 * 2**30},
+        "sdpo": {"seconds": 2.0, "peak": 6.0 * 2**30},
+        "dpo": {"seconds": 2.0, "peak": 0.0},
+        "ours": {"seconds": 2.0, "peak": 7.0 * 2**30},
+    }
+    lines = model_steps.rows_of(1024, found)
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    each = 1024 + 128
+    assert cells == [
+        ["1,024", "TRL: GRPO", f"{4 * each:,}", "4.000", f"{each:,}", "8.00", "0.50"],
+        ["1,024", "TRL: SDPO", f"{2 * each + 64:,}", "2.000", f"{each + 32:,}", "6.00", "0.25"],
+        ["1,024", "TRL: DPO", f"{2 * each:,}", "2.000", f"{each:,}", "", "0.25"],
+        ["1,024", "TRL: all three", f"{8 * each + 64:,}", "8.000", f"{each + 8:,}", "8.00", "1.00"],
+        ["1,024", "composer", f"{8 * each + 64:,}", "2.000", f"{4 * each + 32:,}", "7.00", "0.25"],
+    ]
+
+
+def test_a_step_without_memory_leaves_no_sum(model_steps):
+    found = {way: {"seconds": 1.0, "peak": 2.0**30} for way in ("grpo", "sdpo", "ours")}
+    lines = model_steps.rows_of(4096, {**found, "dpo": {}})
+    assert [line.count("out of memory") for line in lines] == [0, 0, 1, 1, 0]
+    assert lines[-1].endswith("| 1.00 |  |")
+
+
+def test_a_users_model_has_adapters_whatever_its_layers_are_called():
+    assert losses_gpu._recipe(64, "/models/own").lora.targets == "all-linear"
+    assert losses_gpu._recipe(64).lora.targets == ("q_proj", "v_proj")

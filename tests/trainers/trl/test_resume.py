@@ -69,7 +69,8 @@ def start(make, tmp_path):
         options_of = recipe.diloco
         spec = DiLoCoSpec(
             rounds=recipe.rounds, inner_steps=options_of.inner_steps, replicas=1,
-            data_plan=options.pop("data_plan", "toy"),
+            fragments=options_of.fragments, outer_lr=options_of.outer_lr, codec=options_of.codec,
+            error_feedback=options_of.feedback, data_plan=options.pop("data_plan", "toy"),
         )  # fmt: skip
         url = str(tmp_path / folder / "outer")
         callback = DiLoCoCallback(url=url, run_id="run", slot=0, spec=spec, attempt=attempt)
@@ -100,8 +101,12 @@ def start(make, tmp_path):
 
 def ended(tmp_path, folder):
     """Return the last round, the hash of its state, and the tokens of each round."""
-    commits = OuterLog.open(str(tmp_path / folder / "outer"), "run").commits()
+    commits = commits_of(tmp_path, folder)
     return commits[-1].round, commits[-1].state_sha, [commit.tokens for commit in commits]
+
+
+def commits_of(tmp_path, folder):
+    return OuterLog.open(str(tmp_path / folder / "outer"), "run").commits()
 
 
 def kept_in(run_dir):
@@ -177,6 +182,43 @@ def test_a_kill_at_a_border_costs_no_moments(start, tmp_path, monkeypatch):
         assert [kind for kind, _, _ in second if kind != "step"] == ["resumed"]
         if place == "before it contributes":  # in the last round: there is nothing left to train
             assert steps_of(second) == []
+
+
+@pytest.mark.parametrize("codec", ["fp32", "int2"])
+def test_a_kill_between_fragments_costs_nothing_either(start, tmp_path, monkeypatch, codec):
+    """What the other fragments were trained to, and what the codec lost of them, goes on.
+
+    But for what it lost of the contribution itself where a kill comes before the next step's file.
+    """
+    diloco = {
+        "replicas": 1, "rounds": 5, "inner_steps": 2, "fragments": 2, "outer_lr": 0.5,
+        "codec": codec,
+    }  # fmt: skip
+    recipe = recipe_of(channels={"sft": {}}, diloco=diloco)
+    _, whole = start("unbroken", recipe)
+    want = ended(tmp_path, "unbroken")
+    fragment = [commit.fragment for commit in commits_of(tmp_path, "unbroken")[1:]]
+    assert fragment[:4] == [0, 1, 0, 1]
+    for step in (5, 6) if codec == "fp32" else (6,):
+        _, first = start(f"killed-{step}", recipe, kill=step)
+        _, second = start(f"killed-{step}", recipe, attempt=2)
+        assert ended(tmp_path, f"killed-{step}") == want, step
+    for place, (kind, name) in list(AT_A_BORDER.items())[: 4 if codec == "fp32" else 2]:
+        calls: list[int] = []
+        honest = getattr(kind, name)
+
+        def killed(self, *given, calls=calls, honest=honest, **options):
+            calls.append(1)
+            if len(calls) == 4:
+                raise Killed
+            return honest(self, *given, **options)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(kind, name, killed)
+            _, first = start(place, recipe)
+        _, second = start(place, recipe, attempt=2)
+        assert ended(tmp_path, place) == want, place
+        assert {**losses(first), **losses(second)} == losses(whole)
 
 
 def noisy(trainer, callback):

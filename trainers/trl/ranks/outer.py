@@ -34,20 +34,19 @@ class OverRanks(TrainerCallback):
     Args:
         ranks: the replica's processes.
         inner: DiLoCo's callback; rank 0's alone.
-        inner_steps: optimizer steps of a round.
 
     Attributes:
         position: optimizer steps of the run behind the parameters, as rank 0 knows it.
+        ends_round: whether the step that is under way is its round's last, as rank 0 knows it.
         keeper: this rank's trainer, whose private state is rank 0's when training begins.
     """
 
     keeper: Any = None
 
-    def __init__(self, ranks: Ranks, inner: DiLoCoCallback | None, inner_steps: int) -> None:
-        self._ranks, self._inner, self._steps = ranks, inner, inner_steps
+    def __init__(self, ranks: Ranks, inner: DiLoCoCallback | None) -> None:
+        self._ranks, self._inner = ranks, inner
         self._whole: Whole | None = None
-        self._done = 0
-        self._round, self.position = 1, 0
+        self._round, self.position, self.ends_round = 1, 0, False
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
@@ -66,13 +65,22 @@ class OverRanks(TrainerCallback):
         if self._inner is not None:
             self._inner.on_step_begin(args, state, control, **given)
 
+    def on_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
+    ) -> None:
+        """Learn from rank 0 whether the round ends with this step."""
+        ends = None
+        if self._inner is not None:
+            self._inner.on_optimizer_step(args, state, control, **given)
+            ends = self._inner.ends_round
+        self.ends_round = self._ranks.share(ends)
+
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
     ) -> None:
         """Let rank 0 end the round where it ends, and go on from what it has adopted."""
         model, moved = given["model"], False
-        self._done += 1
-        if self._done >= self._steps:
+        if self.ends_round:
             self._gather(model)
         if self._inner is not None:
             self._inner.on_step_end(args, state, control, **given | {"model": self._of(model)})
@@ -127,7 +135,6 @@ class OverRanks(TrainerCallback):
         control.should_training_stop = told["stop"]
         if not told["moved"]:
             return
-        self._done = 0
         self._adopt(given["model"])
         if not self._ranks.lead:
             state.num_input_tokens_seen = told["seen"]

@@ -229,7 +229,7 @@ class Cases:
             if ranks.lead:
                 url = str(self.folder / place)
                 callback = DiLoCoCallback(url=url, run_id="run", slot=0, spec=spec)
-            outer = OverRanks(ranks, callback, 2) if ranks.several else callback
+            outer = OverRanks(ranks, callback) if ranks.several else callback
             trainer = self.trainer(given, ranks, callbacks=[outer])
             trainer.train()
             named = trainer.accelerator.unwrap_model(trainer.model).named_parameters()

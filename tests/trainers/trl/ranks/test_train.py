@@ -1,4 +1,4 @@
-"""The real command: a replica of two processes ends where that of one process does."""
+"""Real processes: a replica of two processes ends where that of one process does."""
 
 import shutil
 import threading
@@ -10,7 +10,7 @@ import torch
 
 from composer_pipeline.diloco.snapshots import read_state
 from composer_pipeline.testing.training import tiny_recipe
-from composer_pipeline.training.run import prepare, read_steps, train
+from composer_pipeline.training.run import prepare, read_steps
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +37,11 @@ def kill_when_it_comes(rank, killed, over):
         time.sleep(0.05)
 
 
-def test_two_processes_train_what_one_does_also_when_a_rank_is_killed(lake, recipe, tmp_path):
-    alone = train(lake, recipe, tmp_path)
+def test_two_processes_train_what_one_does_also_when_a_rank_is_killed(
+    lake, recipe, tmp_path, train_here, score_here
+):
+    score_here(lake, prepare(lake, recipe, tmp_path))
+    alone = train_here(lake, recipe, tmp_path)
     ranks = recipe.ranks.model_copy(update={"processes": 2})
     run = prepare(lake, recipe.model_copy(update={"ranks": ranks}), tmp_path)
     for part in ("data", "base"):  # the same rows and scores; made once
@@ -48,7 +51,7 @@ def test_two_processes_train_what_one_does_also_when_a_rank_is_killed(lake, reci
     killer = threading.Thread(target=kill_when_it_comes, args=("1", killed, over))
     killer.start()
     try:
-        both = train(lake, recipe.model_copy(update={"ranks": ranks}), tmp_path)
+        both = train_here(lake, recipe.model_copy(update={"ranks": ranks}), tmp_path)
     finally:
         over.set()
         killer.join()

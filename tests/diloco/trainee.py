@@ -1,0 +1,54 @@
+"""One slot through the callback of a Trainer, without a Trainer: each step sleeps.
+
+Belongs here: the order of a Trainer's events. Does not belong here: who is started and killed.
+"""
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from composer_pipeline.diloco.callback import DiLoCoCallback
+from composer_pipeline.diloco.inner.file import FILE
+from composer_pipeline.diloco.inner.keeping import Keeping
+from composer_pipeline.diloco.log import OuterLog
+from composer_pipeline.diloco.slots import claim
+from composer_pipeline.diloco.spec import DiLoCoSpec
+from tests.diloco.toy_replica import Inner
+
+
+def kept_in(folder: str | Path, slot: int) -> Path:
+    """Return the file of a slot's private state."""
+    return Path(folder, f"slot-{slot}", FILE)
+
+
+def trainee(folder: str, agreed: str, slot: int, step_s: float) -> None:
+    """Train one slot to the end of the run; a token is a step.
+
+    Its begun rounds are lines of ``steps-<slot>.txt``: attempt, round and the steps it has there.
+    """
+    log = OuterLog.open(folder, "run")
+    inner, there = Inner(slot), DiLoCoSpec.from_json(agreed, "spec")
+    callback = DiLoCoCallback(
+        url=folder, run_id="run", slot=slot, spec=there, attempt=claim(log, slot)
+    )
+    callback.keep(Keeping(kept_in(folder, slot), every=1))
+    state: Any = SimpleNamespace(max_steps=0, num_input_tokens_seen=0)
+    control: Any = SimpleNamespace(should_training_stop=False)
+    given: dict[str, Any] = {"model": inner.net, "optimizer": inner.optimizer}
+    nothing: Any = None
+    callback.on_train_begin(nothing, state, control, **given)
+    begun = 0
+    while not control.should_training_stop:
+        replica = callback.replica
+        if replica.round != begun:
+            begun = replica.round
+            with Path(folder, f"steps-{slot}.txt").open("a") as file:
+                file.write(f"{replica.attempt} {begun} {replica.steps}\n")
+        callback.on_step_begin(nothing, state, control, **given)
+        time.sleep(step_s)
+        inner.steps(callback.position(), 1)
+        state.num_input_tokens_seen += 1
+        callback.on_optimizer_step(nothing, state, control, **given)
+        callback.on_step_end(nothing, state, control, **given)
+    callback.on_train_end(nothing, state, control, **given)

@@ -109,8 +109,17 @@ ARMS["diloco-killed"] = Arm(
 )
 
 
-def recipe_of_arm(name: str, *, seed: int, steps: int) -> TrainingRecipe:
-    """Return the recipe of an arm by name, its rows a step shared by its replicas."""
+def recipe_of_arm(
+    name: str, *, seed: int, steps: int, student: Mapping[str, Any] | None = None
+) -> TrainingRecipe:
+    """Return the recipe of an arm by name, its rows a step shared by its replicas.
+
+    Args:
+        name: in :data:`ARMS`.
+        seed: of the run.
+        steps: of the optimizer.
+        student: top-level fields in place of the small student's (``proof.students``).
+    """
     arm = ARMS[name]
     diloco: dict[str, Any] = {"replicas": 1, "inner_steps": steps}
     terms = {channel: dict(options) for channel, options in arm.terms.items()}
@@ -123,7 +132,9 @@ def recipe_of_arm(name: str, *, seed: int, steps: int) -> TrainingRecipe:
             for field, rows in (_ROWS[channel] | options).items():
                 if field.endswith("_per_step"):
                     options[field] = rows // arm.replicas
-    return recipe_of(terms, name=name, seed=seed, steps=steps, diloco=diloco, norms_every=steps)
+    return recipe_of(
+        terms, name=name, seed=seed, steps=steps, diloco=diloco, norms_every=steps, **student or {}
+    )
 
 
 def recipe_of(terms: Terms, *, name: str, seed: int = 1, **changes: Any) -> TrainingRecipe:

@@ -44,7 +44,6 @@ from composer_pipeline.evaluation import (
 from composer_pipeline.files import replace
 from composer_pipeline.lake import TABLES, Lake
 from composer_pipeline.settings import recipes_dir
-from composer_pipeline.training.data import TrainingData
 from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.run import write_recipe
@@ -52,7 +51,7 @@ from composer_pipeline.training.windows import Windows
 from examples.proof.real_report import DROPPED, PLACEBO, write_report
 from examples.proof.report import NUMBERS, RESULTS
 from examples.proof.run import apart, frozen_states, is_done
-from examples.proof.train import train_arm
+from examples.proof.train import rows_trained, train_arm
 
 STATES, RUNS, MODEL, SESSIONS = "states.parquet", "runs", "model", "sessions.json"
 #: Arm to its channels with their options.
@@ -313,13 +312,6 @@ def rows_of_fold(folder: Path, rows: Sequence[Mapping[str, Any]], *, failed: boo
 def columns_of(table: str, row: Mapping[str, Any]) -> dict[str, Any]:
     """Return the columns of a table that a row has."""
     return {name: row.get(name) for name in TABLES[table].schema.names}
-
-
-def rows_trained(run_dir: Path) -> dict[str, float]:
-    """Return the rows of each channel, and those left out by reason."""
-    data = TrainingData.load(run_dir / "data")
-    found = {f"rows {channel}": float(n) for channel, n in data.counts().items() if n}
-    return found | {f"left out, {why}": float(n) for why, n in data.dropped.items()}
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -19,7 +19,7 @@ from composer_pipeline.evaluation import (
 )
 from composer_pipeline.files import replace
 from examples.proof.bars import Estimate
-from examples.proof.report import NUMBERS, REPORT, RESULTS
+from examples.proof.report import NUMBERS, REPORT, RESULTS, rows_said
 
 DROPPED = "dropped.json"
 #: SFT on what failed: what an arm gains over it is not the format of calls alone.
@@ -139,11 +139,9 @@ def _trained(folds: Sequence[Path]) -> str:
             path = fold / arm / NUMBERS
             if path.is_file():
                 numbers = json.loads(path.read_bytes())
-                kept = [f"{k}: {n:.0f}" for k, n in numbers.items() if k.startswith("rows ")]
-                left = [f"{k}: {n:.0f}" for k, n in numbers.items() if k.startswith("left out")]
                 share = numbers.get("hints_kept_share")
                 rows.append(
-                    (str(int(fold.name) + 1), WORDS[arm], ", ".join(kept), ", ".join(left),
+                    (str(int(fold.name) + 1), WORDS[arm], *rows_said(numbers),
                      "" if share is None else f"{share:.0%}", f"{numbers['cpu_seconds']:,.0f}")
                 )  # fmt: skip
     return grid(("fold", "arm", "rows", "left out", "hints that help", "CPU s"), rows)

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 import pyarrow as pa
 
@@ -23,6 +24,8 @@ from examples.proof.arms import ARMS, INNER_STEPS
 from examples.proof.bars import MEASURE, Estimate
 
 RESULTS, REPORT, NUMBERS = "results.parquet", "report.md", "numbers.json"
+#: A step's time and memory beside TRL's trainers, where ``make proof-gpu`` measured it.
+STEPS_BESIDE = "steps.md"
 #: Columns of the first table behind the shares of right answers.
 _VALUES: dict[str, Callable[[StateResult], float | None]] = {
     "exact": lambda r: float(r.judgement.exact),
@@ -89,8 +92,14 @@ def collect(runs: Path) -> list[Cell]:
     ]
 
 
-def write_report(out: Path, cells: Sequence[Cell]) -> None:
-    """Write ``results.parquet`` and ``report.md``."""
+def write_report(out: Path, cells: Sequence[Cell], student: str = "") -> None:
+    """Write ``results.parquet`` and ``report.md``.
+
+    Args:
+        out: where; what ``make proof-gpu`` measured of a step there ends the report.
+        cells: the finished arms.
+        student: a sentence about a student other than the small world's own.
+    """
     rows = [
         {"setting": cell.setting, "arm": cell.arm, "seed": seed, "state_id": r.state_id,
          "session_id": r.session_id, "kind": r.kind, "exact": r.judgement.exact,
@@ -101,16 +110,20 @@ def write_report(out: Path, cells: Sequence[Cell]) -> None:
         for r in results
     ]  # fmt: skip
     replace(out / RESULTS, encode_parquet(pa.Table.from_pylist(rows)))
-    replace(out / REPORT, page(cells))
+    beside = out / STEPS_BESIDE
+    steps = beside.read_text(encoding="utf-8") if beside.is_file() else ""
+    replace(out / REPORT, "\n".join(filter(None, (page(cells, student), steps))))
 
 
-def page(cells: Sequence[Cell]) -> str:
-    """Return the report as Markdown."""
+def page(cells: Sequence[Cell], student: str = "") -> str:
+    """Return the report as Markdown; see :func:`write_report`."""
     parts = ["# Proof on the small world\n", (__doc__ or "").split("\n\n", 2)[2]]
+    parts += [f"{student}\n"] if student else []
     settings = list(dict.fromkeys(cell.setting for cell in cells))
     for setting in settings:
         inside = {cell.arm: cell for cell in cells if cell.setting == setting}
         parts += [f"## {_words(setting)}\n", _means(inside), _differences(inside)]
+        parts += [_trained(inside)] if student else []
         parts += [_replicas(inside)] if DATA_PARALLEL in inside else []
     return "\n".join(parts)
 
@@ -140,6 +153,33 @@ def _differences(cells: Mapping[str, Cell]) -> str:
         ]
         lines.append(_row([_named(arm), *map(_interval, found)]))
     return "\n".join(lines) + "\n"
+
+
+def _trained(cells: Mapping[str, Cell]) -> str:
+    """Return what each arm was trained on and what a step took; of the first seed's rows."""
+    head = ["arm", "rows", "left out", "hints that help", "s a step", "tokens/s", "peak GiB"]
+    lines = [_row(head), _row(["---"] * len(head))]
+    for arm, cell in cells.items():
+        if not cell.numbers:
+            continue
+        means = {k: fmean(n[k] for n in cell.numbers if k in n) for k in cell.numbers[0]}
+        seconds, share = means.get("step_seconds"), means.get("hints_kept_share")
+        took = ["", "", ""] if seconds is None else [
+            f"{seconds:.2f}", f"{means['step_tokens'] / seconds:,.0f}",
+            f"{means['peak_memory_mib'] / 1024:.2f}",
+        ]  # fmt: skip
+        kept = "" if share is None else f"{share:.0%}"
+        lines.append(_row([_named(arm), *rows_said(cell.numbers[0]), kept, *took]))
+    return "\n".join(lines) + "\n"
+
+
+def rows_said(numbers: Mapping[str, float]) -> tuple[str, str]:
+    """Return the rows that ``numbers.json`` says an arm had, and those left out."""
+    rows, left = (
+        ", ".join(f"{k}: {n:.0f}" for k, n in numbers.items() if k.startswith(name))
+        for name in ("rows ", "left out, ")
+    )
+    return rows, left
 
 
 def _replicas(cells: Mapping[str, Cell]) -> str:

@@ -4,6 +4,7 @@ Belongs here: the grid, its folders and what is kept of a killed run. Does not b
 arms (``proof.arms``), training one (``proof.train``) and the tables (``proof.report``).
 
     python -m examples.proof.run --arms sft,composer --seeds 1,2 --coverage half --wrong 0
+    python -m examples.proof.run --model Qwen/Qwen2.5-0.5B-Instruct --lora 16 --dtype bf16
 
 Below ``--out``: ``states.parquet`` (the frozen evaluation set), ``data/<plan>`` (session files
 and lake, made once and shared by the arms), ``runs/<plan>/<arm>`` (recipe, rows, weights and
@@ -12,10 +13,11 @@ was killed goes on with the arms that are missing.
 """
 
 import argparse
+import gc
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -28,9 +30,11 @@ from composer_pipeline.evaluation import (
     BASE,
     Arm,
     EvaluationState,
+    StateResult,
     check_disjoint,
     content_hash,
     measure,
+    read_results,
     read_states,
     write_results,
     write_states,
@@ -39,16 +43,16 @@ from composer_pipeline.files import replace
 from composer_pipeline.lake import DATASETS, Lake
 from composer_pipeline.testing.toolworld.pipeline import Plan, make_dataset
 from composer_pipeline.testing.toolworld.states import evaluation_states
-from composer_pipeline.testing.toolworld.student import WINDOW, base_dir
 from composer_pipeline.testing.toolworld.world import held_out_sessions
-from composer_pipeline.training.models import load_tokenizer
+from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.run import RECIPE, write_recipe
-from composer_pipeline.training.windows import Windows
+from composer_pipeline.training.windows import Dropped, Windows
 from examples.proof.arms import ARMS, STEPS, recipe_of_arm
 from examples.proof.replicas import train_replicas
-from examples.proof.report import NUMBERS, RESULTS, collect, write_report
-from examples.proof.train import train_arm
+from examples.proof.report import NUMBERS, RESULTS, collect, rows_said, write_report
+from examples.proof.students import TOOLS, described, student_of
+from examples.proof.train import rows_trained, train_arm
 
 STATES, DATA, RUNS = "states.parquet", "data", "runs"
 
@@ -57,38 +61,63 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the grid and write the report; exit 2 for bad input, 1 when an arm fails."""
     options = _options(argv)
     try:
-        arms = _chosen(options.arms)
+        arms = _chosen(options.arms, options.lora)
         plans = [
             Plan(seed, options.sessions, coverage, wrong)
             for seed, coverage, wrong in product(options.seeds, options.coverage, options.wrong)
         ]
-        prove(options.out, arms, plans, steps=options.steps)
+        states, student = evaluation_states(held_out_sessions(options.held_out)), None
+        if options.model:
+            student = student_of(
+                options.model, states, lora=options.lora, dtype=options.dtype, tools=options.tools
+            )
+        prove(options.out, arms, plans, steps=options.steps, states=states, student=student)
     except ComposerError as error:
         sys.stderr.write(f"proof: {error}\n")
         return 2 if isinstance(error, InputError) else 1
     return 0
 
 
-def prove(out: Path, arms: Sequence[str], plans: Sequence[Plan], *, steps: int = STEPS) -> None:
+def prove(
+    out: Path,
+    arms: Sequence[str],
+    plans: Sequence[Plan],
+    *,
+    steps: int = STEPS,
+    states: list[EvaluationState] | None = None,
+    student: dict[str, Any] | None = None,
+) -> None:
     """Train and measure every arm on every plan that has no result yet, and report all.
 
+    Args:
+        out: see the module's docstring.
+        arms: names in :data:`~examples.proof.arms.ARMS`.
+        plans: what is recorded, and who teaches.
+        steps: of the optimizer.
+        states: the evaluation set; all held-out sessions by default.
+        student: recipe fields in place of the small student's (``proof.students``).
+
     Raises:
-        InputError: the folder is one of another evaluation set or recipe; an arm has no rows.
+        InputError: the folder is one of another evaluation set, recipe or student; an arm has no
+            rows.
         ComposerError: an arm failed.
     """
     import torch
 
     torch.set_num_threads(1)  # the same sums everywhere
-    states = frozen_states(out / STATES, evaluation_states(held_out_sessions()), "version")
+    made = evaluation_states(held_out_sessions()) if states is None else states
+    states = frozen_states(out / STATES, made, "version")
+    about = described(student) if student else ""
     todo = [(plan, arm) for plan in plans for arm in arms]
     for number, (plan, arm) in enumerate(todo, start=1):
         began = time.monotonic()
-        fresh = run_arm(out, plan, arm, states, steps=steps)
+        fresh = run_arm(out, plan, arm, states, steps=steps, student=student)
         what = f"{time.monotonic() - began:.0f} s" if fresh else "kept"
         print(f"[{number}/{len(todo)}] {name_of(plan)} {arm}: {what}", flush=True)
         if fresh:
-            write_report(out, collect(out / RUNS))
-    write_report(out, collect(out / RUNS))
+            gc.collect()  # a trainer is a circle; a device may have no room for two
+            write_report(out, collect(out / RUNS), about)
+    write_report(out, collect(out / RUNS), about)
 
 
 def frozen_states(path: Path, made: list[EvaluationState], of: str) -> list[EvaluationState]:
@@ -112,15 +141,22 @@ def frozen_states(path: Path, made: list[EvaluationState], of: str) -> list[Eval
 
 
 def run_arm(
-    out: Path, plan: Plan, arm: str, states: Sequence[EvaluationState], *, steps: int
+    out: Path,
+    plan: Plan,
+    arm: str,
+    states: Sequence[EvaluationState],
+    *,
+    steps: int,
+    student: Mapping[str, Any] | None = None,
 ) -> bool:
     """Train and measure an arm, unless its result is there; say whether it was not.
 
     Raises:
-        InputError: the run folder is one of another recipe.
+        InputError: the run folder is one of another recipe, or ``out`` of another student.
     """
-    recipe = recipe_of_arm(arm, seed=plan.seed, steps=steps)
+    recipe = recipe_of_arm(arm, seed=plan.seed, steps=steps, student=student)
     run_dir = out / RUNS / name_of(plan) / arm
+    known = base_of(out / RUNS, recipe)
     if is_done(run_dir, recipe, RESULTS):
         return False
     lake = dataset(out / DATA / name_of(plan), plan)
@@ -131,21 +167,55 @@ def run_arm(
     write_recipe(recipe, run_dir)
     began = time.process_time()
     if ARMS[arm].replicas:
-        trained = train_replicas(lake, recipe, run_dir, kill=ARMS[arm].kill)
+        trained, rows = train_replicas(lake, recipe, run_dir, kill=ARMS[arm].kill), {}
     else:
-        trained = train_arm(lake, recipe, run_dir, placebo(lake) if ARMS[arm].placebo else None)
-    numbers = {"cpu_seconds": time.process_time() - began, **trained.gate, **trained.numbers}
+        change = placebo(lake, windows_of(recipe)) if ARMS[arm].placebo else None
+        trained, rows = train_arm(lake, recipe, run_dir, change), rows_trained(run_dir)
+        if left := rows_said(rows)[1]:
+            print(f"{name_of(plan)} {arm}: {left}", flush=True)
+    seconds = {"cpu_seconds": time.process_time() - began}
+    numbers = {**seconds, **rows, **trained.gate, **trained.numbers}
     trained.model.save_pretrained(str(run_dir / "model"))
     replace(run_dir / NUMBERS, msgspec.json.encode(numbers).decode())
-    from trainers.trl.policy.loading import load_base
-
-    windows = Windows(load_tokenizer(str(base_dir())), WINDOW)
-    base = Arm(BASE, load_base(recipe.model, recipe).eval())
-    measured = measure(states, [base, Arm(arm, trained.model)], windows)
+    measured = measure(
+        states, [base_arm(recipe, trained.model), Arm(arm, trained.model)], windows_of(recipe),
+        known=known,
+    )  # fmt: skip
     if measured.dropped:
         raise ComposerError(f"{len(measured.dropped)} evaluation states do not fit the windows")
     write_results(run_dir / RESULTS, measured.results)
     return True
+
+
+def base_of(runs: Path, recipe: TrainingRecipe) -> dict[str, list[StateResult]]:
+    """Return what the first finished arm measured of the base; nothing before that.
+
+    Raises:
+        InputError: that arm has another student.
+    """
+    for path in sorted(runs.glob(f"*/*/{RESULTS}")):
+        other = TrainingRecipe.load(path.with_name(RECIPE))
+        for field in ("model", "lora", "dtype", "data"):
+            if getattr(other, field) != getattr(recipe, field):
+                raise InputError(
+                    f"{path.parent} is the run of another student ({field}); take another --out"
+                )
+        return {BASE: read_results(path)[BASE]}
+    return {}
+
+
+def base_arm(recipe: TrainingRecipe, trained: Any) -> Arm:
+    """Return the base: the trained model without its adapter, or loaded beside it."""
+    if recipe.lora.r:
+        return Arm(BASE, trained, adapter=False)
+    from trainers.trl.policy.loading import load_base
+
+    return Arm(BASE, load_base(resolve_model(recipe.model), recipe).to(trained.device).eval())
+
+
+def windows_of(recipe: TrainingRecipe) -> Windows:
+    """Return the windows of a recipe's rows."""
+    return Windows(load_tokenizer(resolve_model(recipe.model)), recipe.data)
 
 
 def dataset(folder: Path, plan: Plan) -> Lake:
@@ -159,24 +229,22 @@ def dataset(folder: Path, plan: Plan) -> Lake:
     return Lake(str(folder / "lake"))
 
 
-def placebo(lake: Lake) -> Any:
-    """Return the change that makes SFT repeat what the agent did."""
-    recorded = {
-        row["state_id"]: row["candidates"][row["sources"].index("agent")]
-        for row in lake.iter_rows("dataset_groups", split="train")
-    }
-    windows = Windows(load_tokenizer(str(base_dir())), WINDOW)
-    prompts = {
-        row["state_id"]: windows.window(row["prompt"], row["tools"])
-        for row in lake.iter_rows("dataset_groups", split="train")
-    }
+def placebo(lake: Lake, windows: Windows) -> Any:
+    """Return the change that makes SFT repeat what the agent did, where that fits the window."""
+    recorded = {}
+    for row in lake.iter_rows("dataset_groups", split="train"):
+        own = row["candidates"][row["sources"].index("agent")]
+        try:
+            window = windows.window(row["prompt"], row["tools"])
+            recorded[row["state_id"]] = windows.response_ids(*window, own)
+        except Dropped as reason:
+            print(f"placebo, state {row['state_id']} left out: {reason}", flush=True)
 
     def change(data: Any) -> Any:
         rows = [
-            msgspec.structs.replace(
-                row, response_ids=windows.response_ids(*prompts[row.id], recorded[row.id])
-            )
+            msgspec.structs.replace(row, response_ids=recorded[row.id])
             for row in data.demonstrations
+            if row.id in recorded
         ]
         return msgspec.structs.replace(data, demonstrations=rows)
 
@@ -213,10 +281,20 @@ def _prompts(lake: Lake, table: str) -> Iterator[list[dict[str, Any]]]:
         yield row["prompt"]
 
 
-def _chosen(names: Sequence[str]) -> list[str]:
+def _chosen(names: Sequence[str] | None, lora: int) -> list[str]:
+    """Return the arms that are named, or all that the student can be.
+
+    Raises:
+        InputError: one is not known, or merges whole models where an adapter is trained.
+    """
+    if names is None:
+        return [name for name, arm in ARMS.items() if not (lora and arm.replicas)]
     unknown = [name for name in names if name not in ARMS]
     if unknown:
         raise InputError(f"--arms: no arm {unknown[0]!r}; there are {', '.join(ARMS)}")
+    whole = [name for name in names if lora and ARMS[name].replicas]
+    if whole:
+        raise InputError(f"--arms: {whole[0]} merges whole models; leave it out, or --lora 0")
     return list(names)
 
 
@@ -229,13 +307,22 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
 
     parser = argparse.ArgumentParser(prog="make proof", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("proof"))
-    parser.add_argument("--arms", type=words, default=list(ARMS))
+    parser.add_argument("--arms", type=words)
     parser.add_argument("--seeds", type=numbers, default=[1, 2, 3, 4, 5])
     parser.add_argument("--coverage", type=words, default=["half", "full"])
     parser.add_argument("--wrong", type=numbers, default=[0, 1, 2], help="wrong teachers of three")
     parser.add_argument("--sessions", type=int, default=80)
     parser.add_argument("--steps", type=int, default=STEPS)
-    return parser.parse_args(argv)
+    parser.add_argument("--held-out", type=int, default=120, help="sessions measured on (120)")
+    parser.add_argument("--model", help="folder or Hub id of a student in place of the small one")
+    parser.add_argument("--lora", type=int, default=0, help="rank; 0 (default): every parameter")
+    parser.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32")
+    parser.add_argument("--tools", type=int, default=TOOLS, help=f"tokens of schemas ({TOOLS})")
+    options = parser.parse_args(argv)
+    given = (options.lora, options.dtype, options.tools) != (0, "fp32", TOOLS)
+    if given and not options.model:
+        parser.error("--lora, --dtype and --tools belong to --model")
+    return options
 
 
 if __name__ == "__main__":

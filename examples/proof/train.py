@@ -8,8 +8,10 @@ through ``composer_pipeline.train`` gives the same model is held by a test.
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean, median
 from typing import Any
 
+from composer_pipeline.errors import ComposerError
 from composer_pipeline.lake import Lake
 from composer_pipeline.training.data import TrainingData, build
 from composer_pipeline.training.models import load_tokenizer, resolve_model
@@ -25,7 +27,11 @@ Change = Callable[[TrainingData], TrainingData]
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained arm: the model, the numbers of its hint gate and of its last step."""
+    """A trained arm: the model, the numbers of its hint gate and of its last step.
+
+    Beside those of the step: ``step_seconds``, the median over steps, and
+    ``step_tokens``, the mean.
+    """
 
     model: Any
     gate: dict[str, float]
@@ -42,7 +48,13 @@ def train_arm(
         recipe: one replica.
         run_dir: gets the rows and what the base thinks of them.
         change: what is done to the rows first.
+
+    Raises:
+        InputError: a channel has no row, or no hint helps.
+        ComposerError: no step was good.
     """
+    import torch
+
     model = resolve_model(recipe.model)
     tokenizer = load_tokenizer(model)
     data = build(lake, tokenizer, recipe, run_dir / "data")
@@ -51,7 +63,9 @@ def train_arm(
         data = change(data)
     base = score(base_student(model, recipe, tokenizer), recipe, data, run_dir)
     data, gated = gate(recipe, data, base.gains())
-    last: dict[str, float] = {}
+    steps: list[dict[str, float]] = []
+    if torch.cuda.is_available():  # the peak is the arm's own
+        torch.cuda.reset_peak_memory_stats()
     trainer = ComposerTrainer(
         model=load_base(model, recipe),
         recipe=recipe,
@@ -59,7 +73,21 @@ def train_arm(
         base=base,
         output_dir=run_dir,
         tokenizer=tokenizer,
-        on_event=lambda kind, step, numbers: last.update(numbers),
+        on_event=lambda kind, step, numbers: steps.append(numbers) if kind == "step" else None,
     )
     trainer.train()
-    return Trained(trainer.student.model.eval(), gated, last)
+    if not steps:
+        raise ComposerError(f"arm {recipe.name!r}: no step had a finite loss and gradient")
+    numbers = {
+        **steps[-1],
+        "step_seconds": median(step["seconds"] for step in steps),
+        "step_tokens": mean(step["tokens"] for step in steps),
+    }
+    return Trained(trainer.student.model.eval(), gated, numbers)
+
+
+def rows_trained(run_dir: Path) -> dict[str, float]:
+    """Return the rows of each channel, and those left out by reason."""
+    data = TrainingData.load(run_dir / "data")
+    found = {f"rows {channel}": float(n) for channel, n in data.counts().items() if n}
+    return found | {f"left out, {why}": float(n) for why, n in data.dropped.items()}

@@ -59,6 +59,19 @@ def _traces(tool: str, row: str, note: str = "") -> Figure:
     return Figure(tool, "traces.md", rf"{row} .*?{NUMBER} x orjson", note)
 
 
+def _kept(tool: str, row: str, note: str = "") -> Figure:
+    return Figure(tool, "readers.md", rf"\| {re.escape(row)} \| \d+ \| {NUMBER}", note)
+
+
+def _sync(tool: str, note: str = "") -> Figure:
+    return Figure(tool, "diloco_peer.md", rf"\| {re.escape(tool)} \| {NUMBER} \| [\d.]+ \|", note)
+
+
+def _killed(tool: str, case: str, note: str = "") -> Figure:
+    row = rf"\| {re.escape(case)} \| {re.escape(tool)} \| \d of \d \| (\d+ of \d+)"
+    return Figure(tool, "diloco_peer.md", row, note)
+
+
 def _diloco(tool: str, arm: str) -> Figure:
     return Figure(tool, "proof.md", rf"\| DiLoCo, {arm} \| \d+% \| \S+ \| \S+ \| {NUMBER}")
 
@@ -77,7 +90,32 @@ JOBS = (
             _traces("claude-code-log 1.7.0", r"claude-code-log 1\.7\.0", "models in memory"),
             _traces("cc-session-core 0.2.0", r"cc-session-core 0\.2\.0", "models in memory"),
             _traces("teich 0.3.6", r"teich 0\.3\.6", "chat messages in memory; 14 files failed"),
-            Figure("atif-sql, NeMo Data Designer", "", "", "no run on the same files yet"),
+            _traces(
+                "NeMo Data Designer 0.9.7", r"data-designer-engine 0\.9\.7",
+                "chat messages in memory; 14 files failed; another run, in which teich had 0.22",
+            ),
+            _traces(
+                "atif-sql 0.4.0", r"atif-sql 0\.4\.0",
+                "validated trajectories in memory; the same other run",
+            ),
+        ),
+    ),
+    Job(
+        "Traces",
+        "files of 67 real sessions with as many steps as the model answered",
+        "make bench-readers",
+        (
+            _kept("composer-pipeline", "composer-pipeline"),
+            _kept("teich 0.3.6", "teich 0.3.6", "2 files refused"),
+            _kept(
+                "NeMo Data Designer 0.9.7", "data-designer-engine 0.9.7",
+                "2 files refused; a step for each record: twice as many",
+            ),
+            _kept(
+                "atif-sql 0.4.0", "atif-sql 0.4.0",
+                "in 5 also answers that the client made up, which it marks",
+            ),
+            Figure("claude-code-log, cc-session-core", "", "", "they give records, not steps"),
         ),
     ),
     Job(
@@ -181,8 +219,38 @@ JOBS = (
             _diloco("composer-pipeline, 2 replicas", "2 replicas"),
             _diloco("composer-pipeline, 4 replicas", "4 replicas"),
             _diloco("composer-pipeline, 2 replicas, one killed halfway", "2 replicas, one killed"),
-            Figure("torchft", "", "", "no GPU cluster was at hand"),
         ),
+    ),
+    Job(
+        "DiLoCo",
+        "CPU seconds of a replica for a sync of five million parameters (lower is better)",
+        "make bench-diloco-peer",
+        (
+            _sync("composer-pipeline", "encoded, hashed and durable in a folder; 4.0 bytes each"),
+            _sync("torchft 0.2.0", "to the other's memory, nothing durable; 4.0 bytes each"),
+            Figure(
+                "torchft over NCCL, on GPUs or over a network", "", "",
+                "one machine without a GPU was at hand",
+            ),
+        ),
+    ),
+    *(
+        Job(
+            "DiLoCo",
+            f"inner steps in the model, of those trained by two replicas: {case}",
+            "make bench-diloco-peer",
+            tuple(
+                _killed(tool, case, note)
+                for tool, note in (("composer-pipeline", ""), ("torchft 0.2.0", note))
+            ),
+        )
+        for case, note in (
+            (
+                "one killed, started again at once",
+                "and 25 of the 400 count twice, in place of the restarted replica's own",
+            ),
+            ("both killed, started again", "begins at step 0"),
+        )
     ),
 )  # fmt: skip
 
@@ -194,7 +262,8 @@ READERS = """\
 | claude-code-log 1.7.0 | shown | contiguous runs | several roots | line skipped | no |
 | cc-session-core 0.2.0 | no | for cost only | metadata only | read | no |
 | teich 0.3.6 | no | contiguous runs | no | the file fails | anonymises |
-| atif-sql 0.4.0 | no, sorted by time | yes | no | not looked at | no |
+| NeMo Data Designer 0.9.7 | no | a step for each record | no | the file is skipped | no |
+| atif-sql 0.4.0 | no, sorted by time | yes | no | line skipped | no |
 """
 
 HEAD = """\
@@ -209,15 +278,20 @@ nobody measured it.
 TAIL = """\
 ## What readers do with a session file
 
-Read from the sources of these releases; the behaviour of ours is tested in `tests/traces/`.
+Of ours, teich, NeMo Data Designer and atif-sql the first four columns were run on such files
+(`make bench-readers`, `benchmarks/results/readers.md`); the rest is read from the sources of these
+releases. The behaviour of ours is tested in `tests/traces/`.
 
 {readers}
 ## Where something else is the better choice
 
 * To look at sessions, claude-code-log renders them as pages; ours prints single states.
+* NeMo Data Designer reads the sessions of four agents and ATIF files; ours those of two agents.
+* atif-sql makes nearly the steps that ours makes and answers SQL about cost, tools and time.
 * Readers that parse and neither redact nor write are a little faster than our redacted ingest.
 * litellm speaks to a hundred providers; ours to OpenRouter and OpenAI's chat completions.
 * data-juicer has hundreds of operators for any data; our runner calls them on pairs.
+* torchft's sync takes a tenth of our CPU where replicas reach each other's memory and one survives.
 * TRL's own trainers run on many GPUs; ours was never run on one.
 """
 

@@ -17,7 +17,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -25,15 +24,13 @@ from typing import Any
 
 import orjson
 from shared_corpus import source_files
+from trace_peers import READERS, Reader
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # this checkout, whatever is installed
 BUILD = ROOT / "build" / "bench-traces"
-PEERS = {"teich": "0.3.6", "claude-code-log": "1.7.0", "cc-session-core": "0.2.0"}
 #: Each time is the least of so many: other work on the machine only ever adds to it.
 RUNS = 3
-#: The Python that a peer needs, where it is newer than ours.
-NEEDS = {"cc-session-core": (3, 12)}
 
 _IDS = re.compile(
     rb"\b(?:[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
@@ -41,6 +38,7 @@ _IDS = re.compile(
 )
 
 Bar = tuple[str, float, float, bool]  # name, measured, bar, higher is better
+Row = tuple[str, float | str, str]  # name, seconds or why there are none, note
 
 
 # -- corpus ----------------------------------------------------------------------
@@ -261,97 +259,36 @@ def _texts(value: Any) -> Iterable[str]:
 
 # -- peers -----------------------------------------------------------------------
 
-_PEER_CODE = {
-    "teich": """
-from teich.converter import convert_traces_to_training_data
-for file in files:
-    try:
-        convert_traces_to_training_data(file)
-    except Exception as error:
-        failed += 1
-""",
-    "claude-code-log": """
-from claude_code_log.converter import load_transcript
-for file in files:
-    try:
-        load_transcript(file, silent=True)
-    except Exception as error:
-        failed += 1
-""",
-    "cc-session-core": """
-import cc_session_core as core
-for file in files:
-    try:
-        list(core.iter_records(file))
-    except Exception as error:
-        failed += 1
-""",
-}
+#: Prints the seconds of the fastest run, files that failed, and the Python.
+_TIMED = """
+import sys, time, json, logging, platform
+from pathlib import Path
+logging.disable(50)
+root = Path(sys.argv[1])
+files = [Path(line) for line in sys.stdin.read().splitlines()]
+{read}
+seconds = []
+for run in range({runs}):
+    failed, begin = 0, time.process_time()
+    for file in files:
+        try:
+            read(file, root)
+        except Exception:
+            failed += 1
+    seconds.append(time.process_time() - begin)
+print()
+print(json.dumps([min(seconds), failed, platform.python_version()]))
+"""
 
 
-def python_for(name: str) -> str | None:
-    """Return the interpreter that a peer runs with, or ``None`` where there is none.
-
-    ``COMPOSER_PEER_PYTHON`` names one for the peers that need a newer Python than this one;
-    else ``python3.12`` and newer are looked for on the PATH.
-    """
-    needed = NEEDS.get(name, (3, 0))
-    if sys.version_info[:2] >= needed:
-        return sys.executable
-    given = os.environ.get("COMPOSER_PEER_PYTHON")
-    for candidate in [given] if given else [f"python3.{minor}" for minor in range(needed[1], 20)]:
-        path = shutil.which(candidate)
-        # A shim of a version manager is found but does not run.
-        if path and _version_of(path) >= needed:
-            return path
-    return None
-
-
-def _version_of(python: str) -> tuple[int, ...]:
-    code = "import sys; print(*sys.version_info[:2])"
-    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
-    return tuple(map(int, done.stdout.split())) if done.returncode == 0 else ()
-
-
-def installed_peer(name: str) -> str | Path:
-    """Return the interpreter of a peer's own environment, or why there is none."""
-    target = BUILD / "peers" / f"{name}-{PEERS[name]}"
-    python = target / "bin" / "python"
-    if python.exists():
-        return python
-    base = python_for(name)
-    if base is None:
-        return "not run: needs Python {}.{} or newer".format(*NEEDS[name])
-    steps = [
-        [base, "-m", "venv", str(target)],
-        [str(python), "-m", "pip", "install", "--quiet", f"{name}=={PEERS[name]}"],
-    ]
-    for step in steps:
-        done = subprocess.run(step, capture_output=True, text=True, check=False)
-        if done.returncode:
-            shutil.rmtree(target, ignore_errors=True)
-            lines = [line for line in done.stderr.splitlines() if "ERROR" in line]
-            return f"not installable here: {lines[0][:110] if lines else 'no environment'}"
-    return python
-
-
-def measure_peer(name: str, corpus: Path) -> str | tuple[float, int, str]:
+def measure_peer(reader: Reader, corpus: Path) -> str | tuple[float, int, str]:
     """Read the corpus with a peer; return seconds, failures and its Python, or why not."""
-    python = installed_peer(name)
+    python = reader.python()
     if isinstance(python, str):
         return python
-    code = (
-        "import sys, time, json, logging, platform\nfrom pathlib import Path\n"
-        "logging.disable(50)\nfiles = sorted(Path(sys.argv[1]).rglob('*.jsonl'))\n"
-        + _PEER_CODE[name].partition("for file")[0]
-        + f"seconds = []\nfor run in range({RUNS}):\n"
-        "    failed, begin = 0, time.process_time()\n"
-        + textwrap.indent("for file" + _PEER_CODE[name].partition("for file")[2], "    ")
-        + "\n    seconds.append(time.process_time() - begin)\n"
-        "print()\nprint(json.dumps([min(seconds), failed, platform.python_version()]))\n"
-    )
     done = subprocess.run(
-        [*_pinned(), str(python), "-c", code, str(corpus)],
+        [*_pinned(), str(python), "-c", _TIMED.format(read=reader.read, runs=RUNS), str(corpus)],
+        input="\n".join(map(str, reader.files(corpus))),
         capture_output=True,
         text=True,
         check=False,
@@ -393,6 +330,25 @@ def _run_child(kind: str, *paths: str) -> dict[str, float]:
     return measure_ours(folders[0], folders[1], kind == "redacted")
 
 
+def _peer_row(reader: Reader, found: str | tuple[float, int, str]) -> Row:
+    label = f"{reader.name} {reader.version}"
+    if isinstance(found, str):
+        return label, found, ""
+    seconds, failed, version = found
+    note = f"Python {version}" if version != platform.python_version() else ""
+    note += f"{', ' if note else ''}{failed} files failed" if failed else ""
+    return label, seconds, note
+
+
+def _print(rows: list[Row], size: float, base: float) -> None:
+    for label, taken, note in rows:
+        if isinstance(taken, str):
+            print(f"{label:42} {taken}")
+        else:
+            speed = f"{size / taken:6.0f} MB/s  {base / taken:5.2f} x orjson"
+            print(f"{label:42} {taken:8.2f} s {speed}  {note}")
+
+
 def main() -> int:
     """Run everything; return 1 where a bar is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -400,6 +356,7 @@ def main() -> int:
     parser.add_argument("--megabytes", type=int, default=500, help="size of the corpus")
     parser.add_argument("--memory-megabytes", type=int, default=1000)
     parser.add_argument("--no-peers", action="store_true")
+    parser.add_argument("--only", nargs="+", metavar="PEER", help="the floor and these readers")
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
     BUILD.mkdir(parents=True, exist_ok=True)
@@ -416,7 +373,12 @@ def main() -> int:
     print(f"{distinct_share(big):.0%} of its content text is distinct\n")
 
     base = _child("floor", str(big))["seconds"]
-    rows: list[tuple[str, float | str, str]] = [("orjson.loads, every line", base, "floor")]
+    rows: list[Row] = [("orjson.loads, every line", base, "floor")]
+    if options.only:
+        for reader in (r for r in READERS if r.name in options.only):
+            rows.append(_peer_row(reader, measure_peer(reader, big)))
+        _print(rows, size, base)
+        return 0
     parsed = _child("typed", str(big))["seconds"]
     rows.append(("ours: typed parse", parsed, ""))
     plain = _child("plain", str(big), str(source))
@@ -429,23 +391,15 @@ def main() -> int:
         ("ingest without redaction / orjson", base / plain["parse"], 0.35, True),
         ("ingest with redaction / orjson", base / safe["parse"], 0.2, True),
     ]
-    for name in [] if options.no_peers else PEERS:
-        found = measure_peer(name, big)
+    for reader in () if options.no_peers else READERS:
+        found, name = measure_peer(reader, big), reader.name
+        rows.append(_peer_row(reader, found))
         if isinstance(found, str):
-            rows.append((f"{name} {PEERS[name]}", found, ""))
             continue
-        seconds, failed, version = found
-        note = f"Python {version}" if version != platform.python_version() else ""
-        note += f"{', ' if note else ''}{failed} files failed" if failed else ""
-        rows.append((f"{name} {PEERS[name]}", seconds, note))
+        seconds = found[0]
         bars.append((f"ingest, not redacted, ahead of {name}", seconds / plain["parse"], 1, True))
         bars.append((f"ingest, redacted, ahead of {name}", seconds / safe["parse"], 1, True))
-    for label, taken, note in rows:
-        if isinstance(taken, str):
-            print(f"{label:42} {taken}")
-        else:
-            speed = f"{size / taken:6.0f} MB/s  {base / taken:5.2f} x orjson"
-            print(f"{label:42} {taken:8.2f} s {speed}  {note}")
+    _print(rows, size, base)
 
     one_session(source, long, lambda n, _: n >= options.memory_megabytes * 1_000_000)
     memory = _child("memory", str(long))

@@ -8,14 +8,14 @@ checkout and running the tests that concern the changed file. Does not belong he
 and which tests concern them (``table``), what came of each change (``verdicts``).
 
 A change is killed when a selected test fails, survives when all pass, and is stale when its
-text is no longer in the file exactly once. The tests of a file are those of its mirrored folder
-and those that import the file or its wing; slow and browser tests are left out, because a
-colleague runs the fast ones. They run until one fails: the test that noticed the change the last
-time, the file's own tests, then the others, and at the end those of over three seconds. What
-killed runs once more without any change. Verdicts are kept in ``verdicts.json`` (not of
-a survivor of ``--quick``, nor of what hangs: a busy machine does both), and
-``benchmarks/results/mutants.md`` counts them. A survivor with ``accepted: reason`` is argued in
-the table. Exit 1 for a survivor that nobody argued, a stale change, a kill by a test that fails
+text is no longer in the file exactly once. The tests of a file are those of its mirrored folder,
+those that import the file or its wing, and the others of its room; slow and browser tests are
+left out, because a colleague runs the fast ones. They run until one fails: the test that noticed
+the change the last time, the file's own tests, then the others, and at the end those of over
+three seconds. What killed runs once more without any change. Verdicts are kept in
+``verdicts.json`` (not of a survivor of ``--quick``, nor of what hangs: a busy machine does both),
+and ``benchmarks/results/mutants.md`` counts them. A survivor with ``accepted: reason`` is argued
+in the table. Exit 1 for a survivor that nobody argued, a stale change, a kill by a test that fails
 anyway, or an argued one that is killed after all.
 """
 

@@ -69,7 +69,7 @@ def stages(mutant: Mutant) -> list[list[str]]:
     """Return the test files of a change in groups, the likeliest to notice it first.
 
     Those of the file's own name and of the row; those that import the file, the narrow ones
-    first; the folder that mirrors the file's; those that import its wing.
+    first; the folder that mirrors the file's; those that import its wing; those of its room.
     """
     module = mutant.file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     wing = module.rpartition(".")[0]
@@ -82,10 +82,11 @@ def stages(mutant: Mutant) -> list[list[str]]:
     narrow_first = sorted(imports(), key=lambda file: len(file[1]))
     direct = [path for path, names in narrow_first if module in names]
     through = [path for path, names in narrow_first if wing in names and wing.count(".") > 1]
+    room = sorted((ROOT / "tests" / parts[0]).rglob("test_*.py"))
     own = [named] if named.is_file() else []
     out: list[list[str]] = []
     nearest = [*own, *(ROOT / name for name in mutant.tests)]
-    for group in (nearest, direct, mirrored, through):
+    for group in (nearest, direct, mirrored, through, room):
         before = {test for stage in out for test in stage}
         found = dict.fromkeys(str(path.relative_to(ROOT)) for path in group)
         out.append([test for test in found if test not in before])

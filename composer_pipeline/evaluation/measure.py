@@ -6,7 +6,7 @@ loading models (``evaluation.worker``). Torch is imported by the first measureme
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -70,6 +70,7 @@ def measure(
     max_new_tokens: int | None = None,
     batch_tokens: int = BATCH_TOKENS,
     progress: Callable[[int, int], None] | None = None,
+    known: Mapping[str, Sequence[StateResult]] | None = None,
 ) -> Measured:
     """Measure every arm at every state that fits the windows.
 
@@ -80,9 +81,12 @@ def measure(
         max_new_tokens: of an answer; ``data.max_completion_tokens`` of the recipe by default.
         batch_tokens: positions of a batch at most, padding included.
         progress: called as (measurements done, their number), after each batch of each arm.
+        known: arm to its results at these states, of an earlier measurement: it is asked for its
+            log-probabilities of the right actions alone, which the others' KL needs.
 
     Raises:
-        InputError: no state fits, or answers in this chat template cannot be read back.
+        InputError: no state fits, answers in this chat template cannot be read back, or ``known``
+            lacks a state that fits.
         ComposerError: a model gives no finite log-probability; names arm and state.
     """
     tokenizer, limit = windows.tokenizer, max_new_tokens or windows.limits.max_completion_tokens
@@ -94,12 +98,18 @@ def measure(
     packed = batches(
         rows, tokens=batch_tokens, logits=BATCH_LOGITS, vocabulary=len(tokenizer), answer=limit
     )
+    earlier = {name: {r.state_id: r for r in some} for name, some in (known or {}).items()}
+    for name, some in earlier.items():
+        if missing := [row for row in rows if row.state.state_id not in some]:
+            raise InputError(f"known: {name!r} has no result of {missing[0].state.state_id}")
     found: dict[str, dict[str, StateResult]] = {arm.name: {} for arm in arms}
     for batch in packed:
         base: list[Tensor] | None = None
         for arm in arms:
             with arm.active():
-                results, logps = _of_batch(arm, batch, tokenizer, judge, limit, base)
+                results, logps = _of_batch(
+                    arm, batch, tokenizer, judge, limit, base, earlier.get(arm.name)
+                )
             base = logps if arm.name == BASE else base
             found[arm.name] |= {result.state_id: result for result in results}
             if progress is not None:
@@ -115,12 +125,16 @@ def _of_batch(
     judge: Judge,
     limit: int,
     base: "list[Tensor] | None",
+    earlier: Mapping[str, StateResult] | None,
 ) -> "tuple[list[StateResult], list[Tensor]]":
     """Return an arm's results at a batch, and its log-probabilities along the right actions."""
     from composer_pipeline.evaluation.asked import Asked, divergence, of_tokens
 
     pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
     asked = Asked(arm.model, [row.prompt_ids for row in batch], pad)
+    if earlier is not None:
+        results = [earlier[row.state.state_id] for row in batch]
+        return results, asked.logps([row.right_ids for row in batch])
     answers = asked.greedy(end=judge.end, limit=limit)
     right = asked.logps([row.right_ids for row in batch])
     wrong = _wrong(asked, batch)

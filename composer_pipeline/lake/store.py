@@ -25,7 +25,13 @@ import pyarrow.parquet as pq
 from composer_pipeline.errors import InputError
 from composer_pipeline.files import replacing, writing
 from composer_pipeline.lake.columns import constant
-from composer_pipeline.lake.damage import FROM_ARCHIVE, cut_short, querying, reading
+from composer_pipeline.lake.damage import (
+    FROM_ARCHIVE,
+    DamagedFile,
+    cut_short,
+    querying,
+    reading,
+)
 from composer_pipeline.lake.lock import bucket_lock, folder_lock
 from composer_pipeline.lake.parquet import encode_parquet
 from composer_pipeline.lake.partition_writer import PartitionWriter
@@ -307,11 +313,13 @@ class Lake:
         schema = pa.schema([spec.schema.field(name) for name in names])
         pieces = []
         for part in self._parts(table, wanted, keys):
-            with self._file(table, part) as file:
-                reader = pq.ParquetFile(file)
-                have = set(reader.schema_arrow.names)
-                found = reader.read([n for n in names if n in have], use_threads=self.local)
-                piece = complete(found, schema)
+            try:
+                piece = self._piece(table, part, schema)
+            except DamagedFile:
+                if self.local:
+                    raise
+                # Several requests read an object, and it may have been replaced between two.
+                piece = self._piece(table, part, schema)
             for key in spec.partition_keys:
                 piece = piece.append_column(key, constant(part[key], len(piece)))
             pieces.append(piece)
@@ -319,6 +327,14 @@ class Lake:
             return pa.concat_tables(pieces)
         extra = [pa.field(key, pa.string()) for key in spec.partition_keys]
         return empty_table(pa.schema([*schema, *extra]))
+
+    def _piece(self, table: str, part: dict[str, str], schema: pa.Schema) -> pa.Table:
+        """Return the columns of ``schema`` of one partition's file."""
+        with self._file(table, part) as file:
+            reader = pq.ParquetFile(file)
+            have = set(reader.schema_arrow.names)
+            columns = [name for name in schema.names if name in have]
+            return complete(reader.read(columns, use_threads=self.local), schema)
 
     def _parts(
         self, table: str, days: set[str] | None, keys: dict[str, str]

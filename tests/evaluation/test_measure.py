@@ -3,6 +3,7 @@
 import copy
 import math
 
+import msgspec
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
@@ -200,6 +201,16 @@ def test_the_adapter_is_off_in_the_base_and_on_again_behind_it(llama, states, wi
         assert base.logp_right == pytest.approx(bare.logp_right, rel=1e-5)
         assert abs(trained.logp_right - bare.logp_right) > 0.05
         assert (trained.kl or 0.0) > 0.1
+
+
+def test_an_arm_that_is_known_is_asked_only_for_what_the_kl_needs(scripted, states, windows):
+    whole = measure(states, arms(scripted), windows)
+    known = {BASE: [msgspec.structs.replace(r, answer="kept") for r in whole.results[BASE]]}
+    again = measure(states, arms(scripted), windows, known=known)
+    assert again.results == {BASE: known[BASE], "trained": whole.results["trained"]}
+    assert any(result.kl for result in again.results["trained"])
+    with pytest.raises(InputError, match=f"'base' has no result of {known[BASE][0].state_id}"):
+        measure(states, arms(scripted), windows, known={BASE: known[BASE][1:]})
 
 
 def test_what_does_not_fit_is_counted_and_a_set_of_nothing_else_is_refused(

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from composer_pipeline.errors import StorageError
+from composer_pipeline.lake.damage import DamagedFile
 from composer_pipeline.lake.store import Lake
 
 DAY = "2026-11-16"
@@ -37,8 +38,8 @@ def test_tables_blobs_and_views_in_a_bucket(s3: Any) -> None:
     assert lake.get_bytes("archive/ab") == b"123"
     assert lake.exists("archive/ab")
     assert not lake.exists("archive/zz")
-    keys = [item["Key"] for item in s3.list_objects_v2(Bucket="bucket")["Contents"]]
-    assert keys == [
+    listed = s3.list_objects_v2(Bucket="bucket", Prefix="deep/")["Contents"]
+    assert [item["Key"] for item in listed] == [
         "deep/lake/archive/ab",
         f"deep/lake/drops/stage=n/day={DAY}/part.parquet",
         "deep/lake/drops/stage=n/day=2026-11-17/part.parquet",
@@ -64,3 +65,29 @@ def test_a_missing_bucket_is_one_sentence(s3: Any) -> None:
         lake.check_writable()
     assert "\n" not in str(caught.value)
     assert "test" not in str(caught.value)
+
+
+def test_a_partition_that_is_replaced_while_it_is_read_is_read_again(
+    s3: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake("s3://bucket/replaced")
+    lake.write("drops", rows("a"), stage="n", day=DAY)
+    opened, left = lake.fs.open, [rows("b", "c")]
+
+    def then_replaced(path: str, mode: str) -> Any:
+        file = opened(path, mode)
+        if left:
+            lake.write("drops", left.pop(), stage="n", day=DAY)
+        return file
+
+    monkeypatch.setattr(lake.fs, "open", then_replaced)
+    assert [row["pair_id"] for row in lake.rows("drops")] == ["b", "c"]
+
+
+def test_a_damaged_partition_in_a_bucket_is_named(s3: Any) -> None:
+    lake = Lake("s3://bucket/damaged")
+    lake.write("drops", rows("a"), stage="n", day=DAY)
+    key = f"damaged/drops/stage=n/day={DAY}/part.parquet"
+    s3.put_object(Bucket="bucket", Key=key, Body=b"PAR1 and no more")
+    with pytest.raises(DamagedFile, match=f"drops/stage=n/day={DAY}/part.parquet is damaged"):
+        lake.rows("drops")

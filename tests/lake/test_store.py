@@ -46,8 +46,8 @@ def pair(pair_id: str) -> dict[str, Any]:
 @pytest.fixture(params=["folder", "memory"])
 def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
     if request.param == "folder":
-        return Lake(tmp_path / "lake")
-    return Lake(f"memory://lake-{uuid.uuid4().hex}")
+        return Lake(tmp_path / "lake[1]")
+    return Lake(f"memory://lake[1]-{uuid.uuid4().hex}")
 
 
 def test_round_trip_keeps_json_columns_as_they_were(lake: Lake) -> None:

@@ -6,9 +6,9 @@ STAMP := $(VENV)/.installed
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install demo proof proof-real test coverage journey dev lint types house ui-test chaos chaos-ceiling chaos-diloco chaos-ingest chaos-nights mutants clean bench bench-traces bench-redaction bench-ledger \
+.PHONY: help install demo proof proof-real proof-gpu test coverage journey dev lint types house ui-test chaos chaos-ceiling chaos-diloco chaos-ingest chaos-nights mutants clean bench bench-traces bench-redaction bench-ledger \
   bench-replay bench-replay-cost bench-preferences bench-normalize bench-windows bench-publish \
-  bench-training-rows bench-losses bench-shared-prefix bench-three-steps bench-losses-gpu bench-first-hour bench-dagster bench-diloco bench-diloco-goodput follow-deploy same-tables compare docs
+  bench-training-rows bench-losses bench-shared-prefix bench-three-steps bench-losses-gpu bench-first-hour bench-dagster bench-diloco bench-diloco-goodput bench-diloco-peer bench-readers follow-deploy same-tables compare docs
 
 help: ## what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ proof: $(STAMP) ## arms of the loss on a small world, with intervals (hours; PRO
 
 proof-real: $(STAMP) ## arms of the loss on your own sessions' error turns, without teachers or money (PROOF_ARGS="--sessions DIR"; an hour and more)
 	$(BIN)/python -m examples.proof.real $(PROOF_ARGS)
+
+proof-gpu: $(STAMP) ## the proof with a model of 0.5B to 4B on one GPU (24 GB), and its step beside TRL's trainers (PROOF_ARGS="--model DIR_OR_ID"; never run on a GPU)
+	$(BIN)/python -m examples.proof.gpu $(PROOF_ARGS)
 
 # A file's tests share its fixtures, so a file stays on one worker; tests/conftest.py orders the files.
 # One worker more than cores: tests that wait for a browser or for a killed process leave theirs idle.
@@ -94,6 +97,9 @@ bench: bench-traces bench-redaction bench-ledger bench-replay bench-replay-cost 
 bench-traces: $(STAMP) ## the traces room beside other readers (some minutes; writes below build/)
 	$(BIN)/python benchmarks/traces.py $(BENCH_ARGS)
 
+bench-readers: $(STAMP) ## what other readers make of a session, beside the truth (needs the shared corpus; a minute)
+	$(BIN)/python benchmarks/readers.py $(BENCH_ARGS)
+
 bench-redaction: $(STAMP) ## redaction: MB/s and false alarms; recall beside betterleaks and detect-secrets
 	-$(BIN)/python benchmarks/redaction.py
 	$(BIN)/python benchmarks/redaction_recall.py
@@ -129,12 +135,16 @@ follow-deploy: $(STAMP) ## docs/deploy.md as processes, with a real PostgreSQL a
 bench-first-hour: $(STAMP) ## each command on 3 GB of sessions: CPU seconds and memory beside the bars (writes 4 GB below build/)
 	$(BIN)/python benchmarks/first_hour.py $(BENCH_ARGS)
 
-bench-diloco-goodput: $(STAMP) ## DiLoCo's merged steps while a replica is killed every second round (three minutes)
+bench-diloco-goodput: $(STAMP) ## DiLoCo's merged steps while a replica is killed every second round, or is ten times slower (nine minutes)
 	$(BIN)/python tests/chaos/diloco_goodput.py --record benchmarks/results/diloco_goodput.md
 
 bench-diloco: $(STAMP) ## DiLoCo's loss beside data parallelism, codecs and outer optimizers, on a tiny model; memory and bytes of a sync (seven minutes)
 	$(BIN)/python -m benchmarks.diloco $(BENCH_ARGS)
+	$(BIN)/python benchmarks/diloco_fragments.py
 	$(BIN)/python -m benchmarks.diloco_memory
+
+bench-diloco-peer: $(STAMP) ## DiLoCo beside torchft: CPU, bytes and memory of a sync, and kills (some minutes; needs unshare)
+	$(BIN)/python benchmarks/diloco_peer.py $(BENCH_ARGS)
 
 bench-losses: $(STAMP) ## the divergence kernel beside full logits and TRL's, on a CPU (three minutes)
 	$(BIN)/python benchmarks/losses.py

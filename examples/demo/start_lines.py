@@ -1,11 +1,13 @@
-"""What ``make dev`` says of itself: a line each for lake, teachers, ledger and ceiling.
+"""What ``make dev`` says of itself: a line each for lake, teachers, ledger, ceiling and Hub.
 
 Belongs here: the sentences, made from the environment that the servers get. A mistake in what
 they are about is said in its line and stops nothing: the UI is where it is corrected.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 from composer_pipeline.errors import ComposerError
 from composer_pipeline.lake import Lake
@@ -15,13 +17,14 @@ from composer_pipeline.settings import Settings
 
 
 def start_lines(env: Mapping[str, str]) -> list[str]:
-    """Return one line each for the lake, the teachers, the ledger and the ceiling."""
+    """Return one line each for the lake, the teachers, the ledger, the ceiling and the Hub."""
     settings = Settings.from_env(env)
     parts: dict[str, Callable[[Settings], str]] = {
         "lake": _lake,
         "teachers": _teachers,
         "ledger": _ledger,
         "ceiling": _ceiling,
+        "Hub": partial(_hub, env.get("HF_ENDPOINT") or "https://huggingface.co"),
     }
     return [f"{name:<9} {_said(part, settings)}" for name, part in parts.items()]
 
@@ -64,3 +67,11 @@ def _ceiling(settings: Settings) -> str:
         if row["ceiling_usd"] is not None and row["scope"].startswith(("global", "month:"))
     ]
     return ", ".join([f"${settings.max_usd} a run", *standing])
+
+
+def _hub(endpoint: str, settings: Settings) -> str:
+    if not settings.publish_repo:
+        return "nothing is published (COMPOSER_PUBLISH_REPO names no repository)"
+    host = urlsplit(endpoint).hostname or endpoint
+    where = ", a stand-in on this machine" if host in ("127.0.0.1", "localhost") else ""
+    return f"{settings.publish_repo} at {endpoint}{where}"

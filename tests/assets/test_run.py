@@ -21,7 +21,7 @@ from assets.resources import (
     default_resources,
 )
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.replay.ledger import Ledger, rules
+from composer_pipeline.replay.ledger import Ledger, ledger_target, open_ledger, rules
 from composer_pipeline.settings import Settings
 from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
 from composer_pipeline.traces.archive.harvest import session_days
@@ -265,7 +265,9 @@ def test_a_pair_of_equals_is_caught(broken: Settings) -> None:
 def test_a_ceiling_ends_the_run_as_an_outcome_and_keeps_what_was_bought(
     settings: Settings, instance: dg.DagsterInstance, tmp_path: Path, replayed: dict[str, Any]
 ) -> None:
-    poor = settings.model_copy(update={"lake": str(tmp_path / "lake"), "max_usd": "0.02"})
+    poor = settings.model_copy(update={"lake": str(tmp_path / "lake"), "max_usd": "1"})
+    with open_ledger(ledger_target(Lake(poor.lake))) as ledger:
+        ledger.do(rules.set_ceiling("global", Decimal("0.02")))  # refuses before the run's own
     defs = build_defs(poor)
     first, last = day_ranges(replayed["days"])[0]
     with loopback():
@@ -283,6 +285,9 @@ def test_a_ceiling_ends_the_run_as_an_outcome_and_keeps_what_was_bought(
         if name == "ceiling_reached"
     }
     assert len(told) == 1, "the ceiling is told in one sentence"
+    run = instance.get_run_by_id(result.run_id)
+    assert run is not None
+    assert 0 <= float(run.tags["composer/budget_left_usd"]) < 0.02
     spent = sum(row["cost_picodollars"] for row in Lake(poor.lake).rows("replies"))
     assert 0 < spent <= 20_000_000_000
 

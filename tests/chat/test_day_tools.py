@@ -131,6 +131,7 @@ def test_two_runs_that_pin_at_once_lose_nothing(tmp_path: Path) -> None:
     write_session(lake, "a", [_use("Bash", command="ls")])
     states = list(load_states(lake))
     one, two = Toolsets(lake, states), Toolsets(lake, states)
+    two.of(states[0])  # as when it plans, before the others write
     write_session(lake, "b", [_use("Bash", command="ls")])
     more = list(load_states(lake))
     other = Toolsets(lake, more)

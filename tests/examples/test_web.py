@@ -135,12 +135,30 @@ def test_what_it_says_of_itself(tmp_path: Path) -> None:
     with open_ledger(ledger_target(lake)) as ledger:
         ledger.do(rules.set_ceiling("global", Decimal("2.5")))
     lines = start_lines(to_env(demo_settings(lake=lake.root, max_usd="0.5")))
-    assert [line.split()[0] for line in lines] == ["lake", "teachers", "ledger", "ceiling"]
+    assert [line.split()[0] for line in lines] == ["lake", "teachers", "ledger", "ceiling", "Hub"]
     assert "2 days, 2026-11-01 to 2026-11-03" in lines[0]
     assert "careful" in lines[1]
     assert "simulated" in lines[1]
     assert lines[2].endswith("ledger.db ($0 spent)")
     assert lines[3].split(maxsplit=1)[1] == "$0.5 a run, $2.5 global"
+    assert "nothing is published" in lines[4]
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "said"),
+    [
+        ("http://127.0.0.1:8080", "http://127.0.0.1:8080, a stand-in on this machine"),
+        ("https://hub.example.org", "https://hub.example.org"),
+        ("", "https://huggingface.co"),
+    ],
+)
+def test_it_says_to_which_hub_it_publishes(tmp_path: Path, endpoint: str, said: str) -> None:
+    env = {
+        "COMPOSER_LAKE": str(tmp_path),
+        "COMPOSER_PUBLISH_REPO": "me/pairs",
+        "HF_ENDPOINT": endpoint,
+    }
+    assert start_lines(env)[-1] == f"Hub       me/pairs at {said}"
 
 
 def test_a_mistake_is_said_in_its_line(tmp_path: Path) -> None:
@@ -150,7 +168,7 @@ def test_a_mistake_is_said_in_its_line(tmp_path: Path) -> None:
         "COMPOSER_TEACHERS": str(tmp_path / "teachers.yaml"),
         "COMPOSER_LEDGER": "postgresql://u:secret@h:x/db",
     }
-    lake, teachers, ledger, _ = start_lines(env)
+    lake, teachers, ledger, *_ = start_lines(env)
     assert "(empty)" in lake
     assert "teachers.yaml: line 1: " in teachers
     assert "secret" not in ledger
@@ -211,7 +229,7 @@ def test_one_line_each_and_nothing_of_other_projects(port: int, tmp_path: Path) 
     assert process.wait(120) == 0, text.read_text()
     said = text.read_text()
     assert [line.split()[0] for line in said.splitlines()] == [
-        "lake", "teachers", "ledger", "ceiling", "UI",
+        "lake", "teachers", "ledger", "ceiling", "Hub", "UI",
     ], said  # fmt: skip
     assert list(foreign.iterdir()) == []
     assert (folder / ".dagster" / "storage" / "history" / "runs.db").exists()

@@ -1,6 +1,7 @@
 """Exports: the columns of each format, as datasets and TRL read them."""
 
 import json
+import shutil
 import sys
 from datetime import UTC, datetime
 from typing import Any
@@ -352,6 +353,22 @@ def test_sampled_actions_take_the_agents_place(lake, tmp_path, suffix):
     strict = PreferenceRules.model_validate({"terms": {"accepted": ["declared"]}})
     with pytest.raises(InputError, match=f"{report.rows + 1} terms"):
         export(lake, "dpo", tmp_path / "none.parquet", samples=path, rules=strict)
+
+
+def test_a_consensus_needs_the_terms_of_each_of_its_teachers(lake, tmp_path):
+    other = Lake(shutil.copytree(lake.root, tmp_path / "lake"))
+    for day in other.days("replies"):
+        rows = other.rows("replies", days=[day], teacher="steady")
+        plain = [{k: v for k, v in row.items() if k not in ("day", "teacher")} for row in rows]
+        terms = [{**row, "training_terms": "declared"} for row in plain]
+        other.write("replies", terms, day=day, teacher="steady")
+    path = tmp_path / "samples.jsonl"
+    path.write_text("\n".join(json.dumps(row) for row in sample_lines(other)[0]))
+    rules = PreferenceRules.model_validate({"terms": {"accepted": ["enforced"]}})
+    of = {row["state_id"]: row["chosen_teachers"] for row in other.rows("pairs")}
+    assert any("steady" in teachers for teachers in of.values())
+    with pytest.raises(InputError, match=r"nothing to export: .* terms"):  # it was in each
+        export(other, "dpo", tmp_path / "out.parquet", samples=path, rules=rules)
 
 
 def test_bad_parquet_and_unknown_states(lake, tmp_path):

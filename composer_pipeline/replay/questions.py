@@ -21,7 +21,7 @@ from composer_pipeline.chat import (
 )
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake import Lake
-from composer_pipeline.money import Pico
+from composer_pipeline.money import NOTHING, Pico
 from composer_pipeline.redaction import redaction_version
 from composer_pipeline.replay.catalogue import Verdict, terms_of
 from composer_pipeline.replay.first_states import sessions_of_first
@@ -41,7 +41,8 @@ class Question(msgspec.Struct, frozen=True):
     """One request to one teacher. ``amount`` is its worst case.
 
     ``asked`` is how the ledger knows it. ``skip`` says why it will not be sent although it
-    could be; ``refuse`` says why it must not be sent.
+    could be; ``refuse`` says why it must not be sent. ``unanchored`` is the worst case of the
+    bytes alone, where ``amount`` is less because the prompt before them was measured.
     """
 
     request: Request
@@ -50,6 +51,12 @@ class Question(msgspec.Struct, frozen=True):
     call: Call
     skip: str = ""
     refuse: str = ""
+    unanchored: Pico = NOTHING
+
+    @property
+    def to_recover(self) -> Pico:
+        """What another run must reserve to fetch the answer, should this one lose it."""
+        return max(self.amount, self.unanchored)
 
     @property
     def body(self) -> bytes:

@@ -108,7 +108,7 @@ class Caller:
         self._largest = NOTHING
         #: Whether a ceiling has refused a call with room for the dearest of all.
         self._tight = False
-        #: Attempt under way -> its worst case; key that was lost -> what its recovery needs.
+        #: Attempt under way, key that was lost -> what its recovery needs.
         self._flying: dict[str, Pico] = {}
         self._lost: dict[str, Pico] = {}
         self._adopt_at = 0.0
@@ -172,7 +172,9 @@ class Caller:
             bound = anchored_tokens(question.body, chained.anchors.get(state.chain_id))
             if bound is not None:
                 amount = worst_case(teacher, question.body, prompt_tokens=bound)
-                question = msgspec.structs.replace(question, amount=min(question.amount, amount))
+                question = msgspec.structs.replace(
+                    question, amount=min(question.amount, amount), unanchored=question.amount
+                )
         closed = self._closed(lane, question)
         if closed or question.refuse or question.skip:
             if known := await self.commits.do(rules.outcome(question.asked, question.call)):
@@ -222,12 +224,12 @@ class Caller:
             try:
                 if why := self._closed(lane, question):
                     return why, None
-                room = NOTHING if recovery else self._room(now.amount)
+                room = NOTHING if recovery else self._room(now.to_recover)
                 admission = await self._admit(now, room, wait=wait)
                 if admission.kind == "reserved":
                     tries += 1
                     sent_us = time.time_ns() // 1000
-                    self._flying[admission.attempt] = now.amount
+                    self._flying[admission.attempt] = now.to_recover
                     outcome = await self._chat(now, teacher, lane, admission.attempt, price)
             finally:
                 lane.release()
@@ -251,7 +253,7 @@ class Caller:
                     self._lost.pop(now.key, None)
                     return "", outcome
                 if recovery or outcome.kind == "unknown":
-                    self._lost[now.key] = now.amount
+                    self._lost[now.key] = now.to_recover
                 if now.asked.digest in question.asked.tried:
                     now = question
                 recovery = recovery or outcome.kind == "unknown"
@@ -275,7 +277,9 @@ class Caller:
             elif admission.kind == "refused":
                 if first_pass:
                     return _LATER, None  # other recoveries make room
-                if not recovery and (not self._tight or room > self._room(now.amount, alone=True)):
+                if not recovery and (
+                    not self._tight or room > self._room(now.to_recover, alone=True)
+                ):
                     if self._tight:  # a dearer one is under way; this one may fit after it
                         await self._wait()
                     self._tight = True
@@ -305,7 +309,7 @@ class Caller:
         """Return what a call must leave free, so that what may be lost can be recovered.
 
         Args:
-            amount: the call's worst case.
+            amount: what the call's own recovery would need.
             alone: as if no other call were under way.
         """
         self._largest = max(self._largest, amount)

@@ -65,7 +65,11 @@ class Waves:
         self._recovered: set[tuple[str, str]] = set()
 
     async def recover(self) -> None:
-        """Fetch what earlier runs may have paid for, before anything is bought."""
+        """Fetch what earlier runs may have paid for, before anything is bought.
+
+        A recovery that the ceiling refuses is tried again as long as others make room: asked
+        beside new calls, one that is lost in its turn would leave no room for any.
+        """
         caller = self.caller
         if not caller.unknown:
             return
@@ -82,9 +86,13 @@ class Waves:
             for teacher in self.questions.teachers
             if (state.state_id, teacher.name) in caller.unknown
         ]
-        for state, teacher in pairs:
-            self.tasks.spawn(one(state, teacher))
-        await self.tasks.finish()
+        left, before = pairs, len(pairs) + 1
+        while left and len(left) < before:
+            for state, teacher in left:
+                self.tasks.spawn(one(state, teacher))
+            await self.tasks.finish()
+            before = len(left)
+            left = [(s, t) for s, t in left if (s.state_id, t.name) not in self._recovered]
         for state, teacher in pairs:
             self.lanes[teacher.name].asked += (state.state_id, teacher.name) in self._recovered
 

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -108,5 +109,66 @@ def test_room_stays_for_what_was_lost(
     server.faults = None
     again = run(mixed, teacher_set, ceiling, run_id="one")
     assert again.recovered == 1
+    assert server.billed <= ceiling
+    assert server.duplicate_bills() == 0
+
+
+def test_all_that_was_lost_is_fetched_before_anything_new(
+    lake: Lake, teacher_set: TeacherSet, serve: Serve, tmp_path: Path
+) -> None:
+    """Also a dear reply for which there is room only after cheaper ones have been fetched."""
+    lake = Lake(tmp_path / "lost")
+    teacher_set = alone(teacher_set, attempts=1, recover_after_s=0)
+    steps = [(Action("Next.", (ToolCall("Bash", {"command": "cat log"}),)), "a line\n" * 2_000)] * 2
+    write_session(lake, "dear", steps, day="2026-10-02")
+    write_sessions(lake, sessions=8, turns=2, day="2026-10-03")
+    amounts = sorted(asked.amount for asked in asked_of(lake, teacher_set).values())
+    assert 3 * amounts[0] < amounts[-1] < 0.8 * sum(amounts[:-1])
+
+    server = serve(faults=lambda asked: Fault("reset"))
+    first = run(lake, teacher_set, PICO, run_id="one")
+    assert (first.replies, first.unknown) == (0, len(amounts))
+    write_sessions(lake, sessions=2, turns=2, first=50, day="2026-10-01")
+    order: list[str] = []
+    server.faults = lambda asked: order.append(asked.digest)
+    old = {
+        hashlib.sha256(asked.body).hexdigest()
+        for asked in asked_of(lake, teacher_set).values()
+        if asked.call.day != "2026-10-01"
+    }
+    again = run(lake, teacher_set, sum(amounts) + 2 * amounts[0], run_id="one")
+    assert (again.replies, again.recovered) == (len(amounts) + 4, len(amounts))
+    assert set(order[: len(old)]) == old
+    assert server.duplicate_bills() == 0
+
+
+def test_room_is_left_for_recoveries_that_know_nothing_of_the_prompt_before(
+    teacher_set: TeacherSet, serve: Serve, tmp_path: Path
+) -> None:
+    """A later run does not know how long the prompt before was; what it reserves is more."""
+    lake = Lake(tmp_path / "chained")
+    data = teacher_set.model_dump()
+    data["limits"] |= {"attempts": 1, "recover_after_s": 0}
+    data["teachers"] = [one | {"max_tokens": 80} for one in data["teachers"]]
+    teacher_set = TeacherSet.model_validate(data)
+    log = [(Action("Next.", (ToolCall("Bash", {"command": "cat log"}),)), "a line\n" * 3_000)]
+    for number in range(6):
+        write_session(lake, f"long{number}", log * 3, prompt=f"Job {number}.")
+    questions = asked_of(lake, teacher_set).values()
+    size = max(len(asked.body) for asked in questions)
+    last = {
+        hashlib.sha256(asked.body).hexdigest(): asked.amount
+        for asked in questions
+        if len(asked.body) > 0.9 * size
+    }
+    assert len(last) == 6
+    server = serve(faults=lambda asked: Fault("reset") if asked.digest in last else None)
+    ceiling = int(4.5 * max(last.values()))
+    first = run(lake, teacher_set, ceiling, run_id="one")
+    assert first.not_bought
+    assert first.unknown
+    server.faults = None
+    again = run(lake, teacher_set, ceiling, run_id="one")
+    assert again.recovered == first.unknown
     assert server.billed <= ceiling
     assert server.duplicate_bills() == 0

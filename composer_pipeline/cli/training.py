@@ -131,14 +131,14 @@ def replicas(
         timeline: a file for its picture so far (SVG); a finished run has one in report/.
     """
     from composer_pipeline.cli.views.replicas import show_replicas
-    from composer_pipeline.diloco.overview import only_run, overview
+    from composer_pipeline.diloco.views.overview import only_run, overview
 
     if "://" not in url and not Path(url).is_dir():
         raise InputError(f"{url}: no such folder")
     report = overview(url, only_run(url, run_id))
     if timeline is not None:
-        from composer_pipeline.diloco.history import history
         from composer_pipeline.diloco.log import OuterLog
+        from composer_pipeline.diloco.views.history import history
         from composer_pipeline.files import replace
         from composer_pipeline.report.timeline import timeline as draw
 

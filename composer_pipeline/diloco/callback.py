@@ -20,10 +20,10 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from composer_pipeline.diloco.inner.keeping import Keeping
 from composer_pipeline.diloco.inner.parts import Part, bare, set_random_state
 from composer_pipeline.diloco.log import OuterLog
-from composer_pipeline.diloco.outer import Tensors, master, pseudo_gradient
-from composer_pipeline.diloco.pace import Stopwatch, Work
 from composer_pipeline.diloco.replica import Replica, SyncResult
+from composer_pipeline.diloco.rounds.pace import Stopwatch, Work
 from composer_pipeline.diloco.spec import DiLoCoSpec
+from composer_pipeline.diloco.tensors.outer import Tensors, master, pseudo_gradient
 from composer_pipeline.errors import ComposerError, InputError
 
 OnCommit = Callable[[int, dict[str, Any]], None]
@@ -73,7 +73,7 @@ class DiLoCoCallback(TrainerCallback):
 
     Set ``max_steps = rounds * inner_steps`` and ``save_strategy="no"``: the durable result
     is the log. The Trainer stops when all rounds are committed, with fewer steps where this
-    replica's rounds are shorter (``pace``); each begins at its place of the schedule.
+    replica's rounds are shorter (``rounds.pace``); each begins at its place of the schedule.
 
     Args:
         url: folder or URL of the log.

@@ -1,7 +1,7 @@
 """The outer log: who contributed what to which round, and what was committed.
 
 Belongs here: key names, the JSON records, and which keys are create-exclusive. Does
-not belong here: tensors (``outer``), waiting and committing (``replica``). No torch.
+not belong here: tensors (``tensors``), waiting and committing (``replica``). No torch.
 
 Layout below ``runs/<run_id>/`` of the store::
 
@@ -10,7 +10,7 @@ Layout below ``runs/<run_id>/`` of the store::
     inputs.json inputs/<sha16>-<name>          what a replica elsewhere needs (``inputs``)
     slots/<slot>/<attempt>.json                create-exclusive: one start of a slot (``slots``)
     members/<slot>/<attempt>.json              heartbeat of one start of a slot
-    rounds/<r>/delta/<slot>-<sha16>.safetensors    of late rounds (``snapshots``)
+    rounds/<r>/delta/<slot>-<sha16>.safetensors    of late rounds (``rounds.snapshots``)
     rounds/<r>/contrib/<slot>.json             create-exclusive: one contribution a slot
     rounds/<r>/commit.json                     create-exclusive: the only truth about a round
     state/<r>-<sha16>.safetensors              parameters and outer momentum after some rounds

@@ -1,7 +1,7 @@
 """One replica's side of the protocol: join, contribute, commit or follow.
 
 Belongs here: when a round is ready, and who commits it. Does not belong here: how others rebuild
-its result (``following``), key names (``log``), arithmetic (``outer``), the trainer (``callback``).
+its result (``rounds``), key names (``log``), arithmetic (``tensors``), the trainer (``callback``).
 
 No lease, no leader: the next state is a pure function of base and included deltas, and
 the creation of ``commit.json`` decides. Two racing committers are harmless.
@@ -17,10 +17,6 @@ from typing import Any
 
 import torch
 
-from composer_pipeline.diloco.codecs import Delta
-from composer_pipeline.diloco.encoding import encode_delta, encode_state
-from composer_pipeline.diloco.following import Follower, Steps
-from composer_pipeline.diloco.fragments import dealt, fragment_of
 from composer_pipeline.diloco.heap import returning
 from composer_pipeline.diloco.heartbeat import Leaving, Pulse
 from composer_pipeline.diloco.log import (
@@ -31,11 +27,15 @@ from composer_pipeline.diloco.log import (
     OuterLogError,
     Rejected,
 )
-from composer_pipeline.diloco.merging import shares_of
-from composer_pipeline.diloco.outer import Made, OuterState, Tensors, norm, signature
-from composer_pipeline.diloco.pace import UNKNOWN, Work
-from composer_pipeline.diloco.snapshots import collect
+from composer_pipeline.diloco.rounds.following import Follower, Steps
+from composer_pipeline.diloco.rounds.pace import UNKNOWN, Work
+from composer_pipeline.diloco.rounds.snapshots import collect
 from composer_pipeline.diloco.spec import ALL, DiLoCoSpec
+from composer_pipeline.diloco.tensors.codecs import Delta
+from composer_pipeline.diloco.tensors.encoding import encode_delta, encode_state
+from composer_pipeline.diloco.tensors.fragments import dealt, fragment_of
+from composer_pipeline.diloco.tensors.merging import shares_of
+from composer_pipeline.diloco.tensors.outer import Made, OuterState, Tensors, norm, signature
 from composer_pipeline.errors import InputError
 
 #: Pauses between two looks at the log while waiting: first, factor, longest.

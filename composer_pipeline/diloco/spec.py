@@ -2,7 +2,7 @@
 
 Belongs here: the numbers and rules of a DiLoCo run, their defaults and their
 comparison. Does not belong here: where the log lives and which slot a process is
-(``log``, ``supervisor``), and how tensors are merged (``outer``). No torch.
+(``log``, ``supervisor``), and how tensors are merged (``tensors``). No torch.
 """
 
 import json
@@ -23,7 +23,7 @@ OUTER = {"fedavg": (1.0, 0.0), "nesterov": (0.4, 0.8)}
 MOMENTUM_ROUNDS = 6
 #: Every so many rounds the whole state is written where all rounds are kept.
 SNAPSHOT_EVERY = 5
-#: How a delta travels; ``codecs`` says what each makes of the numbers.
+#: How a delta travels; ``tensors.codecs`` says what each makes of the numbers.
 Codec = Literal["fp32", "bf16", "int8", "int4", "int2"]
 #: What a round merges: a fragment of the parameters by its number, 0-based, or all of them.
 Fragment = int | msgspec.UnsetType

@@ -1,15 +1,19 @@
-"""Arrow tables as Parquet bytes, the same bytes each time.
+"""Arrow tables as Parquet bytes, the same bytes each time, and tables from them.
 
-Belongs here: writer settings. Does not belong here: partitions and where
-they are (``lake.store``), and what columns there are (``lake.tables``).
+Belongs here: writer settings, and reading the columns of a file that may be older than they are.
+Does not belong here: partitions and where they are (``lake.store``), and what columns there are
+(``lake.tables``).
 """
 
 import io
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from composer_pipeline.lake.rows import complete
 
 #: Content-defined chunking, equal to ``datasets.config.DEFAULT_CDC_OPTIONS``.
 CDC = {"min_chunk_size": 256 * 1024, "max_chunk_size": 1024 * 1024, "norm_level": 0}
@@ -104,3 +108,28 @@ def _searched(schema: pa.Schema) -> list[str]:
         or field.name == "day"
         or not (pa.types.is_nested(field.type) or pa.types.is_string(field.type))
     ]
+
+
+def read_columns(file: Any, schema: pa.Schema, *, threads: bool) -> pa.Table:
+    """Return the columns of ``schema`` of an open file; those that it lacks are null."""
+    reader = pq.ParquetFile(file)
+    return complete(reader.read(_there(reader, schema), use_threads=threads), schema)
+
+
+def read_batches(file: Any, schema: pa.Schema, rows: int, *, threads: bool) -> Iterator[pa.Table]:
+    """Yield :func:`read_columns` in tables of at most so many rows."""
+    reader = pq.ParquetFile(file)
+    columns = _there(reader, schema)
+    for batch in reader.iter_batches(rows, columns=columns, use_threads=threads):
+        yield complete(pa.Table.from_batches([batch]), schema)
+
+
+def read_through(file: Any, *, threads: bool) -> int:
+    """Read every byte of an open file; return its rows."""
+    batches = pq.ParquetFile(file).iter_batches(batch_size=1024, use_threads=threads)
+    return sum(batch.num_rows for batch in batches)
+
+
+def _there(reader: pq.ParquetFile, schema: pa.Schema) -> list[str]:
+    have = set(reader.schema_arrow.names)
+    return [name for name in schema.names if name in have]

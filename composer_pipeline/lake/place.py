@@ -1,7 +1,8 @@
 """The place of a lake: its file system, and whether a lake is there at all.
 
-Belongs here: opening the place by its URL, telling a lake from another folder, and one sentence
-where the place cannot be reached. Does not belong here: what is in a lake (``lake.store``).
+Belongs here: opening the place by its URL, telling a lake from another folder, proving that it can
+be written, and one sentence where the place cannot be reached. Does not belong here: what is in a
+lake (``lake.store``).
 
 A mistyped ``--lake`` must not look like an empty lake: only what makes a lake may meet none.
 """
@@ -12,6 +13,7 @@ import sys
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +32,28 @@ UNFINISHED = ".dataset-build"
 _SIGNS = frozenset({*TABLES, MARKER, "archive", "ledger.db"})
 
 
+def address(url: str) -> tuple[str, bool]:
+    """Return a lake's URL, or its absolute path on a local disk, and whether it is on one."""
+    if _protocol(url) != "file":
+        return url, False
+    return str(Path(url.removeprefix("file://")).expanduser().absolute()), True
+
+
+def _protocol(url: str) -> str:
+    return url.split("://", 1)[0] if "://" in url else "file"
+
+
 def file_system(url: str, options: dict[str, Any]) -> tuple[Any, str]:
-    """Return the file system of a URL and the root in it.
+    """Return the file system of an :func:`address` and the root in it, without a slash at its end.
 
     Raises:
         InputError: there is no such kind of place, or it lacks a name, credentials or a package.
     """
+    if _protocol(url) in ("s3", "gs", "az"):
+        register_obstore()
+        # The default keeps a wrong endpoint waiting for three minutes.
+        patient = {"max_retries": 5, "retry_timeout": timedelta(seconds=30)}
+        options = {"retry_config": patient, **options}
     if url.partition("://")[2] == "" and "://" in url:
         raise InputError(f"lake {url} names no bucket")
     with reaching(url):
@@ -45,7 +63,7 @@ def file_system(url: str, options: dict[str, Any]) -> tuple[Any, str]:
             raise InputError(f"lake {url}: {_line(error)}") from error
         except ImportError as error:
             raise InputError(f"lake {url}: {_line(error)}") from error
-    return fs, str(root)
+    return fs, str(root).rstrip("/")
 
 
 def register_obstore() -> None:
@@ -160,6 +178,18 @@ def check_folder(folder: Path, what: str) -> None:
     with writing(what):
         probe.touch()
     probe.unlink()
+
+
+def check_bucket(fs: Any, root: str, what: str) -> None:
+    """Prove that a bucket can be written, and leave nothing behind.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    probe = f"{root}/.probe-{uuid.uuid4().hex}"
+    with writing(what):
+        fs.pipe_file(probe, b"")
+    fs.rm_file(probe)
 
 
 def remove_empty(folder: Path, root: Path) -> None:

@@ -12,15 +12,12 @@ import glob
 import io
 import os
 import shutil
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from datetime import timedelta
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.files import replacing, writing
@@ -33,21 +30,26 @@ from composer_pipeline.lake.damage import (
     reading,
 )
 from composer_pipeline.lake.lock import bucket_lock, folder_lock
-from composer_pipeline.lake.parquet import encode_parquet
+from composer_pipeline.lake.parquet import (
+    encode_parquet,
+    read_batches,
+    read_columns,
+    read_through,
+)
 from composer_pipeline.lake.partition_writer import PartitionWriter
 from composer_pipeline.lake.place import (
     BUILD,
     MARKER,
+    address,
+    check_bucket,
     check_folder,
     file_system,
     holds_lake,
     partition_folders,
-    register_obstore,
     remove_empty,
     safe_value,
 )
 from composer_pipeline.lake.rows import (
-    complete,
     empty_table,
     plain_table,
     rows_from_table,
@@ -79,21 +81,9 @@ class Lake:
     MARKER, BUILD, FROM_ARCHIVE = MARKER, BUILD, FROM_ARCHIVE
 
     def __init__(self, url: str | os.PathLike[str] = "lake", **storage_options: Any) -> None:
-        text = os.fspath(url)
-        protocol = text.split("://", 1)[0] if "://" in text else "file"
-        if protocol in ("s3", "gs", "az"):
-            register_obstore()
-            # The default keeps a wrong endpoint waiting for three minutes.
-            storage_options.setdefault(
-                "retry_config", {"max_retries": 5, "retry_timeout": timedelta(seconds=30)}
-            )
-        if protocol == "file":
-            text = str(Path(text.removeprefix("file://")).expanduser().absolute())
-        self.url = text
-        self.local = protocol == "file"
+        self.url, self.local = address(os.fspath(url))
         self.fs: Any
-        self.fs, root = file_system(text, storage_options)
-        self.root = root.rstrip("/")
+        self.fs, self.root = file_system(self.url, storage_options)
         self._left_out: dict[str, str] = {}
 
     def __repr__(self) -> str:
@@ -216,9 +206,7 @@ class Lake:
         if self.local:
             check_folder(Path(self.root), f"lake {self.url}")
         else:
-            name = f".probe-{uuid.uuid4().hex}"
-            self.put_bytes(name, b"")
-            self.fs.rm_file(f"{self.root}/{name}")
+            check_bucket(self.fs, self.root, f"lake {self.url}")
 
     def locked(
         self, name: str, waiting: Callable[[], None] = lambda: None
@@ -331,10 +319,7 @@ class Lake:
     def _piece(self, table: str, part: dict[str, str], schema: pa.Schema) -> pa.Table:
         """Return the columns of ``schema`` of one partition's file."""
         with self._file(table, part) as file:
-            reader = pq.ParquetFile(file)
-            have = set(reader.schema_arrow.names)
-            columns = [name for name in schema.names if name in have]
-            return complete(reader.read(columns, use_threads=self.local), schema)
+            return read_columns(file, schema, threads=self.local)
 
     def _parts(
         self, table: str, days: set[str] | None, keys: dict[str, str]
@@ -352,11 +337,8 @@ class Lake:
         Raises:
             DamagedFile: it is not as it was written.
         """
-        rows = 0
         with self._file(table, keys) as file:
-            for batch in pq.ParquetFile(file).iter_batches(batch_size=1024, use_threads=self.local):
-                rows += batch.num_rows
-        return rows
+            return read_through(file, threads=self.local)
 
     @contextmanager
     def _file(self, table: str, part: dict[str, str]) -> Iterator[Any]:
@@ -397,11 +379,8 @@ class Lake:
         schema = pa.schema([spec.schema.field(n) for n in columns or spec.schema.names])
         for part in self.partitions(table, **keys):
             with self._file(table, part) as file:
-                reader = pq.ParquetFile(file)
-                have = [n for n in schema.names if n in set(reader.schema_arrow.names)]
-                batches = reader.iter_batches(rows, columns=have, use_threads=self.local)
-                for batch in batches:
-                    yield complete(pa.Table.from_batches([batch]), schema), part
+                for piece in read_batches(file, schema, rows, threads=self.local):
+                    yield piece, part
 
     def query(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Run one SQL query over the lake's views and return its rows.

@@ -1,7 +1,7 @@
 """A DiLoCo run over time: who trained, waited or was dead, what was merged, bytes and loss.
 
 Belongs here: one picture of a run, and its file in the run folder. Does not belong here: reading
-the log (``diloco.history``).
+the log (``diloco.views.history``).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +10,7 @@ from xml.sax.saxutils import escape
 
 import msgspec
 
-from composer_pipeline.diloco.history import (
+from composer_pipeline.diloco.views.history import (
     DEAD,
     LATE,
     MERGED,

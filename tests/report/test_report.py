@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from composer_pipeline.care.forgetting import from_exports
-from composer_pipeline.diloco.history import History, RoundMark, Span
+from composer_pipeline.diloco.views.history import History, RoundMark, Span
 from composer_pipeline.errors import InputError
 from composer_pipeline.evaluation import TRAINED
 from composer_pipeline.evaluation.summary import Cell, Estimate

@@ -27,7 +27,6 @@ from typing import IO, Any
 
 from dagster_pipes import PipesEnvVarParamsLoader, open_dagster_pipes
 
-from composer_pipeline.diloco.history import history
 from composer_pipeline.diloco.log import OuterLog
 from composer_pipeline.diloco.places import (
     HfJobs,
@@ -43,6 +42,7 @@ from composer_pipeline.diloco.supervisor import (
     SupervisorReport,
     supervised,
 )
+from composer_pipeline.diloco.views.history import history
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.files import out_of_space, writing
 from composer_pipeline.lake import Lake

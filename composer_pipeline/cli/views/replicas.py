@@ -3,7 +3,7 @@
 from rich.console import Console
 
 from composer_pipeline.cli.views.table import Table
-from composer_pipeline.diloco.overview import RunOverview, SlotReport
+from composer_pipeline.diloco.views.overview import RunOverview, SlotReport
 
 
 def show_replicas(console: Console, run: RunOverview) -> None:

@@ -17,8 +17,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from composer_pipeline.diloco.log import CorruptObject
-from composer_pipeline.diloco.outer import Tensors
 from composer_pipeline.diloco.spec import DiLoCoSpec, identity_by_name
+from composer_pipeline.diloco.tensors.outer import Tensors
 from composer_pipeline.errors import InputError
 from composer_pipeline.files import replacing
 

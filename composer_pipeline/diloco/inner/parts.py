@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from composer_pipeline.diloco.outer import Tensors
+from composer_pipeline.diloco.tensors.outer import Tensors
 
 #: Tensors and plain JSON of one thing that is kept.
 Part = tuple[Tensors, dict[str, Any]]

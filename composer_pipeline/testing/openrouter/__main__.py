@@ -1,5 +1,5 @@
 """``python -m composer_pipeline.testing.openrouter``."""
 
-from composer_pipeline.testing.openrouter.server import main
+from composer_pipeline.testing.openrouter.command import main
 
 main()

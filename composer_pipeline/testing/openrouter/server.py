@@ -3,14 +3,9 @@
 Belongs here: the server's life, chat completions, the response cache. Does not belong here:
 prices (``testing.openrouter.models``), money (``testing.openrouter.billing``), the other
 endpoints (``testing.openrouter.account``), faults (``testing.openrouter.faults``), what a
-simulated teacher decides (``testing.personas``).
+simulated teacher decides (``testing.personas``), the command line (``testing.openrouter.command``).
 
-    python -m composer_pipeline.testing.openrouter --port 8399 --faults 0.2 --lifetime 600
-
-prints one JSON line with its URL and serves the bundled sessions' script. With ``--teachers FILE``
-it serves that file's models at its prices (``testing.openrouter.rehearsal``), and the line names a
-copy of the file that asks it. It listens on 127.0.0.1 only, needs no key unless it is given one,
-and stops by itself.
+It listens on 127.0.0.1 only, needs no key unless it is given one, and stops by itself.
 
 Billing follows the documentation: a generation runs to its end and is billed, whether or
 not the client is still there. The bill, the response cache's entry and the first moment at
@@ -21,19 +16,14 @@ are cached, for the key that paid; a hit has zero usage and names the billed gen
 ``max_price`` is compared with the base prices, not with overrides or cache writes.
 """
 
-import argparse
 import asyncio
 import hashlib
-import json
-import os
 import random
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -41,7 +31,6 @@ import orjson
 from aiohttp import web
 
 from composer_pipeline.money import to_pico
-from composer_pipeline.replay.teachers import TeacherSet
 from composer_pipeline.testing.openrouter.account import AccountRoutes
 from composer_pipeline.testing.openrouter.billing import (  # fmt: skip
     ApiKey,
@@ -65,7 +54,6 @@ from composer_pipeline.testing.openrouter.faults import (  # fmt: skip
     FaultMix,
     error_reply,
     flaky_fault,
-    parse_mix,
     refusal,
 )
 from composer_pipeline.testing.openrouter.models import (  # fmt: skip
@@ -74,7 +62,6 @@ from composer_pipeline.testing.openrouter.models import (  # fmt: skip
     SimulatedModel,
     aliases,
 )
-from composer_pipeline.testing.openrouter.rehearsal import models_of, write_rehearsal
 from composer_pipeline.testing.personas import Script
 
 __all__ = [
@@ -82,7 +69,6 @@ __all__ = [
     "PriceOverride", "SimulatedModel", "flaky_fault", "reply_message",
 ]  # fmt: skip
 
-KEY_VARIABLE = "COMPOSER_LOOPBACK_KEY"
 #: Between two looks whether a generation is still held.
 _LOOK_S = 0.005
 
@@ -390,62 +376,3 @@ class LoopbackOpenRouter:
             until = time.monotonic() + min(86_400.0, max(1.0, ttl))
             self._cache[key.hash, digest] = (until, payload, generation)
         return payload
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Serve until the lifetime is over; print one JSON line with the URL."""
-    parser = argparse.ArgumentParser(
-        prog="python -m composer_pipeline.testing.openrouter",
-        epilog=f"Where {KEY_VARIABLE} is set, requests need that key.",
-    )
-    parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
-    parser.add_argument("--lifetime", type=float, default=3600.0, help="seconds")
-    parser.add_argument("--latency", type=float, default=0.0, help="seconds")
-    parser.add_argument("--jitter", type=float, default=0.0, help="up to so many seconds more")
-    parser.add_argument("--sessions", type=Path, help="session folder; the bundled one")
-    parser.add_argument(
-        "--teachers", help="rehearse this teacher file: its models, prices, lengths"
-    )
-    parser.add_argument("--faults", type=float, default=0.0, help="share of requests, 0 to 1")
-    parser.add_argument("--fault-seed", type=int, default=0)
-    parser.add_argument("--fault-mix", help="NAME=WEIGHT,…; every kind when left out")
-    parser.add_argument("--no-response-cache", action="store_true")
-    parser.add_argument("--usage-lag", type=float, default=0.0, help="seconds")
-    options = parser.parse_args(arguments)
-    from composer_pipeline.errors import InputError
-    from composer_pipeline.testing.sample_sessions.bundled import answers, sample_sessions_dir
-
-    mix, teachers = None, None
-    try:
-        if options.teachers:
-            teachers = TeacherSet.load(options.teachers)
-        if options.faults:
-            weights = parse_mix(options.fault_mix) if options.fault_mix else None
-            mix = FaultMix(options.fault_seed, options.faults, weights)
-    except InputError as error:
-        parser.error(str(error))
-    script = Script.from_sessions(options.sessions or sample_sessions_dir(), answers())
-    server = LoopbackOpenRouter(
-        script,
-        models=models_of(teachers) if teachers else MODELS,
-        port=options.port,
-        lifetime=options.lifetime,
-        api_key=os.environ.get(KEY_VARIABLE) or None,
-        faults=mix,
-        latency=options.latency,
-        jitter=options.jitter,
-        response_cache=not options.no_response_cache,
-        usage_lag=options.usage_lag,
-    )
-    with server, tempfile.TemporaryDirectory(prefix="composer-rehearsal-") as folder:
-        line: dict[str, Any] = {"url": server.url, "states": len(script.entries)}
-        if teachers:
-            copy = Path(folder, "teachers.yaml")
-            write_rehearsal(teachers, server.url, copy, key_variable=KEY_VARIABLE)
-            line["teachers"] = str(copy)
-        print(json.dumps(line), flush=True)
-        server.wait()
-
-
-if __name__ == "__main__":
-    main()

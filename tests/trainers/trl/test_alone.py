@@ -5,7 +5,7 @@ import torch
 
 from composer_pipeline.diloco.callback import DiLoCoCallback, trainable
 from composer_pipeline.diloco.log import OuterLog
-from composer_pipeline.diloco.snapshots import read_state
+from composer_pipeline.diloco.rounds.snapshots import read_state
 from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.testing.training import tiny_recipe
 

@@ -17,9 +17,9 @@ from safetensors.torch import load_file
 
 from composer_pipeline.diloco.inputs import read
 from composer_pipeline.diloco.log import OuterLog
-from composer_pipeline.diloco.overview import overview
+from composer_pipeline.diloco.rounds.snapshots import read_state
 from composer_pipeline.diloco.slots import claims
-from composer_pipeline.diloco.snapshots import read_state
+from composer_pipeline.diloco.views.overview import overview
 from composer_pipeline.errors import InputError
 from composer_pipeline.testing.hf_jobs import LoopbackHfJobs
 from composer_pipeline.testing.training import tiny_recipe

@@ -12,7 +12,7 @@ from composer_pipeline.diloco import inputs
 from composer_pipeline.diloco.callback import DiLoCoCallback, Diverged
 from composer_pipeline.diloco.inputs import Inputs
 from composer_pipeline.diloco.log import OuterLog, OuterLogError
-from composer_pipeline.diloco.snapshots import read_state
+from composer_pipeline.diloco.rounds.snapshots import read_state
 from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.diloco.store import StoreFailed
 from composer_pipeline.errors import ComposerError, InputError, StorageError

@@ -15,9 +15,9 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from composer_pipeline.diloco.callback import adopt, trainable
-from composer_pipeline.diloco.encoding import state_sha
-from composer_pipeline.diloco.outer import OuterState, outer_step, pseudo_gradient
-from composer_pipeline.diloco.snapshots import read_state
+from composer_pipeline.diloco.rounds.snapshots import read_state
+from composer_pipeline.diloco.tensors.encoding import state_sha
+from composer_pipeline.diloco.tensors.outer import OuterState, outer_step, pseudo_gradient
 from composer_pipeline.errors import InputError
 from composer_pipeline.evaluation.evaluate import evaluate
 from composer_pipeline.lake.store import Lake

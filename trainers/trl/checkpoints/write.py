@@ -15,7 +15,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from composer_pipeline.diloco.callback import adopt
-from composer_pipeline.diloco.snapshots import read_state
+from composer_pipeline.diloco.rounds.snapshots import read_state
 from composer_pipeline.files import out_of_space
 from composer_pipeline.training.models import ADAPTER_CONFIG, load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import TrainingRecipe

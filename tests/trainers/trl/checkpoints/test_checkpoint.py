@@ -12,9 +12,9 @@ import torch
 from peft import get_peft_model
 from transformers import AutoModelForCausalLM
 
-from composer_pipeline.diloco.encoding import encode_state
 from composer_pipeline.diloco.log import Commit, OuterLog
-from composer_pipeline.diloco.outer import OuterState
+from composer_pipeline.diloco.tensors.encoding import encode_state
+from composer_pipeline.diloco.tensors.outer import OuterState
 from composer_pipeline.errors import InputError, StorageError
 from composer_pipeline.testing.training import tiny_recipe
 from composer_pipeline.training.run import CHECKPOINT, MERGED, RECIPE, RESULT, write_json

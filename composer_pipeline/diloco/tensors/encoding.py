@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 import torch
 
-from composer_pipeline.diloco.codecs import WHOLE, Delta
 from composer_pipeline.diloco.log import CorruptObject
-from composer_pipeline.diloco.outer import OuterState, Step, Tensors
 from composer_pipeline.diloco.spec import Codec
 from composer_pipeline.diloco.store import Pieces
+from composer_pipeline.diloco.tensors.codecs import WHOLE, Delta
+from composer_pipeline.diloco.tensors.outer import OuterState, Step, Tensors
 
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "U8": torch.uint8}
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 import torch
 
-from composer_pipeline.diloco.outer import Tensors
 from composer_pipeline.diloco.spec import Fragment
+from composer_pipeline.diloco.tensors.outer import Tensors
 from composer_pipeline.errors import InputError
 
 #: The beginning of a parameter's name up to the number of its layer.

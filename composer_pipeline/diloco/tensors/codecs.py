@@ -19,8 +19,8 @@ from typing import NamedTuple
 import torch
 
 from composer_pipeline.diloco.log import CorruptObject
-from composer_pipeline.diloco.outer import master
 from composer_pipeline.diloco.spec import Codec
+from composer_pipeline.diloco.tensors.outer import master
 
 SCALES, VALUES = "scales", "values"
 #: The word for a delta that travels as the parameters that it leads to.

@@ -6,9 +6,9 @@ Belongs here: which arithmetic a round's deltas go through. Does not belong here
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from composer_pipeline.diloco.codecs import Delta
-from composer_pipeline.diloco.outer import OuterState, Step, outer_steps
 from composer_pipeline.diloco.spec import DiLoCoSpec
+from composer_pipeline.diloco.tensors.codecs import Delta
+from composer_pipeline.diloco.tensors.outer import OuterState, Step, outer_steps
 
 
 def merged_steps(

@@ -9,12 +9,12 @@ two whole states and ``kept_rounds`` deltas of a slot at most. Who reads the rem
 finds them missing, and goes to a newer whole state, which is there. Commits stay for ever.
 """
 
-from composer_pipeline.diloco.encoding import decode_delta, decode_state, state_sha
-from composer_pipeline.diloco.fragments import fragment_of
 from composer_pipeline.diloco.log import Commit, CorruptObject, OuterLog
-from composer_pipeline.diloco.merging import merged_steps
-from composer_pipeline.diloco.outer import OuterState, Tensors
 from composer_pipeline.diloco.spec import DiLoCoSpec
+from composer_pipeline.diloco.tensors.encoding import decode_delta, decode_state, state_sha
+from composer_pipeline.diloco.tensors.fragments import fragment_of
+from composer_pipeline.diloco.tensors.merging import merged_steps
+from composer_pipeline.diloco.tensors.outer import OuterState, Tensors
 from composer_pipeline.errors import InputError
 
 

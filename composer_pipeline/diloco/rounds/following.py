@@ -8,9 +8,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
-from composer_pipeline.diloco.codecs import Delta
-from composer_pipeline.diloco.encoding import decode_delta, decode_state, encode_state
-from composer_pipeline.diloco.fragments import fragment_of
 from composer_pipeline.diloco.log import (
     Commit,
     Contribution,
@@ -20,11 +17,14 @@ from composer_pipeline.diloco.log import (
     OuterLogError,
     require_rounds,
 )
-from composer_pipeline.diloco.merging import merged_steps
-from composer_pipeline.diloco.norm_guard import NormGuard
-from composer_pipeline.diloco.outer import OuterState, Step, squares
-from composer_pipeline.diloco.pace import Pace
+from composer_pipeline.diloco.rounds.norm_guard import NormGuard
+from composer_pipeline.diloco.rounds.pace import Pace
 from composer_pipeline.diloco.spec import ALL, DiLoCoSpec, Fragment
+from composer_pipeline.diloco.tensors.codecs import Delta
+from composer_pipeline.diloco.tensors.encoding import decode_delta, decode_state, encode_state
+from composer_pipeline.diloco.tensors.fragments import fragment_of
+from composer_pipeline.diloco.tensors.merging import merged_steps
+from composer_pipeline.diloco.tensors.outer import OuterState, Step, squares
 
 #: Makes the state after an outer step, one parameter at a time.
 Steps = Callable[[], Iterator[Step]]

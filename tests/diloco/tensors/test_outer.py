@@ -2,16 +2,21 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from composer_pipeline.diloco.codecs import Delta
-from composer_pipeline.diloco.encoding import (
+from composer_pipeline.diloco.log import CorruptObject
+from composer_pipeline.diloco.tensors.codecs import Delta
+from composer_pipeline.diloco.tensors.encoding import (
     decode_delta,
     decode_state,
     encode_delta,
     encode_state,
     state_sha,
 )
-from composer_pipeline.diloco.log import CorruptObject
-from composer_pipeline.diloco.outer import OuterState, outer_step, pseudo_gradient, signature
+from composer_pipeline.diloco.tensors.outer import (
+    OuterState,
+    outer_step,
+    pseudo_gradient,
+    signature,
+)
 
 
 def tensors(seed: int, scale: float = 1.0) -> dict[str, torch.Tensor]:

@@ -432,11 +432,10 @@ class Lake:
         A table without a partition is a view with its columns and no row. Partition
         keys are text columns.
         """
-        return connect(
-            self.fs if not self.local else None,
-            {name: self._files_of(name) for name in TABLES},
-            {name: plain_table(self.read(name)) for name in TABLES if not self.partitions(name)},
-        )
+        # Looked at once: another process may write a table's first partition meanwhile.
+        files = {name: self._files_of(name) for name in TABLES}
+        empty = {name: plain_table(self.read(name)) for name, paths in files.items() if not paths}
+        return connect(self.fs if not self.local else None, files, empty)
 
     def _files_of(self, table: str) -> list[str]:
         """Return the paths or patterns of a table's files, as DuckDB reads them."""

@@ -158,6 +158,23 @@ def test_an_absent_table_reads_as_empty_with_its_columns(lake: Lake) -> None:
     assert lake.rows("pairs") == []
 
 
+def test_a_first_partition_that_comes_while_views_are_made_breaks_none(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = lake._files_of
+
+    def then_written(table: str) -> list[str]:
+        files = looked(table)
+        if table == "drops":
+            row = {"pair_id": "a", "state_id": "s", "step": "1:x", "op": "x"}
+            lake.write("drops", [row], stage="n", day="2026-11-16")
+        return files
+
+    monkeypatch.setattr(lake, "_files_of", then_written)
+    con = lake.duckdb()
+    assert con.sql("SELECT count(*) FROM drops").fetchall() in ([(0,)], [(1,)])
+
+
 def test_duckdb_has_a_view_for_every_table(lake: Lake) -> None:
     lake.write("pairs", [pair("p1")], day=DAY)
     lake.write("pairs", [pair("p2")], day="2026-11-17")

@@ -12,7 +12,6 @@ run is deterministic. Learning rates are tuned for each side on the same grid. T
 loss on files that nobody trained on, in nats a byte.
 """
 
-import argparse
 import sys
 import sysconfig
 import time
@@ -20,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pages
 import torch
 from torch.nn.functional import cross_entropy
 
@@ -406,10 +406,9 @@ def page(rows: Sequence[Row], seeds: int, cpu_s: float) -> str:
 
 def main() -> int:
     """Measure, print and perhaps record; 1 where a bar is not met."""
-    options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    options.add_argument("--seeds", type=int, default=1)
-    options.add_argument("--record", action="store_true", help=f"write {RESULTS.name}")
-    given = options.parse_args()
+    parser = pages.options(__doc__, RESULTS)
+    parser.add_argument("--seeds", type=int, default=1)
+    given = parser.parse_args()
     torch.set_num_threads(1)
     begun = time.process_time()
     found = [measure(seed) for seed in range(1, given.seeds + 1)]
@@ -419,9 +418,7 @@ def main() -> int:
         for row in zip(*found, strict=True)
     ]  # fmt: skip
     text = page(rows, given.seeds, time.process_time() - begun)
-    print(text)
-    if given.record:
-        RESULTS.write_text(text, encoding="utf-8")
+    pages.show(text, RESULTS, given)
     return int(not all(row.met for row in rows))
 
 

@@ -7,11 +7,11 @@ not belong here: the model, its text and the simulated replicas (``benchmarks.di
 memory of a sync (``benchmarks.diloco_memory``).
 """
 
-import argparse
 import sys
 import time
 from pathlib import Path
 
+import pages
 import torch
 from diloco import STEPS, Row, Text, World, table
 
@@ -65,16 +65,13 @@ def page(rows: list[Row], cpu_s: float) -> str:
 
 def main() -> int:
     """Measure, print and perhaps record; 1 where a bar is not met."""
-    options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    options.add_argument("--record", action="store_true", help=f"write {RESULTS.name}")
-    given = options.parse_args()
+    parser = pages.options(__doc__, RESULTS)
+    given = parser.parse_args()
     torch.set_num_threads(1)
     begun = time.process_time()
     rows = measure(1)
     text = page(rows, time.process_time() - begun)
-    print(text)
-    if given.record:
-        RESULTS.write_text(text, encoding="utf-8")
+    pages.show(text, RESULTS, given)
     return int(not all(row.met for row in rows))
 
 

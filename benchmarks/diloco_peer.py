@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pages
 import torch
 from diloco_peer_replicas import (
     COST_ROUNDS,
@@ -227,10 +228,9 @@ def inside() -> int:
 
 def main() -> int:
     """Measure, print and perhaps record."""
-    options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    options.add_argument("--record", action="store_true", help=f"write {RESULTS.name}")
-    options.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
-    given = options.parse_args()
+    parser = pages.options(__doc__, RESULTS)
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
     if not given.inside:
         return inside()
     multiprocessing.get_context("forkserver").set_forkserver_preload(["diloco_peer_replicas"])
@@ -241,9 +241,7 @@ def main() -> int:
     ]
     print(*costs, sep="\n", file=sys.stderr, flush=True)
     text = page(costs, faults())
-    print(text)
-    if given.record:
-        RESULTS.write_text(text, encoding="utf-8")
+    pages.show(text, RESULTS, given)
     return 0
 
 

@@ -9,7 +9,6 @@ The truth of the real files is the shared corpus's ``expected.json``, which shar
 product; that of the hand-made ones stands below. Without the corpus there is nothing to measure.
 """
 
-import argparse
 import json
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pages
 from shared_corpus import SHARED, source_files
 from trace_peers import READERS, Reader
 
@@ -204,9 +204,8 @@ def page(rows: list[str], truth: dict[str, dict[str, int]]) -> str:
 
 def main() -> int:
     """Compare, print and perhaps record; 2 without the corpus."""
-    options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    options.add_argument("--record", action="store_true", help=f"write {RESULTS.name}")
-    given = options.parse_args()
+    parser = pages.options(__doc__, RESULTS)
+    given = parser.parse_args()
     if not (SHARED / "expected.json").is_file():
         print(f"not run: the shared corpus ({SHARED}) is absent", file=sys.stderr)
         return 2
@@ -224,9 +223,7 @@ def main() -> int:
             else:
                 rows.append(row(kept, truth))
     text = page(rows, truth)
-    print(text)
-    if given.record:
-        RESULTS.write_text(text, encoding="utf-8")
+    pages.show(text, RESULTS, given)
     return 0
 
 

@@ -429,6 +429,19 @@ def test_evidence_of_one_day_holds_for_the_whole_session(lake: Lake) -> None:
     assert "late" not in placement(lake)
 
 
+def test_a_weaker_sign_of_a_later_day_forgets_no_stronger_one(lake: Lake) -> None:
+    add_session(lake, "two", DAY, prompt="Fix django__django-11099, please.")
+    add_session(lake, "two", NEXT, prompt="Go on.")
+    states = [
+        {**row, "project": "/home/user/django"} if row["session_id"] == "two" else row
+        for row in plain(lake, "states", day=NEXT)
+    ]
+    lake.write("states", states, day=NEXT)
+    normalise(lake, DAY, NEXT)
+    build_dataset(lake)
+    assert "two" not in placement(lake)
+
+
 def test_a_folder_that_merely_has_the_name_is_flagged_and_stays(lake: Lake) -> None:
     write = {"contamination": {"by_name": "drop"}}
     ids = [row["state_id"] for row in lake.rows("states") if row["session_id"] == "s1"]

@@ -13,6 +13,7 @@ from composer_pipeline.lake import SCHEMA_VERSION, TABLES
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.publishing.configs import CONFIGS
 from composer_pipeline.publishing.dataset import build, build_dataset, read_build
+from composer_pipeline.publishing.dataset.rows.message_texts import Digests
 from composer_pipeline.publishing.dataset.rows.reading import task_of, task_of_messages
 from tests.publishing.test_dataset import DAY, add_session, normalise, plain
 
@@ -166,3 +167,13 @@ def test_an_action_in_words() -> None:
     once = "Edit\n  file_path: a.py\n  all: true"
     assert action_text([message]) == f"I see.\n{once}\n{once}"
     assert action_text([json.dumps(message)]) == action_text([message])
+
+
+def test_prompts_are_equal_whatever_the_order_of_their_keys() -> None:
+    """One prompt of two writers is in one split."""
+    one, other = (
+        '{"role":"user","content":{"a":1,"b":2}}',
+        '{"content":{"b":2,"a":1},"role":"user"}',
+    )
+    assert Digests().of_prompt([one, one]) == Digests().of_prompt([other, one])
+    assert Digests().of_prompt([one]) != Digests().of_prompt([one.replace("1", "3")])

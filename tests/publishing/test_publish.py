@@ -295,6 +295,8 @@ def test_somebody_elses_dataset_is_not_touched(lake: Lake, hub: LoopbackHub) -> 
     for name, files in {
         "data": {"data/train.parquet": b"theirs"},
         "manifest": {"manifest.json": b'{"name": "an extension"}', "x.js": b"1"},
+        "another": {"manifest.json": b'{"schema_version": 3, "files": ["x.js"]}', "x.js": b"1"},
+        "list": {"manifest.json": b'["schema_version"]'},
         "damaged": {"manifest.json": b"{"},
     }.items():
         hub.repos[f"someone/{name}"] = repo = Repo(private=True)

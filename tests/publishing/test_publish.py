@@ -348,6 +348,13 @@ def test_the_tree_is_that_of_the_head(lake: Lake, hub: LoopbackHub) -> None:
     assert (report.commit, repo.head.message) == (repo.head.oid, "faster")
 
 
+def test_a_tag_has_the_day_of_the_latest_session(lake: Lake, hub: LoopbackHub) -> None:
+    days = ["2026-11-16", "2026-11-20", "2026-11-18"]
+    rows = [row(i, "train", day=day) for i, day in enumerate(days)]
+    fill(lake, rows, [row(9, "validation")])
+    assert send(lake, hub).tag.startswith("v2026.11.20-")
+
+
 def test_rows_are_counted_on_both_sides_and_the_commit_is_named(
     lake: Lake, hub: LoopbackHub
 ) -> None:

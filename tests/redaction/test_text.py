@@ -271,6 +271,23 @@ def test_hosts_and_accounts(text: str, gone: str, kinds: dict[str, int]) -> None
     assert redact_value({"log": [text, 1]})[0] == {"log": [redacted, 1]}
 
 
+@pytest.mark.parametrize("between", ["=", " = ", " =", "= "])
+@pytest.mark.parametrize("key", ["Password", "PWD"])
+def test_passwords_of_connection_strings_with_blanks(key: str, between: str) -> None:
+    text = f"Server = db01; Database = crm; {key}{between}Vq7-mt2kx; Timeout = 30"
+    for redacted, counts in (redact_text(text), redact_value({"cs": text})):
+        assert "Vq7-mt2kx" not in str(redacted)
+        assert counts == {"CONNECTION_PASSWORD": 1}
+        assert "Timeout = 30" in str(redacted)
+
+
+def test_a_known_user_before_an_at_sign_is_one_and_inside_a_word_is_not() -> None:
+    text = "cd /home/mira/x; logged in as mira@vault, but samira@vault and mira's"
+    redacted, counts = redact_text(text, names=user_names(text))
+    assert redacted == "cd /home/user/x; logged in as user@vault, but samira@vault and mira's"
+    assert counts == {"HOME": 1, "USER": 1}
+
+
 def test_a_home_folder_is_told_from_a_route_of_the_same_form() -> None:
     text = 'cd /home/alice && open("/home/alice/x") and href="/home/alice"'
     assert "alice" not in redact_text(text)[0]

@@ -34,10 +34,10 @@ def keys(teacher_set: TeacherSet, monkeypatch: pytest.MonkeyPatch) -> TeacherSet
     return changed(teacher_set, provisioning_key_env="COMPOSER_MASTER")
 
 
-def changed(teacher_set: TeacherSet, **endpoint: Any) -> TeacherSet:
+def changed(teacher_set: TeacherSet, grace_s: float = 0.3, **endpoint: Any) -> TeacherSet:
     data = teacher_set.model_dump()
     data["endpoint"] |= endpoint
-    data["limits"] |= {"sweep_grace_s": 0.3, "recover_after_s": 0.0, "attempts": 1}
+    data["limits"] |= {"sweep_grace_s": grace_s, "recover_after_s": 0.0, "attempts": 1}
     return TeacherSet.model_validate(data)
 
 
@@ -171,9 +171,13 @@ def test_a_dead_runs_key_is_read_by_its_hash(
     server = serve(api_key=USER, management_key=MASTER, latency=0.05, generation_endpoint=False)
     kill_in_flight(server, lake, keys, tmp_path)
     billed = server.billed
-    time.sleep(0.4)  # the grace
-    report = run(lake, keys, run_id="next")
+    report = run(lake, changed(keys, grace_s=3600.0), run_id="next")
     assert report.replies == 48
+    spent, reserved, unknown = sums(lake, "run:dead")
+    assert reserved == 0
+    assert spent < billed <= spent + unknown  # its meter may still run: the worst case stands
+    time.sleep(0.4)  # the grace
+    assert run(lake, keys, run_id="later").calls == 0
     assert sums(lake, "run:dead") == (billed, 0, 0)
     assert sums(lake) == (server.billed, 0, 0)
     # Replies of the dead key cannot be fetched with another one: those are the price.

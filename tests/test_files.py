@@ -42,6 +42,16 @@ def test_a_file_is_replaced_whole_and_nothing_stays_beside_it(tmp_path: Path) ->
     assert list(file.parent.iterdir()) == [file]
 
 
+def test_nobody_else_may_read_a_file_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        replace(tmp_path / "new" / "a.json", b"{}")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "new" / "a.json").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
+
+
 def test_two_writers_of_one_file_do_not_share_a_temporary_file(tmp_path: Path) -> None:
     one, two = Replacement(tmp_path / "file"), Replacement(tmp_path / "file")
     one.stream.write(b"one")

@@ -29,7 +29,6 @@ from composer_pipeline.traces.ingest import ingest
 from tests.fixtures.states import made_state
 from tests.places import CORPUS
 
-pytestmark = pytest.mark.slow
 
 #: Templates with tools and parallel calls, of three vendors. With ``COMPOSER_FULL=1`` all
 #: states are rendered; else every seventh, and the last of each chain.
@@ -107,6 +106,7 @@ def test_bundled_states_keep_the_rules(samples: list[TraceState]) -> None:
     _all_keep_the_rules(samples)
 
 
+@pytest.mark.slow
 def test_real_states_keep_the_rules(real: list[TraceState]) -> None:
     assert len(real) > 4000
     _all_keep_the_rules(real)

@@ -24,7 +24,6 @@ from tests.diloco.buckets import bucket_settings
 from tests.fixtures.waiting import DEADLINE_S
 from tests.places import ROOT
 
-pytestmark = pytest.mark.slow
 
 TOY = Path(__file__).with_name("toy_replica.py")
 SPEC = DiLoCoSpec(
@@ -108,6 +107,7 @@ def oracle(
     return shas
 
 
+@pytest.mark.slow
 def test_two_processes_equal_one_process_bit_for_bit(toy, tmp_path) -> None:
     seen: list[Any] = []
     lines: list[Any] = []
@@ -130,6 +130,7 @@ def test_two_processes_equal_one_process_bit_for_bit(toy, tmp_path) -> None:
         supervisor(tmp_path, SPEC.model_copy(update={"inner_steps": 6})).run()
 
 
+@pytest.mark.slow
 def test_a_killed_replica_is_restarted_and_no_round_is_lost(toy, tmp_path, caplog) -> None:
     spec = SPEC.model_copy(update={"codec": "int8", "error_feedback": True})
     with caplog.at_level(logging.WARNING):
@@ -145,6 +146,7 @@ def test_a_killed_replica_is_restarted_and_no_round_is_lost(toy, tmp_path, caplo
     assert "slot 1 ended with -9; restart 1" in caplog.text
 
 
+@pytest.mark.slow
 def test_after_all_replicas_died_the_run_resumes_at_the_last_commit(
     toy, tmp_path, monkeypatch
 ) -> None:
@@ -175,6 +177,7 @@ def _resumes(url: str, spec: DiLoCoSpec, toy, tmp_path: Path) -> None:
         read_state(url, "run", 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["folder", "s3"])
 def test_processes_that_merge_fragments_equal_one_process(
     toy, tmp_path, monkeypatch, place

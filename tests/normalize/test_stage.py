@@ -21,7 +21,6 @@ from composer_pipeline.normalize.stage import narrow_row, normalize, write_colum
 from composer_pipeline.normalize.text_columns import COLUMNS, SOURCE, PairColumns
 from composer_pipeline.settings import recipes_dir
 
-pytestmark = pytest.mark.slow
 
 DAY, NEXT = "2026-11-16", "2026-11-17"
 DEFAULT = recipes_dir() / "normalize" / "default.yaml"
@@ -87,6 +86,7 @@ def lake(tmp_path: Path) -> Lake:
     return lake
 
 
+@pytest.mark.slow
 def test_the_default_recipe_end_to_end(lake: Lake, tmp_path: Path) -> None:
     steps: list[tuple[str, int, int]] = []
     report = normalize(lake, DEFAULT, progress=lambda *step: steps.append(step))
@@ -244,6 +244,7 @@ def test_a_null_message_names_its_row(tmp_path: Path) -> None:
         PairColumns(table.select(SOURCE), DAY)
 
 
+@pytest.mark.slow
 def test_mappers_change_prose_once_for_each_text_and_never_arguments(
     lake: Lake, tmp_path: Path
 ) -> None:
@@ -289,6 +290,7 @@ def test_mappers_change_prose_once_for_each_text_and_never_arguments(
     assert report.by_op == {"0:text_length_filter": 1}
 
 
+@pytest.mark.slow
 def test_a_mapper_is_run_once_for_each_distinct_text(tmp_path: Path) -> None:
     lake = Lake(tmp_path / "lake")
     lake.write(
@@ -347,6 +349,7 @@ class PairDeduplicator(Deduplicator):
 """
 
 
+@pytest.mark.slow
 def test_own_operators_run_as_stock_spells_them(tmp_path: Path) -> None:
     lake = Lake(tmp_path / "lake")
     sides = [("a", "b"), ("a", "a"), ("a", "b"), ("b", "a")]

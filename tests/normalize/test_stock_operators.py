@@ -28,7 +28,6 @@ from composer_pipeline.normalize.text_columns import COLUMNS
 from composer_pipeline.settings import recipes_dir
 from tests.places import ROOT
 
-pytestmark = pytest.mark.slow
 
 PEERS = Path(__file__).with_name("normalize_peers.py")
 
@@ -490,6 +489,7 @@ FAILING = {
 RECIPES = sorted((recipes_dir() / "normalize").glob("*.yaml"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_stock_accepts_and_runs_the_bundled_recipes(stock: Ask, tmp_path: Path, path: Path) -> None:
     rows = [

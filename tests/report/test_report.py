@@ -107,6 +107,12 @@ def test_the_file_needs_nothing_and_runs_nothing(lake: Lake) -> None:
     assert str(lake.root) not in text
 
 
+def test_a_run_folder_has_its_picture_as_a_file(lake: Lake) -> None:
+    picture = train_on(lake) / "report" / "timeline.svg"
+    assert picture.read_text().startswith("<svg")
+    assert "round 1" in picture.read_text()
+
+
 def test_equal_data_gives_equal_bytes(lake: Lake, tmp_path: Path) -> None:
     train_on(lake)
     files = [write_report(lake, tmp_path / name).path for name in ("a.html", "b.html")]

@@ -29,7 +29,6 @@ from composer_pipeline.traces.ingest import ingest
 from tests.fixtures.states import made_state
 from tests.places import CORPUS
 
-
 #: Templates with tools and parallel calls, of three vendors. With ``COMPOSER_FULL=1`` all
 #: states are rendered; else every seventh, and the last of each chain.
 FULL = bool(os.environ.get("COMPOSER_FULL"))

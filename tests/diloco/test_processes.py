@@ -24,7 +24,6 @@ from tests.diloco.buckets import bucket_settings
 from tests.fixtures.waiting import DEADLINE_S
 from tests.places import ROOT
 
-
 TOY = Path(__file__).with_name("toy_replica.py")
 SPEC = DiLoCoSpec(
     rounds=4,

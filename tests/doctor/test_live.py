@@ -29,7 +29,6 @@ from composer_pipeline.testing.openrouter.server import (
 from composer_pipeline.testing.personas import Script
 from tests.fixtures.waiting import DEADLINE_S
 
-
 Serve = Callable[..., LoopbackOpenRouter]
 QUICK = Patience(lag_s=1.5, look_s=0.05, cut_s=0.15, settle_s=0.6, read_timeout_s=DEADLINE_S)
 

@@ -21,7 +21,6 @@ from composer_pipeline.normalize.stage import narrow_row, normalize, write_colum
 from composer_pipeline.normalize.text_columns import COLUMNS, SOURCE, PairColumns
 from composer_pipeline.settings import recipes_dir
 
-
 DAY, NEXT = "2026-11-16", "2026-11-17"
 DEFAULT = recipes_dir() / "normalize" / "default.yaml"
 BASE: dict[str, Any] = {

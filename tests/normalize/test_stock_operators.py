@@ -28,7 +28,6 @@ from composer_pipeline.normalize.text_columns import COLUMNS
 from composer_pipeline.settings import recipes_dir
 from tests.places import ROOT
 
-
 PEERS = Path(__file__).with_name("normalize_peers.py")
 
 Ask = Callable[..., dict[str, Any]]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from composer_pipeline.care import days_held
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.agreement import VoteDecision
@@ -147,3 +148,19 @@ def test_runs_that_share_a_scope_share_what_was_typed(
 def test_a_scope_of_every_run_is_no_budget(lake: Lake, teacher_set: TeacherSet) -> None:
     with pytest.raises(InputError, match="neither backfill"):
         run(lake, teacher_set, Decimal(1), budget="global")
+
+
+def test_a_run_about_a_few_states_finishes_no_day(
+    lake: Lake, teacher_set: TeacherSet, serve: Serve
+) -> None:
+    serve()
+
+    def finished() -> dict[str, list[str]]:
+        found = days_held(lake, teacher_set)
+        return {name: found[f"teacher_replies/{name}"] for name in TEACHERS}
+
+    run(lake, teacher_set, Decimal(5), max_states=2)
+    assert sum(bought(lake).values()) > 0
+    assert finished() == {name: [] for name in TEACHERS}
+    run(lake, teacher_set, Decimal(5))
+    assert finished() == dict.fromkeys(TEACHERS, DAYS)

@@ -371,6 +371,20 @@ def test_the_first_result_of_a_call_counts(lake: Lake, projects: Any, script: An
     assert labels(states_of(lake, projects, s)["m2"].messages)[-1] == "u:what the model saw"
 
 
+def test_a_result_that_stands_before_its_call_still_continues_it(
+    lake: Lake, projects: Any, script: Any
+) -> None:
+    """Records of parallel calls may be written in any order, and name the prompt as parent."""
+    s = script()
+    prompt = s.user("go")
+    early = s.result("t1", "out", parent=prompt)
+    s.call("m1", "t1", fields={"parent": prompt})
+    s.say("m2", "done", parent=early)
+    states = states_of(lake, projects, s)
+    assert labels(states["m2"].messages) == ["u:go", "a:tool_use", "u:out"]
+    assert all(state.on_active_path for state in states.values())
+
+
 def test_a_record_behind_a_compaction_lands_on_what_it_kept(
     lake: Lake, projects: Any, script: Any
 ) -> None:

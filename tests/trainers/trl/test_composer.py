@@ -350,13 +350,29 @@ def test_one_bad_step_is_dropped_and_the_run_goes_on(make, toy_data):
     assert all(torch.equal(a, b) for a, b in zip(*parameters[:: len(parameters) - 1], strict=True))
 
 
-def test_a_gradient_that_is_not_finite_counts_too(make):
-    recipe = tiny_recipe("toy", channels=only("sft"), max_bad_steps=1)
+@pytest.mark.parametrize("shared_prefix", ["on", "off"])
+def test_a_gradient_that_is_not_finite_counts_too(make, shared_prefix):
+    recipe = tiny_recipe("toy", channels=only("sft"), max_bad_steps=1, shared_prefix=shared_prefix)
     trainer = make(recipe)
     parameter = trainer.student.parameters()[0]
     parameter.register_hook(lambda grad: grad * math.inf)
     with pytest.raises(BadSteps, match="channel sft: gradient is not finite"):
         trainer.train()
+
+
+def test_only_bad_steps_in_a_row_end_the_run(make):
+    """A run of a week may have more bad steps than the limit, each behind a good one."""
+    seen, callback = events_of()
+    diloco = {"replicas": 1, "rounds": 1, "inner_steps": 6}
+    recipe = tiny_recipe("toy", diloco=diloco, channels=only("sft"), max_bad_steps=2)
+    trainer = make(recipe, **callback)
+    sft = channel(trainer, "sft")
+    honest = sft.loss
+    sft.loss = lambda student, rows, window: (
+        honest(student, rows, window) * (math.nan if trainer.state.global_step % 2 else 1)
+    )
+    trainer.train()
+    assert [kind for kind, _, _ in seen] == ["step", "bad_step"] * 3
 
 
 def test_a_channel_without_gradient_for_a_round_ends_the_run(make, toy_data):

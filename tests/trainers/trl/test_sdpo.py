@@ -86,6 +86,25 @@ def test_a_live_teacher_is_the_student(make, shake):
     )
 
 
+def test_the_loss_does_not_depend_on_how_a_window_is_split(make, shake):
+    """A token counts the same in whichever micro-batch it stands."""
+    totals, calls = [], []
+    for at_once in (100_000, 1):
+        trainer = make(recipe_of(teacher="frozen").model_copy(
+            update={"shared_prefix": "off", "micro_batch_tokens": at_once}
+        ))  # fmt: skip
+        shake(trainer, 0.05)
+        sdpo, seen = trainer.channels[0], []
+        honest = sdpo.loss
+        sdpo.loss = lambda student, rows, window, honest=honest, seen=seen: (
+            seen.append(len(rows)) or honest(student, rows, window)
+        )
+        totals.append(float(trainer._compute_loss(trainer.model, {}).detach()))
+        calls.append(len(seen))
+    assert calls == [1, 4]
+    assert totals[1] == pytest.approx(totals[0], rel=1e-5)
+
+
 @pytest.mark.parametrize("lora", [8, 0])
 def test_the_average_follows_the_student_after_each_step(make, lora):
     trainer = make(recipe_of(teacher="ema", ema_rate=0.25, lora=lora))

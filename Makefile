@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install demo proof proof-real proof-gpu test coverage journey dev lint types house ui-test chaos chaos-ceiling chaos-diloco chaos-ingest chaos-nights mutants clean bench bench-traces bench-redaction bench-ledger \
+.PHONY: help install demo proof proof-real proof-gpu test test-all coverage journey dev lint types house ui-test chaos chaos-ceiling chaos-diloco chaos-ingest chaos-nights mutants clean bench bench-traces bench-redaction bench-ledger \
   bench-replay bench-replay-cost bench-preferences bench-normalize bench-windows bench-publish \
   bench-training-rows bench-losses bench-shared-prefix bench-three-steps bench-losses-gpu bench-first-hour bench-dagster bench-diloco bench-diloco-goodput bench-diloco-peer bench-readers follow-deploy same-tables compare docs
 
@@ -45,7 +45,11 @@ proof-gpu: $(STAMP) ## the proof with a model of 0.5B to 4B on one GPU (24 GB), 
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(len(os.sched_getaffinity(0)) + 1 if hasattr(os, 'sched_getaffinity') else 3)")
 PYTEST = -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
-test: $(STAMP) ## all tests
+# Tests of more than about ten seconds (real trainings, kills, whole nights) are marked slow: CI and `make test-all` run them too.
+test: $(STAMP) ## the tests, without the one in twenty that is slow (under ten minutes)
+	$(BIN)/python $(PYTEST) -m "not slow" $(PYTEST_ARGS)
+
+test-all: $(STAMP) ## all tests, as CI runs them (half an hour)
 	$(BIN)/python $(PYTEST) $(PYTEST_ARGS)
 
 # Counting lines and branches doubles the CPU of plain Python, so only CI does it with each run.

@@ -10,7 +10,7 @@ nothing: the definitions of the graph read it.
 PARSER_VERSION = "3"
 #: What is private, and what takes its place; a user's rules add to it. It is part of the lake:
 #: messages that another version redacted are redacted again from the archive.
-REDACTION_VERSION = 6
+REDACTION_VERSION = 7
 #: A state to a chat request. Part of every reply's provenance; raise it when the bytes change.
 CONVERTER_VERSION = "1"
 #: Error turns to hints.

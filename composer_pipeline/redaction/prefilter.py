@@ -4,8 +4,8 @@ Belongs here: the multi-pattern engine and what stands in for it. Does not belon
 what a rule finds (``redaction.engine``).
 
 With Hyperscan all gates cost one pass (several hundred MB/s). Without it each literal is
-searched for by itself, and a gate's expression is not used: more rules run, and find the
-same.
+searched for by itself, and a gate's expression is not used: more rules run, and the same
+secrets are found (a sign beside one, such as ``=``, may go with it).
 """
 
 import json

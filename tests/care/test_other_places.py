@@ -27,6 +27,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "sessions"
 
 
+@pytest.mark.slow
 def test_a_bucket_is_verified_and_forgets(s3: Any, folder: Path) -> None:  # noqa: F811
     lake = Lake("s3://bucket/lake")
     assert not lake.is_there()

@@ -218,6 +218,7 @@ def wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
     assert process.poll() is None
 
 
+@pytest.mark.slow
 def test_a_kill_leaves_no_partial_partition_and_a_rerun_gives_the_same_bytes(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,6 +79,7 @@ class Arena:
             recipe = recipe_of(
                 ARMS[name].terms if terms is None else terms, name=name, seed=SEED, steps=steps,
                 diloco={"replicas": 1, "inner_steps": steps}, norms_every=steps,
+                **(ARMS[name].schedule if name in ARMS else {}),
             )  # fmt: skip
             run_dir = self.folder / f"{name}-{coverage}"
             return train_arm(self.lake(coverage, wrong), recipe, run_dir, change).model

@@ -11,7 +11,7 @@ import torch
 from composer_pipeline.evaluation import BASE
 from composer_pipeline.training.data import TrainingData
 from composer_pipeline.training.recipe import TrainingRecipe
-from examples.proof.arms import ARMS, recipe_of
+from examples.proof.arms import ARMS, recipe_of_arm
 from examples.proof.bars import (
     MEASURE,
     broken_against_base,
@@ -106,16 +106,18 @@ def test_a_live_teacher_without_anchor_fails_the_bar(arena):
     assert at_half(arena, "live", results)
 
 
-def test_the_shipped_terms_stand_two_wrong_teachers_of_three(arena):
-    """What `recipes/train` weights, where each consensus about a mistake is another mistake."""
-    shipped = TrainingRecipe.load(ROOT / "recipes" / "train" / "default.yaml").channels
-    lean = recipe_of(ARMS["lean"].terms, name="lean").channels
-    assert shipped.weights() == lean.weights()
-    assert (shipped.sft.source, shipped.sdpo.teacher) == (lean.sft.source, lean.sdpo.teacher)
-    results = arena.arm("lean", FULL, wrong=2)
+def test_the_shipped_recipe_stands_two_wrong_teachers_of_three(arena):
+    """Terms and schedule of `recipes/train`; each consensus about a mistake is another mistake."""
+    recipe = TrainingRecipe.load(ROOT / "recipes" / "train" / "default.yaml")
+    arm = recipe_of_arm("shipped", seed=1, steps=60)
+    assert recipe.schedule == arm.schedule == "cosine"
+    shipped, tried = recipe.channels, arm.channels
+    assert shipped.weights() == tried.weights()
+    assert (shipped.sft.source, shipped.sdpo.teacher) == (tried.sft.source, tried.sdpo.teacher)
+    results = arena.arm("shipped", FULL, wrong=2)
     assert share(results, "hard_uncovered") > share(arena.base(), "hard_uncovered")
-    found = {BASE: arena.base(), "lean": results}
-    assert said("lean", broken_against_base(found, "lean", allowed=0.02)) == []
+    found = {BASE: arena.base(), "shipped": results}
+    assert said("shipped", broken_against_base(found, "shipped", allowed=0.02)) == []
 
 
 @pytest.fixture(autouse=True, scope="module")

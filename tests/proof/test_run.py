@@ -50,6 +50,7 @@ def test_an_unknown_arm_is_named(tmp_path, capsys):
     assert "no arm 'sfd'; there are sft-recorded, sft" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_arm_through_the_trainers_command_is_the_same_model(proved, tmp_path):
     """What the proof trains in its process is what ``composer-pipeline train`` gives."""
     lake = run.dataset(proved / "data" / run.name_of(PLAN), PLAN)

@@ -2,7 +2,9 @@
 
 import io
 import json
+import sys
 import urllib.parse
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -15,8 +17,10 @@ from composer_pipeline.publishing.gates import PublishRefused, Scanner
 from composer_pipeline.publishing.gates.parquet import check_parquet, opened
 from composer_pipeline.redaction import find_secrets, redact_text, redact_value
 from composer_pipeline.redaction.edits import Ledger
+from composer_pipeline.redaction.engine import Rules
 from composer_pipeline.redaction.prefilter import dump_value
 from composer_pipeline.redaction.text import compiled_rules
+from composer_pipeline.redaction.user_rules import RedactionRules
 from composer_pipeline.traces.ingest import ingest
 from tests.redaction.labelled import FORMS, PERSONAL, Maker, Planted, decoys, secrets
 from tests.redaction.rule_samples import COMMANDS, CONTEXTS, OTHERS
@@ -78,8 +82,18 @@ def test_a_row_that_is_switched_off_is_missed(name: str) -> None:
     assert secret in compiled_rules().settle(text, others, Ledger())
 
 
+@pytest.fixture(scope="module")
+def without_hyperscan() -> Iterator[Rules]:
+    """The rules where Hyperscan is not installed: their literals are searched for."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setitem(sys.modules, "hyperscan", None)
+        yield compiled_rules(RedactionRules(allow=("no such value",)))
+
+
 @pytest.mark.parametrize("name", sorted(SAMPLES))
-def test_a_gate_lets_through_what_its_rule_finds_in_any_white_space(name: str) -> None:
+def test_a_gate_lets_through_what_its_rule_finds_in_any_white_space(
+    name: str, without_hyperscan: Rules
+) -> None:
     frame, form = SAMPLES[name]
     text = frame.format(Maker(5).value(form))
     seen = 0
@@ -96,7 +110,8 @@ def test_a_gate_lets_through_what_its_rule_finds_in_any_white_space(name: str) -
         compiled_rules().settle(variant, [(name, RULES[name])], ledger)
         if ledger.counts:
             seen += 1
-            assert name in dict(compiled_rules().active(dump_value(variant), ())), variant
+            for compiled in (compiled_rules(), without_hyperscan):
+                assert name in dict(compiled.active(dump_value(variant), ())), variant
     assert seen
 
 

@@ -123,13 +123,13 @@ CONTEXTS: tuple[Context, ...] = (
     Context("twilio", "TWILIO_KEY", ("twilio",),
             r"(?<![A-Za-z0-9])(?P<value>SK[a-f0-9]{32})(?![A-Za-z0-9])"),
     Context(
-        "connection", "CONNECTION_PASSWORD", ("password=", "pwd=", "password =", "pwd ="),
+        "connection", "CONNECTION_PASSWORD", ("password", "pwd"),
         r"[;\"']\s?(?i:password|pwd)\s?=\s?(?P<value>[^;\"'\s${}<>\[\]]{4,100})(?=;|\\*[\"'])",
         is_given_secret,
         gate=r"(?:password|pwd)\s?=\s?[^;\"'\s]{4,100}[;\\\"']",
     ),
     Context(
-        "conninfo", "CONNECTION_PASSWORD", ("password=",),
+        "conninfo", "CONNECTION_PASSWORD", ("password",),
         r"(?i:(?:host|hostaddr|user|dbname|port)\s?=\s?[^\s;\"']{1,80}\s+(?:[a-z_]+\s?=\s?[^\s;\"']{1,80}\s+){0,6}"
         r"password\s?=\s?\\*[\"']?)(?P<value>[^;\"'\s${}<>\[\]\\]{4,100})", is_given_secret,
         gate=r"password\s?=\s?[\\\"']*[^;\"'\s\\]{4}",
@@ -170,7 +170,7 @@ CONTEXTS: tuple[Context, ...] = (
         r"(?:name|key|id)=[\\\"']+[a-z0-9_.:-]*(?:password|key|secret|token|passphrase|pwd)[\\\"']+",
     ),
     Context(
-        "sql", "SQL_PASSWORD", ("identified by", "password", "identified with"),
+        "sql", "SQL_PASSWORD", ("identified", "password"),
         # The first letter apart: `re` looks for one of a set far faster than for a choice of words.
         r"[iIcCaAsS](?i:dentified\s+(?:with\s+[\w\"'`]+\s+)?by(?:\s+password)?\s+"
         r"|(?:reate|lter)\s+(?:user|role|login|group)\s[^;\n]{0,120}?\b(?:with\s+)?(?:encrypted\s+)?password\s*=?\s*"
@@ -240,8 +240,8 @@ CONTEXTS: tuple[Context, ...] = (
         r"(?P<value>(?=[^\s]*[0-9!@#%^&*])[^\s\"'<>()]{6,60})(?=\s|$)", is_given_secret,
     ),
     Context(
-        "prose", "PROSE_PASSWORD", ("password is", "password to", "passphrase is", "pin is", "token is", "key is", "passwort",
-                   "passcode is", "secret is"),
+        "prose", "PROSE_PASSWORD",
+        ("password", "passphrase", "passcode", "pass phrase", "api key", "token", "secret", "passwort"),
         r"(?i:(?:password|passphrase|passcode|pass phrase|api key|token|secret|passwort)"
         r"(?: (?:for|of|to) (?:the )?[\w.@-]{1,40}){0,2} (?:is|to|ist)(?: now)?[: ]{1,2})"
         r"\\*[\"'`]?(?P<value>(?=[^\s]*[0-9])(?=[^\s]*[A-Za-z])[A-Za-z0-9!@#$%^&*_+=.~?/-]{7,200}?)"

@@ -87,6 +87,7 @@ def test_shorter_prompts_shrink_a_row():
     assert batch == [RowSize(148, 64, (10, 8), 18)]
 
 
+@pytest.mark.slow
 def test_a_plan_counts_the_runs_rows_and_times_its_steps(lake, tiny_model, tmp_path):
     recipe = tiny_recipe(tiny_model, epochs=1, diloco={"replicas": 1, "inner_steps": 2})
     report = plan(lake, recipe, tmp_path, probe=True, memory_gib=4)

@@ -382,6 +382,7 @@ def bytes_of(folder):
     return {str(p): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
+@pytest.mark.slow
 def test_an_extended_run_ends_where_a_longer_one_does(start, short, tmp_path, monkeypatch):
     """And the earlier one stays as it was, also where a kill comes while it is copied."""
     start("long", lasting(3))
@@ -412,6 +413,7 @@ def test_an_extended_run_ends_where_a_longer_one_does(start, short, tmp_path, mo
     assert (folder / "metrics.jsonl").read_bytes() == before[str(short / "metrics.jsonl")]
 
 
+@pytest.mark.slow
 def test_what_cannot_be_extended_is_said(short, tmp_path):
     for rounds in (1, 2):
         with pytest.raises(InputError, match=f"--rounds {rounds}: short has 2 rounds already"):

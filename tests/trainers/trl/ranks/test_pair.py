@@ -19,6 +19,9 @@ GRADIENTS = [
 ]  # fmt: skip
 
 
+pytestmark = pytest.mark.slow  # two real processes, for all tests of this file
+
+
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pair")

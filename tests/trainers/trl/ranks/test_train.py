@@ -37,6 +37,7 @@ def kill_when_it_comes(rank, killed, over):
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_two_processes_train_what_one_does_also_when_a_rank_is_killed(
     lake, recipe, tmp_path, train_here, score_here
 ):

@@ -88,13 +88,15 @@ def test_a_live_teacher_is_the_student(make, shake):
 
 def test_the_loss_does_not_depend_on_how_a_window_is_split(make, shake):
     """A token counts the same in whichever micro-batch it stands."""
-    totals, calls = [], []
+    totals: list[float] = []
+    calls: list[int] = []
     for at_once in (100_000, 1):
         trainer = make(recipe_of(teacher="frozen").model_copy(
             update={"shared_prefix": "off", "micro_batch_tokens": at_once}
         ))  # fmt: skip
         shake(trainer, 0.05)
-        sdpo, seen = trainer.channels[0], []
+        sdpo = trainer.channels[0]
+        seen: list[int] = []
         honest = sdpo.loss
         sdpo.loss = lambda student, rows, window, honest=honest, seen=seen: (
             seen.append(len(rows)) or honest(student, rows, window)

@@ -178,3 +178,11 @@ def test_sessions_that_read_the_same_file_are_in_one_group(tmp_path: Path) -> No
     assert build_dataset(lake).groups == 2
     groups = {row["session_id"]: row["group_id"] for row in lake.rows("dataset_pairs")}
     assert groups["a"] == groups["b"] != groups["c"]
+
+
+def test_two_clones_of_one_remote_are_one_repository() -> None:
+    """One of them has a second remote, whose name comes first."""
+    found = Kinship()
+    found.remotes |= {"a": {"host/fork", "host/origin"}, "b": {"host/origin"}}
+    names = found.repositories({"a": "/srv/one", "b": "/srv/two", "c": "/srv/three"})
+    assert names == {"a": "host/fork", "b": "host/fork", "c": "/srv/three"}

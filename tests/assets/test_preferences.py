@@ -68,6 +68,12 @@ def checks(result: dg.ExecuteInProcessResult) -> dict[str, dg.AssetCheckEvaluati
     return {found.check_name: found for found in result.get_asset_check_evaluations()}
 
 
+def metadata_of(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
+    (event,) = result.get_asset_materialization_events()
+    found = event.step_materialization_data.materialization.metadata
+    return {key: value.value for key, value in found.items()}
+
+
 def picture(text: str) -> ElementTree.Element:
     data = text.split("data:image/svg+xml;base64,")[1].split(")")[0]
     return ElementTree.fromstring(base64.b64decode(data))
@@ -106,6 +112,23 @@ def test_pairs_come_with_pictures_and_pass_their_checks(
     assert found["states_accounted_for"].blocking
     stored = Lake(settings.lake).rows("preference_statistics", scope=DAY)
     assert {r["statistic"] for r in stored} >= {"agreement_L1", "krippendorff_alpha", "rows"}
+
+
+def test_a_normalised_day_shows_what_was_dropped_on_that_day(
+    settings: Settings, instance: dg.DagsterInstance
+) -> None:
+    lake = Lake(settings.lake)
+    other = {"pair_id": "p", "state_id": "s", "step": "2:of_another_day", "op": "f", "field": "x"}
+    lake.write("drops", [other], stage="normalize", day="2026-11-15")
+    for asset in ("preference_pairs", "normalized_pairs"):
+        only = dg.AssetSelection.assets(asset)
+        result = execute(settings, instance, only, **{"dagster/partition": DAY})
+        assert result.success
+    assert lake.rows("normalized_pairs", days=[DAY])
+    own = {row["step"] for row in lake.rows("drops", days=[DAY], stage="normalize")}
+    shown = metadata_of(result).get("dropped_by_op")
+    assert {row.data["op"] for row in shown or ()} == own
+    assert "of_another_day" not in str(shown)
 
 
 def plant(lake: Lake, table: str, **keys: str) -> None:

@@ -7,16 +7,17 @@ Belongs here: applying each change of ``tests/mutants/<room>.yaml`` in a scratch
 checkout and running the tests that concern the changed file. Does not belong here: the changes
 and which tests concern them (``table``), what came of each change (``verdicts``).
 
-A change is killed when a selected test fails, survives when all pass, and is stale when its
-text is no longer in the file exactly once. The tests of a file are those of its mirrored folder,
-those that import the file or its wing, and the others of its room; slow and browser tests are
-left out, because a colleague runs the fast ones. They run until one fails: the test that noticed
-the change the last time, the file's own tests, then the others, and at the end those of over
-three seconds. What killed runs once more without any change. Verdicts are kept in
-``verdicts.json`` (not of a survivor of ``--quick``, nor of what hangs: a busy machine does both),
-and ``benchmarks/results/mutants.md`` counts them. A survivor with ``accepted: reason`` is argued
-in the table. Exit 1 for a survivor that nobody argued, a stale change, a kill by a test that fails
-anyway, or an argued one that is killed after all.
+A change is killed when a selected test fails, survives when all pass, and is stale when its text
+is no longer in the file exactly once. The tests of a file are those of its mirrored folder, those
+that import the file or its wing, and the others of its room; slow and browser tests are left out,
+because a colleague runs the fast ones. They run until one fails: the test that noticed the change
+the last time, the file's own tests, then the others, then those of over three seconds, and at the
+end the slow ones of the files that the row itself names (``tests``). What killed runs once more
+without any change. Verdicts are kept in ``verdicts.json`` (not of a survivor of ``--quick``, nor
+of what hangs: a busy machine does both), and ``benchmarks/results/mutants.md`` counts them. A
+survivor with ``accepted: reason`` is argued in the table. Exit 1 for a survivor that nobody
+argued, a stale change, a kill by a test that fails anyway, or an argued one that is killed after
+all.
 """
 
 import argparse
@@ -106,7 +107,7 @@ def judge(
     kills = Counter(verdict["by"].split("::")[0] for verdict in known.values())
     path.write_text(kept.replace(mutant.old, mutant.new), encoding="utf-8")
     try:
-        if _stands(killer) and (failed := first_failure(scratch, [killer], spent)):
+        if _stands(killer) and (failed := first_failure(scratch, [killer], spent, slow=True)):
             return f"killed: {failed}"
         for stage in stages(mutant):
             often_first = sorted(stage, key=lambda file: -kills[file])
@@ -115,6 +116,9 @@ def judge(
                 return f"killed: {failed}"
         long = [name for name in spent if spent[name] > QUICK_S and name.split("::")[0] in files]
         if long and not quick and (failed := first_failure(scratch, long, spent)):
+            return f"killed: {failed}"
+        named = list(mutant.tests) if not quick else []
+        if named and (failed := first_failure(scratch, named, spent, slow=True)):
             return f"killed: {failed}"
     except TimeoutError:
         return HANGS
@@ -135,6 +139,8 @@ def first_failure(
     tests: Sequence[str],
     spent: dict[str, float] | None = None,
     patience_s: float = PATIENCE_S,
+    *,
+    slow: bool = False,
 ) -> str:
     """Run tests (pytest's arguments) in ``scratch`` and return the first that fails, or nothing.
 
@@ -145,14 +151,18 @@ def first_failure(
         tests: files, tests, and options of pytest.
         spent: takes the seconds of each test (``file::function``) that ran.
         patience_s: seconds until the run counts as hanging.
+        slow: run those that are marked slow, too, with more patience.
 
     Raises:
         TimeoutError: it hangs.
     """
+    patience_s *= 2 if slow else 1
     with tempfile.NamedTemporaryFile("w+") as log, tempfile.NamedTemporaryFile() as timed:
         report = ["-o", "junit_family=xunit1", f"--junitxml={timed.name}"]
         context = multiprocessing.get_context("forkserver")
-        child = context.Process(target=_pytest, args=(str(scratch), [*tests, *report], log.name))
+        child = context.Process(
+            target=_pytest, args=(str(scratch), [*tests, *report], log.name, slow)
+        )
         child.start()
         assert child.pid is not None
         child.join(patience_s)
@@ -168,7 +178,7 @@ def first_failure(
     return failed[0].split()[1].split("[")[0] if failed else "the run ended"
 
 
-def _pytest(scratch: str, tests: list[str], log: str) -> None:
+def _pytest(scratch: str, tests: list[str], log: str, slow: bool) -> None:
     os.setpgrp()  # what hangs is ended with the programs that it started
     out = os.open(log, os.O_WRONLY | os.O_APPEND)
     os.dup2(out, 1)
@@ -181,7 +191,9 @@ def _pytest(scratch: str, tests: list[str], log: str) -> None:
     # The same size and second would hide a change.
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     sys.dont_write_bytecode = True
-    os.environ["TEST_DEADLINE_S"] = "60"  # a change that hangs is to fail, not to take the patience
+    os.environ["TEST_DEADLINE_S"] = (
+        "300" if slow else "60"
+    )  # a change that hangs is to fail, not to take the patience
     options = [
         "-x",
         "-q",
@@ -189,7 +201,7 @@ def _pytest(scratch: str, tests: list[str], log: str) -> None:
         "-p",
         "no:cacheprovider",
         "-m",
-        "not slow and not ui",
+        "not ui" if slow else "not slow and not ui",
         "--no-header",
     ]
     sys.exit(pytest.main([*options, *tests]))
@@ -258,7 +270,7 @@ def _untrue(
     """Return those whose test fails in ``scratch`` as it is."""
     left = sorted({by for _, _, by in killed})
     wrong = set()
-    while left and (failed := first_failure(scratch, left, None, 4 * PATIENCE_S)):
+    while left and (failed := first_failure(scratch, left, None, 4 * PATIENCE_S, slow=True)):
         if failed not in left:
             raise SystemExit(f"without any change: {failed}")
         wrong.add(failed)

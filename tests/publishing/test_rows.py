@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,21 @@ def test_the_consensus_is_a_completion_and_each_reply_a_row(lake: Lake) -> None:
     assert one["answer_text"] == action_text(one["answer"])
 
 
+@pytest.mark.parametrize("newest", ["a", "z"])
+def test_of_two_answers_of_a_teacher_the_newest_is_published(lake: Lake, newest: str) -> None:
+    """In whichever order they are stored."""
+    was = plain(lake, "replies", teacher="one", day=DAY)
+    first = {"request_hash": "m", "created_at": datetime(2026, 11, 16, tzinfo=UTC)}
+    later = {"request_hash": newest, "created_at": datetime(2026, 11, 17, tzinfo=UTC)}
+    rows = [row | first | {"latency_ms": 1.0} for row in was]
+    again = [row | later | {"latency_ms": 2.0} for row in was]
+    both = again + rows if newest == "a" else rows + again
+    lake.write("replies", both, teacher="one", day=DAY)
+    build_dataset(lake)
+    found = [r for r in lake.rows("dataset_replies") if r["teacher"] == "one"]
+    assert [row["latency_ms"] for row in found] == [2.0] * 6
+
+
 def test_drops_of_every_stage_are_rows(lake: Lake) -> None:
     pair = plain(lake, "normalized_pairs")[0]
     lake.write("normalized_pairs", [{**pair, "rejected": pair["chosen"]}], day=DAY)
@@ -135,6 +151,27 @@ def test_pairs_are_cut_to_a_window_and_what_cannot_be_is_in_the_ledger(
         assert pairs[name]["prompt_tokens"] > row["prompt_tokens"]
     figures = read_build(lake).figures
     assert (figures["tokenizer"], figures["chat_template"]) == ("some/model", "template")
+
+
+def test_a_pair_whose_sides_are_equal_in_the_templates_form_has_no_window(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A template may leave out what tells the sides apart; such a pair teaches nothing."""
+
+    class Bare(Cutter):
+        def cut(self, row: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+            said = {**row["chosen"][0], "tool_calls": [], "content": "Next."}
+            bare = {"chosen": [said], "rejected": [said]} if "s2" in str(row["prompt"]) else {}
+            return {**row, **bare}, ""
+
+    monkeypatch.setattr(build, "_cutter", lambda _: Bare())
+    build_dataset(lake, tokenizer="some/model")
+    pairs = {r["pair_id"]: r["session_id"] for r in lake.rows("dataset_pairs")}
+    left = {r["session_id"] for r in lake.rows("dataset_pairs_8k")}
+    assert (set(pairs.values()), left) == ({"s0", "s1", "s2"}, {"s0", "s1"})
+    drops = lake.rows("drops", stage="dataset")
+    assert {pairs[row["pair_id"]] for row in drops} == {"s2"}
+    assert {row["value"] for row in drops} == {"both sides are equal in this form"}
 
 
 def test_a_pair_that_is_left_out_has_no_window_either(

@@ -13,9 +13,16 @@ from typing import Any, cast
 import dagster as dg
 import msgspec
 import pytest
+import yaml
 
 from assets import checks, traces
-from assets.automation import nightly_harvest, nightly_publish, nightly_replay, range_tags
+from assets.automation import (
+    nightly_harvest,
+    nightly_pairs,
+    nightly_publish,
+    nightly_replay,
+    range_tags,
+)
 from assets.definitions import build_defs
 from assets.pages import column_schema, figures, usd
 from assets.preferences import build_preferences, quality_numbers, quality_pictures
@@ -31,7 +38,9 @@ from assets.resources import (
 )
 from composer_pipeline import build_hints, ingest
 from composer_pipeline.actions import Action, ToolCall
+from composer_pipeline.care import TRIES
 from composer_pipeline.errors import InputError
+from composer_pipeline.lake.notes import Stamps, look, note
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.money import Pico
 from composer_pipeline.preferences.quality.statistics import write_statistics
@@ -41,6 +50,7 @@ from composer_pipeline.replay.engine.report import Snapshot, TeacherFigures, Tea
 from composer_pipeline.replay.ledger import rules as ledger_rules
 from composer_pipeline.replay.ledger import standing_ceilings
 from composer_pipeline.replay.ledger.ledger import Call, Ledger
+from composer_pipeline.replay.noted import replies_origin
 from composer_pipeline.replay.teachers import TeacherSet
 from composer_pipeline.settings import Settings, recipes_dir
 from composer_pipeline.testing.states import DAY, write_session
@@ -461,6 +471,42 @@ def test_the_nightly_replay_counts_days_in_utc(
         monkeypatch.undo()
         time.tzset()
     assert request.run_key == f"{DAY}..{DAY}"
+
+
+def test_a_teacher_that_failed_too_often_is_left_out_of_the_night(lake: LakeResource) -> None:
+    store = lake.open()
+    write_session(store, "s", [(Action("", (ToolCall("Read", {"file_path": "/a"}),)), "x")])
+    with Ledger(Path(lake.url) / "ledger.db") as ledger:
+        ledger.do(ledger_rules.set_ceiling("global", Decimal(1)))
+    context = dg.build_schedule_context(
+        resources={"lake": lake, "teachers": TeachersResource(file=str(TEACHERS))},
+        scheduled_execution_time=datetime.fromisoformat(f"{DAY}T03:30:00+00:00"),
+    )
+    (everybody,) = list(cast(Any, nightly_replay(context)))
+    assert everybody.asset_selection is None
+    teacher_set = TeacherSet.load(TEACHERS)
+    tired, *others = teacher_set.teachers
+    origin = replies_origin(teacher_set, tired, DAY)
+    made = msgspec.structs.replace(look(origin, Stamps(store)), missing=1, tries=TRIES, why="x")
+    note(store, origin, made)
+    (request,) = list(cast(Any, nightly_replay(context)))
+    assert set(request.asset_selection) == {
+        *(dg.AssetKey(["teacher_replies", teacher.name]) for teacher in others),
+        dg.AssetKey("preference_pairs"),
+        dg.AssetKey("normalized_pairs"),
+    }
+
+
+def test_pairs_that_a_paid_judge_decides_are_not_made_at_night(
+    lake: LakeResource, tmp_path: Path
+) -> None:
+    file = tmp_path / "judge.yaml"
+    judge = {"teacher": "careful", "max_usd": "1"}
+    file.write_text(yaml.safe_dump({"semantic_judge": judge}))
+    recipes = default_resources(Settings(lake=lake.url, preferences=str(file)))["recipes"]
+    context = dg.build_schedule_context(resources={"lake": lake, "recipes": recipes})
+    (skipped,) = list(cast(Any, nightly_pairs(context)))
+    assert "paid judge" in skipped.skip_message
 
 
 def test_resources_hold_no_password_and_a_users_own_take_their_place(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ import pytest
 
 from assets.automation import range_tags
 from assets.definitions import build_defs
-from assets.failures import sentence_of
+from assets.failures import one_sentence, sentence_of
+from composer_pipeline.errors import ComposerError
 from composer_pipeline.lake import Lake
 from composer_pipeline.replay.ledger import open_ledger
 from composer_pipeline.replay.teachers import TeacherSet
@@ -163,6 +164,22 @@ def test_a_bucket_that_refuses_the_key(asset: str, told: Told, locked_bucket: st
     said = told(asset, lake="s3://bucket/lake")
     assert time.monotonic() - began < 60, "it was tried again, which takes 70 s"
     assert said.startswith(f"the lake's bucket {locked_bucket}/bucket refuses these credentials")
+    assert "hidden-secret" not in said
+
+
+def test_a_refusal_that_the_library_has_put_into_words_is_final_too() -> None:
+    from obstore.exceptions import PermissionDeniedError
+
+    @one_sentence
+    def stage() -> None:
+        refusal = PermissionDeniedError("403 at http://127.0.0.1:9/bucket/lake/x: hidden-secret")
+        raise ComposerError("the lake's journal cannot be read") from refusal
+
+    with pytest.raises(dg.Failure) as told:
+        stage()
+    assert not told.value.allow_retries, "it would be tried again for a minute"
+    said = str(told.value.description)
+    assert said.startswith("the lake's bucket http://127.0.0.1:9/bucket refuses these credentials")
     assert "hidden-secret" not in said
 
 

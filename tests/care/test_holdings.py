@@ -2,10 +2,15 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from composer_pipeline.care import empty_days
+from composer_pipeline.care import days_held, empty_days
 from composer_pipeline.lake import Lake
+from composer_pipeline.lake.notes import Stamps, look, note
+from composer_pipeline.replay.noted import replies_origin
+from composer_pipeline.replay.teachers import TeacherSet
+from composer_pipeline.settings import recipes_dir
 from composer_pipeline.traces.ingest import ingest
 from tests.fixtures.sessions import Script
 
@@ -32,3 +37,15 @@ def test_a_day_whose_sessions_wait_at_the_source_is_not_empty(lake: Lake, tmp_pa
     assert empty_days(lake, [source], DAYS) == [DAYS[2]]
     # The source may be gone; what was archived is still known.
     assert empty_days(lake, [tmp_path / "gone"], DAYS) == DAYS[1:]
+
+
+def test_a_day_that_a_teacher_has_not_answered_whole_is_not_done(lake: Lake) -> None:
+    teacher_set = TeacherSet.load(recipes_dir() / "teachers" / "demo.yaml")
+    teacher = teacher_set.teachers[0]
+    for day, missing in ((DAYS[0], 0), (DAYS[1], 1)):
+        row = {"state_id": "s", "session_id": "one", "request_hash": "r", "status": "ok"}
+        lake.write("replies", [row], teacher=teacher.name, day=day)
+        origin = replies_origin(teacher_set, teacher, day)
+        made = msgspec.structs.replace(look(origin, Stamps(lake)), missing=missing)
+        note(lake, origin, made)
+    assert days_held(lake, teacher_set)[f"teacher_replies/{teacher.name}"] == [DAYS[0]]

@@ -14,6 +14,7 @@ from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.diloco.supervisor import (
     ReplicaFailed,
     ReplicasFailed,
+    SlotEnd,
     Supervisor,
 )
 from composer_pipeline.errors import InputError
@@ -50,8 +51,12 @@ def test_one_replica_ends_the_run_with_its_sentence_whatever_the_quorum(
 
 def test_a_crash_is_started_again_and_then_the_quorum_decides(tmp_path) -> None:
     crash = "echo 'error: no memory'; exit 1"
+    ends: list[SlotEnd] = []
     with pytest.raises(ReplicasFailed, match="slot 0 ended with 1: no memory"):
-        supervisor(tmp_path, crash, crash, max_restarts=1).run()
+        supervisor(tmp_path, crash, crash, max_restarts=1, on_end=ends.append).run()
+    # Who watches hears of each end: the first restart, and that none is left.
+    assert {(end.slot, end.restart) for end in ends} == {(0, 1), (1, 1), (0, 0), (1, 0)}
+    assert {(end.code, end.sentence) for end in ends} == {(1, "no memory")}
     assert (tmp_path / "replicas" / "slot-0.log").read_text().count("memory") == 2
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from composer_pipeline.diloco.log import OuterLog, OuterLogError
+from composer_pipeline.diloco.log import CorruptObject, OuterLog, OuterLogError
 from composer_pipeline.diloco.replica import Replica
 from composer_pipeline.diloco.rounds.snapshots import read_state
 from composer_pipeline.diloco.spec import DiLoCoSpec
@@ -79,6 +79,16 @@ def test_at_any_time_two_states_and_so_many_deltas_lead_to_the_newest(
         assert (late.sha, late.round) == (replica.sha, round_ + 1)
     assert kept(replica.log) == ([10, 11], [11])
     assert [commit.round for commit in replica.log.commits()] == list(range(ROUNDS + 1))
+
+
+def test_a_state_that_is_made_again_must_be_the_committed_one(tmp_path: Path) -> None:
+    replica = join(tmp_path)
+    train(replica, 8)
+    newest = replica.log.commits()[8]
+    (file,) = [p for p in tmp_path.rglob("*.json") if newest.state_sha in p.read_text()]
+    file.write_text(file.read_text().replace(newest.state_sha, "0" * 64))
+    with pytest.raises(CorruptObject, match="the deltas of round 8 don't add up to its state"):
+        read_state(str(tmp_path), "run", 8)
 
 
 def test_a_damaged_state_is_made_again_from_the_one_before(tmp_path: Path) -> None:

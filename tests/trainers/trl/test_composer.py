@@ -21,7 +21,7 @@ from trainers.trl.base_model.base_scores import BaseScores
 from trainers.trl.gradients import BadSteps, DeadChannel
 from trainers.trl.policy.student import Student
 from trainers.trl.rows import batches
-from trainers.trl.rows.batches import Row, backbone_and_head, micro_batches, response_states
+from trainers.trl.rows.batches import Row, backbone_and_head, micro_batches, padded, response_states
 from trainers.trl.sentences import sentence
 
 CHANNELS = ("grpo", "sdpo", "dpo", "sft")
@@ -325,11 +325,15 @@ def test_a_learning_rate_that_destroys_the_model_ends_the_run(make):
         make(tiny_recipe("toy", diloco=diloco, learning_rate=1e30)).train()
 
 
-def test_one_bad_step_is_dropped_and_the_run_goes_on(make, toy_data):
+@pytest.mark.parametrize("norms_every", [1, 4])
+def test_one_bad_step_is_dropped_and_the_run_goes_on(make, toy_data, norms_every):
+    """In a step that keeps the channels' gradients apart and in one that does not."""
     seen, callback = events_of()
     diloco = {"replicas": 1, "rounds": 1, "inner_steps": 4}
     # DPO's gradient is there already when SFT's loss turns out not to be finite.
-    recipe = tiny_recipe("toy", diloco=diloco, channels={**only("sft"), "dpo": {}})
+    recipe = tiny_recipe(
+        "toy", diloco=diloco, channels={**only("sft"), "dpo": {}}, norms_every=norms_every
+    )
     trainer = make(recipe, **callback)
     sft = channel(trainer, "sft")
     honest, parameters = sft.loss, []
@@ -508,6 +512,33 @@ def test_padding_does_not_change_the_states(tiny_model):
         alone = [response_states(backbone, [row], 2, "cpu")[0] for row in (short, long)]
     assert ids.tolist() == [8, 9, 32, 33]
     assert_close(together, torch.cat(alone), rtol=1e-4, atol=1e-5)
+
+
+def test_sft_counts_every_token_of_a_step_alike_however_its_rows_are_split(make, toy_data):
+    longer = [
+        msgspec.structs.replace(row, response_ids=[*row.response_ids[:1] * (1 + 2 * (i % 3)), 1])
+        for i, row in enumerate(toy_data.demonstrations)
+    ]
+    rows = msgspec.structs.replace(toy_data, demonstrations=longer)
+    found = {}
+    for limit in (10_000, 1):
+        recipe = tiny_recipe("toy", channels=only("sft"), shared_prefix="off")
+        trainer = make(recipe, rows)
+        trainer._micro_batch_tokens = limit
+        loss = float(trainer._compute_loss(trainer.model, {}).detach())
+        grads = [p.grad.flatten() for p in trainer.student.parameters() if p.grad is not None]
+        found[limit] = (loss, torch.cat(grads))
+    assert len({len(row.response_ids) for row in channel(trainer, "sft").drawn(0)}) > 1
+    assert found[1][0] == pytest.approx(found[10_000][0], rel=1e-5)
+    torch.testing.assert_close(found[1][1], found[10_000][1], rtol=1e-4, atol=1e-6)
+
+
+def test_padding_is_told_from_answers_by_length():
+    """A pad id may be the end token, and a row's own end is no padding."""
+    rows = [Row([5, 6], [7, 1]), Row([5], [1])]
+    ids, mask = padded(rows, 1, "cpu")
+    assert ids.tolist() == [[5, 6, 7, 1], [5, 1, 1, 1]]
+    assert mask.tolist() == [[1, 1, 1, 1], [1, 1, 0, 0]]
 
 
 def test_micro_batches_hold_their_padding_and_every_row_once():

@@ -140,6 +140,7 @@ def test_what_teachers_cost_stands_beside_their_state(lake: Lake, tmp_path: Path
     assert [extra for extra in told if extra] == [{"replay_usd": "0.005"}]
 
 
+@pytest.mark.slow
 def test_the_corpus(corpus_lake: Lake, tmp_path: Path) -> None:
     found = check(corpus_lake, tmp_path)
     kinds = Counter(part["extra"]["kind"] for d in found.values() for part in every(d))

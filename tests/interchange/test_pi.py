@@ -98,6 +98,7 @@ def test_all_messages_and_calls_are_read_back(rows: dict[str, Json]) -> None:
     assert {"Task", "Write"} <= {t["function"]["name"] for t in rows["compacted"]["tools"]}
 
 
+@pytest.mark.slow
 def test_the_corpus(corpus_lake: Lake, tmp_path: Path) -> None:
     check(corpus_lake, tmp_path)
 

@@ -45,6 +45,7 @@ def _read_until(process: "subprocess.Popen[str]", start: str) -> None:
     assert any(line.startswith(start) for line in process.stdout), f"no line {start}"
 
 
+@pytest.mark.slow
 def test_ingests_add_up_although_some_are_killed(
     tmp_path: Path, script: Any, files_of: Any
 ) -> None:

@@ -54,6 +54,7 @@ def long_lake(tmp_path):
     return lake
 
 
+@pytest.mark.slow
 def test_the_readmes_snippet_trains_on_every_row(
     long_lake, tiny_model, tmp_path, capsys, monkeypatch
 ):

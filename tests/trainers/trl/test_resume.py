@@ -155,6 +155,7 @@ AT_A_BORDER = {
 }
 
 
+@pytest.mark.slow
 def test_a_kill_at_a_border_costs_no_moments(start, tmp_path, monkeypatch):
     """Random numbers and sampled answers too: with dropout, and answers of the model's own."""
     grpo = {"source": "mixed", "group_size": 3}
@@ -184,6 +185,7 @@ def test_a_kill_at_a_border_costs_no_moments(start, tmp_path, monkeypatch):
             assert steps_of(second) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", ["fp32", "int2"])
 def test_a_kill_between_fragments_costs_nothing_either(start, tmp_path, monkeypatch, codec):
     """What the other fragments were trained to, and what the codec lost of them, goes on.

@@ -111,6 +111,7 @@ def logits_elsewhere(base, folder, tmp_path):
     return torch.tensor(json.loads(done.stdout.splitlines()[-1]))
 
 
+@pytest.mark.slow
 def test_an_adapter_loads_on_another_machine_with_the_same_logits(run, tiny_model, tmp_path):
     run_dir, logits = run
     found = logits_elsewhere(tiny_model, run_dir / CHECKPOINT, tmp_path)
@@ -172,6 +173,7 @@ def test_the_card_says_what_a_reader_needs(run, tiny_model):
     assert "base_model" not in text.split("---")[1], "a local name is no id of the Hub"
 
 
+@pytest.mark.slow
 def test_merged_weights_load_alone_with_the_same_logits(run, tmp_path):
     run_dir, logits = run
     merge(run_dir)

@@ -325,15 +325,17 @@ def test_a_learning_rate_that_destroys_the_model_ends_the_run(make):
         make(tiny_recipe("toy", diloco=diloco, learning_rate=1e30)).train()
 
 
+@pytest.mark.parametrize("shared_prefix", ["on", "off"])
 @pytest.mark.parametrize("norms_every", [1, 4])
-def test_one_bad_step_is_dropped_and_the_run_goes_on(make, toy_data, norms_every):
-    """In a step that keeps the channels' gradients apart and in one that does not."""
+def test_one_bad_step_is_dropped_and_the_run_goes_on(make, norms_every, shared_prefix):
+    """Whether or not the step keeps channels' gradients apart, and rows share their beginnings."""
     seen, callback = events_of()
     diloco = {"replicas": 1, "rounds": 1, "inner_steps": 4}
     # DPO's gradient is there already when SFT's loss turns out not to be finite.
     recipe = tiny_recipe(
-        "toy", diloco=diloco, channels={**only("sft"), "dpo": {}}, norms_every=norms_every
-    )
+        "toy", diloco=diloco, channels={**only("sft"), "dpo": {}}, norms_every=norms_every,
+        shared_prefix=shared_prefix,
+    )  # fmt: skip
     trainer = make(recipe, **callback)
     sft = channel(trainer, "sft")
     honest, parameters = sft.loss, []

@@ -65,6 +65,7 @@ print(json.dumps({"loaded": sorted(loaded & HEAVY)}))
 """
 
 
+@pytest.mark.slow
 def test_ingest_to_export_without_an_extra(tmp_path: Path) -> None:
     env = {k: v for k, v in os.environ.items() if not k.startswith("COMPOSER_")}
     env |= {"PYTHONPATH": str(ROOT), "COMPOSER_ENV_FILE": str(tmp_path / ".env")}

@@ -73,6 +73,7 @@ def report(lake, run):
     return evaluate(lake, run, max_new_tokens=5)
 
 
+@pytest.mark.slow
 def test_numbers_are_those_of_both_models_by_hand(report, lake, run, windows):
     said = json.loads(json.dumps(report.to_dict(), allow_nan=False))
     assert said["states"] == {"hard_covered": 12}

@@ -45,6 +45,7 @@ def taught(proved, fold, arm, table, column):
     return {row["state_id"]: row[column] for row in rows}
 
 
+@pytest.mark.slow
 def test_every_case_is_held_out_once_and_trained_on_in_the_other_folds(proved):
     known = {state.state_id for state in read_states(proved / "states.parquet")}
     cases = {row["state_id"]: row["group_id"] for row in real.cases(Lake(str(proved / "lake")))}

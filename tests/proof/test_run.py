@@ -23,6 +23,7 @@ def proved(tmp_path_factory):
     return out
 
 
+@pytest.mark.slow
 def test_finished_arms_are_kept_and_killed_ones_run_again(proved, capsys):
     finished = proved / "runs" / run.name_of(PLAN) / "sft" / "results.parquet"
     before = finished.stat().st_mtime_ns

@@ -78,6 +78,7 @@ def test_a_student_is_in_the_recipe_of_each_arm_and_its_terms_stay(states):
         assert own.lora.r == 0
 
 
+@pytest.mark.slow
 def test_an_adapter_is_trained_and_the_base_is_measured_once(proved):
     folder = proved / "runs" / FOLDER
     arms = ("sft-recorded", "sdpo-anchor")

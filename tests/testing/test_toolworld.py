@@ -88,6 +88,7 @@ def rows_of(lake, table: str) -> list[dict]:
     return ds.dataset(f"{lake.url}/{table}", partitioning="hive").to_table().to_pylist()
 
 
+@pytest.mark.slow
 def test_what_was_written_is_what_states_hold(made):
     truth = {m: step.action for written in made.written for m, step in written.truth.items()}
     states = list(load_states(made.lake))

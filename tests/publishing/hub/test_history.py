@@ -97,6 +97,7 @@ def test_it_is_done_once_for_each_withdrawal(history: Lake, hub: LoopbackHub) ->
     assert len(hub.repos[REPO].commits) == 1
 
 
+@pytest.mark.slow
 def test_faults_delay_it(history: Lake, hub: LoopbackHub) -> None:
     fill(history, rows(withdrawn=True), [row(8, "validation")])
     before, blobs = copy.deepcopy(hub.repos), dict(hub.blobs)

@@ -19,6 +19,7 @@ def recipe_of(channel: str):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [10, 2])
 def test_one_replica_trains_what_the_plain_trainer_does(make, tmp_path, kept: int) -> None:
     """Rounds that are rebuilt from what has travelled, too: only every fifth state is whole."""

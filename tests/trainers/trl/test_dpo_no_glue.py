@@ -18,6 +18,7 @@ from tests.places import ROOT
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_parquet_to_dpo_trainer(lake, tiny_model, tokenizer, tmp_path):
     file = lake.path("dataset_pairs", split="train")
     dataset = load_dataset("parquet", data_files=file, split="train", cache_dir=str(tmp_path))

@@ -17,6 +17,7 @@ TRAINERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", TRAINERS)
 def test_one_step(form: str, lake: Any, tiny_model: str, tokenizer: Any, tmp_path: Any) -> None:
     report = export(lake, form, tmp_path / form)

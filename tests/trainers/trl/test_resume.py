@@ -128,6 +128,7 @@ def numbers_of(trainer):
     return {n: t.clone() for n, t in tensors.items()}, numbers
 
 
+@pytest.mark.slow
 def test_a_killed_replica_ends_where_the_unbroken_one_does(start, tmp_path):
     """Teacher, schedule, moments, warm-up and every number that is said: to the bit."""
     whole, seen = start("unbroken", recipe_of())

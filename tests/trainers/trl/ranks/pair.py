@@ -222,7 +222,10 @@ class Cases:
     def rounds(self, name, given, sharding):
         """DiLoCo's rounds over the ranks end where those of one process do."""
         ranks = self.own(sharding)
-        spec = DiLoCoSpec(rounds=2, inner_steps=2, replicas=1)
+        # An outer step that leads elsewhere than the inner ones shows who adopts it.
+        spec = DiLoCoSpec(
+            rounds=2, inner_steps=2, replicas=1, outer_lr=0.7, outer_momentum=0.9
+        )  # fmt: skip
 
         def run(ranks, place):
             callback = None

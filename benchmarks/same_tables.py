@@ -48,7 +48,17 @@ VOLATILE = {
         "latency_ms": "how long a call took",
         "created_at": "when it was made",
     },
+    "dataset_replies": {"latency_ms": "how long a call took"},
     "catalogue": {"fetched_at": "when it was read", "source": "the port of the provider"},
+    # Digests of the files above, and where the lake lies.
+    "made": {"inputs": "digests of replies"},
+    "dataset.json": {
+        "id": "a digest of the files",
+        "files": "digests of dataset_replies",
+        "inputs": "digests of replies",
+        "partitions": "digests of replies",
+    },
+    "receipts": {"lake": "the lake's path", "said": "the lake's path"},
 }
 #: Of a recorded answer (``replies.raw``): the provider's generation id and its time.
 VOLATILE_IN_RAW = ("id", "created")

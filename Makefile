@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install demo proof proof-real proof-gpu test test-all coverage journey dev lint types house ui-test chaos chaos-ceiling chaos-diloco chaos-ingest chaos-nights mutants clean bench bench-traces bench-redaction bench-ledger \
+.PHONY: help install demo proof proof-real proof-gpu test test-all coverage journey dev lint types house ui-test chaos chaos-ceiling chaos-diloco chaos-ingest chaos-nights clean bench bench-traces bench-redaction bench-ledger \
   bench-replay bench-replay-cost bench-preferences bench-normalize bench-windows bench-publish \
   bench-training-rows bench-losses bench-shared-prefix bench-three-steps bench-losses-gpu bench-first-hour bench-dagster bench-diloco bench-diloco-goodput bench-diloco-peer bench-readers follow-deploy same-tables compare docs
 
@@ -65,7 +65,7 @@ journey: $(STAMP) ## docs/journey.md, clicked in a real browser from a clone (te
 dev: $(STAMP) ## the Dagster UI on http://127.0.0.1:3000
 	$(BIN)/python -m examples.demo.web
 
-lint: $(STAMP) ## style, formatting, and the walls between rooms
+lint: $(STAMP) ## style, formatting, and layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
@@ -75,9 +75,6 @@ types: $(STAMP) ## mypy, strict; it reads the tests and benchmarks too
 
 house: $(STAMP) ## folders, files, complexity, lines and tests beside their bars
 	$(BIN)/python benchmarks/house.py $(HOUSE_ARGS)
-
-mutants: $(STAMP) ## small wrong changes: does a fast test notice? (ROOM=lake; long)
-	$(BIN)/python -m tests.mutants.run_mutants $(ROOM) $(MUTANTS_ARGS)
 
 chaos-ingest: $(STAMP) ## kill ingests of one lake, on a folder and on S3: 6 processes, 20 times each (about ten minutes)
 	$(BIN)/python tests/chaos/ingest_driver.py $(CHAOS_ARGS)

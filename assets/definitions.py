@@ -14,13 +14,13 @@ import dagster as dg
 warnings.filterwarnings("ignore", category=dg.BetaWarning)
 warnings.filterwarnings("ignore", category=dg.PreviewWarning)
 
-from assets import automation, checks, money, preferences, publication, traces, training  # noqa: E402
+from assets import alerts, checks, money, preferences, publication, schedules, traces, training  # noqa: E402
 from assets.executors import executor_of  # noqa: E402
 from assets.replay import build_replay, teacher_key  # noqa: E402
 from assets.resources import default_resources  # noqa: E402
 from composer_pipeline.errors import InputError  # noqa: E402
-from composer_pipeline.replay.teachers import TeacherSet  # noqa: E402
 from composer_pipeline.settings import Settings  # noqa: E402
+from composer_pipeline.teachers.teachers import TeacherSet  # noqa: E402
 
 
 def build_defs(
@@ -58,12 +58,12 @@ def build_defs(
             *checks.build_table_checks(reply_keys),
             *checks.build_reply_checks(reply_keys),
         ],
-        jobs=[*automation.JOBS, money.set_ceiling, money.choose_ceiling],
+        jobs=[*schedules.JOBS, money.set_ceiling, money.choose_ceiling],
         schedules=[
-            *automation.SCHEDULES,
-            automation.build_retention(settings.keep_runs_days),
+            *schedules.SCHEDULES,
+            schedules.build_retention(settings.keep_runs_days),
         ],
-        sensors=[automation.build_alerts()],
+        sensors=[alerts.build_alerts()],
         resources={**default_resources(settings), **(resource_overrides or {})},
         executor=executor_of(settings.executor),
     )

@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 import dagster as dg
 
 from composer_pipeline.errors import BudgetExhausted, ComposerError, InputError, StorageError
-from composer_pipeline.lake import bucket_errors
+from composer_pipeline.lake.place import bucket_errors
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)

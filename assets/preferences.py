@@ -12,18 +12,11 @@ import dagster as dg
 from pydantic import Field
 
 from assets.failures import one_sentence
-from assets.pages import (
-    NIGHTLY,
-    OWNERS,
-    TablePage,
-    explained,
-    records,
-    table_metadata,
-    usd,
-)
+from assets.pages import NIGHTLY, OWNERS, TablePage, explained, records, table_metadata, usd
 from assets.partitions import DAYS, FREE, PAID, TRANSIENT, days_of
 from assets.resources import LakeResource, RecipesResource, TeachersResource
-from composer_pipeline.lake import SCHEMA_VERSION, build_id
+from composer_pipeline.lake.provenance import build_id
+from composer_pipeline.lake.schema import SCHEMA_VERSION
 from composer_pipeline.versions import (
     CONVERTER_VERSION,
     HINTS_VERSION,
@@ -88,7 +81,7 @@ def quality_numbers(quality: "Quality") -> dict[str, float | None]:
 
 def quality_pictures(quality: "Quality", rules: "PreferenceRules") -> dict[str, Any]:
     """Return the statistics that are pictures, tables and sentences."""
-    from composer_pipeline.preferences.quality import (
+    from composer_pipeline.preferences.quality_views import (
         agreement_figure,
         agreement_table,
         alpha_table,
@@ -136,7 +129,7 @@ def build_preferences(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetsDefini
         teachers: TeachersResource,
     ) -> None:
         """Pairs where at least two teacher families agree with each other against the agent."""
-        from composer_pipeline.preferences.agreement import open_judge
+        from composer_pipeline.preferences.judge import open_judge
         from composer_pipeline.preferences.pairs import build_pairs
         from composer_pipeline.preferences.quality import write_statistics
 
@@ -176,7 +169,7 @@ def build_preferences(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetsDefini
         context: dg.AssetExecutionContext, lake: LakeResource, recipes: RecipesResource
     ) -> None:
         """Pairs after a data-juicer recipe, with a ledger of every dropped row."""
-        from composer_pipeline.normalize import normalize
+        from composer_pipeline.normalization.stage import normalize
 
         store, days = lake.open(), days_of(context)
         page = TablePage("normalized_pairs", "normalized_pairs", store, days)
@@ -206,8 +199,8 @@ def build_preferences(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetsDefini
         config: DatasetConfig, lake: LakeResource, recipes: RecipesResource
     ) -> dg.MaterializeResult[None]:
         """Pairs, recorded groups and hints, split by group of sessions."""
+        from composer_pipeline.dataset.build import build_dataset
         from composer_pipeline.preferences.quality import ALL, write_statistics
-        from composer_pipeline.publishing import build_dataset
 
         store, rules = lake.open(), recipes.rules()
         page = TablePage("training_dataset", "dataset_pairs", store)

@@ -15,7 +15,7 @@ from assets.failures import one_sentence
 from assets.pages import OWNERS, explained, figures, records
 from assets.resources import LakeResource, PublicationResource
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake import SCHEMA_VERSION
+from composer_pipeline.lake.schema import SCHEMA_VERSION
 
 
 class PublishConfig(dg.Config):
@@ -56,7 +56,8 @@ def published_dataset(
 
     Without a repository there is nothing to do, and the asset is skipped.
     """
-    from composer_pipeline.publishing import PublishRefused, publish
+    from composer_pipeline.publishing.gates import PublishRefused
+    from composer_pipeline.publishing.publish import publish
 
     repo = config.repo or publication.repo
     if not repo:
@@ -131,7 +132,7 @@ def _nothing() -> dg.AssetCheckResult:
 @dg.asset_check(asset="published_dataset")
 def published_revision(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
     """The commit is on the Hub, and its tag names it."""
-    from composer_pipeline.publishing import published_refs
+    from composer_pipeline.publishing.commit import published_refs
 
     said = _last(context)
     if not said:
@@ -146,7 +147,7 @@ def published_revision(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckR
 @dg.asset_check(asset="published_dataset")
 def published_rows(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
     """The Hub's Parquet files have as many rows as were published."""
-    from composer_pipeline.publishing import published_rows as counted
+    from composer_pipeline.publishing.commit import published_rows as counted
 
     said = _last(context)
     if not said:
@@ -162,7 +163,7 @@ def published_rows(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResul
 @dg.asset_check(asset="published_dataset")
 def published_loads(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
     """``datasets`` streams the first row of each configuration and split from the commit."""
-    from composer_pipeline.publishing import first_rows
+    from composer_pipeline.publishing.commit import first_rows
 
     said = _last(context)
     if not said:

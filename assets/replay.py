@@ -1,7 +1,7 @@
 """Replay: every teacher answers every state, under one ceiling.
 
 Belongs here: one asset a teacher, all made by one subsettable multi-asset, so that one
-process drives all teachers. The logic and the ledger are in ``composer_pipeline.replay``.
+process drives all teachers. The logic and the ledger are in ``composer_pipeline.teachers``.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import Field
 
-from assets.checks import budget_check, budget_results
+from assets.budget_check import budget_check, budget_results
 from assets.failures import one_sentence
 from assets.money import (
     COST_TAG,
@@ -27,14 +27,14 @@ from assets.pages import OWNERS, TablePage, plots_of, records, table_metadata, t
 from assets.partitions import DAYS, PAID, days_of
 from assets.resources import LakeResource, TeachersResource
 from composer_pipeline.errors import ComposerError
-from composer_pipeline.lake import Lake
-from composer_pipeline.replay.teachers import TeacherSet
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.teachers.teachers import TeacherSet
 from composer_pipeline.versions import CONVERTER_VERSION
 
 if TYPE_CHECKING:
     from composer_pipeline.money import Pico
-    from composer_pipeline.replay.engine import OnProgress, ReplayReport, Snapshot
-    from composer_pipeline.replay.selection import DaysFirst
+    from composer_pipeline.teachers.report import OnProgress, ReplayReport, Snapshot
+    from composer_pipeline.teachers.selection import DaysFirst
 
 #: Seconds between two reports of a run that goes on.
 EVERY_S = 10.0
@@ -163,10 +163,10 @@ def _buy(
     names: list[str],
 ) -> "tuple[ReplayReport, DayRecorder]":
     """Buy what the run is for; each day is recorded when it is whole."""
-    from composer_pipeline.preferences.agreement import VoteDecision
-    from composer_pipeline.replay.day_figures import billed_teachers, day_figures
-    from composer_pipeline.replay.engine import replay as buy
-    from composer_pipeline.replay.plan import selector_for
+    from composer_pipeline.preferences.vote import VoteDecision
+    from composer_pipeline.teachers.plan import selector_for
+    from composer_pipeline.teachers.replies import billed_teachers, day_figures
+    from composer_pipeline.teachers.run import replay as buy
 
     days, ledger = days_of(context), teachers.ledger or None
     pages = {

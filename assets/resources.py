@@ -11,7 +11,7 @@ from pathlib import Path
 import dagster as dg
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake import Lake
+from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.rules import PreferenceRules
 from composer_pipeline.settings import Settings, recipes_dir
 

@@ -10,7 +10,7 @@ from assets.failures import one_sentence
 from assets.pages import NIGHTLY, OWNERS, TablePage, explained, records, table_metadata
 from assets.partitions import DAYS, FREE, TRANSIENT, days_of
 from assets.resources import LakeResource, SessionsResource, TeachersResource
-from composer_pipeline.lake import SCHEMA_VERSION
+from composer_pipeline.lake.schema import SCHEMA_VERSION
 from composer_pipeline.versions import PARSER_VERSION, REDACTION_VERSION
 
 
@@ -35,7 +35,7 @@ def raw_sessions(
     teachers: TeachersResource,
 ) -> None:
     """Raw bytes of Claude Code sessions, kept after Claude Code deletes its own (30 days)."""
-    from assets.automation import tell_lake
+    from assets.adopt import tell_lake
     from composer_pipeline.traces.archive import harvest
 
     store, days = lake.open(), days_of(context)
@@ -63,7 +63,7 @@ def raw_sessions(
 @one_sentence
 def trace_states(context: dg.AssetExecutionContext, lake: LakeResource) -> None:
     """One TraceState for each model response: what the agent saw, and what it did."""
-    from composer_pipeline.traces.audit import day_audit
+    from composer_pipeline.traces.ingest import day_audit
     from composer_pipeline.traces.parse import parse_days
 
     store, days = lake.open(), days_of(context)

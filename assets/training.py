@@ -106,7 +106,8 @@ def model_evaluation(
     recipes: RecipesResource,
 ) -> dg.MaterializeResult[None]:
     """What model and base do on states that training never saw: actions and likelihoods."""
-    from composer_pipeline.evaluation import HEAD, TRAINED, evaluate, grid, pictures, table
+    from composer_pipeline.evaluation.evaluate import TRAINED, evaluate
+    from composer_pipeline.evaluation.report import HEAD, grid, pictures, table
 
     result = evaluate(
         lake.open(),
@@ -156,7 +157,7 @@ def _trained_run(context: dg.AssetExecutionContext) -> str:
 @one_sentence
 def report(lake: LakeResource, recipes: RecipesResource) -> dg.MaterializeResult[None]:
     """The dataset version as one HTML file that needs nothing else: numbers, runs, twenty pairs."""
-    from composer_pipeline.report import write_report
+    from composer_pipeline.report.write import write_report
 
     made = write_report(lake.open(), run_root=recipes.run_root)
     return dg.MaterializeResult(

@@ -55,18 +55,15 @@ GRAPH = "--graph"
 if GRAPH not in sys.argv:
     assets.partitions.DAYS = DAYS_OF_BENCH  # before the assets take it
 
-from assets.automation import range_tags  # noqa: E402
 from assets.definitions import build_defs  # noqa: E402
 from assets.partitions import day_ranges  # noqa: E402
+from assets.schedules import range_tags  # noqa: E402
 from composer_pipeline import TeacherSet, build_hints, build_pairs, ingest, replay  # noqa: E402
-from composer_pipeline.lake import Lake  # noqa: E402
+from composer_pipeline.lake.store import Lake  # noqa: E402
 from composer_pipeline.settings import Settings  # noqa: E402
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter  # noqa: E402
 from composer_pipeline.testing.personas import Script  # noqa: E402
-from composer_pipeline.testing.sample_sessions.bundled import (  # noqa: E402
-    answers,
-    sample_sessions_dir,
-)
+from composer_pipeline.testing.sample_sessions.bundled import answers, sample_sessions_dir  # noqa: E402
 from composer_pipeline.traces.archive import session_days  # noqa: E402
 from examples.demo.profile import demo_settings, loopback  # noqa: E402
 from examples.demo.run import QUIET  # noqa: E402

@@ -23,12 +23,10 @@ import pages
 import torch
 from torch.nn.functional import cross_entropy
 
+from composer_pipeline.diloco.codecs import Delta, decode_delta, encode_delta
+from composer_pipeline.diloco.fragments import fragment_of, merged_steps
+from composer_pipeline.diloco.outer_optimizer import OuterState, pseudo_gradient
 from composer_pipeline.diloco.spec import Codec, DiLoCoSpec, outer_defaults
-from composer_pipeline.diloco.tensors.codecs import Delta
-from composer_pipeline.diloco.tensors.encoding import decode_delta, encode_delta
-from composer_pipeline.diloco.tensors.fragments import fragment_of
-from composer_pipeline.diloco.tensors.merging import merged_steps
-from composer_pipeline.diloco.tensors.outer import OuterState, pseudo_gradient
 from trainers.trl.muon import muon
 
 RESULTS = Path(__file__).parent / "results" / "diloco.md"

@@ -39,9 +39,9 @@ def replica(url: str, slot: int, codec: str, feedback: bool, fragments: int) -> 
     import torch
 
     from composer_pipeline.diloco.log import OuterLog
+    from composer_pipeline.diloco.outer_optimizer import master, pseudo_gradient
     from composer_pipeline.diloco.replica import Replica
     from composer_pipeline.diloco.spec import DiLoCoSpec
-    from composer_pipeline.diloco.tensors.outer import master, pseudo_gradient
 
     spec = DiLoCoSpec.model_validate(
         {"rounds": ROUNDS + (fragments > 1), "fragments": fragments, "inner_steps": 1,

@@ -28,13 +28,12 @@ from diloco_memory import memory
 from peers import importable
 
 from composer_pipeline.diloco.callback import DiLoCoCallback
-from composer_pipeline.diloco.inner.file import FILE
-from composer_pipeline.diloco.inner.keeping import Keeping
+from composer_pipeline.diloco.checkpoint import FILE, Keeping
 from composer_pipeline.diloco.log import OuterLog
+from composer_pipeline.diloco.outer_optimizer import master, pseudo_gradient
 from composer_pipeline.diloco.replica import Replica
 from composer_pipeline.diloco.slots import claim
 from composer_pipeline.diloco.spec import DiLoCoSpec
-from composer_pipeline.diloco.tensors.outer import master, pseudo_gradient
 
 importable({"torch": "2.13.0", "torchft": "0.2.0"})
 import torchft  # noqa: E402

@@ -24,10 +24,10 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from composer_pipeline.lake import Lake
-from composer_pipeline.replay.engine import replay
-from composer_pipeline.replay.ledger import Ledger
-from composer_pipeline.replay.teachers import TeacherSet
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.teachers.ledger.ledger import Ledger
+from composer_pipeline.teachers.run import replay
+from composer_pipeline.teachers.teachers import TeacherSet
 from composer_pipeline.testing.states import write_sessions
 
 _ODD: list[Any] = [

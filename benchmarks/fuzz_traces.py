@@ -13,10 +13,9 @@ import time
 from collections import Counter
 from typing import Any
 
-from composer_pipeline.traces.graph import Redactor
+from composer_pipeline.traces.content_store import Redactor
+from composer_pipeline.traces.messages import Composer, MessageStore
 from composer_pipeline.traces.parse import analyse
-from composer_pipeline.traces.states import MessageStore
-from composer_pipeline.traces.states.messages import Composer
 
 _ODD: list[Any] = [
     None, True, -1, 2**70, 1.5, "", "\ud800", "x" * 300, [], {}, [[]], {"a": 1}, [None],

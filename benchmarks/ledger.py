@@ -23,14 +23,10 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # this checkout, whatever is installed
 
 from composer_pipeline.money import Pico  # noqa: E402
-from composer_pipeline.replay.ledger import (  # noqa: E402
-    Bill,
-    Call,
-    Commits,
-    Ledger,
-    Reply,
-    rules,
-)
+from composer_pipeline.teachers.ledger import operations  # noqa: E402
+from composer_pipeline.teachers.ledger.group_commit import Commits  # noqa: E402
+from composer_pipeline.teachers.ledger.ledger import Ledger  # noqa: E402
+from composer_pipeline.teachers.ledger.values import Bill, Call, Reply  # noqa: E402
 from composer_pipeline.testing.postgres import PostgresServer, postgres_folder  # noqa: E402
 
 BUILD = ROOT / "build" / "bench-ledger"
@@ -63,10 +59,10 @@ async def grouped(ledger: Ledger, calls: int, prefix: str) -> int:
         async def worker() -> None:
             for number in numbers:
                 key = f"{prefix}{number:064x}"
-                got = await commits.do(rules.reserve(key, Pico(1000), SCOPES, CALL, send=True))
+                got = await commits.do(operations.reserve(key, Pico(1000), SCOPES, CALL, send=True))
                 await asyncio.sleep(0)
                 reply = Reply(200, BODY, f"gen-{number}", 1.0)
-                await commits.do(rules.settle(got.attempt, Bill(Pico(500)), reply))
+                await commits.do(operations.settle(got.attempt, Bill(Pico(500)), reply))
 
         await asyncio.gather(*(worker() for _ in range(IN_FLIGHT)))
         return commits.commits
@@ -75,9 +71,9 @@ async def grouped(ledger: Ledger, calls: int, prefix: str) -> int:
 def single(ledger: Ledger, calls: int) -> int:
     """Run calls one after the other, each with commits of its own."""
     for number in range(calls):
-        got = ledger.do(rules.reserve(f"{number:064x}", Pico(1000), SCOPES, CALL, send=True))
+        got = ledger.do(operations.reserve(f"{number:064x}", Pico(1000), SCOPES, CALL, send=True))
         ledger.do(
-            rules.settle(got.attempt, Bill(Pico(500)), Reply(200, BODY, f"gen-{number}", 1.0))
+            operations.settle(got.attempt, Bill(Pico(500)), Reply(200, BODY, f"gen-{number}", 1.0))
         )
     return 2 * calls
 
@@ -85,7 +81,7 @@ def single(ledger: Ledger, calls: int) -> int:
 def measure(label: str, ledger: Ledger, calls: int, *, alone: bool = False) -> float:
     """Print one row; return CPU milliseconds for each call."""
     with ledger:
-        ledger.do(rules.set_ceiling("run:b", Decimal(1000)))
+        ledger.do(operations.set_ceiling("run:b", Decimal(1000)))
         asyncio.run(grouped(ledger, 200, "warm"))
         wall, cpu = time.perf_counter(), time.process_time()
         commits = single(ledger, calls) if alone else asyncio.run(grouped(ledger, calls, ""))
@@ -105,7 +101,7 @@ def three_processes(label: str, target: str, calls: int) -> None:
     """Print the rates of three processes that share one ledger."""
     code = (
         "import asyncio, sys, time; sys.path[:0] = sys.argv[1:3];"
-        "import ledger as b; from composer_pipeline.replay.ledger.ledger import Ledger;"
+        "import ledger as b; from composer_pipeline.teachers.ledger.ledger import Ledger;"
         "l = Ledger(sys.argv[3]); n = int(sys.argv[4]);"
         "w, c = time.perf_counter(), time.process_time();"
         "asyncio.run(b.grouped(l, n, sys.argv[5]));"

@@ -115,7 +115,7 @@ def _ways(way: str) -> Callable[..., float]:
     from trl.experimental.sdpo.loss_utils import compute_full_logit_self_distillation_loss
     from trl.kernels.chunked_divergence import ChunkedDivergenceFunction
 
-    from composer_pipeline.losses.fused import fused_divergence
+    from composer_pipeline.losses.divergence import fused_divergence
 
     def naive(hidden: Any, head: Any, teacher: Any, mask: Any) -> Any:
         with torch.no_grad():

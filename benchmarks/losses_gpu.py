@@ -267,9 +267,9 @@ def _recipe(prompt: int, shape: str = "0.5B") -> Any:
 
 def _ours(shape: str, rows: dict[str, Any], folder: Path) -> Callable[[], None]:
     """Return a step of ``ComposerTrainer``."""
-    from composer_pipeline.training.data import Group, Hint, Pair, TrainingData
-    from trainers.trl.base_model.base_scores import BaseScores
-    from trainers.trl.composer import ComposerTrainer
+    from composer_pipeline.training.rows import Group, Hint, Pair, TrainingData
+    from trainers.trl.base_scores import BaseScores
+    from trainers.trl.trainer import ComposerTrainer
 
     prompt, known = rows["prompt"], [-1.0] * ANSWER
     rewards = [1.0, 0.0, 0.5, 0.25]

@@ -78,9 +78,9 @@ DEDUP: dict[str, dict[str, Any]] = {
 
 def fixture_lines() -> list[str]:
     """Return the distinct lines of the actions in the bundled sample sessions."""
-    from composer_pipeline.lake import Lake
+    from composer_pipeline.lake.store import Lake
+    from composer_pipeline.states.load import load_states
     from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
-    from composer_pipeline.trace_states import load_states
     from composer_pipeline.traces.ingest import ingest
 
     lines: dict[str, None] = {}
@@ -124,9 +124,9 @@ def text(rng: random.Random, lines: list[str]) -> str:
 
 def make(folder: Path, rows: int) -> None:
     """Write ``narrow.parquet``, ``pairs.jsonl`` and a lake with ``pairs``."""
-    from composer_pipeline.lake import Lake
-    from composer_pipeline.normalize import write_columns
-    from composer_pipeline.normalize.operators import import_data_juicer
+    from composer_pipeline.lake.store import Lake
+    from composer_pipeline.normalization.operators import import_data_juicer
+    from composer_pipeline.normalization.stage import write_columns
 
     rng = random.Random(7)
     lines = fixture_lines()
@@ -200,8 +200,8 @@ def two_fields() -> list[Any]:
 
 def ours(folder: Path) -> None:
     """Run our runner on the flat columns."""
-    from composer_pipeline.normalize.operators import Settings
-    from composer_pipeline.normalize.worker_client import Worker
+    from composer_pipeline.normalization.operators import Settings
+    from composer_pipeline.normalization.worker import Worker
 
     steps = [(name, dict(args)) for entry in two_fields() for name, args in entry.items()]
     with Worker(Settings(steps=steps), "bench") as worker:
@@ -214,8 +214,8 @@ def ours(folder: Path) -> None:
 
 def stage(folder: Path) -> None:
     """Run the whole stage on the lake."""
-    from composer_pipeline.lake import Lake
-    from composer_pipeline.normalize import normalize
+    from composer_pipeline.lake.store import Lake
+    from composer_pipeline.normalization.stage import normalize
 
     lake = Lake(folder / "lake")
     normalize(lake, recipe(folder, two_fields()))

@@ -146,7 +146,7 @@ def labelled(name: str) -> list[dict[str, Any]]:
 
 def score(rows: list[dict[str, Any]], judge: Judge | None) -> Score:
     """Score a comparison; ours (levels too) where ``judge`` is ``None``."""
-    from composer_pipeline.preferences.agreement import compare
+    from composer_pipeline.preferences.vote_rows import compare
 
     total = Score()
     for row in rows:
@@ -229,10 +229,9 @@ def recorded_calls(folder: Path) -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 def forget() -> None:
     """Empty every cache of the room that holds something about an input."""
-    from composer_pipeline.preferences.actions.shell import lines as shell
-    from composer_pipeline.preferences.actions.shell import parse as syntax
+    from composer_pipeline.preferences.actions import shell_meaning, shell_parse
 
-    for function in (shell.effective, shell.canonical_line, syntax.parse):
+    for function in (shell_meaning.effective, shell_meaning.canonical_line, shell_parse.parse):
         function.cache_clear()
 
 
@@ -242,8 +241,9 @@ def canonical_speed(calls: list[tuple[str, str, dict[str, Any]]]) -> tuple[float
     Calls with equal arguments count once, wherever they ran.
     """
     from composer_pipeline.actions import Action, ToolCall
-    from composer_pipeline.preferences.actions import Place, canonical
-    from composer_pipeline.preferences.agreement import home_of
+    from composer_pipeline.preferences.actions.canonical import canonical
+    from composer_pipeline.preferences.actions.shell_parse import Place
+    from composer_pipeline.preferences.vote import home_of
 
     distinct = {
         json.dumps([name, args], sort_keys=True): (
@@ -272,8 +272,7 @@ def seconds_each(function: Callable[[str], object], commands: list[str]) -> floa
 
 def speed(calls: list[tuple[str, str, dict[str, Any]]], what: str) -> list[Bar]:
     """Print the speeds and return their bars."""
-    from composer_pipeline.preferences.actions.shell import lines as shell
-    from composer_pipeline.preferences.actions.shell import parse as syntax
+    from composer_pipeline.preferences.actions import shell_meaning, shell_parse
 
     pairs = [row for name in SETS for row in labelled(name)]
     of_pairs = [
@@ -290,14 +289,14 @@ def speed(calls: list[tuple[str, str, dict[str, Any]]], what: str) -> list[Bar]:
         print(f"{label:48} {rate:9,.0f} /s  ({distinct:,} actions, {share:.0%} Bash)")
         bars.append((f"canonical actions/s, {label}", rate, ACTIONS_A_SECOND, True))
     commands = sorted({str(args.get("command")) for _, name, args in calls if name == "Bash"})
-    place = shell.Place("/home/user/project", "/home/user")
-    parser = syntax._parser()
+    place = shell_parse.Place("/home/user/project", "/home/user")
+    parser = shell_parse._parser()
     forget()
-    ours = seconds_each(lambda c: shell.canonical_line(c, place), commands)
+    ours = seconds_each(lambda c: shell_meaning.canonical_line(c, place), commands)
     floor = seconds_each(lambda c: parser.parse(c.encode("utf-8", "surrogatepass")), commands)
     peer = seconds_each(bashlex_form, commands)
     failed = sum(bashlex_form(command) is None for command in commands)
-    unread = sum(not syntax.parse(command).parsed for command in commands)
+    unread = sum(not shell_parse.parse(command).parsed for command in commands)
     print(f"\n{len(commands):,} distinct commands of {what}")
     print(f"{'ours: whole canonical form':36} {ours:7.1f} us  fails on {unread}")
     print(f"{'tree-sitter alone, tree not read':36} {floor:7.1f} us")
@@ -341,7 +340,7 @@ def synthetic_states(count: int) -> Iterator[tuple[Any, list[Any]]]:
     working directory of its own.
     """
     from composer_pipeline.actions import Action, ToolCall
-    from composer_pipeline.preferences.agreement import Reply
+    from composer_pipeline.preferences.eligibility import Reply
     from tests.fixtures.states import made_state
 
     def made(side: dict[str, Any], name: str) -> Any:
@@ -371,7 +370,7 @@ def synthetic_states(count: int) -> Iterator[tuple[Any, list[Any]]]:
 
 def vote_run(count: int) -> dict[str, Any]:
     """Vote on ``count`` states with cold caches for each; return seconds, memory, tiers."""
-    from composer_pipeline.preferences.agreement import vote
+    from composer_pipeline.preferences.vote import vote
 
     tiers: Counter[str] = Counter()
     winners = 0

@@ -32,12 +32,16 @@ import pyarrow as pa  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
 
 from composer_pipeline.actions import Action  # noqa: E402
-from composer_pipeline.lake import TABLES, Lake, column  # noqa: E402
+from composer_pipeline.dataset.build import build_dataset  # noqa: E402
+from composer_pipeline.dataset.manifest import read_build  # noqa: E402
+from composer_pipeline.lake.parquet import column  # noqa: E402
+from composer_pipeline.lake.schema import TABLES  # noqa: E402
+from composer_pipeline.lake.store import Lake  # noqa: E402
 from composer_pipeline.preferences.hints import build_hints  # noqa: E402
 from composer_pipeline.preferences.pairs import build_pairs  # noqa: E402
-from composer_pipeline.publishing import build_dataset, publish, read_build  # noqa: E402
-from composer_pipeline.testing.hub import LoopbackHub  # noqa: E402
-from composer_pipeline.trace_states import load_states  # noqa: E402
+from composer_pipeline.publishing.publish import publish  # noqa: E402
+from composer_pipeline.states.load import load_states  # noqa: E402
+from composer_pipeline.testing.hub.server import LoopbackHub  # noqa: E402
 from composer_pipeline.traces.ingest import ingest  # noqa: E402
 
 MIB = 1 << 20

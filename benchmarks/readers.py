@@ -98,8 +98,8 @@ def by_us(files: list[Path]) -> Kept:
 
     The messages of a hand-made file are those before the last state, and that state's action.
     """
-    from composer_pipeline.lake import Lake
-    from composer_pipeline.trace_states import load_states
+    from composer_pipeline.lake.store import Lake
+    from composer_pipeline.states.load import load_states
     from composer_pipeline.traces.ingest import ingest
 
     kept = Kept("composer-pipeline")

@@ -24,11 +24,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from composer_pipeline.redaction import explain_file, json_redactor
+from composer_pipeline.redaction.redact import explain_file, json_redactor
 from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
-from composer_pipeline.traces.graph import Redactor
+from composer_pipeline.traces.content_store import Redactor
 from composer_pipeline.traces.parse import analyse
-from composer_pipeline.traces.reading import decode_any
+from composer_pipeline.traces.records import decode_any
 
 Redact = Callable[[bytes, frozenset[str]], tuple[bytes, Counter[str]]]
 BAR_MB_S = 40.0

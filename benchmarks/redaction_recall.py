@@ -19,7 +19,7 @@ from peers import environment
 from rich.console import Console
 from rich.table import Table
 
-from composer_pipeline.redaction import redact_text, redact_value
+from composer_pipeline.redaction.redact import redact_text, redact_value
 from tests.redaction.labelled import FORMS, PERSONAL, decoys, secrets
 from tests.redaction.test_labelled import leaked
 

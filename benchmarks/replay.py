@@ -74,7 +74,7 @@ class Conversations:
 
     def __init__(self, teacher_set: Any, calls: int) -> None:
         from composer_pipeline.actions import Action
-        from composer_pipeline.trace_states import TraceState
+        from composer_pipeline.states.state import TraceState
 
         self.teacher_set = teacher_set
         self.teachers = list(teacher_set.teachers)
@@ -97,10 +97,10 @@ class Conversations:
 
     def build(self, state: Any, teacher: Any) -> Any:
         """Build the body as ``Questions.build`` does."""
-        from composer_pipeline.chat import Conversion
-        from composer_pipeline.replay.ledger import Asked, Call
-        from composer_pipeline.replay.provider import serialise, worst_case
-        from composer_pipeline.replay.questions import Question
+        from composer_pipeline.chat.convert import Conversion
+        from composer_pipeline.teachers.ledger.values import Asked, Call
+        from composer_pipeline.teachers.questions import Question
+        from composer_pipeline.teachers.request import serialise, worst_case
 
         conversion = Conversion(messages(int(state.state_id, 16)), [], {}, {}, "bench")
         request = serialise(teacher, conversion, state.session_id)
@@ -117,9 +117,10 @@ class Conversations:
 def ours(url: str, calls: int, in_flight: int) -> dict[str, Any]:
     """Run the engine over ``calls`` bodies and return its figures."""
     from composer_pipeline.money import Pico
-    from composer_pipeline.replay.engine.run import _Run
-    from composer_pipeline.replay.ledger import Ledger, rules
-    from composer_pipeline.replay.teachers import TeacherSet
+    from composer_pipeline.teachers.ledger import operations
+    from composer_pipeline.teachers.ledger.ledger import Ledger
+    from composer_pipeline.teachers.run import _Run
+    from composer_pipeline.teachers.teachers import TeacherSet
 
     teacher_set = TeacherSet.model_validate(
         {
@@ -137,8 +138,8 @@ def ours(url: str, calls: int, in_flight: int) -> dict[str, Any]:
         tempfile.TemporaryDirectory(dir=BUILD) as folder,
         Ledger(Path(folder) / "ledger.db") as ledger,
     ):
-        ledger.do(rules.set_ceiling("run:warm", Decimal(1_000_000)))
-        ledger.do(rules.set_ceiling("run:bench", Decimal(1_000_000)))
+        ledger.do(operations.set_ceiling("run:warm", Decimal(1_000_000)))
+        ledger.do(operations.set_ceiling("run:bench", Decimal(1_000_000)))
         # Imports, connections of the kernel, the ledger's pages.
         warm = _Run(_questions(teacher_set, 200), ledger, "warm", Pico(10**18))
         asyncio.run(warm.main(None))

@@ -30,16 +30,16 @@ from rich.console import Console
 from rich.table import Table
 
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.lake import Lake
-from composer_pipeline.preferences.agreement import VoteDecision
-from composer_pipeline.replay.catalogue import Prices, Pricing
-from composer_pipeline.replay.endpoints import URL_VARIABLE
-from composer_pipeline.replay.engine import replay
-from composer_pipeline.replay.plan import plan, selector_for
-from composer_pipeline.replay.plan.history import EXPECTED_COMPLETION_TOKENS
-from composer_pipeline.replay.plan.prompt_cache import (
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.preferences.vote import VoteDecision
+from composer_pipeline.settings import recipes_dir
+from composer_pipeline.states.load import load_states
+from composer_pipeline.teachers.catalogue import Prices, Pricing
+from composer_pipeline.teachers.plan import CACHE_MINIMUM_TOKENS, plan, selector_for
+from composer_pipeline.teachers.plan_model import (
     DEFAULT_P,
     DEFAULT_Q,
+    EXPECTED_COMPLETION_TOKENS,
     Prompt,
     Reuse,
     Tariff,
@@ -48,14 +48,13 @@ from composer_pipeline.replay.plan.prompt_cache import (
     pieces,
     reuse,
 )
-from composer_pipeline.replay.plan.strategies import CACHE_MINIMUM_TOKENS
-from composer_pipeline.replay.questions import BYTES_PER_TOKEN, Questions
-from composer_pipeline.replay.teachers import Teacher, TeacherSet
-from composer_pipeline.settings import recipes_dir
-from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter, SimulatedModel
+from composer_pipeline.teachers.questions import BYTES_PER_TOKEN, Questions
+from composer_pipeline.teachers.run import replay
+from composer_pipeline.teachers.teachers import URL_VARIABLE, Teacher, TeacherSet
+from composer_pipeline.testing.openrouter.models import SimulatedModel
+from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script
 from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
-from composer_pipeline.trace_states import load_states
 from composer_pipeline.traces.ingest import ingest
 
 BAR_SHARE, BAR_ERROR = 0.30, 0.05

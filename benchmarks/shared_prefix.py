@@ -20,17 +20,16 @@ from typing import Any
 
 import torch
 
-from composer_pipeline.lake import Lake
-from composer_pipeline.training.data import TrainingData, build
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.training.build_rows import build
 from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import TrainingRecipe
-from trainers.trl.base_model.base_pass import score
-from trainers.trl.composer import ComposerTrainer
-from trainers.trl.policy.loading import load_base
-from trainers.trl.policy.student import Student
-from trainers.trl.rows.batches import Row
-from trainers.trl.rows.streams import planned, rows_of
-from trainers.trl.shared_prefix.tree import Item, trees_of
+from composer_pipeline.training.rows import TrainingData
+from trainers.trl.base_pass import score
+from trainers.trl.policy import Student, load_base
+from trainers.trl.rows import Row, planned, rows_of
+from trainers.trl.shared_prefix import Item, trees_of
+from trainers.trl.trainer import ComposerTrainer
 
 ROOT = Path(__file__).resolve().parent.parent
 DRAWS = ("independent", "by-state")

@@ -140,7 +140,7 @@ def floor(folder: Path) -> None:
 
 def typed(folder: Path) -> None:
     """Decode every line into our envelope and forget it."""
-    from composer_pipeline.traces.reading import LineStats, read_records
+    from composer_pipeline.traces.records import LineStats, read_records
 
     for file in sorted(folder.rglob("*.jsonl")):
         with file.open("rb") as lines:
@@ -160,9 +160,9 @@ class Unredacted:
 
 def measure_ours(corpus: Path, real: Path, redacted: bool) -> dict[str, float]:
     """Harvest and parse in this process; return CPU seconds and sizes."""
-    import composer_pipeline.traces.parse.days as parse
-    import composer_pipeline.traces.states.extract as states
-    from composer_pipeline.lake import Lake
+    import composer_pipeline.traces.parse as parse
+    import composer_pipeline.traces.states as states
+    from composer_pipeline.lake.store import Lake
     from composer_pipeline.traces.archive import harvest
 
     if not redacted:
@@ -179,7 +179,7 @@ def measure_ours(corpus: Path, real: Path, redacted: bool) -> dict[str, float]:
 
 def measure_memory(file: Path) -> dict[str, float]:
     """Ingest one file; return the peak resident memory of this process in MB."""
-    from composer_pipeline.lake import Lake
+    from composer_pipeline.lake.store import Lake
     from composer_pipeline.traces.ingest import ingest
 
     with tempfile.TemporaryDirectory(dir=BUILD) as folder:
@@ -190,7 +190,7 @@ def measure_memory(file: Path) -> dict[str, float]:
 
 def bytes_per_state(path: Path) -> tuple[float, int]:
     """Ingest with redaction; return the bytes of the tables that hold states, and states."""
-    from composer_pipeline.lake import Lake
+    from composer_pipeline.lake.store import Lake
     from composer_pipeline.traces.ingest import ingest
 
     with tempfile.TemporaryDirectory(dir=BUILD) as folder:
@@ -204,8 +204,8 @@ def bytes_per_state(path: Path) -> tuple[float, int]:
 
 def latencies(path: Path, count: int = 200) -> list[float]:
     """Return the milliseconds of reading single states, warm, in order of size."""
-    from composer_pipeline.lake import Lake
-    from composer_pipeline.trace_states import StateReader
+    from composer_pipeline.lake.store import Lake
+    from composer_pipeline.states.load import StateReader
     from composer_pipeline.traces.ingest import ingest
 
     with tempfile.TemporaryDirectory(dir=BUILD) as folder:

@@ -45,8 +45,8 @@ def memory(key: str) -> int:
 
 def rows(channels: tuple[str, ...]) -> Any:
     """Return rows of 256 tokens, for all channels uneven ones, and the base's opinion of them."""
-    from composer_pipeline.training.data import Demonstration, Group, Hint, Pair, TrainingData
-    from trainers.trl.base_model.base_scores import BaseScores
+    from composer_pipeline.training.rows import Demonstration, Group, Hint, Pair, TrainingData
+    from trainers.trl.base_scores import BaseScores
 
     number = random.Random(0)
 
@@ -74,12 +74,12 @@ def measure(number: int, folder: Path) -> dict[str, float]:
     import trl  # noqa: F401 - loaded before the baseline is taken
     from transformers import AutoConfig, AutoTokenizer
 
+    from composer_pipeline.training.memory import ModelShape, loads_of, peak
     from composer_pipeline.training.models import resolve_model
-    from composer_pipeline.training.planning import ModelShape, loads_of, peak
     from composer_pipeline.training.recipe import TrainingRecipe
-    from trainers.trl.composer import ComposerTrainer
-    from trainers.trl.policy.loading import load_base
-    from trainers.trl.rows.row_sizes import packed, windows_of
+    from trainers.trl.policy import load_base
+    from trainers.trl.rows import packed, windows_of
+    from trainers.trl.trainer import ComposerTrainer
 
     _, fields, channels = SETTINGS[number]
     given = {name: {} if name in channels else {"weight": 0} for name in

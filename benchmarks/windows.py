@@ -23,22 +23,24 @@ from shared_corpus import source_files
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # this checkout, whatever is installed
 
-from composer_pipeline.chat import Toolsets, to_chat  # noqa: E402
-from composer_pipeline.chat import action_message as chat_action  # noqa: E402
-from composer_pipeline.lake import Lake  # noqa: E402
-from composer_pipeline.trace_states import load_states  # noqa: E402
+from composer_pipeline.chat.convert import action_message as chat_action  # noqa: E402
+from composer_pipeline.chat.convert import to_chat  # noqa: E402
+from composer_pipeline.chat.tools import Toolsets  # noqa: E402
+from composer_pipeline.lake.store import Lake  # noqa: E402
+from composer_pipeline.states.load import load_states  # noqa: E402
 from composer_pipeline.traces.ingest import ingest  # noqa: E402
+from composer_pipeline.training.chat_template import offered_tools  # noqa: E402
 from composer_pipeline.training.models import load_tokenizer, resolve_model  # noqa: E402
 from composer_pipeline.training.recipe import Data  # noqa: E402
-from composer_pipeline.training.windows import (  # noqa: E402
-    TOOLS_SHARE,
+from composer_pipeline.training.window_text import (  # noqa: E402  # noqa: E402  # noqa: E402
     Dropped,
-    Windows,
     action_message,
+    paths_of,
+    plain_message,
+    shows,
+    split_turns,
 )
-from composer_pipeline.training.windows.files import paths_of, shows  # noqa: E402
-from composer_pipeline.training.windows.messages import plain_message, split_turns  # noqa: E402
-from composer_pipeline.training.windows.tools import offered_tools  # noqa: E402
+from composer_pipeline.training.windows import TOOLS_SHARE, Windows  # noqa: E402
 
 BUILD = ROOT / "build" / "bench-traces"
 #: Prompt tokens, and the largest share of file-naming actions that may lose their file.

@@ -37,12 +37,20 @@ os.environ["HF_HUB_DISABLE_XET"] = ""
 import pyarrow as pa  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
 
-from composer_pipeline.care import withdraw  # noqa: E402
-from composer_pipeline.lake import TABLES, Lake, table_from_rows  # noqa: E402
-from composer_pipeline.publishing import build_dataset, publish, read_build  # noqa: E402
-from composer_pipeline.publishing.changes import Content  # noqa: E402
-from composer_pipeline.publishing.hub import Hub, Remote, bring, purge  # noqa: E402
-from composer_pipeline.testing.hub import LoopbackHub  # noqa: E402
+from composer_pipeline.dataset.build import build_dataset  # noqa: E402
+from composer_pipeline.dataset.manifest import read_build  # noqa: E402
+from composer_pipeline.lake.parquet import table_from_rows  # noqa: E402
+from composer_pipeline.lake.schema import TABLES  # noqa: E402
+from composer_pipeline.lake.store import Lake  # noqa: E402
+from composer_pipeline.maintenance.forget import withdraw  # noqa: E402
+from composer_pipeline.publishing.commit import bring, purge  # noqa: E402
+from composer_pipeline.publishing.hub import (  # noqa: E402
+    Content,
+    Hub,
+    Remote,
+)
+from composer_pipeline.publishing.publish import publish  # noqa: E402
+from composer_pipeline.testing.hub.server import LoopbackHub  # noqa: E402
 
 BAR = 0.20
 REPO, ROWS = "bench/pairs", 12

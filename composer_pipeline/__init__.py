@@ -1,40 +1,37 @@
 """composer-pipeline: agent traces in, preference data and trained models out.
 
 The Python API is this flat list (docs/api.md); each name is loaded when it is first used, so
-that ``import composer_pipeline`` loads none of the rooms. A stage is
+that ``import composer_pipeline`` loads no other package. A stage is
 ``stage(lake, …, *, progress=None) -> Report``, with ``days=`` where its tables have days, and
-``Report.to_dict()`` is plain JSON. See docs/architecture.md for the rooms behind it.
-
-Two rooms are named as their stages are, ``replay`` and ``normalize``. As attributes of this
-package these names are the stages, whatever was imported before; the rooms are imported as
-always (``from composer_pipeline.replay.teachers import Teacher``).
+``Report.to_dict()`` is plain JSON. See docs/architecture.md for the packages behind it.
 """
 
 import os
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from composer_pipeline.actions import Action, ToolCall
+    from composer_pipeline.dataset.build import build_dataset
     from composer_pipeline.errors import BudgetExhausted, ComposerError, InputError
-    from composer_pipeline.evaluation import evaluate
-    from composer_pipeline.interchange import export_sessions
-    from composer_pipeline.lake import Lake
-    from composer_pipeline.normalize import normalize
-    from composer_pipeline.preferences.agreement import compare
-    from composer_pipeline.preferences.export import export
+    from composer_pipeline.evaluation.evaluate import evaluate
+    from composer_pipeline.exporting.columns import export
+    from composer_pipeline.exporting.sessions import export_sessions
+    from composer_pipeline.lake.store import Lake
+    from composer_pipeline.normalization.stage import normalize
+    from composer_pipeline.preferences.explain import explain
     from composer_pipeline.preferences.hints import build_hints
-    from composer_pipeline.preferences.pairs import build_pairs, explain
+    from composer_pipeline.preferences.pairs import build_pairs
     from composer_pipeline.preferences.quality import write_statistics
     from composer_pipeline.preferences.rules import PreferenceRules
-    from composer_pipeline.publishing import build_dataset, publish
-    from composer_pipeline.replay.engine import replay
-    from composer_pipeline.replay.plan import plan
-    from composer_pipeline.replay.teachers import TeacherSet
-    from composer_pipeline.report import write_report
-    from composer_pipeline.trace_states import TraceState, load_state, load_states
+    from composer_pipeline.preferences.vote_rows import compare
+    from composer_pipeline.publishing.publish import publish
+    from composer_pipeline.report.write import write_report
+    from composer_pipeline.states.load import load_state, load_states
+    from composer_pipeline.states.state import TraceState
+    from composer_pipeline.teachers.plan import plan
+    from composer_pipeline.teachers.run import replay
+    from composer_pipeline.teachers.teachers import TeacherSet
     from composer_pipeline.traces.ingest import ingest
     from composer_pipeline.training.run import train
     from composer_pipeline.training.windows import window_messages
@@ -48,30 +45,30 @@ os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 #: Name to the module that has it: the language, the files a user writes, the stages and
 #: questions in order, the errors.
 _WHERE = {
-    "Lake": "lake",
+    "Lake": "lake.store",
     "Action": "actions",
     "ToolCall": "actions",
-    "TraceState": "trace_states",
-    "load_states": "trace_states",
-    "load_state": "trace_states",
-    "TeacherSet": "replay.teachers",
+    "TraceState": "states.state",
+    "load_states": "states.load",
+    "load_state": "states.load",
+    "TeacherSet": "teachers.teachers",
     "PreferenceRules": "preferences.rules",
     "ingest": "traces.ingest",
-    "plan": "replay.plan",
-    "replay": "replay.engine",
+    "plan": "teachers.plan",
+    "replay": "teachers.run",
     "build_hints": "preferences.hints",
     "build_pairs": "preferences.pairs",
-    "compare": "preferences.agreement.compare",
-    "explain": "preferences.pairs",
+    "compare": "preferences.vote_rows",
+    "explain": "preferences.explain",
     "write_statistics": "preferences.quality",
-    "normalize": "normalize",
-    "build_dataset": "publishing",
-    "export": "preferences.export",
-    "export_sessions": "interchange",
-    "publish": "publishing",
+    "normalize": "normalization.stage",
+    "build_dataset": "dataset.build",
+    "export": "exporting.columns",
+    "export_sessions": "exporting.sessions",
+    "publish": "publishing.publish",
     "train": "training.run",
-    "evaluate": "evaluation",
-    "write_report": "report",
+    "evaluate": "evaluation.evaluate",
+    "write_report": "report.write",
     "window_messages": "training.windows",
     "ComposerError": "errors",
     "InputError": "errors",
@@ -97,15 +94,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-class _Package(ModuleType):
-    """This package, which keeps the names of its API when a room of that name is imported."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        # The import system binds every submodule to its package, which would hide the stage.
-        if not (name in _WHERE and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -6,10 +6,13 @@ lake stores it, and an action in words. Does not belong here: comparing actions
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jsonschema
 import msgspec
+import referencing
 
 #: What the text of a failed call's result starts with, as chat message.
 ERROR_PREFIX = "[tool error] "
@@ -76,3 +79,61 @@ def _call(tool: str, given: Mapping[str, Any]) -> str:
         for name, value in given.items()
     ]
     return "\n".join([tool, *lines])
+
+
+#: Lines as long as this are shown cut off.
+_CUT_OFF = 2000
+_NUMBERED = re.compile(r"^ *(\d+)(?:→|\t)(.*)$")
+
+
+def apply_edits(content: str, name: str, args: Mapping[str, Any]) -> str | None:
+    """Return the text after an Edit, MultiEdit or Write, or ``None`` if the call fails."""
+    if name == "Write":
+        text = args.get("content")
+        return text if isinstance(text, str) else None
+    edits = args.get("edits") if name == "MultiEdit" else [args]
+    if not isinstance(edits, list) or not edits:
+        return None
+    for edit in edits:
+        old = edit.get("old_string") if isinstance(edit, Mapping) else None
+        new = edit.get("new_string") if isinstance(edit, Mapping) else None
+        if not isinstance(old, str) or not isinstance(new, str) or not old or old == new:
+            return None
+        count = content.count(old)
+        if count == 0 or (count > 1 and edit.get("replace_all") is not True):
+            return None
+        content = content.replace(old, new)
+    return content
+
+
+def unnumbered(result: Any) -> str | None:
+    """Return the text of a Read result without line numbers, or ``None`` if it has none."""
+    if isinstance(result, list):
+        result = "\n".join(str(b.get("text", "")) for b in result if isinstance(b, Mapping))
+    if not isinstance(result, str):
+        return None
+    lines: list[str] = []
+    for line in result.split("\n"):
+        match = _NUMBERED.match(line)
+        if match is None or int(match[1]) != len(lines) + 1:
+            break
+        if len(match[2]) >= _CUT_OFF:
+            return None
+        lines.append(match[2])
+    return "\n".join(lines) + "\n" if lines and len(lines) < 2000 else None
+
+
+def validator_of(schema: Any) -> Any:
+    """Return a ``jsonschema`` validator, or ``None`` for what is no schema and checks nothing.
+
+    It raises ``referencing.exceptions.Unresolvable`` where the schema points elsewhere: a reference
+    is never fetched from anywhere.
+    """
+    if not isinstance(schema, Mapping):
+        return None
+    kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
+    try:
+        kind.check_schema(schema)
+    except jsonschema.SchemaError:
+        return None
+    return kind(schema, registry=referencing.Registry())

@@ -6,16 +6,114 @@ failures of a disk are the user's mistake. Does not belong here: what is written
 
 import errno
 import fcntl
+import json
 import os
 import re
+import stat
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from errno import ENOTDIR
 from pathlib import Path
 from typing import IO, Any
 
 from composer_pipeline.errors import InputError, StorageError
-from composer_pipeline.modes import create_file, make_folder
+
+VARIABLE = "COMPOSER_LAKE_MODE"
+PRIVATE = 0o600
+
+
+def file_mode() -> int:
+    """Return the mode of new files: 0600, or ``COMPOSER_LAKE_MODE``.
+
+    Raises:
+        InputError: the variable is no octal mode that lets the owner read and write.
+    """
+    text = os.environ.get(VARIABLE, "")
+    if not text:
+        return PRIVATE
+    try:
+        mode = int(text, 8)
+    except ValueError:
+        mode = 0
+    if mode & PRIVATE != PRIVATE or mode & ~0o666:
+        raise InputError(f"{VARIABLE} is {text!r}; it is an octal mode of files, such as 0640")
+    return mode
+
+
+def folder_mode() -> int:
+    """Return the mode of new folders: that of files, and entry where there is reading.
+
+    Raises:
+        InputError: as :func:`file_mode`.
+    """
+    mode = file_mode()
+    return mode | (mode & 0o444) >> 2
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and the missing ones above it, with their mode; others stay as they are.
+
+    Raises:
+        InputError: as :func:`file_mode`.
+        OSError: it cannot be made.
+    """
+    if path.is_dir():
+        return
+    make_folder(path.parent)
+    try:
+        path.mkdir()
+    except FileExistsError:
+        if path.is_dir():  # another process was faster
+            return
+        raise NotADirectoryError(ENOTDIR, os.strerror(ENOTDIR), str(path)) from None
+    with suppress(PermissionError):  # a file system without modes; doctor says so
+        path.chmod(folder_mode())
+
+
+def create_file(path: Path) -> int:
+    """Create a file with its mode and return its descriptor, open for writing.
+
+    Raises:
+        InputError: as :func:`file_mode`.
+        OSError: it exists, or cannot be made.
+    """
+    mode = file_mode()
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with suppress(PermissionError):  # a file system without modes; doctor says so
+        os.fchmod(descriptor, mode)  # the umask may have taken bits away
+    return descriptor
+
+
+def too_open(root: Path) -> Iterator[Path]:
+    """Yield the folders and files below ``root``, itself included, that others may read or enter.
+
+    Raises:
+        InputError: as :func:`file_mode`.
+    """
+    for folder, names, files in os.walk(root):
+        for path in (Path(folder), *(Path(folder, name) for name in files)):
+            if not path.is_symlink() and _excess(path):
+                yield path
+        names.sort()
+
+
+def close_to_others(root: Path) -> int:
+    """Give what :func:`too_open` finds the mode of new files and folders; return how many.
+
+    Raises:
+        InputError: as :func:`file_mode`.
+        OSError: another user owns one of them.
+    """
+    found = list(too_open(root))
+    for path in found:
+        path.chmod(folder_mode() if path.is_dir() else file_mode())
+    return len(found)
+
+
+def _excess(path: Path) -> int:
+    allowed = folder_mode() if path.is_dir() else file_mode()
+    return stat.S_IMODE(path.stat().st_mode) & 0o077 & ~allowed
 
 
 class Replacement:
@@ -141,3 +239,62 @@ def take_lock(file: IO[Any], busy: Callable[[], None] = lambda: None) -> None:
 def reason(error: OSError) -> str:
     """One line of why a write failed; a bucket's own message has a page of debugging."""
     return error.strerror or str(error).partition("\n")[0][:200] or type(error).__name__
+
+
+def json_objects(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (line number, object) for each line of ``text`` that is not blank.
+
+    Args:
+        path: where the text is from, for messages.
+        text: the file's content.
+
+    Raises:
+        InputError: a line is no JSON, or no object; names the file and the line.
+    """
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise InputError(f"{path}:{number}: not JSON: {error.msg}") from error
+        if not isinstance(row, dict):
+            raise InputError(f"{path}:{number}: not a JSON object")
+        yield number, row
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    """Return the value where it is an object, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def mapping_at(value: Any, key: str) -> dict[str, Any]:
+    """Return the object at a key of an object, else an empty one."""
+    return mapping(mapping(value).get(key))
+
+
+def text(value: Any) -> str | None:
+    """Return the value where it is text."""
+    return value if isinstance(value, str) else None
+
+
+def integer(value: Any) -> int | None:
+    """Return the value where it is a whole number; a flag is none."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def flag(value: Any) -> bool | None:
+    """Return the value where it is true or false."""
+    return value if isinstance(value, bool) else None
+
+
+def strings(value: Any) -> Iterator[str]:
+    """Yield every text inside a JSON value, in order; the names of fields are none."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for inner in value.values():
+            yield from strings(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from strings(inner)

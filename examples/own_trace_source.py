@@ -13,7 +13,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from composer_pipeline import Lake, ingest, load_states
-from composer_pipeline.traces.reading import SOURCES, LineStats, Record, read_records
+from composer_pipeline.traces.records import LineStats, Record, read_records
+from composer_pipeline.traces.sources import SOURCES
 
 LOG = """\
 {"toy": 1, "session": "toy-1", "cwd": "/home/ada/shop"}

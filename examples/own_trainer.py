@@ -17,9 +17,8 @@ from tempfile import TemporaryDirectory
 from composer_pipeline import Lake, train
 from composer_pipeline.testing.training import write_dataset
 from composer_pipeline.training.recipe import TrainingRecipe
-from composer_pipeline.training.registry import TRAINERS
+from composer_pipeline.training.registry import TRAINERS, Capabilities
 from composer_pipeline.training.run import write_json
-from composer_pipeline.training.trainer import Capabilities
 
 RECIPE = {
     "name": "argument-counts",

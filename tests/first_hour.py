@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from composer_pipeline.lake import Lake
+from composer_pipeline.lake.store import Lake
 from composer_pipeline.settings import recipes_dir
 from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
 from examples.demo.profile import loopback

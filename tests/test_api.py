@@ -53,20 +53,6 @@ def test_every_stage_has_one_shape(name):
     assert issubclass(stage.return_annotation, Report)
 
 
-@pytest.mark.parametrize("first", ["import composer_pipeline.replay.engine.run", "pass"])
-def test_a_room_with_the_name_of_a_stage_does_not_hide_it(first):
-    said = python(
-        f"{first}\nimport composer_pipeline as c\n"
-        "from composer_pipeline.normalize.stage import normalize\n"
-        "from composer_pipeline import replay, plan\n"
-        "import composer_pipeline.replay.teachers\n"
-        "from composer_pipeline.replay.engine.run import replay as run\n"
-        "assert c.normalize is normalize and c.replay is replay is run\n"
-        "print(sorted(set(c.__all__) - set(dir(c))), callable(plan))"
-    )
-    assert said.split() == ["[]", "True"]
-
-
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="has no attribute 'replays'"):
         _ = composer_pipeline.replays

@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from composer_pipeline.cli import main
+from composer_pipeline.cli.app import main
 from composer_pipeline.errors import InputError, StorageError
 from composer_pipeline.files import Replacement, replace, replacing
+from composer_pipeline.lake.schema import DROPS
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.lake.tables import DROPS
 from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
 from tests.places import fill
 

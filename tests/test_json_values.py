@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from composer_pipeline.json_values import flag, integer, mapping_at, strings, text
+from composer_pipeline.files import flag, integer, mapping_at, strings, text
 
 ODD: list[Any] = [None, True, 0, 1.5, "", "x", [], ["x"], {}, {"a": 1}]
 

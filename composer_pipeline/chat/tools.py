@@ -8,13 +8,238 @@ Otherwise a session is offered the tools it used and :data:`CORE`; agreement wit
 is only possible on tools that the teacher has.
 """
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property, lru_cache, partial
+from pathlib import Path
 from typing import Any
 
-from composer_pipeline.chat.installed_tools import InstalledTools
-from composer_pipeline.chat.kept_tools import nearest
-from composer_pipeline.chat.tool_schemas import Toolset, tool_schemas
-from composer_pipeline.trace_states import TraceState, Unseen
+import msgspec
+import orjson
+
+from composer_pipeline.chat.tool_registry import CORE, REGISTRY, REGISTRY_VERSION
+from composer_pipeline.chat.typescript import TypeScriptError, read_declarations
+from composer_pipeline.errors import InputError
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.states.state import TraceState, Unseen
+
+DECLARATIONS = "sdk-tools.d.ts"
+
+#: Interfaces whose tool is not their name without ``Input``.
+_TOOLS: Mapping[str, tuple[str, ...]] = {
+    "FileRead": ("Read",),
+    "FileEdit": ("Edit",),
+    "FileMultiEdit": ("MultiEdit",),
+    "FileWrite": ("Write",),
+    "Agent": ("Agent", "Task"),
+    "Mcp": (),  # the shape of no tool in particular
+}
+
+
+class InstalledTools(msgspec.Struct, frozen=True):
+    """Parameters of the tools of one version: tool name -> JSON Schema of an object."""
+
+    version: str
+    parameters: dict[str, dict[str, Any]]
+
+    @property
+    def source(self) -> str:
+        """The name under which replies record where their schemas came from."""
+        return f"installed@{self.version}"
+
+
+def read_installation(path: str | os.PathLike[str], version: str = "") -> InstalledTools:
+    """Read the tools of an installed Claude Code or Claude Agent SDK.
+
+    Args:
+        path: ``sdk-tools.d.ts``, or the folder of the npm package that has it.
+        version: of Claude Code, such as ``2.1.329``; from ``package.json`` when empty.
+
+    Raises:
+        InputError: no such file, one that cannot be read, one without tools, or a version
+            that cannot be told.
+    """
+    given = Path(path).expanduser()
+    file = given / DECLARATIONS if given.is_dir() else given
+    if not file.is_file():
+        raise InputError(f"{given} is no {DECLARATIONS} and no package folder that has one")
+    try:
+        declared = read_declarations(file.read_text(encoding="utf-8"))
+    except (TypeScriptError, UnicodeDecodeError) as error:
+        raise InputError(f"{file} is no {DECLARATIONS} that can be read: {error}") from error
+    parameters: dict[str, dict[str, Any]] = {}
+    for name, schema in sorted(declared.items()):
+        stem = name.removesuffix("Input")
+        if stem == name or schema.get("type") != "object":
+            continue
+        for tool in _TOOLS.get(stem, (stem,)):
+            parameters[tool] = schema
+    if not parameters:
+        raise InputError(f"{file} declares no tool input")
+    return InstalledTools(_version(file, version), parameters)
+
+
+def _version(file: Path, given: str) -> str:
+    if given:
+        if not version_number(given):
+            raise InputError(f"--version {given!r} is no version such as 2.1.329")
+        return given
+    package = file.parent / "package.json"
+    if not package.is_file():
+        raise InputError(f"the version of {file} is not known; name it with --version")
+    try:
+        data = json.loads(package.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{package} is no JSON") from error
+    version = data.get("version") if isinstance(data, dict) else None
+    if not isinstance(version, str) or not version_number(version):
+        raise InputError(f"{package} has no version; name it with --version")
+    if data.get("name") == "@anthropic-ai/claude-agent-sdk":
+        # Release 0.3.n of the SDK carries release 2.1.n of Claude Code.
+        return "2.1." + version.rsplit(".", 1)[-1]
+    return version
+
+
+def version_number(version: str) -> tuple[int, ...]:
+    """Return a version's numbers, in which versions are ordered."""
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
+
+
+_INDEX = "tool_schemas/index.json"
+
+
+def keep(lake: Lake, tools: InstalledTools) -> None:
+    """Store a set in the lake; one of the same version is replaced.
+
+    Raises:
+        StorageError: the lake is not writable.
+    """
+    known = {kept.version: kept for kept in kept_sets(lake)} | {tools.version: tools}
+    ordered = [known[version] for version in sorted(known, key=version_number)]
+    lake.put_bytes(_INDEX, msgspec.json.encode(ordered))
+
+
+def kept_sets(lake: Lake) -> list[InstalledTools]:
+    """Return the sets of a lake, oldest version first.
+
+    Raises:
+        InputError: the file that keeps them is damaged.
+    """
+    if not lake.exists(_INDEX):
+        return []
+    try:
+        return msgspec.json.decode(lake.get_bytes(_INDEX), type=list[InstalledTools])
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise InputError(f"{_INDEX} of lake {lake.url} is damaged: {error}") from error
+
+
+def nearest(sets: list[InstalledTools], version: str | None) -> InstalledTools | None:
+    """Return the set for a session's version: the latest not above it, else the earliest."""
+    if not sets:
+        return None
+    ordered = sorted(sets, key=lambda kept: version_number(kept.version))
+    if not version:
+        return ordered[-1]
+    below = [kept for kept in ordered if version_number(kept.version) <= version_number(version)]
+    return below[-1] if below else ordered[0]
+
+
+#: Uses from which a key that was always there counts as required.
+MIN_USES_FOR_REQUIRED = 5
+
+
+class Toolset(msgspec.Struct, frozen=True, dict=True):
+    """Tools in OpenAI form with recorded names, and where their schemas came from."""
+
+    tools: list[dict[str, Any]]
+    source: str
+
+    @cached_property
+    def digest(self) -> str:
+        """BLAKE2b-128 of the tools, in hexadecimal."""
+        return hashlib.blake2b(orjson.dumps(self.tools), digest_size=16).hexdigest()
+
+
+def tool_schemas(
+    names: Iterable[str],
+    *,
+    observed: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
+    recorded: Sequence[Any] | None = None,
+    installed: InstalledTools | None = None,
+) -> Toolset:
+    """Return the tools to offer, sorted by name, and the source of their schemas.
+
+    Args:
+        names: tools seen in use; :data:`CORE` is added.
+        observed: inputs seen for each tool, for those that the registry lacks.
+        recorded: tool dictionaries of the recorded request, Anthropic or OpenAI form.
+            Where there are any, they are the whole answer.
+        installed: parameters from the user's installation; they go before the registry's,
+            whose descriptions stay.
+    """
+    if recorded:
+        tools = [tool for tool in map(_openai_form, recorded) if tool]
+        if tools:
+            return Toolset(tools, "recorded")
+    tools = []
+    sources: Counter[str] = Counter()
+    for name in sorted(set(names) | set(CORE)):
+        entry = REGISTRY.get(name)
+        if installed and name in installed.parameters:
+            description = entry["description"] if entry else f"The tool {name}."
+            entry = {"description": description, "parameters": installed.parameters[name]}
+            sources[installed.source] += 1
+        elif entry is None:
+            entry = infer((observed or {}).get(name, ()))
+            sources["inferred"] += 1
+        tools.append({"type": "function", "function": {"name": name, **entry}})
+    parts = [] if installed and sources[installed.source] == len(tools) else [REGISTRY_VERSION]
+    if installed and sources[installed.source]:
+        parts.insert(0, f"{installed.source}:{sources[installed.source]}")
+    if sources["inferred"]:
+        parts.append(f"inferred:{sources['inferred']}")
+    return Toolset(tools, "+".join(parts))
+
+
+def infer(uses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return a schema from observed inputs: keys and JSON types, no values."""
+    keys = sorted({key for use in uses for key in use})
+    properties: dict[str, Any] = {}
+    for key in keys:
+        kinds = {_json_type(use[key]) for use in uses if key in use}
+        properties[key] = {"type": kinds.pop()} if len(kinds) == 1 else {}
+    schema: dict[str, Any] = {"type": "object", "properties": properties}
+    if len(uses) >= MIN_USES_FOR_REQUIRED:
+        required = [key for key in keys if all(key in use for use in uses)]
+        if required:
+            schema["required"] = required
+    return {"description": "Parameters inferred from use.", "parameters": schema}
+
+
+def _json_type(value: Any) -> str:
+    if isinstance(value, bool):
+        return "boolean"
+    for kind, name in ((str, "string"), (int, "integer"), (float, "number"), (list, "array")):
+        if isinstance(value, kind):
+            return name
+    return "null" if value is None else "object"
+
+
+def _openai_form(tool: Any) -> dict[str, Any] | None:
+    if not isinstance(tool, Mapping):
+        return None
+    function = tool.get("function")
+    if isinstance(function, Mapping) and isinstance(function.get("name"), str):
+        return {"type": "function", "function": dict(function)}
+    if not isinstance(tool.get("name"), str):
+        return None
+    parameters = tool.get("input_schema") or {"type": "object", "properties": {}}
+    entry = {"name": tool["name"], "description": str(tool.get("description") or "")}
+    return {"type": "function", "function": {**entry, "parameters": dict(parameters)}}
 
 
 def session_tools(
@@ -58,3 +283,114 @@ def session_tools(
         )
         for session, used in names.items()
     }
+
+
+#: Days and sessions whose tools are kept in memory; others are read or made again.
+KEPT_DAYS, KEPT_SESSIONS = 16, 512
+
+
+class _Pin(msgspec.Struct):
+    """Tools of a session, and the states that were asked with them."""
+
+    session_id: str
+    toolset: Toolset
+    state_ids: list[str]
+
+
+class _Day:
+    """What the table says of one day: its pins, the tools of each state, the last of a session."""
+
+    def __init__(self, pins: list[_Pin]) -> None:
+        self.pins = pins
+        self.of = {state: pin.toolset for pin in pins for state in pin.state_ids}
+        self.latest = {pin.session_id: pin.toolset for pin in pins}
+
+    @classmethod
+    def read(cls, lake: Lake, day: str) -> "_Day":
+        """Read a day; without a partition it has no pins."""
+        return cls(_read(lake, day))
+
+
+class Toolsets:
+    """The tools of the states of some days.
+
+    Args:
+        lake: has the table ``toolsets``, and schemas from an installation where there are.
+        states: all the states of their days.
+    """
+
+    def __init__(self, lake: Lake, states: Sequence[TraceState]) -> None:
+        self._lake = lake
+        self._states: dict[tuple[str, str], list[TraceState]] = {}
+        for state in states:
+            self._states.setdefault((state.day, state.session_id), []).append(state)
+        self._installed = kept_sets(lake)
+        #: Equal sets are one object, so that conversions are shared and memory is bounded.
+        self._same: dict[tuple[str, str], Toolset] = {}
+        self._day = lru_cache(KEPT_DAYS)(partial(_Day.read, lake))
+        self._chosen = lru_cache(KEPT_SESSIONS)(self._choose)
+
+    def of(self, state: TraceState) -> Toolset:
+        """Return the tools that a state was offered, or will be."""
+        pinned = self._day(state.day).of.get(state.state_id)
+        return pinned or self._chosen(state.day, state.session_id)
+
+    def _choose(self, day: str, session_id: str) -> Toolset:
+        mine = [state.whole for state in self._states[day, session_id]]
+        chosen = session_tools(mine, self._installed)[session_id]
+        latest = self._day(day).latest.get(session_id)
+        if latest is not None and latest.digest == chosen.digest:
+            return latest
+        return self._same.setdefault((chosen.digest, chosen.source), chosen)
+
+    def pin(self, states: Iterable[TraceState]) -> None:
+        """Keep the tools of these states as they are; call it before they are asked.
+
+        Days without anything new are not written again.
+
+        Raises:
+            StorageError: the lake is not writable.
+        """
+        by_day: dict[str, list[TraceState]] = {}
+        for state in states:
+            by_day.setdefault(state.day, []).append(state)
+        self._day.cache_clear()  # another run may have added to them
+        for day, mine in by_day.items():
+            pins = self._day(day).pins
+            if self._add(pins, [s for s in mine if s.state_id not in self._day(day).of]):
+                rows = [
+                    {
+                        "session_id": pin.session_id,
+                        "digest": pin.toolset.digest,
+                        "source": pin.toolset.source,
+                        "tools": pin.toolset.tools,
+                        "state_ids": pin.state_ids,
+                    }
+                    for pin in pins
+                ]
+                self._lake.write("toolsets", rows, day=day)
+        self._day.cache_clear()
+
+    def _add(self, pins: list[_Pin], new: Sequence[TraceState]) -> bool:
+        known = {(pin.session_id, pin.toolset.digest): pin for pin in pins}
+        for state in new:
+            toolset = self.of(state)
+            key = (state.session_id, toolset.digest)
+            if key not in known:
+                known[key] = _Pin(state.session_id, toolset, [])
+                pins.append(known[key])
+            known[key].state_ids.append(state.state_id)
+        return bool(new)
+
+
+def toolsets_of_day(lake: Lake, day: str) -> dict[str, Toolset]:
+    """Return digest -> tools of a day, for reading replies again."""
+    return {pin.toolset.digest: pin.toolset for pin in _read(lake, day)}
+
+
+def _read(lake: Lake, day: str) -> list[_Pin]:
+    rows = lake.rows("toolsets", days=[day])
+    return [
+        _Pin(row["session_id"], Toolset(row["tools"], row["source"]), list(row["state_ids"]))
+        for row in rows
+    ]

@@ -1,5 +1,5 @@
 """``python -m composer_pipeline.cli``."""
 
-from composer_pipeline.cli import main
+from composer_pipeline.cli.app import main
 
 main()

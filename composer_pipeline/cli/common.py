@@ -5,16 +5,21 @@ Does not belong here: a command.
 
 import json
 import os
+import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import Annotated, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Any
 
 import rich.progress
 from cyclopts import App, Parameter
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.live import Live
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -22,16 +27,138 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Table as _RichTable
+from rich.text import Text
 
 from composer_pipeline import __version__
-from composer_pipeline.cli.views.progress import LINE_S
-from composer_pipeline.cli.views.report import readable
-from composer_pipeline.cli.views.table import Table
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake import Lake
-from composer_pipeline.money import to_pico
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.money import to_pico, to_usd
 from composer_pipeline.reports import Progress
 from composer_pipeline.settings import Settings
+
+if TYPE_CHECKING:
+    from composer_pipeline.teachers.report import Snapshot
+
+
+class Table(_RichTable):
+    """A ``rich`` table whose strings, title and headers included, are shown as they are."""
+
+    def __init__(self, *headers: Any, title: str | Text | None = None, **options: Any) -> None:
+        heads = [Text(head) if isinstance(head, str) else head for head in headers]
+        super().__init__(title=Text(title) if isinstance(title, str) else title, **options)
+        for head in heads:
+            self.add_column(head)
+
+    def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
+        """Add a row; a string is text."""
+        super().add_row(
+            *(Text(cell) if isinstance(cell, str) else cell for cell in cells), **options
+        )
+
+
+#: Seconds between two lines of progress where there is no terminal.
+LINE_S = 10.0
+
+
+class LiveReplay:
+    """Shows snapshots in place while it is entered; a line each ten seconds without a terminal.
+
+    Args:
+        console: where to draw; standard error, so that standard output stays the report.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+        self._console = console
+        self._shown = console.is_terminal
+        self._told_s = 0.0
+
+    def __enter__(self) -> "LiveReplay":
+        if self._shown:
+            self._live.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._shown:
+            self._live.__exit__(kind, error, trace)
+
+    def __call__(self, snapshot: "Snapshot") -> None:
+        """Show a snapshot."""
+        if self._shown:
+            self._live.update(table(snapshot), refresh=True)
+        elif snapshot.elapsed_s - self._told_s >= LINE_S:
+            self._told_s = snapshot.elapsed_s
+            self._console.print(snapshot.line(), markup=False, highlight=False, soft_wrap=True)
+
+
+def table(snapshot: "Snapshot") -> Table:
+    """Return a snapshot as a table: money in the title, one row a teacher."""
+    shown = Table(
+        title=(
+            f"{snapshot.phase}, {snapshot.elapsed_s:.0f} s: ${snapshot.settled_usd:.4f} settled,"
+            f" ${snapshot.reserved_usd:.4f} reserved of ${snapshot.ceiling_usd:.2f}"
+        ),
+        title_justify="left",
+    )
+    for name in ("teacher", "done", "cached", "unknown", "in flight", "p50", "p95", "cache read"):
+        shown.add_column(name, justify="left" if name == "teacher" else "right")
+    for name, teacher in snapshot.by_teacher.items():
+        state = "" if teacher.state == "ok" else f" ({teacher.state})"
+        shown.add_row(
+            name + state,
+            f"{teacher.done}/{teacher.total}",
+            str(teacher.cached),
+            str(teacher.unknown),
+            f"{teacher.in_flight}/{teacher.window}",
+            _ms(teacher.latency_p50_ms),
+            _ms(teacher.latency_p95_ms),
+            "" if teacher.cache_read_share is None else f"{teacher.cache_read_share:.0%}",
+        )
+    return shown
+
+
+def _ms(value: float | None) -> str:
+    return "" if value is None else f"{value:.0f} ms"
+
+
+NOTHING = "-"
+
+
+def readable(value: Any, name: str = "") -> str:
+    """Return a value as text: a line for each entry of a mapping or list.
+
+    Args:
+        value: plain JSON; numbers are rounded to four digits.
+        name: of the field: ``…_picodollars`` is shown in USD.
+    """
+    if isinstance(value, Mapping):
+        return "\n".join(f"{key}: {_inline(item, key)}" for key, item in value.items()) or NOTHING
+    if isinstance(value, list | tuple):
+        return "\n".join(_inline(item, name) for item in value) or NOTHING
+    return _inline(value, name)
+
+
+def _inline(value: Any, name: str) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_inline(item, key)}" for key, item in value.items()) or NOTHING
+    if isinstance(value, list | tuple):
+        return ", ".join(_inline(item, name) for item in value) or NOTHING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int) and name.endswith("picodollars"):
+        return f"{to_usd(value)} USD"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
+    return NOTHING if value in (None, "") else str(value)
+
 
 if "COLUMNS" in os.environ:
     # Of a dumb terminal rich takes the width only together with the height.
@@ -93,7 +220,7 @@ def ledger_of(lake: str, ledger: str) -> str | Path:
     Raises:
         InputError: as :func:`open_lake`.
     """
-    from composer_pipeline.replay.ledger import ledger_target
+    from composer_pipeline.teachers.ledger.ledger import ledger_target
 
     named = ledger or Settings.from_env().ledger
     return ledger_target(open_lake(lake, new=bool(named)), named)
@@ -101,7 +228,7 @@ def ledger_of(lake: str, ledger: str) -> str | Path:
 
 def named_ledger(lake: Lake, ledger: str) -> str | Path | None:
     """Return where the ledger is; ``None`` for a bucket without one."""
-    from composer_pipeline.replay.ledger import ledger_target
+    from composer_pipeline.teachers.ledger.ledger import ledger_target
 
     named = ledger or Settings.from_env().ledger
     return ledger_target(lake, named) if named or lake.local else None
@@ -190,3 +317,99 @@ def usd(text: str, option: str) -> Decimal:
     except InputError as error:
         raise InputError(f"{option}: {error}") from error
     return value
+
+
+def checked(text: str, option: str) -> str:
+    """Return a date as it was typed.
+
+    Raises:
+        InputError: it is none; the message names ``option``.
+    """
+    try:
+        if date.fromisoformat(text).isoformat() == text:
+            return text
+    except ValueError:
+        pass
+    raise InputError(f"{option} {text!r} is no date of the form YYYY-MM-DD")
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class DayFilter:
+    """Days, by name or from one to another."""
+
+    day: Annotated[
+        Sequence[str], Parameter(help="Only this day (YYYY-MM-DD); may be given again.")
+    ] = ()
+    since: Annotated[str, Parameter(help="Only this day and later ones.")] = ""
+    until: Annotated[str, Parameter(help="Only this day and earlier ones.")] = ""
+
+    def typed(self) -> list[str]:
+        """Return the options as a person types them."""
+        values = [(name, getattr(self, name)) for name in ("since", "until", "session", "project")
+                  if getattr(self, name, "")]  # fmt: skip
+        values += [("day", day) for day in self.day]
+        return [f"--{name} {shlex.quote(value)}" for name, value in values]
+
+    def days(self, lake: Lake, table: str = "states") -> list[str] | None:
+        """Return the days that are meant; ``None`` for all.
+
+        Raises:
+            InputError: one is no date, or the table has nothing of any of them.
+        """
+        for text in self.day:
+            checked(text, "--day")
+        for option, text in (("--since", self.since), ("--until", self.until)):
+            if text:
+                checked(text, option)
+        if not (self.day or self.since or self.until):
+            return None
+        have = lake.days(table)
+        last = self.until or "9999-12-31"
+        found = {day for day in self.day or have if self.since <= day <= last}
+        if found.isdisjoint(have):
+            words = [", ".join(self.day)] if self.day else []
+            words += [f"since {self.since}"] if self.since else []
+            words += [f"until {self.until}"] if self.until else []
+            what = _WORDS.get(table, table)
+            raise InputError(f"lake {lake.url} has no {what} of {' '.join(words)}")
+        return sorted(found)
+
+
+_WORDS = {"raw_files": "archived session"}
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class SessionFilter(DayFilter):
+    """Days, and the sessions of a project or by the beginning of their ids."""
+
+    session: Annotated[
+        str, Parameter(help="Only this session; the beginning of its id is enough.")
+    ] = ""
+    project: Annotated[
+        str, Parameter(help="Only this project: a glob of its path or of its last folder.")
+    ] = ""
+
+    def sessions(self, lake: Lake) -> set[str] | None:
+        """Return the sessions that are meant, on whatever day; ``None`` for all.
+
+        Raises:
+            InputError: the lake has none.
+        """
+        from composer_pipeline.maintenance.forget import of_project
+
+        if not (self.session or self.project):
+            return None
+        rows = lake.select("SELECT DISTINCT session_id, project FROM states")
+        found = {
+            row["session_id"]
+            for row in rows
+            if row["session_id"].startswith(self.session)
+            and (not self.project or of_project(row["project"] or "", self.project))
+        }
+        if not found:
+            words = [f"session {self.session!r}"] if self.session else []
+            words += [f"project {self.project!r}"] if self.project else []
+            raise InputError(f"lake {lake.url} has no states of {' of '.join(words)}")
+        return found

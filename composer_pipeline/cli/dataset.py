@@ -8,13 +8,13 @@ from cyclopts import Parameter
 
 from composer_pipeline.cli.common import (
     Bar,
+    DayFilter,
     JsonOption,
     LakeOption,
     app,
     open_lake,
     show,
 )
-from composer_pipeline.cli.filters import DayFilter
 from composer_pipeline.errors import InputError
 from composer_pipeline.files import replace
 from composer_pipeline.settings import Settings
@@ -44,8 +44,8 @@ def dataset(
         tokenizer: model whose tokens are counted, and to whose window of 8,192 tokens the pairs
             are cut as well: a folder, a Hub id or smollm2-135m.
     """
+    from composer_pipeline.dataset.build import build_dataset
     from composer_pipeline.preferences.rules import PreferenceRules
-    from composer_pipeline.publishing import build_dataset
 
     if not 0 <= validation < 1:
         raise InputError(f"--validation must be at least 0 and below 1, not {validation}")
@@ -74,7 +74,7 @@ def report(
     Args:
         out: the file; reports/dataset-<version>.html in the lake by default.
     """
-    from composer_pipeline.report import write_report
+    from composer_pipeline.report.write import write_report
 
     store = open_lake(lake)
     root = Settings.from_env().model_copy(update={"lake": store.url}).run_root
@@ -113,8 +113,8 @@ def export(
             template that this holds for, as chat_template.jinja.
         tokenizer: model whose tokens count: a folder, a Hub id or smollm2-135m.
     """
-    from composer_pipeline.interchange import FORMATS, export_sessions
-    from composer_pipeline.preferences.export import export as run
+    from composer_pipeline.exporting.columns import export as run
+    from composer_pipeline.exporting.sessions import FORMATS, export_sessions
     from composer_pipeline.preferences.rules import PreferenceRules
 
     if format in FORMATS:
@@ -181,8 +181,8 @@ def publish(
         consent: file of whose sessions may be published, the licence, and who attests; consent.yaml
             beside the lake or in the working folder by default. --public needs one.
     """
-    from composer_pipeline.publishing import publish as run
-    from composer_pipeline.publishing import publish_model
+    from composer_pipeline.publishing.publish import publish as run
+    from composer_pipeline.publishing.publish import publish_model
 
     if allow_worse_than_base and not model:
         raise InputError("--allow-worse-than-base belongs to --model")
@@ -218,8 +218,8 @@ def normalize(
         executor: default or ray, in place of the recipe's executor_type.
         columns: only write the flat columns that recipes judge, as JSON lines, to this file.
     """
-    from composer_pipeline.normalize import normalize as run
-    from composer_pipeline.normalize import write_columns
+    from composer_pipeline.normalization.stage import normalize as run
+    from composer_pipeline.normalization.stage import write_columns
 
     store = open_lake(lake)
     if not store.days("pairs"):

@@ -11,18 +11,18 @@ from rich.console import Console
 
 from composer_pipeline.cli.common import (
     Bar,
+    DayFilter,
     JsonOption,
     LakeOption,
     LedgerOption,
+    Table,
     app,
     open_lake,
     show,
     usd,
 )
-from composer_pipeline.cli.filters import DayFilter
-from composer_pipeline.cli.views.table import Table
 from composer_pipeline.errors import InputError
-from composer_pipeline.json_values import json_objects
+from composer_pipeline.files import json_objects
 from composer_pipeline.settings import Settings
 
 
@@ -44,9 +44,10 @@ def pairs(
         judge_max_usd: ceiling in USD of the recipe's semantic_judge, in place of the recipe's.
         teachers: teacher file that has the semantic_judge (COMPOSER_TEACHERS).
     """
-    from composer_pipeline.preferences.agreement import open_judge
+    from composer_pipeline.preferences.contamination import Benchmarks
     from composer_pipeline.preferences.hints import build_hints
-    from composer_pipeline.preferences.pairs import Benchmarks, build_pairs
+    from composer_pipeline.preferences.judge import open_judge
+    from composer_pipeline.preferences.pairs import build_pairs
     from composer_pipeline.preferences.rules import PreferenceRules
 
     store = open_lake(lake)
@@ -73,8 +74,8 @@ def pair(any_id: str, /, *, lake: LakeOption = "", as_json: JsonOption = False) 
     Args:
         any_id: of a pair or a state; an unambiguous beginning is enough.
     """
-    from composer_pipeline.cli.views.pair import show_pair
-    from composer_pipeline.preferences.pairs import explain
+    from composer_pipeline.cli.preferences_views import show_pair
+    from composer_pipeline.preferences.explain import explain
 
     facts = explain(open_lake(lake), any_id)
     if as_json:
@@ -97,7 +98,8 @@ def statistics(
         rules: preference recipe (COMPOSER_PREFERENCES).
         verbose: print every figure, by tool and by pair of raters.
     """
-    from composer_pipeline.preferences.quality import ALL, verdicts, write_statistics
+    from composer_pipeline.preferences.quality import ALL, write_statistics
+    from composer_pipeline.preferences.quality_views import verdicts
     from composer_pipeline.preferences.rules import PreferenceRules
 
     store = open_lake(lake)
@@ -132,7 +134,7 @@ def compare(file: Path, /) -> None:
     Args:
         file: JSONL file.
     """
-    from composer_pipeline.preferences.agreement import compare as run
+    from composer_pipeline.preferences.vote_rows import compare as run
 
     if not file.is_file():
         raise InputError(f"{file}: no such file")

@@ -18,11 +18,11 @@ from composer_pipeline.cli.common import (
     show,
     usd,
 )
-from composer_pipeline.env_file import env_file, with_values
 from composer_pipeline.errors import InputError
 from composer_pipeline.files import replace
-from composer_pipeline.lake import SCHEMA_VERSION, Lake
-from composer_pipeline.settings import Settings
+from composer_pipeline.lake.schema import SCHEMA_VERSION
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.settings import Settings, env_file, with_values
 
 
 @app.command
@@ -46,7 +46,7 @@ def init(
         max_usd: ceiling of a replay in USD, where it names none (COMPOSER_MAX_USD).
         yes: ask nothing.
     """
-    from composer_pipeline.replay.teachers import TeacherSet
+    from composer_pipeline.teachers.teachers import TeacherSet
 
     settings = Settings.from_env()
     asking = sys.stdin.isatty() and not yes and not as_json
@@ -85,7 +85,7 @@ def status(
     *, lake: LakeOption = "", ledger: LedgerOption = "", as_json: JsonOption = False
 ) -> None:
     """Say what is in the lake, its size by table, its days, what it cost, and what is next."""
-    from composer_pipeline.care import status as run
+    from composer_pipeline.maintenance.status import status as run
 
     store = open_lake(lake)
     show(run(store, ledger=named_ledger(store, ledger)).to_dict(), as_json, "status")

@@ -4,13 +4,7 @@ from pathlib import Path
 
 from cyclopts import App
 
-from composer_pipeline.cli.common import (
-    JsonOption,
-    LakeOption,
-    app,
-    open_lake,
-    show,
-)
+from composer_pipeline.cli.common import JsonOption, LakeOption, app, open_lake, show
 
 tools_app = App(name="tools", help="Tool schemas of a user's own Claude Code installation.")
 app.command(tools_app)
@@ -26,7 +20,7 @@ def tools_import(
         path: the installed npm package's folder, or its sdk-tools.d.ts.
         version: version of Claude Code, where no package.json tells it.
     """
-    from composer_pipeline.chat import keep, read_installation
+    from composer_pipeline.chat.tools import keep, read_installation
 
     store = open_lake(lake)
     tools = read_installation(path, version)
@@ -38,7 +32,7 @@ def tools_import(
 @tools_app.command(name="list")
 def tools_list(*, lake: LakeOption = "", as_json: JsonOption = False) -> None:
     """List the versions whose tool schemas the lake keeps."""
-    from composer_pipeline.chat import kept_sets
+    from composer_pipeline.chat.tools import kept_sets
 
     kept = {item.version: len(item.parameters) for item in kept_sets(open_lake(lake))}
     show({"versions": kept}, as_json, "tools")

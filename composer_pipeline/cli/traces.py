@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -13,11 +14,12 @@ from composer_pipeline.cli.common import (
     Bar,
     JsonOption,
     LakeOption,
+    SessionFilter,
+    Table,
     app,
     open_lake,
     show,
 )
-from composer_pipeline.cli.filters import SessionFilter
 from composer_pipeline.errors import InputError
 
 
@@ -64,8 +66,8 @@ def states(
     as_json: JsonOption = False,
 ) -> None:
     """List states, day by day, in the order of time; with --json, one object a line."""
-    from composer_pipeline.cli.views.states import STATE_HEAD, state_line
-    from composer_pipeline.trace_states import list_states
+    from composer_pipeline.cli.states_views import STATE_HEAD, state_line
+    from composer_pipeline.states.load import list_states
 
     store = open_lake(lake)
     found = list_states(store, days=only.days(store), sessions=only.sessions(store))
@@ -95,7 +97,7 @@ def sessions(
     as_json: JsonOption = False,
 ) -> None:
     """List sessions and subagents with their counts; with --json, one object a line."""
-    from composer_pipeline.cli.views.states import session_table
+    from composer_pipeline.cli.states_views import session_table
 
     store = open_lake(lake)
     days, wanted = only.days(store, "sessions"), only.sessions(store)
@@ -131,8 +133,8 @@ def state(state_id: str, /, *, lake: LakeOption = "", as_json: JsonOption = Fals
     Args:
         state_id: as `states` lists it; an unambiguous beginning is enough.
     """
-    from composer_pipeline.cli.views.states import show_state
-    from composer_pipeline.trace_states import following, load_state
+    from composer_pipeline.cli.states_views import show_state
+    from composer_pipeline.states.load import following, load_state
 
     store = open_lake(lake)
     found = load_state(store, state_id)
@@ -154,3 +156,33 @@ def state(state_id: str, /, *, lake: LakeOption = "", as_json: JsonOption = Fals
         "next": behind,
     }
     show(out, True, "")
+
+
+@app.command
+def redact(file: Path, /, *, as_json: JsonOption = False) -> None:
+    """Print what redaction would replace in a file, and why; nothing is changed.
+
+    Args:
+        file: any text; of a session (.jsonl) or a .json file, the decoded strings.
+    """
+    from composer_pipeline.redaction.redact import explain_file
+
+    try:
+        found = explain_file(file)
+    except OSError as error:
+        raise InputError(f"FILE {file}: {error.strerror}") from error
+    if as_json:
+        report = {
+            "file": str(file),
+            "counts": found.counts,
+            "replacements": [r.to_dict() for r in found.replacements],
+        }
+        sys.stdout.write(json.dumps(report, ensure_ascii=False) + "\n")
+        return
+    table = Table("place", "rule", "what", "becomes")
+    for r in found.replacements:
+        table.add_row(r.place, r.rule, f"{r.shown} ({r.length})", r.new)
+    console = Console()
+    console.print(table, markup=False) if found.replacements else None
+    told = ", ".join(f"{kind} {count}" for kind, count in sorted(found.counts.items()))
+    console.print(told or "nothing would be replaced", markup=False)

@@ -1,5 +1,7 @@
 """Commands of the training room: train, replicas, evaluate."""
 
+import importlib.util
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,12 +13,13 @@ from composer_pipeline.cli.common import (
     JsonOption,
     LakeOption,
     app,
+    at_least,
     err,
     open_lake,
     show,
 )
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake import Lake
+from composer_pipeline.lake.store import Lake
 from composer_pipeline.settings import Settings, recipes_dir
 
 if TYPE_CHECKING:
@@ -52,7 +55,7 @@ def train(
         memory_gib: with --plan, memory of one replica in place of what is here.
         model_config: with --plan, a config.json in place of the model; lengths are assumed.
     """
-    from composer_pipeline.training.planning import plan as plan_run
+    from composer_pipeline.training.plan import plan as plan_run
     from composer_pipeline.training.run import train as run
 
     settings = Settings.from_env()
@@ -88,7 +91,7 @@ def train(
 
 def _extended(run_dir: str, rounds: int | None, recipe: str) -> "TrainingRecipe | None":
     """Return the recipe of a longer run, where one is asked for."""
-    from composer_pipeline.training.runs.extension import extended
+    from composer_pipeline.training.runs import extended
 
     if bool(run_dir) != (rounds is not None):
         raise InputError("--extend and --rounds belong together")
@@ -130,15 +133,15 @@ def replicas(
         run_id: the run, where there are several.
         timeline: a file for its picture so far (SVG); a finished run has one in report/.
     """
-    from composer_pipeline.cli.views.replicas import show_replicas
-    from composer_pipeline.diloco.views.overview import only_run, overview
+    from composer_pipeline.cli.training_views import show_replicas
+    from composer_pipeline.diloco.views import only_run, overview
 
     if "://" not in url and not Path(url).is_dir():
         raise InputError(f"{url}: no such folder")
     report = overview(url, only_run(url, run_id))
     if timeline is not None:
         from composer_pipeline.diloco.log import OuterLog
-        from composer_pipeline.diloco.views.history import history
+        from composer_pipeline.diloco.views import history
         from composer_pipeline.files import replace
         from composer_pipeline.report.timeline import timeline as draw
 
@@ -169,9 +172,10 @@ def evaluate(
         max_new_tokens: tokens of an answer at most; the recipe's max_completion_tokens.
         force: measure again although nothing has changed.
     """
-    from composer_pipeline.cli.views.evaluation import show_evaluation
-    from composer_pipeline.evaluation import TRAINED, table
-    from composer_pipeline.evaluation import evaluate as run
+    from composer_pipeline.cli.training_views import show_evaluation
+    from composer_pipeline.evaluation.evaluate import TRAINED
+    from composer_pipeline.evaluation.evaluate import evaluate as run
+    from composer_pipeline.evaluation.report import table
     from composer_pipeline.training.run import prepare
 
     settings = Settings.from_env()
@@ -194,3 +198,63 @@ def evaluate(
     else:
         rows = table(report.cells, TRAINED)
         show_evaluation(Console(), rows, report.to_dict(), str(report.folder))
+
+
+_LAST_PORT = 65535
+
+
+@app.command
+def environment(
+    *,
+    split: str = "",
+    max_steps: int | None = None,
+    student: str = "",
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    lake: LakeOption = "",
+) -> None:
+    """Serve recorded sessions as an OpenEnv environment, until interrupted.
+
+    An episode goes on for as long as each tool call is the recorded one.
+
+    Args:
+        split: only sessions of this split; without it, all but those of validation.
+        max_steps: responses of an episode at most.
+        student: model that is trained, as sessions name it: what it recorded is no target.
+        host: address to listen at; another than 127.0.0.1 shows the lake to a network.
+        port: to listen at; 0 is any free one.
+    """
+    store = open_lake(lake)
+    if max_steps is not None:
+        at_least(1, max_steps, "--max-steps")
+    if at_least(0, port, "--port") > _LAST_PORT:
+        raise InputError(f"--port must be at most {_LAST_PORT}, got {port}")
+    if importlib.util.find_spec("openenv") is None:
+        raise InputError("openenv is not installed: pip install 'composer-pipeline[environment]'")
+    from composer_pipeline.environment.recorded import Traces
+
+    traces = Traces(store, split=split, max_turns=max_steps, student=student)
+    traces.drawn(0)  # a lake of which nothing can be replayed says so now
+    with _listener(host, port) as listener:
+        from composer_pipeline.environment.server import serve
+
+        at = f"http://{host}:{listener.getsockname()[1]}"
+        serve(
+            traces,
+            listener,
+            lambda: err.print(f"{len(traces)} states at {at}", markup=False, highlight=False),
+        )
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise InputError(
+            f"cannot listen at {host}:{port} ({error.strerror}); choose another with --port"
+        ) from error
+    listener.listen(128)
+    return listener

@@ -17,13 +17,12 @@ import torch
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from composer_pipeline.diloco.inner.keeping import Keeping
-from composer_pipeline.diloco.inner.parts import Part, bare, set_random_state
+from composer_pipeline.diloco.checkpoint import Keeping, Part, bare, set_random_state
 from composer_pipeline.diloco.log import OuterLog
+from composer_pipeline.diloco.outer_optimizer import Tensors, master, pseudo_gradient
 from composer_pipeline.diloco.replica import Replica, SyncResult
-from composer_pipeline.diloco.rounds.pace import Stopwatch, Work
+from composer_pipeline.diloco.rounds import Stopwatch, Work
 from composer_pipeline.diloco.spec import DiLoCoSpec
-from composer_pipeline.diloco.tensors.outer import Tensors, master, pseudo_gradient
 from composer_pipeline.errors import ComposerError, InputError
 
 OnCommit = Callable[[int, dict[str, Any]], None]

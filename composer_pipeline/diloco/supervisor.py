@@ -28,11 +28,12 @@ from operator import methodcaller
 from pathlib import Path
 
 from composer_pipeline.diloco.log import Commit, OuterLog, require_rounds
-from composer_pipeline.diloco.places import Job, LocalCommand, Place, ReplicaCommand
+from composer_pipeline.diloco.places.job import Job, Place
+from composer_pipeline.diloco.places.local import LocalCommand, ReplicaCommand
 from composer_pipeline.diloco.slots import alive_slots, claim, claims, restarts_used
 from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.errors import ComposerError, InputError
-from composer_pipeline.modes import make_folder
+from composer_pipeline.files import make_folder
 from composer_pipeline.parent import child_of_this, end_with_parent
 
 logger = logging.getLogger(__name__)

@@ -5,21 +5,3 @@ its client for TRL. Does not belong here: when two actions are the same
 (``preferences.actions``), the rewards of recorded answers (``training.rewards``), and training.
 ``server`` and ``client`` need the extra ``environment`` and are imported by their names.
 """
-
-from composer_pipeline.environment.episode import AGREED, ALIKE, DIVERGED, OVER, Episode, Outcome
-from composer_pipeline.environment.recorded import Trace, Traces
-from composer_pipeline.environment.turns import EQUAL, MATCH, Turn
-
-__all__ = [
-    "AGREED",
-    "ALIKE",
-    "DIVERGED",
-    "EQUAL",
-    "MATCH",
-    "OVER",
-    "Episode",
-    "Outcome",
-    "Trace",
-    "Traces",
-    "Turn",
-]

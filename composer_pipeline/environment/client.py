@@ -12,7 +12,7 @@ makes. Every other tool is called through ``call_tool``.
 import json
 from typing import Any
 
-from composer_pipeline.environment.episode import OVER
+from composer_pipeline.environment.recorded import OVER
 
 
 class TraceTools:

@@ -7,17 +7,129 @@ here: what of a path can be followed (``environment.turns``).
 import random
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import msgspec
 
-from composer_pipeline.actions import Action
-from composer_pipeline.chat import Toolsets, parse_reply_message, to_chat
-from composer_pipeline.environment.turns import Turn, turns_of
+from composer_pipeline.actions import Action, ToolCall
+from composer_pipeline.chat.convert import (
+    Builder,
+    action_message,
+    parse_reply_message,
+    short_name,
+    to_chat,
+)
+from composer_pipeline.chat.tools import Toolsets
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake import DATASETS, Lake
-from composer_pipeline.trace_states import whole_sessions
+from composer_pipeline.lake.schema import DATASETS
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.preferences.actions.canonical import Level
+from composer_pipeline.preferences.actions.levels import Situation, level
+from composer_pipeline.preferences.hints import succeeded
+from composer_pipeline.preferences.vote import situation_of
+from composer_pipeline.states.load import Path, whole_sessions
+from composer_pipeline.states.state import Message, TraceState
+from composer_pipeline.training.rewards import action_match
+
+#: The loosest level at which a call is the recorded one: an equal canonical form. What is only of
+#: equal effect may have shown something else: overlapping lines, a search counted and not listed.
+MATCH = Level.L0
+#: The loosest level at which a call is as good as the recorded one, as in evaluation.
+EQUAL = Level.L1
+
+
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
+    """One response of the trace.
+
+    ``wanted`` are the calls that earn the turn's reward, with their names on the wire. ``results``
+    are what the recorded ones returned, in the same order; it is empty where teachers agreed on
+    something else than what was recorded, for nobody knows what that returns.
+    """
+
+    state_id: str
+    wanted: tuple[ToolCall, ...]
+    results: tuple[str, ...]
+    situation: Situation
+
+
+def turns_of(
+    path: Path, first: int, consensus: Mapping[str, Action], student: str = ""
+) -> list[Turn]:
+    """Return the turns from a state on, up to where the trace cannot be followed any more.
+
+    That is: a response without calls, a result that is missing, words of the user, a place where
+    teachers agree on something else (the last turn), and an action that nobody confirms and that
+    failed, or that the student itself recorded.
+
+    Args:
+        path: the whole path; its states stand in their order.
+        first: index of the state to begin with.
+        consensus: what teachers agreed on, by state.
+        student: the model that is trained, as sessions name it; "" is none of theirs.
+    """
+    found: list[Turn] = []
+    states = path.states[first:]
+    for state, later in pairwise([*states, None]):
+        assert state is not None
+        turn, last = _turn(path.messages, state, consensus.get(state.state_id), student)
+        if turn is not None:
+            found.append(turn)
+        if turn is None or last or later is None or later.n_messages != state.n_messages + 2:
+            break
+    return found
+
+
+def _turn(
+    messages: Sequence[Message], state: TraceState, agreed: Action | None, student: str
+) -> tuple[Turn | None, bool]:
+    """Return a state as a turn, and whether the trace ends with it."""
+    situation = situation_of(state)
+    recorded = _on_wire(state.action)
+    if agreed is not None and level(agreed, recorded, situation).level > EQUAL:
+        if not agreed.tool_calls:
+            return None, True
+        wanted = _on_wire(agreed).tool_calls
+        turn = Turn(state_id=state.state_id, wanted=wanted, results=(), situation=situation)
+        return turn, True
+    if agreed is None and (not succeeded(state) or (student and state.model == student)):
+        return None, True
+    results, told = _results(messages[state.n_messages : state.n_messages + 2])
+    if not recorded.tool_calls or len(results) != len(recorded.tool_calls):
+        return None, True
+    turn = Turn(
+        state_id=state.state_id, wanted=recorded.tool_calls, results=results, situation=situation
+    )
+    return turn, told
+
+
+def _on_wire(action: Action) -> Action:
+    """Return an action's calls with the names that models know the tools by."""
+    calls = (ToolCall(short_name(call.name), call.arguments) for call in action.tool_calls)
+    return Action("", tuple(calls)) if action.tool_calls else action
+
+
+def _results(behind: Sequence[Message]) -> tuple[tuple[str, ...], bool]:
+    """Return what the calls of a response returned, and whether the user said something then.
+
+    There are none where one is missing.
+    """
+    if [message["role"] for message in behind] != ["assistant", "user"]:
+        return (), False
+    builder = Builder()
+    builder.assistant(_blocks(behind[0]))
+    builder.user(_blocks(behind[1]))
+    if builder.flags["synthetic_result"]:
+        return (), False
+    results = tuple(m["content"] for m in builder.messages if m["role"] == "tool")
+    return results, builder.messages[-1]["role"] == "user"
+
+
+def _blocks(message: Message) -> list[Any]:
+    content = message["content"]
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
 
 #: Sessions whose traces stay in memory; others are read again.
 KEPT_SESSIONS = 64
@@ -178,3 +290,96 @@ def _consensus(lake: Lake, student: str) -> dict[str, Action]:
         if row["consensus"] and not (student and student in teachers):
             found[row["state_id"]] = parse_reply_message(row["consensus"][0])
     return found
+
+
+#: A call that is only like the recorded one earns at most this share of what a match earns.
+PARTIAL = 0.5
+DIVERGED = "The trace diverged: no result of this call was recorded. The episode is over."
+AGREED = "Teachers agreed on this call; what it returns was not recorded. The episode is over."
+ALIKE = "As good as the recorded call, whose result is of that call alone. The episode is over."
+OVER = "The episode is over. Do not call any more tools."
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What came of one call.
+
+    ``result`` is the recorded result, and ``None`` where the call did not match; ``text`` says
+    what happened where there is no result.
+    """
+
+    reward: float
+    done: bool
+    result: str | None = None
+    text: str = ""
+
+
+class Episode:
+    """Follows the turns of one trace.
+
+    Each turn is worth the same, the rewards of all steps sum to at most 1, and repeating the trace
+    earns 1. The parallel calls of a turn are taken one by one, in any order. A call of equal
+    canonical form (L0) is answered; one of equal effect (L1) earns as much, but ends the episode.
+
+    Args:
+        turns: at least one.
+    """
+
+    def __init__(self, turns: Sequence[Turn]) -> None:
+        self._turns = turns
+        self._at = 0
+        self._open = list(range(len(turns[0].wanted)))
+        self.steps = 0
+        self.total = 0.0
+        self.done = False
+
+    @property
+    def turn(self) -> int:
+        """Index of the turn that is being taken."""
+        return self._at
+
+    def step(self, name: str, arguments: Mapping[str, Any]) -> Outcome:
+        """Take one call. Once the episode is over, nothing is earned or shown.
+
+        Args:
+            name: the tool, by its name on the wire.
+            arguments: of the call.
+        """
+        if self.done:
+            return Outcome(0.0, True, text=OVER)
+        self.steps += 1
+        outcome = self._graded(ToolCall(name, dict(arguments)))
+        self.total += outcome.reward
+        self.done = outcome.done
+        return outcome
+
+    def _graded(self, call: ToolCall) -> Outcome:
+        turn = self._turns[self._at]
+        worth = 1 / len(self._turns)
+        if turn.results:
+            worth /= len(turn.wanted)
+        levels = {number: _level(call, turn, number) for number in self._open}
+        best = min(levels, key=lambda number: levels[number])
+        if levels[best] > EQUAL:
+            like = max(_likeness(call, turn.wanted[number]) for number in self._open)
+            return Outcome(worth * PARTIAL * like, True, text=DIVERGED)
+        if not turn.results:
+            return Outcome(worth, True, text=AGREED)
+        if levels[best] > MATCH:
+            return Outcome(worth, True, text=ALIKE)
+        self._open.remove(best)
+        if not self._open:
+            self._at += 1
+            if self._at < len(self._turns):
+                self._open = list(range(len(self._turns[self._at].wanted)))
+        return Outcome(worth, not self._open, turn.results[best])
+
+
+def _level(call: ToolCall, turn: Turn, number: int) -> Level:
+    """Return how close a call is to one that is wanted."""
+    wanted = Action("", (turn.wanted[number],))
+    return level(Action("", (call,)), wanted, turn.situation).level
+
+
+def _likeness(call: ToolCall, wanted: ToolCall) -> float:
+    sides = (action_message(Action("", (side,))) for side in (call, wanted))
+    return action_match(*sides)

@@ -14,8 +14,7 @@ from openenv.core import Environment, create_fastapi_app
 from openenv.core.env_server.types import Action, Observation, State
 from pydantic import Field
 
-from composer_pipeline.environment.episode import Episode
-from composer_pipeline.environment.recorded import Trace, Traces
+from composer_pipeline.environment.recorded import Episode, Trace, Traces
 from composer_pipeline.errors import InputError
 
 #: Episodes at a time. One is a few texts in memory; a trainer keeps one for each rollout.

@@ -25,8 +25,15 @@ import msgspec
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.evaluation.measure import BASE
-from composer_pipeline.evaluation.of_lake import TRAIN, capped, states_of_lake, trained_on
-from composer_pipeline.evaluation.report import markdown, pictures
+from composer_pipeline.evaluation.report import (
+    TOLERANCE,
+    Cell,
+    Verdict,
+    markdown,
+    pictures,
+    summarise,
+    verdict,
+)
 from composer_pipeline.evaluation.results import read_results
 from composer_pipeline.evaluation.states import (
     EvaluationState,
@@ -35,15 +42,15 @@ from composer_pipeline.evaluation.states import (
     read_states,
     write_states,
 )
-from composer_pipeline.evaluation.summary import Cell, summarise
-from composer_pipeline.evaluation.verdict import TOLERANCE, Verdict, verdict
+from composer_pipeline.evaluation.states_of_lake import TRAIN, capped, states_of_lake, trained_on
 from composer_pipeline.files import replace
-from composer_pipeline.lake import Lake
+from composer_pipeline.lake.store import Lake
 from composer_pipeline.reports import Progress, Report
-from composer_pipeline.training.checkout import repo_root
-from composer_pipeline.training.data import CHANNELS, TrainingData, column_of
-from composer_pipeline.training.process import run_process
+from composer_pipeline.training.events import run_process
+from composer_pipeline.training.model_card import CARD, EVALUATION, card, evaluation_of
 from composer_pipeline.training.recipe import TrainingRecipe
+from composer_pipeline.training.registry import repo_root
+from composer_pipeline.training.rows import CHANNELS, TrainingData, column_of
 from composer_pipeline.training.run import (
     CHECKPOINT,
     DATA,
@@ -54,7 +61,6 @@ from composer_pipeline.training.run import (
     finished,
     write_json,
 )
-from composer_pipeline.training.runs.card import CARD, EVALUATION, card, evaluation_of
 from composer_pipeline.versions import EVALUATION_VERSION
 
 #: The arm that is compared with the base.

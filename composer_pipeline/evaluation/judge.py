@@ -11,11 +11,13 @@ from typing import Any
 
 import msgspec
 
-from composer_pipeline.actions import Action
-from composer_pipeline.chat import ERROR_PREFIX, ArgumentCheck, parse_reply_message
-from composer_pipeline.evaluation.rows import Row
-from composer_pipeline.preferences.actions import KnownFiles, Level, Place, Situation, level
-from composer_pipeline.preferences.agreement import home_of
+from composer_pipeline.actions import ERROR_PREFIX, Action
+from composer_pipeline.chat.convert import ArgumentCheck, parse_reply_message
+from composer_pipeline.evaluation.states import Row
+from composer_pipeline.preferences.actions.canonical import Level
+from composer_pipeline.preferences.actions.levels import KnownFiles, Situation, level
+from composer_pipeline.preferences.actions.shell_parse import Place
+from composer_pipeline.preferences.vote import home_of
 from composer_pipeline.training.answers import AnswerReader
 
 #: The loosest level at which an answer counts as the right action: an equal effect.

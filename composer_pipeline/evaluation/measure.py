@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Any
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.evaluation.judge import Judge
 from composer_pipeline.evaluation.results import StateResult
-from composer_pipeline.evaluation.rows import Row, batches, rows_of
-from composer_pipeline.evaluation.states import EvaluationState
+from composer_pipeline.evaluation.states import EvaluationState, Row, batches, rows_of
 from composer_pipeline.training.answers import AnswerReader
 from composer_pipeline.training.windows import Windows
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from composer_pipeline.evaluation.asked import Asked
+    from composer_pipeline.evaluation.generate import Asked
 
 #: The arm that the others are compared with.
 BASE = "base"
@@ -128,7 +127,7 @@ def _of_batch(
     earlier: Mapping[str, StateResult] | None,
 ) -> "tuple[list[StateResult], list[Tensor]]":
     """Return an arm's results at a batch, and its log-probabilities along the right actions."""
-    from composer_pipeline.evaluation.asked import Asked, divergence, of_tokens
+    from composer_pipeline.evaluation.generate import Asked, divergence, of_tokens
 
     pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
     asked = Asked(arm.model, [row.prompt_ids for row in batch], pad)
@@ -161,7 +160,7 @@ def _of_batch(
 
 def _wrong(asked: "Asked", batch: Sequence[Row]) -> dict[int, float]:
     """Return row number to log p(what the agent did), where that was wrong."""
-    from composer_pipeline.evaluation.asked import of_tokens
+    from composer_pipeline.evaluation.generate import of_tokens
 
     if not any(row.wrong_ids for row in batch):
         return {}
@@ -177,7 +176,7 @@ def _wrong(asked: "Asked", batch: Sequence[Row]) -> dict[int, float]:
 
 def _hinted(arm: Arm, batch: Sequence[Row], pad: int) -> dict[int, float]:
     """Return row number to log p(right | hint)."""
-    from composer_pipeline.evaluation.asked import Asked, of_tokens
+    from composer_pipeline.evaluation.generate import Asked, of_tokens
 
     with_hint = [i for i, row in enumerate(batch) if row.hinted_ids]
     if not with_hint:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from composer_pipeline.errors import InputError
 from composer_pipeline.evaluation.judge import Judgement
 from composer_pipeline.files import replace
-from composer_pipeline.lake import encode_parquet
+from composer_pipeline.lake.parquet import encode_parquet
 
 
 class StateResult(msgspec.Struct, frozen=True, kw_only=True):

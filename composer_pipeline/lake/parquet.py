@@ -5,15 +5,227 @@ Does not belong here: partitions and where they are (``lake.store``), and what c
 (``lake.tables``).
 """
 
+import contextlib
 import io
 import json
-from collections.abc import Iterator
-from typing import Any
+import os
+import re
+import tempfile
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from itertools import accumulate, chain, islice
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from composer_pipeline.lake.rows import complete
+from composer_pipeline.errors import InputError
+from composer_pipeline.files import Replacement, writing
+from composer_pipeline.lake.schema import TableSpec
+
+if TYPE_CHECKING:
+    import duckdb
+
+_NUMBERS = {pa.int32(): "i", pa.int64(): "q", pa.float64(): "d", pa.uint8(): "B"}
+_MOMENT = pa.timestamp("us", tz="UTC")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_MOST_BYTES = 2**31 - 1
+
+
+def column(values: Sequence[Any], kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    """Return an Arrow array of Python values; ``None`` is null.
+
+    Lone surrogates, which have no place in Parquet, become U+FFFD.
+
+    Args:
+        values: one value for each row.
+        kind: the type; text, bytes, numbers, flags, UTC timestamps and lists of those are built
+            here, anything else by pyarrow, which then loads pandas.
+    """
+    if kind == pa.string():
+        return _strings(values)
+    if kind in _NUMBERS:
+        return _numbers(values, kind)
+    if kind == pa.bool_():
+        present = [value is not None for value in values]
+        return _from_buffers(kind, len(values), present, [_bits(map(bool, values))])
+    if kind == _MOMENT:
+        present = [value is not None for value in values]
+        ticks = array("q", [0 if v is None else (v - _EPOCH) // _MICROSECOND for v in values])
+        return _from_buffers(kind, len(values), present, [pa.py_buffer(ticks)])
+    if kind == pa.binary() and sum(map(len, filter(None, values))) <= _MOST_BYTES:
+        present = [value is not None for value in values]
+        filled = [value or b"" for value in values]
+        data = pa.py_buffer(b"".join(filled))
+        return _from_buffers(kind, len(values), present, [_offsets(filled), data])
+    if pa.types.is_list(kind) and kind.value_type in (pa.string(), pa.int32(), pa.bool_()):
+        present = [value is not None for value in values]
+        filled = [() if value is None else value for value in values]
+        items = column(list(chain.from_iterable(filled)), kind.value_type)
+        if isinstance(items, pa.Array):
+            return _from_buffers(kind, len(values), present, [_offsets(filled)], [items])
+    return pa.array(values, kind)
+
+
+def utf8(values: Sequence[bytes]) -> pa.Array:
+    """Return a text column of encoded values.
+
+    Raises:
+        pyarrow.ArrowInvalid: a value is not UTF-8.
+    """
+    buffers = [None, _offsets(values), pa.py_buffer(b"".join(values))]
+    found = pa.Array.from_buffers(pa.string(), len(values), buffers)
+    found.validate(full=True)
+    return found
+
+
+def constant(value: str, length: int) -> pa.Array:
+    """Return a text column that has the same value in each row."""
+    return _strings([value] * length)
+
+
+def numbers(values: Iterable[int], kind: pa.DataType) -> pa.Array:
+    """Return a column of numbers, none of them missing."""
+    data = array(_NUMBERS[kind], values)
+    return pa.Array.from_buffers(kind, len(data), [None, pa.py_buffer(data)])
+
+
+def _strings(values: Sequence[str | None]) -> pa.Array | pa.ChunkedArray:
+    present = [value is not None for value in values]
+    filled: Sequence[Any] = values if all(present) else [value or "" for value in values]
+    joined = "".join(filled)
+    if joined.isascii():
+        data = joined.encode()
+    else:
+        filled = [_encoded(value) for value in filled]
+        data = b"".join(filled)
+    if len(data) > _MOST_BYTES:
+        return pa.array(values, pa.string())
+    return _from_buffers(pa.string(), len(values), present, [_offsets(filled), pa.py_buffer(data)])
+
+
+def _encoded(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
+
+
+def _numbers(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    present = [value is not None for value in values]
+    if not all(present):
+        values = [0 if value is None else value for value in values]
+    data = pa.py_buffer(array(_NUMBERS[kind], values))
+    return _from_buffers(kind, len(values), present, [data])
+
+
+def _from_buffers(
+    kind: pa.DataType,
+    length: int,
+    present: list[bool],
+    buffers: list[pa.Buffer],
+    children: list[pa.Array] | None = None,
+) -> pa.Array:
+    missing = present.count(False)
+    valid = _bits(present) if missing else None
+    return pa.Array.from_buffers(kind, length, [valid, *buffers], missing, children=children)
+
+
+def _offsets(values: Iterable[Any]) -> pa.Buffer:
+    return pa.py_buffer(array("i", accumulate(map(len, values), initial=0)))
+
+
+def _bits(flags: Iterable[bool]) -> pa.Buffer:
+    data = bytes(flags)
+    whole = pa.Array.from_buffers(pa.uint8(), len(data), [None, pa.py_buffer(data)])
+    return whole.cast(pa.bool_()).buffers()[1]
+
+
+_TIME = pa.timestamp("us", tz="UTC")
+
+
+def table_from_rows(spec: TableSpec, rows: Sequence[dict[str, Any]]) -> pa.Table:
+    """Build a table with ``spec``'s schema from dictionaries.
+
+    Values of ``list<arrow.json>`` columns are lists of Python objects or of JSON text;
+    objects are written as compact JSON with their key order kept.
+
+    Raises:
+        InputError: a row has a column that the schema does not know.
+    """
+    known = set(spec.schema.names)
+    for row in rows:
+        if not known.issuperset(row) and (unknown := set(row) - known):
+            raise InputError(f"table {spec.name} has no column {sorted(unknown)[0]!r}")
+    columns = []
+    for field in spec.schema:
+        values = [row.get(field.name) for row in rows]
+        if field.type == pa.list_(pa.json_()):
+            text = [None if v is None else [_json_text(item) for item in v] for v in values]
+            columns.append(column(text, pa.list_(pa.string())).cast(field.type))
+        else:
+            columns.append(column(values, field.type))
+    return pa.Table.from_arrays(columns, schema=spec.schema)
+
+
+def complete(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return a table with the columns of a schema; those that an old file lacks are null."""
+    have = set(table.column_names)
+    columns = [
+        table.column(f.name).cast(f.type) if f.name in have else pa.nulls(len(table), f.type)
+        for f in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def rows_from_table(table: pa.Table) -> list[dict[str, Any]]:
+    """Return the rows as dictionaries, JSON message columns decoded to objects, times in UTC."""
+    times = [field.name for field in table.schema if field.type == _TIME]
+    plain = table
+    for name in times:  # pyarrow would load pandas for them, and take five times as long
+        plain = plain.set_column(
+            plain.schema.get_field_index(name), name, plain[name].cast("int64")
+        )
+    rows: list[dict[str, Any]] = plain.to_pylist()
+    for row in rows:
+        for name in times:
+            if row[name] is not None:
+                row[name] = _EPOCH + timedelta(microseconds=row[name])
+    names = [f.name for f in table.schema if f.type == pa.list_(pa.json_())]
+    for row in rows:
+        for name in names:
+            if row[name] is not None:
+                row[name] = [json.loads(item) for item in row[name]]
+    return rows
+
+
+def _json_text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def empty_table(schema: pa.Schema) -> pa.Table:
+    """``Schema.empty_table`` for schemas with ``list<arrow.json>``, which pyarrow refuses."""
+    columns = []
+    for field in schema:
+        plain = pa.list_(pa.string()) if field.type == pa.list_(pa.json_()) else field.type
+        columns.append(column([], plain).cast(field.type))
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def plain_table(table: pa.Table) -> pa.Table:
+    """Storage types in place of extension types, which DuckDB cannot register empty."""
+    fields = [
+        pa.field(f.name, pa.list_(pa.string()) if f.type == pa.list_(pa.json_()) else f.type)
+        for f in table.schema
+    ]
+    return pa.schema(fields).empty_table()
+
 
 #: Content-defined chunking, equal to ``datasets.config.DEFAULT_CDC_OPTIONS``.
 CDC = {"min_chunk_size": 256 * 1024, "max_chunk_size": 1024 * 1024, "norm_level": 0}
@@ -133,3 +345,274 @@ def read_through(file: Any, *, threads: bool) -> int:
 def _there(reader: pq.ParquetFile, schema: pa.Schema) -> list[str]:
     have = set(reader.schema_arrow.names)
     return [name for name in schema.names if name in have]
+
+
+#: Rows that are made into a table at once.
+_AT_ONCE = 64
+
+
+class PartitionWriter:
+    """Writes one partition in pieces; :meth:`commit` makes it visible, whole.
+
+    The pieces go to a temporary file: beside the partition on a local disk, in the
+    machine's temporary folder for a bucket. A writer that is dropped leaves nothing.
+
+    Args:
+        place: the lake as errors call it.
+        spec: the table.
+        path: the partition's file.
+        bucket: the file system of a bucket; ``None`` for a local disk.
+
+    Raises:
+        StorageError: here and in every method, the lake is not writable.
+    """
+
+    def __init__(self, place: str, spec: TableSpec, path: str, bucket: Any = None) -> None:
+        self._place, self._spec, self._path, self._bucket = place, spec, path, bucket
+        self.rows = 0
+        self._new: Replacement | None = None
+        with writing(place):
+            if bucket is None:
+                self._new = Replacement(Path(path))
+                self._file: IO[bytes] = self._new.stream
+            else:
+                self._file = tempfile.NamedTemporaryFile(  # noqa: SIM115  lives until discard
+                    prefix="part.parquet."
+                )
+        self._parquet = parquet_writer(
+            self._file, spec.schema, compact=spec.compact, grouped=spec.grouped
+        )
+
+    def write(self, table: pa.Table) -> None:
+        """Append rows; the table has the partition's schema."""
+        if not table.num_rows:
+            return
+        self.rows += table.num_rows
+        if self._spec.compact:
+            table = table.replace_schema_metadata()
+            table = table.cast(self._parquet.schema)
+        with writing(self._place):
+            rows = group_rows(table, compact=self._spec.compact)
+            self._parquet.write_table(table, row_group_size=rows)
+
+    def write_rows(self, rows: Iterable[dict[str, Any]]) -> None:
+        """Append rows and commit them; about a row group of them is in memory at a time.
+
+        Raises:
+            InputError: a row has a column that the schema does not know.
+        """
+        try:
+            for table in self._tables(iter(rows)):
+                self.write(table)
+        except BaseException:
+            self.discard()
+            raise
+        self.commit()
+
+    def _tables(self, rows: Iterator[dict[str, Any]]) -> Iterator[pa.Table]:
+        held: list[pa.Table] = []
+        while some := list(islice(rows, _AT_ONCE)):
+            held.append(table_from_rows(self._spec, some))
+            if sum(table.nbytes for table in held) >= ROW_GROUP_BYTES:
+                yield pa.concat_tables(held)
+                held = []
+        if held:
+            yield pa.concat_tables(held)
+
+    def write_group(self, table: pa.Table) -> None:
+        """Append rows, not empty, as one row group, whatever its size."""
+        self.rows += len(table)
+        with writing(self._place):
+            self._parquet.write_table(table, row_group_size=table.num_rows)
+
+    def commit(self) -> None:
+        """Make the partition visible."""
+        try:
+            with writing(self._place):
+                self._parquet.close()
+                if self._new is not None:
+                    self._new.commit()
+                else:
+                    self._file.flush()
+                    self._bucket.put_file(self._file.name, self._path)
+        finally:
+            self.discard()
+
+    def discard(self) -> None:
+        """Drop what was written and not committed."""
+        # Closing writes the footer, which a full disk refuses a second time.
+        with contextlib.suppress(OSError):
+            self._parquet.close()
+        with contextlib.suppress(OSError):
+            self._file.close()
+        if self._new is not None:
+            self._new.discard()
+
+
+#: Rows that are made into columns at once.
+_BATCH = 32
+
+
+class TableFile:
+    """Takes rows one at a time; :meth:`commit` makes the file visible, whole.
+
+    Args:
+        path: the file.
+        columns: its columns by name; other keys of a row are not written.
+        what: what the file is called in errors.
+
+    Raises:
+        InputError, StorageError: here and in every method, it cannot be written.
+    """
+
+    def __init__(self, path: Path, columns: Mapping[str, pa.DataType], what: str) -> None:
+        self._spec = TableSpec("", "", (), (), pa.schema(list(columns.items())))
+        self._writer = PartitionWriter(what, self._spec, str(path))
+        self._rows: list[dict[str, Any]] = []
+        self._tables: list[pa.Table] = []
+        self.rows = 0
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Append a row."""
+        self._rows.append({name: row[name] for name in self._spec.schema.names})
+        self.rows += 1
+        if len(self._rows) == _BATCH:
+            self._tables.append(table_from_rows(self._spec, self._rows))
+            self._rows = []
+            if sum(table.nbytes for table in self._tables) > ROW_GROUP_BYTES:
+                self._flush()
+
+    def _flush(self) -> None:
+        if self._tables:
+            self._writer.write(pa.concat_tables(self._tables))
+            self._tables = []
+
+    def commit(self) -> None:
+        """Make the file visible."""
+        if self._rows:
+            self._tables.append(table_from_rows(self._spec, self._rows))
+            self._rows = []
+        self._flush()
+        self._writer.commit()
+
+    def discard(self) -> None:
+        """Drop what was written and not committed."""
+        self._writer.discard()
+
+
+_PARTITION = re.compile(r"(?P<table>\w+)(?:/\w+=[^/]*?)??(?:/day=(?P<day>[^/]+))?/part\.parquet")
+#: How a Parquet file begins and ends.
+MAGIC = b"PAR1"
+#: The tables that a reparse writes again from the archive.
+FROM_ARCHIVE = ("messages", "chains", "states", "sessions")
+
+
+class DamagedFile(InputError):
+    """A file of the lake is damaged; the message names it and what writes it again."""
+
+
+def remedy(table: str, day: str) -> str:
+    """Return what a person does about a damaged partition of a table."""
+    if table in FROM_ARCHIVE:
+        return f"run composer-pipeline reparse --day {day}"
+    stage = {
+        "replies": "replay",
+        "toolsets": "replay",
+        "hints": "pairs",
+        "votes": "pairs",
+        "pairs": "pairs",
+        "normalized_pairs": "normalize",
+        "drops": "normalize",
+        "preference_statistics": "statistics",
+        "near_duplicates": "statistics",
+    }.get(table, "dataset" if table.startswith("dataset_") else None)
+    if stage is None:
+        return "put it back from a backup, or delete it and run composer-pipeline ingest"
+    return f"delete it and run composer-pipeline {stage}"
+
+
+@contextmanager
+def reading(url: str, path: str, table: str, day: str) -> Iterator[None]:
+    """Name the file that cannot be read.
+
+    Args:
+        url: of the lake.
+        path: of the file, below the lake's root.
+        table: whose file it is.
+        day: of the partition, where it has one.
+
+    Raises:
+        DamagedFile: it is cut short or its bytes are not what was written.
+    """
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+        why = str(error).partition("\n")[0][:160]
+        raise DamagedFile(f"lake {url}: {path} is damaged ({why}); {remedy(table, day)}") from error
+
+
+@contextmanager
+def querying(url: str) -> Iterator[None]:
+    """Name the file that an SQL query could not read.
+
+    Raises:
+        DamagedFile: as :func:`reading`.
+    """
+    import duckdb  # 20 MB that a parse does not need
+
+    try:
+        yield
+    except duckdb.Error as error:
+        found = _PARTITION.search(str(error))
+        if not found:
+            raise
+        day = found["day"] or ""
+        raise DamagedFile(
+            f"lake {url}: {found[0]} is damaged; {remedy(found['table'], day)}"
+        ) from error
+
+
+def cut_short(path: Path) -> bool:
+    """Say whether a file that is there does not end as a Parquet file does."""
+    try:
+        file = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    # Thousands of files are looked at when a lake is opened: no buffers, and no file objects.
+    try:
+        size = os.fstat(file).st_size
+        if size < 3 * len(MAGIC):
+            return True
+        return os.pread(file, len(MAGIC), size - len(MAGIC)) != MAGIC
+    finally:
+        os.close(file)
+
+
+def connect(
+    bucket: Any, files: Mapping[str, Sequence[str]], empty: Mapping[str, pa.Table]
+) -> "duckdb.DuckDBPyConnection":
+    """Return an in-memory DuckDB with a view for each table.
+
+    Args:
+        bucket: the file system of a bucket; ``None`` for a local disk.
+        files: table to the paths of its files, or patterns of them.
+        empty: the tables without a file, with their columns and no row.
+    """
+    import duckdb  # 20 MB that a parse does not need
+
+    con = duckdb.connect()
+    if bucket is not None:
+        con.register_filesystem(bucket)
+    for name, paths in files.items():
+        if name in empty:
+            con.register(f"_empty_{name}", empty[name])
+            con.execute(f"CREATE VIEW {name} AS SELECT * FROM _empty_{name}")
+            continue
+        listed = ", ".join("'" + path.replace("'", "''") + "'" for path in paths)
+        con.execute(
+            f"CREATE VIEW {name} AS SELECT * FROM read_parquet([{listed}],"
+            " hive_partitioning=true, hive_types_autocast=false, union_by_name=true)"
+        )
+    return con

@@ -21,46 +21,42 @@ import pyarrow as pa
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.files import replacing, writing
-from composer_pipeline.lake.columns import constant
-from composer_pipeline.lake.damage import (
+from composer_pipeline.lake.parquet import (
     FROM_ARCHIVE,
     DamagedFile,
+    PartitionWriter,
+    connect,
+    constant,
     cut_short,
-    querying,
-    reading,
-)
-from composer_pipeline.lake.lock import bucket_lock, folder_lock
-from composer_pipeline.lake.parquet import (
+    empty_table,
     encode_parquet,
+    plain_table,
+    querying,
     read_batches,
     read_columns,
     read_through,
+    reading,
+    rows_from_table,
+    table_from_rows,
 )
-from composer_pipeline.lake.partition_writer import PartitionWriter
 from composer_pipeline.lake.place import (
     BUILD,
     MARKER,
     address,
+    bucket_lock,
     check_bucket,
     check_folder,
     file_system,
+    folder_lock,
     holds_lake,
     partition_folders,
     remove_empty,
     safe_value,
 )
-from composer_pipeline.lake.rows import (
-    empty_table,
-    plain_table,
-    rows_from_table,
-    table_from_rows,
-)
-from composer_pipeline.lake.tables import TABLES, spec_of
-from composer_pipeline.lake.views import connect
+from composer_pipeline.lake.schema import TABLES, spec_of
 
 if TYPE_CHECKING:
     import duckdb
-
 
 #: Up to so many days are looked up one by one; listing takes longer the more there are.
 FEW_DAYS = 8
@@ -445,3 +441,50 @@ class Lake:
         levels = "/".join(f"{key}=*" for key in TABLES[table].partition_keys)
         pattern = f"{self._prefix()}{glob.escape(self.root)}/{table}/{levels}/part.parquet"
         return [pattern] if parts else []
+
+
+def doubled_states(lake: Lake) -> list[str]:
+    """Return the state ids that stand in two rows, over all days."""
+    return _ids(lake, "SELECT state_id FROM states GROUP BY state_id HAVING count(*) > 1")
+
+
+def incomplete_prefixes(lake: Lake) -> list[str]:
+    """Return states whose chain is too short, and chains that lack a message."""
+    return _ids(
+        lake,
+        """
+        SELECT s.state_id FROM states s LEFT JOIN chains c USING (chain_id, day)
+        WHERE s.n_messages + CAST(s.action IS NULL AS INT) > coalesce(len(c.messages), 0)
+        UNION ALL
+        SELECT u.chain_id FROM (SELECT chain_id, day, unnest(messages) AS n FROM chains) u
+        ANTI JOIN messages m USING (n, day)
+        """,
+    )
+
+
+def pairs_without_difference(lake: Lake) -> list[str]:
+    """Return the pairs that prefer an action to itself."""
+    return _ids(
+        lake,
+        "SELECT pair_id FROM pairs WHERE CAST(chosen AS VARCHAR) = CAST(rejected AS VARCHAR)",
+    )
+
+
+def groups_in_two_splits(lake: Lake) -> list[str]:
+    """Return the groups and sessions that are in two splits, over all configs of the dataset."""
+    return _ids(
+        lake,
+        """
+        WITH every AS (
+          SELECT group_id, session_id, split FROM dataset_pairs
+          UNION ALL SELECT group_id, session_id, split FROM dataset_groups
+          UNION ALL SELECT group_id, session_id, split FROM dataset_successes
+          UNION ALL SELECT group_id, session_id, split FROM dataset_hints)
+        SELECT group_id FROM every GROUP BY group_id HAVING count(DISTINCT split) > 1
+        UNION SELECT session_id FROM every GROUP BY session_id HAVING count(DISTINCT split) > 1
+        """,
+    )
+
+
+def _ids(lake: Lake, sql: str) -> list[str]:
+    return [str(row[0]) for row in lake.query(sql)]

@@ -12,6 +12,10 @@ a 0/1 integer mask is refused, because upstream's ``labels != -100`` silently re
 """
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -206,3 +210,349 @@ def entropy(logps: Tensor) -> Tensor:
 def _check_beta(beta: float) -> None:
     if not 0.0 <= beta <= 1.0:
         raise ValueError(f"beta must be in [0, 1], got {beta}")
+
+
+#: Largest |log p_t - log p_s| of which the exponential is still finite.
+_LARGEST = {torch.float32: 80.0, torch.float64: 700.0}
+
+
+def jsd_(
+    student: Tensor, teacher: Tensor, a: Tensor, b: Tensor, *, beta: float, clip: float | None
+) -> Tensor:
+    """Return the generalised JSD of each row, (r,): ``divergence.generalized_jsd``."""
+    p_s, norm_s = _softmax(student, a)
+    p_t, norm_t = _softmax(teacher, b)
+    gap = teacher.sub_(student).add_(norm_s - norm_t)  # log p_t - log p_s
+    largest = _LARGEST[gap.dtype]
+    gap.clamp_(-largest, largest)
+    if clip is not None:
+        return _clipped_(student, gap, p_s, p_t, beta, clip)
+    if beta == 0:
+        torch.sub(p_s, p_t, out=student)
+        return _dot(p_t, gap)
+    if beta == 1:
+        value = -_dot(p_s, gap)
+        torch.add(gap, value.unsqueeze(-1), out=student).mul_(p_s).neg_()
+        return value
+    # log p_s - log M, exact also where both sides are almost equal.
+    from_student = torch.expm1(gap, out=student).mul_(beta).log1p_().neg_()
+    from_teacher = gap.add_(from_student)  # log p_t - log M
+    mean = _dot(p_s, from_student)
+    value = (1 - beta) * mean + beta * _dot(p_t, from_teacher)
+    from_student.sub_(mean.unsqueeze(-1)).mul_(p_s).mul_(1 - beta)
+    return value
+
+
+def _clipped_(
+    student: Tensor, gap: Tensor, p_s: Tensor, p_t: Tensor, beta: float, clip: float
+) -> Tensor:
+    """The JSD with each entry's contribution clamped from above; the gradient into ``student``."""
+    # by_logp is ∂c_v / ∂log p_s,v; the softmax turns it into by_logp - p_s·Σ by_logp.
+    if beta == 0:
+        entries, by_logp = gap.mul_(p_t), torch.neg(p_t, out=student)
+    elif beta == 1:
+        entries = gap.mul_(p_s).neg_()
+        by_logp = torch.add(entries, p_s, out=student)
+    else:
+        by_logp = torch.expm1(gap, out=student).mul_(beta).log1p_().neg_()
+        entries = gap.add_(by_logp).mul_(p_t).mul_(beta)
+        entries.add_(by_logp.mul_(p_s).mul_(1 - beta))
+    by_logp.mul_(entries <= clip)
+    by_logp.sub_(p_s.mul_(by_logp.sum(-1, keepdim=True)))
+    return entries.clamp_(max=clip).sum(-1)
+
+
+def taid_(student: Tensor, teacher: Tensor, a: Tensor, b: Tensor, *, t: float) -> Tensor:
+    """Return TAID's cross-entropy of each row, (r,): ``divergence.taid``."""
+    target = torch.softmax(teacher.mul_(t).add_(student, alpha=1 - t), -1, out=b)
+    p_s, norm_s = _softmax(student, a)
+    # An entry with an infinite logit contributes nothing.
+    log_s = student.sub_(norm_s).masked_fill_(torch.isinf(student), 0.0)
+    value = -_dot(target, log_s)
+    torch.sub(p_s, target, out=student)
+    return value
+
+
+def eopd_(
+    student: Tensor, teacher: Tensor, a: Tensor, b: Tensor, *, tau: float, alpha: float, top_k: int
+) -> Tensor:
+    """Return the entropy-aware distillation loss of each row, (r,): ``divergence.eopd``."""
+    p_s, norm_s = _softmax(student, a)
+    p_t, norm_t = _softmax(teacher, b)
+    best, index = teacher.topk(min(top_k, teacher.shape[-1]), dim=-1)
+    log_q = best.log_softmax(-1)
+    q = log_q.exp()
+    log_t = teacher.sub_(norm_t)
+    on = (-_dot(p_t, log_t) > tau).to(student.dtype) * alpha
+    log_s = student.sub_(norm_s)
+    forward = (q * (log_q - log_s.gather(-1, index))).sum(-1)
+    reverse = _dot(p_s, log_s.sub_(log_t))
+    log_s.sub_((reverse - on).unsqueeze(-1)).mul_(p_s)
+    log_s.scatter_add_(-1, index, -on.unsqueeze(-1) * q)
+    return reverse + on * forward
+
+
+def _softmax(logits: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
+    """Return p in ``out``, (r, V), and the log of the sum that normalises it, (r, 1)."""
+    p = torch.softmax(logits, -1, out=out)
+    # Of the largest entry: its p is never 0, and no second pass of exponentials is needed.
+    norm = logits.amax(-1, keepdim=True) - p.amax(-1, keepdim=True).log()
+    return p, norm
+
+
+def _dot(x: Tensor, y: Tensor) -> Tensor:
+    """Return Σ_v x·y of each row, (r,)."""
+    return torch.linalg.vecdot(x, y, dim=-1)
+
+
+#: Vocabulary entries of a head that are widened at a time where no kernel adds up in float32.
+_TILE = 8192
+
+
+@dataclass(frozen=True)
+class LogitTransform:
+    """``softcap·tanh(scale·y / softcap)`` of a product y with the head; no cap: ``scale·y``."""
+
+    scale: float = 1.0
+    softcap: float | None = None
+
+    def apply_(self, logits: Tensor) -> Tensor:
+        """Transform logits (..., V) in place, and return them."""
+        if self.scale != 1.0:
+            logits.mul_(self.scale)
+        if self.softcap is not None:
+            logits.div_(self.softcap).tanh_().mul_(self.softcap)
+        return logits
+
+    def slope(self, transformed: Tensor) -> Tensor | None:
+        """Return the derivative at each of the logits (..., V) of :meth:`apply_`.
+
+        ``None`` without a cap: it is ``scale`` everywhere.
+        """
+        if self.softcap is None:
+            return None
+        return (transformed / self.softcap).square_().neg_().add_(1.0).mul_(self.scale)
+
+
+PLAIN = LogitTransform()
+
+
+def wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return what logits and sums of tensors of a type are kept in: float32, or float64."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def project_(out: Tensor, hidden: Tensor, head: Tensor) -> Tensor:
+    """Write ``hidden @ head.T``, not rounded to bf16, into ``out``, and return it.
+
+    Args:
+        out: (C, V), float32 or float64.
+        hidden: (C, H).
+        head: (V, H).
+    """
+    if hidden.dtype == head.dtype == out.dtype:
+        return torch.mm(hidden, head.T, out=out)
+    if out.is_cuda and hidden.dtype == head.dtype:
+        return torch.mm(hidden, head.T, out_dtype=out.dtype, out=out)
+    wide = hidden.to(out.dtype)
+    for start in range(0, head.shape[0], _TILE):
+        tile = slice(start, start + _TILE)
+        out[:, tile] = wide @ head[tile].to(out.dtype).T
+    return out
+
+
+def add_product_(total: Tensor, grad: Tensor, hidden: Tensor) -> None:
+    """Add ``grad.T @ hidden`` to ``total``, not rounded to bf16 before it is added.
+
+    Args:
+        total: (V, H), float32 or float64.
+        grad: (C, V), of the logits.
+        hidden: (C, H).
+    """
+    if total.is_cuda and hidden.dtype != total.dtype:
+        # Tensor cores multiply bf16 and add up in float32.
+        torch.addmm(
+            total, grad.to(hidden.dtype).T, hidden, out_dtype=total.dtype, out=total
+        )  # fmt: skip
+    else:
+        total.addmm_(grad.T, hidden.to(total.dtype))
+
+
+def multiply_(out: Tensor, grad: Tensor, head: Tensor) -> None:
+    """Write ``grad @ head`` into ``out``: each row once, so that no rounding adds up.
+
+    Args:
+        out: (C, H), of the hidden states' type.
+        grad: (C, V), float32 or float64.
+        head: (V, H).
+    """
+    if out.dtype == grad.dtype == head.dtype:
+        torch.mm(grad, head, out=out)
+    else:
+        out.copy_(grad.to(head.dtype) @ head)
+
+
+Kind = Literal["jsd", "taid", "eopd"]
+#: Logits of a block and two buffers, to its divergences: ``losses.blocks``.
+Block = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+#: Logits of one side that are held at a time, and those of a block on a CPU.
+_CHUNK_ENTRIES, _BLOCK_ENTRIES = 2**25, 2**17
+
+
+def fused_divergence(
+    hidden: Tensor,
+    head: Tensor,
+    teacher_hidden: Tensor,
+    teacher_head: Tensor,
+    weights: Tensor,
+    *,
+    kind: Kind = "jsd",
+    beta: float = 0.5,
+    temperature: float = 1.0,
+    token_clip: float | None = None,
+    t: float = 0.4,
+    tau: float = 0.8,
+    alpha: float = 1.0,
+    top_k: int = 16,
+    transform: LogitTransform = PLAIN,
+    chunk: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return (Σ_i w_i·d_i, d): the weighted divergence and its per-token values.
+
+    Args:
+        hidden: (N, H), student states that predict the aligned tokens.
+        head: (V, H), student output embedding; may need a gradient.
+        teacher_hidden: (N, H_t); no gradient flows into it.
+        teacher_head: (V, H_t); no gradient flows into it.
+        weights: (N,), floating point: mask, normaliser and importance ratio.
+        kind: ``jsd`` (beta, temperature, token_clip), ``taid`` (t) or ``eopd`` (tau,
+            alpha, top_k), as in ``losses.divergence``.
+        beta: weight of the teacher in the JSD's mixture.
+        temperature: divides both logits.
+        token_clip: upper bound of each vocabulary entry's contribution (``jsd``).
+        t: TAID's position.
+        tau: EOPD's entropy threshold in nats.
+        alpha: EOPD's forward weight.
+        top_k: EOPD's support.
+        transform: what the model does to its logits; of student and teacher alike.
+        chunk: tokens projected at a time; ``None``: as many as a few hundred megabytes hold.
+
+    Returns:
+        A scalar with a gradient, whose backward runs once, and (N,) values without one.
+
+    Raises:
+        TypeError: the weights are a mask of integers or booleans.
+        ValueError: shapes disagree, or beta is outside [0, 1].
+    """
+    if not weights.is_floating_point():
+        raise TypeError("weights must be floating point; turn a mask into mean_weights(mask)")
+    rows = hidden.shape[0]
+    if teacher_hidden.shape[0] != rows or weights.shape != (rows,):
+        raise ValueError(
+            f"{rows} student rows, {teacher_hidden.shape[0]} teacher rows, weights"
+            f" {tuple(weights.shape)}"
+        )
+    if not 0.0 <= beta <= 1.0:
+        raise ValueError(f"beta must be in [0, 1], got {beta}")
+    if rows == 0:
+        # A zero on the graph: ranks must agree on whether there is a backward.
+        return hidden.sum() * 0, weights.new_zeros(0)
+    # Only the JSD has a temperature.
+    block, divisor = _block_of(kind, beta, token_clip, t, tau, alpha, top_k), 1.0
+    if kind == "jsd":
+        divisor = temperature
+    teacher = (teacher_hidden.detach(), teacher_head.detach())
+    loss, values = _Fused.apply(hidden, head, *teacher, weights, block, transform, divisor, chunk)
+    return loss, values
+
+
+def _block_of(
+    kind: str, beta: float, clip: float | None, t: float, tau: float, alpha: float, top_k: int
+) -> Block:
+    if kind == "jsd":
+        return partial(jsd_, beta=beta, clip=clip)
+    if kind == "taid":
+        return partial(taid_, t=t)
+    if kind == "eopd":
+        return partial(eopd_, tau=tau, alpha=alpha, top_k=top_k)
+    raise ValueError(f"unknown divergence {kind!r}")
+
+
+class _Fused(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        head: Tensor,
+        teacher_hidden: Tensor,
+        teacher_head: Tensor,
+        weights: Tensor,
+        block: Block,
+        transform: LogitTransform,
+        temperature: float,
+        chunk: int | None,
+    ) -> tuple[Tensor, Tensor]:
+        rows, vocabulary = hidden.shape[0], head.shape[0]
+        wide, device = wide_dtype(hidden.dtype), hidden.device
+        need_hidden, need_head = ctx.needs_input_grad[0], ctx.needs_input_grad[1]
+        grad_hidden = torch.empty_like(hidden) if need_hidden else None
+        # Rounding the partial products to bf16 biases training: accumulate wide.
+        grad_head = torch.zeros(head.shape, dtype=wide, device=device) if need_head else None
+        values = torch.empty(rows, dtype=wide, device=device)
+        w = weights.detach().to(wide)
+        size = min(rows, chunk or _chunk(vocabulary))
+        few = min(size, _block(vocabulary, device))
+        student, teacher = (torch.empty(size, vocabulary, dtype=wide, device=device) for _ in "st")
+        a, b = (torch.empty(few, vocabulary, dtype=wide, device=device) for _ in "ab")
+        for start in range(0, rows, size):
+            end = min(start + size, rows)
+            project_(student[: end - start], hidden[start:end], head)
+            project_(teacher[: end - start], teacher_hidden[start:end], teacher_head)
+            for first in range(0, end - start, few):
+                part = slice(first, min(first + few, end - start))
+                z_s, z_t = transform.apply_(student[part]), transform.apply_(teacher[part])
+                slope = transform.slope(z_s)
+                if temperature != 1.0:
+                    z_s.div_(temperature)
+                    z_t.div_(temperature)
+                at = slice(start + part.start, start + part.stop)
+                count = part.stop - part.start
+                values[at] = block(z_s, z_t, a[:count], b[:count])
+                z_s.mul_((w[at] / temperature).unsqueeze(-1))
+                if slope is not None:
+                    z_s.mul_(slope)
+                elif transform.scale != 1.0:
+                    z_s.mul_(transform.scale)
+            grad = student[: end - start]
+            if grad_hidden is not None:
+                multiply_(grad_hidden[start:end], grad, head)
+            if grad_head is not None:
+                add_product_(grad_head, grad, hidden[start:end])
+        ctx.gradients, ctx.head_dtype = (grad_hidden, grad_head), head.dtype
+        ctx.mark_non_differentiable(values)
+        return (w * values).sum(), values
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
+        if ctx.gradients is None:
+            raise RuntimeError("fused_divergence: a second backward through the same loss")
+        # Scaled where they are: a copy of the head's is as large as the head.
+        (grad_hidden, grad_head), ctx.gradients = ctx.gradients, None
+        if grad_hidden is not None:
+            grad_hidden.mul_(grads[0])
+        if grad_head is not None:
+            grad_head = grad_head.mul_(grads[0]).to(ctx.head_dtype)
+        return grad_hidden, grad_head, None, None, None, None, None, None, None
+
+
+def _chunk(vocabulary: int) -> int:
+    """Return the rows that are projected at a time: more is faster, and takes more memory."""
+    return max(16, min(256, _CHUNK_ENTRIES // vocabulary))
+
+
+def _block(vocabulary: int, device: torch.device) -> int:
+    """Return the rows of a block: on a CPU few enough that its buffers stay in the cache."""
+    if device.type != "cpu":
+        return 2**31
+    threads: int = torch.get_num_threads()
+    return max(threads, _BLOCK_ENTRIES // vocabulary)

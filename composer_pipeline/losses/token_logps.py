@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from composer_pipeline.losses.logits import (
+from composer_pipeline.losses.divergence import (
     PLAIN,
     LogitTransform,
     add_product_,

@@ -11,6 +11,7 @@ back from the Hub and tagged. The token is handed to the client, and goes nowher
 """
 
 import json
+import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -18,32 +19,80 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from composer_pipeline.dataset.consent import Consent, check_public, find_consent
+from composer_pipeline.dataset.manifest import Build, check_statistics, copy_file, read_build
+from composer_pipeline.dataset.select import Barred
 from composer_pipeline.errors import InputError
-from composer_pipeline.interchange import trace_files
-from composer_pipeline.lake import SCHEMA_VERSION, Lake
-from composer_pipeline.lake.notes import withdrawals
-from composer_pipeline.publishing.card import Facts, card_files, facts_of, with_history
-from composer_pipeline.publishing.changes import Content, hashes_of
-from composer_pipeline.publishing.consent import Consent, check_public, find_consent
-from composer_pipeline.publishing.dataset import Build
-from composer_pipeline.publishing.gates import check_files
-from composer_pipeline.publishing.hub import (
-    Hub,
+from composer_pipeline.exporting.sessions import trace_files
+from composer_pipeline.lake.schema import SCHEMA_VERSION
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake.withdrawn import withdrawals
+from composer_pipeline.publishing.card import Facts, facts_of, with_history
+from composer_pipeline.publishing.card_page import card_files
+from composer_pipeline.publishing.commit import (
+    Publication,
     Purged,
-    Remote,
     bring,
     by_split,
     check_published,
-    check_repo,
     keep_text,
+    publications,
     purge,
+    remember_publication,
     row_changes,
-    token_of,
 )
-from composer_pipeline.publishing.record import Publication, publications, remember_publication
-from composer_pipeline.publishing.selection import Barred
-from composer_pipeline.publishing.snapshot import DataFile, snapshot
+from composer_pipeline.publishing.gates import PublishRefused, check_files
+from composer_pipeline.publishing.hub import Content, Hub, Remote, check_repo, hashes_of, token_of
 from composer_pipeline.reports import Progress, Report
+from composer_pipeline.training.model_card import evaluation_of
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A Parquet file: ``path`` in the repository, ``local`` on this disk, and its rows."""
+
+    config: str
+    split: str
+    path: str
+    local: Path
+    rows: int
+
+
+def snapshot(lake: Lake, folder: Path) -> tuple[Build, list[DataFile]]:
+    """Take the files of the lake's build into ``folder``; return the build and them.
+
+    A file of a local lake is linked, where the disk allows: a build that replaces it makes a new
+    one. ``load_dataset`` fails on a split whose files hold no row, so there is no such file.
+
+    Raises:
+        InputError: the dataset has not been built, is half built, mixed or older than what it is
+            made of, its statistics are of another build, or it has no pair.
+    """
+    build = read_build(lake)
+    check_statistics(lake, build)
+    found = take_files(lake, build, folder)
+    if not any(file.config == "pairs" for file in found):
+        raise InputError(f"lake {lake.url}: the dataset has no pair; nothing to publish")
+    return build, found
+
+
+def take_files(lake: Lake, build: Build, folder: Path) -> list[DataFile]:
+    """Take the files of a build into ``folder``, as :func:`snapshot` does.
+
+    Raises:
+        InputError: one of them was built again meanwhile.
+    """
+    found = []
+    for number, file in enumerate(build.files):
+        local = folder / f"{number}.parquet"
+        copy_file(lake, file, local)
+        if hashes_of(local)[0] != file.sha256:
+            raise InputError(
+                f"lake {lake.url}: {file.name} was built again meanwhile; run this again"
+            )
+        found.append(DataFile(file.config, file.split, file.path, local, file.rows))
+    return found
+
 
 CARD, MANIFEST = "README.md", "manifest.json"
 
@@ -313,3 +362,109 @@ def _manifest_of(hub: Hub, remote: Remote) -> dict[str, dict[str, object]]:
         return {}
     ours = isinstance(found, dict) and isinstance(found.get("files"), dict)
     return found if ours and "schema_version" in found else {}
+
+
+CARD, RESULT, CHECKPOINT = "README.md", "composer.json", "checkpoint"
+#: Files of the base model's tokenizer: half a megabyte of tokens, none of them ours.
+TOKENS = ("tokenizer.json", "vocab.json", "merges.txt")
+TEXT = (".json", ".md", ".jinja", ".txt")
+#: What a publication replaces: of adapter and whole model, a repository holds one.
+OURS = re.compile(
+    r"(adapter_(config\.json|model.*\.safetensors)|model.*\.safetensors(\.index\.json)?"
+    r"|(generation_)?config\.json|composer\.json|channels\.safetensors)"
+)
+
+
+def publish_model(
+    run: str | Path,
+    repo: str,
+    *,
+    private: bool = True,
+    dry_run: bool = False,
+    allow_simulated: bool = False,
+    allow_worse_than_base: bool = False,
+    token_env: str = "HF_TOKEN",  # noqa: S107  the name of a variable, not a token
+    endpoint: str | None = None,
+) -> PublishReport:
+    """Bring a model repository to the state of a run's checkpoint.
+
+    Args:
+        run: a run folder, whose checkpoint goes, or its folder ``merged``.
+        repo: ``owner/name`` of a model repository; created when it does not exist.
+        private: create it private, and refuse one that is already public.
+        dry_run: check and compare, change nothing. Without a token everything counts as new.
+        allow_simulated: publish a model that saw rows of simulated teachers; its card says so.
+        allow_worse_than_base: publish a model whose evaluation says that it is worse than its
+            base on easy or recovery states; its card says so.
+        token_env: environment variable that holds the token.
+        endpoint: another Hub; ``HF_ENDPOINT`` or the real one by default.
+
+    Raises:
+        InputError: a bad repository name, no checkpoint, no token, a repository that is public
+            without ``private=False``, simulated rows without ``allow_simulated``, or a model
+            that is worse than its base without ``allow_worse_than_base``.
+        PublishRefused: a text file holds something private, or there is no card.
+        ComposerError: the Hub refused for another reason, or was busy five times.
+    """
+    check_repo(repo)
+    folder = checkpoint_of(Path(run))
+    files = {
+        path.name: path
+        for path in sorted(folder.iterdir())
+        if path.is_file() and not path.name.startswith(".")
+    }
+    if CARD not in files:
+        raise PublishRefused(f"{folder} has no {CARD}: a model is not published without its card")
+    texts = {n: path for n, path in files.items() if n.endswith(TEXT) and n not in TOKENS}
+    check_files(texts, public=not private)
+    simulated = json.loads(files[RESULT].read_text(encoding="utf-8")).get("simulated") or {}
+    if any(simulated.values()) and not allow_simulated:
+        raise InputError(
+            f"{sum(simulated.values())} rows that {folder} was trained on come from simulated"
+            " teachers; allow_simulated (--allow-simulated) publishes it, and the card says so"
+        )
+    evaluation = evaluation_of(folder.parent) or {}
+    if evaluation.get("worse") and not allow_worse_than_base:
+        raise InputError(
+            f"{folder} is worse than its base on {'; '.join(evaluation['worse'])};"
+            " allow_worse_than_base (--allow-worse-than-base) publishes it, and the card says so"
+        )
+    token = token_of(token_env, dry_run=dry_run)
+    if not token:
+        return planned(files, {}, private=private)
+    with Hub(repo, token, endpoint, "model") as hub:
+
+        def prepare(remote: Remote) -> Mapping[str, Content]:
+            hub.refuse_others(remote, RESULT in remote.files, RESULT)
+            return files
+
+        done = bring(hub, prepare, _is_ours, private=private, dry_run=dry_run)
+        if not dry_run:
+            check_published(hub, done.head, done.files)
+        url = f"{hub.page}/tree/{done.head}" if done.head else hub.page
+    return PublishReport(
+        done.head,
+        sorted(files),
+        len(done.changes),
+        {},
+        private,
+        dry_run,
+        done.changes,
+        url=url,
+    )
+
+
+def _is_ours(_: Remote, path: str) -> bool:
+    return bool(OURS.fullmatch(path))
+
+
+def checkpoint_of(path: Path) -> Path:
+    """Return the folder of weights that a run folder or one of its own folders stands for.
+
+    Raises:
+        InputError: there is no finished checkpoint.
+    """
+    for folder in (path / CHECKPOINT, path):
+        if (folder / RESULT).is_file() and any(folder.glob("*.safetensors")):
+            return folder
+    raise InputError(f"model {path} holds no finished training run")

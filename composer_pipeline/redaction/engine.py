@@ -8,16 +8,36 @@ over values (``redaction.text``).
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from typing import Protocol
 
-from composer_pipeline.redaction.edits import Found, Ledger, Row, Rule
-from composer_pipeline.redaction.finders.assignments import (
+from composer_pipeline.redaction import patterns
+from composer_pipeline.redaction.commands import PROGRAMS, ProgramRule
+from composer_pipeline.redaction.contexts import CONTEXTS, Context
+from composer_pipeline.redaction.decodings import (
+    BASE64_GATE,
+    BREAK,
+    BROKEN,
+    MANY_LINES,
+    VIEWS,
+    Decoded,
+    Escape,
+    View,
+    decoded_runs,
+    joined_end,
+    windows,
+)
+from composer_pipeline.redaction.finders import (
     ASSIGNMENT_GATE,
     ASSIGNMENT_LITERALS,
+    COOKIE_GATE,
+    cookie_values,
     find_assignments,
+    find_cookies,
+    find_kubernetes,
     is_secret_name,
 )
-from composer_pipeline.redaction.finders.commands import ProgramRule
-from composer_pipeline.redaction.finders.people import (
+from composer_pipeline.redaction.patterns import Gate, dump_value, searcher
+from composer_pipeline.redaction.people import (
     AUTHOR_GATE,
     AUTHOR_LITERALS,
     BLAME_GATE,
@@ -38,28 +58,139 @@ from composer_pipeline.redaction.finders.people import (
     local_start,
     names_a_user,
 )
-from composer_pipeline.redaction.finders.structures import (
-    COOKIE_GATE,
-    cookie_values,
-    find_cookies,
-    find_kubernetes,
-)
-from composer_pipeline.redaction.literals import (
+from composer_pipeline.redaction.secrets import (
     EXAMPLE,
+    MAX_DEPTH,
+    PERSONAL,
+    Edit,
+    Found,
+    Ledger,
+    Row,
+    Rule,
+    Trace,
     holds_key,
     is_given_secret,
     is_literal_secret,
 )
-from composer_pipeline.redaction.prefilter import Gate, searcher
-from composer_pipeline.redaction.readings import decoded, encoded, joined
-from composer_pipeline.redaction.second_net import second_opinion
-from composer_pipeline.redaction.tables import patterns as kinds
-from composer_pipeline.redaction.tables.contexts import CONTEXTS, Context
-from composer_pipeline.redaction.tables.programs import PROGRAMS
-from composer_pipeline.redaction.user_rules import RedactionRules
-from composer_pipeline.redaction.views.base64_runs import BASE64_GATE
-from composer_pipeline.redaction.views.escapes import VIEWS
-from composer_pipeline.redaction.views.line_breaks import BREAK, BROKEN, MANY_LINES, joined_end
+from composer_pipeline.redaction.user_rules import RedactionRules, second_opinion
+
+
+class Judge(Protocol):
+    """What the readings need of the rules (``redaction.engine.Rules``)."""
+
+    #: Characters of user names.
+    name_letters: frozenset[str]
+
+    def active(self, source: bytes, names: Iterable[str]) -> list[Row]:
+        """Return the rules that may find something in the JSON of a text."""
+
+    def settle(self, text: str, active: list[Row], ledger: Ledger) -> str:
+        """Return the text with all that the active rules find replaced."""
+
+    def allowed(self, value: str) -> bool:
+        """Say whether the user's file lets a value stay."""
+
+
+def encoded(rules: Judge, text: str, ledger: Ledger) -> str:
+    """Replace base64 that holds a secret."""
+    if ledger.depth >= MAX_DEPTH:
+        return text
+    found = []
+    for start, end, plain in decoded_runs(text):
+        inner = Ledger(depth=ledger.depth + 1, names=ledger.names)
+        rules.settle(plain, rules.active(dump_value(plain), ()), inner)
+        if inner.counts and not rules.allowed(text[start:end]):
+            kind = next((k for k in inner.counts if k not in _NOT_ALONE), "ENCODED")
+            found.append(Found(start, end, kind))
+    return ledger.put(text, found)
+
+
+def joined(rules: Judge, view: View, text: str, ledger: Ledger) -> str:
+    """Replace what is found where lines are joined, and goes over a break."""
+    breaks = list(view.escapes(text)) if ledger.depth < MAX_DEPTH else []
+    if not breaks:
+        return text
+    parts = [(at, text[at:end], inside) for at, end, inside in windows(text, breaks)]
+    # One look at all parts, each in its quotes, tells for most texts that there is nothing.
+    every = dump_value([_without(part, inside) for _, part, inside in parts])
+    active = _others(rules, every, ledger)
+    if all(name.startswith(_OF_NAMES) for name, _ in active):
+        # These find nothing over a break but where letters of names stand on both sides.
+        letters = rules.name_letters
+        parts = [
+            (at, part, inside)
+            for at, part, inside in parts
+            if active and any(part[a - 1] in letters and part[b] in letters for a, b, _ in inside)
+        ]
+    edits: list[Edit] = []
+    for start, part, inside in parts:
+        whole = Decoded(part, inside)
+        active = _others(rules, dump_value(whole.text), ledger)
+        for edit in _inner(rules, whole, active, ledger, over=True):
+            if not edits or start + edit.start >= edits[-1].end:
+                edits.append(Edit(start + edit.start, start + edit.end, edit.new, edit.rule))
+                kinds = _PLACEHOLDER.findall(edit.new) or ["USER"]
+                ledger.counts.update(kinds)
+                ledger.placeholders += len(kinds)
+    return ledger.replace(text, edits)
+
+
+def _without(text: str, breaks: list[Escape]) -> str:
+    done, parts = 0, []
+    for start, end, _ in breaks:
+        parts.append(text[done:start])
+        done = end
+    return "".join([*parts, text[done:]])
+
+
+def decoded(rules: Judge, view: View, text: str, ledger: Ledger) -> str:
+    """Replace what is found in another reading of the whole text."""
+    escapes = list(view.escapes(text)) if ledger.depth < MAX_DEPTH else []
+    if not escapes:
+        return text
+    merged: list[Edit] = []
+    whole = Decoded(text, escapes)
+    active = _others(rules, dump_value(whole.text), ledger)
+    for edit in _inner(rules, whole, active, ledger, over=False):
+        if merged and edit.start < merged[-1].end:  # two in one escape
+            last = merged.pop()
+            edit = Edit(last.start, max(edit.end, last.end), last.new + edit.new, edit.rule)
+        merged.append(edit)
+    return ledger.replace(text, merged)
+
+
+def _inner(
+    rules: Judge, part: Decoded, active: list[Row], ledger: Ledger, *, over: bool
+) -> Iterator[Edit]:
+    """Yield what is replaced in a decoded text, at its place in the source.
+
+    With ``over`` only what an escape is a part of; else it is counted here.
+    """
+    if not active:
+        return
+    trace = Trace(len(part.text))
+    inner = Ledger(trace, ledger.depth + 1, ledger.names)
+    rules.settle(part.text, active, inner)
+    if not over:
+        ledger.counts.update(inner.counts)
+        ledger.placeholders += inner.placeholders
+    for edit in trace.edits():
+        start, end = part.source(edit.start, edit.end)
+        if not over or end - start != edit.end - edit.start:
+            yield Edit(start, end, edit.new, f"{ledger.rule}/{edit.rule}")
+
+
+def _others(rules: Judge, source: bytes, ledger: Ledger) -> list[Row]:
+    """Return the active rules beside the view that runs now."""
+    return [row for row in rules.active(source, ledger.names) if row[0] != ledger.rule]
+
+
+#: Rules that find nothing but names.
+_OF_NAMES = ("user", "home/")
+_PLACEHOLDER = re.compile(r"\[(?:SECRET_)?([A-Z0-9_]+)_[0-9a-f]{4}\]")
+#: What does not make base64 worth replacing as a whole.
+_NOT_ALONE = frozenset(("HOME", "USER", *(PERSONAL - {"EMAIL"})))
+
 
 Finder = Callable[[str], Iterable[Found]]
 
@@ -90,12 +221,12 @@ class Rules:
             pattern = partial(self._pattern, extra.kind, re.compile(extra.pattern))
             self._add(f"file/{extra.kind}", (extra.literal,) if extra.literal else (), pattern)
         self._add_views(first=True)
-        for kind, hints, body in kinds.SHAPES:
-            shape = partial(self._shape, kind, hints, kinds.compile_kind(body))
-            self._add(f"shape/{kind}", hints, shape, kinds.SHAPE_GATES.get(kind, ""))
+        for kind, hints, body in patterns.SHAPES:
+            shape = partial(self._shape, kind, hints, patterns.compile_kind(body))
+            self._add(f"shape/{kind}", hints, shape, patterns.SHAPE_GATES.get(kind, ""))
         self._add("view/base64", ("",), partial(encoded, self), BASE64_GATE)
         for row in CONTEXTS:
-            context = partial(self._context, row, kinds.compile_kind(row.pattern))
+            context = partial(self._context, row, patterns.compile_kind(row.pattern))
             self._add(f"context/{row.name}", row.literals, context, row.gate)
         for program in PROGRAMS:
             command = ProgramRule(program)
@@ -103,7 +234,7 @@ class Rules:
             self._add(f"command/{program.name}", command.literals, rule, command.gate)
         self._add("cookies", ("cookie",), partial(self._finder, find_cookies), COOKIE_GATE)
         self._add("kubernetes", ("secret",), partial(self._finder, find_kubernetes), _MANIFEST_GATE)
-        self._add("account", kinds.ACCOUNT_LITERALS, self._account)
+        self._add("account", patterns.ACCOUNT_LITERALS, self._account)
         self._add("keyed", _KEYED_LITERALS, _nothing, _KEYED_GATE)
         self._add("assigned", ASSIGNMENT_LITERALS, self._assigned, ASSIGNMENT_GATE)
         self._add("author", AUTHOR_LITERALS, partial(self._finder, find_authors), AUTHOR_GATE)
@@ -111,10 +242,10 @@ class Rules:
         self._add("prompt", ("@",), partial(self._finder, find_prompts), PROMPT_GATE)
         self._add("owner", ("rw", "r-x"), partial(self._finder, find_owners), OWNER_GATE)
         self._add("email", ("@",), self._email, _EMAIL_GATE)
-        self._add("host/url", kinds.URL_HOST_LITERALS, partial(self._host, kinds.URL_HOST))
-        ssh = partial(self._host, kinds.SSH_TARGET)
-        self._add("host/ssh", kinds.SSH_LITERALS, ssh, kinds.SSH_GATE)
-        self._add("host/machine", kinds.MACHINE_LITERALS, self._machine)
+        self._add("host/url", patterns.URL_HOST_LITERALS, partial(self._host, patterns.URL_HOST))
+        ssh = partial(self._host, patterns.SSH_TARGET)
+        self._add("host/ssh", patterns.SSH_LITERALS, ssh, patterns.SSH_GATE)
+        self._add("host/machine", patterns.MACHINE_LITERALS, self._machine)
         for name in rules.hosts:
             named = re.compile(rf"(?<![A-Za-z0-9_-])(?i:{re.escape(name)})(?![A-Za-z0-9_-])")
             self._add("file/host", (name,), partial(self._named_host, named))
@@ -202,7 +333,7 @@ class Rules:
                     line = rule(line, ledger)
             if not line.endswith(f" {value}"):
                 return line.removeprefix(f"{key}: ")
-        if kinds.ACCOUNT_KEY.search(key) and kinds.ACCOUNT_VALUE.fullmatch(value):
+        if patterns.ACCOUNT_KEY.search(key) and patterns.ACCOUNT_VALUE.fullmatch(value):
             return self._replace_account(value, ledger)
         if not 6 <= len(value) <= 500 or not is_secret_name(key):
             return value
@@ -304,7 +435,7 @@ class Rules:
         return value if self._public_account(value) else ledger.placeholder("ACCOUNT", value)
 
     def _public_account(self, value: str) -> bool:
-        return kinds.EXAMPLE_ACCOUNT.fullmatch(value) is not None or self.allowed(value)
+        return patterns.EXAMPLE_ACCOUNT.fullmatch(value) is not None or self.allowed(value)
 
     def _email(self, text: str, ledger: Ledger) -> str:
         found = []
@@ -326,12 +457,12 @@ class Rules:
             if user and is_personal(user) and user not in SERVICE_USERS | self._allow:
                 found.append(Found(*match.span("user"), "USER"))
             host = match["host"]
-            if not kinds.PUBLIC_HOST.fullmatch(host) and not self.allowed(host):
+            if not patterns.PUBLIC_HOST.fullmatch(host) and not self.allowed(host):
                 found.append(Found(*match.span("host"), "HOST"))
         return ledger.put(text, found)
 
     def _machine(self, text: str, ledger: Ledger) -> str:
-        return self._named_host(kinds.MACHINE, text, ledger)
+        return self._named_host(patterns.MACHINE, text, ledger)
 
     def _named_host(self, pattern: re.Pattern[str], text: str, ledger: Ledger) -> str:
         hosts = (m for m in pattern.finditer(text) if not self.allowed(m[0]))
@@ -389,7 +520,7 @@ _HEADER_RULES = frozenset(
 )  # fmt: skip
 _EMAIL_GATE = r"[A-Za-z0-9._%+-]@[A-Za-z0-9-]+\.[A-Za-z]"
 _REPLACED = re.compile(r"\[(?:SECRET|EMAIL|HOST|ACCOUNT|NAME)_")
-_ACCOUNTS = [kinds.compile_kind(body) for body in kinds.ACCOUNTS]
+_ACCOUNTS = [patterns.compile_kind(body) for body in patterns.ACCOUNTS]
 
 
 def _nothing(text: str, ledger: Ledger) -> str:

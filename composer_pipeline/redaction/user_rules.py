@@ -19,20 +19,169 @@ Redaction fails closed: a file that is missing or wrong stops the stage before i
 """
 
 import hashlib
+import json
 import os
 import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Literal
+from re import _constants as codes  # type: ignore[attr-defined]
+from re import _parser as parser  # type: ignore[attr-defined]
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from composer_pipeline.config_file import read_model
 from composer_pipeline.errors import InputError
-from composer_pipeline.redaction import second_net
-from composer_pipeline.redaction.regex_guard import SECONDS, first_slow, sample
-from composer_pipeline.redaction.tables.patterns import SHAPES, compile_kind
+from composer_pipeline.redaction.patterns import SHAPES, compile_kind
+from composer_pipeline.redaction.secrets import Found
 from composer_pipeline.versions import REDACTION_VERSION
+
+#: How long one expression may take on all texts that were made for it.
+SECONDS = 2
+_REPEATED = 3000
+_REPEATS = frozenset(("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"))
+_CATEGORIES = {"CATEGORY_DIGIT": "1", "CATEGORY_SPACE": " ", "CATEGORY_WORD": "a"}
+
+# The timer's signal ends the process, also in the middle of a match.
+_CHILD = """
+import json, re, signal, sys
+for number, (pattern, texts) in enumerate(json.load(sys.stdin)):
+    signal.setitimer(signal.ITIMER_REAL, %d)
+    compiled = re.compile(pattern)
+    for text in texts:
+        compiled.search(text)
+        compiled.fullmatch(text)
+    print(number, flush=True)
+"""
+
+
+def first_slow(patterns: Iterable[str]) -> str | None:
+    """Return the first expression that takes too long on a text; ``None`` if none does."""
+    wanted = list(patterns)
+    if not wanted:
+        return None
+    jobs = json.dumps([(pattern, list(_attacks(pattern))) for pattern in wanted])
+    command = [sys.executable, "-I", "-c", _CHILD % SECONDS]
+    done = subprocess.run(command, input=jobs.encode(), capture_output=True, check=False)
+    if done.returncode == 0:
+        return None
+    return wanted[len(done.stdout.split())]
+
+
+def sample(pattern: str) -> str:
+    """Return a text that the expression matches, as far as look-arounds allow."""
+    return _text(parser.parse(pattern))
+
+
+def _attacks(pattern: str) -> Iterator[str]:
+    for prefix, body in _repetitions(parser.parse(pattern), ""):
+        for end in ("", "\0", "!"):
+            yield prefix + body * (_REPEATED // max(1, len(body))) + end
+    for letter in "a0 -._/=A":
+        yield letter * _REPEATED + "\0"
+
+
+def _repetitions(tree: Any, prefix: str) -> Iterator[tuple[str, str]]:
+    for code, argument in tree:
+        name = str(code)
+        if name in _REPEATS:
+            yield prefix, _text(argument[2]) or "a"
+            yield from _repetitions(argument[2], prefix)
+        elif name == "SUBPATTERN":
+            yield from _repetitions(argument[-1], prefix)
+        elif name == "BRANCH":
+            for branch in argument[1]:
+                yield from _repetitions(branch, prefix)
+        prefix += _text([(code, argument)])
+
+
+def _text(tree: Any) -> str:
+    return "".join(_piece(str(code), argument) for code, argument in tree)
+
+
+def _piece(name: str, argument: Any) -> str:
+    if name == "LITERAL":
+        return chr(argument)
+    if name in ("NOT_LITERAL", "ANY"):
+        return "a" if argument != ord("a") else "b"
+    if name == "IN":
+        return _of_set(argument)
+    if name in _REPEATS:
+        low, high, body = argument
+        times = int(low) or min(1, int(high))
+        return _text(body) * times
+    if name in ("SUBPATTERN", "ATOMIC_GROUP"):
+        return _text(argument[-1] if name == "SUBPATTERN" else argument)
+    return _text(argument[1][0]) if name == "BRANCH" else ""
+
+
+def _of_set(items: Any) -> str:
+    negated = bool(items) and items[0][0] is codes.NEGATE
+    if negated:
+        return next((c for c in "a0 -" if not _within(c, items[1:])), "\u00e9")
+    # Digits where there are some: keys have them.
+    return next((c for c in "7aA-_ " if _within(c, items)), _first(items[0]))
+
+
+def _within(letter: str, items: Any) -> bool:
+    return any(
+        (str(code) == "LITERAL" and argument == ord(letter))
+        or (str(code) == "RANGE" and argument[0] <= ord(letter) <= argument[1])
+        or (str(code) == "CATEGORY" and _CATEGORIES.get(str(argument)) == letter)
+        for code, argument in items
+    )
+
+
+def _first(item: Any) -> str:
+    code, argument = item
+    if str(code) == "CATEGORY":
+        return _CATEGORIES.get(str(argument), "a")
+    return chr(argument if isinstance(argument, int) else argument[0])
+
+
+def load(asked_by: str) -> Any:
+    """Return the module ``betterleaks``.
+
+    Args:
+        asked_by: what needs it, for the message.
+
+    Raises:
+        InputError: it is not installed.
+    """
+    try:
+        import betterleaks
+    except ImportError as error:
+        raise InputError(
+            f"{asked_by}: betterleaks is not installed; pip install"
+            " 'composer-pipeline[redaction-extra]'"
+        ) from error
+    return betterleaks
+
+
+def second_opinion(text: str, asked_by: str = "redaction field second_net") -> list[Found]:
+    """Return what the second scanner takes for a secret, in order; the longest first.
+
+    Raises:
+        InputError: it is not installed.
+    """
+    scanner = load(asked_by)
+    if len(text) < 16:
+        return []
+    places = []
+    # The scanner is written in Go and bound through C, where a NUL ends a string.
+    found = {f.secret: f.rule_id for f in scanner.scan_string(text.replace("\0", " "))}
+    for secret in sorted(found, key=len, reverse=True):
+        if len(secret) < 6 or "[SECRET_" in secret:
+            continue
+        if re.search(rf"\[[A-Z_]*{re.escape(secret)}[A-Za-z0-9_]*\]", text):
+            continue  # a part of a placeholder
+        kind = re.sub(r"[^A-Z0-9]+", "_", found[secret].upper())
+        for match in re.finditer(re.escape(secret), text):
+            places.append(Found(*match.span(), kind))
+    return sorted(places, key=lambda place: (place.start, -place.end))
 
 
 def _regex(text: str) -> str:
@@ -100,7 +249,7 @@ class RedactionRules(BaseModel):
             )
         _refuse_typed(path, rules)
         if rules.second_net:
-            second_net.load("redaction field second_net")
+            load("redaction field second_net")
         return rules
 
 

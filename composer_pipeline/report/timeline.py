@@ -10,7 +10,7 @@ from xml.sax.saxutils import escape
 
 import msgspec
 
-from composer_pipeline.diloco.views.history import (
+from composer_pipeline.diloco.views import (
     DEAD,
     LATE,
     MERGED,
@@ -23,8 +23,7 @@ from composer_pipeline.diloco.views.history import (
 )
 from composer_pipeline.errors import InputError
 from composer_pipeline.figures import svg
-from composer_pipeline.files import replace
-from composer_pipeline.modes import make_folder
+from composer_pipeline.files import make_folder, replace
 
 #: The picture in a run folder, and what it was drawn from.
 TIMELINE, FIGURES = "report/timeline.svg", "report/timeline.json"

@@ -18,13 +18,8 @@ from typing import Any
 
 import orjson
 
-from composer_pipeline.chat import (
-    ERROR_PREFIX,
-    INTERRUPTED,
-    ORPHAN_PREFIX,
-    Conversion,
-    wire_messages,
-)
+from composer_pipeline.actions import ERROR_PREFIX
+from composer_pipeline.chat.convert import INTERRUPTED, ORPHAN_PREFIX, Conversion, wire_messages
 
 _Messages = Sequence[Mapping[str, Any]]
 

@@ -27,9 +27,9 @@ from typing import Any, Literal
 import orjson
 
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.chat import to_chat, wire_messages
-from composer_pipeline.lake import Lake
-from composer_pipeline.trace_states import TraceState
+from composer_pipeline.chat.convert import to_chat, wire_messages
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.states.state import TraceState
 
 PersonaName = Literal["careful", "steady", "contrarian", "flaky"]
 
@@ -64,7 +64,7 @@ class Script:
             answers: API message id -> better action, as a model would write it. It is
                 redacted like everything that a teacher sees.
         """
-        from composer_pipeline.redaction import redact_text, redact_value
+        from composer_pipeline.redaction.redact import redact_text, redact_value
 
         entries: dict[str, Entry] = {}
         for state in states:
@@ -87,7 +87,7 @@ class Script:
         Raises:
             InputError: the folder has no readable sessions.
         """
-        from composer_pipeline.trace_states import load_states
+        from composer_pipeline.states.load import load_states
         from composer_pipeline.traces.ingest import ingest
 
         with tempfile.TemporaryDirectory() as scratch:

@@ -11,8 +11,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.lake import Lake
-from composer_pipeline.trace_states.chains import chain_digest
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.states.load import chain_digest
 
 DAY = "2026-11-16"
 

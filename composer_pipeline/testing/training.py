@@ -7,7 +7,7 @@ model of a few hundred thousand parameters. Does not belong here: recorded sessi
 from pathlib import Path
 from typing import Any
 
-from composer_pipeline.lake import Lake
+from composer_pipeline.lake.store import Lake
 from composer_pipeline.training.recipe import TrainingRecipe
 
 READ: dict[str, Any] = {

@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from composer_pipeline.errors import StorageError
-from composer_pipeline.lake import Lake, bucket_errors
+from composer_pipeline.lake.place import bucket_errors
+from composer_pipeline.lake.store import Lake
 
 #: Claude Code did not exist before; a session with an earlier date has a wrong clock.
 EARLIEST = "2025-02-24"

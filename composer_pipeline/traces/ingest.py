@@ -4,14 +4,24 @@ Belongs here: what ``composer-pipeline ingest`` does and reports. Does not belon
 here: the two stages themselves.
 """
 
-from collections.abc import Iterable, Sequence
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
-from composer_pipeline.lake import Lake
+import msgspec
+
+from composer_pipeline.lake.provenance import stamp
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.redaction.user_rules import redaction_version
 from composer_pipeline.reports import Progress, Report
+from composer_pipeline.settings import Settings
 from composer_pipeline.traces.archive import Harvested, HarvestReport, harvest, open_archived
+from composer_pipeline.traces.discover import STDIN, files_below
+from composer_pipeline.traces.outcomes import Facts, total_of
 from composer_pipeline.traces.parse import (
     Found,
     ParseReport,
@@ -21,8 +31,79 @@ from composer_pipeline.traces.parse import (
     is_redacted,
     parse_days,
 )
-from composer_pipeline.traces.states import Facts, total_of
-from composer_pipeline.traces.unchanged import Before
+from composer_pipeline.versions import PARSER_VERSION
+
+#: What an ingest writes and what it leaves behind, beside the archive.
+_TABLES = ("raw_files", "messages", "chains", "states", "sessions")
+
+
+class Receipt(msgspec.Struct):
+    """What an ingest was given and left, as hashes, and what it said."""
+
+    files: str
+    lake: str
+    said: dict[str, Any]
+
+
+class Before:
+    """The files of some paths, as they are before an ingest looks at them.
+
+    A file that grows while it is read is thus another one at the next ingest.
+
+    Args:
+        lake: the lake.
+        paths: as the ingest is given them.
+        exclude: the globs of what it leaves out.
+
+    Raises:
+        InputError: a path is missing, or a folder holds no session.
+    """
+
+    def __init__(self, lake: Lake, paths: Sequence[Path | str], exclude: Sequence[str]) -> None:
+        self._lake = lake
+        globs = [*exclude, *Settings.from_env().excluded]
+        given = "\0".join([*(str(Path(path).expanduser().absolute()) for path in paths), *globs])
+        self._name = f"receipts/{_hash(given)}.json"
+        self._files = "" if STDIN in map(str, paths) else _hash("\n".join(_stats(paths)))
+
+    def said(self) -> dict[str, Any] | None:
+        """Return what the last ingest of these paths said, unless a file or the lake is new.
+
+        Reads sizes and times, and one small file.
+        """
+        if not self._files or not self._lake.exists(self._name):
+            return None
+        try:
+            found = msgspec.json.decode(self._lake.get_bytes(self._name), type=Receipt)
+        except msgspec.MsgspecError:  # it is only a shortcut: without it, everything is compared
+            return None
+        same = found.files == self._files and found.lake == _left(self._lake)
+        return found.said if same else None
+
+    def keep(self, said: dict[str, Any]) -> None:
+        """Remember what the ingest of these files left and said.
+
+        Raises:
+            StorageError: the lake is not writable.
+        """
+        if self._files:
+            receipt = Receipt(self._files, _left(self._lake), said)
+            self._lake.put_bytes(self._name, msgspec.json.encode(receipt))
+
+
+def _stats(paths: Sequence[Path | str]) -> Iterator[str]:
+    for file, _, _ in files_below(paths):
+        about = file.stat()
+        yield f"{file.absolute()}\0{about.st_size} {about.st_mtime_ns}"
+
+
+def _left(lake: Lake) -> str:
+    tables = " ".join(stamp(lake, table) for table in _TABLES)
+    return _hash(f"{PARSER_VERSION} {redaction_version()} {tables}")
+
+
+def _hash(text: str) -> str:
+    return hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
 
 
 @dataclass(slots=True)
@@ -79,7 +160,7 @@ def ingest(
         progress: called with ``harvest`` and ``parse`` after each file.
 
     Raises:
-        InputError: as :func:`composer_pipeline.traces.archive.harvest.harvest`.
+        InputError: as :func:`composer_pipeline.traces.archive.harvest`.
     """
     harvested, parsed, seen = _ingest(lake, paths, days, exclude, progress)
     for item in harvested.files:
@@ -212,3 +293,46 @@ def _main_of(item: Harvested) -> str:
         return ""
     at = len(parts) - 1 - parts[::-1].index("subagents")
     return str(PurePosixPath(*parts[:at])) + ".jsonl"
+
+
+_Key = TypeVar("_Key", str, tuple[str, str])
+Rows = list[dict[str, str | int]]
+
+
+def day_audit(lake: Lake, day: str, redactions: Mapping[str, int]) -> dict[str, Rows]:
+    """Return the audit tables of a day, each sorted, the most frequent first.
+
+    Args:
+        lake: the lake.
+        day: ``YYYY-MM-DD``, parsed.
+        redactions: replacements by kind; originals are nowhere.
+
+    Returns:
+        ``unknown_record_types`` (type, records), ``error_kinds`` (error_kind, source,
+        states, hints) and ``redactions_by_kind`` (kind, replacements).
+    """
+    unknown: Counter[str] = Counter()
+    for row in lake.rows("sessions", days=[day], columns=["unknown_types"]):
+        unknown.update(json.loads(row["unknown_types"] or "{}"))
+    states: Counter[tuple[str, str]] = Counter()
+    hints: Counter[tuple[str, str]] = Counter()
+    columns = ["error_kind", "hint_source", "hint"]
+    for row in lake.rows("states", days=[day], columns=columns):
+        if row["error_kind"] is not None:
+            key = row["error_kind"], row["hint_source"] or ""
+            states[key] += 1
+            hints[key] += row["hint"] is not None
+    return {
+        "unknown_record_types": [{"type": t, "records": n} for t, n in _sorted(unknown)],
+        "error_kinds": [
+            {"error_kind": kind, "source": source, "states": n, "hints": hints[kind, source]}
+            for (kind, source), n in _sorted(states)
+        ],
+        "redactions_by_kind": [
+            {"kind": kind, "replacements": n} for kind, n in _sorted(Counter(redactions))
+        ],
+    }
+
+
+def _sorted(counts: Counter[_Key]) -> list[tuple[_Key, int]]:
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))

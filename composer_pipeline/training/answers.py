@@ -1,7 +1,7 @@
 """A model's answer, read back from token ids into a chat message.
 
 Belongs here: the grammar of a chat template's answers; ``trl`` ships it. Sampling
-(``trainers.trl.policy.sampling``) and evaluation read with it, so that what is rewarded and what
+(``trainers.trl.sampling``) and evaluation read with it, so that what is rewarded and what
 is measured are the same. Does not belong here: rendering (``training.windows``) and judging.
 Imports no torch; a tokenizer is passed in.
 """
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.training.windows import NO_THINKING
+from composer_pipeline.training.chat_template import NO_THINKING
 
 
 class AnswerReader:

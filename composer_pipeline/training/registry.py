@@ -5,12 +5,117 @@ Belongs here: the registry and the check before any work. Does not belong here: 
 """
 
 import importlib.util
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol, runtime_checkable
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.plugins import Registry
 from composer_pipeline.training.recipe import TrainingRecipe
-from composer_pipeline.training.trainer import Trainer
-from composer_pipeline.training.trl_backend import TRL
+
+#: ``exact``: the formula itself. ``sampled``: an unbiased estimate from sampled tokens.
+#: ``surrogate``: another objective in its place, such as a policy gradient on recorded answers.
+Fidelity = Literal["exact", "sampled", "surrogate"]
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a trainer can do.
+
+    Attributes:
+        channels: the channels of the composer loss that it carries; others it cannot.
+        diloco: it can run as several replicas.
+        modules: modules that must be importable, with the line that installs them.
+    """
+
+    channels: Mapping[str, Fidelity]
+    diloco: bool
+    modules: Mapping[str, str]
+
+
+@runtime_checkable
+class Trainer(Protocol):
+    """A training backend, run as a command of its own process."""
+
+    name: str
+
+    def capabilities(self) -> Capabilities:
+        """Say what the trainer can carry."""
+        ...
+
+    def command(self, python: str, recipe: Path, lake: str, run_dir: Path) -> Sequence[str]:
+        """Return the command that trains; it must write the run folder's contract."""
+        ...
+
+    def code(self) -> Sequence[Path]:
+        """Return the trainer's own files, and folders whose every ``*.py`` file counts.
+
+        A run is used again only while they are as they were, so name all that decides what
+        comes out; what a trainer imports from ``composer_pipeline`` is counted without it.
+        ``[Path(__file__).parent]`` is right for a trainer that is a package.
+        """
+        ...
+
+
+@runtime_checkable
+class Merger(Protocol):
+    """What a trainer may have besides: base and adapter of a finished run as one model."""
+
+    def merge_command(self, python: str, run_dir: Path) -> Sequence[str]:
+        """Return the command that writes ``merged/`` into a run folder, whole or not at all."""
+        ...
+
+
+@runtime_checkable
+class Planner(Protocol):
+    """What a trainer may have besides: what a run will need, before it starts."""
+
+    def plan_command(self, python: str, recipe: Path, lake: str, run_dir: Path) -> Sequence[str]:
+        """Return the command that prints one event ``plan`` with the fields of ``PlanReport``.
+
+        It takes ``--probe``, ``--memory-gib N`` and ``--model-config FILE`` besides.
+        """
+        ...
+
+
+def repo_root() -> Path:
+    """Return the folder that ``composer_pipeline`` lies in."""
+    return Path(__file__).resolve().parents[2]
+
+
+class TRL:
+    """``python -m trainers.trl``: every channel, on CPU or one GPU a replica."""
+
+    name = "trl"
+
+    def capabilities(self) -> Capabilities:
+        """Every channel, with DiLoCo; GRPO on recorded answers is a surrogate."""
+        install = "pip install 'composer-pipeline[train]'"
+        return Capabilities(
+            channels={"grpo": "surrogate", "sdpo": "exact", "dpo": "exact", "sft": "exact"},
+            diloco=True,
+            modules=dict.fromkeys(("torch", "trl", "peft", "transformers"), install),
+        )
+
+    def command(self, python: str, recipe: Path, lake: str, run_dir: Path) -> Sequence[str]:
+        """Return ``python -m trainers.trl --recipe … --lake … --run-dir …``."""
+        options = ["--recipe", str(recipe), "--lake", lake, "--run-dir", str(run_dir)]
+        return [python, "-m", "trainers.trl", *options]
+
+    def merge_command(self, python: str, run_dir: Path) -> Sequence[str]:
+        """Return ``python -m trainers.trl.checkpoints --run-dir …``."""
+        return [python, "-m", "trainers.trl.checkpoints", "--run-dir", str(run_dir)]
+
+    def plan_command(self, python: str, recipe: Path, lake: str, run_dir: Path) -> Sequence[str]:
+        """Return ``python -m trainers.trl.plan --recipe … --lake … --run-dir …``."""
+        options = ["--recipe", str(recipe), "--lake", lake, "--run-dir", str(run_dir)]
+        return [python, "-m", "trainers.trl.plan", *options]
+
+    def code(self) -> Sequence[Path]:
+        """Return the folder ``trainers/trl``."""
+        return [repo_root() / "trainers" / "trl"]
+
 
 TRAINERS: Registry[Trainer] = Registry(
     "composer_pipeline.trainers",

@@ -20,20 +20,15 @@ from typing import Any, Protocol
 import yaml
 
 from composer_pipeline.errors import ComposerError, InputError
-from composer_pipeline.files import replace
-from composer_pipeline.lake import Lake
-from composer_pipeline.modes import make_folder
+from composer_pipeline.files import make_folder, replace
+from composer_pipeline.lake.store import Lake
 from composer_pipeline.reports import Progress, Report
-from composer_pipeline.training.checkout import repo_root
-from composer_pipeline.training.data import require_rows
+from composer_pipeline.training.build_rows import require_rows
+from composer_pipeline.training.events import read, run_process
 from composer_pipeline.training.models import SMOLLM2
-from composer_pipeline.training.process import run_process
 from composer_pipeline.training.recipe import TrainingRecipe
-from composer_pipeline.training.registry import validate
-from composer_pipeline.training.runs.events import read
-from composer_pipeline.training.runs.folder import set_aside
-from composer_pipeline.training.runs.identity import fingerprint
-from composer_pipeline.training.trainer import Merger, Trainer
+from composer_pipeline.training.registry import Merger, Trainer, repo_root, validate
+from composer_pipeline.training.runs import fingerprint, set_aside
 
 RECIPE, DATA, METRICS, RESULT = "recipe.yaml", "data", "metrics.jsonl", "composer.json"
 CHECKPOINT, MERGED, HELD_OUT = "checkpoint", "merged", "held-out"

@@ -12,7 +12,7 @@ from typing import Any
 
 from composer_pipeline.errors import ComposerError
 from composer_pipeline.settings import Settings
-from composer_pipeline.testing.hub import LoopbackHub
+from composer_pipeline.testing.hub.server import LoopbackHub
 
 REPO = "demo/agent-pairs"
 CARD = "README.md"

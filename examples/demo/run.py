@@ -23,14 +23,15 @@ os.environ["COMPOSER_FIRST_DAY"] = "2025-02-24"
 import dagster as dg
 from rich.console import Console
 
-from assets.automation import TOLD, range_tags
+from assets.adopt import TOLD
 from assets.definitions import build_defs
 from assets.partitions import day_ranges
-from composer_pipeline.cli.views.table import Table
+from assets.schedules import range_tags
+from composer_pipeline.cli.common import Table
 from composer_pipeline.errors import ComposerError, InputError
-from composer_pipeline.lake import Lake
-from composer_pipeline.replay.teachers import TeacherSet
+from composer_pipeline.lake.store import Lake
 from composer_pipeline.settings import Settings
+from composer_pipeline.teachers.teachers import TeacherSet
 from examples.demo.profile import demo_settings, loopback
 from examples.demo.publication import publish_here
 

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from composer_pipeline.settings import Settings
-from composer_pipeline.testing.hub import LoopbackHub
+from composer_pipeline.testing.hub.server import LoopbackHub
 from examples.demo.profile import demo_settings, loopback, to_env
 
 LAKE = "build/practice"

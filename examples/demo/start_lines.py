@@ -10,10 +10,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from composer_pipeline.errors import ComposerError
-from composer_pipeline.lake import Lake
-from composer_pipeline.replay.ledger import budget_report, ledger_target
-from composer_pipeline.replay.teachers import TeacherSet
+from composer_pipeline.lake.store import Lake
 from composer_pipeline.settings import Settings
+from composer_pipeline.teachers.ledger.ledger import budget_report, ledger_target
+from composer_pipeline.teachers.teachers import TeacherSet
 
 
 def start_lines(env: Mapping[str, str]) -> list[str]:

@@ -22,7 +22,7 @@ from dotenv import dotenv_values
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.settings import Settings
-from composer_pipeline.testing.hub import LoopbackHub
+from composer_pipeline.testing.hub.server import LoopbackHub
 from examples.demo.one_server import claim
 from examples.demo.process_group import run_group
 from examples.demo.profile import demo_settings, loopback, to_env

@@ -15,10 +15,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from composer_pipeline.environment import Traces
 from composer_pipeline.environment.client import TraceTools
+from composer_pipeline.environment.recorded import Traces
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake import Lake
+from composer_pipeline.lake.store import Lake
 
 
 def dataset(traces: Traces, most: int) -> Any:

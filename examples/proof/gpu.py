@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.training.checkout import repo_root
 from composer_pipeline.training.models import resolve_model
+from composer_pipeline.training.registry import repo_root
 from examples.proof import run
 from examples.proof.report import STEPS_BESIDE
 

@@ -32,17 +32,13 @@ import msgspec
 
 from composer_pipeline import build_dataset, build_hints, build_pairs, ingest, normalize
 from composer_pipeline.errors import ComposerError, InputError
-from composer_pipeline.evaluation import (
-    BASE,
-    Arm,
-    EvaluationState,
-    measure,
-    read_results,
-    states_of_lake,
-    write_results,
-)
+from composer_pipeline.evaluation.measure import BASE, Arm, measure
+from composer_pipeline.evaluation.results import read_results, write_results
+from composer_pipeline.evaluation.states import EvaluationState
+from composer_pipeline.evaluation.states_of_lake import states_of_lake
 from composer_pipeline.files import replace
-from composer_pipeline.lake import TABLES, Lake
+from composer_pipeline.lake.schema import TABLES
+from composer_pipeline.lake.store import Lake
 from composer_pipeline.settings import recipes_dir
 from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import TrainingRecipe
@@ -272,7 +268,7 @@ def measure_fold(
     """
     from peft import PeftModel
 
-    from trainers.trl.policy.loading import load_base
+    from trainers.trl.policy import load_base
 
     wanted = [BASE, *arms]
     if (folder / RESULTS).is_file() and list(read_results(folder / RESULTS)) == wanted:

@@ -9,14 +9,9 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from composer_pipeline.evaluation import (
-    BASE,
-    StateResult,
-    difference,
-    grid,
-    read_results,
-    summarise,
-)
+from composer_pipeline.evaluation.measure import BASE
+from composer_pipeline.evaluation.report import difference, grid, summarise
+from composer_pipeline.evaluation.results import StateResult, read_results
 from composer_pipeline.files import replace
 from examples.proof.bars import Estimate
 from examples.proof.report import NUMBERS, REPORT, RESULTS, rows_said

@@ -10,11 +10,10 @@ from typing import Any
 import psutil  # type: ignore[import-untyped]
 
 from composer_pipeline.errors import ComposerError
-from composer_pipeline.lake import Lake
-from composer_pipeline.training.process import run_process
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.training.events import read, run_process
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.run import METRICS, prepare, report
-from composer_pipeline.training.runs.events import read
 from examples.proof.train import Trained
 
 #: The replica that is killed.

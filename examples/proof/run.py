@@ -24,30 +24,27 @@ from typing import Any
 
 import msgspec
 
-from composer_pipeline.chat import prompt_hash
+from composer_pipeline.chat.convert import prompt_hash
 from composer_pipeline.errors import ComposerError, InputError
-from composer_pipeline.evaluation import (
-    BASE,
-    Arm,
+from composer_pipeline.evaluation.measure import BASE, Arm, measure
+from composer_pipeline.evaluation.results import StateResult, read_results, write_results
+from composer_pipeline.evaluation.states import (
     EvaluationState,
-    StateResult,
     check_disjoint,
     content_hash,
-    measure,
-    read_results,
     read_states,
-    write_results,
     write_states,
 )
 from composer_pipeline.files import replace
-from composer_pipeline.lake import DATASETS, Lake
-from composer_pipeline.testing.toolworld.pipeline import Plan, make_dataset
-from composer_pipeline.testing.toolworld.states import evaluation_states
+from composer_pipeline.lake.schema import DATASETS
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.testing.toolworld.pipeline import Plan, evaluation_states, make_dataset
 from composer_pipeline.testing.toolworld.world import held_out_sessions
 from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.run import RECIPE, write_recipe
-from composer_pipeline.training.windows import Dropped, Windows
+from composer_pipeline.training.window_text import Dropped
+from composer_pipeline.training.windows import Windows
 from examples.proof.arms import ARMS, STEPS, recipe_of_arm
 from examples.proof.replicas import train_replicas
 from examples.proof.report import NUMBERS, RESULTS, collect, rows_said, write_report
@@ -208,7 +205,7 @@ def base_arm(recipe: TrainingRecipe, trained: Any) -> Arm:
     """Return the base: the trained model without its adapter, or loaded beside it."""
     if recipe.lora.r:
         return Arm(BASE, trained, adapter=False)
-    from trainers.trl.policy.loading import load_base
+    from trainers.trl.policy import load_base
 
     return Arm(BASE, load_base(resolve_model(recipe.model), recipe).to(trained.device).eval())
 

@@ -12,14 +12,15 @@ from statistics import mean, median
 from typing import Any
 
 from composer_pipeline.errors import ComposerError
-from composer_pipeline.lake import Lake
-from composer_pipeline.training.data import TrainingData, build
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.training.build_rows import build
 from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import TrainingRecipe
-from trainers.trl.base_model.base_pass import base_student, score
-from trainers.trl.base_model.hint_gain import gate
-from trainers.trl.composer import ComposerTrainer
-from trainers.trl.policy.loading import load_base
+from composer_pipeline.training.rows import TrainingData
+from trainers.trl.base_pass import base_student, score
+from trainers.trl.base_scores import gate
+from trainers.trl.policy import load_base
+from trainers.trl.trainer import ComposerTrainer
 
 #: A wrong change of the rows, for tests that must see it.
 Change = Callable[[TrainingData], TrainingData]

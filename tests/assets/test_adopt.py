@@ -11,10 +11,10 @@ import pytest
 import yaml
 from dagster._core.test_utils import freeze_time
 
-from assets.automation import adopt, tell_lake
+from assets.adopt import adopt, tell_lake
 from assets.partitions import DAYS
 from assets.resources import LakeResource, SessionsResource, TeachersResource
-from composer_pipeline.lake import Lake
+from composer_pipeline.lake.store import Lake
 from composer_pipeline.settings import recipes_dir
 from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
 from tests.fixtures.whole_lake import DAY

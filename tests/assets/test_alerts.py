@@ -30,11 +30,10 @@ from dagster._core.test_utils import create_run_for_test, in_process_test_worksp
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 from dagster_shared.error import SerializableErrorInfo
 
-from assets.automation import alerts as module
-from assets.automation.alerts import build_alerts, problems
+from assets import alerts
+from assets.alerts import VARIABLE, build_alerts, problems, send_alert
 from assets.failures import one_sentence
 from assets.money import REACHED_TAG
-from composer_pipeline.alerts import VARIABLE, send_alert
 from composer_pipeline.errors import ComposerError, InputError
 from tests.places import ROOT
 
@@ -171,7 +170,7 @@ def test_a_webhook_that_is_not_there_is_said_without_its_url(
 
 
 def test_a_slow_webhook_costs_seconds(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("composer_pipeline.alerts.TIMEOUT_S", 0.1)
+    monkeypatch.setattr("assets.alerts.TIMEOUT_S", 0.1)
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
         pytest.raises(ComposerError, match="ReadTimeout"),
@@ -230,7 +229,7 @@ def test_a_ceiling_a_stuck_run_and_an_overdue_asset(
     )
     soon = problems(instance, now - 1, now + 60)
     assert not any(name.startswith("queue:") for name in soon)
-    found = problems(instance, now - 1, now + module.STUCK_S + 60)
+    found = problems(instance, now - 1, now + alerts.STUCK_S + 60)
     still = {f"queue:{waiting.run_id}", "fresh:raw_sessions"}
     assert set(found) == {f"ceiling:{run_id}", *still}
     assert found[f"ceiling:{run_id}"].endswith("reached the ceiling of month:2026-11.")

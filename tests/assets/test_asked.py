@@ -16,13 +16,7 @@ import pytest
 import yaml
 
 from assets import checks, traces
-from assets.automation import (
-    nightly_harvest,
-    nightly_pairs,
-    nightly_publish,
-    nightly_replay,
-    range_tags,
-)
+from assets.budget_check import budget_results
 from assets.definitions import build_defs
 from assets.pages import column_schema, figures, usd
 from assets.preferences import build_preferences, quality_numbers, quality_pictures
@@ -36,23 +30,34 @@ from assets.resources import (
     TeachersResource,
     default_resources,
 )
+from assets.schedules import (
+    nightly_harvest,
+    nightly_pairs,
+    nightly_publish,
+    nightly_replay,
+    range_tags,
+)
 from composer_pipeline import build_hints, ingest
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.care import TRIES
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake.notes import Stamps, look, note
+from composer_pipeline.lake.provenance import Stamps, look, note
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.maintenance.status import TRIES
 from composer_pipeline.money import Pico
-from composer_pipeline.preferences.quality.statistics import write_statistics
+from composer_pipeline.preferences.quality import write_statistics
 from composer_pipeline.preferences.rules import PreferenceRules
-from composer_pipeline.replay.engine import ReplayReport
-from composer_pipeline.replay.engine.report import Snapshot, TeacherFigures, TeacherProgress
-from composer_pipeline.replay.ledger import rules as ledger_rules
-from composer_pipeline.replay.ledger import standing_ceilings
-from composer_pipeline.replay.ledger.ledger import Call, Ledger
-from composer_pipeline.replay.noted import replies_origin
-from composer_pipeline.replay.teachers import TeacherSet
 from composer_pipeline.settings import Settings, recipes_dir
+from composer_pipeline.teachers.ledger import operations
+from composer_pipeline.teachers.ledger.ledger import Ledger, standing_ceilings
+from composer_pipeline.teachers.ledger.values import Call
+from composer_pipeline.teachers.replies import replies_origin
+from composer_pipeline.teachers.report import (
+    ReplayReport,
+    Snapshot,
+    TeacherFigures,
+    TeacherProgress,
+)
+from composer_pipeline.teachers.teachers import TeacherSet
 from composer_pipeline.testing.states import DAY, write_session
 from examples.demo.profile import demo_settings
 from tests.fixtures.asking import record
@@ -99,7 +104,7 @@ def test_each_asset_works_on_the_days_of_its_run(
     seen = asked("traces.archive.harvest", traces.raw_sessions, **resources)
     assert (seen[1], seen["days"]) == ([tmp_path], {NEXT})
     asset = preference("normalized_pairs")
-    seen = asked("normalize.normalize", asset, lake=lake, recipes=RECIPES)
+    seen = asked("normalization.stage.normalize", asset, lake=lake, recipes=RECIPES)
     assert (seen[1], seen["days"]) == ("n.yaml", [NEXT])
 
 
@@ -116,7 +121,7 @@ def test_each_day_of_a_parse_shows_its_own_redactions(
 
     parse = importlib.import_module("composer_pipeline.traces.parse")
     monkeypatch.setattr(parse, "parse_days", lambda *_: found)
-    room = importlib.import_module("composer_pipeline.traces.audit")
+    room = importlib.import_module("composer_pipeline.traces.ingest")
     monkeypatch.setattr(room, "day_audit", audit)
     context = dg.build_asset_context(partition_key_range=dg.PartitionKeyRange(DAY, NEXT))
     monkeypatch.setattr(type(context), "add_asset_metadata", lambda *_, **__: None)
@@ -155,11 +160,11 @@ def test_a_publication_is_private_and_a_dry_run_commits_nothing(
 ) -> None:
     where = {"lake": lake, "publication": PublicationResource(repo="c/d")}
     config = PublishConfig(repo="a/b")
-    seen = asked("publishing.publish", published_dataset, "", config=config, **where)
+    seen = asked("publishing.publish.publish", published_dataset, "", config=config, **where)
     assert (seen["private"], seen["dry_run"], seen["allow_simulated"]) == (True, False, False)
     assert seen[1] == "a/b"
     config = PublishConfig(dry_run=True, allow_simulated=True)
-    seen = asked("publishing.publish", published_dataset, "", config=config, **where)
+    seen = asked("publishing.publish.publish", published_dataset, "", config=config, **where)
     assert (seen["dry_run"], seen["allow_simulated"], seen[1]) == (True, True, "c/d")
 
 
@@ -189,7 +194,7 @@ def test_a_replay_buys_what_its_run_may(
     teachers = TeachersResource(file=str(TEACHERS), max_usd="3")
 
     def asked_with(**config: Any) -> dict[Any, Any]:
-        seen = record(monkeypatch, "replay.engine.replay")
+        seen = record(monkeypatch, "teachers.run.replay")
         made = dg.materialize(
             [asset],
             partition_key=NEXT,
@@ -234,7 +239,7 @@ def materialised(
     """Materialise two teachers on two days; return the metadata of runs and days, and why not."""
 
     def run(found: ReplayReport) -> tuple[dict[str, Any], dict[str, Any], str]:
-        engine = importlib.import_module("composer_pipeline.replay.engine")
+        engine = importlib.import_module("composer_pipeline.teachers.run")
         monkeypatch.setattr(engine, "replay", lambda *_, **__: found)
         teachers = TeacherSet.load(TEACHERS)
         two = [t for t in teachers.teachers if t.name in ("careful", "steady")]
@@ -299,7 +304,7 @@ def test_a_day_shows_what_the_recipe_was_given_and_what_it_dropped(
     drop = {"pair_id": "p", "state_id": "s", "step": "2:text_length_filter", "op": "o",
             "field": "f", "stat": "", "value": "", "bound": ""}  # fmt: skip
     lake.open().write("drops", [drop], day=NEXT, stage="normalize")
-    room = importlib.import_module("composer_pipeline.normalize")
+    room = importlib.import_module("composer_pipeline.normalization.stage")
     monkeypatch.setattr(room, "normalize", lambda *_, **__: found)
     context, told = dg.build_asset_context(partition_key=NEXT), []
 
@@ -369,7 +374,7 @@ def test_what_may_have_been_spent_counts_against_the_ceiling(lake: LakeResource)
     key = dg.AssetKey(["teacher_replies", "careful"])
 
     def result(*, free: bool = False) -> dg.AssetCheckResult:
-        (found,) = checks.budget_results(lake.open(), "", [key], free=free)
+        (found,) = budget_results(lake.open(), "", [key], free=free)
         return found
 
     def passed() -> bool:
@@ -377,17 +382,17 @@ def test_what_may_have_been_spent_counts_against_the_ceiling(lake: LakeResource)
 
     assert passed()  # no ledger, no ceiling
     with Ledger(Path(lake.url) / "ledger.db") as ledger:
-        ledger.do(ledger_rules.set_ceiling("global", Decimal(10) / 10**12))
+        ledger.do(operations.set_ceiling("global", Decimal(10) / 10**12))
         call = Call("s", "kimi", "x", DAY, {})
-        sent = ledger.do(ledger_rules.reserve("k", Pico(9), ["global"], call, send=True))
-        ledger.do(ledger_rules.mark_unknown(sent.attempt, "reset"))
+        sent = ledger.do(operations.reserve("k", Pico(9), ["global"], call, send=True))
+        ledger.do(operations.mark_unknown(sent.attempt, "reset"))
     assert passed()
     with Ledger(Path(lake.url) / "ledger.db") as ledger:
-        ledger.do(ledger_rules.set_ceiling("global", Decimal(8) / 10**12))
+        ledger.do(operations.set_ceiling("global", Decimal(8) / 10**12))
     assert passed()  # so one stops spending
     with Ledger(Path(lake.url) / "ledger.db") as ledger:
-        ledger.do(ledger_rules.set_ceiling("global", Decimal(10) / 10**12))
-        ledger.do(ledger_rules.reconcile(sent.attempt, Pico(12)))
+        ledger.do(operations.set_ceiling("global", Decimal(10) / 10**12))
+        ledger.do(operations.reconcile(sent.attempt, Pico(12)))
     assert not passed()
     assert result().severity == dg.AssetCheckSeverity.ERROR
     # Who buys nothing is not held up by what another has overspent.
@@ -460,9 +465,9 @@ def test_the_nightly_replay_counts_days_in_utc(
     (skipped,) = list(cast(Any, nightly_replay(context)))
     assert "No ceiling" in skipped.skip_message
     with Ledger(Path(lake.url) / "ledger.db") as ledger:
-        ledger.do(ledger_rules.set_ceiling("run:r", Decimal(1)))
+        ledger.do(operations.set_ceiling("run:r", Decimal(1)))
         assert standing_ceilings(Path(lake.url) / "ledger.db", tonight.date()) == []
-        ledger.do(ledger_rules.set_ceiling(f"month:{DAY[:7]}", Decimal(1)))
+        ledger.do(operations.set_ceiling(f"month:{DAY[:7]}", Decimal(1)))
     monkeypatch.setenv("TZ", "America/Los_Angeles")
     time.tzset()
     try:
@@ -477,7 +482,7 @@ def test_a_teacher_that_failed_too_often_is_left_out_of_the_night(lake: LakeReso
     store = lake.open()
     write_session(store, "s", [(Action("", (ToolCall("Read", {"file_path": "/a"}),)), "x")])
     with Ledger(Path(lake.url) / "ledger.db") as ledger:
-        ledger.do(ledger_rules.set_ceiling("global", Decimal(1)))
+        ledger.do(operations.set_ceiling("global", Decimal(1)))
     context = dg.build_schedule_context(
         resources={"lake": lake, "teachers": TeachersResource(file=str(TEACHERS))},
         scheduled_execution_time=datetime.fromisoformat(f"{DAY}T03:30:00+00:00"),

@@ -12,18 +12,19 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.automation import range_tags
 from assets.definitions import build_defs
 from assets.failures import one_sentence, sentence_of
+from assets.schedules import range_tags
 from composer_pipeline.errors import ComposerError
-from composer_pipeline.lake import Lake
-from composer_pipeline.replay.ledger import open_ledger
-from composer_pipeline.replay.teachers import TeacherSet
+from composer_pipeline.lake.store import Lake
 from composer_pipeline.settings import Settings
-from composer_pipeline.testing.openrouter.server import Fault, LoopbackOpenRouter
+from composer_pipeline.states.load import load_states
+from composer_pipeline.teachers.ledger.ledger import open_ledger
+from composer_pipeline.teachers.teachers import TeacherSet
+from composer_pipeline.testing.openrouter.faults import Fault
+from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script
 from composer_pipeline.testing.states import DAY, write_sessions
-from composer_pipeline.trace_states import load_states
 from examples.demo.profile import demo_settings
 from examples.demo.run import QUIET
 from tests.places import fill
@@ -237,7 +238,7 @@ def test_a_locked_ledger(
 ) -> None:
     file = Path(settings.lake) / "ledger.db"
     open_ledger(file).close()
-    store = sys.modules["composer_pipeline.replay.ledger.stores.sqlite"]
+    store = sys.modules["composer_pipeline.teachers.ledger.sqlite"]
     monkeypatch.setattr(store, "BUSY_S", 0.1)
     with closing(sqlite3.connect(file, isolation_level=None)) as con:
         con.execute("BEGIN EXCLUSIVE")

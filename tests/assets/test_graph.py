@@ -9,7 +9,7 @@ import pytest
 from assets.definitions import build_defs
 from assets.partitions import DAYS, FREE, PAID, day_ranges
 from composer_pipeline import versions
-from composer_pipeline.lake import SCHEMA_VERSION
+from composer_pipeline.lake.schema import SCHEMA_VERSION
 from examples.demo.profile import demo_settings
 from tests.places import ROOT
 

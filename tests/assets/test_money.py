@@ -9,16 +9,16 @@ import dagster as dg
 import pytest
 import yaml
 
-from assets.automation import range_tags
 from assets.definitions import build_defs
 from assets.money import COST_TAG, REACHED_TAG, SCOPE_TAG
+from assets.schedules import range_tags
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.replay.ledger.ledger import Ledger
 from composer_pipeline.settings import recipes_dir
+from composer_pipeline.states.load import load_states
+from composer_pipeline.teachers.ledger.ledger import Ledger
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script
 from composer_pipeline.testing.states import write_sessions
-from composer_pipeline.trace_states import load_states
 from examples.demo.profile import demo_settings
 from examples.demo.run import QUIET
 

@@ -8,13 +8,23 @@ import dagster as dg
 import duckdb
 import pytest
 
-from assets.pages import PLOTS, TablePage, explained, plots_of, tell_run
-from assets.pages.plots import CHANGE, DAY_ROWS, MOST, ROWS
+from assets.pages import (
+    CHANGE,
+    DAY_ROWS,
+    MOST,
+    PLOTS,
+    ROWS,
+    TablePage,
+    explained,
+    plots_of,
+    tell_run,
+)
 from assets.publication import PublishConfig, published_dataset
 from assets.resources import LakeResource, PublicationResource, RecipesResource
 from assets.training import report
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.lake import Lake, build_id
+from composer_pipeline.lake.provenance import build_id
+from composer_pipeline.lake.store import Lake
 from composer_pipeline.publishing.publish import PublishReport
 from composer_pipeline.testing.states import DAY, write_session
 from tests.publishing.conftest import fill, row
@@ -94,7 +104,7 @@ def test_a_dry_run_publishes_nothing_and_is_not_green(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, dry_run: bool
 ) -> None:
     made_report = PublishReport("c0ffee", [], 1, {"pairs/train": 2}, True, dry_run)
-    room = importlib.import_module("composer_pipeline.publishing")
+    room = importlib.import_module("composer_pipeline.publishing.publish")
     monkeypatch.setattr(room, "publish", lambda *_, **__: made_report)
     asset: Any = published_dataset
     made = asset(

@@ -10,11 +10,11 @@ from xml.etree import ElementTree
 import dagster as dg
 import pytest
 
-from assets.automation import range_tags
 from assets.definitions import build_defs
 from assets.partitions import partition_days
+from assets.schedules import range_tags
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.lake import TABLES
+from composer_pipeline.lake.schema import TABLES
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.settings import Settings
 from composer_pipeline.testing.states import DAY, write_session

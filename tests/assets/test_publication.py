@@ -1,5 +1,6 @@
 """The asset published_dataset and its checks, in a run, against the Hub on the loopback."""
 
+import sys
 import time
 from typing import Any, cast
 
@@ -9,8 +10,9 @@ import pytest
 from assets import publication
 from assets.definitions import build_defs
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.publishing import publish, read_back
-from composer_pipeline.testing.hub import LoopbackHub
+from composer_pipeline.publishing import commit
+from composer_pipeline.publishing.publish import publish
+from composer_pipeline.testing.hub.server import LoopbackHub
 from examples.demo.profile import demo_settings
 from tests.publishing.conftest import REPO, TOKEN, fill, row
 
@@ -20,21 +22,19 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A Hub that everything in this process asks: ``HF_ENDPOINT`` is read at import."""
     from huggingface_hub import constants
 
-    import composer_pipeline.publishing as door
-
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     monkeypatch.setattr(time, "sleep", lambda _: None)
     with LoopbackHub(TOKEN) as hub:
-        real = (publish, read_back.published_refs, read_back.published_rows)
+        real = (publish, commit.published_refs, commit.published_rows)
 
         def here(action: Any) -> Any:
             return lambda *args, **more: action(*args, endpoint=hub.endpoint, **more)
 
         for action in real:
-            monkeypatch.setattr(door, action.__name__, here(action))
-        monkeypatch.setattr(door, "first_rows", lambda repo, commit: hub.loaded)  # type: ignore[attr-defined]
+            monkeypatch.setattr(sys.modules[action.__module__], action.__name__, here(action))
+        monkeypatch.setattr(commit, "first_rows", lambda repo, at: hub.loaded)  # type: ignore[attr-defined]
         yield hub
 
 

@@ -7,14 +7,15 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.automation import range_tags
 from assets.definitions import build_defs
+from assets.schedules import range_tags
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.settings import Settings
-from composer_pipeline.testing.openrouter.server import Asked, Fault, LoopbackOpenRouter
+from composer_pipeline.states.load import load_states
+from composer_pipeline.testing.openrouter.faults import Asked, Fault
+from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script
 from composer_pipeline.testing.states import DAY, write_sessions
-from composer_pipeline.trace_states import load_states
 from examples.demo.profile import demo_settings
 from examples.demo.run import QUIET
 

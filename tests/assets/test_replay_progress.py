@@ -8,12 +8,12 @@ import dagster as dg
 import pytest
 
 import assets.replay
-from assets.automation import range_tags
 from assets.definitions import build_defs
 from assets.partitions import day_ranges
-from composer_pipeline.replay.engine import run as engine
+from assets.schedules import range_tags
+from composer_pipeline.teachers import run
 from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
-from composer_pipeline.traces.archive.harvest import session_days
+from composer_pipeline.traces.archive import session_days
 from examples.demo.profile import demo_settings, loopback
 from examples.demo.run import QUIET
 
@@ -28,7 +28,7 @@ def test_observations_while_it_runs(
     tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(assets.replay, "EVERY_S", 0.0)  # the last moment is told too
-    monkeypatch.setattr(engine, "TICK_S", 0.05)
+    monkeypatch.setattr(run, "TICK_S", 0.05)
     defs = build_defs(demo_settings(lake=str(tmp_path / "lake"), max_usd="5"))
     first = day_ranges(sorted(session_days([sample_sessions_dir()])))[0][0]
     with loopback():

@@ -7,10 +7,9 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets.automation import build_retention, forget_old_runs
-from assets.automation.retention import forget_runs
 from assets.executors import executor_of
 from assets.resources import RetentionResource
+from assets.schedules import build_retention, forget_old_runs, forget_runs
 from composer_pipeline.errors import InputError
 
 DAYS = dg.StaticPartitionsDefinition(["a", "b"])

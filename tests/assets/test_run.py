@@ -10,21 +10,17 @@ from typing import Any, cast
 import dagster as dg
 import pytest
 
-from assets.automation import nightly_harvest, nightly_pairs, nightly_replay, range_tags
 from assets.definitions import build_defs
-from assets.pages.plots import MOST
+from assets.pages import MOST
 from assets.partitions import day_ranges
-from assets.resources import (
-    LakeResource,
-    SessionsResource,
-    TeachersResource,
-    default_resources,
-)
+from assets.resources import LakeResource, SessionsResource, TeachersResource, default_resources
+from assets.schedules import nightly_harvest, nightly_pairs, nightly_replay, range_tags
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.replay.ledger import Ledger, ledger_target, open_ledger, rules
 from composer_pipeline.settings import Settings
+from composer_pipeline.teachers.ledger import operations
+from composer_pipeline.teachers.ledger.ledger import Ledger, ledger_target, open_ledger
 from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
-from composer_pipeline.traces.archive.harvest import session_days
+from composer_pipeline.traces.archive import session_days
 from examples.demo.profile import demo_settings, loopback
 from examples.demo.run import QUIET
 
@@ -193,7 +189,7 @@ def test_nightly_schedules(replayed: dict[str, Any], settings: Settings, tmp_pat
         scheduled_execution_time=tonight,
     )
     with Ledger(Path(settings.lake) / "ledger.db") as ledger:
-        ledger.do(rules.set_ceiling("global", Decimal(100)))
+        ledger.do(operations.set_ceiling("global", Decimal(100)))
     (nothing,) = cast(Any, nightly_replay(bought))
     assert "Every teacher has answered" in nothing.skip_message
     recipes = default_resources(settings)["recipes"]
@@ -267,7 +263,7 @@ def test_a_ceiling_ends_the_run_as_an_outcome_and_keeps_what_was_bought(
 ) -> None:
     poor = settings.model_copy(update={"lake": str(tmp_path / "lake"), "max_usd": "1"})
     with open_ledger(ledger_target(Lake(poor.lake))) as ledger:
-        ledger.do(rules.set_ceiling("global", Decimal("0.02")))  # refuses before the run's own
+        ledger.do(operations.set_ceiling("global", Decimal("0.02")))  # refuses before the run's own
     defs = build_defs(poor)
     first, last = day_ranges(replayed["days"])[0]
     with loopback():

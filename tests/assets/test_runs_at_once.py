@@ -11,16 +11,16 @@ import dagster as dg
 import pytest
 import yaml
 
-from assets.automation import range_tags
 from assets.definitions import build_defs
-from composer_pipeline.lake import Lake
-from composer_pipeline.replay.ledger import open_ledger
+from assets.schedules import range_tags
+from composer_pipeline.lake.store import Lake
 from composer_pipeline.settings import recipes_dir
+from composer_pipeline.states.load import load_states
+from composer_pipeline.teachers.ledger.ledger import open_ledger
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script
 from composer_pipeline.testing.postgres import PostgresServer
 from composer_pipeline.testing.states import write_sessions
-from composer_pipeline.trace_states import load_states
 from examples.demo.profile import demo_settings
 from tests.fixtures.waiting import wait_until
 

@@ -3,7 +3,7 @@
 import dagster as dg
 import pytest
 
-from assets.money.scopes import SCOPE_TAG, shared_scope
+from assets.money import SCOPE_TAG, shared_scope
 from assets.resources import TeachersResource
 from composer_pipeline.errors import InputError
 

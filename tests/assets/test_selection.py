@@ -5,11 +5,11 @@ from pathlib import Path
 import dagster as dg
 import yaml
 
-from assets.automation import range_tags
 from assets.definitions import build_defs
+from assets.schedules import range_tags
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.replay.teachers import sampled
 from composer_pipeline.settings import recipes_dir
+from composer_pipeline.teachers.teachers import sampled
 from composer_pipeline.testing.states import DAY, write_sessions
 from examples.demo.profile import demo_settings, loopback
 from examples.demo.run import QUIET

@@ -9,15 +9,21 @@ import dagster as dg
 import pytest
 import yaml
 
-from assets.checks import build_table_checks, replies_cover_states
-from assets.checks.replies import build_reply_checks
-from assets.checks.tables import BLOCKING, WARNING, up_to_date, yesterday_is_there
+from assets.checks import (
+    BLOCKING,
+    WARNING,
+    build_reply_checks,
+    build_table_checks,
+    replies_cover_states,
+    up_to_date,
+    yesterday_is_there,
+)
 from assets.definitions import build_defs
 from assets.partitions import DAYS
 from assets.resources import LakeResource, TeachersResource, default_resources
 from composer_pipeline import TeacherSet, normalize, replay
-from composer_pipeline.care import Why
-from composer_pipeline.lake import Lake
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.maintenance.status import Why
 from composer_pipeline.settings import recipes_dir
 from examples.demo.profile import demo_settings, loopback
 from tests.fixtures.whole_lake import DAY
@@ -126,7 +132,7 @@ def test_yesterday_is_the_day_before_today() -> None:
 
 
 def test_up_to_date_asks_about_its_own_asset(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("composer_pipeline.preferences.hints.from_errors.HINTS_VERSION", "other")
+    monkeypatch.setattr("composer_pipeline.preferences.hints.HINTS_VERSION", "other")
     hints = run(lake, "error_hints")["up_to_date"]
     assert not hints.passed
     assert hints.metadata["days"].value == len(lake.days("hints"))

@@ -35,12 +35,12 @@ import yaml
 from dagster._core.storage.tags import TAGS_TO_MAYBE_OMIT_ON_RETRY
 
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.replay.ledger.ledger import Ledger
 from composer_pipeline.settings import recipes_dir
+from composer_pipeline.states.load import load_states
+from composer_pipeline.teachers.ledger.ledger import Ledger
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script
 from composer_pipeline.testing.states import write_sessions
-from composer_pipeline.trace_states import load_states
 
 FIRST = date(2026, 11, 1)
 DAYS_A_CHUNK, STATES_A_DAY = 2, 10

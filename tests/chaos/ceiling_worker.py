@@ -9,15 +9,14 @@ from pathlib import Path
 
 import dagster as dg
 
-import composer_pipeline.care
-import composer_pipeline.preferences.agreement
-import composer_pipeline.previews
-import composer_pipeline.replay.day_figures
-import composer_pipeline.replay.engine
-import composer_pipeline.replay.plan
-import composer_pipeline.trace_states  # noqa: F401  not while a run's life is measured
-from assets.automation import range_tags
+import composer_pipeline.maintenance.status
+import composer_pipeline.preferences.vote_rows
+import composer_pipeline.states.load
+import composer_pipeline.states.previews
+import composer_pipeline.teachers.plan
+import composer_pipeline.teachers.run  # noqa: F401  not while a run's life is measured
 from assets.definitions import build_defs
+from assets.schedules import range_tags
 from examples.demo.profile import demo_settings
 
 NAMES = ["careful", "steady"]

@@ -18,7 +18,8 @@ from pathlib import Path
 import zstandard
 
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.replay.ledger.ledger import Ledger, ScopeStatus
+from composer_pipeline.teachers.ledger.ledger import Ledger
+from composer_pipeline.teachers.ledger.values import ScopeStatus
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 
 #: Scopes of which a call is in one of several: together they are charged everything.

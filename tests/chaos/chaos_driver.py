@@ -46,20 +46,18 @@ from chaos_fleet import Fleet, Worker
 
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.money import Pico, to_pico, to_usd
-from composer_pipeline.replay.ledger import rules
-from composer_pipeline.replay.ledger.ledger import Ledger, SweepMismatch, open_ledger
-from composer_pipeline.replay.questions import Questions
-from composer_pipeline.replay.teachers import TeacherSet
-from composer_pipeline.testing.openrouter.faults import MIX
-from composer_pipeline.testing.openrouter.server import (
-    MODELS,
-    FaultMix,
-    LoopbackOpenRouter,
-    SimulatedModel,
-)
+from composer_pipeline.states.load import load_states
+from composer_pipeline.teachers.ledger import operations
+from composer_pipeline.teachers.ledger.ledger import Ledger, open_ledger
+from composer_pipeline.teachers.ledger.sweep import sweep
+from composer_pipeline.teachers.ledger.values import SweepMismatch
+from composer_pipeline.teachers.questions import Questions
+from composer_pipeline.teachers.teachers import TeacherSet
+from composer_pipeline.testing.openrouter.faults import MIX, FaultMix
+from composer_pipeline.testing.openrouter.models import MODELS, SimulatedModel
+from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script
 from composer_pipeline.testing.states import write_sessions
-from composer_pipeline.trace_states import load_states
 
 ROOT = Path(__file__).parents[2]
 #: A call that nobody answers is given up after this.
@@ -152,9 +150,13 @@ class Stage:
         usd = None if pico is None else Decimal(to_usd(pico))
         today = datetime.now(UTC).strftime("%Y-%m-%d")
         with open_ledger(self.target) as ledger:
-            ledger.do(rules.set_ceiling("global", usd))
-            ledger.do(rules.set_ceiling("teacher:steady", None if usd is None else usd * 6 / 10))
-            ledger.do(rules.set_ceiling(f"day:{today}", None if usd is None else usd * 11 / 10))
+            ledger.do(operations.set_ceiling("global", usd))
+            ledger.do(
+                operations.set_ceiling("teacher:steady", None if usd is None else usd * 6 / 10)
+            )
+            ledger.do(
+                operations.set_ceiling(f"day:{today}", None if usd is None else usd * 11 / 10)
+            )
         self.usd = AMPLE_USD if usd is None else usd * 9 / 10
 
     def secrets(self) -> list[str]:
@@ -301,13 +303,13 @@ class Stage:
         once more and sweeps.
         """
         self.quiet()
-        ledger.do(rules.adopt_dead())
+        ledger.do(operations.adopt_dead())
         before = ledger.status()["global"].unknown
         if self.plan.minted:
             self.alone()
         else:
             try:
-                ledger.do(rules.sweep("global", Pico(self.usage()), Pico(0)))
+                ledger.do(sweep("global", Pico(self.usage()), Pico(0)))
             except SweepMismatch as error:
                 self.figures.notes.append(str(error))
         return before, ledger.status()["global"].unknown

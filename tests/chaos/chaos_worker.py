@@ -14,12 +14,11 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from composer_pipeline import trace_states as load  # noqa: F401  not while the clock runs
 from composer_pipeline.errors import ComposerError
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.redaction.text import find_secrets
-from composer_pipeline.replay.engine.run import replay
-from composer_pipeline.replay.teachers import TeacherSet
+from composer_pipeline.redaction.redact import find_secrets
+from composer_pipeline.teachers.run import replay
+from composer_pipeline.teachers.teachers import TeacherSet
 
 _LOOK_EVERY_S = 0.01
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import torch
 
+from composer_pipeline.diloco.codecs import decode_delta, decode_state, state_sha
+from composer_pipeline.diloco.fragments import fragment_of
 from composer_pipeline.diloco.log import Commit, OuterLog
+from composer_pipeline.diloco.outer_optimizer import OuterState
 from composer_pipeline.diloco.spec import DiLoCoSpec
-from composer_pipeline.diloco.tensors.encoding import decode_delta, decode_state, state_sha
-from composer_pipeline.diloco.tensors.fragments import fragment_of
-from composer_pipeline.diloco.tensors.outer import OuterState
 
 
 def audit(log: OuterLog, spec: DiLoCoSpec, marks: Path, finished: int) -> list[str]:

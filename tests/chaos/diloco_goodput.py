@@ -31,6 +31,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), str(HERE.parents[1])])
 os.environ["OMP_NUM_THREADS"] = "1"
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]
 
+
 import diloco_worker  # noqa: E402, F401
 
 from composer_pipeline.diloco.log import OuterLog  # noqa: E402

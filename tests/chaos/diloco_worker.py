@@ -23,11 +23,10 @@ import obstore.store  # noqa: E402, F401
 import torch  # noqa: E402
 
 from composer_pipeline.diloco.log import OuterLog  # noqa: E402
+from composer_pipeline.diloco.outer_optimizer import pseudo_gradient  # noqa: E402
 from composer_pipeline.diloco.replica import Replica  # noqa: E402
 from composer_pipeline.diloco.slots import claim  # noqa: E402
 from composer_pipeline.diloco.spec import DiLoCoSpec  # noqa: E402
-from composer_pipeline.diloco.tensors import encoding  # noqa: E402, F401
-from composer_pipeline.diloco.tensors.outer import pseudo_gradient  # noqa: E402
 from composer_pipeline.errors import ComposerError  # noqa: E402
 from tests.diloco.toy_replica import Inner  # noqa: E402
 

@@ -42,16 +42,14 @@ import nights_worker  # noqa: E402
 import yaml  # noqa: E402
 from nights_daemon import Nights, nights  # noqa: E402
 
-from composer_pipeline.lake import Lake  # noqa: E402
-from composer_pipeline.replay.ledger import Ledger, rules  # noqa: E402
+from composer_pipeline.lake.store import Lake  # noqa: E402
 from composer_pipeline.settings import recipes_dir  # noqa: E402
+from composer_pipeline.teachers.ledger import operations  # noqa: E402
+from composer_pipeline.teachers.ledger.ledger import Ledger  # noqa: E402
 from composer_pipeline.testing.openrouter.faults import Asked, Fault  # noqa: E402
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter  # noqa: E402
 from composer_pipeline.testing.personas import Script  # noqa: E402
-from composer_pipeline.testing.sample_sessions.bundled import (  # noqa: E402
-    answers,
-    sample_sessions_dir,
-)
+from composer_pipeline.testing.sample_sessions.bundled import answers, sample_sessions_dir  # noqa: E402
 from composer_pipeline.versions import PARSER_VERSION  # noqa: E402
 from examples.demo.profile import demo_settings, to_env  # noqa: E402
 from tests.fixtures.lake_content import content  # noqa: E402
@@ -98,7 +96,7 @@ class Scene:
     def play(self, scenario: str) -> Outcome:
         """Three nights, the first of which is as the scenario says."""
         with Ledger(self.ledger) as ledger:
-            ledger.do(rules.set_ceiling("global", Decimal(5)))
+            ledger.do(operations.set_ceiling("global", Decimal(5)))
         script = Script.from_sessions(sample_sessions_dir(), answers())
         with LoopbackOpenRouter(
             script, api_key="key", flaky_faults=False, lifetime=3600, faults=self.fault

@@ -17,19 +17,19 @@ from dagster._core.storage.event_log.sqlite import SqliteEventLogStorage
 
 #: What a fork server imports once, and not each run.
 PRELOAD = [
-    "nights_worker", "assets.definitions", "composer_pipeline.care", "composer_pipeline.normalize",
-    "composer_pipeline.preferences.agreement", "composer_pipeline.preferences.quality",
-    "composer_pipeline.previews", "composer_pipeline.replay.day_figures",
-    "composer_pipeline.replay.engine", "composer_pipeline.replay.plan",
-    "composer_pipeline.trace_states",
+    "nights_worker", "assets.definitions", "composer_pipeline.maintenance.status",
+    "composer_pipeline.normalization.stage", "composer_pipeline.preferences.vote_rows",
+    "composer_pipeline.preferences.quality", "composer_pipeline.states.previews",
+    "composer_pipeline.teachers.run", "composer_pipeline.teachers.plan",
+    "composer_pipeline.states.load",
 ]  # fmt: skip
 #: What Dagster writes when a step begins, and when it has ended, well or not.
 EVENTS = {"before": {"STEP_START"}, "after": {"STEP_SUCCESS", "STEP_FAILURE"}}
 #: The modules that say by which version something was parsed.
 PARSING = [
-    "composer_pipeline.traces.parse.current",
-    "composer_pipeline.traces.states.extract",
-    "composer_pipeline.traces.unchanged",
+    "composer_pipeline.traces.parse",
+    "composer_pipeline.traces.states",
+    "composer_pipeline.traces.ingest",
 ]
 
 

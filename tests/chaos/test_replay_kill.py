@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.replay.ledger.ledger import Ledger
-from composer_pipeline.replay.teachers import TeacherSet
-from composer_pipeline.testing.openrouter.server import Asked, Fault, LoopbackOpenRouter
+from composer_pipeline.states.load import load_states
+from composer_pipeline.teachers.ledger.ledger import Ledger
+from composer_pipeline.teachers.teachers import TeacherSet
+from composer_pipeline.testing.openrouter.faults import Asked, Fault
+from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script
 from composer_pipeline.testing.states import write_sessions
-from composer_pipeline.trace_states import load_states
 from tests.fixtures.waiting import DEADLINE_S, wait_until
 from tests.places import ROOT
 
@@ -30,8 +31,8 @@ from decimal import Decimal
 from pathlib import Path
 from composer_pipeline.errors import ComposerError
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.replay.engine.run import replay
-from composer_pipeline.replay.teachers import TeacherSet
+from composer_pipeline.teachers.run import replay
+from composer_pipeline.teachers.teachers import TeacherSet
 lake, teachers, usd, run_id = sys.argv[1:]
 try:
     report = replay(

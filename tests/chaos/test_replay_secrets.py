@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 import yaml
 
-from composer_pipeline import redaction
+import composer_pipeline.redaction.redact as redaction
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.replay.engine.run import replay
-from composer_pipeline.replay.teachers import TeacherSet
-from composer_pipeline.testing.openrouter.server import FaultMix, LoopbackOpenRouter
+from composer_pipeline.teachers.run import replay
+from composer_pipeline.teachers.teachers import TeacherSet
+from composer_pipeline.testing.openrouter.faults import FaultMix
+from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.states import DAY, write_session, write_sessions
 from tests.places import ROOT
 

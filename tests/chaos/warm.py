@@ -10,9 +10,9 @@ rules of redaction, and every kill would hit those.
 import os
 import signal
 
-from composer_pipeline.lake import Lake
-from composer_pipeline.lake.lock import bucket_lock
-from composer_pipeline.redaction.text import compiled_rules
+from composer_pipeline.lake.place import bucket_lock
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.redaction.redact import compiled_rules
 from composer_pipeline.traces.ingest import ingest
 from tests.fixtures.sessions import Script
 

@@ -18,13 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from composer_pipeline.chat.messages import Conversion, to_chat
+from composer_pipeline.chat.convert import Conversion, to_chat, wire_messages
 from composer_pipeline.chat.tools import session_tools
-from composer_pipeline.chat.wire_form import wire_messages
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.states.load import load_states
+from composer_pipeline.states.state import TraceState
 from composer_pipeline.testing.chat_rules import broken_rules, leaks
 from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
-from composer_pipeline.trace_states import TraceState, load_states
 from composer_pipeline.traces.ingest import ingest
 from tests.fixtures.states import made_state
 from tests.places import CORPUS

@@ -8,22 +8,27 @@ from typing import Any
 
 import pytest
 
-from composer_pipeline import cli
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.chat.arguments import ArgumentCheck
-from composer_pipeline.chat.day_tools import Toolsets
-from composer_pipeline.chat.installed_tools import InstalledTools, read_installation
-from composer_pipeline.chat.kept_tools import keep, kept_sets, nearest
-from composer_pipeline.chat.tool_schemas import tool_schemas
+from composer_pipeline.chat.convert import ArgumentCheck
+from composer_pipeline.chat.tools import (
+    InstalledTools,
+    Toolsets,
+    keep,
+    kept_sets,
+    nearest,
+    read_installation,
+    tool_schemas,
+)
 from composer_pipeline.chat.typescript import TypeScriptError, read_declarations
+from composer_pipeline.cli.app import main
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.replay.engine.judgement import judge
-from composer_pipeline.replay.engine.run import replay
-from composer_pipeline.replay.teachers import TeacherSet
+from composer_pipeline.states.load import load_states
+from composer_pipeline.teachers.replies import judge
+from composer_pipeline.teachers.run import replay
+from composer_pipeline.teachers.teachers import TeacherSet
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.states import DAY, write_session
-from composer_pipeline.trace_states import load_states
 
 #: In the style of json-schema-to-typescript, with tools and texts of our own.
 DECLARATIONS = """
@@ -281,7 +286,7 @@ def test_an_installation_is_imported_and_offered(
     lake = Lake(tmp_path / "lake")
     write_session(lake, "s", [_use("Pick", on=True), _use("Read", file_path="/f")])
     with pytest.raises(SystemExit) as ended:
-        cli.main(["tools", "import", str(package), "--lake", lake.url, "--json"])
+        main(["tools", "import", str(package), "--lake", lake.url, "--json"])
     assert ended.value.code == 0
     report = json.loads(capsys.readouterr().out)
     assert report == {"version": "2.1.42", "tools": ["Bash", "Pick", "Read"]}

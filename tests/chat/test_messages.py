@@ -8,11 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.chat import builder
-from composer_pipeline.chat.builder import short_name
-from composer_pipeline.chat.messages import SYSTEM_TEMPLATE_VERSION, to_chat
-from composer_pipeline.chat.wire_form import action_message, parse_reply_message, wire_messages
-from composer_pipeline.trace_states import TraceState
+from composer_pipeline.chat import convert
+from composer_pipeline.chat.convert import (
+    SYSTEM_TEMPLATE_VERSION,
+    action_message,
+    parse_reply_message,
+    short_name,
+    to_chat,
+    wire_messages,
+)
+from composer_pipeline.states.state import TraceState
 from tests.fixtures.states import made_state
 
 
@@ -70,7 +75,7 @@ def test_interrupted_call_gets_a_synthetic_result() -> None:
         "role": "tool",
         "tool_call_id": "call_0",
         "name": "Read",
-        "content": builder.INTERRUPTED,
+        "content": convert.INTERRUPTED,
     }
     assert messages[3]["content"] == "stop"
     assert flags == {"synthetic_result": 1}
@@ -88,9 +93,9 @@ def test_orphan_and_repeated_results_become_user_text() -> None:
         agent(call("t1")),
         user(result("t1", "new"), result("t1", "again")),
     )
-    assert messages[0] == {"role": "user", "content": builder.ORPHAN_PREFIX + "old output"}
+    assert messages[0] == {"role": "user", "content": convert.ORPHAN_PREFIX + "old output"}
     assert messages[2]["content"] == "new"
-    assert messages[3]["content"] == builder.ORPHAN_PREFIX + "again"
+    assert messages[3]["content"] == convert.ORPHAN_PREFIX + "again"
     assert flags == {"orphan_result": 2}
 
 

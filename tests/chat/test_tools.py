@@ -4,11 +4,9 @@ import json
 from typing import Any
 
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.chat.installed_tools import InstalledTools
 from composer_pipeline.chat.tool_registry import CORE, REGISTRY
-from composer_pipeline.chat.tool_schemas import infer, tool_schemas
-from composer_pipeline.chat.tools import session_tools
-from composer_pipeline.trace_states import TraceState
+from composer_pipeline.chat.tools import InstalledTools, infer, session_tools, tool_schemas
+from composer_pipeline.states.state import TraceState
 from tests.fixtures.states import made_state
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from composer_pipeline.trace_states import TraceState, Unseen
+from composer_pipeline.states.state import TraceState, Unseen
 from tests.fixtures.states import made_state
 
 CHAIN = [{"role": "user", "content": str(n)} for n in range(9)]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from composer_pipeline.cli import main
+from composer_pipeline.cli.app import main
 from composer_pipeline.settings import recipes_dir
 from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
 
@@ -26,7 +26,13 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 @pytest.fixture(scope="module")
 def sample_lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lake = tmp_path_factory.mktemp("sample") / "lake"
-    command = [sys.executable, "-m", "composer_pipeline.cli", "ingest", str(sample_sessions_dir())]
+    command = [
+        sys.executable,
+        "-m",
+        "composer_pipeline.cli",
+        "ingest",
+        str(sample_sessions_dir()),
+    ]
     subprocess.run([*command, "--lake", str(lake), "--json"], check=True, capture_output=True)
     return lake
 

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 import zstandard
 
-from composer_pipeline.cli import main
-from composer_pipeline.lake import Lake
-from composer_pipeline.lake.damage import FROM_ARCHIVE
+from composer_pipeline.cli.app import main
+from composer_pipeline.lake.parquet import FROM_ARCHIVE
+from composer_pipeline.lake.store import Lake
 from composer_pipeline.settings import recipes_dir
 from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
 from tests.cli.bad_inputs import DAMAGED, LEFT_OUT, NO_LAKES, ON_A_LAKE, WRONG

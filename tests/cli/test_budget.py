@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from composer_pipeline.cli import main
-from composer_pipeline.lake import Lake
+from composer_pipeline.cli.app import main
+from composer_pipeline.lake.store import Lake
 from composer_pipeline.money import Pico
-from composer_pipeline.replay.ledger import rules
-from composer_pipeline.replay.ledger.ledger import Call, Ledger, Reply
-from composer_pipeline.replay.ledger.values import Bill
+from composer_pipeline.teachers.ledger import operations
+from composer_pipeline.teachers.ledger.ledger import Ledger
+from composer_pipeline.teachers.ledger.values import Bill, Call, Reply
 
 
 @pytest.fixture
@@ -38,8 +38,8 @@ def test_ceilings_are_listed_and_set(run: Any, tmp_path: Path) -> None:
     with Ledger(tmp_path / "lake" / "ledger.db") as ledger:
         assert ledger.status()["month:2026-11"].ceiling == 1
         call = Call("s", "kimi", "x", "2026-11-16", {})
-        sent = ledger.do(rules.reserve("k", Pico(9), ["global"], call, send=True))
-        ledger.do(rules.mark_unknown(sent.attempt, "reset"))
+        sent = ledger.do(operations.reserve("k", Pico(9), ["global"], call, send=True))
+        ledger.do(operations.mark_unknown(sent.attempt, "reset"))
     rows = {row["scope"]: row for row in run("budget")["scopes"]}
     assert rows["global"]["ceiling_usd"] == "5"
     assert rows["teacher:kimi"]["ceiling_usd"] is None
@@ -49,8 +49,8 @@ def test_ceilings_are_listed_and_set(run: Any, tmp_path: Path) -> None:
 def test_quarantines_are_listed_and_lifted(run: Any, tmp_path: Path) -> None:
     with Ledger(tmp_path / "lake" / "ledger.db") as ledger:
         call = Call("s", "kimi", "x", "2026-11-16", {})
-        sent = ledger.do(rules.reserve("k", Pico(9), ["global"], call, send=True))
-        ledger.do(rules.settle(sent.attempt, Bill(Pico(10)), Reply(200, b"")))
+        sent = ledger.do(operations.reserve("k", Pico(9), ["global"], call, send=True))
+        ledger.do(operations.settle(sent.attempt, Bill(Pico(10)), Reply(200, b"")))
     assert "worst case" in run("budget")["quarantined"]["kimi"]
     assert run("budget", "lift", "kimi")["lifted"] is True
     assert "kimi is not quarantined" in run("budget", "lift", "kimi", code=2)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from composer_pipeline.cli import main
-from composer_pipeline.cli.filters import DayFilter, SessionFilter
+from composer_pipeline.cli.app import main
+from composer_pipeline.cli.common import DayFilter, SessionFilter
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake import Lake
+from composer_pipeline.lake.store import Lake
 from composer_pipeline.settings import recipes_dir
 from tests.fixtures.whole_lake import DAY
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from composer_pipeline.cli import PARTS, main
+from composer_pipeline.cli.app import PARTS, main
 from composer_pipeline.cli.common import app
 
 
@@ -62,7 +62,14 @@ def test_a_terminal_that_wants_no_colours_gets_none(
     ours, theirs = pty.openpty()
     env = {"TERM": "xterm-256color", **os.environ, "COLUMNS": "70", wish: value}
     env.pop("LINES", None)
-    command = [sys.executable, "-m", "composer_pipeline.cli", "sessions", "--lake", str(whole_lake)]
+    command = [
+        sys.executable,
+        "-m",
+        "composer_pipeline.cli",
+        "sessions",
+        "--lake",
+        str(whole_lake),
+    ]
     with subprocess.Popen(command, stdout=theirs, stderr=theirs, stdin=theirs, env=env):
         os.close(theirs)
         data = b""

@@ -16,11 +16,11 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from composer_pipeline.cli import common, main
+from composer_pipeline.cli import common
+from composer_pipeline.cli.app import main
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.replay.engine import ReplayReport
-from composer_pipeline.replay.engine.report import TeacherFigures
 from composer_pipeline.settings import recipes_dir
+from composer_pipeline.teachers.report import ReplayReport, TeacherFigures
 from composer_pipeline.testing.states import DAY
 from tests.fixtures.asking import record
 
@@ -67,24 +67,26 @@ def asked(run: Run, monkeypatch: pytest.MonkeyPatch) -> Asked:
 def test_publish_is_private_and_for_real_unless_someone_says_otherwise(asked: Asked) -> None:
     plain = {"private": True, "dry_run": False, "allow_simulated": False}
     for stage, model in (("publish", ()), ("publish_model", ("--model", "runs/x"))):
-        command = (f"publishing.{stage}", "publish", "--repo", "a/b", *model)
+        command = (f"publishing.publish.{stage}", "publish", "--repo", "a/b", *model)
         assert asked(*command).items() >= plain.items()
         assert asked(*command, "--public")["private"] is False
         assert asked(*command, "--dry-run")["dry_run"] is True
         assert asked(*command, "--allow-simulated")["allow_simulated"] is True
-    asks = ("publishing.publish", "publish", "--repo", "a/b", "--consent", "c.yaml")
+    asks = ("publishing.publish.publish", "publish", "--repo", "a/b", "--consent", "c.yaml")
     assert asked(*asks)["consent"] == "c.yaml"
 
 
 def test_normalize_takes_recipe_and_executor(asked: Asked) -> None:
-    seen = asked("normalize.normalize", "normalize", "--recipe", "r.yaml", "--executor", "ray")
+    seen = asked(
+        "normalization.stage.normalize", "normalize", "--recipe", "r.yaml", "--executor", "ray"
+    )
     assert (seen[1], seen["executor"]) == ("r.yaml", "ray")
 
 
 def test_columns_alone_are_written_without_normalising(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = importlib.import_module("composer_pipeline.normalize")
+    module = importlib.import_module("composer_pipeline.normalization.stage")
     monkeypatch.setattr(module, "normalize", lambda *_, **__: pytest.fail("it normalised"))
     file = tmp_path / "columns.jsonl"
     code, out, _ = run("normalize", "--columns", str(file), "--json")
@@ -95,7 +97,7 @@ def test_export_takes_its_own_rules(asked: Asked, tmp_path: Path) -> None:
     rules = tmp_path / "rules.yaml"
     rules.write_text("max_pairs_per_session: 3\n")
     command = ("export", "--format", "dpo", "--out", "x.parquet", "--rules", str(rules))
-    seen = asked("preferences.export.export", *command, "--full-arguments")
+    seen = asked("exporting.columns.export", *command, "--full-arguments")
     assert seen["rules"].max_pairs_per_session == 3
     assert seen["full_arguments"] is True
 
@@ -111,7 +113,7 @@ def test_train_extends_a_run_with_its_own_recipe(
     asked: Asked, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     longer = object()
-    module = importlib.import_module("composer_pipeline.training.runs.extension")
+    module = importlib.import_module("composer_pipeline.training.runs")
     monkeypatch.setattr(module, "extended", lambda *given: longer if given == ("r", 9) else None)
     assert asked("training.run.train", "train", "--extend", "r", "--rounds", "9")[1] is longer
     for options, said in (
@@ -126,14 +128,14 @@ def test_train_extends_a_run_with_its_own_recipe(
 
 def test_plan_and_replay_ask_about_the_days_that_were_named(asked: Asked) -> None:
     some = ("--teachers", TEACHERS, "--day", "2026-11-15", "--day", DAY, "--max-states", "7")
-    for stage, more in (("plan.plan", ()), ("engine.replay", ("--max-usd", "0.5"))):
+    for stage, more in (("plan.plan", ()), ("run.replay", ("--max-usd", "0.5"))):
         command = stage.split(".")[-1]
-        seen = asked(f"replay.{stage}", command, *some, *more)
+        seen = asked(f"teachers.{stage}", command, *some, *more)
         assert (seen["days"], seen["max_states"]) == (["2026-11-15", DAY], 7)
-        every = asked(f"replay.{stage}", command, *some[:2])
+        every = asked(f"teachers.{stage}", command, *some[:2])
         assert (every["days"], every["max_states"]) == (None, None)
     assert seen["max_usd"] == Decimal("0.5")
-    again = asked("replay.engine.replay", "replay", *some[:2], "--again", "unreadable")
+    again = asked("teachers.run.replay", "replay", *some[:2], "--again", "unreadable")
     assert again["again"] == "unreadable"
 
 
@@ -159,7 +161,7 @@ def test_replay_says_by_its_exit_code_what_is_missing(
     run: Run, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], code: int, said: str
 ) -> None:
     report = msgspec.structs.replace(REPORT, **changes)
-    engine = importlib.import_module("composer_pipeline.replay.engine")
+    engine = importlib.import_module("composer_pipeline.teachers.run")
     monkeypatch.setattr(engine, "replay", lambda *_, **__: report)
     found = run("replay", "--teachers", TEACHERS, "--max-usd", "1", "--json")
     assert (found[0], said in found[2]) == (code, True), found[2]
@@ -168,7 +170,7 @@ def test_replay_says_by_its_exit_code_what_is_missing(
 
 def test_a_quarantine_is_told_in_its_own_words(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     why = "the bill passed its worst case [call 7]"
-    ledger = importlib.import_module("composer_pipeline.replay.ledger")
+    ledger = importlib.import_module("composer_pipeline.teachers.ledger.ledger")
     report = {"ledger": "x", "scopes": [], "quarantined": {"kimi": why}}
     monkeypatch.setattr(ledger, "budget_report", lambda _: report)
     assert f"quarantined: kimi: {why}" in " ".join(run("budget")[1].split())
@@ -178,7 +180,7 @@ def test_the_judge_is_in_the_teachers_that_were_named(asked: Asked, tmp_path: Pa
     rules = tmp_path / "rules.yaml"
     rules.write_text("max_pairs_per_session: 3\n")
     command = ("pairs", "--rules", str(rules), "--teachers", TEACHERS, "--judge-max-usd", "0.25")
-    seen = asked("preferences.agreement.open_judge", *command)
+    seen = asked("preferences.judge.open_judge", *command)
     assert seen[2] == TEACHERS
     assert seen["max_usd"] == Decimal("0.25")
 
@@ -190,7 +192,7 @@ def test_a_failing_check_fails_the_doctor(
     def checks(*bad: str) -> list[dict[str, str]]:
         return [{"name": n, "status": "fail" if n in bad else "ok", "detail": ""} for n in "ab"]
 
-    doctor = importlib.import_module("composer_pipeline.doctor")
+    doctor = importlib.import_module("composer_pipeline.maintenance.doctor")
     for bad, code in (("", 0), ("b", 1)):
         monkeypatch.setattr(doctor, "run_checks", lambda *_, bad=bad: checks(*bad))
         assert run("doctor", *form)[0] == code
@@ -199,11 +201,12 @@ def test_a_failing_check_fails_the_doctor(
 def test_the_live_doctor_adds_to_the_other_checks(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    doctor = importlib.import_module("composer_pipeline.doctor")
+    doctor = importlib.import_module("composer_pipeline.maintenance.doctor")
+    live = importlib.import_module("composer_pipeline.maintenance.live_probes")
     one = {"name": "keys", "status": "ok", "detail": ""}
     two = {"name": "live", "status": "fail", "detail": "no answer"}
     monkeypatch.setattr(doctor, "run_checks", lambda *_: [one])
-    monkeypatch.setattr(doctor, "run_live", lambda *_: ([two], {"model": "m"}))
+    monkeypatch.setattr(live, "run_live", lambda *_: ([two], {"model": "m"}))
     code, out, _ = run("doctor", "--live", "--json")
     assert (code, json.loads(out)) == (1, {"checks": [one, two], "live": {"model": "m"}})
 
@@ -229,7 +232,8 @@ def test_a_statistic_of_nought_is_a_number(run: Run, monkeypatch: pytest.MonkeyP
     measured = SimpleNamespace(by_scope={quality.ALL: SimpleNamespace(rows=lambda: rows)})
     monkeypatch.setattr(quality, "write_statistics", lambda *_, **__: measured)
     rules = str(recipes_dir() / "preferences" / "default.yaml")
-    monkeypatch.setattr(quality, "verdicts", lambda *_: [])
+    views = importlib.import_module("composer_pipeline.preferences.quality_views")
+    monkeypatch.setattr(views, "verdicts", lambda *_: [])
     code, out, _ = run("statistics", "--verbose", "--rules", rules)
     cells = [[cell.strip() for cell in line.split("│")] for line in out.splitlines()]
     assert code == 0

@@ -7,9 +7,9 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from composer_pipeline.cli.replay import _command
-from composer_pipeline.cli.views.replay import replay_view
-from composer_pipeline.replay.engine.report import ReplayReport, TeacherFigures
+from composer_pipeline.cli.teachers import _command
+from composer_pipeline.cli.teachers_views import replay_view
+from composer_pipeline.teachers.report import ReplayReport, TeacherFigures
 
 LARGE = ReplayReport(
     run_id="r", simulated=False, states=158_000, calls=90_000, replies=80_000, cached=1_000,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from composer_pipeline.cli.views.report import readable
+from composer_pipeline.cli.common import readable
 
 
 @pytest.mark.parametrize(

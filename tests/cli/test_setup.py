@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from composer_pipeline.care import status
-from composer_pipeline.cli import main
-from composer_pipeline.env_file import load_env_file, with_values
-from composer_pipeline.lake import Lake
+from composer_pipeline.cli.app import main
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.maintenance.status import status
+from composer_pipeline.settings import load_env_file, with_values
 from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
 from tests.fixtures.whole_lake import DAY
 

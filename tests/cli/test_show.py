@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from composer_pipeline.cli import main
-from composer_pipeline.cli.views.states import show_state
+from composer_pipeline.cli.app import main
+from composer_pipeline.cli.states_views import show_state
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.trace_states import following, load_states
-from composer_pipeline.traces.audit import day_audit
-from composer_pipeline.traces.ingest import ingest
+from composer_pipeline.states.load import following, load_states
+from composer_pipeline.traces.ingest import day_audit, ingest
 
 DAY = "2026-11-16"
 

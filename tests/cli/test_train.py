@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from composer_pipeline.cli import main
+from composer_pipeline.cli.app import main
 from composer_pipeline.cli.training import _recipe
-from composer_pipeline.lake import Lake
+from composer_pipeline.lake.store import Lake
 from composer_pipeline.settings import Settings
 from composer_pipeline.testing.training import write_dataset
 from composer_pipeline.training.devices import Device

@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console
 
 from composer_pipeline.cli import common
-from composer_pipeline.cli.views.pair import show_pair
-from composer_pipeline.cli.views.plan import plan_tables
-from composer_pipeline.replay.plan import Plan, TeacherPlan
+from composer_pipeline.cli.preferences_views import show_pair
+from composer_pipeline.cli.teachers_views import plan_tables
+from composer_pipeline.teachers.plan import Plan, TeacherPlan
 
 RED, GREEN = "\x1b[31m", "\x1b[32m"
 BOLD_RED, BOLD_GREEN = "\x1b[1;31m", "\x1b[1;32m"

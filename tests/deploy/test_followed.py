@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 import yaml
 
-from composer_pipeline.lake import Lake
-from composer_pipeline.replay.ledger import open_ledger
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.teachers.ledger.ledger import open_ledger
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script
 from composer_pipeline.testing.postgres import PostgresServer

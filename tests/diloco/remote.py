@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from composer_pipeline.diloco.places import Place
+from composer_pipeline.diloco.places.job import Place
 from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.diloco.supervisor import Supervisor
 from tests.fixtures.waiting import wait_until

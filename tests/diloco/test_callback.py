@@ -8,12 +8,12 @@ import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from composer_pipeline.diloco.callback import DiLoCoCallback, adopt, trainable
+from composer_pipeline.diloco.codecs import decode_delta
+from composer_pipeline.diloco.fragments import read_state
 from composer_pipeline.diloco.log import OuterLog
+from composer_pipeline.diloco.outer_optimizer import signature
 from composer_pipeline.diloco.replica import Replica
-from composer_pipeline.diloco.rounds.snapshots import read_state
 from composer_pipeline.diloco.spec import DiLoCoSpec
-from composer_pipeline.diloco.tensors.encoding import decode_delta
-from composer_pipeline.diloco.tensors.outer import signature
 from composer_pipeline.errors import ComposerError, InputError
 from tests.fixtures.waiting import DEADLINE_S
 

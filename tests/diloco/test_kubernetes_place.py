@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from composer_pipeline.diloco.places import KubernetesJobs, elsewhere
-from composer_pipeline.diloco.places.port import LOST
+from composer_pipeline.diloco.places import job as elsewhere
+from composer_pipeline.diloco.places.job import LOST
+from composer_pipeline.diloco.places.kubernetes_jobs import KubernetesJobs
 from composer_pipeline.diloco.supervisor import ReplicasFailed
 from composer_pipeline.errors import InputError
 from composer_pipeline.testing.kubernetes_jobs import LoopbackKubernetes

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from composer_pipeline.diloco.places import ModalSandboxes, elsewhere
-from composer_pipeline.diloco.places.port import LOST
+from composer_pipeline.diloco.places import job
+from composer_pipeline.diloco.places.job import LOST
+from composer_pipeline.diloco.places.modal_sandboxes import ModalSandboxes
 from composer_pipeline.diloco.supervisor import ReplicasFailed
 from composer_pipeline.errors import InputError
 from composer_pipeline.testing.modal_sandboxes import LoopbackModal
@@ -150,6 +151,6 @@ def test_a_service_that_is_away_for_a_while_loses_no_sandbox(service, tmp_path, 
     service.token = TOKEN
     assert one.poll() is None
     service.token = "another"
-    monkeypatch.setattr(elsewhere, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(job, "PATIENCE_S", 0.0)
     assert one.poll() == LOST
     assert "whose output cannot be read" in one.said()

@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 
 from composer_pipeline.diloco.log import OuterLog
-from composer_pipeline.diloco.places import HfJobs, LocalCommand, ReplicaCommand, elsewhere
-from composer_pipeline.diloco.places.port import LOST
+from composer_pipeline.diloco.places import job as elsewhere
+from composer_pipeline.diloco.places.hf_jobs import HfJobs
+from composer_pipeline.diloco.places.job import LOST
+from composer_pipeline.diloco.places.local import LocalCommand, ReplicaCommand
 from composer_pipeline.diloco.slots import claims
 from composer_pipeline.diloco.supervisor import ReplicasFailed
 from composer_pipeline.errors import InputError

@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 
+from composer_pipeline.diloco.codecs import Delta, decode_state, state_sha
+from composer_pipeline.diloco.fragments import read_state
 from composer_pipeline.diloco.log import OuterLog
-from composer_pipeline.diloco.places import ReplicaCommand
-from composer_pipeline.diloco.rounds.snapshots import read_state
+from composer_pipeline.diloco.outer_optimizer import OuterState
+from composer_pipeline.diloco.places.local import ReplicaCommand
 from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.diloco.supervisor import ReplicasFailed, Supervisor
-from composer_pipeline.diloco.tensors.codecs import Delta
-from composer_pipeline.diloco.tensors.encoding import decode_state, state_sha
-from composer_pipeline.diloco.tensors.outer import OuterState
 from composer_pipeline.errors import InputError
 from tests.diloco.buckets import bucket_settings
 from tests.fixtures.waiting import DEADLINE_S

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from composer_pipeline.diloco.codecs import state_sha
+from composer_pipeline.diloco.fragments import read_state
 from composer_pipeline.diloco.log import OuterLog, OuterLogError
 from composer_pipeline.diloco.replica import Replica
-from composer_pipeline.diloco.rounds.snapshots import read_state
 from composer_pipeline.diloco.spec import DiLoCoSpec
-from composer_pipeline.diloco.tensors.encoding import state_sha
 from composer_pipeline.errors import InputError
 from tests.diloco.buckets import bucket_settings
 from tests.fixtures.waiting import DEADLINE_S, wait_until

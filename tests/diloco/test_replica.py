@@ -6,11 +6,10 @@ import pytest
 import torch
 
 from composer_pipeline.diloco.callback import adopt
+from composer_pipeline.diloco.codecs import Delta, encode_delta
 from composer_pipeline.diloco.log import Commit, Contribution, OuterLog
 from composer_pipeline.diloco.replica import Replica
 from composer_pipeline.diloco.spec import DiLoCoSpec
-from composer_pipeline.diloco.tensors.codecs import Delta
-from composer_pipeline.diloco.tensors.encoding import encode_delta
 
 DELTA = {"w": torch.full((2,), 0.5)}
 

@@ -7,15 +7,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from composer_pipeline.cli import main
+from composer_pipeline.cli.app import main
 from composer_pipeline.diloco import inputs, slots
+from composer_pipeline.diloco.codecs import Delta, encode_delta
 from composer_pipeline.diloco.heartbeat import Pulse
 from composer_pipeline.diloco.inputs import Inputs
 from composer_pipeline.diloco.log import Commit, Contribution, CorruptObject, Included, OuterLog
 from composer_pipeline.diloco.slots import Claim, claim, claim_free, claims, restarts_used
-from composer_pipeline.diloco.tensors.codecs import Delta
-from composer_pipeline.diloco.tensors.encoding import encode_delta
-from composer_pipeline.diloco.views.overview import only_run, overview
+from composer_pipeline.diloco.views import only_run, overview
 from composer_pipeline.errors import InputError
 from tests.diloco.test_true_rounds import delta, joined
 

@@ -13,9 +13,9 @@ from obstore.exceptions import (
     UnauthenticatedError,
 )
 
+from composer_pipeline.diloco import store as stores
 from composer_pipeline.diloco.log import OuterLog
 from composer_pipeline.diloco.store import ObjectStore, StoreFailed, purpose
-from composer_pipeline.diloco.store import objects as stores
 from composer_pipeline.errors import InputError, StorageError
 from tests.diloco.test_true_rounds import delta, joined
 

@@ -9,14 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from composer_pipeline.diloco.places import ReplicaCommand
+from composer_pipeline.diloco.places.local import ReplicaCommand
 from composer_pipeline.diloco.spec import DiLoCoSpec
-from composer_pipeline.diloco.supervisor import (
-    ReplicaFailed,
-    ReplicasFailed,
-    SlotEnd,
-    Supervisor,
-)
+from composer_pipeline.diloco.supervisor import ReplicaFailed, ReplicasFailed, SlotEnd, Supervisor
 from composer_pipeline.errors import InputError
 from tests.fixtures.waiting import DEADLINE_S
 from tests.places import ROOT

@@ -7,12 +7,11 @@ import torch
 from transformers import TrainerCallback
 
 from composer_pipeline.diloco.callback import DiLoCoCallback, Diverged
+from composer_pipeline.diloco.codecs import Delta, encode_delta
 from composer_pipeline.diloco.log import Contribution, EmptyRounds, OuterLog
 from composer_pipeline.diloco.replica import Replica
-from composer_pipeline.diloco.rounds.pace import Work
+from composer_pipeline.diloco.rounds import Work
 from composer_pipeline.diloco.spec import DiLoCoSpec
-from composer_pipeline.diloco.tensors.codecs import Delta
-from composer_pipeline.diloco.tensors.encoding import encode_delta
 from composer_pipeline.errors import InputError
 from tests.diloco.test_callback import trainer
 from tests.diloco.test_supervisor import supervisor

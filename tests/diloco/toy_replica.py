@@ -12,9 +12,9 @@ from collections.abc import Iterable
 import torch
 
 from composer_pipeline.diloco.log import OuterLog
+from composer_pipeline.diloco.outer_optimizer import pseudo_gradient
 from composer_pipeline.diloco.replica import Replica
 from composer_pipeline.diloco.spec import DiLoCoSpec
-from composer_pipeline.diloco.tensors.outer import pseudo_gradient
 
 
 class Adapted(torch.nn.Module):

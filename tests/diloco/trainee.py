@@ -9,8 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from composer_pipeline.diloco.callback import DiLoCoCallback
-from composer_pipeline.diloco.inner.file import FILE
-from composer_pipeline.diloco.inner.keeping import Keeping
+from composer_pipeline.diloco.checkpoint import FILE, Keeping
 from composer_pipeline.diloco.log import OuterLog
 from composer_pipeline.diloco.slots import claim
 from composer_pipeline.diloco.spec import DiLoCoSpec

@@ -11,21 +11,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from composer_pipeline import cli
 from composer_pipeline.actions import Action
-from composer_pipeline.doctor.live import LiveReport, probe_live
-from composer_pipeline.doctor.prober import Finding, Patience
+from composer_pipeline.cli.app import main
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.replay.ledger.ledger import Ledger
-from composer_pipeline.replay.teachers import TeacherSet
-from composer_pipeline.testing.openrouter.server import (
-    MODELS,
-    Asked,
-    Fault,
-    LoopbackOpenRouter,
-    PriceOverride,
-)
+from composer_pipeline.maintenance.live_probes import Finding, LiveReport, Patience, probe_live
+from composer_pipeline.teachers.ledger.ledger import Ledger
+from composer_pipeline.teachers.teachers import TeacherSet
+from composer_pipeline.testing.openrouter.faults import Asked, Fault
+from composer_pipeline.testing.openrouter.models import MODELS, PriceOverride
+from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script
 from tests.fixtures.waiting import DEADLINE_S
 
@@ -63,7 +58,10 @@ def serve(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> Serve:
                 await settling(0.01)
 
         server.held = held
-        monkeypatch.setattr("composer_pipeline.doctor.probes.asyncio", SimpleNamespace(sleep=sleep))
+        monkeypatch.setattr(
+            "composer_pipeline.maintenance.live_probes.asyncio",
+            SimpleNamespace(**{**vars(asyncio), "sleep": sleep}),
+        )
         return server
 
     return start
@@ -198,7 +196,7 @@ def test_bad_input_is_one_clear_error(
     monkeypatch.delenv("OPENROUTER_API_KEY", raising=False)
     default = str(root / "recipes" / "teachers" / "default.yaml")
     with pytest.raises(SystemExit) as caught:
-        cli.main(["doctor", "--live", "--teachers", default, "--lake", lake.url])
+        main(["doctor", "--live", "--teachers", default, "--lake", lake.url])
     assert caught.value.code == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert "OPENROUTER_API_KEY is not set" in line
@@ -213,11 +211,11 @@ def test_from_the_command_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     serve(models=reasoning())
-    monkeypatch.setattr("composer_pipeline.doctor.live.Patience", lambda: QUICK)
+    monkeypatch.setattr("composer_pipeline.maintenance.live_probes.Patience", lambda: QUICK)
     demo = str(root / "recipes" / "teachers" / "demo.yaml")
     arguments = ["doctor", "--live", "--teachers", demo, "--lake", lake.url, "--json"]
     with pytest.raises(SystemExit) as caught:
-        cli.main(arguments)
+        main(arguments)
     assert caught.value.code in (0, 1)  # other checks look at this machine
     found = json.loads(capsys.readouterr().out)
     names = {check["name"] for check in found["checks"]}

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from composer_pipeline.cli import main
-from composer_pipeline.lake import Lake
+from composer_pipeline.cli.app import main
+from composer_pipeline.lake.store import Lake
 from composer_pipeline.testing.states import write_sessions
 
 

@@ -5,13 +5,21 @@ from pathlib import Path
 import pytest
 
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.chat import action_message, to_chat
-from composer_pipeline.environment import AGREED, ALIKE, DIVERGED, OVER, Episode, Trace, Traces
+from composer_pipeline.chat.convert import action_message, to_chat
+from composer_pipeline.environment.recorded import (
+    AGREED,
+    ALIKE,
+    DIVERGED,
+    OVER,
+    Episode,
+    Trace,
+    Traces,
+)
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake import Lake
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.states.load import load_state, load_states
 from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
 from composer_pipeline.testing.states import write_session
-from composer_pipeline.trace_states import load_state, load_states
 from composer_pipeline.traces.ingest import ingest
 
 SHOP = "/home/user/shop"

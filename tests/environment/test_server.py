@@ -8,11 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from composer_pipeline.environment import DIVERGED, OVER, Trace, Traces
-from composer_pipeline.lake import Lake
-from composer_pipeline.testing.toolworld.sessions import write_files, write_session
+from composer_pipeline.environment.recorded import DIVERGED, OVER, Trace, Traces
+from composer_pipeline.lake.store import Lake
 from composer_pipeline.testing.toolworld.student import base_dir
-from composer_pipeline.testing.toolworld.world import sessions, training_random
+from composer_pipeline.testing.toolworld.world import (
+    sessions,
+    training_random,
+    write_files,
+    write_session,
+)
 from composer_pipeline.traces.ingest import ingest
 
 pytestmark = pytest.mark.slow

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.evaluation import EvaluationState
+from composer_pipeline.evaluation.states import EvaluationState
 from composer_pipeline.testing.training import BASH, NAMES, READ, prompt
 from composer_pipeline.training.models import SMOLLM2, load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import Data

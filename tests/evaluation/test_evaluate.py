@@ -11,19 +11,14 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.evaluation import (
-    BASE,
-    TRAINED,
-    evaluate,
-    read_results,
-    read_states,
-    states_of_lake,
-    write_states,
-)
-from composer_pipeline.evaluation.rows import row_of
-from composer_pipeline.lake import Lake
+from composer_pipeline.evaluation.evaluate import TRAINED, evaluate
+from composer_pipeline.evaluation.measure import BASE
+from composer_pipeline.evaluation.results import read_results
+from composer_pipeline.evaluation.states import read_states, row_of, write_states
+from composer_pipeline.evaluation.states_of_lake import states_of_lake
+from composer_pipeline.lake.store import Lake
 from composer_pipeline.testing.training import tiny_recipe, write_dataset, write_tiny_model
-from composer_pipeline.training.data import build
+from composer_pipeline.training.build_rows import build
 from composer_pipeline.training.models import load_tokenizer
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.run import write_json, write_recipe

@@ -6,7 +6,7 @@ import pytest
 
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.evaluation.judge import Judge, same
-from composer_pipeline.evaluation.rows import row_of
+from composer_pipeline.evaluation.states import row_of
 from composer_pipeline.testing.training import call
 from composer_pipeline.training.answers import AnswerReader
 

@@ -11,8 +11,8 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 from composer_pipeline.actions import Action
 from composer_pipeline.errors import ComposerError, InputError
-from composer_pipeline.evaluation import BASE, Arm, measure
-from composer_pipeline.evaluation.rows import batches, row_of
+from composer_pipeline.evaluation.measure import BASE, Arm, measure
+from composer_pipeline.evaluation.states import batches, row_of
 from composer_pipeline.training.windows import Windows
 from tests.evaluation.conftest import LIMITS, read
 from tests.evaluation.scripted import Scripted, says

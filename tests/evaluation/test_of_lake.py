@@ -3,11 +3,10 @@
 import pytest
 
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.chat import prompt_hash
+from composer_pipeline.chat.convert import prompt_hash
 from composer_pipeline.errors import InputError
-from composer_pipeline.evaluation import states_of_lake
-from composer_pipeline.evaluation.of_lake import trained_on
-from composer_pipeline.lake import Lake
+from composer_pipeline.evaluation.states_of_lake import states_of_lake, trained_on
+from composer_pipeline.lake.store import Lake
 from composer_pipeline.testing.states import write_session
 from composer_pipeline.testing.training import READ, call
 

@@ -6,9 +6,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.chat import prompt_hash
+from composer_pipeline.chat.convert import prompt_hash
 from composer_pipeline.errors import InputError
-from composer_pipeline.evaluation import (
+from composer_pipeline.evaluation.states import (
     EvaluationState,
     check_disjoint,
     content_hash,

@@ -8,21 +8,23 @@ import numpy as np
 import pytest
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.evaluation import (
-    BASE,
+from composer_pipeline.evaluation.judge import Judgement
+from composer_pipeline.evaluation.measure import BASE
+from composer_pipeline.evaluation.report import (
     HEAD,
+    MIN_SESSIONS,
+    Cell,
+    Estimate,
     difference,
+    differences,
+    estimate,
+    markdown,
     pictures,
-    read_results,
     summarise,
     table,
     verdict,
-    write_results,
 )
-from composer_pipeline.evaluation.judge import Judgement
-from composer_pipeline.evaluation.report import markdown
-from composer_pipeline.evaluation.results import MEASURES, StateResult
-from composer_pipeline.evaluation.summary import MIN_SESSIONS, Cell, Estimate, differences, estimate
+from composer_pipeline.evaluation.results import MEASURES, StateResult, read_results, write_results
 
 HIT = Judgement(None, True, "L1", True, "")
 MISS = Judgement(None, False, "L2", False, "no tool call")

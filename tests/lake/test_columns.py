@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from composer_pipeline.lake.columns import column, constant, numbers, utf8
-from composer_pipeline.lake.rows import rows_from_table
-from composer_pipeline.lake.tables import TIMESTAMP
+from composer_pipeline.lake.parquet import column, constant, numbers, rows_from_table, utf8
+from composer_pipeline.lake.schema import TIMESTAMP
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=9)
 _MOMENT = st.datetimes(datetime(1902, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC))

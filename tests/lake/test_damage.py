@@ -2,8 +2,8 @@
 
 import pytest
 
-from composer_pipeline.lake import TABLES
-from composer_pipeline.lake.damage import remedy
+from composer_pipeline.lake.parquet import remedy
+from composer_pipeline.lake.schema import TABLES
 
 
 @pytest.mark.parametrize("table", [name for name in TABLES if name.startswith("dataset_")])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from composer_pipeline.errors import StorageError
-from composer_pipeline.lake.lock import bucket_lock
+from composer_pipeline.lake.place import bucket_lock
 from composer_pipeline.lake.store import Lake
 
 URL = "s3://bucket/locked/lake"

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from composer_pipeline.lake import Lake
-from composer_pipeline.lake.notes import Origin, Stamps, changed, notes_of, noting
+from composer_pipeline.lake.provenance import Origin, Stamps, changed, notes_of, noting
+from composer_pipeline.lake.store import Lake
 
 DAYS = ("2026-11-16", "2026-11-17")
 

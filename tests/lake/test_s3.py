@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from composer_pipeline.errors import StorageError
-from composer_pipeline.lake.damage import DamagedFile
+from composer_pipeline.lake.parquet import DamagedFile
 from composer_pipeline.lake.store import Lake
 
 DAY = "2026-11-16"

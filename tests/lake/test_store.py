@@ -16,10 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from composer_pipeline.errors import InputError, StorageError
-from composer_pipeline.lake.parquet import encode_parquet
-from composer_pipeline.lake.rows import table_from_rows
+from composer_pipeline.lake.parquet import encode_parquet, table_from_rows
+from composer_pipeline.lake.schema import TABLES
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.lake.tables import TABLES
 from composer_pipeline.testing.states import write_sessions
 
 DAY = "2026-11-16"

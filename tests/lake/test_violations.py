@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.lake import (
-    TABLES,
+from composer_pipeline.lake.schema import TABLES
+from composer_pipeline.lake.store import (
     Lake,
     doubled_states,
     groups_in_two_splits,

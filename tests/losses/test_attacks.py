@@ -9,7 +9,7 @@ from torch.nn.functional import kl_div, log_softmax
 from torch.testing import assert_close
 
 from composer_pipeline.losses import divergence, sdpo
-from composer_pipeline.losses.fused import fused_divergence
+from composer_pipeline.losses.divergence import fused_divergence
 from composer_pipeline.losses.token_logps import token_logps
 
 

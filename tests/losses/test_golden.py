@@ -8,8 +8,8 @@ import torch
 from torch.testing import assert_close
 
 from composer_pipeline.losses import divergence, preference, sdpo
-from composer_pipeline.losses.fused import fused_divergence
-from composer_pipeline.losses.taid import TaidScheduler
+from composer_pipeline.losses.divergence import fused_divergence
+from composer_pipeline.losses.sdpo import TaidScheduler
 
 GOLDEN = json.loads((Path(__file__).parent / "golden.json").read_text())
 

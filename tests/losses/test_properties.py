@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from composer_pipeline.losses import divergence, fused
-from composer_pipeline.losses.fused import fused_divergence
-from composer_pipeline.losses.logits import add_product_
+from composer_pipeline.losses import divergence
+from composer_pipeline.losses import divergence as fused
+from composer_pipeline.losses.divergence import add_product_, fused_divergence
 from composer_pipeline.losses.token_logps import token_logps
 
 

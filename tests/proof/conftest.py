@@ -7,23 +7,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from composer_pipeline.evaluation import (
-    BASE,
-    Arm,
-    EvaluationState,
-    StateResult,
-    measure,
-)
-from composer_pipeline.lake import Lake
-from composer_pipeline.testing.toolworld.pipeline import Plan, make_dataset
-from composer_pipeline.testing.toolworld.states import evaluation_states
+from composer_pipeline.evaluation.measure import BASE, Arm, measure
+from composer_pipeline.evaluation.results import StateResult
+from composer_pipeline.evaluation.states import EvaluationState
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.testing.toolworld.pipeline import Plan, evaluation_states, make_dataset
 from composer_pipeline.testing.toolworld.student import WINDOW, base_dir
 from composer_pipeline.testing.toolworld.world import held_out_sessions
 from composer_pipeline.training.models import load_tokenizer
 from composer_pipeline.training.windows import Windows
 from examples.proof.arms import ARMS, Terms, recipe_of
 from examples.proof.train import Change, train_arm
-from trainers.trl.policy.loading import load_base
+from trainers.trl.policy import load_base
 
 SEED = 1
 SESSIONS = 80

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 import torch
 
-from composer_pipeline.evaluation import BASE
-from composer_pipeline.training.data import TrainingData
+from composer_pipeline.evaluation.measure import BASE
 from composer_pipeline.training.recipe import TrainingRecipe
+from composer_pipeline.training.rows import TrainingData
 from examples.proof.arms import ARMS, recipe_of_arm
 from examples.proof.bars import (
     MEASURE,
@@ -19,8 +19,8 @@ from examples.proof.bars import (
     broken_at_half_coverage,
 )
 from tests.places import ROOT
-from trainers.trl.policy import teachers
-from trainers.trl.policy.teachers import Frozen
+from trainers.trl import policy
+from trainers.trl.policy import Frozen
 
 HALF, FULL = "half", "full"
 
@@ -88,7 +88,7 @@ def test_a_hint_alignment_off_by_one_fails_the_bar(arena, monkeypatch):
             states, ids, head = super().states(rows)
             return torch.roll(states, -1, 0), ids, head
 
-    monkeypatch.setattr(teachers, "Frozen", Shifted)
+    monkeypatch.setattr(policy, "Frozen", Shifted)
     results = arena.arm("off-by-one", HALF, ARMS["composer"].terms)
     # It did teach something else; that it helps nobody is not for want of a gradient.
     before = {r.state_id: r.logp_right for r in arena.arm("no-sdpo", HALF)}

@@ -4,15 +4,17 @@ import json
 
 import pytest
 
-from composer_pipeline.chat import parse_reply_message
+from composer_pipeline.chat.convert import parse_reply_message
 from composer_pipeline.errors import InputError
-from composer_pipeline.evaluation import BASE, read_results, read_states
-from composer_pipeline.lake import Lake
+from composer_pipeline.evaluation.measure import BASE
+from composer_pipeline.evaluation.results import read_results
+from composer_pipeline.evaluation.states import read_states
+from composer_pipeline.lake.store import Lake
 from composer_pipeline.testing.toolworld.pipeline import Plan as World
 from composer_pipeline.testing.toolworld.pipeline import recorded_sessions
-from composer_pipeline.testing.toolworld.sessions import write_files, write_session
 from composer_pipeline.testing.toolworld.student import base_dir
-from composer_pipeline.training.data import TrainingData
+from composer_pipeline.testing.toolworld.world import write_files, write_session
+from composer_pipeline.training.rows import TrainingData
 from examples.proof import real
 
 PLAN = real.Plan(

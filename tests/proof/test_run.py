@@ -5,7 +5,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.evaluation import read_results
+from composer_pipeline.evaluation.results import read_results
 from composer_pipeline.testing.toolworld.pipeline import Plan
 from composer_pipeline.training.run import train
 from examples.proof import run

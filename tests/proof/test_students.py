@@ -6,15 +6,15 @@ import pytest
 import torch
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.evaluation import BASE, Arm, measure, read_results, read_states
-from composer_pipeline.evaluation.rows import rows_of
-from composer_pipeline.testing.toolworld.pipeline import Plan
-from composer_pipeline.testing.toolworld.states import evaluation_states
+from composer_pipeline.evaluation.measure import BASE, Arm, measure
+from composer_pipeline.evaluation.results import read_results
+from composer_pipeline.evaluation.states import read_states, rows_of
+from composer_pipeline.testing.toolworld.pipeline import Plan, evaluation_states
 from composer_pipeline.testing.toolworld.student import base_dir
 from composer_pipeline.testing.toolworld.world import held_out_sessions
-from composer_pipeline.training.data import TrainingData
 from composer_pipeline.training.models import load_tokenizer
 from composer_pipeline.training.recipe import TrainingRecipe
+from composer_pipeline.training.rows import TrainingData
 from composer_pipeline.training.windows import Windows
 from examples.proof import gpu, run
 from examples.proof.arms import ARMS, recipe_of_arm
@@ -96,7 +96,7 @@ def test_an_adapter_is_trained_and_the_base_is_measured_once(proved):
 def test_the_base_is_the_one_without_adapter(proved):
     """Measured through the trained model with its adapter off, and by itself."""
     from examples.proof.run import windows_of
-    from trainers.trl.policy.loading import load_base
+    from trainers.trl.policy import load_base
 
     recipe = TrainingRecipe.load(proved / "runs" / FOLDER / "sft-recorded" / "recipe.yaml")
     base = Arm(BASE, load_base(recipe.model, recipe).eval())

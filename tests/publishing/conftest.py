@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from composer_pipeline.dataset.manifest import inputs_of, write_marker
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.publishing.dataset.marker import inputs_of, write_marker
 from composer_pipeline.publishing.publish import PublishReport, publish
-from composer_pipeline.testing.hub import LoopbackHub
+from composer_pipeline.testing.hub.server import LoopbackHub
 
 REPO = "someone/agent-pairs"
 TOKEN = "hf_loopback"

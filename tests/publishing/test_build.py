@@ -10,20 +10,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from composer_pipeline.dataset import files as partitions
+from composer_pipeline.dataset import files as pieces
+from composer_pipeline.dataset import files as shards
+from composer_pipeline.dataset.build import build_dataset
+from composer_pipeline.dataset.files import CONFIGS
+from composer_pipeline.dataset.manifest import check_statistics, copy_file, dataset_info, read_build
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.quality import write_statistics
-from composer_pipeline.publishing.configs import CONFIGS
-from composer_pipeline.publishing.dataset import (
-    build_dataset,
-    check_statistics,
-    copy_file,
-    dataset_info,
-    partitions,
-    pieces,
-    read_build,
-    shards,
-)
 from tests.publishing.test_dataset import DAY, NEXT, TABLES, add_session, normalise, plain
 
 
@@ -178,7 +173,7 @@ def test_a_build_that_is_killed_between_two_files_is_none(
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("composer_pipeline.publishing.dataset.build.write_marker", killed)
+    monkeypatch.setattr("composer_pipeline.dataset.build.write_marker", killed)
     with pytest.raises(KeyboardInterrupt):
         build_dataset(lake, validation_share=0.5)
     with pytest.raises(InputError, match="half built"):

@@ -3,7 +3,7 @@
 from hashlib import sha256
 from pathlib import Path
 
-from composer_pipeline.publishing.changes import hashes_of
+from composer_pipeline.publishing.hub import hashes_of
 
 
 def test_a_file_that_was_written_again_has_another_hash(tmp_path: Path) -> None:

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import yaml
 
-from composer_pipeline.cli import main
+from composer_pipeline.cli.app import main
+from composer_pipeline.dataset.build import build_dataset
+from composer_pipeline.dataset.consent import FILE, check_public, find_consent
+from composer_pipeline.dataset.files import CONFIGS
+from composer_pipeline.dataset.select import Barred
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake import Lake
-from composer_pipeline.publishing.configs import CONFIGS
-from composer_pipeline.publishing.consent import FILE, check_public, find_consent
-from composer_pipeline.publishing.dataset import build_dataset
-from composer_pipeline.publishing.selection import Barred
+from composer_pipeline.lake.store import Lake
 from tests.publishing.test_dataset import DAY, add_session, normalise, plain
 
 GOOD: dict[str, Any] = {

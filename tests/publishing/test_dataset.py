@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from composer_pipeline.actions import Action, ToolCall
+from composer_pipeline.dataset import select
+from composer_pipeline.dataset.build import build_dataset
+from composer_pipeline.dataset.splits import SessionKey
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.preferences.pairs.build import build_pairs
+from composer_pipeline.preferences.pairs import build_pairs
 from composer_pipeline.preferences.rules import PreferenceRules
-from composer_pipeline.publishing.dataset import build_dataset
-from composer_pipeline.publishing.dataset import decide as room
-from composer_pipeline.publishing.splits import SessionKey
 from composer_pipeline.testing.states import write_session
 
 DAY, NEXT = "2026-11-16", "2026-11-17"
@@ -270,7 +270,7 @@ def test_a_leak_between_splits_stops_the_build(lake: Lake, monkeypatch: pytest.M
     def each_alone(keys: list[SessionKey], prompts: set[tuple[str, bytes]]) -> dict[str, str]:
         return {key.session_id: key.session_id for key in keys}
 
-    monkeypatch.setattr(room, "groups", each_alone)
+    monkeypatch.setattr(select, "groups", each_alone)
     with pytest.raises(ComposerError, match="value\\(s\\) of prompt are in both splits"):
         build_dataset(lake, validation_share=0.5)
     assert lake.partitions("dataset_pairs") == []
@@ -280,7 +280,7 @@ def test_a_leak_between_splits_stops_the_build(lake: Lake, monkeypatch: pytest.M
 def test_an_empty_validation_split_is_warned_of(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "split_of", lambda *_: "train")
+    monkeypatch.setattr(select, "split_of", lambda *_: "train")
     assert "no pair is in validation, although there are 8 groups" in build_dataset(lake).warning
     assert build_dataset(lake, validation_share=0.0).warning == ""
 
@@ -295,7 +295,7 @@ def test_five_groups_without_validation_are_warned_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake = Lake(tmp_path / "lake")
-    monkeypatch.setattr(room, "split_of", lambda *_: "train")
+    monkeypatch.setattr(select, "split_of", lambda *_: "train")
     for i in range(4):
         add_session(lake, f"s{i}", DAY)
     normalise(lake, DAY)

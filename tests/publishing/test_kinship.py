@@ -5,11 +5,13 @@ from typing import Any
 
 import pytest
 
+from composer_pipeline.dataset import splits as kinship
+from composer_pipeline.dataset.build import build_dataset
+from composer_pipeline.dataset.manifest import read_build
+from composer_pipeline.dataset.splits import Kinship, remote_name
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.publishing.dataset import build_dataset, kinship, read_build
-from composer_pipeline.publishing.dataset.kinship import Kinship, remote_name
+from composer_pipeline.states.load import load_states
 from composer_pipeline.testing.states import write_session
-from composer_pipeline.trace_states import load_states
 from tests.publishing.test_dataset import DAY, NEXT, add_session, bash, normalise
 
 LONG = "a line of a file that only one repository has\n" * 12

@@ -15,11 +15,12 @@ import pytest
 
 from composer_pipeline import build_hints, build_pairs, ingest, replay
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.lake import Lake
-from composer_pipeline.publishing import build_dataset, publish
-from composer_pipeline.redaction.literals import EXAMPLE
-from composer_pipeline.replay.teachers import TeacherSet
-from composer_pipeline.testing.hub import LoopbackHub
+from composer_pipeline.dataset.build import build_dataset
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.publishing.publish import publish
+from composer_pipeline.redaction.secrets import EXAMPLE
+from composer_pipeline.teachers.teachers import TeacherSet
+from composer_pipeline.testing.hub.server import LoopbackHub
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script as Persona
 from tests.fixtures.replaying import DEMO

@@ -8,9 +8,9 @@ import pytest
 
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.publishing.gates import PublishRefused
-from composer_pipeline.publishing.model import publish_model
-from composer_pipeline.publishing.publish import PublishReport
-from composer_pipeline.testing.hub import LoopbackHub, Repo
+from composer_pipeline.publishing.publish import PublishReport, publish_model
+from composer_pipeline.testing.hub.repository import Repo
+from composer_pipeline.testing.hub.server import LoopbackHub
 
 REPO = "someone/agent-lora"
 

@@ -12,14 +12,15 @@ from typing import Any
 import pytest
 import yaml
 
+from composer_pipeline.dataset.manifest import inputs_of, read_build, write_marker
 from composer_pipeline.errors import ComposerError, InputError
+from composer_pipeline.lake.schema import TABLES
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.lake.tables import TABLES
-from composer_pipeline.publishing.dataset import inputs_of, read_build, write_marker
+from composer_pipeline.publishing.commit import BEGIN
 from composer_pipeline.publishing.gates import PublishRefused
-from composer_pipeline.publishing.hub.kept_text import BEGIN
 from composer_pipeline.publishing.publish import publish
-from composer_pipeline.testing.hub import LoopbackHub, Repo
+from composer_pipeline.testing.hub.repository import Repo
+from composer_pipeline.testing.hub.server import LoopbackHub
 from tests.places import ROOT
 from tests.publishing.conftest import REPO, TOKEN, fill, row, send
 
@@ -455,7 +456,7 @@ for config in ("pairs", "groups"):
         stream = load_dataset(sys.argv[1], split="validation", streaming=True,
                               token=os.environ["TOKEN"])
         out["streamed"] = [r["pair_id"] for r in stream]
-from composer_pipeline.publishing import first_rows
+from composer_pipeline.publishing.commit import first_rows
 out["first"] = first_rows(sys.argv[1], sys.argv[2])
 print("RESULT" + json.dumps(out))
 """

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from composer_pipeline.actions import action_text
-from composer_pipeline.lake import SCHEMA_VERSION, TABLES
+from composer_pipeline.dataset import build
+from composer_pipeline.dataset.build import build_dataset
+from composer_pipeline.dataset.files import CONFIGS
+from composer_pipeline.dataset.manifest import read_build
+from composer_pipeline.dataset.rows import Digests, task_of, task_of_messages
+from composer_pipeline.lake.schema import SCHEMA_VERSION, TABLES
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.publishing.configs import CONFIGS
-from composer_pipeline.publishing.dataset import build, build_dataset, read_build
-from composer_pipeline.publishing.dataset.rows.message_texts import Digests
-from composer_pipeline.publishing.dataset.rows.reading import task_of, task_of_messages
 from tests.publishing.test_dataset import DAY, add_session, normalise, plain
 
 

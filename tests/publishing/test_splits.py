@@ -6,8 +6,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from composer_pipeline.chat.wire_form import prompt_hash
-from composer_pipeline.publishing.splits import SessionKey, groups, overlaps, split_of
+from composer_pipeline.chat.convert import prompt_hash
+from composer_pipeline.dataset.splits import SessionKey, groups, overlaps, split_of
 
 SESSIONS = st.lists(
     st.builds(

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from composer_pipeline.dataset.build import build_dataset
+from composer_pipeline.dataset.consent import AGENT
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.rules import PreferenceRules
-from composer_pipeline.publishing.dataset import build_dataset
-from composer_pipeline.publishing.terms import AGENT
 from tests.publishing.test_dataset import DAY, add_session, bash, normalise, plain
 
 

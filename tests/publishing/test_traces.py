@@ -8,7 +8,7 @@ import yaml
 
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.publishing.gates import PublishRefused
-from composer_pipeline.testing.hub import LoopbackHub
+from composer_pipeline.testing.hub.server import LoopbackHub
 from composer_pipeline.traces.ingest import ingest
 from tests.fixtures.sessions import Script
 from tests.publishing.conftest import REPO, fill, row, send

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from composer_pipeline.redaction import explain_file
+from composer_pipeline.redaction.redact import explain_file
 
 
 def test_places_of_several_in_a_line_and_in_encoded_text(tmp_path: Path) -> None:

@@ -11,15 +11,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from composer_pipeline.lake import Lake
-from composer_pipeline.lake.tables import TABLES
-from composer_pipeline.publishing.gates import PublishRefused, Scanner
-from composer_pipeline.publishing.gates.parquet import check_parquet, opened
-from composer_pipeline.redaction import find_secrets, redact_text, redact_value
-from composer_pipeline.redaction.edits import Ledger
+from composer_pipeline.lake.schema import TABLES
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.publishing.gates import PublishRefused, Scanner, check_parquet, opened
 from composer_pipeline.redaction.engine import Rules
-from composer_pipeline.redaction.prefilter import dump_value
-from composer_pipeline.redaction.text import compiled_rules
+from composer_pipeline.redaction.patterns import dump_value
+from composer_pipeline.redaction.redact import (
+    compiled_rules,
+    find_secrets,
+    redact_text,
+    redact_value,
+)
+from composer_pipeline.redaction.secrets import Ledger
 from composer_pipeline.redaction.user_rules import RedactionRules
 from composer_pipeline.traces.ingest import ingest
 from tests.redaction.labelled import FORMS, PERSONAL, Maker, Planted, decoys, secrets

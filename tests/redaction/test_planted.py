@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from composer_pipeline.redaction.text import find_secrets, redact_text, redact_value
+from composer_pipeline.redaction.redact import find_secrets, redact_text, redact_value
 
 _RANDOM = random.Random(20261121)
 ALNUM = string.ascii_letters + string.digits

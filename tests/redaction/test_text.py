@@ -11,15 +11,10 @@ from hypothesis import strategies as st
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.redaction.text import (
-    find_secrets,
-    redact_json,
-    redact_text,
-    redact_value,
-    user_names,
-)
+from composer_pipeline.redaction.people import user_names
+from composer_pipeline.redaction.redact import find_secrets, redact_json, redact_text, redact_value
 from composer_pipeline.redaction.user_rules import RedactionRules, redaction_version
-from composer_pipeline.trace_states import load_states
+from composer_pipeline.states.load import load_states
 from composer_pipeline.traces.ingest import ingest
 from composer_pipeline.versions import REDACTION_VERSION
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from composer_pipeline.redaction import find_secrets, redact_value
+from composer_pipeline.redaction.redact import find_secrets, redact_value
 
 WORD = "kTrWqVbNzLpXmRtGhJkSdFqWnBvCxZyL"  # letters alone: nothing but its place gives it away
 

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from composer_pipeline.redaction import find_secrets, redact_text
+from composer_pipeline.redaction.redact import find_secrets, redact_text
 from tests.redaction.labelled import Maker
 
 SECRET = "DB_PASSWORD=" + Maker(3).some(24)

@@ -10,19 +10,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from composer_pipeline.care.forgetting import from_exports
-from composer_pipeline.diloco.views.history import History, RoundMark, Span
+from composer_pipeline.diloco.views import History, RoundMark, Span
 from composer_pipeline.errors import InputError
-from composer_pipeline.evaluation import TRAINED
-from composer_pipeline.evaluation.summary import Cell, Estimate
-from composer_pipeline.lake import Lake
-from composer_pipeline.lake.notes import exports
-from composer_pipeline.report import default_place, write_report
+from composer_pipeline.evaluation.evaluate import TRAINED
+from composer_pipeline.evaluation.report import Cell, Estimate
+from composer_pipeline.lake.exports import exports
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.maintenance.forget import from_exports
 from composer_pipeline.report.html import el
 from composer_pipeline.report.timeline import write_timeline
+from composer_pipeline.report.write import default_place, write_report
 from composer_pipeline.settings import recipes_dir
 from composer_pipeline.training.recipe import TrainingRecipe
-from composer_pipeline.training.runs.identity import dataset_digest
+from composer_pipeline.training.runs import dataset_digest
 from tests.publishing.conftest import fill, row
 
 NASTY = """</pre></script><script>alert(1)</script><img src=x onerror=alert(1)>"'&amp;‮"""

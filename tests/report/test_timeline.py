@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from composer_pipeline.diloco import views
 from composer_pipeline.diloco.heartbeat import Pulse
 from composer_pipeline.diloco.log import Commit, Included, OuterLog, Rejected
 from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.diloco.supervisor import SlotEnd
-from composer_pipeline.diloco.views import history as histories
-from composer_pipeline.diloco.views.history import history
+from composer_pipeline.diloco.views import history
 from composer_pipeline.errors import InputError
 from composer_pipeline.report.timeline import FIGURES, read_timeline, timeline, write_timeline
 from tests.diloco.test_processes import SPEC, supervisor
@@ -28,7 +28,7 @@ def kinds(
 ) -> list[tuple[str, float, float]]:
     lives = [(after(a), after(b)) for a, b in life]
     given = None if offered is None else after(offered)
-    found = histories._spans(lives, after(began), after(ended), given)
+    found = views._spans(lives, after(began), after(ended), given)
     return [(k, (a - T0).total_seconds(), (b - T0).total_seconds()) for k, a, b in found]
 
 

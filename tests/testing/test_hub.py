@@ -11,7 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from composer_pipeline.testing.hub import Fault, LoopbackHub, RateLimit, Repo
+from composer_pipeline.testing.hub.repository import Repo
+from composer_pipeline.testing.hub.server import Fault, LoopbackHub, RateLimit
 
 REPO = "someone/rows"
 

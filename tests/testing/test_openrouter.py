@@ -15,17 +15,16 @@ import pytest
 
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.errors import InputError
-from composer_pipeline.testing.openrouter.faults import MIX, parse_mix
-from composer_pipeline.testing.openrouter.server import (
-    MODELS,
+from composer_pipeline.testing.openrouter.faults import (
+    MIX,
     Asked,
     Fault,
     FaultMix,
-    LoopbackOpenRouter,
-    PriceOverride,
-    SimulatedModel,
     flaky_fault,
+    parse_mix,
 )
+from composer_pipeline.testing.openrouter.models import MODELS, PriceOverride, SimulatedModel
+from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script, prefix_key, restyled
 from tests.fixtures.waiting import DEADLINE_S, wait_until
 
@@ -201,11 +200,14 @@ class Clock:
     def monotonic(self) -> float:
         return self.now
 
+    def time(self) -> float:
+        return self.now
+
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    for module in ("server", "account", "billing"):
+    for module in ("server", "billing"):
         monkeypatch.setattr(f"composer_pipeline.testing.openrouter.{module}.time", clock)
     return clock
 

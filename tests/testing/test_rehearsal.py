@@ -8,11 +8,10 @@ import pytest
 import yaml
 
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.replay.engine.run import replay
-from composer_pipeline.replay.teachers import TeacherSet
 from composer_pipeline.settings import recipes_dir
-from composer_pipeline.testing.openrouter.command import main
-from composer_pipeline.testing.openrouter.rehearsal import models_of, write_rehearsal
+from composer_pipeline.teachers.run import replay
+from composer_pipeline.teachers.teachers import TeacherSet
+from composer_pipeline.testing.openrouter.command import main, models_of, write_rehearsal
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 
 DEFAULT = recipes_dir() / "teachers" / "default.yaml"

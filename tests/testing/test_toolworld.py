@@ -8,21 +8,25 @@ from random import Random
 import pyarrow.dataset as ds
 import pytest
 
-from composer_pipeline.chat import prompt_hash
-from composer_pipeline.evaluation import check_disjoint, content_hash
-from composer_pipeline.testing.toolworld.pipeline import Plan, make_dataset, recorded_sessions
-from composer_pipeline.testing.toolworld.sessions import write_files, write_session
-from composer_pipeline.testing.toolworld.states import evaluation_states
-from composer_pipeline.testing.toolworld.student import SESSIONS, WINDOW
-from composer_pipeline.testing.toolworld.teachers import answer_all
-from composer_pipeline.testing.toolworld.tokenizer import tokenizer
+from composer_pipeline.chat.convert import prompt_hash
+from composer_pipeline.evaluation.states import check_disjoint, content_hash
+from composer_pipeline.states.load import load_states
+from composer_pipeline.testing.toolworld.pipeline import (
+    Plan,
+    evaluation_states,
+    make_dataset,
+    recorded_sessions,
+)
+from composer_pipeline.testing.toolworld.student import SESSIONS, WINDOW, tokenizer
 from composer_pipeline.testing.toolworld.world import (
+    answer_all,
     everything,
     held_out_sessions,
     sessions,
     training_random,
+    write_files,
+    write_session,
 )
-from composer_pipeline.trace_states import load_states
 from composer_pipeline.training.windows import Windows
 
 #: (sessions, seed, half coverage) to states, error states and pairs, from two other generators.

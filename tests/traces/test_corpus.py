@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.redaction.text import find_secrets
-from composer_pipeline.trace_states import load_states
+from composer_pipeline.redaction.redact import find_secrets
+from composer_pipeline.states.load import load_states
 from composer_pipeline.traces.ingest import IngestReport, ingest
 from composer_pipeline.traces.parse import analyse
 

@@ -13,14 +13,12 @@ from hypothesis import strategies as st
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.trace_states import StateReader, load_states
-from composer_pipeline.traces.archive.blobs import open_archived
-from composer_pipeline.traces.archive.harvest import harvest
-from composer_pipeline.traces.archive.plan import make_plan
-from composer_pipeline.traces.graph.turns import Trajectory
+from composer_pipeline.states.load import StateReader, load_states
+from composer_pipeline.traces.archive import harvest, make_plan, open_archived
 from composer_pipeline.traces.ingest import ingest
 from composer_pipeline.traces.parse import analyse
-from composer_pipeline.traces.reading.records import LineStats, read_records
+from composer_pipeline.traces.records import LineStats, read_records
+from composer_pipeline.traces.trajectory import Trajectory
 from tests.places import ROOT
 
 
@@ -224,7 +222,7 @@ def test_a_file_that_changes_while_it_is_read_is_whole_afterwards(
     s.say("m2", "two")
 
     # The door names the stage as the module is named, so the module is found by its full name.
-    module = sys.modules["composer_pipeline.traces.archive.harvest"]
+    module = sys.modules["composer_pipeline.traces.archive"]
 
     plan = make_plan
 
@@ -487,7 +485,7 @@ def test_analyse_takes_bytes_and_lines(script: Any) -> None:
 
 def test_parents_far_back_are_found(script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the last uuids of a long file are in a dictionary."""
-    from composer_pipeline.traces.graph.uuid_index import UuidIndex
+    from composer_pipeline.traces.graph_nodes import UuidIndex
 
     data = "\n".join(line for group in many(script) for line in group).encode()
     expected = graph_facts(data)

@@ -10,13 +10,12 @@ import pytest
 
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.reports import Progress
-from composer_pipeline.traces.archive import harvest
+from composer_pipeline.traces.archive import WAITING, harvest, one_writer
 from composer_pipeline.traces.ingest import ingest
-from composer_pipeline.traces.one_writer import WAITING, one_writer
 
 INGEST = """
 import sys
-from composer_pipeline.lake import Lake
+from composer_pipeline.lake.store import Lake
 from composer_pipeline.traces.ingest import ingest
 def told(label, done, total):
     print(label, done, flush=True)

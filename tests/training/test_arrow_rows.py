@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.training.data import (
+from composer_pipeline.training import rows as arrow_rows
+from composer_pipeline.training.rows import (
     ArrowRows,
     Demonstration,
     Group,
@@ -17,7 +18,6 @@ from composer_pipeline.training.data import (
     Pair,
     SomeRows,
     TrainingData,
-    arrow_rows,
     column_of,
     item_lengths_of,
     loss_factors,
@@ -119,7 +119,8 @@ def test_weights_are_read_without_the_tokens(tmp_path):
 def test_a_killed_writer_leaves_no_file(tmp_path):
     program = (
         "import os, pathlib, sys\n"
-        "from composer_pipeline.training.data import Pair, writing_rows, arrow_rows\n"
+        "from composer_pipeline.training.rows import Pair, writing_rows\n"
+        "import composer_pipeline.training.rows as arrow_rows\n"
         "arrow_rows.BATCH_ROWS = 1\n"
         f"with writing_rows(pathlib.Path({str(tmp_path / 'pairs.arrow')!r}), Pair) as out:\n"
         "    for n in range(100):\n"

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from composer_pipeline.errors import ComposerError, InputError
-from composer_pipeline.training.process import run_process
+from composer_pipeline.training.events import run_process
 
 
 def run(script):

@@ -30,7 +30,7 @@ def test_a_command_ends_when_its_caller_is_killed() -> None:
         "import sys\n"
         "import subprocess\n"
         "from functools import partial\n"
-        "from composer_pipeline.training import process\n"
+        "from composer_pipeline.training import events as process\n"
         "process.subprocess.Popen = partial(subprocess.Popen, close_fds=False)\n"
         f"process.run_process([sys.executable, '-c', {CHILD!r}], cwd='.', env={{}},"
         " what='x', on_event=print)\n"

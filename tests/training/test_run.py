@@ -7,9 +7,9 @@ import pytest
 
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.testing.training import write_dataset
+from composer_pipeline.training import events
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.run import METRICS, prepare, read_steps, train
-from composer_pipeline.training.runs import events
 
 
 @pytest.fixture

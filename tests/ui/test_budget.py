@@ -10,9 +10,9 @@ import yaml
 from playwright.sync_api import expect
 
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.replay.ledger import rules
-from composer_pipeline.replay.ledger.ledger import ledger_target, open_ledger
 from composer_pipeline.settings import recipes_dir
+from composer_pipeline.teachers.ledger import operations
+from composer_pipeline.teachers.ledger.ledger import ledger_target, open_ledger
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script
 from composer_pipeline.testing.sample_sessions.bundled import answers, sample_sessions_dir
@@ -66,7 +66,7 @@ def test_two_backfills_stop_at_one_ceiling(
     days = lake.days("states")
     ceiling = Decimal("0.06")
     with open_ledger(ledger_target(lake)) as ledger:
-        ledger.do(rules.set_ceiling("global", ceiling))
+        ledger.do(operations.set_ceiling("global", ceiling))
     teachers = yaml.safe_load((recipes_dir() / "teachers" / "demo.yaml").read_text())
     teachers["limits"]["read_timeout_s"] = 3000
     (tmp_path / "teachers.yaml").write_text(yaml.safe_dump(teachers))
@@ -103,7 +103,7 @@ def test_two_backfills_stop_at_one_ceiling(
     expect(page.get_by_text("Ceiling reached in global").first).to_be_visible()
 
     with open_ledger(ledger_target(lake)) as ledger:
-        ledger.do(rules.set_ceiling("global", Decimal(5)))
+        ledger.do(operations.set_ceiling("global", Decimal(5)))
     bought = len(server.bills)
     _backfill(dagster, page, days[0], days[3])
     latest = [run for run in dagster.wait_for_runs(len(every) + 1) if run not in every]

@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from composer_pipeline.chat.messages import to_chat
-from composer_pipeline.chat.wire_form import wire_messages
+from composer_pipeline.chat.convert import to_chat, wire_messages
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.preferences.pairs.build import build_pairs
+from composer_pipeline.preferences.pairs import build_pairs
+from composer_pipeline.states.load import load_states
 from composer_pipeline.testing.personas import PersonaName, Script
 from composer_pipeline.testing.sample_sessions.bundled import answers, sample_sessions_dir
-from composer_pipeline.trace_states import load_states
-from composer_pipeline.traces.archive.harvest import session_days
+from composer_pipeline.traces.archive import session_days
 from composer_pipeline.traces.ingest import ingest
 
 pytestmark = pytest.mark.ui

@@ -28,13 +28,11 @@ from typing import IO, Any
 from dagster_pipes import PipesEnvVarParamsLoader, open_dagster_pipes
 
 from composer_pipeline.diloco.log import OuterLog
-from composer_pipeline.diloco.places import (
-    HfJobs,
-    KubernetesJobs,
-    ModalSandboxes,
-    Place,
-    ReplicaCommand,
-)
+from composer_pipeline.diloco.places.hf_jobs import HfJobs
+from composer_pipeline.diloco.places.job import Place
+from composer_pipeline.diloco.places.kubernetes_jobs import KubernetesJobs
+from composer_pipeline.diloco.places.local import ReplicaCommand
+from composer_pipeline.diloco.places.modal_sandboxes import ModalSandboxes
 from composer_pipeline.diloco.supervisor import (
     RoundReport,
     SlotEnd,
@@ -42,20 +40,21 @@ from composer_pipeline.diloco.supervisor import (
     SupervisorReport,
     supervised,
 )
-from composer_pipeline.diloco.views.history import history
+from composer_pipeline.diloco.views import history
 from composer_pipeline.errors import ComposerError, InputError
-from composer_pipeline.files import out_of_space, writing
-from composer_pipeline.lake import Lake
-from composer_pipeline.modes import make_folder
+from composer_pipeline.files import make_folder, out_of_space, writing
+from composer_pipeline.lake.store import Lake
 from composer_pipeline.parent import end_with_parent
-from composer_pipeline.training.checkout import repo_root
+from composer_pipeline.training import events
+from composer_pipeline.training.build_rows import build, require_rows
 from composer_pipeline.training.curves import round_losses
-from composer_pipeline.training.data import TrainingData, build, require_rows
 from composer_pipeline.training.devices import device_of_each, devices
+from composer_pipeline.training.events import run_process
+from composer_pipeline.training.model_card import CARD, card
 from composer_pipeline.training.models import load_tokenizer, resolve_model
-from composer_pipeline.training.process import run_process
 from composer_pipeline.training.recipe import TrainingRecipe
-from composer_pipeline.training.registry import validate
+from composer_pipeline.training.registry import repo_root, validate
+from composer_pipeline.training.rows import TrainingData
 from composer_pipeline.training.run import (
     CHECKPOINT,
     DATA,
@@ -68,22 +67,18 @@ from composer_pipeline.training.run import (
     write_json,
     write_recipe,
 )
-from composer_pipeline.training.runs import events
-from composer_pipeline.training.runs.card import CARD, card
-from composer_pipeline.training.runs.folder import alone
-from composer_pipeline.training.runs.identity import (
+from composer_pipeline.training.runs import (
     CONTENTS,
     Contents,
+    alone,
     contents,
     dataset_digest,
     simulated_rows,
     versions,
 )
-from trainers.trl.base_model.base_scores import BaseScores, is_scored
-from trainers.trl.base_model.hint_gain import gate
-from trainers.trl.checkpoints.adapters import check_start
-from trainers.trl.extending import take_over
-from trainers.trl.outer_log import begin, gather, place, spec_of, take_up
+from trainers.trl.adapters import check_start
+from trainers.trl.base_scores import BaseScores, gate, is_scored
+from trainers.trl.outer_log import begin, gather, place, spec_of, take_over, take_up
 from trainers.trl.sentences import sentence
 
 LIVE_TEACHER = (
@@ -229,8 +224,7 @@ def _public(recipe: TrainingRecipe, found: Contents) -> dict[str, Any]:
 def _write_checkpoint(
     recipe: TrainingRecipe, run_dir: Path, result: dict[str, Any], round_: int
 ) -> None:
-    from trainers.trl.channel_state import state_file  # torch, only for a result
-    from trainers.trl.checkpoints.write import write_checkpoint
+    from trainers.trl.checkpoints import state_file, write_checkpoint
 
     included = next(c["included"] for c in result["commits"] if c["round"] == round_)
     states = state_file(
@@ -264,7 +258,7 @@ def _prepare_held_out(
     recipe: TrainingRecipe, lake: Lake, run_dir: Path, resolved: str
 ) -> TrainingRecipe:
     """Build the held-out rows and return the recipe that takes them."""
-    from trainers.trl.held_out import prepare  # torch, only where it is asked for
+    from trainers.trl.held_out import prepare
 
     taking = prepare(lake, load_tokenizer(resolved), recipe, run_dir)
     write_recipe(taking, run_dir / HELD_OUT)
@@ -288,7 +282,7 @@ def _base_pass(
     missing = [part for part, recipe in parts.items() if not is_scored(run_dir / part, recipe)]
     if not missing:
         return
-    command = [sys.executable, "-m", "trainers.trl.base_model.base_pass"]
+    command = [sys.executable, "-m", "trainers.trl.base_pass"]
     run_process(
         [*command, "--run-dir", str(run_dir), *(f"--part={part}" for part in missing)],
         cwd=repo_root(),
@@ -307,7 +301,7 @@ def _replicas(
     arguments, processes = ["--run-dir", str(run_dir)], recipe.ranks.processes
     argv = [sys.executable, "-m", "trainers.trl.replica", *arguments]
     if processes > 1:
-        launcher = ["trainers.trl.ranks.launch", "--processes", str(processes), "--"]
+        launcher = ["trainers.trl.ranks", "--processes", str(processes), "--"]
         argv = [sys.executable, "-m", *launcher, *arguments]
 
     def on_log(slot: int, line: str) -> None:

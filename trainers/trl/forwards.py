@@ -17,12 +17,10 @@ from torch import Tensor
 
 from trainers.trl.channels.base import Channel
 from trainers.trl.gradients import NotFinite, StepGradients
-from trainers.trl.policy.student import Student
-from trainers.trl.ranks.deal import dealt, idle_share
-from trainers.trl.ranks.group import Ranks
-from trainers.trl.rows.batches import micro_batches
-from trainers.trl.shared_prefix.forward import SharedStates, masked_attention
-from trainers.trl.shared_prefix.tree import Item, Shared, trees_of
+from trainers.trl.policy import Student
+from trainers.trl.ranks import Ranks, dealt, idle_share
+from trainers.trl.rows import micro_batches
+from trainers.trl.shared_prefix import Item, Shared, SharedStates, masked_attention, trees_of
 
 Windows = Mapping[str, Sequence[Any]]
 

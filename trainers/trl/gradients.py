@@ -16,8 +16,7 @@ from torch import Tensor
 from torch.nn.utils import get_total_norm
 
 from composer_pipeline.errors import ComposerError
-from trainers.trl.ranks.group import Ranks
-from trainers.trl.ranks.shard import is_cut, part
+from trainers.trl.ranks import Ranks, is_cut, part
 
 #: A channel whose norm stays below this part of the whole for a round is dead.
 DEAD = 1e-6

@@ -15,14 +15,15 @@ from typing import Any
 import torch
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake import Lake
-from composer_pipeline.training.data import TrainingData, build, rows_of_tables
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.training.build_rows import build, rows_of_tables
 from composer_pipeline.training.recipe import TrainingRecipe
+from composer_pipeline.training.rows import TrainingData
 from composer_pipeline.training.run import HELD_OUT
-from trainers.trl.base_model.base_scores import BaseScores
-from trainers.trl.channels import channels_of
+from trainers.trl.base_scores import BaseScores
 from trainers.trl.channels.grpo import TrlLoss
-from trainers.trl.policy.student import Student
+from trainers.trl.channels.registry import channels_of
+from trainers.trl.policy import Student
 
 FOLDER, SPLIT = HELD_OUT, "validation"
 

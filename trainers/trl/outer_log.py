@@ -2,7 +2,7 @@
 
 Belongs here: beginning a run that others can join, and gathering what replicas elsewhere report.
 Does not belong here: the protocol (``composer_pipeline.diloco``) and joining a run
-(``trainers.trl.joining``). Imports no torch.
+(``trainers.trl.replica``). Imports no torch.
 
 A replica that was started elsewhere reads the log alone. Besides the rounds it brings its events
 (``events/<slot>/<attempt>-<n>.jsonl``), and like every replica of such a run the state of its
@@ -10,6 +10,7 @@ channels (``channels/<slot>/channels-<step>.safetensors``), before it contribute
 """
 
 import hashlib
+import shutil
 from pathlib import Path
 from typing import IO
 
@@ -19,12 +20,13 @@ from composer_pipeline.diloco import inputs
 from composer_pipeline.diloco.inputs import Inputs
 from composer_pipeline.diloco.log import OuterLog
 from composer_pipeline.diloco.spec import DiLoCoSpec
-from composer_pipeline.files import replace
+from composer_pipeline.errors import InputError
+from composer_pipeline.files import replace, writing
+from composer_pipeline.training import events
 from composer_pipeline.training.models import resolve_adapter
 from composer_pipeline.training.recipe import TrainingRecipe
-from composer_pipeline.training.run import DATA
-from composer_pipeline.training.runs import events
-from composer_pipeline.training.runs.identity import Contents
+from composer_pipeline.training.run import DATA, METRICS
+from composer_pipeline.training.runs import Contents, require_continues
 
 OWN_LOG, OWN_ID = "outer", "run"
 BASE, START, AGREED = "base", "start", "agreed.yaml"
@@ -202,3 +204,62 @@ def fetch_states(log: OuterLog, run_dir: Path, step: int) -> None:
         target = run_dir / "replicas" / f"slot-{slot}" / name
         if not target.is_file():
             log.store.download(f"channels/{slot}/{name}", target)
+
+
+#: What a run's log holds of its rounds; claims and signs of life are each run's own.
+ROUNDS = ("state", "rounds")
+#: What a replica goes on from besides the log.
+OWN = ("channels-*.safetensors", "inner.safetensors")
+
+
+def take_over(recipe: TrainingRecipe, run_dir: Path, base: str, rows: str) -> None:
+    """Fill a run folder and its log with the run that a recipe extends; nothing without one.
+
+    Args:
+        recipe: with its length resolved.
+        run_dir: of the longer run.
+        base: digest of the model.
+        rows: digest of the training rows.
+
+    Raises:
+        InputError: the recipe does not continue that run, or its log is the same.
+    """
+    if not recipe.extends:
+        return
+    before = require_continues(recipe, base, rows)
+    folder = Path(recipe.extends)
+    here, there = place(recipe, run_dir), place(before, folder)
+    if here == there:
+        raise InputError(
+            f"recipe field diloco.run_id: {here[1]} is {folder.name}'s own; an extended run needs"
+            " another"
+        )
+    new = OuterLog.open(*here)
+    if new.spec() is None:
+        _copy_rounds(OuterLog.open(*there), new)
+    with writing(f"run folder {run_dir}"):
+        for slot in sorted(folder.glob("replicas/slot-*/")):
+            target = run_dir / "replicas" / slot.name
+            target.mkdir(parents=True, exist_ok=True)
+            for file in (file for pattern in OWN for file in slot.glob(pattern)):
+                _copy(file, target / file.name)
+        _copy(folder / METRICS, run_dir / METRICS)
+
+
+def _copy_rounds(old: OuterLog, new: OuterLog) -> None:
+    """Copy states and rounds; a commit after all that it names, round after round."""
+    keys = [entry.key for folder in ROUNDS for entry in old.store.list(folder)]
+    commits = [f"rounds/{round_}/commit.json" for round_ in range(old.last_round() + 1)]
+    there = {entry.key for folder in ROUNDS for entry in new.store.list(folder)}
+    for key in [*(key for key in keys if key not in commits), *commits]:
+        data = None if key in there else old.store.get(key)
+        if data is not None:
+            new.store.put(key, data)
+
+
+def _copy(file: Path, target: Path) -> None:
+    """Copy a file that the target folder lacks, so that it appears whole or not at all."""
+    if file.is_file() and not target.exists():
+        part = target.with_name(f".{target.name}.part")
+        shutil.copyfile(file, part)
+        part.replace(target)

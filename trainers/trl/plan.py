@@ -18,30 +18,29 @@ from statistics import fmean
 from typing import Any
 
 from composer_pipeline.errors import ComposerError, InputError
-from composer_pipeline.lake import Lake
-from composer_pipeline.modes import make_folder
+from composer_pipeline.files import make_folder
+from composer_pipeline.lake.store import Lake
 from composer_pipeline.parent import end_with_parent
-from composer_pipeline.training.data import CHANNELS, TrainingData, build, require_rows
+from composer_pipeline.training.build_rows import build, require_rows
 from composer_pipeline.training.devices import device_of_each, devices, host_memory
-from composer_pipeline.training.models import load_tokenizer, resolve_model
-from composer_pipeline.training.planning import (
+from composer_pipeline.training.events import line
+from composer_pipeline.training.memory import (
     Memory,
     ModelShape,
     RowSize,
     assumed_rows,
+    kept_on_disk,
     loads_of,
     peak,
-    require_fit,
 )
-from composer_pipeline.training.planning.fitting import GIB, RUNTIME
-from composer_pipeline.training.planning.memory import kept_on_disk
+from composer_pipeline.training.models import load_tokenizer, resolve_model
+from composer_pipeline.training.plan import GIB, RUNTIME, require_fit
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.registry import validate
+from composer_pipeline.training.rows import CHANNELS, TrainingData
 from composer_pipeline.training.run import DATA
-from composer_pipeline.training.runs.events import line
-from composer_pipeline.training.runs.folder import alone
-from trainers.trl.rows.row_sizes import packed, windows_of
-from trainers.trl.rows.streams import planned, rows_of
+from composer_pipeline.training.runs import alone
+from trainers.trl.rows import packed, planned, rows_of, windows_of
 
 PROBE_STEPS = 3
 Windows = dict[str, list[list[RowSize]]]
@@ -170,9 +169,9 @@ def probe(recipe: TrainingRecipe, data: TrainingData, resolved: str) -> dict[str
     """
     import torch
 
-    from trainers.trl.base_model.base_pass import base_student, coming, score
-    from trainers.trl.composer import ComposerTrainer
-    from trainers.trl.policy.loading import load_base
+    from trainers.trl.base_pass import base_student, coming, score
+    from trainers.trl.policy import load_base
+    from trainers.trl.trainer import ComposerTrainer
 
     if recipe.threads:
         torch.set_num_threads(recipe.threads)

@@ -1,7 +1,7 @@
 """One training process of a run: ``python -m trainers.trl.replica``.
 
 Belongs here: putting model, data and DiLoCo's callback together. Does not belong here: the
-loss (``trainers.trl.composer``) and the other processes (``trainers.trl.__main__``).
+loss (``trainers.trl.trainer``) and the other processes (``trainers.trl.__main__``).
 
 With ``--run-dir`` alone it is a supervisor's child: it reads ``recipe.yaml`` and ``data/`` of the
 run folder and DiLoCo's place from the environment. With ``--log`` and ``--run-id`` it joins a run
@@ -11,22 +11,27 @@ channel that does nothing, 4 for what would fail again (too many bad steps, a fu
 another start may get past. SIGTERM lets an upload end that has begun, and the process leaves with
 143.
 
-A replica of several processes is started by ``trainers.trl.ranks.launch``: each of them is this one
+A replica of several processes is started by ``trainers.trl.ranks``: each of them is this one
 with a rank, and only rank 0 joins, speaks and writes.
 """
 
 import argparse
+import hashlib
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from composer_pipeline.diloco import inputs
 from composer_pipeline.diloco.callback import DiLoCoCallback, Diverged
-from composer_pipeline.diloco.inner.file import FILE
-from composer_pipeline.diloco.inner.keeping import Keeping
-from composer_pipeline.diloco.log import OuterLogError
+from composer_pipeline.diloco.checkpoint import FILE, Keeping
+from composer_pipeline.diloco.inputs import Inputs
+from composer_pipeline.diloco.log import OuterLog, OuterLogError
+from composer_pipeline.diloco.slots import claim, claim_free
 from composer_pipeline.diloco.store import StoreFailed
 from composer_pipeline.diloco.supervisor import (
     EXIT_BAD_INPUT,
@@ -35,23 +40,120 @@ from composer_pipeline.diloco.supervisor import (
 )
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.files import out_of_space
-from composer_pipeline.training.data import TrainingData
-from composer_pipeline.training.models import load_tokenizer, resolve_model
+from composer_pipeline.training.events import line
+from composer_pipeline.training.models import cache_dir, load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import TrainingRecipe
-from composer_pipeline.training.runs.events import line
-from trainers.trl.base_model.base_scores import BaseScores
-from trainers.trl.base_model.hint_gain import gate
-from trainers.trl.channel_state import ChannelStates, earlier_state
-from trainers.trl.checkpoints.adapters import load_start
-from trainers.trl.composer import ComposerTrainer
+from composer_pipeline.training.rows import TrainingData
+from composer_pipeline.training.run import write_recipe
+from trainers.trl.adapters import load_start
+from trainers.trl.base_scores import BaseScores, gate
+from trainers.trl.checkpoints import ChannelStates, earlier_state
 from trainers.trl.gradients import DeadChannel
 from trainers.trl.held_out import FOLDER, HeldOut
-from trainers.trl.joining import Wanted, join
-from trainers.trl.outer_log import Courier
-from trainers.trl.policy.loading import base_identity, load_base
-from trainers.trl.ranks.agreement import facts_of
-from trainers.trl.ranks.group import Ranks
-from trainers.trl.ranks.outer import OverRanks
+from trainers.trl.outer_log import AGREED, START, Courier
+from trainers.trl.outer_ranks import OverRanks
+from trainers.trl.policy import base_identity, load_base
+from trainers.trl.ranks import Ranks, facts_of
+from trainers.trl.trainer import ComposerTrainer
+
+#: Pause between two looks for a run that has not begun.
+LOOK_S = 1.0
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which run to join, and how.
+
+    Attributes:
+        url: folder or URL of the log.
+        run_id: the run in it.
+        slot: 0-based; ``None`` takes a free one.
+        attempt: 1-based, where a supervisor has claimed it for this start of the slot.
+        model: this machine's copy of the base model, where the run's is a folder.
+        run_dir: folder for what this replica needs; ``None``: one in the cache.
+        wait_s: seconds to wait for a run that has not begun.
+    """
+
+    url: str
+    run_id: str
+    slot: int | None = None
+    model: str = ""
+    run_dir: Path | None = None
+    wait_s: float = 600.0
+    attempt: int | None = None
+
+    @property
+    def folder(self) -> Path:
+        """The folder of this machine: the same for the same run."""
+        if self.run_dir is not None:
+            return self.run_dir
+        place = hashlib.sha256(f"{self.url} {self.run_id}".encode()).hexdigest()[:12]
+        return cache_dir() / "replicas" / f"{self.run_id}-{place}"
+
+
+def join(wanted: Wanted, on_commit: Callable[[int, dict[str, Any]], None]) -> DiLoCoCallback | None:
+    """Take a slot of a run and fill this machine's folder; ``None`` where the run is over.
+
+    The slot shows a sign of life from here on, so that nobody leaves it behind while it loads.
+
+    Raises:
+        InputError: there is no such run, it has no free slot, or it needs a copy of its model.
+    """
+    log = OuterLog.open(wanted.url, wanted.run_id)
+    there = _await(log, wanted.wait_s)
+    spec = there.agreement
+    if there.copy_of and not wanted.model:
+        raise InputError(
+            f"run {wanted.run_id} trains the model folder {there.copy_of!r} of the machine that"
+            " began it: give a copy of this machine with --model"
+        )
+    if log.last_round() >= spec.rounds:
+        return None
+    if wanted.slot is not None and not 0 <= wanted.slot < spec.replicas:
+        raise InputError(f"--slot {wanted.slot} is outside of 0..{spec.replicas - 1}")
+    if wanted.slot is not None:
+        slot, attempt = wanted.slot, wanted.attempt or claim(log, wanted.slot)
+    else:
+        timeout = spec.heartbeat_timeout_s
+        free = range(there.here, spec.replicas)
+        slot, attempt = claim_free(log, free, timeout_s=timeout, wait_s=2 * timeout)
+    callback = DiLoCoCallback(
+        url=wanted.url, run_id=wanted.run_id, slot=slot, spec=spec, attempt=attempt,
+        on_commit=on_commit,
+    )  # fmt: skip
+    callback.replica.leaving.install()
+    callback.replica.announce()
+    _fill(log, there, wanted)
+    return callback
+
+
+def _await(log: OuterLog, wait_s: float) -> Inputs:
+    """Return what the run needs, as soon as it has begun.
+
+    Raises:
+        InputError: it has not begun after ``wait_s``.
+    """
+    deadline = time.monotonic() + wait_s
+    while (there := inputs.read(log)) is None:
+        if time.monotonic() >= deadline:
+            raise InputError(
+                f"run {log.run_id} in {log.store.url} has not begun; begin it with"
+                " composer-pipeline train and diloco.log in its recipe"
+            )
+        time.sleep(LOOK_S)
+    return there
+
+
+def _fill(log: OuterLog, there: Inputs, wanted: Wanted) -> None:
+    """Get the run's files, and write the recipe with this machine's paths."""
+    folder = wanted.folder
+    inputs.fetch(log, there, folder)
+    recipe = TrainingRecipe.load(folder / AGREED)
+    names: dict[str, Any] = {"model": wanted.model or recipe.model}
+    if recipe.start_from == START:
+        names["start_from"] = str(folder / START)
+    names["diloco"] = recipe.diloco.model_copy(update={"log": wanted.url, "run_id": wanted.run_id})
+    write_recipe(recipe.model_copy(update=names), folder)
 
 
 def main() -> int:
@@ -102,7 +204,7 @@ def train_elsewhere(options: argparse.Namespace, ranks: Ranks) -> None:
     """Join a run through its log alone, and train one of its slots.
 
     Raises:
-        InputError: as :func:`trainers.trl.joining.join`, or as :func:`train`.
+        InputError: as :func:`trainers.trl.replica.join`, or as :func:`train`.
     """
     wanted = Wanted(
         options.log, options.run_id, options.slot, options.model, options.run_dir, options.wait_s,

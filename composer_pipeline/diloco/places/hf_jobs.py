@@ -18,8 +18,16 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from composer_pipeline.diloco.places.elsewhere import LOOK_S, TAIL_LINES, JobElsewhere, refusals
-from composer_pipeline.diloco.places.port import LOST, replica_command, run_label, sentence
+from composer_pipeline.diloco.places.job import (
+    LOOK_S,
+    LOST,
+    TAIL_LINES,
+    JobElsewhere,
+    refusals,
+    replica_command,
+    run_label,
+    sentence,
+)
 from composer_pipeline.errors import InputError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from composer_pipeline.diloco.places.port import sentence
+from composer_pipeline.diloco.places.job import sentence
 
 #: How much of the end of a replica's output is searched for its sentence.
 TAIL_BYTES = 16_384

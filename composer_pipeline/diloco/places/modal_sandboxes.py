@@ -15,8 +15,15 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
-from composer_pipeline.diloco.places.elsewhere import LOOK_S, JobElsewhere, refusals
-from composer_pipeline.diloco.places.port import LOST, replica_command, run_label, sentence
+from composer_pipeline.diloco.places.job import (
+    LOOK_S,
+    LOST,
+    JobElsewhere,
+    refusals,
+    replica_command,
+    run_label,
+    sentence,
+)
 from composer_pipeline.errors import InputError
 
 #: The app under which sandboxes stand in the dashboard.

@@ -7,19 +7,199 @@ shell lines are read (``preferences.actions.shell.lines``).
 """
 
 import json
+import re
+import unicodedata
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
-from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.preferences.actions.canonical_arguments import canonical_args
-from composer_pipeline.preferences.actions.shell.lines import Place
-from composer_pipeline.preferences.actions.text_kinds import whole_text
-from composer_pipeline.preferences.actions.tool_classes import (
-    class_of,
-    tool_name,
+from composer_pipeline.actions import PATH_ARGUMENTS, Action, ToolCall
+from composer_pipeline.preferences.actions import shell_meaning
+from composer_pipeline.preferences.actions.shell_meaning import writes_sql
+from composer_pipeline.preferences.actions.shell_parse import Place
+
+_QUESTION = ("?", "\uff1f", "\u061f")
+
+
+_BLANK_LINES = re.compile(r"\n\s*\n")
+
+
+_FENCED = re.compile(r"```.*?(```|$)", re.DOTALL)
+
+
+_ITEM = re.compile(r"\s*([-*+\u2022]|\(?[\da-zA-Z][.)])\s")
+
+
+_SENTENCE = re.compile(r"(?<=[.!?\uff1f\u061f])\s+")
+
+
+_OFFER = re.compile(
+    r"\b(anything else|(any|further|other|more) (other )?(questions?|help|changes|issues)"
+    r"|need (any )?(more|further|anything)|if you have|if (you|anything) (need|run into))\b",
+    re.IGNORECASE,
 )
+
+
+_REQUEST = re.compile(
+    r"\b(let me know|tell me|please (confirm|choose|clarify|decide|specify|provide|tell|advise|pick"
+    r"|let me know|share)|waiting for your|which (one|option) (do|would) you)\b",
+    re.IGNORECASE,
+)
+
+
+def text_kind(text: str) -> str:
+    """Return ask when a text ends by asking something, else finish.
+
+    It asks when its last sentence is a question or a request to decide, when a list of
+    choices follows a question, or when only such a request follows a question. An offer of
+    further help is a way to finish.
+    """
+    blocks = [b.strip() for b in _BLANK_LINES.split(_FENCED.sub("", text).strip()) if b.strip()]
+    while len(blocks) > 1 and all(_ITEM.match(line) for line in blocks[-1].splitlines()):
+        blocks.pop()
+    last = re.sub(r"[\s*_`)\"']+$", "", blocks[-1]) if blocks else ""
+    lines = last.splitlines()
+    while len(lines) > 1 and _ITEM.match(lines[-1]) and not lines[-1].endswith(_QUESTION):
+        lines.pop()
+    sentences = [p for p in _SENTENCE.split(" ".join(lines)) if p.strip()]
+    if not sentences or _OFFER.search(sentences[-1]):
+        return "finish"
+    if sentences[-1].rstrip("*_ :").endswith(_QUESTION) or _REQUEST.search(sentences[-1]):
+        return "ask"
+    return "finish"
+
+
+def whole_text(text: str) -> str:
+    """Normalise a whole file, command, prompt or text: NFC, LF, no final newline."""
+    if not text.isascii():
+        text = unicodedata.normalize("NFC", text)
+    return text.replace("\r\n", "\n").rstrip("\n")
+
+
+CLASSES = {
+    "read": ("Read", "NotebookRead", "TaskOutput", "BashOutput"),
+    "search": ("Grep", "Glob", "LS"),
+    "edit": ("Edit", "MultiEdit", "Write", "NotebookEdit"),
+    "run": ("Bash",),
+    "plan": ("TodoWrite", "EnterPlanMode", "ExitPlanMode"),
+    "ask": ("AskUserQuestion",),
+}
+
+
+CLASS_OF = {name: kind for kind, names in CLASSES.items() for name in names}
+
+
+def tool_name(name: str) -> str:
+    """Return the tool's name; ``Agent`` is ``Task``."""
+    return "Task" if name == "Agent" else name
+
+
+def class_of(name: str) -> str:
+    """Return read, search, edit, run, plan or ask, or the tool itself for other tools."""
+    name = tool_name(name)
+    if name in CLASS_OF:
+        return CLASS_OF[name]
+    return "plan" if name.startswith("Task") else name
+
+
+#: Read's default window, in lines.
+READ_LIMIT = 2000
+#: Arguments that change only what is shown or said, by tool.
+_COSMETIC = {
+    "Bash": {"description", "timeout"},
+    "Task": {"description"},
+    "TaskOutput": {"timeout"},
+    "TaskCreate": {"activeForm"},
+}
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "Bash": {"run_in_background": False},
+    "Task": {"run_in_background": False, "subagent_type": "general-purpose"},
+    "Edit": {"replace_all": False},
+    "NotebookEdit": {"edit_mode": "replace"},
+    "Read": {"offset": 1, "limit": READ_LIMIT},
+    "Grep": {"path": ".", "output_mode": "files_with_matches", "-i": False, "multiline": False},
+    "Glob": {"path": "."},
+    "LS": {"path": "."},
+}
+_NO_DEFAULTS: dict[str, Any] = {}
+_EDITS = {"Edit", "MultiEdit"}
+_EDIT_STRINGS = frozenset({"old_string", "new_string", "edits"})
+_FILE_TOOLS = {
+    "Read",
+    "Write",
+    "Edit",
+    "MultiEdit",
+    "NotebookEdit",
+    "NotebookRead",
+    *CLASSES["search"],
+}
+
+
+def canonical_args(call: ToolCall, place: Place) -> dict[str, Any]:
+    """Return the arguments that matter, with defaults dropped and paths resolved.
+
+    Bash's command becomes its parsed form; ``TodoWrite`` keeps statuses and their number.
+    """
+    name = tool_name(call.name)
+    cosmetic = _COSMETIC.get(name, ())
+    # Blanks and line ends inside the strings of an edit count; elsewhere they are spelling.
+    exact = _EDIT_STRINGS if name in _EDITS else frozenset[str]()
+    given = {k: v for k, v in call.arguments.items() if v is not None and k not in cosmetic}
+    args = {key: value if key in exact else _text(value) for key, value in given.items()}
+    args = _of_tool(name, args, place)
+    defaults = _DEFAULTS.get(name, _NO_DEFAULTS)
+    return {k: v for k, v in args.items() if k not in defaults or v != defaults[k]}
+
+
+def _of_tool(name: str, args: dict[str, Any], place: Place) -> dict[str, Any]:
+    """Return arguments in the one spelling of their tool: commands parsed, paths resolved."""
+    if name == "Bash":
+        if isinstance(args.get("command"), str):
+            args["command"] = shell_meaning.canonical_line(args["command"], place)
+    elif name in _FILE_TOOLS:
+        for key in PATH_ARGUMENTS:
+            if isinstance(args.get(key), str):
+                args[key] = place.path(args[key])
+        if name == "Read":
+            _lines(args)
+        elif name == "Glob" and isinstance(args.get("pattern"), str):
+            args = _glob(args, place)
+    elif name == "TodoWrite" and isinstance(args.get("todos"), list):
+        args["todos"] = [t.get("status") if isinstance(t, Mapping) else t for t in args["todos"]]
+    return args
+
+
+def _lines(args: dict[str, Any]) -> None:
+    """Make a Read's window numbers, counted from 1."""
+    for key in ("offset", "limit"):
+        value = args.get(key)
+        if isinstance(value, str) and value.strip().isdigit():
+            args[key] = int(value)
+    if isinstance(args.get("offset"), int):
+        args["offset"] = max(1, args["offset"])
+
+
+def _text(value: Any) -> Any:
+    """Normalise every string of a value."""
+    if isinstance(value, str):
+        return whole_text(value)
+    if isinstance(value, list):
+        return [_text(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: _text(item) for key, item in value.items()}
+    return value
+
+
+def _glob(args: dict[str, Any], place: Place) -> dict[str, Any]:
+    """Fold the folder into the pattern, so that both spellings are one."""
+    folder = str(args.get("path", "."))
+    pattern = str(args["pattern"])
+    full = pattern if pattern.startswith(("/", "~")) or folder == "." else f"{folder}/{pattern}"
+    return {**{k: v for k, v in args.items() if k != "path"}, "pattern": place.path(full)}
 
 
 @dataclass(frozen=True)
@@ -74,3 +254,160 @@ def _dump(value: Any) -> str:
         return json.dumps(
             value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), default=str
         )
+
+
+class Level(IntEnum):
+    """Levels of agreement; a smaller one is finer."""
+
+    L0 = 0
+    L1 = 1
+    L2 = 2
+    L3 = 3
+    L4 = 4
+    NONE = 5
+
+    @property
+    def label(self) -> str:
+        """``L0`` … ``L4`` or ``none``."""
+        return "none" if self is Level.NONE else self.name
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A level, and one phrase that says why."""
+
+    level: Level
+    why: str
+
+
+def _read(x: Mapping[str, Any], y: Mapping[str, Any]) -> Verdict:
+    if x.get("file_path") != y.get("file_path"):
+        return Verdict(Level.L4, "reads of different files")
+    if "pages" in x or "pages" in y:
+        a, b, c, d = *_pages(x), *_pages(y)
+    else:
+        a, b, c, d = *_window(x), *_window(y)
+    if max(a, c) <= min(b, d):
+        return Verdict(Level.L1, "reads of the same file, lines overlap")
+    return Verdict(Level.L2, "reads of the same file, other lines")
+
+
+def _window(args: Mapping[str, Any]) -> tuple[int, int]:
+    """First and last line, both inclusive and counted from 1."""
+    first, limit = args.get("offset", 1), args.get("limit", READ_LIMIT)
+    if not isinstance(first, int) or not isinstance(limit, int):
+        return 1, READ_LIMIT
+    return first, first + limit - 1
+
+
+def _pages(args: Mapping[str, Any]) -> tuple[int, int]:
+    """First and last page of ``"3"`` or ``"3-5"``; a whole document without one."""
+    match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", str(args.get("pages", "1-999999")))
+    if match is None:
+        return 0, -1
+    return int(match[1]), int(match[2] or match[1])
+
+
+def _grep(x: Mapping[str, Any], y: Mapping[str, Any]) -> Verdict:
+    target = ("pattern", "path")
+    if any(x.get(key) != y.get(key) for key in target):
+        return Verdict(Level.L4, "searches for other text or in other places")
+    scope = ("glob", "type", "-i", "multiline")
+    if all(x.get(key) == y.get(key) for key in scope):
+        return Verdict(Level.L1, "one search, shown differently")
+    return Verdict(Level.L2, "same pattern and place, other scope")
+
+
+def _todo(x: Mapping[str, Any], y: Mapping[str, Any]) -> Verdict:
+    return Verdict(Level.L2, "to-do lists of other statuses")
+
+
+def _search(x: Mapping[str, Any], y: Mapping[str, Any]) -> Verdict:
+    if x.get("query") == y.get("query"):
+        return Verdict(Level.L2, "one query, other sites")
+    return Verdict(Level.L4, "other queries")
+
+
+def _fetch(x: Mapping[str, Any], y: Mapping[str, Any]) -> Verdict:
+    if _host(x.get("url")) == _host(y.get("url")):
+        return Verdict(Level.L2, "pages of the same host")
+    return Verdict(Level.L4, "pages of other hosts")
+
+
+def _host(url: object) -> str:
+    return urlsplit(str(url)).netloc.lower()
+
+
+_TARGET_KEY = re.compile(r"(^|_)(id|path|file|url|uri|key|skill|name)$|(Id|Path|Uri|Url|Key|Name)$")
+
+
+def other_tool(x: Mapping[str, Any], y: Mapping[str, Any]) -> Verdict:
+    """Tools without rules of their own: their identifying arguments are the target."""
+    keys = {key for key in {*x, *y} if _TARGET_KEY.search(key)}
+    if keys and all(x.get(key) == y.get(key) for key in keys):
+        return Verdict(Level.L2, f"same {', '.join(sorted(keys))}")
+    return Verdict(Level.L4, "same tool, other target")
+
+
+RULES: dict[str, Callable[[Mapping[str, Any], Mapping[str, Any]], Verdict]] = {
+    "Read": _read,
+    "Grep": _grep,
+    "TodoWrite": _todo,
+    "WebFetch": _fetch,
+    "WebSearch": _search,
+}
+
+
+_CHANGING_VERB = re.compile(
+    r"(^|[_-])(create|update|delete|remove|merge|post|click|write|add|set|edit|insert|send|upload"
+    r"|move|rename|close|execute|fill|type|submit|push|save|drop|publish|assign)([_-]|$)"
+)
+
+
+_LOOKING_VERB = re.compile(
+    r"(browser_)?(get|list|search|read|find|fetch|view|show|describe|check)(_|$)"
+)
+
+
+_QUERYING = re.compile(r"(^|_)(query|sql)(_|$)|^execute_sql")
+
+
+_TOLD_TO_CHANGE = re.compile(
+    r"\b(fix|implement|write|edit|change|refactor|add|remove|delete|rename|update|create|modify"
+    r"|migrate|install|commit)\b",
+    re.IGNORECASE,
+)
+
+
+_TOLD_NOT_TO = re.compile(
+    r"\b(do not|don't|never|without)\b[^.]*\b(chang|edit|modif|writ)\w*|\bread[- ]only\b",
+    re.IGNORECASE,
+)
+
+
+def call_mutates(call: ToolCall) -> bool:
+    """Say whether a call changes files, state or anything outside.
+
+    Reads, searches, tests, checks, builds, plans and to-do lists do not.
+    """
+    name = tool_name(call.name)
+    if name == "Bash":
+        command = call.arguments.get("command")
+        return not isinstance(command, str) or shell_meaning.mutates(command)
+    if name == "Task":
+        prompt = str(call.arguments.get("prompt", ""))
+        return bool(_TOLD_TO_CHANGE.search(prompt)) and not _TOLD_NOT_TO.search(prompt)
+    if name in CLASS_OF or name.startswith("Task"):
+        return class_of(name) == "edit"
+    if name.startswith("mcp__"):
+        verb = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name.rsplit("__", 1)[-1]).lower()
+        verb = verb.replace("-", "_")
+        if _QUERYING.search(verb):
+            return writes_sql(json.dumps(call.arguments, default=str))
+        return bool(_CHANGING_VERB.search(verb)) and not _LOOKING_VERB.match(verb)
+    return name in ("KillShell", "KillBash")
+
+
+def mutates(action: Action) -> bool:
+    """Say whether any call of an action changes something; text never does."""
+    return any(call_mutates(call) for call in action.tool_calls)

@@ -18,9 +18,3 @@ not; missing things are 404 with ``X-Error-Code``; the files of a gated reposito
 it; a renamed repository redirects; commit ids depend on content and parent. Datasets and models
 are kept apart.
 """
-
-from composer_pipeline.testing.hub.faults import Fault, RateLimit
-from composer_pipeline.testing.hub.repository import Commit, Repo
-from composer_pipeline.testing.hub.server import LoopbackHub
-
-__all__ = ["Commit", "Fault", "LoopbackHub", "RateLimit", "Repo"]

@@ -15,17 +15,72 @@ import json
 import os
 import tempfile
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from composer_pipeline.errors import InputError
-from composer_pipeline.replay.teachers import TeacherSet
+from composer_pipeline.teachers.teachers import TeacherSet
 from composer_pipeline.testing.openrouter.faults import FaultMix, parse_mix
-from composer_pipeline.testing.openrouter.models import MODELS
-from composer_pipeline.testing.openrouter.rehearsal import models_of, write_rehearsal
+from composer_pipeline.testing.openrouter.models import MODELS, SimulatedModel
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
-from composer_pipeline.testing.personas import Script
+from composer_pipeline.testing.personas import PersonaName, Script
 from composer_pipeline.testing.sample_sessions.bundled import answers, sample_sessions_dir
+
+#: Teachers that vote take these in turn, so that some agree against the agent and some do not.
+_VOTERS: tuple[PersonaName, ...] = ("careful", "steady", "contrarian")
+_PER_TOKEN = 1_000_000
+
+
+def models_of(teachers: TeacherSet) -> list[SimulatedModel]:
+    """Return a simulated model for each model of a teacher file.
+
+    A control repeats the agent's own action; so does every third of the others.
+    """
+    personas = cycle(_VOTERS)
+    found: dict[str, SimulatedModel] = {}
+    for teacher in teachers.teachers:
+        persona = "contrarian" if teacher.control else next(personas)
+        model = SimulatedModel(
+            slug=teacher.model,
+            persona=persona,
+            prompt=teacher.max_price.prompt / _PER_TOKEN,
+            completion=teacher.max_price.completion / _PER_TOKEN,
+            context_length=teacher.context_length,
+            distillable=not teacher.control,
+        )
+        found.setdefault(teacher.model, model)
+    return list(found.values())
+
+
+def write_rehearsal(teachers: TeacherSet, url: str, out: Path, *, key_variable: str) -> None:
+    """Write a copy of a teacher file whose every question goes to the loopback server.
+
+    The endpoint has a name of its own, so that no simulated reply passes for a paid one, and
+    another variable for its key, so that no real key is sent to it.
+
+    Args:
+        teachers: the file.
+        url: of the loopback server.
+        out: the copy.
+        key_variable: the environment variable with the loopback server's key.
+    """
+    body = teachers.model_dump(mode="json", exclude={"defaults"}, exclude_none=True)
+    name = f"{teachers.endpoint.name[:50]}-rehearsal"
+    recovery = teachers.endpoint.recovery_cache_s
+    body["endpoint"] = {
+        "name": name, "base_url": url, "simulated": True, "api_key_env": key_variable,
+        "recovery_cache_s": recovery,
+    }  # fmt: skip
+    for teacher in body["teachers"]:
+        teacher.pop("endpoint", None)
+        teacher.pop("price", None)
+    TeacherSet.model_validate(body)
+    text = yaml.safe_dump(body, sort_keys=False, allow_unicode=True)
+    out.write_text(f"# A rehearsal: simulated teachers, no money.\n{text}", encoding="utf-8")
+
 
 KEY_VARIABLE = "COMPOSER_LOOPBACK_KEY"
 

@@ -21,18 +21,20 @@ import hashlib
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import orjson
 from aiohttp import web
 
+from composer_pipeline.actions import Action
+from composer_pipeline.chat.convert import short_name
 from composer_pipeline.money import to_pico
-from composer_pipeline.testing.openrouter.account import AccountRoutes
-from composer_pipeline.testing.openrouter.billing import (  # fmt: skip
+from composer_pipeline.testing.openrouter.billing import (
     ApiKey,
     Bill,
     Books,
@@ -40,34 +42,308 @@ from composer_pipeline.testing.openrouter.billing import (  # fmt: skip
     cost_of,
     count_tokens,
     generation_id,
+    usd,
 )
-from composer_pipeline.testing.openrouter.delivery import (  # fmt: skip
-    as_hit,
-    deliver,
-    reply_json,
-    reply_message,
-)
-from composer_pipeline.testing.openrouter.faults import (  # fmt: skip
+from composer_pipeline.testing.openrouter.faults import (
     Asked,
     Fault,
     FaultHook,
-    FaultMix,
     error_reply,
     flaky_fault,
+    odd_answer,
     refusal,
 )
-from composer_pipeline.testing.openrouter.models import (  # fmt: skip
+from composer_pipeline.testing.openrouter.models import (
     MODELS,
-    PriceOverride,
     SimulatedModel,
     aliases,
 )
 from composer_pipeline.testing.personas import Script
 
-__all__ = [
-    "MODELS", "Asked", "Bill", "Fault", "FaultHook", "FaultMix", "LoopbackOpenRouter",
-    "PriceOverride", "SimulatedModel", "flaky_fault", "reply_message",
-]  # fmt: skip
+_exact = msgspec.json.Encoder(decimal_format="number")
+_HANG_S = 3600.0
+_SLOW_PIECES = 5
+
+
+def exact_json(value: Any) -> bytes:
+    """Encode JSON with ``Decimal`` as exact numbers."""
+    return _exact.encode(value)
+
+
+def reply_message(action: Action) -> dict[str, Any]:
+    """Return an action as a chat-completions message, arguments as JSON text."""
+    message: dict[str, Any] = {"role": "assistant", "content": action.text or None}
+    if action.tool_calls:
+        message["tool_calls"] = [
+            {
+                "id": f"call_{uuid.uuid5(uuid.NAMESPACE_OID, f'{n}{call.name}').hex[:12]}",
+                "type": "function",
+                "function": {
+                    "name": short_name(call.name),
+                    "arguments": orjson.dumps(call.arguments).decode(),
+                },
+            }
+            for n, call in enumerate(action.tool_calls)
+        ]
+    return message
+
+
+def reply_json(bill: Bill, message: dict[str, Any], reason: str, fault: Fault | None) -> bytes:
+    """Return the body of a billed reply; a fault may falsify what it says of its usage."""
+    cost = usd(bill.cost // 2 if fault and fault.kind == "misreport" else bill.cost)
+    factor = {"overcount": 3, "undercount": 0}.get(fault.kind if fault else "", 1)
+    prompt, completion = bill.prompt_tokens * factor, bill.completion_tokens * factor
+    reply: dict[str, Any] = {
+        "id": bill.generation_id,
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": bill.model,
+        "provider": "Loopback",
+        "choices": [
+            {
+                "index": 0,
+                "finish_reason": reason,
+                "native_finish_reason": reason,
+                "message": message,
+            }
+        ],
+        "usage": {
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+            "cost": cost,
+            "is_byok": False,
+            # The same money once more, as OpenRouter tells it; adding the two is a mistake.
+            "cost_details": {"upstream_inference_cost": cost},
+            "prompt_tokens_details": {
+                "cached_tokens": bill.cached_tokens * factor,
+                "cache_write_tokens": bill.cache_write_tokens * factor,
+            },
+            "completion_tokens_details": {"reasoning_tokens": 0},
+        },
+    }
+    if fault and fault.kind == "no_cost":
+        del reply["usage"]
+    return exact_json(reply)
+
+
+def as_hit(payload: bytes) -> bytes:
+    """Return a cached reply as it is sent again: the same with its usage set to zero."""
+    reply = orjson.loads(payload)
+    if "usage" in reply:
+        zero = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0, "cost": 0}
+        reply["usage"] = zero
+    return orjson.dumps(reply)
+
+
+def events(payload: bytes) -> Iterator[bytes]:
+    """Return a reply as server-sent events: a comment, the message, the usage, the end."""
+    reply = msgspec.json.Decoder(float_hook=Decimal).decode(payload)
+    choices, usage = reply.pop("choices"), reply.pop("usage", None)
+    reply["object"] = "chat.completion.chunk"
+    yield b": OPENROUTER PROCESSING\n\n"
+    for choice in choices:
+        choice["delta"] = choice.pop("message")
+        yield b"data: " + exact_json({**reply, "choices": [choice]}) + b"\n\n"
+    yield b"data: " + exact_json({**reply, "choices": [], "usage": usage}) + b"\n\n"
+    yield b"data: [DONE]\n\n"
+
+
+async def deliver(  # noqa: C901  one branch a fault
+    request: web.Request, payload: bytes, headers: dict[str, str], fault: Fault | None, *,
+    stream: bool,
+) -> web.StreamResponse:  # fmt: skip
+    """Send a reply, or lose it as the fault says."""
+    kind = fault.kind if fault else ""
+    if kind == "hang":
+        await asyncio.sleep(_HANG_S)
+    transport = request.transport
+    if transport is None:  # the client went away while its reply was generated
+        return web.Response()
+    if kind in ("reset", "hang"):
+        transport.abort()
+        return web.Response()
+    if kind == "lost_gateway" and fault:
+        return web.Response(status=fault.status, text="<html>gateway timeout</html>")
+    headers = {"Content-Type": "application/json"} | headers
+    if stream:
+        headers["Content-Type"] = "text/event-stream"
+        payload = b"".join(events(payload))
+    if kind == "odd" and fault:
+        odd = odd_answer(fault.code, payload)
+        return web.Response(body=odd.body, status=odd.status, headers=headers | odd.headers)
+    if kind == "garble":
+        return web.Response(body=payload[: len(payload) // 2], headers=headers)
+    if kind not in ("truncate", "slow"):
+        return web.Response(body=payload, headers=headers)
+    response = web.StreamResponse(headers=headers)
+    response.content_length = len(payload)
+    try:
+        await response.prepare(request)
+        if kind == "truncate":
+            await response.write(payload[: len(payload) // 2])
+            transport.abort()
+            return response
+        step = -(-len(payload) // _SLOW_PIECES)
+        for start in range(0, len(payload), step):
+            await asyncio.sleep((fault.seconds if fault else 0.0) / _SLOW_PIECES)
+            await response.write(payload[start : start + step])
+    except ConnectionError:  # the client went away first
+        return response
+    return response
+
+
+#: What ``/credits`` tells of an account whose credit is not limited: 1000 USD.
+_PLENTY = 10**15
+
+
+class Server(Protocol):
+    """What these endpoints read of the server."""
+
+    models: dict[str, SimulatedModel]
+    aliases: dict[str, str]
+    books: Books
+    generation_endpoint: bool
+    generation_lag: float
+    key_endpoints: bool
+    logs_content: bool
+
+
+class AccountRoutes:
+    """The handlers, for one server."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.books = server.books
+
+    def add_to(self, app: web.Application) -> None:
+        """Add the routes to an application."""
+        get = app.router.add_get
+        get("/api/v1/models", self._models)
+        get("/api/v1/models/user", self._models)
+        get("/api/v1/models/{author}/{slug}/endpoints", self._endpoints)
+        get("/api/v1/endpoints/zdr", self._zdr)
+        get("/api/v1/generation", self._generation)
+        get("/api/v1/generation/content", self._content)
+        get("/api/v1/key", self._key)
+        get("/api/v1/credits", self._credits)
+        if self.server.key_endpoints:
+            app.router.add_post("/api/v1/keys", self._mint)
+            for method in ("GET", "PATCH", "DELETE"):
+                app.router.add_route(method, "/api/v1/keys/{hash}", self._child)
+
+    async def _models(self, request: web.Request) -> web.Response:
+        mine = request.path.endswith("/user")
+        shown = [m for m in self.server.models.values() if not (mine and m.private)]
+        if request.query.get("distillable") == "true":
+            shown = [model for model in shown if model.distillable]
+        data = [model.entry() for model in shown]
+        slugs = {model.slug for model in shown}
+        data += [
+            self.server.models[slug].entry(alias, alias_target=slug)
+            for alias, slug in self.server.aliases.items()
+            if slug in slugs
+        ]
+        return web.json_response({"data": data})
+
+    async def _endpoints(self, request: web.Request) -> web.Response:
+        model = self.server.models.get(
+            f"{request.match_info['author']}/{request.match_info['slug']}"
+        )
+        if model is None:
+            return error_reply(404, "no such model", "not_found", availability="model_not_found")
+        return web.json_response({"data": model.entry() | {"endpoints": [model.endpoint()]}})
+
+    async def _zdr(self, request: web.Request) -> web.Response:
+        return web.json_response(
+            {"data": [m.endpoint() for m in self.server.models.values() if m.zdr]}
+        )
+
+    async def _generation(self, request: web.Request) -> web.Response:
+        wanted = request.query.get("id", "")
+        bill = self.books.by_generation.get(wanted) if self.server.generation_endpoint else None
+        if bill is None or bill.at > time.monotonic() - self.server.generation_lag:
+            return error_reply(404, "no such generation", "not_found")
+        data = {
+            "id": wanted,
+            "model": bill.model,
+            "provider_name": "Loopback",
+            "total_cost": usd(bill.cost),
+            "native_tokens_prompt": bill.prompt_tokens,
+            "native_tokens_completion": bill.completion_tokens,
+            "native_tokens_cached": bill.cached_tokens,
+            "cancelled": False,
+        }
+        return _json(data)
+
+    async def _content(self, request: web.Request) -> web.Response:
+        known = request.query.get("id", "") in self.books.by_generation
+        if not known or not self.server.logs_content:
+            return error_reply(404, "no content is stored", "not_found")
+        return web.json_response({"data": {"input": {"messages": []}, "output": {}}})
+
+    async def _key(self, request: web.Request) -> web.Response:
+        key = self.books.authenticate(request.headers.get("Authorization"))
+        if key is None:
+            return error_reply(401, "No auth credentials found", "authentication")
+        return _json(self._show(key) | {"label": key.name, "rate_limit": {"requests": -1}})
+
+    async def _credits(self, request: web.Request) -> web.Response:
+        total = self.books.credit
+        credit = usd(_PLENTY if total is None else total)
+        return _json({"total_credits": credit, "total_usage": usd(self.books.usage())})
+
+    async def _mint(self, request: web.Request) -> web.Response:
+        if not self.books.may_manage(request.headers.get("Authorization")):
+            return error_reply(401, "a management key is needed", "authentication")
+        wanted = _object(await request.read())
+        if not isinstance(wanted.get("name"), str):
+            return error_reply(400, "name is missing", "invalid_request")
+        limit = wanted.get("limit")
+        key = self.books.mint(wanted["name"], None if limit is None else to_pico(limit))
+        return _json(self._show(key), status=201, key=key.secret)
+
+    async def _child(self, request: web.Request) -> web.Response:
+        if not self.books.may_manage(request.headers.get("Authorization")):
+            return error_reply(401, "a management key is needed", "authentication")
+        key = self.books.keys.get(request.match_info["hash"])
+        if key is None or key is self.books.root:
+            return error_reply(404, "no such key", "not_found")
+        if request.method == "DELETE":
+            self.books.delete(key.hash)
+            return web.json_response({"deleted": True})
+        if request.method == "PATCH":
+            wanted = _object(await request.read())
+            if "limit" in wanted:
+                key.limit = None if wanted["limit"] is None else to_pico(wanted["limit"])
+            key.disabled = bool(wanted.get("disabled", key.disabled))
+        return _json(self._show(key))
+
+    def _show(self, key: ApiKey) -> dict[str, Any]:
+        usage = self.books.usage(key.hash)
+        return {
+            "hash": key.hash,
+            "name": key.name,
+            "disabled": key.disabled,
+            "usage": usd(usage),
+            "limit": None if key.limit is None else usd(key.limit),
+            "limit_remaining": None if key.limit is None else usd(max(0, key.limit - usage)),
+            "limit_reset": None,
+        }
+
+
+def _json(data: Any, *, status: int = 200, **more: Any) -> web.Response:
+    body = exact_json({"data": data} | more)
+    return web.Response(body=body, status=status, content_type="application/json")
+
+
+def _object(raw: bytes) -> Mapping[str, Any]:
+    try:
+        value = msgspec.json.Decoder(float_hook=Decimal).decode(raw)
+    except msgspec.DecodeError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
 
 #: Between two looks whether a generation is still held.
 _LOOK_S = 0.005

@@ -17,13 +17,10 @@ from functools import cache
 from pathlib import Path
 
 from composer_pipeline.actions import Action
-from composer_pipeline.testing.sample_sessions import billfold as scenarios_billfold
-from composer_pipeline.testing.sample_sessions import birdlog as scenarios_birdlog
-from composer_pipeline.testing.sample_sessions import ladle as scenarios_ladle
-from composer_pipeline.testing.sample_sessions import tidepage as scenarios_tidepage
+from composer_pipeline.testing.sample_sessions import billfold, birdlog, ladle, tidepage
 from composer_pipeline.testing.sample_sessions.authoring import Session
 
-_MODULES = (scenarios_billfold, scenarios_tidepage, scenarios_ladle, scenarios_birdlog)
+_MODULES = (billfold, tidepage, ladle, birdlog)
 
 
 def sample_sessions_dir() -> Path:

@@ -5,31 +5,43 @@ teachers. Does not belong here: any stage, and training.
 """
 
 import os
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 
-from composer_pipeline.lake import Lake
-from composer_pipeline.normalize import normalize
+from composer_pipeline.chat.convert import to_chat
+from composer_pipeline.chat.tools import Toolsets
+from composer_pipeline.dataset.build import build_dataset
+from composer_pipeline.evaluation.states import EvaluationState, Kind
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.normalization.stage import normalize
 from composer_pipeline.preferences.hints import build_hints
 from composer_pipeline.preferences.pairs import build_pairs
-from composer_pipeline.publishing import build_dataset
-from composer_pipeline.replay.engine import replay
 from composer_pipeline.settings import recipes_dir
+from composer_pipeline.states.load import load_states
+from composer_pipeline.teachers.run import replay
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
-from composer_pipeline.testing.toolworld.sessions import DAYS, Written, write_files, write_session
-from composer_pipeline.testing.toolworld.teachers import (
+from composer_pipeline.testing.toolworld.world import (
+    DAYS,
     KEY_VARIABLE,
+    PROJECT,
     Answers,
+    Recorded,
+    Step,
     ToolworldScript,
+    World,
+    Written,
     answer_all,
     models,
+    sessions,
     teacher_set,
+    training_random,
+    write_files,
+    write_session,
 )
-from composer_pipeline.testing.toolworld.world import Recorded, sessions, training_random
-from composer_pipeline.trace_states import load_states
 from composer_pipeline.traces.ingest import ingest
 
 #: Ceiling of the replay, in simulated USD.
@@ -120,3 +132,41 @@ def prompts_of(lake: Lake, tables: Sequence[str]) -> Iterator[list[dict[str, obj
     for table in tables:
         for row in lake.iter_rows(table, columns=["prompt"], split="train"):
             yield row["prompt"]
+
+
+def evaluation_states(recorded: Sequence[Recorded]) -> list[EvaluationState]:
+    """Return the states of sessions, through the parser and the converter that training uses.
+
+    A hard state counts as covered where teachers answer its bug type at half coverage; at full
+    coverage they answer both kinds. Its hint is what the agent was told after the mistake.
+
+    Args:
+        recorded: sessions that no arm and no base has seen.
+    """
+    written = [write_session(r, f"held-out-{i}") for i, r in enumerate(recorded)]
+    truth = {m: (w.recorded.world, step) for w in written for m, step in w.truth.items()}
+    out = []
+    with tempfile.TemporaryDirectory() as scratch:
+        write_files(written, Path(scratch) / "projects")
+        lake = Lake(f"{scratch}/lake")
+        ingest(lake, [Path(scratch) / "projects"])
+        states = list(load_states(lake))
+        tools = Toolsets(lake, states)
+        for state in states:
+            world, step = truth[state.message_id]
+            talk = to_chat(state, tools=tools.of(state).tools)
+            hard = step.kind == "hard"
+            out.append(
+                EvaluationState(
+                    state.state_id, state.session_id, _kind(world, step), talk.messages,
+                    talk.tools, step.right, world.mistake() if hard else None,
+                    state.hint if hard else None, PROJECT.cwd,
+                )
+            )  # fmt: skip
+    return out
+
+
+def _kind(world: World, step: Step) -> Kind:
+    if step.kind == "hard":
+        return "hard_covered" if world.bug % 2 == 0 else "hard_uncovered"
+    return step.kind

@@ -20,13 +20,21 @@ the mistakes of steps 1 and 2 are noticed by the user (a rejection, an interrupt
 a tool.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
 from random import Random
-from typing import Literal
+from typing import Any, Literal
 
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.testing.sample_sessions.calls import Project
+from composer_pipeline.chat.convert import to_chat, wire_messages
+from composer_pipeline.states.state import TraceState
+from composer_pipeline.teachers.teachers import TeacherSet
+from composer_pipeline.testing.openrouter.models import SimulatedModel
+from composer_pipeline.testing.personas import PersonaName, Script, prefix_key
+from composer_pipeline.testing.sample_sessions.authoring import REJECTED, Session
+from composer_pipeline.testing.sample_sessions.calls import Call, Project
 
 FILES, SYMBOLS, BUGS = 24, 16, 6
 STEPS = 3
@@ -211,3 +219,189 @@ def _path(file: int) -> str:
 
 def _call(name: str, **arguments: str) -> Action:
     return Action("", (ToolCall(name, arguments),))
+
+
+#: Days of the sessions of even bug types, and of odd ones: half coverage asks the first only.
+DAYS = ("2026-11-02", "2026-11-03")
+
+
+@dataclass(frozen=True)
+class Written:
+    """A session with its file.
+
+    ``truth`` maps the message id of each response to its state.
+    """
+
+    recorded: Recorded
+    session: Session
+    truth: dict[str, Step]
+
+
+def write_session(recorded: Recorded, slug: str) -> Written:
+    """Return a session with its records; the slug makes its ids."""
+    world = recorded.world
+    session = Session(slug, PROJECT, f"{DAYS[world.bug % 2]}T09:00", model="claude-haiku-4-5")
+    session.user(world.prompt)
+    truth = {}
+    for step in recorded.steps():
+        call = _recorded_call(world, step)
+        if step.failed and world.told_by_user and step.number == 2:
+            message = session.stopped(call)
+            session.user(world.feedback())
+        else:
+            message = session.step(call)
+        truth[message] = step
+    return Written(recorded, session, truth)
+
+
+def write_files(sessions: Sequence[Written], folder: Path) -> None:
+    """Write the files of sessions below ``folder``, as below ``~/.claude/projects``."""
+    for written in sessions:
+        for name, data in written.session.render().items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+
+
+def _recorded_call(world: World, step: Step) -> Call:
+    """Return the call of a state with its recorded result."""
+    call = _session_call(step.action)
+    if step.failed:
+        return _failed(world, call)
+    if step.number == 0:
+        return call.gives(f"     1→{world.line}")
+    if step.number == 1:
+        return call.gives("The file has been updated.")
+    return call.gives("1 passed")
+
+
+def _failed(world: World, call: Call) -> Call:
+    said = world.feedback()
+    if world.hard_step == 0:
+        return call.fails(f"<tool_use_error>{said}</tool_use_error>", code=None)
+    if world.hard_step == 1:
+        prefix = REJECTED if world.told_by_user else "PreToolUse:Edit hook error: "
+        return call.fails(prefix + said, code=None)
+    return call.fails(said, code=4)
+
+
+def _session_call(action: Action) -> Call:
+    (made,) = action.tool_calls
+    return Call(made.name, made.arguments)
+
+
+#: Probability that an honest teacher is right.
+SKILL = 0.85
+#: Seats of the loopback provider, which calls a simulated model's decision its persona.
+SEATS: tuple[PersonaName, ...] = ("careful", "steady", "contrarian")
+KEY_VARIABLE = "COMPOSER_TOOLWORLD_KEY"
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What the three teachers do at one state, by seat."""
+
+    step: Step
+    actions: tuple[Action, ...]
+
+    @property
+    def consensus(self) -> Action | None:
+        """The action of at least two of them."""
+        for action in self.actions:
+            if self.actions.count(action) >= 2:
+                return action
+        return None
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether there is a consensus against the agent."""
+        return self.consensus not in (None, self.step.action)
+
+
+def answer_all(
+    random: Random, recorded: Iterable[Recorded], *, wrong: int = 0
+) -> list[list[Answers]]:
+    """Draw the answers to every state of sessions, in order.
+
+    Args:
+        random: goes on where the sessions were drawn.
+        recorded: the sessions.
+        wrong: how many of the teachers are wrong; the last seats.
+    """
+    return [
+        [
+            Answers(step, tuple(_answer(random, s.world, step, seat, wrong) for seat in range(3)))
+            for step in s.steps()
+        ]
+        for s in recorded
+    ]
+
+
+def _answer(random: Random, world: World, step: Step, seat: int, wrong: int) -> Action:
+    if random.random() < SKILL:
+        mistaken = step.kind == "hard" and seat >= len(SEATS) - wrong
+        return misled(world) if mistaken else step.right
+    tool, file = random.choice(("Read", "Edit", "Bash", "Open")), random.randrange(FILES)
+    if tool == "Edit":
+        return edit(world, file, (world.bug + 3) % BUGS)
+    return {"Read": read, "Bash": run_test, "Open": open_}[tool](file)
+
+
+def misled(world: World) -> Action:
+    """Return what wrong teachers do at the hard step: neither right nor the agent's mistake."""
+    return (
+        read((world.file + 2) % FILES),
+        edit(world, world.file, (world.bug + 2) % BUGS),
+        run_test((world.file + 2) % FILES),
+    )[world.hard_step]
+
+
+class ToolworldScript(Script):
+    """Answers by seat, for prefixes as they arrive on the wire.
+
+    Args:
+        states: of the lake.
+        answers: message id to the answers at its state. Where states share a prefix, the first
+            one counts, as it would with a provider that is asked the same twice.
+    """
+
+    def __init__(self, states: Iterable[TraceState], answers: Mapping[str, Answers]) -> None:
+        super().__init__()
+        self.answers: dict[str, Answers] = {}
+        for state in states:
+            key = prefix_key(wire_messages(to_chat(state).messages))
+            self.answers.setdefault(key, answers[state.message_id])
+
+    def decide(self, persona: PersonaName, body: Mapping[str, Any]) -> Action:
+        """Return what the teacher of a seat does."""
+        found = self.answers[prefix_key(body["messages"])]
+        return found.actions[SEATS.index(persona)]
+
+
+def models() -> Sequence[SimulatedModel]:
+    """Return the loopback's catalogue: a model a seat."""
+    prices = (Decimal("0.0000002"), Decimal("0.0000008"))
+    return [SimulatedModel(f"toolworld/{seat}-20261101", seat, *prices) for seat in SEATS]
+
+
+def teacher_set(url: str) -> TeacherSet:
+    """Return the teacher file for a loopback server."""
+    return TeacherSet.model_validate(
+        {
+            "purpose": "training",
+            "endpoint": {
+                "name": "toolworld", "base_url": url, "api_key_env": KEY_VARIABLE,
+                "simulated": True,
+            },
+            "limits": {"backoff_s": 0.05, "recover_after_s": 0.2},
+            "defaults": {"max_tokens": 256, "temperature": 0.0, "context_length": 8192},
+            "teachers": [
+                {
+                    "name": seat, "family": f"family-{number}", "licence": "simulated",
+                    "model": f"toolworld/{seat}-20261101",
+                    "max_price": {"prompt": "0.20", "completion": "0.80"},
+                }
+                for number, seat in enumerate(SEATS)
+            ],
+        }
+    )  # fmt: skip

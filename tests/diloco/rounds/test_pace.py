@@ -12,13 +12,13 @@ import torch
 from transformers import TrainerCallback
 
 from composer_pipeline.diloco.callback import DiLoCoCallback, trainable
-from composer_pipeline.diloco.inner.file import read
+from composer_pipeline.diloco.checkpoint import read
+from composer_pipeline.diloco.fragments import read_state
 from composer_pipeline.diloco.log import Commit, Included, OuterLog
 from composer_pipeline.diloco.replica import Replica
-from composer_pipeline.diloco.rounds.pace import Pace, Stopwatch, Work
-from composer_pipeline.diloco.rounds.snapshots import read_state
+from composer_pipeline.diloco.rounds import Pace, Stopwatch, Work
 from composer_pipeline.diloco.spec import DiLoCoSpec
-from composer_pipeline.diloco.views.overview import overview
+from composer_pipeline.diloco.views import overview
 from tests.diloco.test_callback import SPEC, Net, trainer
 from tests.diloco.trainee import kept_in, trainee
 from tests.fixtures.waiting import DEADLINE_S, wait_until

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from composer_pipeline.diloco.codecs import encode_state, state_sha
+from composer_pipeline.diloco.fragments import read_state
 from composer_pipeline.diloco.log import CorruptObject, OuterLog, OuterLogError
+from composer_pipeline.diloco.outer_optimizer import OuterState
 from composer_pipeline.diloco.replica import Replica
-from composer_pipeline.diloco.rounds.snapshots import read_state
 from composer_pipeline.diloco.spec import DiLoCoSpec
-from composer_pipeline.diloco.tensors.encoding import encode_state, state_sha
-from composer_pipeline.diloco.tensors.outer import OuterState
 from composer_pipeline.errors import InputError
 
 KEPT, ROUNDS = 4, 11

@@ -4,10 +4,9 @@ import pytest
 import torch
 from safetensors.torch import load, save
 
+from composer_pipeline.diloco.codecs import Delta, decode_delta, encode_delta, encode_state
 from composer_pipeline.diloco.log import CorruptObject
-from composer_pipeline.diloco.tensors.codecs import Delta
-from composer_pipeline.diloco.tensors.encoding import decode_delta, encode_delta, encode_state
-from composer_pipeline.diloco.tensors.outer import OuterState, norm
+from composer_pipeline.diloco.outer_optimizer import OuterState, norm
 
 #: Odd sizes on purpose: blocks and bytes that are not full, and one without elements.
 SHAPES = {"a.weight": (37, 129), "b": (3,), "c": (), "d": (0, 4), "e": (64, 256)}

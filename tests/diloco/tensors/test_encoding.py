@@ -4,9 +4,9 @@ import pytest
 import torch
 from safetensors.torch import save
 
+from composer_pipeline.diloco.codecs import decode_state, encode_state
 from composer_pipeline.diloco.log import CorruptObject
-from composer_pipeline.diloco.tensors.encoding import decode_state, encode_state
-from composer_pipeline.diloco.tensors.outer import OuterState
+from composer_pipeline.diloco.outer_optimizer import OuterState
 
 
 def test_a_state_has_pairs_of_tensors_and_nothing_else() -> None:

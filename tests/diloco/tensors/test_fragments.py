@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from composer_pipeline.diloco.fragments import dealt, read_state
 from composer_pipeline.diloco.log import Commit, OuterLog
+from composer_pipeline.diloco.outer_optimizer import OuterState, pseudo_gradient
 from composer_pipeline.diloco.replica import Replica
-from composer_pipeline.diloco.rounds.snapshots import read_state
 from composer_pipeline.diloco.spec import DiLoCoSpec
-from composer_pipeline.diloco.tensors.fragments import dealt
-from composer_pipeline.diloco.tensors.outer import OuterState, pseudo_gradient
 from composer_pipeline.errors import InputError
 from tests.diloco.test_processes import first_state, oracle
 from tests.diloco.test_protocol import kill_at, spec

@@ -2,16 +2,16 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from composer_pipeline.diloco.log import CorruptObject
-from composer_pipeline.diloco.tensors.codecs import Delta
-from composer_pipeline.diloco.tensors.encoding import (
+from composer_pipeline.diloco.codecs import (
+    Delta,
     decode_delta,
     decode_state,
     encode_delta,
     encode_state,
     state_sha,
 )
-from composer_pipeline.diloco.tensors.outer import (
+from composer_pipeline.diloco.log import CorruptObject
+from composer_pipeline.diloco.outer_optimizer import (
     OuterState,
     outer_step,
     pseudo_gradient,

@@ -3,13 +3,12 @@
 import pytest
 import torch
 
+from composer_pipeline.diloco.codecs import Delta, decode_delta, encode_delta
+from composer_pipeline.diloco.fragments import merged_steps
 from composer_pipeline.diloco.log import CorruptObject, OuterLog
+from composer_pipeline.diloco.outer_optimizer import OuterState, outer_step, pseudo_gradient
 from composer_pipeline.diloco.replica import Replica
 from composer_pipeline.diloco.spec import DiLoCoSpec
-from composer_pipeline.diloco.tensors.codecs import Delta
-from composer_pipeline.diloco.tensors.encoding import decode_delta, encode_delta
-from composer_pipeline.diloco.tensors.merging import merged_steps
-from composer_pipeline.diloco.tensors.outer import OuterState, outer_step, pseudo_gradient
 
 #: 1 − (1 − 1e-10) is 0 in fp32.
 BASE, LOCAL = {"w": torch.tensor([1.0, -2.0])}, {"w": torch.tensor([1e-10, -2.0000002])}

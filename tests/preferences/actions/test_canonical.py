@@ -3,7 +3,7 @@
 import pytest
 
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.preferences.actions.mutation import call_mutates, mutates
+from composer_pipeline.preferences.actions.canonical import call_mutates, mutates
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,9 @@
 import pytest
 
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.preferences.actions.call_levels import Situation
-from composer_pipeline.preferences.actions.file_knowledge import known_content
-from composer_pipeline.preferences.actions.mutation import mutates
-from composer_pipeline.preferences.actions.shell.words import Place
+from composer_pipeline.preferences.actions.canonical import mutates
+from composer_pipeline.preferences.actions.levels import Situation, known_content
+from composer_pipeline.preferences.actions.shell_parse import Place
 
 PLACE = Place("/home/user/shop", "/home/user")
 

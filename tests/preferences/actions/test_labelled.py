@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from composer_pipeline.preferences.agreement.compare import compare
+from composer_pipeline.preferences.vote_rows import compare
 
 FOLDER = Path(__file__).parent / "labelled"
 SETS = ["development", "held_out", "held_out_second"]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from composer_pipeline.preferences.agreement.compare import compare
+from composer_pipeline.preferences.vote_rows import compare
 
 CWD, HOME = "/home/ana/shop", "/home/ana"
 SAME = {"L0", "L1"}

@@ -18,18 +18,17 @@ import krippendorff
 import pytest
 
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.chat.messages import to_chat
-from composer_pipeline.chat.wire_form import wire_messages
+from composer_pipeline.chat.convert import to_chat, wire_messages
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.preferences.pairs.build import build_pairs
-from composer_pipeline.preferences.quality.row_accounting import leaks
-from composer_pipeline.preferences.quality.statistics import measure
-from composer_pipeline.replay.engine.run import replay
-from composer_pipeline.replay.teachers import TeacherSet
-from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter, SimulatedModel
+from composer_pipeline.preferences.pairs import build_pairs
+from composer_pipeline.preferences.quality import leaks, measure
+from composer_pipeline.states.load import load_states
+from composer_pipeline.teachers.run import replay
+from composer_pipeline.teachers.teachers import TeacherSet
+from composer_pipeline.testing.openrouter.models import SimulatedModel
+from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script, prefix_key, restyled
 from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
-from composer_pipeline.trace_states import load_states
 from composer_pipeline.traces.ingest import ingest
 from tests.places import CORPUS
 

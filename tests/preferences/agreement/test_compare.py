@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.preferences.agreement.compare import compare
+from composer_pipeline.preferences.vote_rows import compare
 
 CWD, HOME = "/home/ana/shop", "/home/ana"
 SOURCE = "def f():\n    return 1\n\n\ndef g():\n    return 1\n"

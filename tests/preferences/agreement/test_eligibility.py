@@ -9,14 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.preferences.actions.call_levels import Situation
-from composer_pipeline.preferences.actions.levels import level
-from composer_pipeline.preferences.actions.tool_rules import Level
-from composer_pipeline.preferences.agreement.eligibility import screen
-from composer_pipeline.preferences.agreement.languages import language_of
-from composer_pipeline.preferences.agreement.lineage import lineage_of, lineages_of
-from composer_pipeline.preferences.agreement.reply import is_own, loosest_terms
-from composer_pipeline.preferences.agreement.vote import Reply, tier_of, vote
+from composer_pipeline.preferences.actions.canonical import Level
+from composer_pipeline.preferences.actions.levels import Situation, level
+from composer_pipeline.preferences.eligibility import (
+    Reply,
+    is_own,
+    language_of,
+    lineage_of,
+    lineages_of,
+    loosest_terms,
+    screen,
+)
+from composer_pipeline.preferences.vote import tier_of, vote
 from tests.fixtures.states import made_state
 
 
@@ -196,7 +200,7 @@ def test_winners_agree_among_themselves(own, replies):
     assert got.n_agree >= 2
     assert got.winner in got.members
     pairs = {frozenset(names): far for *names, far in got.levels}
-    from composer_pipeline.preferences.actions.mutation import mutates
+    from composer_pipeline.preferences.actions.canonical import mutates
 
     for x, y in itertools.combinations(got.members, 2):
         far = pairs[frozenset((x.teacher, y.teacher))]

@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.cli import main
+from composer_pipeline.cli.app import main
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.preferences.agreement.vote_rows import level_of
-from composer_pipeline.replay.ledger.ledger import Ledger
+from composer_pipeline.preferences.vote_rows import level_of
+from composer_pipeline.teachers.ledger.ledger import Ledger
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import PersonaName, Script
 from composer_pipeline.testing.states import DAY, write_session

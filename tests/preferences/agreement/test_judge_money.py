@@ -9,11 +9,11 @@ import pytest
 
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.errors import ComposerError
-from composer_pipeline.preferences.agreement.semantic_judge import SemanticJudge
-from composer_pipeline.replay.endpoints import Endpoint
-from composer_pipeline.replay.ledger.ledger import Ledger
-from composer_pipeline.replay.teachers import MaxPrice, Teacher
-from composer_pipeline.testing.openrouter.server import Asked, Fault, LoopbackOpenRouter
+from composer_pipeline.preferences.judge import SemanticJudge
+from composer_pipeline.teachers.ledger.ledger import Ledger
+from composer_pipeline.teachers.teachers import Endpoint, MaxPrice, Teacher
+from composer_pipeline.testing.openrouter.faults import Asked, Fault
+from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import PersonaName, Script
 from tests.fixtures.old_ledger import as_version_2
 

@@ -3,10 +3,9 @@
 import pytest
 
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.preferences.actions.call_levels import Situation
-from composer_pipeline.preferences.agreement.replay_vote import VoteDecision, same_action
-from composer_pipeline.preferences.agreement.reply import is_own
-from composer_pipeline.preferences.agreement.vote import Reply
+from composer_pipeline.preferences.actions.levels import Situation
+from composer_pipeline.preferences.eligibility import Reply, is_own
+from composer_pipeline.preferences.vote import VoteDecision, same_action
 from tests.fixtures.states import made_state
 
 

@@ -9,14 +9,13 @@ import pytest
 
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.errors import BudgetExhausted, InputError
-from composer_pipeline.preferences.actions.call_levels import Situation
-from composer_pipeline.preferences.actions.levels import level
-from composer_pipeline.preferences.actions.tool_rules import Level
-from composer_pipeline.preferences.agreement.semantic_judge import SemanticJudge, verdict_of
-from composer_pipeline.preferences.agreement.vote import Reply, vote
-from composer_pipeline.replay.endpoints import Endpoint
-from composer_pipeline.replay.ledger.ledger import Ledger
-from composer_pipeline.replay.teachers import Teacher
+from composer_pipeline.preferences.actions.canonical import Level
+from composer_pipeline.preferences.actions.levels import Situation, level
+from composer_pipeline.preferences.eligibility import Reply
+from composer_pipeline.preferences.judge import SemanticJudge, verdict_of
+from composer_pipeline.preferences.vote import vote
+from composer_pipeline.teachers.ledger.ledger import Ledger
+from composer_pipeline.teachers.teachers import Endpoint, Teacher
 from tests.fixtures.states import made_state
 
 COST = "0.000012"

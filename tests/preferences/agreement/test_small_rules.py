@@ -3,12 +3,10 @@
 import pytest
 
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.preferences.actions.tool_rules import Level
-from composer_pipeline.preferences.agreement.clusters import complete_linkage
-from composer_pipeline.preferences.agreement.compare import compare
-from composer_pipeline.preferences.agreement.eligibility import prose_of
-from composer_pipeline.preferences.agreement.languages import language_of
-from composer_pipeline.preferences.agreement.situations import home_of
+from composer_pipeline.preferences.actions.canonical import Level
+from composer_pipeline.preferences.eligibility import language_of, prose_of
+from composer_pipeline.preferences.vote import complete_linkage, home_of
+from composer_pipeline.preferences.vote_rows import compare
 
 
 def test_clusters_are_as_wide_as_their_farthest_two():

@@ -5,13 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.edits import apply_edits
-from composer_pipeline.preferences.actions.file_knowledge import known_content
-from composer_pipeline.preferences.actions.tool_rules import Level
-from composer_pipeline.preferences.agreement.clusters import complete_linkage
-from composer_pipeline.preferences.agreement.situations import home_of
-from composer_pipeline.preferences.agreement.vote import Reply, tier_of, vote
+from composer_pipeline.actions import Action, ToolCall, apply_edits
+from composer_pipeline.preferences.actions.canonical import Level
+from composer_pipeline.preferences.actions.levels import known_content
+from composer_pipeline.preferences.eligibility import Reply
+from composer_pipeline.preferences.vote import complete_linkage, home_of, tier_of, vote
 from tests.fixtures.states import made_state
 
 

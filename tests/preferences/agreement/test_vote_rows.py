@@ -3,9 +3,10 @@
 import pytest
 
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.preferences.actions.tool_rules import Level
-from composer_pipeline.preferences.agreement.vote import Reply, vote
-from composer_pipeline.preferences.agreement.vote_rows import REASONS, level_of, reason_of
+from composer_pipeline.preferences.actions.canonical import Level
+from composer_pipeline.preferences.eligibility import Reply
+from composer_pipeline.preferences.vote import vote
+from composer_pipeline.preferences.vote_rows import REASONS, level_of, reason_of
 from tests.fixtures.states import made_state
 
 STATE = made_state(action=Action("", (ToolCall("Read", {"file_path": "agent.py"}),)))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from composer_pipeline.preferences.export.sharegpt import conversation
+from composer_pipeline.exporting.columns import conversation
 
 
 def call(name: str, number: int = 0) -> dict[str, Any]:

@@ -8,8 +8,8 @@ import pytest
 
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.errors import InputError
-from composer_pipeline.preferences.export.samples_file import Sample, read_samples
-from composer_pipeline.redaction import find_secrets
+from composer_pipeline.exporting.student_samples import Sample, read_samples
+from composer_pipeline.redaction.redact import find_secrets
 
 CALL = {"name": "Bash", "arguments": {"command": "ls"}}
 ROWS = [

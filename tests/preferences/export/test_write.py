@@ -10,26 +10,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from composer_pipeline.chat.messages import to_chat
-from composer_pipeline.chat.wire_form import wire_messages
-from composer_pipeline.cli import main
+from composer_pipeline.chat.convert import to_chat, wire_messages
+from composer_pipeline.cli.app import main
+from composer_pipeline.dataset.build import build_dataset
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake import TableFile
+from composer_pipeline.exporting.columns import export
+from composer_pipeline.exporting.student_samples import read_samples
+from composer_pipeline.lake.parquet import TableFile
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.preferences.export.samples_file import read_samples
-from composer_pipeline.preferences.export.write import export
-from composer_pipeline.preferences.hints.from_disagreement import (
-    MAX_TOKENS,
-    consensus_hint,
-    token_bound,
-)
-from composer_pipeline.preferences.hints.from_errors import build_hints
-from composer_pipeline.preferences.pairs.build import build_pairs
+from composer_pipeline.preferences.hints import MAX_TOKENS, build_hints, consensus_hint, token_bound
+from composer_pipeline.preferences.pairs import build_pairs
 from composer_pipeline.preferences.rules import PreferenceRules
-from composer_pipeline.publishing.dataset import build_dataset
+from composer_pipeline.states.load import load_states
 from composer_pipeline.testing.personas import Script
 from composer_pipeline.testing.sample_sessions.bundled import answers, sample_sessions_dir
-from composer_pipeline.trace_states import load_states
 from composer_pipeline.traces.ingest import ingest
 
 PERSONAS = {"careful": "alpha", "steady": "beta", "contrarian": "gamma"}
@@ -465,7 +459,7 @@ def test_a_failed_export_leaves_the_old_files_and_nothing_else(lake, tmp_path):
 @pytest.mark.parametrize("form", ["dpo", "kto", "sft", "sdpo"])
 def test_rows_are_made_as_they_are_written(lake, tmp_path, form, monkeypatch):
     """A file is begun before the last row is read: rows are not collected first."""
-    module: Any = sys.modules["composer_pipeline.preferences.export.write"]
+    module: Any = sys.modules["composer_pipeline.exporting.columns"]
     held, most = 0, 0
 
     class Counted(TableFile):

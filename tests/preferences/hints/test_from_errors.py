@@ -3,8 +3,7 @@
 import pytest
 
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.preferences.hints.from_errors import hint_row
-from composer_pipeline.preferences.hints.leakage import leakage, span_text
+from composer_pipeline.preferences.hints import hint_row, leakage, span_text
 
 
 def test_hint_rows():

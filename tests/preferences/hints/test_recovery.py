@@ -5,10 +5,9 @@ import pytest
 
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.preferences.hints import recoveries
-from composer_pipeline.preferences.hints.recovery import LATER_STATES
+from composer_pipeline.preferences.hints import LATER_STATES, recoveries
+from composer_pipeline.states.load import load_states
 from composer_pipeline.testing.states import write_session
-from composer_pipeline.trace_states import load_states
 
 
 def read(path):

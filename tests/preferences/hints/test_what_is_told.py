@@ -4,9 +4,7 @@ from pathlib import Path
 
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.preferences.hints.from_disagreement import _reveals
-from composer_pipeline.preferences.hints.from_errors import build_hints
-from composer_pipeline.preferences.hints.leakage import span_text
+from composer_pipeline.preferences.hints import _reveals, build_hints, span_text
 from composer_pipeline.testing.states import DAY, write_session
 
 

@@ -7,19 +7,17 @@ from typing import Any, cast
 import pytest
 
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.chat.messages import to_chat
-from composer_pipeline.chat.tool_schemas import Toolset
-from composer_pipeline.chat.wire_form import wire_messages
+from composer_pipeline.chat.convert import to_chat, wire_messages
+from composer_pipeline.chat.tools import Toolset
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.preferences.agreement.vote import Reply, vote
-from composer_pipeline.preferences.hints.from_errors import build_hints
-from composer_pipeline.preferences.pairs.build import build_pairs
-from composer_pipeline.preferences.pairs.pair_row import pair_row
-from composer_pipeline.preferences.pairs.replies import usable_replies
+from composer_pipeline.preferences.eligibility import Reply
+from composer_pipeline.preferences.hints import build_hints
+from composer_pipeline.preferences.pairs import build_pairs, pair_row, usable_replies
 from composer_pipeline.preferences.rules import PreferenceRules
+from composer_pipeline.preferences.vote import vote
+from composer_pipeline.states.load import load_states
 from composer_pipeline.testing.personas import Script
 from composer_pipeline.testing.sample_sessions.bundled import answers, sample_sessions_dir
-from composer_pipeline.trace_states import load_states
 from composer_pipeline.traces.ingest import ingest
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)

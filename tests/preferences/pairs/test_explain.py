@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.cli import main
+from composer_pipeline.cli.app import main
+from composer_pipeline.lake.schema import TABLES
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.lake.tables import TABLES
-from composer_pipeline.preferences.pairs.build import build_pairs
-from composer_pipeline.preferences.pairs.explain import explain
+from composer_pipeline.preferences.explain import explain
+from composer_pipeline.preferences.pairs import build_pairs
 from composer_pipeline.preferences.rules import PreferenceRules
 from composer_pipeline.testing.states import DAY, write_session
 

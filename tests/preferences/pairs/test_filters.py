@@ -6,15 +6,12 @@ from types import SimpleNamespace
 import pytest
 
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.chat import Toolset
+from composer_pipeline.chat.tools import Toolset
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.preferences.pairs.benchmarks import Benchmarks
-from composer_pipeline.preferences.pairs.build import build_pairs
-from composer_pipeline.preferences.pairs.contamination import contaminated_sessions, is_strong
-from composer_pipeline.preferences.pairs.filters import hindsight, select
-from composer_pipeline.preferences.pairs.pair_row import one_style
-from composer_pipeline.preferences.quality.row_accounting import leaks
+from composer_pipeline.preferences.contamination import Benchmarks, contaminated_sessions, is_strong
+from composer_pipeline.preferences.pairs import build_pairs, hindsight, one_style, select
+from composer_pipeline.preferences.quality import leaks
 from composer_pipeline.preferences.rules import Hindsight, PreferenceRules, bundled_benchmarks
 from composer_pipeline.testing.states import DAY, write_session
 from tests.fixtures.states import made_state

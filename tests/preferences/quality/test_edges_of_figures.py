@@ -4,13 +4,11 @@ import json
 from types import SimpleNamespace
 from typing import Any, cast
 
-from composer_pipeline.preferences.quality.figures import MAX_RATERS, agreement_figure
-from composer_pipeline.preferences.quality.near_duplicates import near_duplicates
-from composer_pipeline.preferences.quality.rater_agreement import Measured
-from composer_pipeline.preferences.quality.shingles import prompt_tail, shingles_of
-from composer_pipeline.preferences.quality.statistics import _length_ratio
-from composer_pipeline.preferences.quality.style_features import FEATURES, style_of
+from composer_pipeline.preferences.near_duplicates import near_duplicates, prompt_tail, shingles_of
+from composer_pipeline.preferences.quality import Measured, _length_ratio
+from composer_pipeline.preferences.quality_views import MAX_RATERS, agreement_figure
 from composer_pipeline.preferences.rules import NearDuplicates
+from composer_pipeline.preferences.style import FEATURES, style_of
 
 
 def test_the_first_pair_by_id_stands_for_its_repeats():

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from composer_pipeline.preferences.quality.near_duplicates import near_duplicates
-from composer_pipeline.preferences.quality.shingles import prompt_tail, shingles_of
+from composer_pipeline.preferences.near_duplicates import near_duplicates, prompt_tail, shingles_of
 from composer_pipeline.preferences.rules import NearDuplicates
 
 

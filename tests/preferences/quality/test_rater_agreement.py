@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from composer_pipeline.preferences.actions.tool_rules import Level
-from composer_pipeline.preferences.quality.noise_floor import noise_floor
-from composer_pipeline.preferences.quality.rater_agreement import agreement_matrix, nominal_alpha
+from composer_pipeline.preferences.actions.canonical import Level
+from composer_pipeline.preferences.quality import agreement_matrix, noise_floor, nominal_alpha
 
 
 @settings(max_examples=150)

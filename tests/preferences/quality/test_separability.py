@@ -4,10 +4,9 @@ import random
 
 import pytest
 
-from composer_pipeline.preferences.quality.figures import separability_figure
-from composer_pipeline.preferences.quality.separability import separability
-from composer_pipeline.preferences.quality.style_features import FEATURES
+from composer_pipeline.preferences.quality_views import separability_figure
 from composer_pipeline.preferences.rules import Separability
+from composer_pipeline.preferences.style import FEATURES, separability
 
 
 def action(name, **arguments):

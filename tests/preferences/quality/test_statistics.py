@@ -3,9 +3,8 @@
 import pytest
 
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.preferences.quality.figures import agreement_figure
-from composer_pipeline.preferences.quality.quality_rows import ALL
-from composer_pipeline.preferences.quality.statistics import measure, write_statistics
+from composer_pipeline.preferences.quality import ALL, measure, write_statistics
+from composer_pipeline.preferences.quality_views import agreement_figure
 
 
 def test_an_empty_lake_is_measured_as_nothing(tmp_path):

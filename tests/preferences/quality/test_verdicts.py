@@ -5,12 +5,10 @@ from typing import Any
 
 import pytest
 
-from composer_pipeline.preferences.quality import verdicts
-from composer_pipeline.preferences.quality.noise_floor import NoiseFloor
-from composer_pipeline.preferences.quality.quality_rows import Quality
-from composer_pipeline.preferences.quality.rater_agreement import Measured
-from composer_pipeline.preferences.quality.separability import Separation
+from composer_pipeline.preferences.quality import Measured, NoiseFloor, Quality
+from composer_pipeline.preferences.quality_views import verdicts
 from composer_pipeline.preferences.rules import PreferenceRules
+from composer_pipeline.preferences.style import Separation
 
 
 def floor(excess: float | None, error: float | None, note: str = "") -> NoiseFloor:

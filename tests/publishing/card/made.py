@@ -5,11 +5,13 @@ from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
 
-from composer_pipeline.lake import SCHEMA_VERSION, TABLES, Lake, table_from_rows
-from composer_pipeline.publishing.card import card_files
-from composer_pipeline.publishing.configs import CONFIGS, file_path
-from composer_pipeline.publishing.consent import Consent
-from composer_pipeline.publishing.dataset import Build, DatasetFile
+from composer_pipeline.dataset.consent import Consent
+from composer_pipeline.dataset.files import CONFIGS, file_path
+from composer_pipeline.dataset.manifest import Build, DatasetFile
+from composer_pipeline.lake.parquet import table_from_rows
+from composer_pipeline.lake.schema import SCHEMA_VERSION, TABLES
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.publishing.card_page import card_files
 
 Row = dict[str, Any]
 

@@ -11,22 +11,24 @@ import pytest
 import yaml
 from msgspec import structs
 
+from composer_pipeline.dataset.consent import Consent
+from composer_pipeline.dataset.files import CONFIGS
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake import TABLES, Lake
+from composer_pipeline.lake.schema import TABLES
+from composer_pipeline.lake.store import Lake
 from composer_pipeline.markdown import code, dollars, fenced, table
-from composer_pipeline.preferences.agreement import CONFIRMED
 from composer_pipeline.preferences.quality import ALL
+from composer_pipeline.preferences.vote_rows import CONFIRMED
+from composer_pipeline.publishing import card_pictures
 from composer_pipeline.publishing.card import (
-    card_files,
     facts_of,
-    pictures,
-    size_category,
+    funnel,
+    placeholders,
+    votes_by_tool,
     with_history,
 )
-from composer_pipeline.publishing.card.facts import funnel, placeholders, votes_by_tool
-from composer_pipeline.publishing.configs import CONFIGS
-from composer_pipeline.publishing.consent import Consent
-from composer_pipeline.redaction import REDACTION_VERSION
+from composer_pipeline.publishing.card_page import card_files, size_category
+from composer_pipeline.versions import REDACTION_VERSION
 from tests.publishing.card.made import dataset, made_card, pair
 
 
@@ -292,14 +294,14 @@ def test_the_same_data_give_the_same_bytes(tmp_path: Path) -> None:
     filled(lake)
     build, files = dataset(tmp_path, {("pairs", "train"): [pair(day="2026-11-16")]})
     first = card_files(lake, "a/b", build, files)
-    for cached in (pictures._bars, pictures._shares, pictures._teachers):
+    for cached in (card_pictures._bars, card_pictures._shares, card_pictures._teachers):
         cached.cache_clear()
     assert card_files(lake, "a/b", build, files) == first
     assert str(tmp_path) not in first["README.md"].decode()
 
 
 def test_a_picture_has_no_time_and_no_version_in_it() -> None:
-    data = io.BytesIO(pictures.teachers([("a", 1.0, 2.0), ("b", 0.0, 0.0)]))
+    data = io.BytesIO(card_pictures.teachers([("a", 1.0, 2.0), ("b", 0.0, 0.0)]))
     assert data.read(8) == b"\x89PNG\r\n\x1a\n"
     kinds = set()
     while head := data.read(8):
@@ -364,7 +366,7 @@ def test_without_the_library_of_pictures_it_is_said_how_to_get_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(InputError, match=r"pip install 'composer-pipeline\[publish\]'"):
-        pictures._blank(1.0)
+        card_pictures._blank(1.0)
 
 
 def test_pairs_whose_terms_forbid_training_are_counted(tmp_path: Path) -> None:

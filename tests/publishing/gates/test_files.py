@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from composer_pipeline.lake import TABLES, encode_parquet, table_from_rows
-from composer_pipeline.publishing.configs import CONFIGS, file_path
-from composer_pipeline.publishing.gates import PublishRefused, check_files
-from composer_pipeline.publishing.gates.scan import account_names
-from composer_pipeline.publishing.splits import SPLITS
+from composer_pipeline.dataset.files import CONFIGS, file_path
+from composer_pipeline.dataset.splits import SPLITS
+from composer_pipeline.lake.parquet import encode_parquet, table_from_rows
+from composer_pipeline.lake.schema import TABLES
+from composer_pipeline.publishing.gates import PublishRefused, account_names, check_files
 
 #: Drawn anew each time: no rule can have learned it.
 SECRET = "ghp_" + "".join(secrets.choice("ABCDEFGHJKLMNPQRSTUVWXYZabcdefghjkmnpqrstuvwxyz23456789")

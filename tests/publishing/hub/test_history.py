@@ -10,13 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from composer_pipeline.errors import ComposerError
-from composer_pipeline.lake.notes import add_withdrawal
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake.withdrawn import add_withdrawal
+from composer_pipeline.publishing.commit import publications
 from composer_pipeline.publishing.gates import PublishRefused
-from composer_pipeline.publishing.record import publications
-from composer_pipeline.testing.hub import Fault, LoopbackHub
-from composer_pipeline.testing.hub.faults import Planned
 from composer_pipeline.testing.hub.repository import is_lfs, oid_of
+from composer_pipeline.testing.hub.server import Fault, LoopbackHub, Planned
 from tests.publishing.conftest import REPO, fill, row, send
 
 SECRET = "the words of the session that was taken back"

@@ -20,8 +20,8 @@ import pytest
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.publishing.publish import publish
-from composer_pipeline.testing.hub import Fault, LoopbackHub, RateLimit, Repo
-from composer_pipeline.testing.hub.faults import Planned
+from composer_pipeline.testing.hub.repository import Repo
+from composer_pipeline.testing.hub.server import Fault, LoopbackHub, Planned, RateLimit
 from tests.places import ROOT
 from tests.publishing.conftest import REPO, TOKEN, fill, row, send
 

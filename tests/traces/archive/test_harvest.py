@@ -13,11 +13,16 @@ import zstandard
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.trace_states import load_state, load_states
-from composer_pipeline.traces.archive import discover
-from composer_pipeline.traces.archive.blobs import blob_name, read_blob
-from composer_pipeline.traces.archive.harvest import days_changed, harvest, session_days
-from composer_pipeline.traces.archive.plan import make_plan
+from composer_pipeline.states.load import load_state, load_states
+from composer_pipeline.traces import discover
+from composer_pipeline.traces.archive import (
+    blob_name,
+    days_changed,
+    harvest,
+    make_plan,
+    read_blob,
+    session_days,
+)
 from composer_pipeline.traces.ingest import ingest
 from composer_pipeline.traces.parse import is_current, parse_days
 
@@ -228,7 +233,7 @@ def test_a_killed_parse_is_repeated(
     ingest(lake, [projects])
     assert "late" in {state.message_id for state in load_states(lake)}
     assert is_current(lake, "2026-11-16")
-    monkeypatch.setattr("composer_pipeline.traces.parse.current.PARSER_VERSION", "next")
+    monkeypatch.setattr("composer_pipeline.traces.parse.PARSER_VERSION", "next")
     assert not is_current(lake, "2026-11-16")
 
 
@@ -400,7 +405,7 @@ def test_a_file_that_is_emptied_while_it_is_harvested_is_no_obstacle(
 
     plan = make_plan({}, [projects])  # heads are read before bytes
     # The door names the stage as the module is named, so the module is found by its full name.
-    module = sys.modules["composer_pipeline.traces.archive.harvest"]
+    module = sys.modules["composer_pipeline.traces.archive"]
     monkeypatch.setattr(module, "make_plan", lambda *_: plan)
     with monkeypatch.context() as patch:
         patch.setattr(discover.SourceFile, "open", emptied)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.trace_states import load_states
+from composer_pipeline.states.load import load_states
 from composer_pipeline.traces.ingest import IngestReport, ingest
 
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.trace_states import load_states
+from composer_pipeline.states.load import load_states
 from composer_pipeline.traces.ingest import ingest
 from composer_pipeline.traces.parse import analyse
 

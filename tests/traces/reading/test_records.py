@@ -8,10 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from composer_pipeline.traces.reading.decoding import message_of
-from composer_pipeline.traces.reading.envelopes import Record
-from composer_pipeline.traces.reading.raw_json import decode_any, encode
-from composer_pipeline.traces.reading.records import LineStats, read_records
+from composer_pipeline.traces.records import (
+    LineStats,
+    Record,
+    decode_any,
+    encode,
+    message_of,
+    read_records,
+)
 
 
 def read(data: bytes) -> tuple[list[Any], LineStats]:

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from composer_pipeline import plugins
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.trace_states import TraceState, load_states
+from composer_pipeline.states.load import load_states
+from composer_pipeline.states.state import TraceState
+from composer_pipeline.traces import sources
 from composer_pipeline.traces.ingest import ingest
 from composer_pipeline.traces.parse import analyse
-from composer_pipeline.traces.reading import sources
-from composer_pipeline.traces.reading.codex_rollout import TYPES
-from composer_pipeline.traces.reading.envelopes import Record
-from composer_pipeline.traces.reading.records import LineStats
+from composer_pipeline.traces.records import LineStats, Record
+from composer_pipeline.traces.sources import TYPES
 
 SESSION = "0199aaaa-0000-7000-8000-000000000001"
 

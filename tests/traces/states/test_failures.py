@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.preferences.hints.from_errors import build_hints
-from composer_pipeline.trace_states import load_states
+from composer_pipeline.preferences.hints import build_hints
+from composer_pipeline.states.load import load_states
 from composer_pipeline.traces.ingest import ingest
 
 REJECTED = (

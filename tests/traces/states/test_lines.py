@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from composer_pipeline.traces.states.soft_failures import LineStart
+from composer_pipeline.traces.outcomes import LineStart
 
 PATTERNS = [r"FAIL(?:ED)?\b|ok\b", r"\s*(?:E: x|FAIL\b(?! *0))", r"\d+ "]
 

@@ -6,7 +6,7 @@ import pytest
 
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.testing.training import tiny_recipe, write_dataset, write_tiny_model
-from composer_pipeline.training.data import build
+from composer_pipeline.training.build_rows import build
 from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.run import DATA, RECIPE, prepare, report
@@ -61,7 +61,7 @@ def train_here(monkeypatch):
 @pytest.fixture(scope="session")
 def score_here():
     """Make a prepared run's rows and base scores in this process: it starts no base pass."""
-    from trainers.trl.base_model.base_pass import base_student, score
+    from trainers.trl.base_pass import base_student, score
 
     def score_it(lake, run):
         recipe = TrainingRecipe.load(run.run_dir / RECIPE)
@@ -111,7 +111,7 @@ def make(build_trainer, toy_base, toy_data, tiny_tokenizer):
 @pytest.fixture
 def make_tiny(build_trainer, tiny_model, tokenizer, data):
     """Build a trainer on the random model with SmolLM2's tokenizer."""
-    from trainers.trl.policy.loading import load_base
+    from trainers.trl.policy import load_base
 
     def on_tiny(recipe=None, rows=None, **options):
         recipe = recipe or tiny_recipe(tiny_model)

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from composer_pipeline.diloco.callback import DiLoCoCallback, trainable
+from composer_pipeline.diloco.fragments import read_state
 from composer_pipeline.diloco.log import OuterLog
-from composer_pipeline.diloco.rounds.snapshots import read_state
 from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.testing.training import tiny_recipe
 

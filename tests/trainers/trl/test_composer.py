@@ -14,15 +14,15 @@ from trl import GRPOTrainer
 from composer_pipeline.diloco.callback import trainable
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.testing.training import tiny_recipe
-from trainers.trl.arguments import arguments
-from trainers.trl.base_model import base_scores
-from trainers.trl.base_model.base_pass import score
-from trainers.trl.base_model.base_scores import BaseScores
+from trainers.trl import base_scores
+from trainers.trl import rows as batches
+from trainers.trl.base_pass import score
+from trainers.trl.base_scores import BaseScores
 from trainers.trl.gradients import BadSteps, DeadChannel
-from trainers.trl.policy.student import Student
-from trainers.trl.rows import batches
-from trainers.trl.rows.batches import Row, backbone_and_head, micro_batches, padded, response_states
+from trainers.trl.policy import Student
+from trainers.trl.rows import Row, backbone_and_head, micro_batches, padded, response_states
 from trainers.trl.sentences import sentence
+from trainers.trl.trainer import arguments
 
 CHANNELS = ("grpo", "sdpo", "dpo", "sft")
 
@@ -201,7 +201,7 @@ def test_misaligned_responses_are_refused(make, toy_data, monkeypatch):
         calls.append(1)
         return states, ids + 1 if len(calls) == 1 else ids
 
-    monkeypatch.setattr("trainers.trl.policy.student.response_states", shifted)
+    monkeypatch.setattr("trainers.trl.policy.response_states", shifted)
     sdpo.window(trainer.student, 0)
     with pytest.raises(ComposerError, match="different tokens"):
         sdpo.loss(trainer.student, [hint], [hint])

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from composer_pipeline.diloco.fragments import read_state
 from composer_pipeline.diloco.inputs import read
 from composer_pipeline.diloco.log import OuterLog
-from composer_pipeline.diloco.rounds.snapshots import read_state
 from composer_pipeline.diloco.slots import claims
-from composer_pipeline.diloco.views.overview import overview
+from composer_pipeline.diloco.views import overview
 from composer_pipeline.errors import InputError
 from composer_pipeline.testing.hf_jobs import LoopbackHfJobs
 from composer_pipeline.testing.training import tiny_recipe
@@ -27,8 +27,8 @@ from composer_pipeline.training.run import prepare, read_steps
 from tests.diloco.buckets import bucket_settings
 from tests.fixtures.waiting import DEADLINE_S, wait_until
 from tests.places import ROOT
-from trainers.trl.joining import Wanted, join
 from trainers.trl.outer_log import begin, take_up
+from trainers.trl.replica import Wanted, join
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ import trl
 from datasets import load_dataset
 from transformers import AutoModelForCausalLM
 
-from composer_pipeline.preferences.export import export
+from composer_pipeline.exporting.columns import export
 
 TRAINERS = {
     "dpo": ("DPOConfig", "DPOTrainer"),

@@ -11,14 +11,14 @@ from composer_pipeline.lake.store import Lake
 from composer_pipeline.testing.training import tiny_recipe, write_dataset
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.run import best_round, held_out_losses
-from trainers.trl.base_model.base_pass import score
+from trainers.trl.base_pass import score
 from trainers.trl.held_out import FOLDER, HeldOut, prepare
 
 
 @pytest.fixture
 def held_out(make, toy_base, toy_data, tmp_path, monkeypatch):
     """A trainer on the toy task, and its held-out rows: here the task's own."""
-    from trainers.trl.policy.student import Student
+    from trainers.trl.policy import Student
 
     recipe = tiny_recipe("toy", eval_every=1, eval_rows=5)
     trainer = make(recipe)

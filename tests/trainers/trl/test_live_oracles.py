@@ -13,13 +13,12 @@ from trl.experimental.cpo import CPOTrainer
 from trl.experimental.gkd import GKDTrainer
 from trl.experimental.sdpo import loss_utils
 
-from composer_pipeline.losses.divergence import generalized_jsd
-from composer_pipeline.losses.fused import fused_divergence
+from composer_pipeline.losses.divergence import fused_divergence, generalized_jsd
 from composer_pipeline.losses.preference import simpo
 from composer_pipeline.losses.sdpo import full_logits, importance_ratio, sampled_token, topk_logits
 from composer_pipeline.testing.training import tiny_recipe
 from tests.trainers.trl import toy
-from trainers.trl.base_model.base_scores import scored
+from trainers.trl.base_scores import scored
 
 BETAS = [0.0, 0.3, 0.5, 1.0]
 

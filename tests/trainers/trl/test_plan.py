@@ -7,13 +7,14 @@ import pytest
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.testing.training import tiny_recipe
-from composer_pipeline.training.planning import RowSize, plan
+from composer_pipeline.training.memory import RowSize
+from composer_pipeline.training.plan import plan
 from composer_pipeline.training.recipe import TrainingRecipe
 from tests.places import ROOT
 from trainers.trl import plan as planner
 from trainers.trl.plan import main
-from trainers.trl.rows.row_sizes import packed, windows_of
-from trainers.trl.rows.streams import planned as planned_rows
+from trainers.trl.rows import packed, windows_of
+from trainers.trl.rows import planned as planned_rows
 
 RECIPES = sorted((ROOT / "recipes" / "train").glob("*.yaml"))
 CONFIGS = {

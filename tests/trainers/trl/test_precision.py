@@ -5,7 +5,7 @@ import torch
 from transformers import TrainerCallback
 
 from composer_pipeline.testing.training import tiny_recipe
-from trainers.trl.policy.loading import load_base
+from trainers.trl.policy import load_base
 
 
 class Gradient(TrainerCallback):

@@ -10,9 +10,9 @@ import torch
 
 from composer_pipeline.diloco import inputs
 from composer_pipeline.diloco.callback import DiLoCoCallback, Diverged
+from composer_pipeline.diloco.fragments import read_state
 from composer_pipeline.diloco.inputs import Inputs
 from composer_pipeline.diloco.log import OuterLog, OuterLogError
-from composer_pipeline.diloco.rounds.snapshots import read_state
 from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.diloco.store import StoreFailed
 from composer_pipeline.errors import ComposerError, InputError, StorageError
@@ -20,7 +20,7 @@ from composer_pipeline.testing.training import tiny_recipe
 from composer_pipeline.training.run import write_recipe
 from trainers.trl import replica
 from trainers.trl.gradients import BadSteps, DeadChannel
-from trainers.trl.policy.loading import base_identity, load_base
+from trainers.trl.policy import base_identity, load_base
 
 
 class Recorder:

@@ -10,21 +10,19 @@ from transformers import TrainerCallback
 
 from composer_pipeline import files
 from composer_pipeline.diloco.callback import DiLoCoCallback
-from composer_pipeline.diloco.inner.file import FILE, read
-from composer_pipeline.diloco.inner.keeping import Keeping
+from composer_pipeline.diloco.checkpoint import FILE, Keeping, read
 from composer_pipeline.diloco.log import OuterLog
 from composer_pipeline.diloco.replica import Replica
 from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.diloco.store import ObjectStore
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.testing.training import tiny_recipe
-from composer_pipeline.training.planning import ModelShape
-from composer_pipeline.training.planning.memory import kept_on_disk
+from composer_pipeline.training.memory import ModelShape, kept_on_disk
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.rewards import Grade
 from composer_pipeline.training.run import write_recipe
-from composer_pipeline.training.runs.extension import extended
-from trainers.trl.extending import take_over
+from composer_pipeline.training.runs import extended
+from trainers.trl.outer_log import take_over
 from trainers.trl.sentences import sentence
 
 ROUNDS, INNER = 3, 4

@@ -15,15 +15,15 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from composer_pipeline.diloco.callback import adopt, trainable
-from composer_pipeline.diloco.rounds.snapshots import read_state
-from composer_pipeline.diloco.tensors.encoding import state_sha
-from composer_pipeline.diloco.tensors.outer import OuterState, outer_step, pseudo_gradient
+from composer_pipeline.diloco.codecs import state_sha
+from composer_pipeline.diloco.fragments import read_state
+from composer_pipeline.diloco.outer_optimizer import OuterState, outer_step, pseudo_gradient
 from composer_pipeline.errors import InputError
 from composer_pipeline.evaluation.evaluate import evaluate
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.publishing.model import publish_model
+from composer_pipeline.publishing.publish import publish_model
 from composer_pipeline.testing.training import tiny_recipe, write_dataset
-from composer_pipeline.training.data import pair
+from composer_pipeline.training.build_rows import pair
 from composer_pipeline.training.models import load_tokenizer
 from composer_pipeline.training.run import (
     TrainReport,
@@ -33,13 +33,13 @@ from composer_pipeline.training.run import (
     report,
     train,
 )
-from composer_pipeline.training.runs.extension import extended
+from composer_pipeline.training.runs import extended
 from composer_pipeline.training.windows import Windows
 from tests.fixtures.waiting import wait_until
 from trainers.trl.__main__ import main
-from trainers.trl.channel_state import FILE as CHANNELS
-from trainers.trl.channel_state import ChannelStates, earlier_state, state_file
-from trainers.trl.checkpoints.adapters import load_start
+from trainers.trl.adapters import load_start
+from trainers.trl.checkpoints import FILE as CHANNELS
+from trainers.trl.checkpoints import ChannelStates, earlier_state, state_file
 
 pytestmark = pytest.mark.slow
 

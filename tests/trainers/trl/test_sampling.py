@@ -11,9 +11,9 @@ from trl import chat_template_utils as templates
 from composer_pipeline.errors import InputError
 from composer_pipeline.testing.training import call, tiny_recipe
 from composer_pipeline.training.answers import AnswerReader
+from composer_pipeline.training.chat_template import ChatTemplate
 from composer_pipeline.training.rewards import Grade, Grader
-from composer_pipeline.training.windows import ChatTemplate
-from trainers.trl.policy.sampling import Sampler
+from trainers.trl.sampling import Sampler
 
 OFF = {name: {"weight": 0} for name in ("sdpo", "dpo", "sft")}
 
@@ -215,7 +215,7 @@ def test_zero_variance_groups_are_kept_where_the_model_answers(
 ):
     from composer_pipeline.lake.store import Lake
     from composer_pipeline.testing.training import write_dataset
-    from composer_pipeline.training.data import build
+    from composer_pipeline.training.build_rows import build
 
     other = Lake(tmp_path / "lake")
     write_dataset(other, rows=4)

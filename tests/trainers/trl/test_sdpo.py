@@ -13,13 +13,12 @@ from transformers import TrainerCallback
 from composer_pipeline.errors import InputError
 from composer_pipeline.losses.divergence import eopd, generalized_jsd, taid
 from composer_pipeline.testing.training import tiny_recipe
-from composer_pipeline.training.data import Hint
+from composer_pipeline.training.rows import Hint
 from tests.trainers.trl import toy
-from trainers.trl.base_model.base_pass import score
-from trainers.trl.base_model.base_scores import BaseScores
-from trainers.trl.base_model.hint_gain import gate
-from trainers.trl.channel_state import ChannelStates, earlier_state, state_file
-from trainers.trl.policy.student import Student
+from trainers.trl.base_pass import score
+from trainers.trl.base_scores import BaseScores, gate
+from trainers.trl.checkpoints import ChannelStates, earlier_state, state_file
+from trainers.trl.policy import Student
 
 OFF = {name: {"weight": 0} for name in ("grpo", "dpo", "sft")}
 

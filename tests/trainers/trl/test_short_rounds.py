@@ -12,10 +12,10 @@ from transformers import TrainerCallback
 from composer_pipeline.diloco.callback import DiLoCoCallback, trainable
 from composer_pipeline.diloco.log import OuterLog
 from composer_pipeline.diloco.replica import Replica
-from composer_pipeline.diloco.rounds.pace import Work
+from composer_pipeline.diloco.rounds import Work
 from composer_pipeline.testing.training import tiny_recipe
 from tests.fixtures.waiting import DEADLINE_S, wait_until
-from trainers.trl.channel_state import ChannelStates
+from trainers.trl.checkpoints import ChannelStates
 from trainers.trl.outer_log import spec_of
 
 ROUNDS, STEPS = 3, 4

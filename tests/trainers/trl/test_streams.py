@@ -7,7 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.training.data import (
+from composer_pipeline.training.recipe import TrainingRecipe
+from composer_pipeline.training.rows import (
     ArrowRows,
     Demonstration,
     Group,
@@ -18,9 +19,8 @@ from composer_pipeline.training.data import (
     bytes_of,
     writing_rows,
 )
-from composer_pipeline.training.recipe import TrainingRecipe
-from trainers.trl.base_model.base_pass import coming
-from trainers.trl.rows.streams import planned
+from trainers.trl.base_pass import coming
+from trainers.trl.rows import planned
 
 FIELDS = {"grpo": "groups", "sdpo": "hints", "dpo": "pairs", "sft": "demonstrations"}
 BOTH = pytest.mark.parametrize("draw", ["independent", "by-state"])

@@ -12,7 +12,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from composer_pipeline.training.data import Demonstration, Group, Hint, Pair, TrainingData
+from composer_pipeline.training.rows import Demonstration, Group, Hint, Pair, TrainingData
 
 VOCAB, BOS, END, HINT, WRONG = 40, 0, 1, 2, 3
 VALUES = range(8, VOCAB)
@@ -112,10 +112,10 @@ def tokenizer():
 
 def trainer(folder, model, tokenizer, recipe, rows, **options):
     """Return a trainer on a copy of a model, whose base pass is done in ``folder``."""
-    from trainers.trl.base_model.base_pass import score
-    from trainers.trl.base_model.hint_gain import gate
-    from trainers.trl.composer import ComposerTrainer
-    from trainers.trl.policy.student import Student
+    from trainers.trl.base_pass import score
+    from trainers.trl.base_scores import gate
+    from trainers.trl.policy import Student
+    from trainers.trl.trainer import ComposerTrainer
 
     bare = Student(model, pad=tokenizer.pad_token_id, device="cpu")
     base = score(bare, recipe, rows, folder)

@@ -5,17 +5,17 @@ import json
 import pytest
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.training.planning import (
+from composer_pipeline.training.memory import (
+    KNOWN,
     Load,
     ModelShape,
     RowSize,
     assumed_rows,
+    kept_by_layer,
     loads_of,
     peak,
-    require_fit,
 )
-from composer_pipeline.training.planning.memory import kept_by_layer
-from composer_pipeline.training.planning.shape import KNOWN
+from composer_pipeline.training.plan import require_fit
 from composer_pipeline.training.recipe import TrainingRecipe
 from tests.places import ROOT
 

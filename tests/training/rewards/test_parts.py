@@ -6,8 +6,14 @@ import pytest
 
 from composer_pipeline.testing.training import call
 from composer_pipeline.training.recipe import RewardPart
-from composer_pipeline.training.rewards import PARTS, Case, Grader, case_of
-from composer_pipeline.training.rewards.case import failed_calls, known_files
+from composer_pipeline.training.rewards import (
+    PARTS,
+    Case,
+    Grader,
+    case_of,
+    failed_calls,
+    known_files,
+)
 
 SOURCE = "import os\n\n\ndef size(path):\n    return os.stat(path).st_size\n"
 SHOWN = "".join(f"{n:>6}→{line}\n" for n, line in enumerate(SOURCE.splitlines(), 1))

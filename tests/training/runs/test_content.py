@@ -12,10 +12,11 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.testing.training import write_dataset
 from composer_pipeline.training import registry
+from composer_pipeline.training import runs as content
+from composer_pipeline.training import runs as identity
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.run import prepare
-from composer_pipeline.training.runs import content, identity
-from composer_pipeline.training.runs.content import adapter_content, file_digest, model_content
+from composer_pipeline.training.runs import adapter_content, file_digest, model_content
 
 
 @pytest.fixture(autouse=True)

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from composer_pipeline.errors import StorageError
+from composer_pipeline.training import events
 from composer_pipeline.training.run import METRICS, read_steps
-from composer_pipeline.training.runs import events
 
 STEP = {"event": "step", "slot": 0, "step": 1, "of": 2, "dpo_loss": 0.5}
 

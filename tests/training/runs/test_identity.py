@@ -13,12 +13,12 @@ from composer_pipeline.lake.store import Lake
 from composer_pipeline.testing.training import write_dataset
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.run import prepare, train
-from composer_pipeline.training.runs.identity import files_of
+from composer_pipeline.training.runs import files_of
 
 OUTSIDE = '''
 from pathlib import Path
 
-from composer_pipeline.training.trainer import Capabilities
+from composer_pipeline.training.registry import Capabilities
 
 CODE = """
 import json, pathlib, sys

@@ -10,18 +10,25 @@ from pathlib import Path
 
 import pytest
 
-from composer_pipeline.chat import Toolsets, to_chat
-from composer_pipeline.chat import action_message as chat_action
+from composer_pipeline.chat.convert import action_message as chat_action
+from composer_pipeline.chat.convert import to_chat
+from composer_pipeline.chat.tools import Toolsets
 from composer_pipeline.lake.store import Lake
+from composer_pipeline.states.load import load_states
 from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
 from composer_pipeline.testing.training import READ, call
-from composer_pipeline.trace_states import load_states
 from composer_pipeline.traces.ingest import ingest
-from composer_pipeline.training.data.make import Prompt
+from composer_pipeline.training.build_rows import Prompt
+from composer_pipeline.training.chat_template import (
+    ChatTemplate,
+    _probes,
+    _use_training_template,
+    _words,
+)
 from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import Data
-from composer_pipeline.training.windows import ChatTemplate, Dropped, Windows, action_message
-from composer_pipeline.training.windows.template import _probes, _use_training_template, _words
+from composer_pipeline.training.window_text import Dropped, action_message
+from composer_pipeline.training.windows import Windows
 
 pytestmark = pytest.mark.slow
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")

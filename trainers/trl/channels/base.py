@@ -13,8 +13,8 @@ from typing import Any, Generic, TypeVar
 
 from torch import Tensor
 
-from trainers.trl.policy.student import Student
-from trainers.trl.rows.batches import Row, micro_batches
+from trainers.trl.policy import Student
+from trainers.trl.rows import Row, micro_batches
 
 R = TypeVar("R")
 

@@ -20,11 +20,11 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from trl import GRPOTrainer
 
-from composer_pipeline.training.data import Group, column_of, item_lengths_of
+from composer_pipeline.training.rows import Group, column_of, item_lengths_of
 from trainers.trl.channels.base import Channel
-from trainers.trl.policy.sampling import Sampler
-from trainers.trl.policy.student import Student
-from trainers.trl.rows.batches import Row
+from trainers.trl.policy import Student
+from trainers.trl.rows import Row
+from trainers.trl.sampling import Sampler
 
 #: Rewards of a group that differ by less are the same.
 FLAT = 1e-9

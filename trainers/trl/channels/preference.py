@@ -1,7 +1,7 @@
 """The channels of stored pairs and demonstrations: trace-replay DPO, and SFT.
 
 Belongs here: two losses over recorded actions. Does not belong here: the base model's
-log-probabilities (``trainers.trl.base_model.base_pass``).
+log-probabilities (``trainers.trl.base_scores``).
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from composer_pipeline.losses.preference import Pairs, pair_loss, simpo
-from composer_pipeline.training.data import Demonstration, Pair
 from composer_pipeline.training.recipe import Dpo as Options
+from composer_pipeline.training.rows import Demonstration, Pair
 from trainers.trl.channels.base import Channel
-from trainers.trl.policy.student import Student
-from trainers.trl.rows.batches import Row
+from trainers.trl.policy import Student
+from trainers.trl.rows import Row
 
 
 class Dpo(Channel[Pair]):

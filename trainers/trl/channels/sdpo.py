@@ -1,8 +1,8 @@
 """The SDPO channel: at an error turn, learn from the model that has read the hint.
 
 Belongs here: aligning student and teacher on the recorded tokens, and the divergence over the
-taught span. Does not belong here: who the teacher is (``trainers.trl.policy.teachers``) and which
-rows have a hint that helps (``trainers.trl.base_model.hint_gain``).
+taught span. Does not belong here: who the teacher is (``trainers.trl.policy``) and which
+rows have a hint that helps (``trainers.trl.base_scores``).
 
 The recorded action was not sampled from the model: this is off-policy context distillation.
 """
@@ -14,16 +14,14 @@ import torch
 from torch import Tensor
 
 from composer_pipeline.errors import ComposerError
-from composer_pipeline.losses.fused import fused_divergence
-from composer_pipeline.losses.sdpo import importance_ratio
-from composer_pipeline.losses.taid import TaidScheduler
+from composer_pipeline.losses.divergence import fused_divergence
+from composer_pipeline.losses.sdpo import TaidScheduler, importance_ratio
 from composer_pipeline.losses.token_logps import token_logps
-from composer_pipeline.training.data import Hint
 from composer_pipeline.training.recipe import Sdpo as Options
+from composer_pipeline.training.rows import Hint
 from trainers.trl.channels.base import Channel
-from trainers.trl.policy.student import Student
-from trainers.trl.policy.teachers import Teacher
-from trainers.trl.rows.batches import Row
+from trainers.trl.policy import Student, Teacher
+from trainers.trl.rows import Row
 
 #: What moves in TAID's schedule; the rest of it is the recipe's.
 TAID_STATE = ("t", "previous", "momentum")

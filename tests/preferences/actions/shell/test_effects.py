@@ -2,7 +2,7 @@
 
 import pytest
 
-from composer_pipeline.preferences.actions.shell.effects import changes_state, writes_sql
+from composer_pipeline.preferences.actions.shell_meaning import changes_state, writes_sql
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from composer_pipeline.preferences.actions.file_knowledge import known_content
-from composer_pipeline.preferences.actions.shell import lines as shell
-from composer_pipeline.preferences.actions.shell.lines import Place
-from composer_pipeline.preferences.actions.shell.options import grammar_of, read
-from composer_pipeline.preferences.actions.shell.options_table import ALIASES, GRAMMARS
-from composer_pipeline.preferences.actions.shell.parse import read_tree
-from composer_pipeline.preferences.actions.shell.plain_lines import read_plain
+from composer_pipeline.preferences.actions import shell_meaning
+from composer_pipeline.preferences.actions.levels import known_content
+from composer_pipeline.preferences.actions.shell_options import grammar_of, read
+from composer_pipeline.preferences.actions.shell_options_table import ALIASES, GRAMMARS
+from composer_pipeline.preferences.actions.shell_parse import Place, read_plain, read_tree
 
 PLACE = Place("/home/ana/shop", "/home/ana")
 
@@ -64,7 +62,7 @@ def test_aliases_lead_to_grammars():
 
 def test_an_unknown_option_leaves_the_words_alone():
     assert read(("grep", "--unheard-of", "x", "y")) is None
-    assert shell.canonical_line("grep --unheard-of x y", PLACE)[0][1] == [
+    assert shell_meaning.canonical_line("grep --unheard-of x y", PLACE)[0][1] == [
         "grep", "--unheard-of", "x", "y",
     ]  # fmt: skip
 
@@ -132,7 +130,7 @@ xargs grep x
 node --version""".splitlines(),
 )
 def test_looking(command):
-    assert not shell.mutates(command)
+    assert not shell_meaning.mutates(command)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +214,7 @@ unheard-of
 echo 'open""".splitlines(),
 )
 def test_changing(command):
-    assert shell.mutates(command)
+    assert shell_meaning.mutates(command)
 
 
 @pytest.mark.parametrize(
@@ -234,7 +232,7 @@ def test_changing(command):
     ],
 )
 def test_folders(command, words):
-    last = shell.canonical_line(command, PLACE)[-1][1]
+    last = shell_meaning.canonical_line(command, PLACE)[-1][1]
     assert [list(w) if isinstance(w, tuple) else w for w in last] == words
 
 
@@ -257,7 +255,7 @@ def test_folders(command, words):
     ],
 )
 def test_one_form(a, b):
-    assert shell.canonical_line(a, PLACE) == shell.canonical_line(b, PLACE)
+    assert shell_meaning.canonical_line(a, PLACE) == shell_meaning.canonical_line(b, PLACE)
 
 
 def _turn(name, args, result):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from composer_pipeline.preferences.actions.shell.options import read
+from composer_pipeline.preferences.actions.shell_options import read
 
 
 def reading(line):

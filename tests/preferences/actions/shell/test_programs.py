@@ -2,7 +2,7 @@
 
 import pytest
 
-from composer_pipeline.preferences.actions.shell.programs import split, unwrap
+from composer_pipeline.preferences.actions.shell_programs import split, unwrap
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,8 @@
 import pytest
 
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.preferences.actions.call_levels import Situation
-from composer_pipeline.preferences.actions.levels import level
-from composer_pipeline.preferences.actions.tool_rules import Level
+from composer_pipeline.preferences.actions.canonical import Level
+from composer_pipeline.preferences.actions.levels import Situation, level
 
 
 def between(a, b):

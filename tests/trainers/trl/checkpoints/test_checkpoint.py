@@ -12,18 +12,17 @@ import torch
 from peft import get_peft_model
 from transformers import AutoModelForCausalLM
 
+from composer_pipeline.diloco.codecs import encode_state
 from composer_pipeline.diloco.log import Commit, OuterLog
-from composer_pipeline.diloco.tensors.encoding import encode_state
-from composer_pipeline.diloco.tensors.outer import OuterState
+from composer_pipeline.diloco.outer_optimizer import OuterState
 from composer_pipeline.errors import InputError, StorageError
 from composer_pipeline.testing.training import tiny_recipe
+from composer_pipeline.training.model_card import card
 from composer_pipeline.training.run import CHECKPOINT, MERGED, RECIPE, RESULT, write_json
 from composer_pipeline.training.run import write_recipe as write_recipe_file
-from composer_pipeline.training.runs.card import card
-from composer_pipeline.training.runs.content import model_content
-from trainers.trl.checkpoints.merge import merge
-from trainers.trl.checkpoints.write import appearing, write_checkpoint
-from trainers.trl.policy.loading import load_base, lora_config
+from composer_pipeline.training.runs import model_content
+from trainers.trl.checkpoints import appearing, merge, write_checkpoint
+from trainers.trl.policy import load_base, lora_config
 
 IDS = [[5, 6, 7, 8, 9, 10]]
 

@@ -13,16 +13,15 @@ import torch.distributed as dist
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from composer_pipeline.diloco.callback import DiLoCoCallback
-from composer_pipeline.diloco.rounds.snapshots import read_state
+from composer_pipeline.diloco.fragments import read_state
 from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.testing.training import tiny_recipe
-from composer_pipeline.training.data import Demonstration, Group, Hint, Pair, TrainingData
 from composer_pipeline.training.rewards import Grade
+from composer_pipeline.training.rows import Demonstration, Group, Hint, Pair, TrainingData
 from tests.trainers.trl import toy
-from trainers.trl.ranks.group import Ranks
-from trainers.trl.ranks.outer import OverRanks
-from trainers.trl.ranks.shard import whole
+from trainers.trl.outer_ranks import OverRanks
+from trainers.trl.ranks import Ranks, whole
 
 CHANNELS = {
     "grpo": {"weight": 0.7, "groups_per_step": 3, "off_policy_threshold": 0.05},

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from trainers.trl.gradients import StepGradients
-from trainers.trl.ranks.deal import dealt, idle_share
+from trainers.trl.ranks import dealt, idle_share
 
 
 def test_every_item_falls_to_one_rank_and_loads_are_even():

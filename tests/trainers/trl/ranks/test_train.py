@@ -8,7 +8,7 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 import torch
 
-from composer_pipeline.diloco.rounds.snapshots import read_state
+from composer_pipeline.diloco.fragments import read_state
 from composer_pipeline.testing.training import tiny_recipe
 from composer_pipeline.training.run import prepare, read_steps
 

@@ -16,13 +16,20 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.testing.training import tiny_recipe
-from trainers.trl.policy.student import Student
-from trainers.trl.rows.batches import Row
-from trainers.trl.shared_prefix import probe
-from trainers.trl.shared_prefix.forward import SharedStates, masked_attention
-from trainers.trl.shared_prefix.masks import mask_of, padded_trees, visible
-from trainers.trl.shared_prefix.probe import why_not
-from trainers.trl.shared_prefix.tree import Item, Tree, trees_of
+from trainers.trl import shared_prefix
+from trainers.trl.policy import Student
+from trainers.trl.rows import Row
+from trainers.trl.shared_prefix import (
+    Item,
+    SharedStates,
+    Tree,
+    mask_of,
+    masked_attention,
+    padded_trees,
+    trees_of,
+    visible,
+    why_not,
+)
 
 SIZES = {
     "vocab_size": 32, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2,
@@ -147,7 +154,7 @@ def test_masks_show_the_path_and_nothing_else():
 def test_flex_attention_computes_what_the_dense_mask_does():
     from torch.nn.attention.flex_attention import flex_attention
 
-    from trainers.trl.shared_prefix.masks import block_mask
+    from trainers.trl.shared_prefix import block_mask
 
     trees = [of.tree for of in shared()]
     width = max(map(len, trees))
@@ -194,7 +201,7 @@ def test_a_model_that_does_not_keep_to_the_mask_is_found_by_numbers():
 def test_without_flex_attention_a_sentence_says_what_to_do(monkeypatch):
     told = Student(llama(torch.float32), pad=0, device="cuda")
     recipe = tiny_recipe("toy")
-    monkeypatch.setattr(probe, "_has", lambda name: name != "triton")
+    monkeypatch.setattr(shared_prefix, "_has", lambda name: name != "triton")
     said = why_not(told, recipe)
     assert said is not None
     assert "no module triton" in said

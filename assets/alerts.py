@@ -1,0 +1,194 @@
+"""Alerts: what a person should know without opening the UI.
+
+Belongs here: what counts as a problem, and telling each one once. Does not belong here: how a
+message is sent and what is left out of it (``assets.alerts``).
+"""
+
+import json
+import os
+import time
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlsplit
+
+import dagster as dg
+from dagster._core.definitions.freshness import FreshnessState
+from dagster._core.scheduler.instigation import TickStatus
+
+from assets.failures import sentence_of
+from assets.money import REACHED_TAG
+from composer_pipeline.errors import ComposerError, InputError
+
+#: Where messages go. The URL is a key: whoever knows it can write there, so it is in no setting.
+VARIABLE = "COMPOSER_ALERT_URL"
+TIMEOUT_S = 5.0
+MOST = 20
+_LONGEST = 500
+_SECRET = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD", "_URL")
+_SHORTEST_SECRET = 8
+
+
+def send_alert(problems: Sequence[str], url: str) -> None:
+    """Post ``{"text": …}``, which Slack, Mattermost, Google Chat and their likes take.
+
+    Args:
+        problems: a sentence each; at most 20 are sent, and how many more there are.
+        url: the webhook; only its host is ever told.
+
+    Raises:
+        InputError: the URL is none.
+        ComposerError: the webhook was not reached within 5 s, or refused.
+    """
+    import httpx
+
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InputError(f"{VARIABLE} is not an http(s) URL")
+    try:
+        answer = httpx.post(
+            url, json={"text": _text(problems)}, timeout=TIMEOUT_S, follow_redirects=False
+        )
+    except httpx.HTTPError as error:
+        raise ComposerError(
+            f"the webhook at {parts.hostname} was not reached: {type(error).__name__}"
+        ) from None  # its message may name the URL
+    if not answer.is_success:
+        raise ComposerError(f"the webhook at {parts.hostname} answered {answer.status_code}")
+
+
+def _text(problems: Sequence[str]) -> str:
+    lines = [f"• {_safe(problem)}" for problem in problems[:MOST]]
+    more = len(problems) - MOST
+    return "\n".join(["composer-pipeline", *lines, *([f"… and {more} more"] if more > 0 else [])])
+
+
+def _safe(text: str) -> str:
+    """Return a text on one line, without anything private and without values of keys."""
+    for name, value in os.environ.items():
+        if name.endswith(_SECRET) and len(value) >= _SHORTEST_SECRET:
+            text = text.replace(value, f"[{name}]")
+    from composer_pipeline.redaction.redact import redact_text
+
+    text = redact_text(" ".join(text.split()))[0]
+    return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"
+
+
+#: A run that waits longer for its turn is stuck: behind another one, or behind a slot nobody frees.
+STUCK_S = 600.0
+#: Two looks overlap by this much, since a storage may show an event later than its time.
+OVERLAP_S = 120.0
+_MOST = 200
+
+Problems = Iterator[tuple[str, str]]
+
+
+def problems(instance: dg.DagsterInstance, since: float, now: float) -> dict[str, str]:
+    """Return what went wrong since a moment and what still is wrong, a sentence by name.
+
+    Args:
+        instance: where runs, ticks and freshness are kept.
+        since: seconds since 1970 of the earliest event.
+        now: the present in the same unit.
+    """
+    found: dict[str, str] = {}
+    for look in (_runs, _ticks, _queue):
+        found |= look(instance, since, now)
+    return found | dict(_overdue(instance))
+
+
+def _runs(instance: dg.DagsterInstance, since: float, _now: float) -> Problems:
+    """Runs that failed, and those that a ceiling ended."""
+    ended = dg.RunsFilter(updated_after=datetime.fromtimestamp(since, UTC))
+    for record in instance.get_run_records(ended, limit=_MOST):
+        run = record.dagster_run
+        if (record.end_time or 0) < since:
+            continue
+        scope = run.tags.get(REACHED_TAG)
+        if scope:
+            yield f"ceiling:{run.run_id}", f"{_name(run)} reached the ceiling of {scope}."
+        elif run.status is dg.DagsterRunStatus.FAILURE:
+            yield f"run:{run.run_id}", f"{_name(run)} failed: {sentence_of(instance, run.run_id)}"
+
+
+def _name(run: dg.DagsterRun) -> str:
+    what = run.job_name
+    keys = sorted(key.to_user_string() for key in run.asset_selection or ())
+    if keys and what.startswith("__"):  # a click in the UI has no job of its own
+        what = ", ".join(keys[:3]) + (" …" if len(keys) > 3 else "")
+    return f"Run {run.run_id[:8]} ({what})"
+
+
+def _ticks(instance: dg.DagsterInstance, since: float, _now: float) -> Problems:
+    """Schedules and sensors that could not say what to do."""
+    for state in instance.all_instigator_state():
+        for tick in instance.get_ticks(
+            state.instigator_origin_id,
+            state.selector_id,
+            after=since,
+            limit=_MOST,
+            statuses=[TickStatus.FAILURE],
+        ):
+            lines = (tick.error.message if tick.error else "").strip().splitlines()
+            cause = tick.error.cause if tick.error else None
+            said = (cause.message.strip() if cause else "") or (lines[0] if lines else "no reason")
+            yield (
+                f"tick:{state.instigator_name}:{tick.tick_id}",
+                f"{state.instigator_name} failed to run: {said.partition(chr(10))[0]}",
+            )
+
+
+def _queue(instance: dg.DagsterInstance, _since: float, now: float) -> Problems:
+    """Runs that wait too long for their turn."""
+    waiting = dg.RunsFilter(
+        statuses=[dg.DagsterRunStatus.QUEUED],
+        created_before=datetime.fromtimestamp(now - STUCK_S, UTC),
+    )
+    for record in instance.get_run_records(waiting, limit=_MOST):
+        minutes = (now - record.create_timestamp.replace(tzinfo=UTC).timestamp()) / 60
+        run = record.dagster_run
+        yield f"queue:{run.run_id}", f"{_name(run)} has been queued for {minutes:.0f} minutes."
+
+
+def _overdue(instance: dg.DagsterInstance) -> Problems:
+    """Assets that are older than their freshness policy allows."""
+    for key, record in instance.get_freshness_state_records(instance.get_asset_keys()).items():
+        if record.freshness_state is FreshnessState.FAIL:
+            name = key.to_user_string()
+            yield f"fresh:{name}", f"{name} is overdue: older than its freshness policy allows."
+
+
+def build_alerts() -> dg.SensorDefinition:
+    """Return the sensor ``alerts``; it runs where ``COMPOSER_ALERT_URL`` is set."""
+    on = bool(os.environ.get(VARIABLE))
+
+    @dg.sensor(
+        minimum_interval_seconds=60,
+        default_status=dg.DefaultSensorStatus.RUNNING if on else dg.DefaultSensorStatus.STOPPED,
+        description="Tell the webhook of COMPOSER_ALERT_URL about failed runs and ticks, stuck"
+        " queues, ceilings reached and overdue assets, each once.",
+    )
+    def alerts(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        url, now = os.environ.get(VARIABLE, ""), time.time()
+        if not url:
+            return _skip(f"{VARIABLE} is not set.", context.cursor)
+        cursor: dict[str, Any] = json.loads(context.cursor or "{}")
+        since = float(cursor.get("since", now))
+        found = problems(context.instance, since - OVERLAP_S, now)
+        new = {name: text for name, text in found.items() if name not in cursor.get("told", ())}
+        if new:
+            try:
+                send_alert(list(new.values()), url)
+            except ComposerError as error:
+                return _skip(
+                    f"{error}; {len(new)} wait for the next tick.",
+                    json.dumps({"since": since, "told": cursor.get("told", [])}),
+                )
+        said = f"Told {len(new)}." if new else "Nothing new."
+        return _skip(said, json.dumps({"since": now, "told": sorted(found)}))
+
+    return alerts
+
+
+def _skip(reason: str, cursor: str | None) -> dg.SensorResult:
+    return dg.SensorResult(skip_reason=reason, cursor=cursor)

@@ -1,0 +1,406 @@
+"""The checks of every asset.
+
+The door of the folder: ``assets.definitions`` takes ``CHECKS``, and builds those of the
+teachers, which their file names.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import dagster as dg
+
+from assets.pages import records, run_dir_of
+from assets.partitions import day_ranges, partition_days
+from assets.resources import LakeResource, RecipesResource, SessionsResource, TeachersResource
+from composer_pipeline.errors import InputError
+from composer_pipeline.lake.store import (
+    Lake,
+    doubled_states,
+    groups_in_two_splits,
+    incomplete_prefixes,
+    pairs_without_difference,
+)
+
+if TYPE_CHECKING:
+    from composer_pipeline.maintenance.status import Why
+
+
+def result(bad: Sequence[str], what: str, name: str | None = None) -> dg.AssetCheckResult:
+    """Return the result of a check that found the rows ``bad``, which are ``what``."""
+    return dg.AssetCheckResult(
+        check_name=name,
+        passed=not bad,
+        metadata={"violations": len(bad), "examples": ", ".join(bad[:5]) or "none"},
+        description=f"{len(bad)} {what}" if bad else f"No {what}.",
+    )
+
+
+def _accounted(store: Lake, stages: Sequence[str], tags: Mapping[str, str]) -> dg.AssetCheckResult:
+    from composer_pipeline.preferences.quality import leaks
+
+    # Other days may wait for their stage: only those of this run have to add up.
+    days = partition_days(tags)
+    bad = [leak for stage in stages for leak in leaks(store, stage, days)]
+    return result(
+        [f"{leak.stage}: {leak.row_id} {leak.what}" for leak in bad], "rows are not accounted for"
+    )
+
+
+@dg.asset_check(asset="preference_pairs", blocking=True)
+def states_accounted_for(
+    context: dg.AssetCheckExecutionContext, lake: LakeResource
+) -> dg.AssetCheckResult:
+    """Every state has a vote with a reason, and every vote for a pair is a pair or a drop."""
+    return _accounted(lake.open(), ["votes", "pairs"], context.run.tags)
+
+
+@dg.asset_check(asset="normalized_pairs", blocking=True)
+def pairs_accounted_for(
+    context: dg.AssetCheckExecutionContext, lake: LakeResource
+) -> dg.AssetCheckResult:
+    """Every pair is normalised or in the ledger of drops, with the operator that dropped it."""
+    return _accounted(lake.open(), ["normalize"], context.run.tags)
+
+
+@dg.asset_check(asset="training_dataset", blocking=True)
+def dataset_accounted_for(lake: LakeResource) -> dg.AssetCheckResult:
+    """Every normalised pair is in one split of the dataset or in the ledger of drops."""
+    return _accounted(lake.open(), ["dataset"], {})
+
+
+@dg.asset_check(asset="raw_sessions", blocking=True)
+def raw_sessions_never_shrink(lake: LakeResource) -> dg.AssetCheckResult:
+    """No archived session is shorter than at the last check, and all bytes are there."""
+    from composer_pipeline.traces.archive import shrunk_or_lost
+
+    return result(shrunk_or_lost(lake.open()), "archived sessions shrank or lost their bytes")
+
+
+@dg.asset_check(asset="trace_states", blocking=True)
+def state_ids_unique(lake: LakeResource) -> dg.AssetCheckResult:
+    """No state id stands in two rows, over all days."""
+    return result(doubled_states(lake.open()), "state ids stand more than once")
+
+
+@dg.asset_check(asset="trace_states", blocking=True)
+def prefixes_complete(lake: LakeResource) -> dg.AssetCheckResult:
+    """Every state's prefix is whole: its chain is long enough and its messages exist."""
+    return result(incomplete_prefixes(lake.open()), "states have an incomplete prefix")
+
+
+@dg.asset_check(asset="preference_pairs", blocking=True)
+def chosen_differs_from_rejected(lake: LakeResource) -> dg.AssetCheckResult:
+    """No pair prefers an action to itself."""
+    return result(pairs_without_difference(lake.open()), "pairs have chosen equal to rejected")
+
+
+@dg.asset_check(asset="training_dataset", blocking=True)
+def no_group_in_two_splits(lake: LakeResource) -> dg.AssetCheckResult:
+    """No group and no session is in two splits, in any config of the dataset."""
+    return result(groups_in_two_splits(lake.open()), "groups are in two splits")
+
+
+@dg.asset_check(asset="training_dataset")
+def chosen_not_told_by_style(lake: LakeResource, recipes: RecipesResource) -> dg.AssetCheckResult:
+    """A classifier that sees only style does not tell chosen from rejected.
+
+    Not blocking: whether to train on such pairs is a person's decision.
+    """
+    from composer_pipeline.preferences.quality import measured_on_dataset
+    from composer_pipeline.preferences.quality_views import separability_figure
+
+    rules = recipes.rules()
+    found = measured_on_dataset(lake.open(), rules)
+    bound = rules.separability.max_auc
+    said = found.note or f"AUC {found.auc:.3f} on {found.pairs} pairs; the bound is {bound:g}."
+    return dg.AssetCheckResult(
+        passed=found.auc is None or found.auc <= bound,
+        severity=dg.AssetCheckSeverity.WARN,
+        metadata={
+            **({} if found.auc is None else {"auc": found.auc}),
+            "measured": found.auc is not None,
+            "pairs": found.pairs,
+            "sessions": found.sessions,
+            "bound": bound,
+            "roc": dg.MetadataValue.md(separability_figure(found, bound)),
+        },
+        description=said[0].upper() + said[1:],
+    )
+
+
+@dg.asset_check(asset="model_evaluation", blocking=True)
+def not_worse_than_base(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+    """On easy and recovery states the trained model is not surely worse than its base."""
+    from composer_pipeline.evaluation.evaluate import TRAINED
+    from composer_pipeline.evaluation.report import cells_of, guarded
+    from composer_pipeline.training.model_card import evaluation_of
+
+    run_dir = run_dir_of(context.instance, "model_evaluation")
+    found = evaluation_of(Path(run_dir)) if run_dir else None
+    if found is None:
+        return dg.AssetCheckResult(passed=False, description="There is no evaluation.")
+    worse, unknown = found["worse"], found["unknown"]
+    said = [f"Worse than its base on {sentence}." for sentence in worse]
+    said += [f"Not known whether it is worse on {sentence}." for sentence in unknown]
+    intervals = [
+        {"states": f"{kind} ({each.states} of {each.sessions} sessions)", "difference": each.mean,
+         "low": each.low, "high": each.high}
+        for kind, each in guarded(cells_of(found), TRAINED).items()
+    ]  # fmt: skip
+    return dg.AssetCheckResult(
+        passed=not worse,
+        metadata={
+            "worse": len(worse),
+            "not_known": len(unknown),
+            **({"trained_minus_base": records(intervals)} if intervals else {}),
+        },
+        description=" ".join(said) or "Not surely worse on easy or recovery states.",
+    )
+
+
+#: Share of a teacher's replies that may be unusable before a person should look.
+UNUSABLE = 0.25
+WARN = dg.AssetCheckSeverity.WARN
+
+
+@dg.asset_check(asset="preference_pairs")
+def replies_cover_states(lake: LakeResource, teachers: TeachersResource) -> dg.AssetCheckResult:
+    """Each teacher that was asked about a day has answered all of it.
+
+    Not blocking: pairs are made of the families that answered. The night asks the others again.
+    """
+    from composer_pipeline.errors import InputError
+    from composer_pipeline.maintenance.status import TRIES, missing_replies
+    from composer_pipeline.teachers.teachers import TeacherSet
+
+    try:
+        asked = TeacherSet.load(teachers.file)
+    except InputError as error:
+        return dg.AssetCheckResult(passed=False, severity=WARN, description=str(error))
+    found = missing_replies(lake.open(), asked)
+    listed: list[dict[str, str | int]] = [
+        {
+            "teacher": teacher,
+            "day": day,
+            "missing": made.missing,
+            "why": made.why,
+            "nights": f"{made.tries} of {TRIES}",
+        }
+        for (teacher, day), made in sorted(found.items())
+    ]
+    names = ", ".join(sorted({teacher for teacher, _ in found}))
+    total = sum(made.missing for made in found.values())
+    return dg.AssetCheckResult(
+        passed=not found,
+        severity=WARN,
+        metadata={"missing": total, **({"days": records(listed[:200])} if listed else {})},
+        description=f"{total} replies of {names} are missing."
+        if found
+        else "Nothing that was asked is missing.",
+    )
+
+
+def build_reply_checks(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetChecksDefinition]:
+    """Return the checks of each teacher's replies."""
+
+    def build(key: dg.AssetKey) -> dg.AssetChecksDefinition:
+        @dg.asset_check(asset=key, name="replies_usable")
+        def replies_usable(lake: LakeResource) -> dg.AssetCheckResult:
+            """Few of the replies are unusable: refused, cut off or not readable."""
+            from composer_pipeline.maintenance.status import unusable_share
+
+            share, count = unusable_share(lake.open(), key.path[-1])
+            return dg.AssetCheckResult(
+                passed=share <= UNUSABLE,
+                severity=WARN,
+                metadata={"unusable_share": share, "replies": count, "bound": UNUSABLE},
+                description=f"{share:.1%} of {count} replies are unusable; the bound is"
+                f" {UNUSABLE:.0%}.",
+            )
+
+        return replies_usable
+
+    return [build(key) for key in reply_keys]
+
+
+BLOCKING = {
+    "columns_as_described": "Each partition has the columns and types of its table.",
+    "rows_unique": "No key stands in two rows.",
+    "rows_accounted_for": "Each row that came in is there, or told why not.",
+}
+WARNING = {
+    "up_to_date": "Each day was made from its inputs, versions, rules and parameters of now.",
+    "yesterday_is_there": "Yesterday's day is not missing.",
+}
+#: Asset -> its table, and the stage whose rows have to add up, where no check of its own says so.
+TABLE_OF = {
+    "raw_sessions": ("raw_files", ""),
+    "trace_states": ("states", "files"),
+    "error_hints": ("hints", "hints"),
+    "preference_pairs": ("pairs", ""),
+    "normalized_pairs": ("normalized_pairs", ""),
+}
+
+#: What a stale day is asked of: the lake and the resources.
+Asked = Callable[["Lake", SessionsResource, RecipesResource, TeachersResource], "Stale"]
+Stale = Mapping[str, "Why"]
+
+
+def _stale_of(asset: str) -> Asked:
+    """Return the library's question of an asset's days."""
+
+    def ask(
+        store: "Lake",
+        sessions: SessionsResource,
+        recipes: RecipesResource,
+        teachers: TeachersResource,
+    ) -> Stale:
+        from composer_pipeline.maintenance import status
+        from composer_pipeline.teachers.teachers import TeacherSet
+
+        if asset == "raw_sessions":
+            return status.stale_files(store, sessions.paths())
+        if asset == "trace_states":
+            return status.stale_states(store)
+        if asset == "error_hints":
+            return status.stale_hints(store)
+        if asset == "preference_pairs":
+            return status.stale_pairs(store, recipes.rules())
+        if asset == "normalized_pairs":
+            return status.stale_normalized(store, recipes.normalize)
+        asked = TeacherSet.load(teachers.file)
+        (teacher,) = asked.select([asset])
+        return status.stale_replies(store, asked, teacher)
+
+    return ask
+
+
+def up_to_date(
+    stale: Stale, asset: str, green: Collection[str] = frozenset()
+) -> dg.AssetCheckResult:
+    """Return the result of ``up_to_date``: the days that were made otherwise, and their cure.
+
+    Args:
+        stale: the days that are not current.
+        asset: its name.
+        green: the days that Dagster shows as made; one that was not is told too.
+    """
+    old = {
+        day: why.said
+        for day, why in sorted(stale.items())
+        if why.kind == "changed" or (why.kind == "absent" and day in green)
+    }
+    ranges = ", ".join(
+        first if first == last else f"{first}...{last}" for first, last in day_ranges([*old])
+    )
+    listed = [{"day": day, "why": why} for day, why in old.items()]
+    return dg.AssetCheckResult(
+        check_name="up_to_date",
+        passed=not old,
+        severity=WARN,
+        metadata={"days": len(old), **({"stale": records(listed[:200])} if listed else {})},
+        description=f"{len(old)} days are not current: backfill {asset} for {ranges}."
+        if old
+        else "Every day that was made is current.",
+    )
+
+
+def yesterday_is_there(stale: Stale, today: str) -> dg.AssetCheckResult:
+    """Return the result of ``yesterday_is_there``."""
+    day = str((datetime.fromisoformat(today) - timedelta(days=1)).date())
+    why = stale.get(day)
+    return dg.AssetCheckResult(
+        check_name="yesterday_is_there",
+        passed=why is None,
+        severity=WARN,
+        metadata={"day": day},
+        description=f"{day}: {why.said}." if why else f"{day} is there, or has no session.",
+    )
+
+
+def build_table_checks(reply_keys: Sequence[dg.AssetKey]) -> list[dg.AssetChecksDefinition]:
+    """Return the checks of each daily table, the teachers' too."""
+    found = [
+        _checks_of(dg.AssetKey(name), table, stage) for name, (table, stage) in TABLE_OF.items()
+    ]
+    return [*found, *(_checks_of(key, "replies", "", teacher=key.path[-1]) for key in reply_keys)]
+
+
+def _checks_of(key: dg.AssetKey, table: str, stage: str, **keys: str) -> dg.AssetChecksDefinition:
+    asset = key.path[-1]
+    names = [name for name in BLOCKING if stage or name != "rows_accounted_for"]
+    specs = [
+        *(dg.AssetCheckSpec(n, asset=key, blocking=True, description=BLOCKING[n]) for n in names),
+        *(dg.AssetCheckSpec(n, asset=key, description=text) for n, text in WARNING.items()),
+    ]
+
+    @dg.multi_asset_check(name=f"{'_'.join(key.path)}_table".replace("-", "_"), specs=specs)
+    def check(
+        context: dg.AssetCheckExecutionContext,
+        lake: LakeResource,
+        sessions: SessionsResource,
+        recipes: RecipesResource,
+        teachers: TeachersResource,
+    ) -> Iterator[dg.AssetCheckResult]:
+        from composer_pipeline.maintenance.verify import doubled_rows, wrong_columns
+        from composer_pipeline.preferences.quality import leaks
+
+        store, days = lake.open(), partition_days(context.run.tags)
+        bad = {
+            "columns_as_described": wrong_columns(store, table, days, **keys),
+            "rows_unique": doubled_rows(store, table, days, **keys),
+        }
+        if stage:
+            lost = leaks(store, stage, days)
+            bad["rows_accounted_for"] = [f"{leak.row_id} {leak.what}" for leak in lost]
+        said = {
+            "columns_as_described": "columns are not as described",
+            "rows_unique": "keys stand in two rows",
+            "rows_accounted_for": "rows are not accounted for",
+        }
+        for name, rows in bad.items():
+            yield result(rows, said[name], name)
+        stale = _stale_of(asset)(store, sessions, recipes, teachers)
+        yield up_to_date(stale, asset, context.instance.get_materialized_partitions(key))
+        yield yesterday_is_there(stale, str(datetime.now(UTC).date()))
+
+    return check
+
+
+@dg.asset_check(asset="preference_pairs")
+def teachers(teachers: TeachersResource) -> dg.AssetCheckResult:
+    """The teacher file can be read; without it the graph has no ``teacher_replies``."""
+    from composer_pipeline.teachers.teachers import TeacherSet
+
+    try:
+        found = TeacherSet.load(teachers.file).teachers
+    except InputError as error:
+        return dg.AssetCheckResult(
+            passed=False,
+            metadata={"file": dg.MetadataValue.path(teachers.file)},
+            description=f"{error}. Correct it, then reload the definitions.",
+        )
+    names = [teacher.name for teacher in found]
+    return dg.AssetCheckResult(
+        passed=True,
+        metadata={"file": dg.MetadataValue.path(teachers.file), "teachers": len(names)},
+        description=f"The file names {', '.join(names)}.",
+    )
+
+
+CHECKS = [
+    raw_sessions_never_shrink,
+    state_ids_unique,
+    prefixes_complete,
+    chosen_differs_from_rejected,
+    no_group_in_two_splits,
+    states_accounted_for,
+    pairs_accounted_for,
+    dataset_accounted_for,
+    chosen_not_told_by_style,
+    replies_cover_states,
+    not_worse_than_base,
+    teachers,
+]

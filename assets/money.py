@@ -1,0 +1,359 @@
+"""Money in Dagster: which runs share a ceiling, what was spent, and what a purchase will cost.
+
+Does not belong here: the ledger's arithmetic (``composer_pipeline.teachers.ledger``) and buying
+(``assets.replay``).
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+from dagster._core.definitions.source_asset import SYSTEM_METADATA_KEY_SOURCE_ASSET_OBSERVATION
+from pydantic import Field
+
+from assets.failures import one_sentence
+from assets.pages import OWNERS, explained, records, usd
+from assets.partitions import DAYS, PAID, days_of
+from assets.resources import LakeResource, TeachersResource, amount_of
+from composer_pipeline.lake.schema import SCHEMA_VERSION
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.teachers.teachers import TeacherSet
+from composer_pipeline.versions import CONVERTER_VERSION
+
+if TYPE_CHECKING:
+    from composer_pipeline.teachers.plan import Plan
+
+BUDGET_KEY = dg.AssetKey("budget")
+
+
+def budget_metadata(lake: Lake, ledger: str) -> dict[str, Any]:
+    """Return every scope as a table, and the numbers that are drawn."""
+    from composer_pipeline.teachers.ledger.ledger import budget_report, ledger_target
+
+    report = budget_report(ledger_target(lake, ledger or None))
+    rows = [
+        {name: "none" if value is None else value for name, value in row.items()}
+        for row in report["scopes"]
+    ]
+    held = {row["scope"]: row for row in report["scopes"]}.get("global", {})
+    drawn = {
+        name: float(held.get(name) or 0) for name in ("spent_usd", "reserved_usd", "unknown_usd")
+    }
+    ceiling = held.get("ceiling_usd")
+    return {
+        **drawn,
+        **({} if ceiling is None else {"ceiling_usd": float(ceiling)}),
+        "ledger": report["ledger"],
+        **({"scopes": records(rows)} if rows else {}),
+        **({"quarantined": str(report["quarantined"])} if report["quarantined"] else {}),
+    }
+
+
+@dg.asset(group_name="replay", kinds={"python"}, owners=OWNERS, code_version=str(SCHEMA_VERSION))
+@explained
+@one_sentence
+def budget(lake: LakeResource, teachers: TeachersResource) -> "dg.MaterializeResult[None]":
+    """Each scope of the ledger: its ceiling, and what is spent, reserved and unknown, in USD.
+
+    Unknown is what may have been billed; it counts until it is known. Every purchase writes this
+    page again. The job `set_ceiling` changes a ceiling.
+    """
+    return dg.MaterializeResult(metadata=budget_metadata(lake.open(), teachers.ledger))
+
+
+class CeilingConfig(dg.Config):
+    """Which ceiling, and how high."""
+
+    scope: str = Field(
+        default="global",
+        description=(
+            "global, month:YYYY-MM, day:YYYY-MM-DD, teacher:NAME, partition:YYYY-MM-DD,"
+            " backfill:ID, or root:RUN for a run and what was started from it again."
+        ),
+    )
+    usd: Any = Field(description="The ceiling in USD, 1.5 or '1.5'; 'none' lifts it.")
+
+
+#: What the job ``choose_ceiling`` offers, in USD: picked from a list, so nobody types YAML.
+AMOUNTS = ("0.02", "0.05", "0.1", "0.2", "0.5", *map(str, (1, 2, 5, 10, 20, 50, 100, 200, 500)))
+LIFTED = "no ceiling"
+
+
+@dg.op
+def write_ceiling(
+    context: dg.OpExecutionContext,
+    config: CeilingConfig,
+    lake: LakeResource,
+    teachers: TeachersResource,
+) -> None:
+    """Set a ceiling; the next call reads it, and calls in flight are not touched."""
+    from composer_pipeline.teachers.ledger.ledger import check_scope
+
+    scope = check_scope(config.scope)
+    lifted = str(config.usd).strip().lower() == "none"
+    _write(context, lake, teachers, scope, None if lifted else amount_of(config.usd, "usd"))
+
+
+@dg.op
+def write_chosen_ceiling(
+    context: dg.OpExecutionContext, lake: LakeResource, teachers: TeachersResource
+) -> None:
+    """Set the ceiling of everything to the amount that was chosen."""
+    if not context.has_partition_key:
+        raise dg.Failure("choose an amount in the field Partition first", allow_retries=False)
+    amount = context.partition_key
+    usd = None if amount == LIFTED else amount_of(amount.removesuffix(" USD"), "Partition")
+    _write(context, lake, teachers, "global", usd)
+
+
+def _write(
+    context: dg.OpExecutionContext,
+    lake: LakeResource,
+    teachers: TeachersResource,
+    scope: str,
+    usd: Decimal | None,
+) -> None:
+    from composer_pipeline.teachers.ledger import operations
+    from composer_pipeline.teachers.ledger.ledger import ledger_target, open_ledger
+
+    store = lake.open()
+    with open_ledger(ledger_target(store, teachers.ledger or None)) as books:
+        books.do(operations.set_ceiling(scope, usd))
+    context.log.info(f"The ceiling of {scope} is {'none' if usd is None else f'{usd} USD'} now.")
+    told = budget_metadata(store, teachers.ledger)
+    context.log_event(dg.AssetMaterialization(asset_key=BUDGET_KEY, metadata=told))
+
+
+@dg.job(description="Set, raise or lift a ceiling of the ledger; it costs nothing.")
+def set_ceiling() -> None:
+    """Set a ceiling."""
+    write_ceiling()
+
+
+@dg.job(
+    partitions_def=dg.StaticPartitionsDefinition([*(f"{usd} USD" for usd in AMOUNTS), LIFTED]),
+    description="Set the ceiling of everything that is spent, by choosing an amount from a list.",
+)
+def choose_ceiling() -> None:
+    """Set the ceiling of the scope ``global`` to the amount of the run's partition."""
+    write_chosen_ceiling()
+
+
+PLAN_KEY = dg.AssetKey("replay_plan")
+
+
+@dg.asset(
+    group_name="replay",
+    kinds={"python"},
+    owners=OWNERS,
+    partitions_def=DAYS,
+    backfill_policy=PAID,
+    deps=["trace_states"],
+    code_version=CONVERTER_VERSION,
+)
+@explained
+@one_sentence
+def replay_plan(
+    context: dg.AssetExecutionContext, lake: LakeResource, teachers: TeachersResource
+) -> None:
+    """What each teacher's replies to the day would cost: it costs nothing and sends no session.
+
+    The calls that are open, those that were paid for before, what is expected, and the worst
+    case, which is what the ledger would reserve. After a purchase the bill stands beside it.
+    """
+    from composer_pipeline.teachers.catalogue import fetch
+    from composer_pipeline.teachers.plan import plan
+
+    store, teacher_set = lake.open(), TeacherSet.load(teachers.file)
+    catalogue = fetch(teacher_set, teacher_set.teachers)
+    for day in days_of(context):
+        found = plan(
+            store, teacher_set, days=[day], ledger=teachers.ledger or None, catalogue=catalogue
+        )
+        context.add_asset_metadata(_page(store, day, found), partition_key=day)
+
+
+def _page(store: Lake, day: str, found: "Plan") -> dict[str, Any]:
+    rows = [
+        {
+            "teacher": name,
+            "calls": part.calls,
+            "cached": part.cached,
+            "expected_usd": usd(part.expected_picodollars),
+            "worst_usd": usd(part.worst_picodollars),
+            "stop": part.stop or "no",
+        }
+        for name, part in found.by_teacher.items()
+    ]
+    return {
+        "calls": found.calls,
+        "cached": found.cached,
+        "expected_usd": float(found.expected_usd),
+        "worst_usd": float(found.worst_usd),
+        "by_teacher": records(with_bill(store, day, rows)),
+    }
+
+
+def with_bill(store: Lake, day: str, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows of a plan with what each teacher was billed for the day, where it was."""
+    from composer_pipeline.teachers.replies import day_figures
+
+    found = []
+    for row in rows:
+        cost = day_figures(store, str(row["teacher"]), day).get("cost_picodollars")
+        found.append({**row, "billed_usd": "nothing" if cost is None else f"{usd(int(cost)):.6f}"})
+    return found
+
+
+def tell_bill(context: dg.AssetExecutionContext, store: Lake, days: Sequence[str]) -> None:
+    """Write the bill beside the last plan of each day that has one."""
+    for day in days:
+        wanted = dg.AssetRecordsFilter(asset_key=PLAN_KEY, asset_partitions=[day])
+        for record in context.instance.fetch_materializations(wanted, limit=1).records:
+            made = record.asset_materialization
+            table = made.metadata.get("by_teacher") if made else None
+            if isinstance(table, dg.TableMetadataValue):
+                rows = with_bill(store, day, [row.data for row in table.records])
+                context.log_event(
+                    dg.AssetObservation(
+                        asset_key=PLAN_KEY, partition=day, metadata={"plan_and_bill": records(rows)}
+                    )
+                )
+
+
+#: (teacher, day) -> the metadata of a day that is done.
+PageOf = Callable[[str, str], Mapping[str, Any]]
+
+
+class DayRecorder:
+    """Records the partitions of one run as they are done.
+
+    Args:
+        context: of the run.
+        keys: teacher -> its asset.
+        page_of: the metadata of a teacher's day.
+    """
+
+    def __init__(
+        self, context: dg.AssetExecutionContext, keys: Mapping[str, dg.AssetKey], page_of: PageOf
+    ) -> None:
+        self._context = context
+        self._keys = keys
+        self._page_of = page_of
+        self._done: set[tuple[str, str]] = set()
+
+    def day(self, day: str, missing: Mapping[str, int]) -> None:
+        """Record a day of the teachers that miss nothing of it, once."""
+        for name, key in self._keys.items():
+            if missing.get(name) or (name, day) in self._done:
+                continue
+            self._done.add((name, day))
+            self._context.log_event(
+                dg.AssetMaterialization(
+                    asset_key=key, partition=day, metadata=dict(self._page_of(name, day))
+                )
+            )
+
+    def rest(self, days: Iterable[str], missing: Mapping[str, Mapping[str, int]]) -> None:
+        """Record the days that nobody told of: those without a question."""
+        for day in days:
+            self.day(day, missing.get(day, {}))
+
+    def result(self, name: str) -> "dg.MaterializeResult[None]":
+        """Return the result of a teacher all of whose days are recorded.
+
+        Dagster writes no event for a result with this key: it is how its own observations, which
+        are told through the context too, are kept from being told twice.
+        """
+        told = {SYSTEM_METADATA_KEY_SOURCE_ASSET_OBSERVATION: True}
+        return dg.MaterializeResult(asset_key=self._keys[name], metadata=told)
+
+
+def tell_ceiling(
+    context: dg.AssetExecutionContext,
+    keys: Mapping[str, dg.AssetKey],
+    day: str,
+    missing: Mapping[str, int],
+    bought: Mapping[str, str],
+    sentence: str,
+) -> None:
+    """Say on each teacher's asset where a ceiling ended the run.
+
+    Args:
+        context: of the run.
+        keys: teacher -> its asset.
+        day: the day that was stopped in the middle.
+        missing: teacher -> replies to it that are missing.
+        bought: teacher -> what of it was bought, in words.
+        sentence: what the next call needed, what is left, and where to raise it.
+    """
+    context.log.warning(sentence)
+    for name, key in keys.items():
+        context.log_event(
+            dg.AssetObservation(
+                asset_key=key,
+                partition=day or None,
+                metadata={
+                    "ceiling_reached": sentence,
+                    "bought": bought.get(name, "nothing"),
+                    "missing": f"{missing.get(name, 0)} replies",
+                },
+            )
+        )
+
+
+#: The scope of a run; a run that is executed again inherits the tag.
+SCOPE_TAG = "composer/ceiling_scope"
+#: What a run has spent, in USD; written as it goes on and when it ends.
+COST_TAG = "composer/cost_usd"
+#: The scope whose ceiling ended a run, where one did.
+REACHED_TAG = "composer/ceiling_reached"
+
+_BACKFILL, _ROOT_BACKFILL = "dagster/backfill", "dagster/root_backfill_id"
+_ROOT_RUN = "dagster/root_run_id"
+
+#: The tags of a run by its id; ``None`` where the run is gone.
+TagsOf = Callable[[str], Mapping[str, str] | None]
+
+
+def shared_scope(run_id: str, tags: Mapping[str, str], tags_of: TagsOf) -> str:
+    """Return the scope that a run shares with all that one click has started.
+
+    A backfill that is executed again belongs to the first one. Dagster takes the backfill's tags
+    from a run that is executed again after its backfill has ended, so the first run is asked.
+
+    Args:
+        run_id: the run.
+        tags: its tags.
+        tags_of: looks up the tags of the first run of a chain of executions.
+    """
+    if scope := _backfill(tags):
+        return scope
+    root = tags.get(_ROOT_RUN)
+    if not root:
+        return f"root:{run_id}"
+    first = tags_of(root)
+    if first is None:  # deleted: what it told its successors stands
+        return tags.get(SCOPE_TAG, f"root:{root}")
+    return _backfill(first) or f"root:{root}"
+
+
+def _backfill(tags: Mapping[str, str]) -> str:
+    backfill = tags.get(_ROOT_BACKFILL) or tags.get(_BACKFILL)
+    return f"backfill:{backfill}" if backfill else ""
+
+
+def scope_of_run(context: dg.AssetExecutionContext) -> str:
+    """Return the scope of the run that asks, and note it on the run for those that follow."""
+    instance, run = context.instance, context.run
+
+    def tags_of(run_id: str) -> Mapping[str, str] | None:
+        found = instance.get_run_by_id(run_id)
+        return None if found is None else found.tags
+
+    scope = shared_scope(run.run_id, run.tags, tags_of)
+    # What was inherited from the run before is not this one's.
+    told = {SCOPE_TAG: scope, COST_TAG: "not known yet", REACHED_TAG: "no"}
+    instance.add_run_tags(run.run_id, told)
+    return scope

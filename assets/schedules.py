@@ -1,0 +1,348 @@
+"""What runs together, and when: jobs, schedules and sensors.
+
+The door of the folder: ``assets.definitions`` takes ``JOBS`` and ``SCHEDULES``, and builds what
+settings turn on and off.
+"""
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+
+import dagster as dg
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+
+from assets.adopt import adopt
+from assets.partitions import DAYS, day_ranges
+from assets.resources import (
+    LakeResource,
+    PublicationResource,
+    RecipesResource,
+    RetentionResource,
+    SessionsResource,
+    TeachersResource,
+)
+from composer_pipeline.errors import InputError
+
+FREE_SELECTION = dg.AssetSelection.assets("raw_sessions", "trace_states", "error_hints")
+PAIRS_SELECTION = dg.AssetSelection.assets("preference_pairs", "normalized_pairs")
+REPLAY_SELECTION = (
+    dg.AssetSelection.assets("replay_plan")
+    | dg.AssetSelection.key_prefixes("teacher_replies")
+    | PAIRS_SELECTION
+)
+
+harvest_job = dg.define_asset_job(
+    "harvest",
+    selection=FREE_SELECTION,
+    partitions_def=DAYS,
+    description="Archive changed sessions and parse them into states and hints; costs nothing.",
+)
+plan_job = dg.define_asset_job(
+    "plan",
+    selection=dg.AssetSelection.assets("replay_plan"),
+    partitions_def=DAYS,
+    description="Say what the teachers' replies would cost; it costs nothing and sends nothing.",
+)
+replay_job = dg.define_asset_job(
+    "replay_and_pair",
+    selection=REPLAY_SELECTION,
+    partitions_def=DAYS,
+    description="Plan, buy the teachers' replies under the ceiling, and make and normalise pairs.",
+)
+pairs_job = dg.define_asset_job(
+    "pair",
+    selection=PAIRS_SELECTION,
+    partitions_def=DAYS,
+    description="Make pairs of the replies that there are, and normalise them; costs nothing.",
+)
+train_job = dg.define_asset_job(
+    "train",
+    selection=dg.AssetSelection.assets(
+        "training_dataset", "trained_model", "model_evaluation", "report"
+    ),
+    description="Build the dataset, train with the composer loss, evaluate on held-out sessions,"
+    " and write the report.",
+)
+publish_job = dg.define_asset_job(
+    "publish",
+    selection=dg.AssetSelection.assets("published_dataset"),
+    description="Commit the dataset to the Hugging Face Hub, private unless configured otherwise.",
+)
+nightly_publish_job = dg.define_asset_job(
+    "publish_nightly",
+    selection=dg.AssetSelection.assets("training_dataset", "published_dataset"),
+    description="Build the dataset and commit it to the Hub.",
+)
+
+RANGE_START = "dagster/asset_partition_range_start"
+RANGE_END = "dagster/asset_partition_range_end"
+
+
+def range_tags(first: str, last: str) -> dict[str, str]:
+    """Return the tags that make one run of a contiguous range of days."""
+    return {RANGE_START: first, RANGE_END: last}
+
+
+_ENDED = [
+    dg.DagsterRunStatus.SUCCESS,
+    dg.DagsterRunStatus.FAILURE,
+    dg.DagsterRunStatus.CANCELED,
+]
+
+
+#: Storage ids that one query names.
+_CHUNK = 500
+
+
+class ForgetConfig(dg.Config):
+    """How much is forgotten."""
+
+    keep_days: int = 0
+
+
+@dg.op
+def forget(
+    context: dg.OpExecutionContext, config: ForgetConfig, retention: RetentionResource
+) -> None:
+    """Delete old runs with their events and logs, but not what shows a day as made."""
+    days = config.keep_days or retention.keep_days
+    if days <= 0:
+        context.log.info("Nothing is forgotten: COMPOSER_KEEP_RUNS_DAYS is not set.")
+        return
+    gone, kept = forget_runs(context.instance, datetime.now(UTC) - timedelta(days=days))
+    context.log.info(f"{gone} runs forgotten; {kept} older ones stay, as they made what is newest.")
+
+
+def forget_runs(instance: dg.DagsterInstance, before: datetime) -> tuple[int, int]:
+    """Delete the runs that ended before a moment; return (how many, how many had to stay).
+
+    A run stays that made the newest materialisation of an asset or of one of its days: without
+    its events Dagster would show that day as never made.
+    """
+    needed = _makers_of_the_newest(instance)
+    old = dg.RunsFilter(statuses=_ENDED, updated_before=before)
+    gone = kept = 0
+    for record in instance.get_run_records(old):
+        run_id = record.dagster_run.run_id
+        if run_id in needed:
+            kept += 1
+            continue
+        for key in _log_keys(instance, run_id):
+            instance.compute_log_manager.delete_logs(log_key=key)
+        instance.delete_run(run_id)
+        gone += 1
+    return gone, kept
+
+
+def _makers_of_the_newest(instance: dg.DagsterInstance) -> set[str]:
+    """Return the runs that made the newest materialisation of each asset and partition."""
+    kind, store = dg.DagsterEventType.ASSET_MATERIALIZATION, instance.event_log_storage
+    runs: set[str] = set()
+    for key in instance.get_asset_keys():
+        runs |= {record.run_id for record in instance.fetch_materializations(key, limit=1).records}
+        ids = list(store.get_latest_storage_id_by_partition(key, kind).values())
+        for start in range(0, len(ids), _CHUNK):
+            some = dg.EventRecordsFilter(kind, key, storage_ids=ids[start : start + _CHUNK])
+            runs |= {record.run_id for record in store.get_event_records(some)}
+    return runs
+
+
+def _log_keys(instance: dg.DagsterInstance, run_id: str) -> Iterator[list[str]]:
+    for record in instance.get_records_for_run(
+        run_id, of_type=dg.DagsterEventType.LOGS_CAPTURED
+    ).records:
+        event = record.event_log_entry.dagster_event
+        if event:
+            yield [run_id, "compute_logs", event.logs_captured_data.file_key]
+
+
+@dg.job(description="Delete what Dagster remembers of runs older than COMPOSER_KEEP_RUNS_DAYS.")
+def forget_old_runs() -> None:
+    """Delete old runs, their events and logs; the lake is not touched."""
+    forget()
+
+
+def build_retention(keep_days: int) -> dg.ScheduleDefinition:
+    """Return the schedule ``nightly_retention``, on where runs are not kept for ever."""
+    on = keep_days > 0
+    return dg.ScheduleDefinition(
+        name="nightly_retention",
+        job=forget_old_runs,
+        cron_schedule="30 6 * * *",
+        execution_timezone="UTC",
+        default_status=dg.DefaultScheduleStatus.RUNNING if on else dg.DefaultScheduleStatus.STOPPED,
+        description="Forget old runs, where COMPOSER_KEEP_RUNS_DAYS says how many days are kept.",
+    )
+
+
+Requests = Iterator[dg.RunRequest | dg.SkipReason]
+
+
+@dg.schedule(
+    cron_schedule="30 2 * * *",
+    job=harvest_job,
+    execution_timezone="UTC",
+    default_status=dg.DefaultScheduleStatus.RUNNING,
+    description="Harvest the days that changed at the source, or that are not parsed as now.",
+)
+def nightly_harvest(lake: LakeResource, sessions: SessionsResource) -> Requests:
+    """Request one run for each range of days that are not current."""
+    from composer_pipeline.maintenance.status import harvest_days
+
+    days = harvest_days(lake.open(), sessions.paths())
+    nothing = "Every session is archived and parsed as the parser of now would."
+    yield from _runs(lake, days, nothing)
+
+
+@dg.schedule(
+    cron_schedule="30 3 * * *",
+    job=replay_job,
+    execution_timezone="UTC",
+    default_status=dg.DefaultScheduleStatus.STOPPED,
+    description="Ask each teacher what it has not answered of the last month. Off: it spends.",
+)
+def nightly_replay(
+    context: dg.ScheduleEvaluationContext, lake: LakeResource, teachers: TeachersResource
+) -> Requests:
+    """Request one run for each range of days with the same teachers to ask."""
+    from composer_pipeline.maintenance.status import TRIES, replay_days
+    from composer_pipeline.teachers.ledger.ledger import ledger_target, standing_ceilings
+    from composer_pipeline.teachers.teachers import TeacherSet
+
+    try:
+        asked = TeacherSet.load(teachers.file)
+    except InputError as error:
+        yield dg.SkipReason(str(error))
+        return
+    today = context.scheduled_execution_time.astimezone(UTC).date()
+    store = lake.open()
+    if not standing_ceilings(ledger_target(store, teachers.ledger or None), today):
+        yield dg.SkipReason(
+            "No ceiling stands over what nights spend together: set one with the job set_ceiling,"
+            f" for example of month:{today:%Y-%m} or of global."
+        )
+        return
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for day, names in replay_days(store, asked, today).items():
+        groups.setdefault(tuple(names), []).append(day)
+    for chosen, days in groups.items():
+        some = [dg.AssetKey(["teacher_replies", name]) for name in chosen]
+        pairs = [dg.AssetKey(name) for name in ("preference_pairs", "normalized_pairs")]
+        everybody = len(chosen) == len(asked.teachers)
+        yield from _runs(lake, days, selection=None if everybody else [*some, *pairs])
+    if not groups:
+        yield dg.SkipReason(
+            "Every teacher has answered each state of the last month,"
+            f" or has failed at its day in {TRIES} nights."
+        )
+
+
+@dg.schedule(
+    cron_schedule="30 4 * * *",
+    job=pairs_job,
+    execution_timezone="UTC",
+    default_status=dg.DefaultScheduleStatus.RUNNING,
+    description="Make the pairs of days that enough families answered, and normalise them.",
+)
+def nightly_pairs(lake: LakeResource, recipes: RecipesResource) -> Requests:
+    """Request one run for each range of days whose pairs are not current."""
+    from composer_pipeline.maintenance.status import pairs_days
+
+    rules = recipes.rules()
+    if rules.semantic_judge:
+        yield dg.SkipReason("The preference recipe names a paid judge: pairs are made by a person.")
+        return
+    days = pairs_days(lake.open(), rules, recipes.normalize)
+    yield from _runs(lake, days, "Every day that two families answered has its pairs, normalised.")
+
+
+@dg.schedule(
+    cron_schedule="30 6 * * 0",
+    job=train_job,
+    execution_timezone="UTC",
+    default_status=dg.DefaultScheduleStatus.STOPPED,
+    description="Build the dataset, train and evaluate. Off: it takes hours.",
+)
+def weekly_train(lake: LakeResource) -> Requests:
+    """Request one run, where there are pairs; the same data and recipe use the same run folder."""
+    yield _where_there_are_pairs(lake)
+
+
+@dg.schedule(
+    cron_schedule="30 5 * * *",
+    job=nightly_publish_job,
+    execution_timezone="UTC",
+    default_status=dg.DefaultScheduleStatus.RUNNING,
+    description="Build and publish the dataset, where COMPOSER_PUBLISH_NIGHTLY says so.",
+)
+def nightly_publish(lake: LakeResource, publication: PublicationResource) -> Requests:
+    """Request one run, where a repository is named and publishing by night was asked for."""
+    if publication.repo and publication.nightly:
+        yield _where_there_are_pairs(lake)
+    else:
+        yield dg.SkipReason("COMPOSER_PUBLISH_REPO and COMPOSER_PUBLISH_NIGHTLY=1 turn it on.")
+
+
+@dg.schedule(
+    cron_schedule="30 8 * * 0",
+    job=nightly_publish_job,
+    execution_timezone="UTC",
+    default_status=dg.DefaultScheduleStatus.STOPPED,
+    description="Build the dataset and publish it. Off: rows leave the machine.",
+)
+def weekly_publish(lake: LakeResource, publication: PublicationResource) -> Requests:
+    """Request one run, where a repository is named and there are pairs."""
+    if publication.repo:
+        yield _where_there_are_pairs(lake)
+    else:
+        yield dg.SkipReason("COMPOSER_PUBLISH_REPO names no repository.")
+
+
+def _where_there_are_pairs(lake: LakeResource) -> dg.RunRequest | dg.SkipReason:
+    if lake.open().days("normalized_pairs"):
+        return dg.RunRequest()
+    return dg.SkipReason("There are no pairs yet.")
+
+
+def _runs(
+    lake: LakeResource,
+    days: Iterable[str],
+    nothing: str = "",
+    selection: list[dg.AssetKey] | None = None,
+) -> Requests:
+    """Yield one request a range, or the reason why there is nothing to do.
+
+    A range goes over days without sessions, never over a day that nobody asked for.
+    """
+    store = lake.open()
+    held = {*store.days("raw_files"), *store.days("states")}
+    ranges = day_ranges([day for day in days if DAYS.has_partition_key(day)], held)
+    for first, last in ranges:
+        name = ",".join(key.path[-1] for key in selection or [])
+        yield dg.RunRequest(
+            run_key=f"{first}..{last} {name}".strip(),
+            tags=range_tags(first, last),
+            asset_selection=selection,
+        )
+    if nothing and not ranges:
+        yield dg.SkipReason(nothing)
+
+
+JOBS: list[dg.JobDefinition | UnresolvedAssetJobDefinition] = [
+    harvest_job,
+    plan_job,
+    replay_job,
+    pairs_job,
+    train_job,
+    publish_job,
+    nightly_publish_job,
+    forget_old_runs,
+    adopt,
+]
+SCHEDULES = [
+    nightly_harvest,
+    nightly_replay,
+    nightly_pairs,
+    nightly_publish,
+    weekly_train,
+    weekly_publish,
+]

@@ -1,0 +1,200 @@
+"""Commands that look after a lake: verify, reparse, forget, withdraw."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+from rich.console import Console
+
+from composer_pipeline.cli.common import (
+    Bar,
+    DayFilter,
+    JsonOption,
+    LakeOption,
+    LedgerOption,
+    Table,
+    app,
+    named_ledger,
+    open_lake,
+    show,
+    usd,
+)
+from composer_pipeline.errors import ComposerError
+from composer_pipeline.files import close_to_others, writing
+from composer_pipeline.reports import Report
+from composer_pipeline.settings import Settings
+
+
+@app.command
+def verify(
+    *,
+    only: DayFilter = DayFilter(),  # noqa: B008  frozen
+    ledger: LedgerOption = "",
+    lake: LakeOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Read the whole lake: hashes, counts, redaction, and the ledger against the replies.
+
+    Nothing is changed; what is wrong is named with what mends it.
+    """
+    from composer_pipeline.maintenance.verify import verify as run
+
+    store = open_lake(lake, whole=True)
+    with Bar() as progress:
+        report = run(
+            store,
+            only.days(store, "raw_files"),
+            ledger=named_ledger(store, ledger),
+            progress=progress,
+        )
+    show(report.to_dict(), as_json, "verify")
+    if report.problems:
+        raise ComposerError(f"verify found {len(report.problems)} problems")
+
+
+@app.command
+def reparse(
+    *,
+    only: DayFilter = DayFilter(),  # noqa: B008  frozen
+    ledger: LedgerOption = "",
+    lake: LakeOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Write sessions, states and replies again from the raw bytes; costs nothing.
+
+    For a damaged day, a new version of the parser, or changed redaction rules. Run `pairs` after
+    it: what later stages made stays until they run.
+    """
+    from composer_pipeline.maintenance.forget import redact_again
+
+    store = open_lake(lake, whole=True)
+    with Bar() as progress:
+        report, replies = redact_again(
+            store,
+            only.days(store, "raw_files"),
+            ledger=named_ledger(store, ledger),
+            progress=progress,
+        )
+    show({**report.to_dict(), "replies": replies}, as_json, "reparse")
+    if report.failed:
+        failed = next(iter(report.failed.values()))
+        raise ComposerError(f"{len(report.failed)} days were not written: {failed}")
+
+
+@app.command
+def forget(
+    *,
+    session: str = "",
+    project: str = "",
+    text: str = "",
+    dry_run: Annotated[bool, Parameter(negative="")] = False,
+    ledger: LedgerOption = "",
+    lake: LakeOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Remove sessions for good: archive, tables, the ledger's bytes, exports.
+
+    Sessions that repeat their records go with them, and no ingest takes them again. Amounts stay in
+    the ledger. With none named, an interrupted `forget` is finished. Trained models, what was
+    published, and backups are not reached.
+
+    Args:
+        session: one session, by its id or the beginning of it.
+        project: every session of a project: a glob of its path, or of its last folder.
+        text: every session in which this text stands.
+        dry_run: say what would go; remove nothing.
+    """
+    from composer_pipeline.maintenance.forget import forget as run
+
+    named = partial(run, session=session, project=project, text=text, dry_run=dry_run)
+    _take_out(named, lake, ledger, as_json, "forget")
+
+
+@app.command
+def withdraw(
+    *,
+    session: str = "",
+    repository: str = "",
+    text: str = "",
+    dry_run: Annotated[bool, Parameter(negative="")] = False,
+    ledger: LedgerOption = "",
+    lake: LakeOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Take sessions back for good: as `forget`, and no dataset and no publication has them again.
+
+    A tombstone stays in the lake, made of hashes. The commands that it prints bring the withdrawal
+    to the Hub: a publication after the tombstone has no row of the sessions, and removes the older
+    ones from the repository's history. With none named, an interrupted one is finished.
+
+    Args:
+        session: one session, by its id or the beginning of it; by its whole id also where the lake
+            holds nothing of it any more.
+        repository: every session of a repository, also later ones: a glob of its path, or of its
+            last folder.
+        text: every session in which this text stands.
+        dry_run: say what would go; remove nothing.
+    """
+    from composer_pipeline.maintenance.forget import withdraw as run
+
+    named = partial(run, session=session, repository=repository, text=text, dry_run=dry_run)
+    _take_out(named, lake, ledger, as_json, "withdraw")
+
+
+def _take_out(
+    run: Callable[..., Report], lake: str, ledger: str, as_json: bool, title: str
+) -> None:
+    """Take sessions out of a lake and its books, and show what that did."""
+    store = open_lake(lake, whole=True)
+    with Bar() as progress:
+        report = run(store, ledger=named_ledger(store, ledger), progress=progress)
+    show(report.to_dict(), as_json, title)
+
+
+@app.command
+def doctor(
+    *,
+    live: Annotated[bool, Parameter(negative="")] = False,
+    fix: Annotated[bool, Parameter(negative="")] = False,
+    max_usd: str = "0.05",
+    teachers: str = "",
+    lake: LakeOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Check the environment, the keys (present or not), the recipes and the lake.
+
+    Args:
+        live: also ask the provider what its documentation leaves open; costs cents.
+        fix: give an older lake's files and folders the modes of new ones: only their owner.
+        max_usd: ceiling of --live in USD.
+        teachers: teacher file of --live (COMPOSER_TEACHERS); the cheapest teacher is asked.
+    """
+    from composer_pipeline.maintenance.doctor import run_checks
+    from composer_pipeline.maintenance.live_probes import run_live
+
+    settings = Settings.from_env()
+    probes: list[dict[str, str]] = []
+    found: dict[str, Any] = {}
+    if live:
+        # First, so that a missing key is the one thing that is said.
+        ceiling = usd(max_usd, "--max-usd")
+        file = teachers or settings.teachers
+        probes, found["live"] = run_live(open_lake(lake, new=True), settings, file, ceiling)
+    store = open_lake(lake, new=True)
+    if fix and store.local:
+        with writing(f"lake {store.url}"):
+            found["closed"] = close_to_others(Path(store.root))
+    checks = [*run_checks(store, settings), *probes]
+    if as_json:
+        show({"checks": checks, **found}, True, "doctor")
+    else:
+        table = Table("check", "status", "detail")
+        for check in checks:
+            table.add_row(check["name"], check["status"], check["detail"])
+        Console().print(table)
+        if fix:
+            Console().print(f"closed to others: {found.get('closed', 0)} files and folders")
+    if any(check["status"] == "fail" for check in checks):
+        raise ComposerError("doctor found a failing check")

@@ -1,1 +1,0 @@
-"""Everything the command line draws: one state, one pair, a plan, progress. rich lives here."""

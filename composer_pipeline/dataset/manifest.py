@@ -1,0 +1,267 @@
+"""The build of a dataset as one unit: what it was made of, and the files it wrote.
+
+Belongs here: the marker that is written last, and refusing a dataset without one that fits. Does
+not belong here: the files (``dataset.partitions``).
+"""
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from composer_pipeline.dataset.files import CONFIGS, cuts, file_path, write_part
+from composer_pipeline.errors import InputError
+from composer_pipeline.lake.schema import JSON_LIST, SCHEMA_VERSION, TABLES
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.preferences.quality import ALL
+
+#: What a build reads, besides the sessions: changes on other days are none of its business.
+_BY_DAY = ("normalized_pairs", "replies", "hints", "states", "messages", "chains", "toolsets",
+           "votes")  # fmt: skip
+_AGAIN = "run composer-pipeline dataset"
+
+
+class DatasetFile(msgspec.Struct, frozen=True):
+    """One file of the published dataset.
+
+    ``path`` is its place in the repository, ``name`` that of the partition below the lake's root;
+    ``decoded`` counts the bytes of its columns before compression. ``part`` is empty where it is
+    the partition's own file, else the first of the row groups that it has, and the one behind.
+    """
+
+    config: str
+    split: str
+    path: str
+    name: str
+    rows: int
+    bytes: int
+    sha256: str
+    decoded: int
+    part: list[int] = []
+
+
+class Build(msgspec.Struct, frozen=True):
+    """A build: the same lake gives the same one.
+
+    ``id`` names its content. ``inputs`` has a hash for each table that was read, ``partitions``
+    one for each file of the lake that was written, ``files`` those with rows, in the order in which
+    they are published.
+    """
+
+    id: str
+    schema_version: int
+    inputs: dict[str, str]
+    partitions: dict[str, str]
+    files: list[DatasetFile]
+    figures: dict[str, Any]
+
+
+def inputs_of(lake: Lake) -> dict[str, str]:
+    """Return a hash over the files of each table that a build reads."""
+    days = sorted({day for table in _BY_DAY[:3] for day in lake.days(table)})
+    found = {}
+    for table in (*_BY_DAY, "sessions"):
+        total = hashlib.sha256()
+        for part in lake.partitions(table):
+            if table == "sessions" or part["day"] in days:
+                name = name_of(lake, table, **part)
+                total.update(f"{name} {hash_of(lake, name)}\n".encode())
+        found[table] = total.hexdigest()
+    return found
+
+
+def name_of(lake: Lake, table: str, **keys: str) -> str:
+    """Return the name of a partition below the lake's root."""
+    return lake.path(table, **keys).removeprefix(lake.root + "/")
+
+
+def hash_of(lake: Lake, name: str) -> str:
+    """Return the SHA-256 of a file of the lake."""
+    with lake.open(name) as file:
+        return hash_of_stream(file)
+
+
+def hash_of_stream(file: IO[bytes]) -> str:
+    """Return the SHA-256 of what is left of a stream."""
+    total = hashlib.sha256()
+    while data := file.read(1 << 20):
+        total.update(data)
+    return total.hexdigest()
+
+
+def write_marker(
+    lake: Lake, inputs: dict[str, str], figures: dict[str, Any] | None = None
+) -> Build:
+    """Write the marker of a build whose files are all in place, and return the build.
+
+    Args:
+        lake: the lake that has the files.
+        inputs: what :func:`inputs_of` said before anything was read.
+        figures: what the build found out, as JSON.
+    """
+    hashes, files = {}, list[DatasetFile]()
+    for config, table in CONFIGS.items():
+        for part in lake.partitions(table):
+            name = name_of(lake, table, **part)
+            hashes[name] = hash_of(lake, name)
+            files += _files_of(lake, config, part["split"], name, hashes[name])
+    content = msgspec.json.encode([SCHEMA_VERSION, hashes, figures], order="deterministic")
+    name = hashlib.sha256(content).hexdigest()[:16]
+    build = Build(name, SCHEMA_VERSION, inputs, hashes, files, figures or {})
+    text = msgspec.json.format(msgspec.json.encode(build, order="deterministic"), indent=1)
+    lake.put_bytes(Lake.BUILD, text)
+    return build
+
+
+def _files_of(lake: Lake, config: str, split: str, name: str, digest: str) -> Iterator[DatasetFile]:
+    """Yield the files that a partition becomes; one without rows becomes none."""
+    with lake.open(name) as file:
+        about = pq.read_metadata(file)
+        size = file.seek(0, 2)
+    parts = cuts(about, size) if about.num_rows else []
+    for number, (first, end) in enumerate(parts):
+        groups = [about.row_group(i) for i in range(first, end)]
+        path = file_path(config, split, number, len(parts))
+        rows = sum(group.num_rows for group in groups)
+        decoded = sum(group.total_byte_size for group in groups)
+        if len(parts) == 1:
+            yield DatasetFile(config, split, path, name, rows, size, digest, decoded)
+            continue
+        with tempfile.TemporaryFile() as out:
+            write_part(lake, CONFIGS[config], name, (first, end), out)
+            bytes_ = out.tell()
+            out.seek(0)
+            yield DatasetFile(
+                config, split, path, name, rows, bytes_, hash_of_stream(out), decoded, [first, end]
+            )
+
+
+def forget_marker(lake: Lake) -> None:
+    """Say that the dataset is being written."""
+    lake.remove(Lake.BUILD)
+
+
+def read_build(lake: Lake) -> Build:
+    """Return the build that is in the lake, after comparing its files and inputs with it.
+
+    Raises:
+        InputError: there is none, it is half built, of another version or mixed with files of
+            another build, or what it was made of has changed since.
+    """
+    known = any(lake.partitions(table) for table in CONFIGS.values())
+    if not lake.exists(Lake.BUILD):
+        if not known:
+            raise InputError(f"lake {lake.url} has no dataset; {_AGAIN}")
+        raise InputError(
+            f"lake {lake.url}: the dataset is half built, or of an older version; {_AGAIN}"
+        )
+    build = _decoded(lake)
+    if build.schema_version != SCHEMA_VERSION:
+        raise InputError(
+            f"lake {lake.url}: the dataset has schema version {build.schema_version}, and this"
+            f" version of composer-pipeline writes {SCHEMA_VERSION}; {_AGAIN}"
+        )
+    there = {
+        name_of(lake, table, **part) for table in CONFIGS.values()
+        for part in lake.partitions(table)
+    }  # fmt: skip
+    for name in sorted(there | set(build.partitions)):
+        if name not in there or hash_of(lake, name) != build.partitions.get(name):
+            raise InputError(f"lake {lake.url}: {name} is not of the dataset's build; {_AGAIN}")
+    now = inputs_of(lake)
+    if changed := sorted(table for table in now if now[table] != build.inputs.get(table)):
+        raise InputError(
+            f"lake {lake.url}: the dataset is older than {', '.join(changed)}; {_AGAIN}"
+        )
+    return build
+
+
+def check_statistics(lake: Lake, build: Build) -> None:
+    """Refuse statistics of the whole lake that were measured on another build; none is well.
+
+    Raises:
+        InputError: they are of another build, or of a lake before it had one.
+    """
+    rows = lake.rows("preference_statistics", scope=ALL, columns=["statistic", "a"])
+    if rows and build.id not in {row["a"] for row in rows if row["statistic"] == "build"}:
+        raise InputError(
+            f"lake {lake.url}: the statistics are of another build of the dataset;"
+            " run composer-pipeline statistics"
+        )
+
+
+def _decoded(lake: Lake) -> Build:
+    try:
+        return msgspec.json.decode(lake.get_bytes(Lake.BUILD), type=Build)
+    except msgspec.DecodeError as error:
+        raise InputError(f"lake {lake.url}: {Lake.BUILD} is damaged ({error}); {_AGAIN}") from (
+            error
+        )
+
+
+def copy_file(lake: Lake, file: DatasetFile, target: Path) -> None:
+    """Write a file of the dataset to the local disk; linked, where it is one of a local lake.
+
+    Args:
+        lake: the lake that holds the build.
+        file: one of the build's.
+        target: where it shall be.
+    """
+    if file.part:
+        with target.open("wb") as out:
+            first, end = file.part
+            write_part(lake, CONFIGS[file.config], file.name, (first, end), out)
+        return
+    if lake.local:
+        try:
+            os.link(f"{lake.root}/{file.name}", target)
+        except OSError:  # another disk
+            shutil.copyfile(f"{lake.root}/{file.name}", target)
+        return
+    with lake.open(file.name) as source, target.open("wb") as out:
+        shutil.copyfileobj(source, out, 1 << 20)
+
+
+_NAMES = {pa.string(): "string", pa.bool_(): "bool", pa.int32(): "int32", pa.int64(): "int64",
+          pa.float64(): "float64"}  # fmt: skip
+
+
+def dataset_info(build: Build) -> list[dict[str, Any]]:
+    """Return an entry for each configuration that has a file, in the order of the files."""
+    return [
+        {
+            "config_name": config,
+            "features": [_feature(field) for field in TABLES[CONFIGS[config]].schema],
+            "splits": _splits(build, config),
+            "download_size": sum(f.bytes for f in build.files if f.config == config),
+            "dataset_size": sum(f.decoded for f in build.files if f.config == config),
+        }
+        for config in dict.fromkeys(file.config for file in build.files)
+    ]
+
+
+def _splits(build: Build, config: str) -> list[dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for file in build.files:
+        if file.config == config:
+            split = found.setdefault(
+                file.split, {"name": file.split, "num_bytes": 0, "num_examples": 0}
+            )
+            split["num_bytes"] += file.decoded
+            split["num_examples"] += file.rows
+    return list(found.values())
+
+
+def _feature(field: pa.Field) -> dict[str, Any]:
+    if field.type == JSON_LIST:
+        return {"name": field.name, "list": "json"}
+    if pa.types.is_list(field.type):
+        return {"name": field.name, "list": _NAMES[field.type.value_type]}
+    return {"name": field.name, "dtype": _NAMES[field.type]}

@@ -1,0 +1,323 @@
+"""The state of a run as its commits lead to it, kept by reading them one after the other.
+
+Belongs here: loading a whole state, rebuilding the next one from deltas, and what commits say of
+later rounds. Does not belong here: writing anything into the log (``replica``).
+"""
+
+import math
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import NamedTuple
+
+from composer_pipeline.diloco.codecs import Delta, decode_delta, decode_state, encode_state
+from composer_pipeline.diloco.fragments import fragment_of, merged_steps
+from composer_pipeline.diloco.log import (
+    Commit,
+    Contribution,
+    CorruptObject,
+    Included,
+    OuterLog,
+    OuterLogError,
+    require_rounds,
+)
+from composer_pipeline.diloco.outer_optimizer import OuterState, Step, squares
+from composer_pipeline.diloco.spec import ALL, DiLoCoSpec, Fragment
+
+#: Norms of merged deltas that the guard compares with, and how many there must be.
+RECENT_NORMS, FEWEST_NORMS = 16, 3
+
+
+class NormGuard:
+    """Remembers the norms of merged changes, by fragment: one says nothing of another's.
+
+    Args:
+        spec: has the rule and the number of fragments.
+    """
+
+    def __init__(self, spec: DiLoCoSpec) -> None:
+        self._spec = spec
+        self.norms = [deque[float](maxlen=RECENT_NORMS) for _ in range(spec.fragments)]
+
+    def clear(self) -> None:
+        """Forget all commits."""
+        for norms in self.norms:
+            norms.clear()
+
+    def note(self, commit: Commit) -> None:
+        """Learn from the next commit; one that merges several fragments tells of none."""
+        numbers = self._spec.numbers(commit.fragment)
+        if len(numbers) == 1:
+            norms = (part.norm / _growth(part.steps) for part in commit.included if part.norm)
+            self.norms[numbers[0]].extend(norms)
+
+    def too_far(self, sizes: Mapping[int, float], steps: int) -> str:
+        """Return why norms are too large beside those of recent rounds; empty where none is.
+
+        Args:
+            sizes: fragment (0-based) to the norm of its change.
+            steps: optimizer steps that led to it; 0 where nobody counted.
+        """
+        return "; ".join(filter(None, (self._why(n, size, steps) for n, size in sizes.items())))
+
+    def _why(self, fragment: int, size: float, steps: int) -> str:
+        guard, known = self._spec.norm_guard, self.norms[fragment]
+        if guard is None or len(known) < FEWEST_NORMS:
+            return ""
+        median = statistics.median(known) * _growth(steps)
+        if size <= guard * median:
+            return ""
+        return f"its norm {size:.3g} is above {guard:g} times the median {median:.3g} of late ones"
+
+
+def _growth(steps: int) -> float:
+    """Return how much longer a change of so many steps is expected to be than that of one.
+
+    Between steps of one direction (so many times) and steps that undo each other (not at all), so
+    that replicas of different speed can be judged by each other. 1 where nobody counted.
+    """
+    return math.sqrt(steps or 1)
+
+
+#: Rounds that merged something in one of which a slot must have been to count as the fastest: one
+#: that is gone would make the rounds of the others short for ever, and one that starts again would
+#: be waited for if it were forgotten at once.
+REMEMBERED = 3
+
+
+class Work(NamedTuple):
+    """What a slot did in a round: its steps, and seconds of one (0: not measured)."""
+
+    steps: int = 0
+    seconds: float = 0.0
+
+
+class Pace:
+    """What commits say of the slots' speed.
+
+    Args:
+        spec: has the rule and H.
+    """
+
+    def __init__(self, spec: DiLoCoSpec) -> None:
+        self._spec = spec
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all commits."""
+        self._seconds: dict[int, float] = {}
+        self._late: deque[set[int]] = deque(maxlen=REMEMBERED)
+
+    def note(self, commit: Commit) -> None:
+        """Learn from the next commit."""
+        measured = {part.slot: part.seconds for part in commit.included if part.seconds > 0}
+        self._seconds |= measured
+        if commit.included:
+            self._late.append(set(measured))
+
+    def steps(self, slot: int) -> int:
+        """Return the steps of a slot in the next round: at least 1, and H where it has no time."""
+        most, own = self._spec.inner_steps, self._seconds.get(slot)
+        rivals = [self._seconds[other] for other in set().union(*self._late)]
+        if self._spec.pace == "equal-steps" or own is None or not rivals:
+            return most
+        return max(1, min(most, int(most * (min(rivals) / own))))
+
+
+#: What is known of a delta that nobody counted or measured.
+UNKNOWN = Work()
+
+
+class Stopwatch:
+    """Measures the steps of one round in this process; what lies between rounds does not count.
+
+    Args:
+        clock: seconds that only grow.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._since: float | None = None
+        self._took: list[float] = []
+
+    def start(self) -> None:
+        """Begin with the first step; does nothing at the later ones."""
+        if self._since is None:
+            self._since = self._clock()
+
+    def lap(self) -> None:
+        """Note the end of a step; what is done before the next one counts to that."""
+        now = self._clock()
+        if self._since is not None:
+            self._took.append(now - self._since)
+        self._since = now
+
+    def seconds(self) -> float:
+        """Return the median time of a step (the first one of a process is long); 0 without any."""
+        return statistics.median(self._took) if self._took else 0.0
+
+
+#: Makes the state after an outer step, one parameter at a time.
+Steps = Callable[[], Iterator[Step]]
+
+
+class Follower:
+    """Who follows a run: ``state`` is the base of ``round``, and ``sha`` its hash.
+
+    There is one state in memory, and each round writes it over: copy what is to stay.
+
+    Args:
+        log: the run's log.
+        spec: what is agreed.
+    """
+
+    state: OuterState
+
+    def __init__(self, log: OuterLog, spec: DiLoCoSpec) -> None:
+        self.log, self.spec = log, spec
+        self.round, self.sha = 1, ""
+        self._moved = 0.0
+        self._changed: set[str] = set()
+        self._guard = NormGuard(spec)
+        self._pace = Pace(spec)
+        self._empty: dict[int, str] = {}
+        #: Deltas by their keys: those that this process made, and those it has looked at.
+        self._own: dict[str, Delta] = {}
+        self._checked: dict[str, Delta | str] = {}
+        self._proposed: dict[str, Steps] = {}
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last round of the spec is committed."""
+        return self.round > self.spec.rounds
+
+    def merged_in(self, round_: int) -> set[str]:
+        """Return the names of the parameters that a committed round merged, or should have."""
+        commit = self.log.commit(round_)
+        return self._names(ALL if commit is None else commit.fragment)
+
+    def _names(self, fragment: Fragment) -> set[str]:
+        """Return the names of a fragment's parameters."""
+        return set(fragment_of(self.state.theta, self.spec.fragments, fragment))
+
+    def _recover(self) -> None:
+        """Load the newest whole state that can be read, and replay the commits after it.
+
+        Raises:
+            OuterLogError: none leads to the last commit.
+        """
+        last = -1
+        # Who reads slowly may find removed what was there: then there are newer commits.
+        while (commits := self.log.commits())[-1].round > last:
+            last = commits[-1].round
+            if any(self._replay(commits, whole) for whole in reversed(commits)):
+                return
+        raise OuterLogError(
+            f"run {self.log.run_id}: no state that can be read leads to round {last}; if machines"
+            " compute different bits, diloco.kept_rounds: 2 writes the state of each round"
+        )
+
+    def _replay(self, commits: list[Commit], whole: Commit) -> bool:
+        """Return whether the state of one commit and the changes after it give the newest one."""
+        if not whole.state_key:
+            return False
+        self._pace.clear()
+        self._guard.clear()
+        self._empty.clear()
+        for earlier in commits[: whole.round]:
+            self._note(earlier)
+        try:
+            self._load(whole)
+        except CorruptObject:
+            return False
+        return all(self._advance(later) for later in commits[whole.round + 1 :])
+
+    def _load(self, commit: Commit) -> None:
+        data = self.log.read(commit.state_key, commit.state_sha, commit.state_size)
+        state = decode_state(data)
+        self.state = getattr(self, "state", state)
+        self._adopt(commit, state.steps)
+
+    def _adopt(self, commit: Commit, steps: Steps) -> None:
+        """Move to the state after ``commit``: one tensor after the other is written over."""
+        moved = 0.0
+        self._changed |= self._names(commit.fragment)
+        for step in steps():
+            if step.theta is self.state.theta[step.name]:
+                continue
+            by = squares(step.theta - self.state.theta[step.name])
+            if by:  # of another fragment, where rounds in between were not followed
+                self._changed.add(step.name)
+            moved += by
+            # In place: new tensors between old ones' gaps would make the heap grow.
+            self.state.theta[step.name].copy_(step.theta)
+            self.state.momentum[step.name].copy_(step.momentum)
+        self._moved = math.sqrt(moved)
+        self.sha, self.round = commit.state_sha, commit.round + 1
+        self._own.clear()
+        self._checked.clear()
+        self._proposed.clear()
+        self._note(commit)
+
+    def _note(self, commit: Commit) -> None:
+        """Keep what later rounds go by: recent norms, speeds, and rounds that merged nothing."""
+        self._pace.note(commit)
+        self._guard.note(commit)
+        if commit.empty:
+            self._empty[commit.round] = commit.reasons
+            require_rounds(self.log.run_id, self.spec, self._empty)
+
+    def _follow(self, commit: Commit) -> None:
+        """Move to the state after ``commit``, or to a newer one where its parts are gone."""
+        if not self._advance(commit):
+            self._recover()
+
+    def _advance(self, commit: Commit) -> bool:
+        """Move to the state after ``commit``: rebuilt from its deltas, else downloaded."""
+        steps = self._proposed.get(commit.state_sha) or self._rebuilt(commit)
+        if steps is not None:
+            self._adopt(commit, steps)
+        elif commit.state_key:
+            try:
+                self._load(commit)
+            except CorruptObject:
+                return False
+        return self.round > commit.round
+
+    def _rebuilt(self, commit: Commit) -> Steps | None:
+        """Return what makes the state after ``commit`` if this machine computes the same bits."""
+        if commit.base_sha != self.sha:
+            return None
+        try:
+            deltas = {part.slot: self._delta(part, commit.fragment) for part in commit.included}
+        except CorruptObject:
+            return None
+        steps = self._merged(commit.included, deltas)
+        return steps if encode_state(self.state, steps).sha256 == commit.state_sha else None
+
+    def _merged(self, included: tuple[Included, ...], deltas: Mapping[int, Delta]) -> Steps:
+        """Return what makes the next state, which is never in memory beside the present one."""
+        if not included:
+            return self.state.steps
+        return partial(
+            merged_steps,
+            self.state,
+            [deltas[part.slot] for part in included],
+            [part.weight for part in included],
+            self.spec,
+        )
+
+    def _delta(self, part: Included | Contribution, fragment: Fragment) -> Delta:
+        """Return a delta: as it is known here, or read.
+
+        Raises:
+            CorruptObject: it cannot be read as the commit has it.
+        """
+        known = self._own.get(part.key) or self._checked.get(part.key)
+        if isinstance(known, Delta):
+            return known
+        data = self.log.read(part.key, part.sha256, part.size)
+        like = fragment_of(self.state.theta, self.spec.fragments, fragment)
+        return decode_delta(data, like, self.spec.codec)

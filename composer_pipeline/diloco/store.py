@@ -1,0 +1,417 @@
+"""A bucket or a folder, as the few operations that the outer log needs.
+
+Belongs here: create-exclusive, overwrite, read, list, over obstore; trying again for a while.
+Does not belong here: key names and what the objects mean (``log``), and the words for a failure
+(``store.errors``). No torch.
+
+Only operations that every backend has: a folder has no compare-and-swap, so nothing
+relies on it. Credentials come from the backend's own environment variables.
+"""
+
+import datetime as dt
+import errno
+import hashlib
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from composer_pipeline.errors import ComposerError, InputError, StorageError
+from composer_pipeline.files import replacing
+
+#: What an object is for, by how its key begins.
+_PURPOSES = (
+    (r"spec\.json", "the run's spec"),
+    (r"probe\.json", "the probe for exclusive creation"),
+    (r"inputs\.json", "the list of what replicas need"),
+    (r"inputs/", "what replicas need"),
+    (r"slots", "the claim of a slot"),
+    (r"clock", "the store's clock"),
+    (r"members", "the sign of life of a replica"),
+    (r"rounds/(\d+)/delta/", "a replica's change in round {}"),
+    (r"rounds/(\d+)/contrib", "a contribution to round {}"),
+    (r"rounds/(\d+)/commit", "the commit of round {}"),
+    (r"state/(\d+)-", "the state after round {}"),
+    (r"events", "the events of a replica"),
+    (r"channels", "the state of a replica's channels"),
+)
+#: Kinds of failures: what their text or type says, the reason, and the remedy.
+_KINDS = (
+    (
+        r"quotaexceeded|storagefull|insufficientstorage|\b507\b",
+        "the store is full",
+        "free some room and start again",
+    ),
+    (
+        r"expiredtoken|tokenexpired|requestexpired|token.{0,20}expired|expired.{0,20}token",
+        "the credentials have expired",
+        "renew them in the environment and start again",
+    ),
+    (
+        r"nosuchbucket|bucketnotfound|containernotfound",
+        "there is no such bucket",
+        "make it, or name another as diloco.log",
+    ),
+    (
+        r"unauthenticated|invalidaccesskeyid|signaturedoesnotmatch|\b401\b",
+        "the credentials are not accepted",
+        "set those of the store in the environment (for S3: AWS_ACCESS_KEY_ID,"
+        " AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL)",
+    ),
+    (
+        r"permission|accessdenied|forbidden|\b403\b|\(os error 13\)",
+        "it is forbidden",
+        "let these credentials list, read and write below it",
+    ),
+)
+
+
+class StoreFailed(ComposerError):
+    """A store could not be used for longer than a run waits for it."""
+
+
+class Failure(NamedTuple):
+    """What was tried: ``verb`` is ``written``; ``first`` whether nothing has worked yet."""
+
+    url: str
+    key: str
+    verb: str
+    first: bool
+
+
+def purpose(key: str) -> str:
+    """Return what an object is for, and its key."""
+    for pattern, text in _PURPOSES:
+        if found := re.match(pattern, key):
+            return f"{text.format(*found.groups())} ({key})"
+    return key or "its objects"
+
+
+def no_exclusive_creation(url: str) -> InputError:
+    """Return the refusal of a store on which two commits of one round could stand."""
+    return InputError(
+        f"the store {url} has no exclusive creation (If-None-Match), which DiLoCo's outer log"
+        " needs; use a store that has it, such as S3, Google Cloud Storage, Azure or a folder"
+    )
+
+
+def failure_of(error: Exception, tried: Failure) -> ComposerError:
+    """Return the error to raise for what a library raised."""
+    what = f"the outer log {tried.url}: {purpose(tried.key)} cannot be {tried.verb}"
+    if full := _disk_is_full(error):
+        return StorageError(f"{what}, it is not writable: {full}; free some room and start again")
+    said = f"{type(error).__name__} {error}".lower()
+    for pattern, reason, remedy in _KINDS:
+        if re.search(pattern, said):
+            kind = StorageError if reason.endswith("full") else _kind(tried)
+            return kind(f"{what}: {reason}; {remedy}")
+    if isinstance(error, FileNotFoundError):
+        return _kind(tried)(f"{what}: it is not there; look whether the place was emptied")
+    reason = str(error).strip().partition("\n")[0][:200] or type(error).__name__
+    return _kind(tried)(
+        f"{what}: the store cannot be reached ({reason}); look at the network and the endpoint"
+    )
+
+
+def _kind(tried: Failure) -> type[ComposerError]:
+    return InputError if tried.first else StoreFailed
+
+
+def _disk_is_full(error: Exception) -> str:
+    """Return the system's words for a full or read-only disk, else nothing."""
+    number = error.errno if isinstance(error, OSError) else None
+    hidden = re.search(r"\(os error (\d+)\)", str(error))
+    number = int(hidden[1]) if number is None and hidden else number
+    return os.strerror(number) if number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS) else ""
+
+
+class Pieces:
+    """Bytes in pieces, made anew for each pass: to hash, to send, to send again.
+
+    Args:
+        size: of all pieces, in bytes.
+        make: returns the pieces; the same bytes in each pass.
+    """
+
+    def __init__(self, size: int, make: Callable[[], Iterator[bytes | memoryview]]) -> None:
+        self._size, self._make = size, make
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[bytes | memoryview]:
+        return self._make()
+
+    def __bytes__(self) -> bytes:
+        return b"".join(self)
+
+    @cached_property
+    def sha256(self) -> str:
+        """SHA-256 of the bytes as hex."""
+        digest = hashlib.sha256()
+        for piece in self:
+            digest.update(piece)
+        return digest.hexdigest()
+
+
+T = TypeVar("T")
+#: Pauses between two tries: the first, the factor, the longest.
+FIRST_PAUSE_S, PAUSE_FACTOR, LONGEST_PAUSE_S = 0.2, 2.0, 10.0
+#: Objects above this go up in parts of ``PART``, a few at a time; a bucket takes 5 GB in one.
+PARTS_ABOVE, PART, AT_A_TIME = 16 * 2**20, 8 * 2**20, 2
+#: A bucket takes 10 000 parts of an object at most.
+MOST_PARTS = 9_000
+#: obstore's own tries are few and short, because ours go on for longer.
+REQUEST_TRIES, TRYING_S = 2, 15
+
+
+class Entry(NamedTuple):
+    """One listed object; ``last_modified`` is by the store's own clock."""
+
+    key: str
+    last_modified: dt.datetime
+    size: int
+
+
+class ObjectStore:
+    """Objects below ``prefix`` of one folder or bucket URL.
+
+    A failure is a sentence (``store.errors``). While ``patience_s`` is 0, as it is at first, it
+    is raised at once; later it is raised when trying again has not helped for so many seconds.
+
+    Args:
+        url: a folder path, or any URL that ``obstore.store.from_url`` knows (``s3://…``).
+        prefix: key prefix of every object, without slashes at the ends.
+
+    Raises:
+        InputError: obstore is missing, the URL is unknown, or the folder cannot be made.
+    """
+
+    def __init__(self, url: str, prefix: str) -> None:
+        try:
+            import obstore
+            from obstore.exceptions import AlreadyExistsError, BaseError, NotSupportedError
+            from obstore.store import LocalStore, from_url
+        except ModuleNotFoundError:
+            raise InputError(
+                "DiLoCo needs the package obstore: pip install 'composer-pipeline[train]'"
+            ) from None
+        self.url, self.prefix, self.patience_s = url, prefix, 0.0
+        self._api: Any = obstore
+        self._exists, self._unsupported = AlreadyExistsError, NotSupportedError
+        self._errors: tuple[type[Exception], ...] = (OSError, BaseError)
+        try:
+            if "://" in url:
+                self._store: Any = from_url(
+                    url,
+                    retry_config={
+                        "max_retries": REQUEST_TRIES,
+                        "retry_timeout": dt.timedelta(seconds=TRYING_S),
+                    },
+                )
+            else:
+                folder = Path(url).expanduser().absolute()
+                self._store = LocalStore(folder, mkdir=True)
+        except (OSError, BaseError) as error:
+            reason = str(error).splitlines()[0]
+            raise InputError(f"the outer log {url} cannot be opened: {reason}") from None
+
+    def _key(self, key: str) -> str:
+        return f"{self.prefix}/{key}".lstrip("/")
+
+    def _patiently(self, verb: str, key: str, call: Callable[[], T], *, absent: bool = False) -> T:
+        """Return what ``call`` does, trying again for ``patience_s``.
+
+        Args:
+            verb: ``read``, ``written`` or ``listed``.
+            key: the object.
+            call: may be made twice though the first time got through.
+            absent: whether a missing object is an answer, raised as ``FileNotFoundError``.
+
+        Raises:
+            InputError, StorageError, StoreFailed: as ``store.errors`` says.
+        """
+        deadline, pause = time.monotonic() + self.patience_s, FIRST_PAUSE_S
+        while True:
+            try:
+                return call()
+            except self._exists:
+                raise
+            except self._errors as error:
+                if absent and isinstance(error, FileNotFoundError):
+                    raise
+                if time.monotonic() >= deadline:
+                    where = Failure(self.url, key, verb, first=not self.patience_s)
+                    raise failure_of(error, where) from error
+            time.sleep(pause)
+            pause = min(pause * PAUSE_FACTOR, LONGEST_PAUSE_S)
+
+    def put(self, key: str, data: bytes | Pieces) -> None:
+        """Write an object, replacing it; readers see the old bytes or the new ones.
+
+        In parts where it is large: those of a writer that was killed stay invisible, and a
+        bucket's rule for unfinished uploads removes them.
+
+        Raises:
+            InputError, StorageError, StoreFailed: it cannot be written.
+        """
+        parts = len(data) > PARTS_ABOVE
+
+        part = max(PART, -(-len(data) // MOST_PARTS))
+
+        def call() -> None:
+            # An iterator is read once, so each try has its own.
+            source = iter(data) if parts and isinstance(data, Pieces) else bytes(data)
+            self._api.put(
+                self._store, self._key(key), source,
+                use_multipart=parts, chunk_size=part, max_concurrency=AT_A_TIME,
+            )  # fmt: skip
+
+        self._patiently("written", key, call)
+
+    def create(self, key: str, data: bytes) -> bool:
+        """Write an object only if the key is free; return whether this call wrote it.
+
+        False, too, where an earlier try of it got through and its answer was lost.
+
+        Raises:
+            InputError, StorageError, StoreFailed: it cannot be written, or the store knows no
+                exclusive creation.
+        """
+
+        def call() -> None:
+            try:
+                self._api.put(self._store, self._key(key), data, mode="create", use_multipart=False)
+            except self._unsupported:
+                raise no_exclusive_creation(self.url) from None
+
+        try:
+            self._patiently("written", key, call)
+        except self._exists:
+            return False
+        return True
+
+    def get(self, key: str) -> bytes | None:
+        """Return the bytes of an object, or None where there is none.
+
+        Raises:
+            InputError, StorageError, StoreFailed: it cannot be read.
+        """
+
+        def call() -> bytes:
+            return bytes(self._api.get(self._store, self._key(key)).bytes())
+
+        try:
+            return self._patiently("read", key, call, absent=True)
+        except FileNotFoundError:
+            return None
+
+    def fetch(self, key: str) -> bytearray | None:
+        """Return the bytes of an object, which may be large, or None where there is none.
+
+        Raises:
+            InputError, StorageError, StoreFailed: it cannot be read.
+        """
+
+        def call() -> bytearray:
+            answer = self._api.get(self._store, self._key(key))
+            data, at = bytearray(answer.meta["size"]), 0
+            for chunk in answer.stream(min_chunk_size=2**20):
+                view = memoryview(chunk)
+                data[at : at + len(view)] = view
+                at += len(view)
+            del data[at:]  # of an object that became shorter meanwhile
+            return data
+
+        try:
+            return self._patiently("read", key, call, absent=True)
+        except FileNotFoundError:
+            return None
+
+    def digest(self, key: str) -> tuple[int, str] | None:
+        """Return size and SHA-256 of an object, read in pieces, or None where there is none.
+
+        Raises:
+            InputError, StorageError, StoreFailed: it cannot be read.
+        """
+
+        def call() -> tuple[int, str]:
+            size, digest = 0, hashlib.sha256()
+            for chunk in self._api.get(self._store, self._key(key)).stream(min_chunk_size=2**20):
+                digest.update(chunk)
+                size += len(memoryview(chunk))
+            return size, digest.hexdigest()
+
+        try:
+            return self._patiently("read", key, call, absent=True)
+        except FileNotFoundError:
+            return None
+
+    def delete(self, key: str) -> None:
+        """Remove an object; one that is not there is no error.
+
+        Raises:
+            InputError, StorageError, StoreFailed: it cannot be removed.
+        """
+
+        def call() -> None:
+            self._api.delete(self._store, self._key(key))
+
+        try:
+            self._patiently("removed", key, call, absent=True)
+        except FileNotFoundError:
+            return
+
+    def list(self, folder: str) -> list[Entry]:
+        """Return all objects below ``folder``, at any depth, sorted by key.
+
+        Raises:
+            InputError, StorageError, StoreFailed: they cannot be listed.
+        """
+        start = len(self.prefix) + 1 if self.prefix else 0
+        prefix = self._key(folder).strip("/")
+
+        def call() -> list[Entry]:
+            found = [
+                Entry(meta["path"][start:], meta["last_modified"], meta["size"])
+                for chunk in self._api.list(self._store, prefix=prefix)
+                for meta in chunk
+            ]
+            return sorted(found)
+
+        return self._patiently("listed", folder, call)
+
+    # -- files, which may be larger than memory --------------------------------------------
+
+    def upload(self, key: str, path: Path) -> None:
+        """Write a file's bytes as an object, in parts where it is large.
+
+        Raises:
+            InputError, StorageError, StoreFailed: it cannot be written.
+        """
+
+        def call() -> None:
+            self._api.put(self._store, self._key(key), path)
+
+        self._patiently("written", key, call)
+
+    def download(self, key: str, path: Path) -> str:
+        """Write an object's bytes to a file, whole or not at all; return their SHA-256.
+
+        Raises:
+            InputError, StorageError, StoreFailed: it cannot be read, or the file not written.
+        """
+
+        def call() -> str:
+            digest = hashlib.sha256()
+            chunks = self._api.get(self._store, self._key(key)).stream(min_chunk_size=2**22)
+            with replacing(path) as out:
+                for chunk in chunks:
+                    digest.update(chunk)
+                    out.write(chunk)
+            return digest.hexdigest()
+
+        return self._patiently("read", key, call)

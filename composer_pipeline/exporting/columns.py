@@ -1,0 +1,396 @@
+"""The columns of each format, and the rows of the dataset in them, one at a time.
+
+Belongs here: which rows a format has and their columns. Does not belong here: files
+(``preferences.export.write``) and ShareGPT's words (``preferences.export.sharegpt``).
+
+========= ========================================================================
+format    a row
+========= ========================================================================
+dpo       a pair: ``prompt``, ``chosen``, ``rejected``, ``tools``
+kto       one side of a pair: ``prompt``, ``completion``, ``label``, ``tools``
+sft       a state and the teachers' consensus (DAgger): ``prompt``, ``completion``, ``tools``
+sdpo      a state, the agent's action and what was wrong: ``prompt``, ``completion``,
+          ``privileged_context``, ``tools``
+sharegpt  a pair as a conversation, for LLaMA-Factory: JSON lines
+========= ========================================================================
+
+Messages are ``list<arrow.json>``, as in the lake; ``datasets`` reads them and TRL trains on
+them without glue. Minority answers of teachers are in no format.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from composer_pipeline.errors import InputError
+from composer_pipeline.exporting.student_samples import read_samples, sampled_pairs
+from composer_pipeline.files import Replacement, replace, writing
+from composer_pipeline.lake.exports import remember_exports
+from composer_pipeline.lake.parquet import TableFile
+from composer_pipeline.lake.schema import DATASETS, JSON_LIST
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.preferences.contamination import is_strong
+from composer_pipeline.preferences.hints import SOURCE, consensus_hint
+from composer_pipeline.preferences.pairs import RECORDED
+from composer_pipeline.preferences.rules import PreferenceRules
+from composer_pipeline.preferences.vote_rows import CONFIRMED
+from composer_pipeline.reports import Progress, Report
+
+Row = dict[str, Any]
+
+_S, _F, _B, _I = pa.string(), pa.float64(), pa.bool_(), pa.int32()
+_STATE = {"state_id": _S, "session_id": _S, "split": _S, "simulated": _B}
+_OF_PAIR = {**_STATE, "pair_id": _S, "tier": _S, "weight": _F, "student": _S}
+COLUMNS: dict[str, dict[str, pa.DataType]] = {
+    "dpo": dict.fromkeys(("prompt", "chosen", "rejected", "tools"), JSON_LIST) | _OF_PAIR,
+    "kto": dict.fromkeys(("prompt", "completion", "tools"), JSON_LIST) | {"label": _B} | _OF_PAIR,
+    "sft": dict.fromkeys(("prompt", "completion", "tools"), JSON_LIST)
+    | _STATE
+    | {"agrees_with_student": _B},
+    "sdpo": dict.fromkeys(("prompt", "completion", "tools"), JSON_LIST)
+    | {"privileged_context": _S, "hint_source": _S, "leakage": _F, "span_call": _I}
+    | _STATE,
+}
+#: Formats whose rows are pairs, and may be a model's own samples.
+OF_PAIRS = ("dpo", "kto", "sharegpt")
+FORMATS = (*COLUMNS, "sharegpt")
+
+
+def rows_of(
+    lake: Lake,
+    form: str,
+    rules: PreferenceRules,
+    left: Counter[str],
+    *,
+    sampled: Iterable[Row] | None,
+    full_arguments: bool,
+) -> Iterator[Row]:
+    """Yield the rows of a format; count what is left out, by reason.
+
+    Args:
+        lake: its ``dataset_*`` tables are read a row group at a time.
+        form: one of :data:`FORMATS`.
+        rules: for the contamination of states without a pair.
+        left: gets the counts.
+        sampled: pairs in place of the dataset's.
+        full_arguments: allow hints that hold every argument of the teachers' action.
+    """
+    if form in OF_PAIRS:
+        for row in _pairs(lake) if sampled is None else sampled:
+            yield from _sides(row) if form == "kto" else (row,)
+    elif form == "sft":
+        yield from _sft(lake, rules, left)
+    else:
+        yield from _sdpo(lake, left, full_arguments=full_arguments)
+
+
+def _pairs(lake: Lake) -> Iterator[Row]:
+    for row in lake.iter_rows("dataset_pairs"):
+        weight = 1.0 if row["weight"] is None else row["weight"]
+        yield {**row, "weight": weight, "student": row["student"] or RECORDED}
+
+
+def _sides(row: Mapping[str, Any]) -> Iterable[Row]:
+    for side, label in (("chosen", True), ("rejected", False)):
+        yield {**row, "completion": row[side], "label": label}
+
+
+def _sft(lake: Lake, rules: PreferenceRules, left: Counter[str]) -> Iterator[Row]:
+    """Yield the teachers' consensus at every state that has one, the agent's included."""
+    columns = ["state_id", "reason", "contamination"]
+    votes = {row["state_id"]: row for row in lake.iter_rows("votes", columns=columns)}
+    for row in lake.iter_rows("dataset_groups"):
+        ballot = votes.get(row["state_id"], {})
+        found = ballot.get("contamination") or []
+        action = rules.contamination.evidence if is_strong(found) else rules.contamination.by_name
+        if found and action == "drop":
+            left["contamination"] += 1
+            continue
+        agrees = ballot.get("reason") in CONFIRMED
+        yield {**row, "completion": row["consensus"], "agrees_with_student": agrees}
+
+
+def _sdpo(lake: Lake, left: Counter[str], *, full_arguments: bool) -> Iterator[Row]:
+    """Yield hints of the trace, then of the teachers' consensus, each with its leakage."""
+    columns = ["state_id", "leakage"]
+    told = {row["state_id"]: row["leakage"] for row in lake.iter_rows("hints", columns=columns)}
+    for row in lake.iter_rows("dataset_hints"):
+        yield {
+            **row,
+            "completion": row["action"],
+            "privileged_context": row["hint"],
+            "hint_source": row["source"],
+            "leakage": told.get(row["state_id"]),
+            "simulated": False,
+        }
+    columns = ["session_id", "project"]
+    place = {r["session_id"]: r["project"] for r in lake.iter_rows("sessions", columns=columns)}
+    for row in lake.iter_rows("dataset_pairs"):
+        cwd = place.get(row["session_id"]) or ""
+        hint = consensus_hint(row, cwd=cwd, full_arguments=full_arguments)
+        if hint is None:
+            left["consensus_is_text"] += 1
+            continue
+        yield {
+            **row,
+            "completion": row["rejected"],
+            "privileged_context": hint.text,
+            "hint_source": SOURCE,
+            "leakage": hint.leakage,
+            "span_call": -1,
+        }
+
+
+Turn = dict[str, str]
+
+#: Between two results, as LLaMA-Factory's own reader of OpenAI's messages has it.
+_BETWEEN = "\n</tool_response>\n<tool_response>\n"
+
+
+def conversation(row: Mapping[str, Any]) -> tuple[Row, str]:
+    """Return a pair in ShareGPT's columns, or the reason why it has no such form.
+
+    Args:
+        row: ``prompt``, ``chosen``, ``rejected`` and ``tools`` in chat form, and what is kept.
+    """
+    system = "\n\n".join(m["content"] for m in row["prompt"] if m["role"] == "system")
+    turns = _turns([m for m in row["prompt"] if m["role"] != "system"])
+    sides = [turn["from"] in ("human", "observation") for turn in turns]
+    if not turns or sides != [n % 2 == 0 for n in range(len(turns))] or not sides[-1]:
+        return {}, "turns_do_not_alternate"
+    (chosen,), (rejected,) = _turns(row["chosen"]), _turns(row["rejected"])
+    return {
+        "conversations": turns,
+        "chosen": chosen,
+        "rejected": rejected,
+        "system": system,
+        "tools": _json([tool["function"] for tool in row["tools"]]),
+        "split": row["split"],
+        "pair_id": row["pair_id"],
+        "session_id": row["session_id"],
+    }, ""
+
+
+def dataset_info(files: Mapping[str, str]) -> dict[str, Any]:
+    """Return LLaMA-Factory's ``dataset_info.json``.
+
+    Args:
+        files: name of a dataset to its file.
+    """
+    columns = {name: name for name in ("chosen", "rejected", "system", "tools")} | {
+        "messages": "conversations"
+    }
+    one = {"formatting": "sharegpt", "ranking": True, "columns": columns}
+    return {name: {"file_name": file, **one} for name, file in files.items()}
+
+
+def _turns(messages: Sequence[Mapping[str, Any]]) -> list[Turn]:
+    turns: list[Turn] = []
+    after_result = False
+    for message in messages:
+        text, last = message["content"], turns[-1] if turns else None
+        role = message["role"]
+        if role == "tool" and last and last["from"] == "observation":
+            last["value"] += _BETWEEN + text
+        elif role == "user" and after_result and last:
+            last["value"] += f"\n\n{text}"
+        elif calls := message.get("tool_calls"):
+            turns.append({"from": "function_call", "value": _json([_call(c) for c in calls])})
+        else:
+            name = {"tool": "observation", "user": "human", "assistant": "gpt"}[role]
+            turns.append({"from": name, "value": text})
+        after_result = role == "tool"
+    return turns
+
+
+def _call(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    return {"name": function["name"], "arguments": function["arguments"]}
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+SPLITS = ("train", "validation")
+
+#: A row to the row that is written, and an empty text or the reason for which none is.
+Shorten = Callable[[Row], tuple[Row, str]]
+
+
+@dataclass(frozen=True)
+class ExportReport(Report):
+    """What was written: rows by file, and what was left out, by reason."""
+
+    format: str
+    files: dict[str, int]
+    rows: int
+    left_out: dict[str, int] = field(default_factory=dict)
+
+
+class _File(Protocol):
+    rows: int
+
+    def add(self, row: Mapping[str, Any]) -> None: ...
+    def commit(self) -> None: ...
+    def discard(self) -> None: ...
+
+
+def export(
+    lake: Lake,
+    form: str,
+    out: str | Path,
+    *,
+    samples: str | Path | None = None,
+    rules: PreferenceRules | None = None,
+    full_arguments: bool = False,
+    shorten: Shorten | None = None,
+    progress: Progress | None = None,
+) -> ExportReport:
+    """Write the dataset in one format; a few rows are held at a time.
+
+    Args:
+        lake: reads the tables ``dataset_*``, ``votes`` and ``hints``.
+        form: one of :data:`~.columns.FORMATS`.
+        out: a file that ends in ``.parquet`` (sharegpt: ``.jsonl``) gets every row, with its
+            ``split``; any other path is a folder that gets one file for each split with rows.
+        samples: a file of a model's own actions (:func:`~.samples.read_samples`), which take
+            the place of the agent's as rejected side; for the formats of pairs alone.
+        rules: the preference recipe, for the contamination of states without a pair.
+        full_arguments: allow hints that hold every argument of the teachers' action.
+        shorten: called with each row; returns it as it shall be written, or the reason for
+            which it is left out.
+        progress: called after each file.
+
+    Raises:
+        InputError: an unknown format, no dataset, no row, bad samples, or a path that cannot
+            be written.
+    """
+    if form not in FORMATS:
+        raise InputError(f"--format {form!r} is none of {', '.join(FORMATS)}, atif, pi")
+    if samples is not None and form not in OF_PAIRS:
+        raise InputError(f"--samples replaces the rejected side, which format {form} has not")
+    if not lake.partitions("dataset_pairs"):
+        raise InputError(f"lake {lake.url} has no dataset; run dataset first")
+    left: Counter[str] = Counter()
+    rules = rules or PreferenceRules()
+    sampled = None if samples is None else _sampled(lake, Path(samples), rules, left)
+    found = rows_of(lake, form, rules, left, sampled=sampled, full_arguments=full_arguments)
+    files = _written(lake, form, Path(out), _kept(found, form, shorten, left), left, progress)
+    return ExportReport(form, files, sum(files.values()), dict(sorted(left.items())))
+
+
+def _kept(
+    rows: Iterator[Row], form: str, shorten: Shorten | None, left: Counter[str]
+) -> Iterator[Row]:
+    """Yield the rows as they are written."""
+    for row in rows:
+        kept, reason = shorten(row) if shorten else (row, "")
+        if not reason and form == "sharegpt":
+            kept, reason = conversation(kept)
+        if reason:
+            left[reason] += 1
+        else:
+            yield kept
+
+
+def _written(
+    lake: Lake,
+    form: str,
+    out: Path,
+    rows: Iterator[Row],
+    left: Counter[str],
+    progress: Progress | None,
+) -> dict[str, int]:
+    """Write rows to their files, all of them or none; return how many each file got.
+
+    Raises:
+        InputError: there is no row.
+    """
+    ending = ".jsonl" if form == "sharegpt" else ".parquet"
+    whole = out.suffix == ending
+    paths = {split: out if whole else out / f"{split}{ending}" for split in SPLITS}
+    open_files: dict[Path, _File] = {}
+    with ExitStack() as stack:
+        for row in rows:
+            path = paths[row["split"]]
+            if path not in open_files:
+                open_files[path] = _opened(path, form)
+                stack.callback(open_files[path].discard)
+            open_files[path].add(row)
+        if not open_files:
+            why = ", ".join(f"{n} {reason}" for reason, n in sorted(left.items()))
+            raise InputError("nothing to export" + (f": {why}" if why else ""))
+        remember_exports(lake, open_files, "--out")
+        distinct = list(dict.fromkeys(paths.values()))
+        for done, path in enumerate(distinct, start=1):
+            if path in open_files:
+                open_files[path].commit()
+            else:
+                _remove(path)  # no stale split stays beside a new one
+            if progress:
+                progress("export", done, len(distinct))
+    counts = {str(path): open_files[path].rows for path in paths.values() if path in open_files}
+    if form == "sharegpt" and not whole:
+        info = dataset_info({f"pairs_{Path(p).stem}": Path(p).name for p in counts})
+        replace(out / "dataset_info.json", json.dumps(info, indent=2) + "\n", f"--out {out}")
+    return counts
+
+
+def _opened(path: Path, form: str) -> _File:
+    if form == "sharegpt":
+        return _Lines(path)
+    return TableFile(path, COLUMNS[form], f"--out {path}")
+
+
+class _Lines:
+    """A file of JSON lines; readable only once it is whole."""
+
+    def __init__(self, path: Path) -> None:
+        self.rows = 0
+        self._what = f"--out {path}"
+        with writing(self._what):
+            self._new = Replacement(path)
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        self.rows += 1
+        with writing(self._what):
+            self._new.stream.write(json.dumps(row).encode() + b"\n")
+
+    def commit(self) -> None:
+        with writing(self._what):
+            self._new.commit()
+
+    def discard(self) -> None:
+        with writing(self._what):
+            self._new.discard()
+
+
+def _sampled(lake: Lake, path: Path, rules: PreferenceRules, left: Counter[str]) -> list[Row]:
+    """Return sampled pairs with the splits of their sessions; others cannot be placed."""
+    rows, reasons = sampled_pairs(lake, read_samples(path), rules)
+    left.update(reasons)
+    split_of = {
+        row["session_id"]: row["split"]
+        for table in DATASETS
+        for row in lake.iter_rows(table, columns=["session_id"])
+    }
+    placed = []
+    for row in rows:
+        if row["session_id"] in split_of:
+            placed.append({**row, "split": split_of[row["session_id"]]})
+        else:
+            left["session_not_in_dataset"] += 1
+    return placed
+
+
+def _remove(path: Path) -> None:
+    """Remove the file of an earlier export."""
+    with writing(f"--out {path}"):
+        path.unlink(missing_ok=True)

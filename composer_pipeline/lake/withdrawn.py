@@ -1,0 +1,133 @@
+"""Tombstones: sessions that somebody took back, and when.
+
+Belongs here: the list ``withdrawn.json``. Does not belong here: taking a session out of the lake
+(``care.withdraw``) or of the Hub (``publishing``).
+
+A tombstone holds hashes alone: of what was named, of the ids of its sessions and, where a whole
+repository was named, of its folders, so that sessions of it that come later are known too. It
+stays for ever; the moment says which publications are older than it.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import PurePosixPath
+from typing import Literal
+
+import msgspec
+
+from composer_pipeline.errors import InputError
+from composer_pipeline.lake.store import Lake
+
+FILE = "withdrawn.json"
+
+
+class Withdrawal(msgspec.Struct, frozen=True, order=True):
+    """One tombstone.
+
+    ``at`` is when, UTC, as ISO 8601 with seconds. ``digest`` is the hash of what was named:
+    a session's id, the glob of a repository, a text. ``sessions`` and ``folders`` are hashes too.
+    """
+
+    at: str
+    kind: Literal["session", "repository", "text"]
+    digest: str
+    sessions: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
+
+
+class _File(msgspec.Struct):
+    withdrawn: list[Withdrawal]
+
+
+def digest_of(text: str) -> str:
+    """Return BLAKE2b-128 of a text as the tables have it, hexadecimal."""
+    # Half a surrogate pair is stored as U+FFFD.
+    stored = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return hashlib.blake2b(stored.encode(), digest_size=16).hexdigest()
+
+
+def withdrawals(lake: Lake) -> list[Withdrawal]:
+    """Return the tombstones of a lake, the earliest first.
+
+    Raises:
+        InputError: the list is damaged; nothing may be archived or published by a guess.
+    """
+    if not lake.exists(FILE):
+        return []
+    try:
+        return sorted(msgspec.json.decode(lake.get_bytes(FILE), type=_File).withdrawn)
+    except msgspec.DecodeError as error:
+        raise InputError(f"lake {lake.url}: {FILE} is damaged ({error}); put it back") from error
+
+
+def add_withdrawal(
+    lake: Lake,
+    kind: Literal["session", "repository", "text"],
+    named: str,
+    sessions: Iterable[str],
+    folders: Iterable[str] = (),
+) -> Withdrawal:
+    """Put a tombstone, durably, and return it.
+
+    Args:
+        lake: the lake.
+        kind: what was named.
+        named: its id, glob or text; only its hash is kept.
+        sessions: ids of the sessions that this takes out.
+        folders: for a repository, its working directories as ``sessions`` has them.
+
+    Raises:
+        InputError: the list is damaged.
+        StorageError: the lake is not writable.
+    """
+    made = Withdrawal(
+        datetime.now(UTC).isoformat(timespec="seconds"),
+        kind,
+        digest_of(named),
+        tuple(sorted(map(digest_of, sessions))),
+        tuple(sorted(map(digest_of, folders))),
+    )
+    _write(lake, [*withdrawals(lake), made])
+    return made
+
+
+def remove_withdrawal(lake: Lake, withdrawal: Withdrawal) -> None:
+    """Remove a tombstone whose withdrawal was refused before anything went."""
+    _write(lake, [item for item in withdrawals(lake) if item != withdrawal])
+
+
+def _write(lake: Lake, every: list[Withdrawal]) -> None:
+    lake.put_bytes(FILE, msgspec.json.format(msgspec.json.encode(_File(every)), indent=1))
+
+
+class Withdrawn:
+    """What the tombstones of a lake say now of sessions and folders.
+
+    Raises:
+        InputError: the list is damaged.
+    """
+
+    def __init__(self, lake: Lake) -> None:
+        found = withdrawals(lake)
+        self._sessions = {digest for item in found for digest in item.sessions}
+        self._folders = {digest for item in found for digest in item.folders}
+
+    def __bool__(self) -> bool:
+        return bool(self._sessions or self._folders)
+
+    @property
+    def names_folders(self) -> bool:
+        """Whether a whole repository was withdrawn."""
+        return bool(self._folders)
+
+    def session(self, session_id: str) -> bool:
+        """Say whether a session was taken back."""
+        return bool(self._sessions) and digest_of(session_id) in self._sessions
+
+    def folder(self, project: str) -> bool:
+        """Say whether a redacted working directory lies in a repository that was taken back."""
+        if not self._folders or not project:
+            return False
+        path = PurePosixPath(project)
+        return any(digest_of(str(part)) in self._folders for part in (path, *path.parents))

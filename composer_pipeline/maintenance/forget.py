@@ -1,0 +1,696 @@
+"""Sessions out of a lake for good: tables, archive, books, exports.
+
+Belongs here: the order of the steps, and going on after a kill. Does not belong here: which
+sessions are meant (``care.who``), and one kind of place (``care.forgetting``).
+
+The plan is written into the lake before anything is removed, and removed when all is done. It
+holds ids and names of files, no text. Any later run finishes it first. The sessions go on the list
+of the forgotten before their bytes go, so that no harvest brings them back meanwhile.
+
+What a trained model, a published dataset, a backup, or the disk's free blocks hold is not reached.
+"""
+
+import json
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field
+from fnmatch import fnmatchcase
+from functools import partial
+from html import unescape
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import zstandard
+
+from composer_pipeline.errors import InputError
+from composer_pipeline.files import replace, strings
+from composer_pipeline.lake.exports import exports, prune_exports
+from composer_pipeline.lake.parquet import encode_parquet
+from composer_pipeline.lake.place import UNFINISHED
+from composer_pipeline.lake.schema import TABLES
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake.withdrawn import add_withdrawal, remove_withdrawal, withdrawals
+from composer_pipeline.maintenance.verify import blobs
+from composer_pipeline.reports import Progress, Report
+from composer_pipeline.teachers.ledger.ledger import Ledger, existing_ledger
+from composer_pipeline.teachers.replies import redacted_row, write_replies
+from composer_pipeline.traces.archive import (
+    blob_name,
+    forget_files,
+    one_writer,
+    open_archived,
+    read_blob,
+)
+from composer_pipeline.traces.discover import Forgotten
+from composer_pipeline.traces.parse import ReparseReport, analyse, parse_days, reparse
+
+
+def from_archive(
+    lake: Lake, sessions: set[str], pieces: Iterable[str], files: Iterable[str]
+) -> None:
+    """Remove the manifest's rows of sessions, and the archived pieces that were theirs alone."""
+    with one_writer(lake, None):
+        _from_table(lake, "raw_files", {"session_id": sessions})
+        for piece in pieces:
+            lake.remove(blob_name(piece))
+        forget_files(lake, files)
+
+
+def drop_days(lake: Lake, days: Sequence[str]) -> None:
+    """Remove the traces of days that have no archived file any more."""
+    with one_writer(lake, None):
+        for day in days:
+            for table in Lake.FROM_ARCHIVE:
+                lake.delete(table, day=day)
+
+
+def from_tables(lake: Lake, sessions: set[str], states: set[str], pairs: set[str]) -> None:
+    """Remove the rows of sessions, states and pairs from every table behind the traces."""
+    gone = {"session_id": sessions, "state_id": states, "pair_id": pairs, "near": pairs}
+    for name, spec in TABLES.items():
+        mine = {column: ids for column, ids in gone.items() if column in spec.schema.names}
+        if mine and name not in (*Lake.FROM_ARCHIVE, "raw_files"):
+            _from_table(lake, name, mine)
+
+
+def _from_table(lake: Lake, name: str, gone: dict[str, set[str]]) -> None:
+    """Remove the rows that have one of the values from each partition of a table."""
+    schema = TABLES[name].schema
+    for part in lake.partitions(name):
+        keys = {key: value for key, value in part.items() if key != "day"}
+        days = [part["day"]] if "day" in part else None
+        table = lake.read(name, days=days, **keys)
+        if (kept := _without(table, gone)) is table:
+            continue
+        if len(kept) or "day" not in part:
+            lake.write(name, kept.select(schema.names).cast(schema), **part)
+        else:
+            lake.delete(name, **part)
+
+
+def _without(table: pa.Table, gone: dict[str, set[str]]) -> pa.Table:
+    """Return the table without rows that have one of the values; itself where none has."""
+    keep = None
+    for column, values in gone.items():
+        here = pc.is_in(table[column], value_set=pa.array(sorted(values), pa.string()))
+        keep = here if keep is None else pc.or_(keep, here)
+    assert keep is not None
+    return table.filter(pc.invert(keep)) if pc.any(keep).as_py() else table
+
+
+def remove_leftovers(lake: Lake) -> None:
+    """Remove what a killed writer, or a killed build of the dataset, has left."""
+    if lake.local:
+        for path in Path(lake.root).rglob(".*.tmp"):
+            path.unlink(missing_ok=True)
+        shutil.rmtree(Path(lake.root, UNFINISHED), ignore_errors=True)
+
+
+def from_exports(lake: Lake, sessions: set[str], pairs: set[str]) -> list[str]:
+    """Remove the rows of sessions from exported files; return the files that had some.
+
+    A file that has none of the columns any more, or is no Parquet, is somebody else's: it stays.
+    """
+    changed = []
+    for path in exports(lake):
+        before = path.read_bytes()
+        if _is_session(before, sessions) or _shows(before, sessions):
+            path.unlink()
+            changed.append(str(path))
+            continue
+        after = (
+            _lines(before, sessions | pairs)
+            if path.suffix != ".parquet"
+            else _rows(path, sessions, pairs)
+        )
+        if after is None or after == before:
+            continue
+        if after:
+            replace(path, after, str(path))
+        else:
+            path.unlink()
+        changed.append(str(path))
+    prune_exports(lake)
+    return changed
+
+
+def _shows(data: bytes, sessions: set[str]) -> bool:
+    """Return whether a file is a report (``report``) that shows a pair of one of these sessions."""
+    if not data.startswith(b"<!doctype html>"):
+        return False
+    shown = re.findall(r'data-session="([^"]*)"', data.decode("utf-8", "replace"))
+    return not sessions.isdisjoint(map(unescape, shown))
+
+
+def _is_session(data: bytes, sessions: set[str]) -> bool:
+    """Return whether a file is one of these sessions as ``interchange`` writes it."""
+    try:
+        head = json.loads(data.partition(b"\n")[0])
+    except ValueError:
+        return False
+    if not isinstance(head, dict):
+        return False
+    if head.get("type") == "session":
+        head = head.get("source") or {}
+    elif not str(head.get("schema_version", "")).startswith("ATIF"):
+        return False
+    return head.get("session_id") in sessions
+
+
+def _rows(path: Path, sessions: set[str], pairs: set[str]) -> bytes | None:
+    """Return a Parquet file without the rows; nothing where all go, ``None`` where none does."""
+    try:
+        table = pq.read_table(path)
+    except (pa.ArrowInvalid, OSError):
+        return None
+    gone = {"session_id": sessions, "pair_id": pairs}
+    columns = {name: ids for name, ids in gone.items() if name in table.schema.names}
+    if not columns or (kept := _without(table, columns)) is table:
+        return None
+    return encode_parquet(kept) if len(kept) else b""
+
+
+def _lines(data: bytes, ids: set[str]) -> bytes:
+    """Return JSON lines without those that name a session or a pair; other lines stay."""
+    marks = [json.dumps(name).encode() for name in ids]
+    lines = data.splitlines(keepends=True)
+    return b"".join(line for line in lines if not any(mark in line for mark in marks))
+
+
+#: How often a text may be wrapped in JSON inside JSON: a tool's result, quoted by another.
+_DEPTH = 3
+
+
+def by_id(lake: Lake, beginning: str) -> set[str]:
+    """Return the session of an id, or of an unambiguous beginning of one.
+
+    Raises:
+        InputError: no session or more than one has it.
+    """
+    known = {row["session_id"] for row in _manifest(lake)} | _in_tables(lake)
+    found = {name for name in known if beginning and name.startswith(beginning)}
+    if beginning in found:
+        return {beginning}
+    if len(found) > 1:
+        raise InputError(f"session {beginning!r} is ambiguous: {len(found)} begin with it")
+    if not found:
+        raise InputError(f"lake {lake.url} has no session {beginning!r}")
+    return found
+
+
+def is_known(lake: Lake, session: str) -> bool:
+    """Say whether the lake holds anything of a session, by its id or the beginning of it."""
+    known = {row["session_id"] for row in _manifest(lake)} | _in_tables(lake)
+    return bool(session) and any(name.startswith(session) for name in known)
+
+
+def by_project(lake: Lake, glob: str) -> set[str]:
+    """Return the sessions of a project, as ``sessions`` lists it.
+
+    Args:
+        lake: the lake.
+        glob: of the whole path of the project, or of its last folder.
+
+    Raises:
+        InputError: no session is of such a project.
+    """
+    rows = lake.select("SELECT DISTINCT session_id, project FROM sessions")
+    found = {row["session_id"] for row in rows if of_project(row["project"] or "", glob)}
+    if not found:
+        raise InputError(f"lake {lake.url} has no session of project {glob!r}")
+    return found
+
+
+def of_project(project: str, glob: str) -> bool:
+    """Say whether a glob names a project, by its path or its last folder."""
+    return any(fnmatchcase(name, glob) for name in (project, project.rpartition("/")[2]))
+
+
+def by_text(lake: Lake, text: str, ledger: Ledger | None) -> set[str]:
+    """Return the sessions in which a text stands: raw, or in what a teacher answered.
+
+    Also where the text is inside JSON inside JSON, with its quotes and letters escaped. Not where
+    it is encoded otherwise (Base64, compressed).
+
+    Raises:
+        InputError: it stands nowhere.
+    """
+    if len(text.strip()) < 3:
+        raise InputError("--text needs three characters at least")
+    forms = forms_of(text)
+    found: set[str] = set()
+    for row in _manifest(lake):
+        if row["session_id"] not in found:
+            with open_archived(lake, row) as lines:
+                if any(holds(line, text, forms) for line in lines):
+                    found.add(row["session_id"])
+    for name, data in _answers(lake, ledger):
+        if name not in found and holds(data, text, forms):
+            found.add(name)
+    if not found:
+        raise InputError(f"lake {lake.url} has no session with that text")
+    return found
+
+
+def forms_of(text: str) -> list[bytes]:
+    """Return a text as it stands in JSON, and in JSON inside JSON."""
+    forms, found = {text}, {text.encode()}
+    for _ in range(_DEPTH):
+        plain = {json.dumps(form, ensure_ascii=False)[1:-1] for form in forms}
+        forms = plain | {json.dumps(form)[1:-1] for form in forms}
+        found |= {form.encode(errors="replace") for form in forms}
+    return sorted(found)
+
+
+def holds(data: bytes, text: str, forms: Sequence[bytes]) -> bool:
+    """Say whether bytes hold a text in one of its forms, or as JSON of another spelling."""
+    if any(form in data for form in forms):
+        return True
+    if rb"\u" not in data and rb"\/" not in data:
+        return False
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        return False
+    return any(text in string for string in strings(value))
+
+
+def repeating(lake: Lake, sessions: set[str]) -> set[str]:
+    """Return the other sessions that hold records of these: forks, and sessions resumed.
+
+    They lie in the days of what they repeat. One repeats a session that has an answer of it, or
+    records that name it as theirs.
+    """
+    manifest = _manifest(lake)
+    days = {row["day"] for row in manifest if row["session_id"] in sessions}
+    near = [row for row in manifest if row["day"] in days]
+    found = set(sessions)
+    while True:
+        mine = set().union(*(_responses(lake, r) for r in near if r["session_id"] in found))
+        marks = _marks(found)
+        more = {
+            row["session_id"]
+            for row in near
+            if row["session_id"] not in found
+            and (mine & _responses(lake, row) or _names(lake, row, marks))
+        }
+        if not more:
+            return found - sessions
+        found |= more
+
+
+def _responses(lake: Lake, row: dict[str, Any]) -> set[str]:
+    with open_archived(lake, row) as lines:
+        graph, _, _ = analyse(lines, subagent=bool(row["agent_id"]))
+    return graph.response_keys()
+
+
+def _names(lake: Lake, row: dict[str, Any], marks: Sequence[bytes]) -> bool:
+    with open_archived(lake, row) as lines:
+        return any(mark in line for line in lines for mark in marks)
+
+
+def _manifest(lake: Lake) -> list[dict[str, Any]]:
+    return lake.rows("raw_files")
+
+
+def _in_tables(lake: Lake) -> set[str]:
+    tables = ("sessions", "states", "replies", "pairs", "dataset_pairs", "dataset_groups")
+    columns = ["session_id"]
+    return {r["session_id"] for table in tables for r in lake.rows(table, columns=columns)}
+
+
+def _answers(lake: Lake, ledger: Ledger | None) -> Iterator[tuple[str, bytes]]:
+    """Yield (session, bytes) of everything that a teacher said."""
+    for row in lake.rows("replies", columns=["session_id", "raw", "action"]):
+        if row["raw"]:
+            yield row["session_id"], zstandard.ZstdDecompressor().decompress(row["raw"])
+        yield row["session_id"], (row["action"] or "").encode()
+    yield from ledger.kept_bytes() if ledger else ()
+
+
+def unnamed_of(lake: Lake, names: Iterable[str], sessions: set[str]) -> set[str]:
+    """Return the archived pieces among ``names`` that hold records of sessions."""
+    marks = _marks(sessions)
+    return {name for name in names if any(mark in read_blob(lake, name) for mark in marks)}
+
+
+def _marks(sessions: Iterable[str]) -> list[bytes]:
+    """Return how records name their session."""
+    return [f'"sessionId":{space}"{name}"'.encode() for name in sessions for space in ("", " ")]
+
+
+PLAN = "forget.json"
+_STEPS = 6
+
+
+@dataclass(slots=True)
+class Plan:
+    """What is to go: sessions, their states and pairs, their days, files and archived pieces."""
+
+    sessions: list[str] = field(default_factory=list)
+    states: list[str] = field(default_factory=list)
+    pairs: list[str] = field(default_factory=list)
+    days: list[str] = field(default_factory=list)
+    pieces: list[str] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class ForgetReport(Report):
+    """What was forgotten, or would be with ``dry_run``.
+
+    ``repeating`` are sessions that were not named and hold records of those that were: they
+    are forgotten too. ``runs`` are training runs of this lake: their weights and their windows
+    may come from what is gone, and only removing their folders removes that.
+    """
+
+    sessions: list[str]
+    repeating: list[str]
+    dry_run: bool
+    days: list[str]
+    states: int
+    pairs: int
+    archived_files: int
+    replies: int = 0
+    exports: list[str] = field(default_factory=list)
+    runs: list[str] = field(default_factory=list)
+
+
+def forget(
+    lake: Lake,
+    *,
+    session: str = "",
+    project: str = "",
+    text: str = "",
+    dry_run: bool = False,
+    ledger: str | Path | None = None,
+    progress: Progress | None = None,
+) -> ForgetReport:
+    """Remove sessions from a lake; with none named, finish what was interrupted.
+
+    Args:
+        lake: the lake.
+        session: one session by its id, or the beginning of it.
+        project: every session of a project: a glob of its path or of its last folder.
+        text: every session in which this text stands.
+        dry_run: say what would go, and change nothing.
+        ledger: path or URL of the books; without one no reply is removed from any.
+        progress: called with ``("forget", done, steps)``.
+
+    Raises:
+        InputError: not exactly one of the three, nothing found, nothing to finish, or a replay
+            has calls about the sessions in flight.
+    """
+    if sum(map(bool, (session, project, text))) > 1:
+        raise InputError("name one of --session, --project and --text")
+    opened = existing_ledger(ledger) if ledger else None
+    try:
+        pending = _pending(lake)
+        named: set[str] = set()
+        if session:
+            named = by_id(lake, session)
+        elif project:
+            named = by_project(lake, project)
+        elif text:
+            named = by_text(lake, text, opened)
+        elif pending is None:
+            raise InputError("name what to forget: --session, --project or --text")
+        also = repeating(lake, named)
+        plan = _with(lake, pending or Plan(), named | also)
+        report = ForgetReport(
+            sorted(plan.sessions),
+            sorted(also),
+            dry_run,
+            plan.days,
+            len(plan.states),
+            len(plan.pairs),
+            len(plan.files),
+            exports=[str(path) for path in exports(lake)],
+            runs=_runs(lake),
+        )
+        if dry_run:
+            return report
+        lake.put_bytes(PLAN, json.dumps(asdict(plan), indent=1).encode())
+        report.replies = _from_books(lake, opened, plan, first=pending is None)
+        _tell(progress, 1)
+        _do(lake, plan, progress)
+        report.exports = from_exports(lake, set(plan.sessions), set(plan.pairs))
+        lake.remove(PLAN)
+        _tell(progress, 6)
+        return report
+    finally:
+        if opened is not None:
+            opened.close()
+
+
+def _do(lake: Lake, plan: Plan, progress: Progress | None) -> None:
+    """Remove everything that is in the lake but the books and the exports."""
+    Forgotten(lake).add(plan.sessions)
+    _tell(progress, 2)
+    from_archive(lake, set(plan.sessions), plan.pieces, plan.files)
+    _tell(progress, 3)
+    left = [day for day in plan.days if day in lake.days("raw_files")]
+    parse_days(lake, left)
+    drop_days(lake, [day for day in plan.days if day not in left])
+    _tell(progress, 4)
+    from_tables(lake, set(plan.sessions), set(plan.states), set(plan.pairs))
+    remove_leftovers(lake)
+    _tell(progress, 5)
+
+
+def _from_books(lake: Lake, ledger: Ledger | None, plan: Plan, *, first: bool) -> int:
+    """Remove what teachers were asked and answered; nothing has begun where a replay runs."""
+    if ledger is None:
+        return 0
+    try:
+        return ledger.erase(plan.sessions)
+    except InputError:
+        if first:
+            lake.remove(PLAN)
+        raise
+
+
+def _tell(progress: Progress | None, done: int) -> None:
+    if progress is not None:
+        progress("forget", done, _STEPS)
+
+
+def _pending(lake: Lake) -> Plan | None:
+    if not lake.exists(PLAN):
+        return None
+    try:
+        return Plan(**json.loads(lake.get_bytes(PLAN)))
+    except (ValueError, TypeError) as error:
+        raise InputError(
+            f"lake {lake.url}: {PLAN} is damaged; delete it and forget again"
+        ) from error
+
+
+def _with(lake: Lake, plan: Plan, sessions: set[str]) -> Plan:
+    """Return a plan that has what it had, and what the lake holds of further sessions."""
+    every = sessions | set(plan.sessions)
+    manifest = lake.rows("raw_files")
+    mine = [row for row in manifest if row["session_id"] in every]
+    kept = {piece for row in manifest if row["session_id"] not in every for piece in _pieces(row)}
+    pieces = {piece for row in mine for piece in _pieces(row)} | set(plan.pieces)
+    unnamed = set(blobs(lake)) - kept - pieces
+    pieces |= unnamed_of(lake, unnamed, every)
+    states = _ids(lake, ("states", "votes", "replies", "hints"), "state_id", every)
+    tables = ("pairs", "normalized_pairs", "dataset_pairs")
+    days = {row["day"] for row in mine} | _days(lake, every)
+    return Plan(
+        sessions=sorted(every),
+        states=sorted(states | set(plan.states)),
+        pairs=sorted(_ids(lake, tables, "pair_id", every) | set(plan.pairs)),
+        days=sorted(days | set(plan.days)),
+        pieces=sorted(pieces - kept),
+        files=sorted({row["path"] for row in mine} | set(plan.files)),
+    )
+
+
+def _pieces(row: dict[str, Any]) -> list[str]:
+    # A whole file may be there too, from before it grew by pieces.
+    return [*(row["pieces"] or ()), row["sha256"]]
+
+
+def _ids(lake: Lake, tables: Sequence[str], column: str, sessions: set[str]) -> set[str]:
+    return {
+        row[column]
+        for table in tables
+        for row in lake.rows(table, columns=[column, "session_id"])
+        if row["session_id"] in sessions
+    }
+
+
+def _days(lake: Lake, sessions: set[str]) -> set[str]:
+    rows = lake.rows("sessions", columns=["session_id"])
+    return {row["day"] for row in rows if row["session_id"] in sessions}
+
+
+def _runs(lake: Lake) -> list[str]:
+    folder = Path(lake.root) / "runs"
+    return sorted(str(path) for path in folder.iterdir()) if lake.local and folder.is_dir() else []
+
+
+_WHOLE_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+#: What brings the withdrawal to the Hub.
+NEXT = ("composer-pipeline dataset", "composer-pipeline publish --repo OWNER/NAME")
+
+Kind = Literal["session", "repository", "text"]
+
+
+@dataclass(slots=True)
+class WithdrawReport(Report):
+    """What was withdrawn, or would be with ``dry_run``.
+
+    ``forgotten`` is what :func:`forget` says of the lake; ``None`` where it held nothing any more.
+    ``tombstones`` counts those that the lake has now, and ``next`` are the commands that bring the
+    withdrawal to each repository on the Hub.
+    """
+
+    sessions: list[str]
+    dry_run: bool
+    at: str = ""
+    tombstones: int = 0
+    forgotten: ForgetReport | None = None
+    next: list[str] = field(default_factory=lambda: list(NEXT))
+
+
+def withdraw(
+    lake: Lake,
+    *,
+    session: str = "",
+    repository: str = "",
+    text: str = "",
+    dry_run: bool = False,
+    ledger: str | Path | None = None,
+    progress: Progress | None = None,
+) -> WithdrawReport:
+    """Take sessions back for good; with none named, finish what was interrupted.
+
+    Args:
+        lake: the lake.
+        session: one session by its id, or the beginning of it. A whole id may be one that the lake
+            does not hold any more: what was published of it is withdrawn all the same.
+        repository: every session of a repository, also those that come later: a glob of its path
+            or of its last folder.
+        text: every session in which this text stands.
+        dry_run: say what would go, and change nothing.
+        ledger: path or URL of the books; without one no reply is removed from any.
+        progress: called with ``("forget", done, steps)``.
+
+    Raises:
+        InputError: not exactly one of the three, nothing found, or a replay has calls about the
+            sessions in flight; then no tombstone is put.
+    """
+    named = {"session": session, "repository": repository, "text": text}
+    given: list[tuple[Kind, str]] = [(k, v) for k, v in named.items() if v]  # type: ignore[misc]
+    if len(given) > 1:
+        raise InputError("name one of --session, --repository and --text")
+    if not given:
+        return _finished(lake, dry_run, ledger, progress)
+    kind, what = given[0]
+    if kind == "session" and _WHOLE_ID.fullmatch(session) and not is_known(lake, session):
+        return _unknown(lake, session, dry_run, ledger, progress)
+    run = partial(forget, lake, session=session, project=repository, text=text, ledger=ledger)
+    plan = run(dry_run=True)
+    report = WithdrawReport(plan.sessions, dry_run, forgotten=plan)
+    if dry_run:
+        report.tombstones = len(withdrawals(lake))
+        return report
+    folders = _folders(lake, repository) if kind == "repository" else set[str]()
+    made = add_withdrawal(lake, kind, what, plan.sessions, folders)
+    try:
+        report.forgotten = run(progress=progress)
+    except InputError:
+        if not lake.exists(PLAN):  # refused before anything was removed
+            remove_withdrawal(lake, made)
+        raise
+    report.at, report.tombstones = made.at, len(withdrawals(lake))
+    return report
+
+
+def _finished(
+    lake: Lake, dry_run: bool, ledger: str | Path | None, progress: Progress | None
+) -> WithdrawReport:
+    """Finish an interrupted one: its tombstone is there."""
+    if not lake.exists(PLAN):
+        raise InputError("name what to withdraw: --session, --repository or --text")
+    done = forget(lake, dry_run=dry_run, ledger=ledger, progress=progress)
+    return WithdrawReport(done.sessions, dry_run, tombstones=len(withdrawals(lake)), forgotten=done)
+
+
+def _unknown(
+    lake: Lake,
+    session: str,
+    dry_run: bool,
+    ledger: str | Path | None,
+    progress: Progress | None,
+) -> WithdrawReport:
+    """Put a tombstone for a session that the lake holds nothing of, or no more."""
+    report = WithdrawReport([session], dry_run)
+    if lake.exists(PLAN):
+        report.forgotten = forget(lake, dry_run=dry_run, ledger=ledger, progress=progress)
+    if not dry_run:
+        report.at = add_withdrawal(lake, "session", session, [session]).at
+    report.tombstones = len(withdrawals(lake))
+    return report
+
+
+def _folders(lake: Lake, glob: str) -> set[str]:
+    """Return the working directories of the sessions of a repository."""
+    sessions = by_project(lake, glob)
+    rows = lake.rows("sessions", columns=["session_id", "project"])
+    return {row["project"] for row in rows if row["session_id"] in sessions and row["project"]}
+
+
+def redact_again(
+    lake: Lake,
+    days: Iterable[str] | None = None,
+    *,
+    ledger: str | Path | None = None,
+    progress: Progress | None = None,
+) -> tuple[ReparseReport, int]:
+    """Write the traces and the replies of days again; return the report and the reply rows.
+
+    What later stages made of them stays until ``pairs`` is run.
+
+    Args:
+        lake: the lake.
+        days: all days of the archive when ``None``.
+        ledger: where the replies' bytes are; rows that it does not have are redacted as they stand.
+        progress: as :func:`composer_pipeline.traces.parse.reparse`.
+
+    Raises:
+        InputError: as :func:`composer_pipeline.traces.parse.reparse`.
+    """
+    wanted = None if days is None else list(days)
+    report = reparse(lake, wanted, progress=progress)
+    opened = existing_ledger(ledger) if ledger else None
+    with opened or nullcontext():
+        return report, sum(
+            _replies_of(lake, opened, part["teacher"], part["day"])
+            for part in lake.partitions("replies")
+            if wanted is None or part["day"] in wanted
+        )
+
+
+def _replies_of(lake: Lake, ledger: Ledger | None, teacher: str, day: str) -> int:
+    """Write a partition again, and return its rows."""
+    before = lake.rows("replies", teacher=teacher, days=[day])
+    known = {row["key"] for row in ledger.rows(teacher, day)} if ledger else set()
+    own = [redacted_row(row) for row in before if row["request_hash"] not in known]
+    if ledger is None:
+        keys = ("teacher", "day")
+        rows = [{name: value for name, value in row.items() if name not in keys} for row in own]
+        lake.write("replies", rows, teacher=teacher, day=day)
+        return len(rows)
+    controls = {teacher: bool(before[0]["control"])} if before else None
+    figures = write_replies(lake, ledger, [teacher], [day], own, controls)
+    return figures.get(day, {}).get(teacher, {}).get("rows", 0)

@@ -1,0 +1,304 @@
+"""Normalise pairs with a data-juicer recipe: ``pairs`` -> ``normalized_pairs`` + ``drops``.
+
+Belongs here: the stage: which rows and texts go to the worker in which order, and the
+writing of what was kept and of what was dropped. Does not belong here: the flat columns
+(``normalize.text_columns``), running an operator (``normalize.judge``, in
+a process of its own, because importing data-juicer has global effects) and making pairs
+(``preferences.agreement.vote``).
+
+Every row of ``pairs`` comes out exactly once, in ``normalized_pairs`` or in ``drops``
+with the step, the statistic, its value and the bound that it broke. A day is judged
+on its own, so the result does not depend on which days are run together.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+
+import pyarrow as pa
+
+from composer_pipeline.config_file import nearest
+from composer_pipeline.errors import ComposerError, InputError
+from composer_pipeline.files import replacing
+from composer_pipeline.lake.exports import remember_exports
+from composer_pipeline.lake.provenance import Made, Origin, Stamps, look, note
+from composer_pipeline.lake.schema import TABLES
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.normalization.judge import Drop
+from composer_pipeline.normalization.operators import NormalizeRecipe, Settings
+from composer_pipeline.normalization.text_columns import (
+    COLUMNS,
+    MAPPED,
+    SOURCE,
+    PairColumns,
+    named_columns,
+    rewritten,
+)
+from composer_pipeline.normalization.worker import Worker
+from composer_pipeline.reports import Progress, Report
+from composer_pipeline.versions import NORMALIZE_VERSION
+
+STAGE = "normalize"
+#: In place of a recipe: every pair is kept.
+NO_RECIPE = "none"
+EXECUTORS = ("default", "ray")
+
+
+@dataclass(frozen=True)
+class NormalizeReport(Report):
+    """What a normalisation did.
+
+    ``by_op`` maps ``index:operator`` to dropped rows; ``changed`` maps the same to rows whose
+    text a mapper changed; ``by_day`` maps a day to its ``rows``, ``kept`` and ``dropped``.
+    """
+
+    rows: int
+    kept: int
+    dropped: int
+    by_op: dict[str, int]
+    recipe_id: str
+    by_day: dict[str, dict[str, int]]
+    changed: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Day:
+    """What the steps did to one day: its drops, and messages that mappers changed."""
+
+    pair_ids: list[str]
+    dropped: dict[int, Drop]
+    changed: dict[str, dict[bytes, str]]
+    counts: Counter[str]
+
+
+def normalize(
+    lake: Lake,
+    recipe_path: str | Path,
+    *,
+    days: Iterable[str] | None = None,
+    executor: str = "",
+    progress: Progress | None = None,
+) -> NormalizeReport:
+    """Run a recipe over the pairs of some days and replace those days' results.
+
+    Args:
+        lake: the lake; reads ``pairs``, writes ``normalized_pairs`` and ``drops``
+            (stage ``normalize``). A day that never had a pair is left without files.
+        recipe_path: data-juicer YAML; ``none`` keeps every pair and needs no data-juicer.
+        days: UTC days; all days of ``pairs`` when ``None``.
+        executor: ``default`` or ``ray``, in place of the recipe's ``executor_type``.
+        progress: called with (step, days done, days).
+
+    Raises:
+        InputError: a bad recipe (unknown operator, parameter or column, an operator that
+            needs the network, a model that is not there or an API), an operator that
+            failed, a null in a column of ``pairs``, or data-juicer is not installed.
+            Nothing was written.
+        ComposerError: the worker died, or the pairs changed meanwhile.
+    """
+    wanted = lake.days("pairs") if days is None else sorted(set(days))
+    known = set(lake.days("pairs")) | set(lake.days("normalized_pairs"))
+    wanted = [day for day in wanted if day in known]
+    if str(recipe_path) == NO_RECIPE:
+        if executor:
+            raise InputError(f"--executor {executor} runs a recipe, and --recipe none is none")
+        made = _look(lake, wanted, NO_RECIPE)
+        return _write(lake, {day: _untouched(lake, day) for day in wanted}, NO_RECIPE, made)
+    recipe = NormalizeRecipe.load(recipe_path)
+    settings, recipe_id = _settings(recipe, executor), recipe.recipe_id(recipe_path)
+    made = _look(lake, wanted, recipe_id)
+    if not lake.read("pairs", days=wanted, columns=["pair_id"]).num_rows:
+        # data-juicer takes seconds to start; a week without sessions needs none of it.
+        return _write(lake, {day: _untouched(lake, day) for day in wanted}, recipe_id, made)
+    results = _judged(lake, settings, recipe_path, wanted, progress)
+    return _write(lake, results, recipe_id, made)
+
+
+def recipe_id_of(recipe_path: str | Path) -> str:
+    """Return the name of a recipe as ``normalized_pairs`` has it, also of ``none``.
+
+    Raises:
+        InputError: a bad recipe.
+    """
+    if str(recipe_path) == NO_RECIPE:
+        return NO_RECIPE
+    return NormalizeRecipe.load(recipe_path).recipe_id(recipe_path)
+
+
+def normalized_origin(day: str, recipe_id: str) -> Origin:
+    """Return what a day's normalised pairs are made from."""
+    settings = {"normalize": NORMALIZE_VERSION, "recipe": recipe_id}
+    return Origin("normalized_pairs", {"day": day}, [("pairs", {"day": day})], settings)
+
+
+def _look(lake: Lake, days: Iterable[str], recipe_id: str) -> dict[str, Made]:
+    stamps = Stamps(lake)
+    return {day: look(normalized_origin(day, recipe_id), stamps) for day in days}
+
+
+def _untouched(lake: Lake, day: str) -> _Day:
+    ids = lake.read("pairs", days=[day], columns=["pair_id"])["pair_id"].to_pylist()
+    return _Day(ids, {}, {}, Counter())
+
+
+def _judged(
+    lake: Lake,
+    settings: Settings,
+    recipe_path: str | Path,
+    wanted: Sequence[str],
+    progress: Progress | None,
+) -> dict[str, _Day]:
+    """Run the steps over each day in the worker."""
+    done: Counter[str] = Counter()
+
+    def report(step: str) -> None:
+        done[step] += 1
+        if progress is not None:
+            progress(step, done[step], len(wanted))
+
+    results: dict[str, _Day] = {}
+    with Worker(settings, str(recipe_path), report) as worker:
+        first = _read(lake, wanted[0]) if wanted else None
+        worker.steps()
+        for day in wanted:
+            columns = first if first is not None else _read(lake, day)
+            first = None
+            results[day] = _run(worker, settings, columns)
+    return results
+
+
+def _write(
+    lake: Lake, results: dict[str, _Day], recipe_id: str, made: dict[str, Made]
+) -> NormalizeReport:
+    """Write what the steps left of each day, and report it."""
+    by_day = {}
+    for day, result in sorted(results.items()):
+        by_day[day] = _write_day(lake, day, result, recipe_id)
+        note(lake, normalized_origin(day, recipe_id), made[day])
+    rows = sum(len(result.pair_ids) for result in results.values())
+    kept = sum(counts["kept"] for counts in by_day.values())
+    drops = [drop for result in results.values() for drop in result.dropped.values()]
+    if kept + len(drops) != rows:
+        raise ComposerError(f"normalize lost rows: {rows} in, {kept} + {len(drops)} out")
+    changed = sum((result.counts for result in results.values()), Counter[str]())
+    return NormalizeReport(
+        rows=rows,
+        kept=kept,
+        dropped=len(drops),
+        by_op=dict(sorted(Counter(drop.step for drop in drops).items())),
+        recipe_id=recipe_id,
+        by_day=by_day,
+        changed=dict(sorted(changed.items())),
+    )
+
+
+def write_columns(lake: Lake, path: str | Path, *, days: Iterable[str] | None = None) -> int:
+    """Write the flat columns as JSON lines, for ``dj-process`` and other tools.
+
+    Args:
+        lake: reads ``pairs``.
+        path: the file, replaced. All of :data:`COLUMNS` but ``prompt_text``.
+        days: UTC days; all when ``None``.
+
+    Returns:
+        rows written.
+
+    Raises:
+        InputError: a null in a column of ``pairs``, or a path that cannot be a file's.
+        StorageError: the file cannot be written.
+    """
+    names = [name for name in COLUMNS if name != "prompt_text"]
+    total = 0
+    remember_exports(lake, [Path(path)], "--columns")
+    with replacing(Path(path)) as file:
+        for day in lake.days("pairs") if days is None else sorted(set(days)):
+            columns = _read(lake, day)
+            rows = columns.narrow(names, range(columns.rows)).to_pylist()
+            file.writelines(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows)
+            total += len(rows)
+    return total
+
+
+def _settings(recipe: NormalizeRecipe, executor: str) -> Settings:
+    if executor and executor not in EXECUTORS:
+        guess = nearest(executor, EXECUTORS)
+        raise InputError(f"executor {executor!r} is not one of {', '.join(EXECUTORS)}{guess}")
+    return Settings(
+        steps=recipe.steps(),
+        np=recipe.np,
+        executor=executor or recipe.executor_type,
+        ray_address=recipe.ray_address,
+        custom_operator_paths=[str(Path(p).absolute()) for p in recipe.custom_operator_paths],
+    )
+
+
+def _read(lake: Lake, day: str) -> PairColumns:
+    return PairColumns(lake.read("pairs", days=[day], columns=SOURCE), day)
+
+
+def _run(worker: Worker, settings: Settings, columns: PairColumns) -> _Day:
+    """Run all steps over one day: judging steps together, mappers one by one."""
+    names = named_columns(settings.steps, every=bool(settings.custom_operator_paths))
+    alive: list[int] = list(range(columns.rows))
+    dropped: dict[int, Drop] = {}
+    counts: Counter[str] = Counter()
+    steps = list(enumerate(worker.steps()))
+    for mapper, group in groupby(steps, key=lambda item: bool(item[1].field)):
+        if mapper:
+            for index, step in group:
+                rows = _map(worker, index, step.field, columns, alive)
+                counts[f"{index}:{step.name}"] += rows
+            continue
+        drops = worker.judge([index for index, _ in group], columns.narrow(names, alive))
+        for drop in drops:
+            row = alive[drop.row]
+            if row in dropped:
+                raise ComposerError("normalize dropped a row twice")
+            dropped[row] = drop
+        alive = [row for row in alive if row not in dropped]
+    changed = {name: part.changed for name, part in columns.fields.items() if part.changed}
+    return _Day(columns.pair_ids, dropped, changed, counts)
+
+
+def _map(worker: Worker, index: int, name: str, columns: PairColumns, alive: Sequence[int]) -> int:
+    """Run one mapper over the distinct texts of a field; return the rows that changed."""
+    texts, places = columns.texts(name, alive)
+    new = worker.map(index, texts)
+    mapping = {old: text for old, text in zip(texts, new, strict=True) if old != text}
+    codes = {code for row in places for code in row}
+    touched = columns.fields[MAPPED[name]].change(sorted(codes), mapping)
+    return sum(1 for row in places if not touched.isdisjoint(row))
+
+
+def _write_day(lake: Lake, day: str, result: _Day, recipe_id: str) -> dict[str, int]:
+    table = lake.read("pairs", days=[day])
+    pair_ids = table.column("pair_id").to_pylist()
+    if pair_ids != result.pair_ids:
+        raise ComposerError(f"the pairs of {day} changed while they were normalised; run it again")
+    for name, changed in result.changed.items():
+        place = table.schema.get_field_index(name)
+        table = table.set_column(place, table.field(name), rewritten(table.column(name), changed))
+    positions = [row for row in range(table.num_rows) if row not in result.dropped]
+    plain = table.select(TABLES["pairs"].schema.names).take(pa.array(positions, pa.int64()))
+    recipe = pa.array([recipe_id] * plain.num_rows, pa.string())
+    out = plain.append_column("recipe", recipe).cast(TABLES["normalized_pairs"].schema)
+    state_ids = table.column("state_id").to_pylist()
+    ledger = [
+        {
+            "pair_id": pair_ids[row],
+            "state_id": state_ids[row],
+            "step": drop.step,
+            "op": drop.op,
+            "field": drop.field,
+            "stat": drop.stat,
+            "value": drop.value,
+            "bound": drop.bound,
+        }
+        for row, drop in sorted(result.dropped.items())
+    ]
+    lake.write("drops", ledger, stage=STAGE, day=day)
+    lake.write("normalized_pairs", out, day=day)
+    return {"rows": len(pair_ids), "kept": len(positions), "dropped": len(ledger)}

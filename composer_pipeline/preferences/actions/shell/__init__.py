@@ -1,1 +1,0 @@
-"""The same question for Bash lines: parse, canonical words and options, targets, effect."""

@@ -1,0 +1,124 @@
+"""The public benchmarks, and what in a text shows one of their repositories.
+
+Belongs here: the list of benchmarks and the search of one text. Does not belong here: which
+sessions are contaminated (``preferences.pairs.contamination``).
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from composer_pipeline.config_file import read_model
+from composer_pipeline.files import strings
+from composer_pipeline.preferences.rules import PreferenceRules, bundled_benchmarks
+from composer_pipeline.states.state import TraceState, Unseen
+
+_INSTANCE = re.compile(r"(?<![\w.-])([A-Za-z0-9][\w.-]*?)__([A-Za-z0-9][\w.-]*?)-\d+(?![\w-])")
+_REPOSITORY = r"\S*?github\.com[:/]([\w.-]+)/([\w.-]+?)(?:\.git)?(?=[\s\"'/)]|$)"
+_REMOTE = re.compile(
+    rf"(?:\b(?:origin|upstream)\s+|\burl\s*=\s*|\bgit clone\s+(?:\S+\s+){{0,6}}?){_REPOSITORY}"
+)
+
+
+class _Benchmark(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    repositories: list[Annotated[str, Field(pattern=r"^[\w.-]+/[\w.-]+$")]]
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    benchmarks: list[_Benchmark]
+
+
+class Benchmarks:
+    """Repositories of benchmarks, looked up in sessions.
+
+    Args:
+        repositories: ``owner/name`` to the benchmark's name; case does not matter.
+    """
+
+    def __init__(self, repositories: Mapping[str, str]) -> None:
+        self._of = {repo.lower(): (repo, name) for repo, name in repositories.items()}
+        self._by_name = {repo.split("/")[1].lower(): repo for repo in self._of}
+
+    @staticmethod
+    def load(files: Sequence[str | Path]) -> "Benchmarks":
+        """Read lists of benchmarks; a repository of two lists keeps the first one's name.
+
+        Raises:
+            InputError: a file is missing, is no YAML, or has a bad or unknown field.
+        """
+        found: dict[str, str] = {}
+        for path in map(Path, files):
+            for benchmark in read_model(path, "benchmark list", _File).benchmarks:
+                for repo in benchmark.repositories:
+                    found.setdefault(repo, benchmark.name)
+        return Benchmarks(found)
+
+    @staticmethod
+    def of_rules(rules: PreferenceRules) -> "Benchmarks":
+        """Read the bundled list and those that a recipe names.
+
+        Raises:
+            InputError: as :meth:`load`.
+        """
+        return Benchmarks.load([bundled_benchmarks(), *rules.contamination.files])
+
+    def in_text(self, text: str) -> Iterator[str]:
+        """Yield the evidence in a text, as ``kind owner/name (benchmark)``."""
+        if "__" in text:
+            for match in _INSTANCE.finditer(text):
+                yield from self._evidence("instance", f"{match[1]}/{match[2]}")
+        if "github.com" in text:
+            for match in _REMOTE.finditer(text):
+                yield from self._evidence("remote", f"{match[1]}/{match[2]}")
+
+    def in_place(self, path: str) -> Iterator[str]:
+        """Yield the evidence in a working directory: an instance id, or the folder's name."""
+        yield from self.in_text(path)
+        name = PurePosixPath(path).name.lower() if path else ""
+        if name in self._by_name:
+            yield from self._evidence("name", self._by_name[name])
+
+    def _evidence(self, kind: str, repo: str) -> Iterator[str]:
+        known = self._of.get(repo.lower())
+        if known is not None:
+            yield f"{kind} {known[0]} ({known[1]})"
+
+
+#: Evidence that the folder's name alone cannot give.
+STRONG = frozenset({"instance", "remote"})
+
+
+def contaminated_sessions(
+    states: Iterable[TraceState], benchmarks: Benchmarks
+) -> dict[str, list[str]]:
+    """Return session id to its evidence, sorted; sessions without any are left out.
+
+    Looks at each message object once: the states of a chain share them.
+
+    Args:
+        states: trace states with their messages, all alive at the same time.
+        benchmarks: the lists.
+    """
+    found: dict[str, set[str]] = {}
+    unseen = Unseen()
+    for state in states:
+        evidence = found.setdefault(state.session_id, set())
+        for place in {state.project or "", state.cwd or ""}:
+            evidence.update(benchmarks.in_place(place))
+        for message in unseen.of(state):
+            for text in strings(message):
+                evidence.update(benchmarks.in_text(text))
+    return {session: sorted(evidence) for session, evidence in found.items() if evidence}
+
+
+def is_strong(evidence: Iterable[str]) -> bool:
+    """Say whether any evidence is more than a folder's name."""
+    return any(item.split(" ", 1)[0] in STRONG for item in evidence)

@@ -1,0 +1,260 @@
+"""Which replies may vote on a state, and why the others may not.
+
+Belongs here: the reason of every reply that is kept out. Does not belong here: a reply by
+itself (``preferences.agreement.reply``), whose model a name is
+(``preferences.agreement.lineage``) and the vote (``preferences.agreement.vote``). Nothing is
+lost: a reply is a voter, a control, or excluded with a reason, and the three add up.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from composer_pipeline.actions import Action
+
+_CODE = re.compile(r"```.*?(?:```|$)|`[^`\n]*`|https?://\S+", re.DOTALL)
+_SCRIPTS = {
+    "ja": re.compile("[\u3040-\u30ff]"),
+    "ko": re.compile("[\uac00-\ud7af\u1100-\u11ff]"),
+    "zh": re.compile("[\u4e00-\u9fff\u3400-\u4dbf]"),
+    "ru": re.compile("[\u0400-\u04ff]"),
+    "el": re.compile("[\u0370-\u03ff]"),
+    "ar": re.compile("[\u0600-\u06ff]"),
+    "he": re.compile("[\u0590-\u05ff]"),
+    "hi": re.compile("[\u0900-\u097f]"),
+    "th": re.compile("[\u0e00-\u0e7f]"),
+}
+#: Frequent words that few other languages share.
+_WORDS = {
+    "en": "the and is are was this that with for you have not but from will would should can been"
+    " it to of all now what which your we they has",
+    "es": "el los las una que para con por est\u00e1 esto pero como m\u00e1s hay este esta del ser"
+    " tiene ahora todos han",
+    "fr": "le les des une est et dans pour avec sur que qui pas sont cette nous vous mais plus tout"
+    " maintenant du ces \u00eatre",
+    "de": "der die das und ist nicht ein eine mit f\u00fcr auf den dem wird werden auch sich sind"
+    " aber jetzt oder wurde alle kann",
+    "pt": "os uma que para com n\u00e3o est\u00e1 isso mas como mais foi ser tem agora voc\u00ea"
+    " s\u00e3o pelo todos dos das",
+    "it": "il gli una che per con non \u00e8 questo sono della nel come pi\u00f9 ora ma anche"
+    " tutti essere alla dei",
+    "nl": "het een van en is niet met voor op zijn dat deze wordt maar ook nu naar alle heb kan",
+    "pl": "nie jest si\u0119 na \u017ce do to oraz dla przez ale jak teraz wszystkie tylko jako",
+    "tr": "bir ve bu i\u00e7in ile de\u011fil olarak daha ama \u015fimdi t\u00fcm olan gibi var",
+}
+_LEXICON: dict[str, list[str]] = {}
+for _language, _text in _WORDS.items():
+    for _word in _text.split():
+        _LEXICON.setdefault(_word, []).append(_language)
+_LETTERS = re.compile(r"[^\W\d_]+")
+#: Function words that name a language, and how far it has to lead.
+_HITS, _LEAD = 4, 2.0
+_SCRIPT_LETTERS, _SCRIPT_SHARE = 4, 0.3
+
+
+def language_of(text: str) -> str:
+    """Return an ISO 639-1 code, or an empty string where the text does not tell."""
+    text = _CODE.sub(" ", text)
+    if not text.isascii():
+        letters = sum(len(word) for word in _LETTERS.findall(text))
+        counts = {name: len(script.findall(text)) for name, script in _SCRIPTS.items()}
+        if counts["ja"]:
+            counts["ja"] += counts.pop("zh")
+        name = max(counts, key=lambda key: counts[key])
+        if counts[name] >= max(_SCRIPT_LETTERS, _SCRIPT_SHARE * letters):
+            return name
+    hits: Counter[str] = Counter()
+    for word in _LETTERS.findall(text.lower()):
+        for language in _LEXICON.get(word, ()):
+            hits[language] += 1
+    ranked = hits.most_common(2)
+    if not ranked or ranked[0][1] < _HITS:
+        return ""
+    if len(ranked) == 2 and ranked[0][1] < _LEAD * ranked[1][1]:
+        return ""
+    return ranked[0][0]
+
+
+#: Families of the agent that wrote the traces, where a state does not name its model.
+STUDENT_FAMILIES = frozenset({"claude", "anthropic"})
+
+
+#: Words of model and family names that say whose model it is.
+LINEAGES: dict[str, frozenset[str]] = {
+    "anthropic": frozenset({"anthropic", "claude", "opus", "sonnet", "haiku"}),
+    "openai": frozenset({"openai", "gpt", "codex", "chatgpt", "o1", "o3", "o4"}),
+    "google": frozenset({"google", "gemini", "gemma"}),
+    "meta": frozenset({"meta", "llama"}),
+    "qwen": frozenset({"qwen", "qwq", "alibaba"}),
+    "deepseek": frozenset({"deepseek"}),
+    "zai": frozenset({"glm", "zai", "zhipu", "z-ai"}),
+    "moonshot": frozenset({"kimi", "moonshot", "moonshotai"}),
+    "mistral": frozenset({"mistral", "mistralai", "devstral", "codestral", "magistral"}),
+    "xai": frozenset({"xai", "grok"}),
+    "minimax": frozenset({"minimax"}),
+}
+
+
+_LINEAGE_OF = {word: lineage for lineage, words in LINEAGES.items() for word in words}
+
+
+_NAME_PARTS = re.compile(r"z-ai|[a-z]+\d*(?=$|[^a-z0-9])|[a-z]+")
+
+
+def lineage_of(name: str) -> str:
+    """Return whose model a name is, by its first telling word; empty if it tells nothing."""
+    return next(iter(lineages_of(name)), "")
+
+
+def lineages_of(name: str) -> list[str]:
+    """Return every lineage that a name tells of, in its order (distillations tell of two)."""
+    found = [_LINEAGE_OF[p] for p in _NAME_PARTS.findall(name.lower()) if p in _LINEAGE_OF]
+    return list(dict.fromkeys(found))
+
+
+#: Training terms of replies, the strictest first; see the table ``replies``. Old rows name
+#: none, which may mean that nobody looked, and counts as looser than what was looked up.
+TERMS = ("enforced", "declared", "unknown", "not enforced")
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A usable reply of a teacher."""
+
+    teacher: str
+    family: str
+    model: str
+    action: Action
+    tokens: int = 0
+    cost_picodollars: int = 0
+    simulated: bool = False
+    control: bool = False
+    training_terms: str | None = None
+    licence: str = ""
+
+    @staticmethod
+    def from_row(row: Mapping[str, Any]) -> "Reply":
+        """Read a row of the table ``replies`` whose status is ok."""
+        return Reply(
+            teacher=str(row["teacher"]),
+            family=str(row["family"]),
+            model=str(row["model"]),
+            action=Action.from_json(row["action"]),
+            tokens=int(row.get("completion_tokens") or 0),
+            cost_picodollars=int(row.get("cost_picodollars") or 0),
+            simulated=bool(row.get("simulated")),
+            control=bool(row.get("control")),
+            training_terms=row.get("training_terms"),
+            licence=str(row.get("licence") or ""),
+        )
+
+
+def is_control(reply: Reply, model: str | None) -> bool:
+    """Say whether a reply is a control: bought as one, or of the agent's own family.
+
+    Args:
+        reply: a usable reply.
+        model: the agent's model, where the state names it.
+    """
+    return reply.control or is_own(reply, model)
+
+
+def is_own(reply: Reply, model: str | None) -> bool:
+    """Say whether a reply comes from the family of the agent that wrote the trace.
+
+    The family that the teachers' file declares decides, then the name of the reply's model:
+    a distillation that is called after the agent's family counts as that family.
+    """
+    lineage = lineage_of(model or "") or "anthropic"
+    return lineage in (lineage_of(reply.family), *lineages_of(reply.model))
+
+
+def loosest_terms(replies: Iterable[Reply]) -> str:
+    """Return the loosest training terms of some replies; ``unknown`` where one names none."""
+    terms = {reply.training_terms or "unknown" for reply in replies} or {"unknown"}
+    ranked = [*(term for term in TERMS if term in terms), *sorted(terms - set(TERMS))]
+    return ranked[-1]
+
+
+#: Arguments in which a call speaks to somebody, by tool.
+_PROSE = {"AskUserQuestion": "questions", "ExitPlanMode": "plan", "Task": "prompt",
+          "Agent": "prompt"}  # fmt: skip
+_USER_TEXTS, _USER_CHARS = 4, 4000
+
+
+@dataclass(frozen=True)
+class Excluded:
+    """A usable reply that may not vote: ``kind`` is ``empty`` or ``other_language``."""
+
+    teacher: str
+    family: str
+    model: str
+    kind: str
+    detail: str = ""
+
+
+def screen(
+    messages: Sequence[Mapping[str, Any]], own: Action, replies: Iterable[Reply]
+) -> tuple[list[Reply], list[Excluded]]:
+    """Keep out replies that are empty or speak a language nobody in the talk speaks.
+
+    Only words to the user or to another agent count: a text, a question, a plan, a prompt.
+    Files and commands may hold any language, and the text before a call is cosmetic.
+
+    Args:
+        messages: the prefix, Anthropic-shaped.
+        own: the agent's action.
+        replies: usable replies.
+    """
+    kept: list[Reply] = []
+    out: list[Excluded] = []
+    spoken: frozenset[str] | None = None
+    for reply in replies:
+        who = (reply.teacher, reply.family, reply.model)
+        if not reply.action.tool_calls and not reply.action.text.strip():
+            out.append(Excluded(*who, "empty", "the reply has neither text nor a tool call"))
+            continue
+        language = language_of(words) if (words := prose_of(reply.action)) else ""
+        if language:
+            if spoken is None:
+                spoken = _spoken(messages, own)
+            if spoken and language not in spoken:
+                detail = f"the reply is in {language}, the session in {', '.join(sorted(spoken))}"
+                out.append(Excluded(*who, "other_language", detail))
+                continue
+        kept.append(reply)
+    return kept, out
+
+
+def prose_of(action: Action) -> str:
+    """Return what an action says to the user or to another agent."""
+    if not action.tool_calls:
+        return action.text
+    said = [
+        call.arguments.get(_PROSE[call.name]) for call in action.tool_calls if call.name in _PROSE
+    ]
+    return " ".join(str(part) for part in said if part)
+
+
+def _spoken(messages: Sequence[Mapping[str, Any]], own: Action) -> frozenset[str]:
+    """Return the languages of the user's last texts and of the agent's action."""
+    said: list[str] = []
+    for message in reversed(messages):
+        if len(said) == _USER_TEXTS:
+            break
+        if message.get("role") == "user" and (text := _user_text(message.get("content"))):
+            said.append(text[:_USER_CHARS])
+    found = {language_of(text) for text in said} | {language_of(own.text)}
+    return frozenset(found - {""})
+
+
+def _user_text(content: object) -> str:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        return ""
+    parts = [b.get("text") for b in content if isinstance(b, Mapping) and b.get("type") == "text"]
+    plain = [p for p in parts if isinstance(p, str) and not p.lstrip().startswith("<")]
+    return "\n".join(plain)

@@ -1,0 +1,433 @@
+"""Error turns of a day in, the ``hints`` partition out.
+
+Belongs here: which span a hint is about. Does not belong here: how much a hint gives away
+(``preferences.hints.leakage``), finding error turns and their hints (``traces``), hints from
+the teachers' consensus (``preferences.hints.from_disagreement``), and turning a hint into
+tokens (``training``).
+"""
+
+import json
+import posixpath
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise, product
+from typing import Any
+
+from composer_pipeline.actions import PATH_ARGUMENTS, Action, ToolCall
+from composer_pipeline.files import strings
+from composer_pipeline.lake.provenance import Origin, Stamps, noting
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.preferences.actions.canonical import class_of, mutates
+from composer_pipeline.preferences.actions.shell_meaning import targets
+from composer_pipeline.preferences.actions.shell_parse import Place
+from composer_pipeline.preferences.vote import home_of
+from composer_pipeline.reports import Progress, Report, add_counts
+from composer_pipeline.states.load import load_states
+from composer_pipeline.states.state import Message, TraceState
+from composer_pipeline.versions import HINTS_VERSION
+
+_WORDS = re.compile(r"\w+", re.UNICODE)
+_NGRAM = 3
+
+
+def span_text(action: Action, call: int) -> str:
+    """Return what a hint is about.
+
+    The JSON arguments of one call; for -1 (the whole action) those of every call, one a
+    line, or the text of an action without calls.
+    """
+    calls = action.tool_calls
+    if 0 <= call < len(calls):
+        calls = calls[call : call + 1]
+    if not calls:
+        return action.text
+    return "\n".join(
+        json.dumps(c.arguments, ensure_ascii=False, separators=(",", ":")) for c in calls
+    )
+
+
+def leakage(hint: str, span: str) -> float:
+    """Return the share of the span's word 3-grams that the hint contains, in [0, 1].
+
+    A span shorter than three words counts as one n-gram; an empty span leaks nothing.
+    """
+    wanted = _ngrams(span)
+    if not wanted:
+        return 0.0
+    size = len(next(iter(wanted)))
+    return len(wanted & _ngrams(hint, size)) / len(wanted)
+
+
+def _ngrams(text: str, size: int = _NGRAM) -> set[tuple[str, ...]]:
+    words = _WORDS.findall(text.lower())
+    size = min(size, len(words))
+    if not size:
+        return set()
+    return {tuple(words[i : i + size]) for i in range(len(words) - size + 1)}
+
+
+#: Not the agent's fault: a parallel call failed, and this one was cancelled.
+EXCLUDED_KINDS = frozenset({"cancelled", "sibling_cancelled", "sibling"})
+
+#: Columns of ``states`` that a hint needs besides its action.
+_COLUMNS = [
+    "state_id",
+    "session_id",
+    "error_kind",
+    "hint",
+    "hint_source",
+    "hint_call",
+]
+
+
+@dataclass(frozen=True)
+class HintFigures(Report):
+    """What a day gave, or several together. ``mean_leakage`` is 0.0 without hints."""
+
+    hints: int = 0
+    by_source: dict[str, int] = field(default_factory=dict)
+    by_kind: dict[str, int] = field(default_factory=dict)
+    mean_leakage: float = 0.0
+
+
+@dataclass(frozen=True)
+class HintsReport(HintFigures):
+    """The sum over the days, and each day's own figures."""
+
+    by_day: dict[str, HintFigures] = field(default_factory=dict)
+
+
+def build_hints(
+    lake: Lake, *, days: Iterable[str] | None = None, progress: Progress | None = None
+) -> HintsReport:
+    """Write the partitions of ``hints`` from the error turns of some days' states.
+
+    Args:
+        lake: the lake.
+        days: ``YYYY-MM-DD``; all days with states when ``None``.
+        progress: called after each state with a hint.
+
+    Raises:
+        StorageError: the lake is not writable.
+    """
+    wanted = lake.days("states") if days is None else sorted(set(days))
+    by_day, stamps = {}, Stamps(lake)
+    for day in wanted:
+        with noting(lake, hints_origin(day), stamps):
+            by_day[day] = _build_day(lake, day, progress)
+    parts = by_day.values()
+    hints = sum(part.hints for part in parts)
+    leaked = sum(part.hints * part.mean_leakage for part in parts)
+    return HintsReport(
+        hints=hints,
+        by_source=add_counts(part.by_source for part in parts),
+        by_kind=add_counts(part.by_kind for part in parts),
+        mean_leakage=leaked / hints if hints else 0.0,
+        by_day=by_day,
+    )
+
+
+def hints_origin(day: str) -> Origin:
+    """Return what a day's hints are made from."""
+    tables = ("states", "messages", "chains")
+    return Origin(
+        "hints", {"day": day}, [(t, {"day": day}) for t in tables], {"hints": HINTS_VERSION}
+    )
+
+
+def _build_day(lake: Lake, day: str, progress: Progress | None) -> HintFigures:
+    states = lake.rows("states", days=[day], columns=_COLUMNS)
+    usable = {state["state_id"]: state for state in states if state["hint"]}
+    rows = []
+    for done, found in enumerate(load_states(lake, days=[day], state_ids=usable), start=1):
+        row = hint_row({**usable[found.state_id], "action": found.action_json})
+        if row is not None:
+            rows.append(row)
+        if progress:
+            progress(f"hints {day}", done, len(usable))
+    rows.sort(key=lambda row: str(row["state_id"]))
+    lake.write("hints", rows, day=day)
+    leakage = [row["leakage"] for row in rows]
+    return HintFigures(
+        hints=len(rows),
+        by_source=dict(sorted(Counter(row["source"] for row in rows).items())),
+        by_kind=dict(sorted(Counter(row["error_kind"] for row in rows).items())),
+        mean_leakage=sum(leakage) / len(leakage) if leakage else 0.0,
+    )
+
+
+def hint_row(state: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the row of the table ``hints`` for a state, or ``None`` without a usable hint."""
+    text = (state["hint"] or "").strip()
+    if not text or state["error_kind"] in EXCLUDED_KINDS:
+        return None
+    call = -1 if state["hint_call"] is None else int(state["hint_call"])
+    span = span_text(Action.from_json(state["action"]), call)
+    return {
+        "state_id": state["state_id"],
+        "session_id": state["session_id"],
+        "source": state["hint_source"],
+        "error_kind": state["error_kind"],
+        "text": text,
+        "span_call": call,
+        "span_text": span,
+        "leakage": leakage(text, span),
+    }
+
+
+SOURCE = "teacher_consensus"
+MAX_TOKENS = 120
+
+#: Arguments that no hint has to hide: they say how a result is shown.
+_MINOR = frozenset({"description", "timeout", "limit", "offset", "output_mode", "replace_all"})
+_WORD = re.compile(r"\w+", re.UNICODE)
+#: Share of an argument's words that gives it away.
+_GIST = 0.8
+_PIECE = re.compile(r"\w{1,3}|[^\w\s]", re.UNICODE)
+
+
+@dataclass(frozen=True)
+class ConsensusHint:
+    """A hint and the share of the word 3-grams of the teachers' arguments that it holds."""
+
+    text: str
+    leakage: float
+
+
+def consensus_hint(
+    row: Mapping[str, Any], *, cwd: str = "", full_arguments: bool = False
+) -> ConsensusHint | None:
+    """Return the hint of a pair, or ``None`` where the teachers answered in text alone.
+
+    Args:
+        row: a pair: ``prompt``, ``chosen``, ``rejected`` as chat messages, ``n_agree``,
+            ``n_families``.
+        cwd: the working directory, against which paths are read; the project's folder of the
+            row when not given.
+        full_arguments: allow a hint that holds every argument of the teachers' action.
+    """
+    calls = _calls(row["chosen"])
+    if not calls:
+        return None
+    name, arguments = calls[0]
+    place = cwd or str(row.get("project") or "")
+    seen = _Seen(row["prompt"])
+    said = f"{row['n_agree']} of {row['n_families']} independent reviewers would"
+    instead = _instead(row["rejected"], name)
+    span = _span(arguments)
+    for target, needle in _targets(arguments, Place(place, home_of(place))):
+        if needle not in seen:
+            continue
+        what = f"use {name} on {target}" if target else f"use {name}"
+        more = f", the first of {len(calls)} calls" if len(calls) > 1 else ""
+        text = f"{said} {what}{more}{instead}."
+        if token_bound(text) > MAX_TOKENS:
+            continue
+        if full_arguments or not target or not _reveals(text, arguments):
+            return ConsensusHint(text, leakage(text, span))
+    return None
+
+
+def token_bound(text: str) -> int:
+    """Return a number of tokens that ordinary tokenizers do not exceed.
+
+    Every run of three letters or digits and every other character counts as one, and a
+    character outside ASCII as three more.
+    """
+    return len(_PIECE.findall(text)) + 3 * sum(not char.isascii() for char in text)
+
+
+class _Seen:
+    """What a prompt shows, for asking whether a target stands in it."""
+
+    def __init__(self, prompt: list[Mapping[str, Any]]) -> None:
+        self._texts = [text for message in prompt for text in strings(message)]
+
+    def __contains__(self, target: str) -> bool:
+        return any(target in text for text in self._texts)
+
+
+def _targets(arguments: Mapping[str, Any], place: Place) -> Iterator[tuple[str, str]]:
+    """Yield what the call acts on and what must stand in the prompt for it.
+
+    From telling to vague; the last is nothing at all.
+    """
+    command = arguments.get("command")
+    if isinstance(command, str):
+        # A chain of commands has no one target: its first program is all that is named.
+        first = next(iter(targets(command, place)), ())
+        words = [str(word) for word in first if word]
+        for size in (3, 2, 1):
+            if len(words) >= size:
+                yield " ".join(words[:size]), words[size - 1]
+    for key in PATH_ARGUMENTS:
+        path = arguments.get(key)
+        if isinstance(path, str) and path:
+            yield place.path(path), place.path(path)
+            folder = posixpath.dirname(place.path(path))
+            if folder and folder not in (".", "/"):
+                yield f"a file in {folder}", folder
+    yield "", ""
+
+
+def _reveals(text: str, arguments: Mapping[str, Any]) -> bool:
+    """Say whether a hint gives every argument that matters away.
+
+    An argument is given away by :data:`_GIST` of its words; a path by those of its last part.
+    """
+    said = set(_WORD.findall(text))
+    for key, value in arguments.items():
+        if key in _MINOR or value in (None, "", False):
+            continue
+        gist = posixpath.basename(str(value)) if key in PATH_ARGUMENTS else str(value)
+        words = set(_WORD.findall(gist))
+        if len(words & said) < _GIST * len(words):
+            return False
+    return True
+
+
+def _instead(rejected: list[Mapping[str, Any]], name: str) -> str:
+    """Name the agent's own tool, which it knows anyway."""
+    mine = [call for call, _ in _calls(rejected)]
+    if not mine:
+        return " instead of answering in text"
+    return f" instead of {mine[0]}" if mine[0] != name else ", but not as you did"
+
+
+def _span(arguments: Mapping[str, Any]) -> str:
+    return "\n".join(str(value) for key, value in arguments.items() if key not in _MINOR)
+
+
+def _calls(messages: list[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
+    return [
+        (call["function"]["name"], call["function"]["arguments"])
+        for message in messages
+        for call in message.get("tool_calls") or ()
+    ]
+
+
+#: Responses behind the failed one that are looked at.
+LATER_STATES = 4
+#: Errors that another call could have avoided.
+AVOIDABLE = frozenset({"tool_error", "failed_edit", "exit_code", "soft_failure"})
+#: Programs that say nothing about what a command line is for.
+_COMMON = frozenset({"cd", "echo", "printf", "export", "set", "source", "true", "=", ""})
+_REMINDER = "<system-reminder>"
+
+
+def recoveries(states: Iterable[TraceState], failed_calls: Mapping[str, int]) -> dict[str, Action]:
+    """Return state id to the one call that worked later, for the error turns that have one.
+
+    Args:
+        states: all states of some days, in any order.
+        failed_calls: state id to the index of the failed call; -1 is the whole action.
+    """
+    chains: dict[str, list[TraceState]] = defaultdict(list)
+    for state in states:
+        chains[state.chain_id].append(state)
+    found: dict[str, Action] = {}
+    for chain in chains.values():
+        chain.sort(key=lambda state: state.n_messages)
+        for i, state in enumerate(chain):
+            if state.state_id in failed_calls and state.error_kind in AVOIDABLE:
+                call = _failed_call(state.action, failed_calls[state.state_id])
+                better = call and _recovery(state, call, chain[i + 1 : i + 2 + LATER_STATES])
+                if better:
+                    # Its text may speak of the error, which the failed state had not seen.
+                    found[state.state_id] = Action("", (better,))
+    return found
+
+
+def _failed_call(action: Action, index: int) -> ToolCall | None:
+    calls = action.tool_calls
+    if index == -1:
+        return calls[0] if len(calls) == 1 else None
+    return calls[index] if index < len(calls) else None
+
+
+def _recovery(failed: TraceState, call: ToolCall, later: Sequence[TraceState]) -> ToolCall | None:
+    """Return the first later call that answers to ``call``; the last state only witnesses."""
+    place = Place(failed.cwd or "")
+    seen = failed.n_messages
+    for state, witness in pairwise(later):
+        if any(_from_user(message) for message in state.messages[seen:]):
+            return None
+        seen = state.n_messages
+        if succeeded(state):
+            answered = _answered(witness.messages[seen:])
+            for other in state.action.tool_calls:
+                if other.id in answered and _answers_to(other, call, place):
+                    return other
+        if mutates(state.action):
+            return None
+    return None
+
+
+def succeeded(state: TraceState) -> bool:
+    """Say whether nothing in the trace speaks against what a state did."""
+    bad = state.followed_by_error, state.followed_by_correction, state.interrupted, state.reverted
+    return state.error_kind is None and not any(bad) and state.tests_passed is not False
+
+
+def _from_user(message: Message) -> bool:
+    """Say whether a message holds words of the user, and not only results and reminders."""
+    if message["role"] != "user":
+        return False
+    content = message["content"]
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    return any(
+        block["type"] != "tool_result"
+        and not str(block.get("text", "")).lstrip().startswith(_REMINDER)
+        for block in blocks
+    )
+
+
+def _answered(messages: Sequence[Message]) -> set[str]:
+    blocks = (b for m in messages if not isinstance(m["content"], str) for b in m["content"])
+    return {b["tool_use_id"] for b in blocks if b["type"] == "tool_result"}
+
+
+def _answers_to(other: ToolCall, failed: ToolCall, place: Place) -> bool:
+    """Say whether ``other`` is another attempt at what ``failed`` was for."""
+    if (other.name, other.arguments) == (failed.name, failed.arguments):
+        return False
+    kind, wanted = class_of(other.name), class_of(failed.name)
+    if "run" in (kind, wanted):
+        return kind == wanted and _same_purpose(_stages(other, place), _stages(failed, place)[-1:])
+    if (kind == "edit") != (wanted == "edit"):
+        return False
+    files, before = _files(other), _files(failed)
+    if files or before:
+        return bool(files & before)
+    return other.name == failed.name
+
+
+def _files(call: ToolCall) -> set[str]:
+    """Return the base names of the files of a call: a wrong folder is a common mistake."""
+    values = (call.arguments.get(key) for key in PATH_ARGUMENTS)
+    return {posixpath.basename(v.rstrip("/")) for v in values if isinstance(v, str)} - {""}
+
+
+def _stages(call: ToolCall, place: Place) -> list[tuple[str, ...]]:
+    """Return (program, subcommand, operands…) of the stages of a command line that say much."""
+    command = call.arguments.get("command")
+    if not isinstance(command, str):
+        return []
+    return [found for found in targets(command, place) if found[0] not in _COMMON]
+
+
+def _same_purpose(stages: Sequence[tuple[str, ...]], wanted: Sequence[tuple[str, ...]]) -> bool:
+    """Say whether a stage does what the last one of the failed line was to do.
+
+    That is the same program and subcommand on a common operand, or on none; or another program
+    on a common file.
+    """
+    for (program, sub, *operands), (name, verb, *before) in product(stages, wanted):
+        common = set(operands) & set(before)
+        if (program, sub) == (name, verb) and (common or not operands or not before):
+            return True
+        if any("/" in word or "." in word.strip("./") for word in common):
+            return True
+    return False

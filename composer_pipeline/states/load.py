@@ -1,0 +1,506 @@
+"""States of whole days, in their stored order, with their prefixes.
+
+Belongs here: reading a day's chains once. Does not belong here: single states of a large
+lake (``trace_states.reader``).
+"""
+
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Iterator
+from datetime import datetime
+from functools import cached_property
+from itertools import groupby
+from typing import Any, cast
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from composer_pipeline.actions import Action
+from composer_pipeline.errors import InputError
+from composer_pipeline.lake.parquet import column
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.states.state import (
+    Message,
+    TraceState,
+    action_of,
+    decoded,
+    moment,
+    rows_of,
+    state_of,
+)
+
+
+def chain_digest(hashes: Iterable[str | None]) -> str:
+    """Return what ``chains.digest`` is for messages with these hashes."""
+    data = b"".join(bytes.fromhex(digest or "") for digest in hashes)
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def check_chain(lake: Lake, day: str, digest: str | None, hashes: list[str | None]) -> None:
+    """Refuse a chain that was written for other messages than are there now.
+
+    Raises:
+        InputError: the day was only partly written.
+    """
+    if digest != chain_digest(hashes):
+        raise InputError(f"lake {lake.url}: day {day} is only partly written; parse it again")
+
+
+_LISTED = ["state_id", "session_id", "message_id", "n_messages", "error_kind", "agent_id"]
+
+
+def load_states(
+    lake: Lake, *, days: Iterable[str] | None = None, state_ids: Iterable[str] | None = None
+) -> Iterator[TraceState]:
+    """Yield states with their prefixes, day by day, in the stored order.
+
+    Each chain is decoded once and only one chain's messages are held, so the work is
+    linear in what is stored, not in the sum of the prefixes.
+
+    Args:
+        lake: the lake.
+        days: only these days; all when ``None``.
+        state_ids: only these states; all when ``None``. Unknown ids are passed over.
+
+    Raises:
+        InputError: a day was only partly written (its parsing was killed).
+    """
+    wanted = None if state_ids is None else column(sorted(set(state_ids)), pa.string())
+    chosen = sorted(set(lake.days("states") if days is None else days))
+    for day in chosen:
+        tables = DayTables(lake, day)
+        states = tables.states
+        if wanted is not None:
+            states = states.filter(pc.is_in(states["state_id"], value_set=wanted))
+        if len(states):
+            yield from tables.of(states)
+
+
+def load_state(lake: Lake, state_id: str) -> TraceState:
+    """Return one state.
+
+    Args:
+        lake: the lake.
+        state_id: its id, or an unambiguous beginning of it.
+
+    Raises:
+        InputError: no state or more than one has this id.
+    """
+    ids = lake.read("states", columns=["state_id"])
+    found = ids.filter(pc.starts_with(ids["state_id"], state_id)) if state_id else ids.slice(0, 0)
+    if len(found) == 0:
+        raise InputError(f"lake {lake.url} has no state {state_id!r}")
+    if len(found) > 1:
+        raise InputError(f"state {state_id!r} is ambiguous: {len(found)} states begin with it")
+    row = found.to_pylist()[0]
+    return next(load_states(lake, days=[row["day"]], state_ids=[row["state_id"]]))
+
+
+class Path(msgspec.Struct):
+    """A chain of a day, whole, and states on it.
+
+    ``numbers`` are those of its messages within the day: equal numbers are equal messages.
+    ``messages`` go on behind the last state: its action, and what came of it.
+    """
+
+    numbers: list[int]
+    messages: list[Message]
+    states: list[TraceState]
+
+
+class DayTables:
+    """The tables of one day, read once; states are put together from them.
+
+    Args:
+        lake: the lake.
+        day: a day that it has states of.
+    """
+
+    def __init__(self, lake: Lake, day: str) -> None:
+        self.lake, self.day = lake, day
+        self.states = lake.read("states", days=[day])
+
+    @cached_property
+    def _messages(self) -> tuple[list[str], pa.ChunkedArray]:
+        table = self.lake.read("messages", days=[self.day], columns=["hash", "json", "n"])
+        return table["hash"].to_pylist(), table["json"]
+
+    @cached_property
+    def _position(self) -> dict[str, int]:
+        return {digest: number for number, digest in enumerate(self._messages[0])}
+
+    @cached_property
+    def _chains(self) -> pa.Table:
+        return self.lake.read("chains", days=[self.day])
+
+    def of(self, states: pa.Table) -> Iterator[TraceState]:
+        """Yield the states of some rows of :attr:`states`, in their order.
+
+        Raises:
+            InputError: the day was only partly written (its parsing was killed).
+        """
+        for chain in self.paths(states):
+            yield from chain.states
+
+    def paths(self, states: pa.Table) -> Iterator[Path]:
+        """Yield the chains of some rows of :attr:`states`, each run of rows with its chain whole.
+
+        Raises:
+            InputError: the day was only partly written (its parsing was killed).
+        """
+        texts = self._messages[1]
+        runs = groupby(self._with_chains(states), key=lambda pair: pair[0]["chain_id"])
+        for _, run in runs:
+            members = list(run)
+            numbers = members[0][1]
+            messages = [decoded(texts[n].as_py()) for n in numbers]
+            made = [state_of(row, messages, *self._recorded(row)) for row, _ in members]
+            yield Path(numbers, messages, made)
+
+    def _recorded(self, row: dict[str, Any]) -> Iterator[Message | None]:
+        """Yield the recorded system prompt and tools of a row."""
+        texts = self._messages[1]
+        for name in ("system_hash", "tools_hash"):
+            yield decoded(texts[self._position[row[name]]].as_py()) if row[name] else None
+
+    def actions(self, states: pa.Table) -> Iterator[Action]:
+        """Yield what the agent did in some rows of :attr:`states`; their prefixes are not read.
+
+        Raises:
+            InputError: as :meth:`of`.
+        """
+        texts = self._messages[1]
+        for row, numbers in self._with_chains(states.select(["chain_id", "n_messages", "action"])):
+            if row["action"] is not None:
+                yield Action.from_json(row["action"])
+            else:
+                yield action_of(decoded(texts[numbers[row["n_messages"]]].as_py()))
+
+    def _with_chains(self, states: pa.Table) -> Iterator[tuple[dict[str, Any], list[int]]]:
+        """Yield rows with the message numbers of their chains, each chain checked once."""
+        wanted = pc.is_in(self._chains["chain_id"], value_set=_unique(states["chain_id"]))
+        chains = {row["chain_id"]: row for row in self._chains.filter(wanted).to_pylist()}
+        hashes = self._messages[0]
+        current, numbers = "", list[int]()
+        for row in rows_of(states):
+            if row["chain_id"] != current:
+                current = row["chain_id"]
+                chain = chains.get(current, {"messages": [], "digest": None})
+                numbers = chain["messages"]
+                check_chain(self.lake, self.day, chain["digest"], [_at(hashes, n) for n in numbers])
+            yield row, numbers
+
+
+def _at(hashes: list[str], number: int) -> str | None:
+    return hashes[number] if number < len(hashes) else None
+
+
+def _unique(values: pa.ChunkedArray) -> pa.Array:
+    return column(values.unique().to_pylist(), pa.string())
+
+
+def following(lake: Lake, state: TraceState) -> list[dict[str, Any]]:
+    """Return the blocks of the user message behind the action: tool results, or a prompt.
+
+    Empty where the trajectory ends with the action.
+
+    Args:
+        lake: the lake that the state comes from.
+        state: the state.
+    """
+    chains = lake.read("chains", days=[state.day])
+    chains = chains.filter(pc.equal(chains["chain_id"], state.chain_id))
+    numbers = chains["messages"].to_pylist()[0][state.n_messages : state.n_messages + 2]
+    table = lake.read("messages", days=[state.day], columns=["json", "n"])
+    texts = dict(zip(table["n"].to_pylist(), table["json"], strict=True))
+    messages = [json.loads(texts[number].as_py()) for number in numbers]
+    # The action itself is first; without calls and text of its own it is not repeated.
+    behind = messages[1:] if messages and messages[0]["role"] == "assistant" else messages[:1]
+    for message in behind:
+        if message["role"] == "user":
+            content = message["content"]
+            return [{"type": "text", "text": content}] if isinstance(content, str) else content
+    return []
+
+
+def list_states(
+    lake: Lake,
+    *,
+    days: Iterable[str] | None = None,
+    sessions: Collection[str] | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Yield what is worth a line of each state, day by day, in the order of time.
+
+    Args:
+        lake: the lake.
+        days: only of these days; all when ``None``.
+        sessions: only of these sessions; all when ``None``.
+
+    Raises:
+        InputError: a day was only partly written.
+    """
+    wanted = None if sessions is None else column(sorted(sessions), pa.string())
+    for day in lake.days("states") if days is None else sorted(days):
+        tables = DayTables(lake, day)
+        rows = tables.states
+        if wanted is not None:
+            rows = rows.filter(pc.is_in(rows["session_id"], value_set=wanted))
+        if not len(rows):
+            continue
+        rows = rows.sort_by([("ts", "ascending"), ("state_id", "ascending")])
+        shown = rows.select(_LISTED).to_pylist()
+        for row, action in zip(shown, tables.actions(rows), strict=True):
+            yield row | {"tools": [call.name for call in action.tool_calls]}
+
+
+#: Messages of so many prefixes are kept. Messages are shared along a session, so this bounds
+#: what is decoded; one session is kept whatever its size.
+KEPT_MESSAGES = 12_000
+
+_COLUMNS = (
+    "state_id", "session_id", "agent_id", "chain_id", "project", "n_messages", "on_active_path",
+    "error_kind", "ts",
+)  # fmt: skip
+#: Texts that many rows of a day have: one object each.
+_SHARED = ("session_id", "agent_id", "chain_id", "project")
+
+
+class _Row:
+    """A TraceState of which the columns above are here; the rest is read when asked for."""
+
+    __slots__ = ("_held", "_ticks", "day", *_COLUMNS[:-1])
+
+    def __init__(self, held: "StatesOnDemand", day: str, *values: Any) -> None:
+        self._held, self.day = held, day
+        (
+            self.state_id, self.session_id, self.agent_id, self.chain_id, self.project,
+            self.n_messages, self.on_active_path, self.error_kind, self._ticks,
+        ) = values  # fmt: skip
+
+    @property
+    def ts(self) -> datetime | None:
+        """When the response began."""
+        return moment(self._ticks)
+
+    @property
+    def whole(self) -> TraceState:
+        """The state with all of its columns, for many questions about one session at a time."""
+        return self._held.whole(self.day, self.session_id, self.state_id)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._held.whole(self.day, self.session_id, self.state_id), name)
+
+
+class StatesOnDemand:
+    """The states of some days, each once. ``states`` are in their stored order.
+
+    They behave like :class:`TraceState`. What is not in a state's row is read with its whole
+    session and kept for a while, so walk them session by session.
+
+    Args:
+        lake: the lake.
+        days: which.
+        sessions_of: called with the rows of all days (the columns above, and ``day``); names
+            the sessions of which any state is wanted. Only their states are held.
+        kept: messages of prefixes that are kept; 0 where each session is walked once.
+    """
+
+    def __init__(
+        self,
+        lake: Lake,
+        days: Iterable[str],
+        sessions_of: Callable[[pa.Table], Collection[str]] | None = None,
+        kept: int | None = None,
+    ) -> None:
+        self._lake = lake
+        self._most = KEPT_MESSAGES if kept is None else kept
+        self._tables: DayTables | None = None
+        self._sessions: OrderedDict[tuple[str, str], dict[str, TraceState]] = OrderedDict()
+        self._kept = 0
+        found: dict[str, TraceState] = {}
+        tables = (
+            (day, lake.read("states", days=[day], columns=_COLUMNS)) for day in sorted(set(days))
+        )
+        if sessions_of:
+            held = list(tables)
+            wanted = column(
+                list(sessions_of(pa.concat_tables([table for _, table in held]))), pa.string()
+            )
+            tables = (
+                (day, table.filter(pc.is_in(table["session_id"], value_set=wanted)))
+                for day, table in held
+            )
+        for day, table in tables:
+            same: dict[str, str] = {}
+            columns = [_values(table, name, same) for name in _COLUMNS]
+            for values in zip(*columns, strict=True):
+                row = _Row(self, day, *values)
+                found[row.state_id] = cast(TraceState, row)
+        self.states = list(found.values())
+
+    def whole(self, day: str, session_id: str, state_id: str) -> TraceState:
+        """Return one state with its prefix.
+
+        Raises:
+            InputError: its day was only partly written.
+        """
+        key = (day, session_id)
+        if key not in self._sessions:
+            self._sessions[key] = self._read(day, session_id)
+            self._kept += _messages(self._sessions[key])
+            while self._kept > self._most and len(self._sessions) > 1:
+                self._kept -= _messages(self._sessions.popitem(last=False)[1])
+        self._sessions.move_to_end(key)
+        return self._sessions[key][state_id]
+
+    def _read(self, day: str, session_id: str) -> dict[str, TraceState]:
+        if self._tables is None or self._tables.day != day:
+            self._tables = DayTables(self._lake, day)
+        rows = self._tables.states
+        # A plain string in its place makes pyarrow import pandas.
+        named = column([session_id], pa.string())
+        rows = rows.filter(pc.is_in(rows["session_id"], value_set=named))
+        return {state.state_id: state for state in self._tables.of(rows)}
+
+
+def _values(table: pa.Table, name: str, same: dict[str, str]) -> list[Any]:
+    """Return a column's values; a time as microseconds, which are cheaper to keep and compare."""
+    column = table[name].cast(pa.int64()) if name == "ts" else table[name]
+    values: list[Any] = column.to_pylist()
+    return [same.setdefault(value, value) for value in values] if name in _SHARED else values
+
+
+def _messages(states: dict[str, TraceState]) -> int:
+    """Return about how many messages a session's states share."""
+    longest: dict[str, int] = {}
+    for state in states.values():
+        longest[state.chain_id] = max(longest.get(state.chain_id, 0), state.n_messages)
+    return sum(longest.values())
+
+
+class StateReader:
+    """Single states, through one DuckDB connection that keeps Parquet footers in memory.
+
+    Reads only the row groups of ``messages`` that the state's prefix lies in. Sees the
+    lake as it was when the reader was made; a later parse needs a new reader.
+
+    Args:
+        lake: the lake.
+    """
+
+    def __init__(self, lake: Lake) -> None:
+        self.lake = lake
+        self._con = lake.duckdb()
+        self._con.execute("SET enable_object_cache = true")
+        self._con.execute("CREATE TEMP TABLE where_is AS SELECT state_id, day FROM states")
+
+    def get(self, state_id: str) -> TraceState:
+        """Return one state.
+
+        Args:
+            state_id: its whole id.
+
+        Raises:
+            InputError: no state has this id, or its day was only partly written.
+        """
+        found = self._rows("SELECT day FROM where_is WHERE state_id = ? LIMIT 1", state_id)
+        if not found:
+            raise InputError(f"lake {self.lake.url} has no state {state_id!r}")
+        day = found[0]["day"]
+        states, chained = (self.lake.sql_source(table, day=day) for table in ("states", "chains"))
+        row = self._rows(f"SELECT * FROM {states} WHERE state_id = ? LIMIT 1", state_id)[0]
+        row["day"] = day
+        chains = self._rows(
+            f"SELECT messages, digest FROM {chained} WHERE chain_id = ?", row["chain_id"]
+        )
+        chain: list[int] = chains[0]["messages"] if chains else []
+        known = self._column("hash", day, chain)
+        digest = chains[0]["digest"] if chains else None
+        check_chain(self.lake, day, digest, [known.get(number) for number in chain])
+        wanted = chain[: row["n_messages"] + (row["action"] is None)]
+        texts = self._column("json", day, wanted)
+        parts = {
+            name: self._rows(
+                f"SELECT json FROM {self.lake.sql_source('messages', day=day)} WHERE hash = ?",
+                row[name],
+            )
+            for name in ("system_hash", "tools_hash")
+            if row[name]
+        }
+        system, tools = (
+            decoded(parts[name][0]["json"]) if parts.get(name) else None
+            for name in ("system_hash", "tools_hash")
+        )
+        return state_of(row, [decoded(texts[number]) for number in wanted], system, tools)
+
+    def _column(self, name: str, day: str, numbers: list[int]) -> dict[int, str]:
+        if not numbers:
+            return {}
+        low, high = min(numbers), max(numbers)
+        source = self.lake.sql_source("messages", day=day)
+        sql = f"SELECT n, {name} FROM {source} WHERE n BETWEEN ? AND ?"
+        found: dict[int, str] = dict(self._con.execute(sql, [low, high]).fetchall())
+        return {number: found[number] for number in numbers if number in found}
+
+    def _rows(self, sql: str, *values: Any) -> list[dict[str, Any]]:
+        done = self._con.execute(sql, list(values))
+        names = [column[0] for column in done.description or ()]
+        return [dict(zip(names, row, strict=True)) for row in done.fetchall()]
+
+
+class WholeSession(msgspec.Struct, kw_only=True):
+    """A session of a day: its rows in ``sessions``, and the paths of each of its agents.
+
+    The main trajectory is the agent ``""``. A session that has no row with a state is none.
+    """
+
+    session_id: str
+    day: str
+    rows: list[dict[str, Any]]
+    paths: dict[str, list[Path]]
+
+    @property
+    def states(self) -> list[TraceState]:
+        """All states, the main trajectory's first."""
+        return [
+            state for agent in sorted(self.paths) for p in self.paths[agent] for state in p.states
+        ]
+
+
+def whole_sessions(
+    lake: Lake, *, days: Iterable[str] | None = None, sessions: Collection[str] | None = None
+) -> Iterator[WholeSession]:
+    """Yield sessions day by day, by id; a day's tables and one session are held at a time.
+
+    Args:
+        lake: the lake.
+        days: only of these days; all when ``None``.
+        sessions: only these; all when ``None``.
+
+    Raises:
+        InputError: a day was only partly written.
+    """
+    for day in lake.days("states") if days is None else sorted(set(days)):
+        tables = DayTables(lake, day)
+        known = set(tables.states["session_id"].to_pylist())
+        wanted = sorted(known if sessions is None else known & set(sessions))
+        rows = lake.rows("sessions", days=[day]) if wanted else []
+        for session_id in wanted:
+            mine = [row for row in rows if row["session_id"] == session_id]
+            yield WholeSession(
+                session_id=session_id, day=day, rows=mine, paths=_paths(tables, session_id)
+            )
+
+
+def _paths(tables: DayTables, session_id: str) -> dict[str, list[Path]]:
+    # A plain string in its place makes pyarrow import pandas.
+    here = pc.is_in(tables.states["session_id"], value_set=column([session_id], pa.string()))
+    order = [(name, "ascending") for name in ("agent_id", "chain_id", "n_messages", "state_id")]
+    found: dict[str, list[Path]] = {}
+    for path in tables.paths(tables.states.filter(here).sort_by(order)):
+        found.setdefault(path.states[0].agent_id, []).append(path)
+    return found

@@ -1,0 +1,288 @@
+"""One request to a chat-completions endpoint: its exact body, and what a call is known by.
+
+Belongs here: the bytes of a body and the hashes of them. Does not belong here: what sending
+them may cost (``replay.provider.bounds``) and sending them (``replay.provider.client``).
+
+A body is serialised once; its bytes are hashed and those bytes are sent. A call has two names:
+
+======  ==================================================================================
+key     what is asked: endpoint name, wire and the body without its price cap. A reply is
+        found again by it, whatever the cap was when it was bought
+digest  what is sent: endpoint name, wire and the exact body. The provider's response cache
+        goes by these bytes, so only a call with the same digest can have paid for its hit
+======  ==================================================================================
+
+A body without a cap (api ``openai``, a live probe) has one name for both. Before wire 2
+the digest was the key of every call.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import orjson
+
+from composer_pipeline.chat.convert import Conversion, wire_messages
+from composer_pipeline.money import Pico, to_pico
+from composer_pipeline.teachers.teachers import MaxPrice, Teacher
+
+#: Named in a digest, and in a key that covers the exact body.
+WIRE = "chat/completions@1"
+#: Named in a key that leaves the price cap out.
+WIRE_WITHOUT_CAP = "chat/completions@2"
+
+
+_MESSAGES = b'"messages":['
+
+
+class Request(msgspec.Struct, frozen=True):
+    """One body. ``start`` and ``end`` bound the object ``max_price`` in it; 0 where it has none."""
+
+    body: bytes
+    start: int = 0
+    end: int = 0
+
+    @property
+    def cap(self) -> bytes:
+        """The JSON of ``max_price`` as it is sent; empty where there is none."""
+        return self.body[self.start : self.end]
+
+    def digest(self, endpoint: str) -> str:
+        """Return the name of what is sent, see above.
+
+        The endpoint's name counts and not its address: a demo server gets another port every
+        time.
+        """
+        return _sha256(endpoint, WIRE, self.body)
+
+    def key(self, endpoint: str) -> str:
+        """Return the name of what is asked, see above."""
+        if not self.end:
+            return self.digest(endpoint)
+        body = memoryview(self.body)
+        return _sha256(endpoint, WIRE_WITHOUT_CAP, body[: self.start], b"{}", body[self.end :])
+
+    def capped(self, cap: bytes) -> "Request":
+        """Return the same request under another cap."""
+        body = self.body[: self.start] + cap + self.body[self.end :]
+        return Request(body, self.start, self.start + len(cap))
+
+    def halves(self, endpoint: str, caps: Iterable[bytes] = ()) -> list[tuple[bytes, bytes]]:
+        """Return what the hash of each name covers before and behind the messages of the body.
+
+        For a body without messages: with any messages between, the halves give the names of that
+        request.
+
+        Args:
+            endpoint: its name.
+            caps: former caps; empty stands for the cap of now.
+
+        Returns:
+            Of :meth:`key`, then of :meth:`digest` under each of the caps.
+        """
+        hole = self.body.index(_MESSAGES) + len(_MESSAGES)
+        if not self.end:
+            return [(f"{endpoint}\n{WIRE}\n".encode() + self.body[:hole], self.body[hole:])]
+        named = [(WIRE_WITHOUT_CAP, b"{}"), *((WIRE, cap or self.cap) for cap in caps)]
+        return [
+            (
+                f"{endpoint}\n{wire}\n".encode() + self.body[:hole],
+                self.body[hole : self.start] + cap + self.body[self.end :],
+            )
+            for wire, cap in named
+        ]
+
+    @property
+    def prices(self) -> MaxPrice:
+        """The prices of the cap, in USD per million tokens."""
+        numbers = msgspec.json.decode(self.cap, type=dict[str, Decimal])
+        return MaxPrice(prompt=numbers["prompt"], completion=numbers["completion"])
+
+    @classmethod
+    def around(
+        cls, before: Mapping[str, Any], provider: bytes, cap: bytes, after: Mapping[str, Any]
+    ) -> "Request":
+        """Return the request with fields before and after ``provider``, none of them empty.
+
+        Args:
+            before: fields.
+            provider: JSON of the provider's preferences without a cap, which becomes the last.
+            cap: JSON of ``max_price``.
+            after: fields.
+        """
+        head = orjson.dumps(before)[:-1] + b',"provider":' + provider[:-1] + b',"max_price":'
+        body = head + cap + b"}," + orjson.dumps(after)[1:]
+        return cls(body, len(head), len(head) + len(cap))
+
+    @staticmethod
+    def cap_of(prompt: float, completion: float) -> bytes:
+        """Return the JSON of ``max_price`` for two prices in USD per million tokens."""
+        prices = {"prompt": prompt, "completion": completion, "request": 0, "image": 0}
+        return orjson.dumps(prices)
+
+
+def serialise(
+    teacher: Teacher, conversion: Conversion, session_id: str, *, api: str = "openrouter"
+) -> Request:
+    """Return the request to send.
+
+    The session is named by a hash, for sticky routing: the provider's prompt cache holds
+    the session's prefix. Key order is frozen, because the response cache depends on it.
+
+    Args:
+        teacher: who is asked.
+        conversion: the messages and tools.
+        session_id: the session of the state.
+        api: ``openrouter``, or ``openai`` for a body with OpenAI's fields alone.
+    """
+    body: dict[str, Any] = {
+        "model": teacher.model,
+        "messages": wire_messages(conversion.messages),
+        "tools": conversion.tools,
+        "tool_choice": "auto",
+        "max_completion_tokens": teacher.max_tokens,
+        "temperature": teacher.temperature,
+    }
+    if api == "openai":
+        if not conversion.tools:  # an empty list is refused there
+            del body["tools"], body["tool_choice"]
+        return Request(orjson.dumps(body))
+    session = hashlib.sha256(session_id.encode()).hexdigest()[:32]
+    rest: dict[str, Any] = {
+        "plugins": [{"id": "context-compression", "enabled": False}],
+        "session_id": f"{session}-{teacher.name}",
+    }
+    if teacher.cache_control != "off":
+        rest["cache_control"] = {"type": "ephemeral", "ttl": teacher.cache_control}
+    return Request.around(body, *_provider(teacher), rest)
+
+
+#: Provider object without its cap, and the cap, of the teachers that were asked last.
+_PROVIDER: dict[int, tuple[Teacher, bytes, bytes]] = {}
+
+
+def _provider(teacher: Teacher) -> tuple[bytes, bytes]:
+    known = _PROVIDER.get(id(teacher))
+    if known is None or known[0] is not teacher:
+        preferences = orjson.dumps(teacher.provider.model_dump(exclude_none=True))
+        price = teacher.max_price
+        cap = Request.cap_of(_number(price.prompt), _number(price.completion))
+        if len(_PROVIDER) > 256:
+            _PROVIDER.clear()
+        known = _PROVIDER[id(teacher)] = (teacher, preferences, cap)
+    return known[1], known[2]
+
+
+def settings_sent(teacher: Teacher, endpoint: str, *, api: str = "openrouter") -> dict[str, Any]:
+    """Return what a key takes from the teacher file, model apart: name -> value.
+
+    It is recorded with each call, so that a plan can say which setting made a call new.
+
+    Args:
+        teacher: who is asked.
+        endpoint: name of the endpoint, which is part of the key.
+        api: as for :func:`serialise`.
+    """
+    settings: dict[str, Any] = {
+        "endpoint": endpoint,
+        "max_tokens": teacher.max_tokens,
+        "temperature": teacher.temperature,
+    }
+    if api == "openai":
+        return settings
+    preferences = orjson.loads(_provider(teacher)[0])
+    settings |= {f"provider.{name}": value for name, value in preferences.items()}
+    return settings | {"cache_control": teacher.cache_control}
+
+
+def _sha256(endpoint: str, wire: str, *parts: bytes | memoryview) -> str:
+    digest = hashlib.sha256(f"{endpoint}\n{wire}\n".encode())
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def _number(price: Decimal) -> float | int:
+    """A price as the JSON number that the router compares; exact for any sane price."""
+    return int(price) if price == price.to_integral_value() else float(price)
+
+
+#: What a cached prompt token may cost to write, as a share of the prompt price.
+CACHE_WRITE = {"off": Decimal(1), "5m": Decimal("1.25"), "1h": Decimal(2)}
+
+
+#: Tokens that a chat template may add to a message, for the prefix-anchored bound.
+TEMPLATE_TOKENS = 64
+
+
+#: A measured prompt of fewer tokens than a sixteenth of its bytes is not believed.
+MOST_BYTES_PER_TOKEN = 16
+
+
+_AFTER_MESSAGES = b'],"tools":'
+
+
+def worst_case(teacher: Teacher, body: bytes | int, *, prompt_tokens: int | None = None) -> Pico:
+    """Return the most that sending ``body`` can cost, rounded up.
+
+    A byte-level tokenizer makes at most one token of a byte, so the prompt has at most
+    ``min(len(body), context_length)`` tokens. Both prices are the caps that the router
+    enforces; reasoning is inside ``max_tokens``.
+
+    Args:
+        teacher: who is asked.
+        body: the exact body, or how many bytes it has.
+        prompt_tokens: a tighter bound on the prompt's tokens (:func:`anchored_tokens`).
+    """
+    size = body if isinstance(body, int) else len(body)
+    tokens = min(size, teacher.context_length)
+    if prompt_tokens is not None:
+        tokens = min(tokens, prompt_tokens)
+    per_million = (
+        teacher.max_price.prompt * CACHE_WRITE[teacher.cache_control] * tokens
+        + teacher.max_price.completion * teacher.max_tokens
+    )
+    return to_pico(per_million / 1_000_000)
+
+
+class Anchor(msgspec.Struct, frozen=True):
+    """A prompt whose tokens its teacher has counted: what a longer one may be bounded by.
+
+    ``end`` is where the body's messages end; the digests are of the bytes before and after.
+    """
+
+    end: int
+    head: bytes
+    tail: bytes
+    prompt_tokens: int
+
+
+def anchor(body: bytes, prompt_tokens: int) -> Anchor | None:
+    """Return the anchor of an answered body; ``None`` where its count is not believed."""
+    end = body.find(_AFTER_MESSAGES)
+    if end < 0 or prompt_tokens * MOST_BYTES_PER_TOKEN < len(body):
+        return None
+    return Anchor(end, _digest(body[:end]), _digest(body[end:]), prompt_tokens)
+
+
+def anchored_tokens(body: bytes, before: Anchor | None) -> int | None:
+    """Bound the prompt tokens of a body that extends an answered one; ``None`` if it does not.
+
+    Where the bodies differ only by messages added at the end, the longer prompt has at most
+    the tokens of the shorter one, one for each byte that was added, and what a chat template
+    may add to each message: P(k) <= P(k-1) + bytes + 64 messages (facts, option 2).
+    """
+    if before is None or len(body) < before.end:
+        return None
+    end = body.find(_AFTER_MESSAGES, before.end)
+    if end < 0 or _digest(body[end:]) != before.tail or _digest(body[: before.end]) != before.head:
+        return None
+    added = body[before.end : end]
+    messages = added.count(b'{"role":') + 1  # and the prompt of the answer itself
+    return before.prompt_tokens + len(added) + TEMPLATE_TOKENS * messages
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()

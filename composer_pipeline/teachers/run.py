@@ -1,0 +1,580 @@
+"""Asking each teacher about its states, within the ceiling, and surviving anything.
+
+Belongs here: the run as a whole: recovery first, progress, stopping. Does not belong here: waves of
+calls (``replay.engine.waves``), one call's life (``replay.engine.caller``), the order of calls
+(``replay.engine.order``), the key and its sweep (``replay.engine.run_key``), the report
+(``replay.engine.report``), what an outcome is (``replay.provider.outcome``), and the arithmetic
+of the ceiling (``replay.ledger.ledger``).
+
+A run goes: adopt what dead processes left; settle generations whose cost can be asked; send
+again, byte for byte, what may have been paid for (the provider's response cache gives the
+reply for nothing); then wave after wave, each teacher in the order that its provider's prompt
+cache likes; then sweep what is still unknown against the key's usage; then write the
+``replies`` partitions from the ledger. Running it again asks nothing twice.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from decimal import Decimal
+from functools import partial
+from typing import TYPE_CHECKING
+
+from composer_pipeline.errors import ComposerError, InputError
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.money import Pico, ceiling_of
+from composer_pipeline.reports import Progress
+from composer_pipeline.teachers.caller import Answered, Caller
+from composer_pipeline.teachers.catalogue import preflight
+from composer_pipeline.teachers.client import RunKey, open_wires
+from composer_pipeline.teachers.ledger import operations
+from composer_pipeline.teachers.ledger.group_commit import Commits
+from composer_pipeline.teachers.ledger.ledger import Ledger, check_shared, ledger_target
+from composer_pipeline.teachers.paid_call import PaidCalls
+from composer_pipeline.teachers.questions import Questions
+from composer_pipeline.teachers.queue import Queue, Tasks, Unit, units
+from composer_pipeline.teachers.rate_limit import Lane, Reach
+from composer_pipeline.teachers.replies import (
+    Notes,
+    ReplyChecks,
+    check_ledger,
+    forget_replies,
+    paid_replies_are_safe,
+    write_replies,
+)
+from composer_pipeline.teachers.report import (
+    OnDay,
+    OnProgress,
+    ReplayReport,
+    Snapshot,
+    at_ceiling,
+    replay_report,
+    snapshot,
+)
+from composer_pipeline.teachers.selection import DaysFirst, Selector, by_day
+from composer_pipeline.teachers.teachers import Teacher, TeacherSet
+
+if TYPE_CHECKING:
+    from composer_pipeline.states.state import TraceState
+
+#: Recoveries at a time, before anything new is asked.
+RECOVERIES = 4
+
+
+class Waves:
+    """Starts the calls of one run.
+
+    Args:
+        caller: gets the answers.
+        tasks: where the calls run.
+        stop: set when nothing more may be asked.
+        selector: chooses what to ask, wave by wave; everything at once when ``None``.
+        answered: what came back, for the selector.
+        days_first: which day is asked to its end before the next one begins.
+        day_done: called with a day when nothing more will be asked of it; only where
+            ``days_first`` says which is first, and never while a call is under way.
+    """
+
+    def __init__(
+        self,
+        caller: Caller,
+        tasks: Tasks,
+        stop: asyncio.Event,
+        selector: Selector | None = None,
+        answered: Answered | None = None,
+        *,
+        days_first: DaysFirst = "",
+        day_done: Callable[[str], None] | None = None,
+    ) -> None:
+        self.caller = caller
+        self.questions = caller.questions
+        self.lanes = caller.lanes
+        self.tasks = tasks
+        self.stop = stop
+        self.selector = selector
+        self.answered = answered
+        self._days_first = days_first
+        self._day_done = day_done
+        days = by_day(self.questions.states, days_first) if days_first else []
+        #: Days that are not done, the next one first.
+        self._open_days = [states[0].day for states in days]
+        #: (state_id, teacher) that were asked, or will be.
+        self.asked: set[tuple[str, str]] = set()
+        self._recovered: set[tuple[str, str]] = set()
+
+    async def recover(self) -> None:
+        """Fetch what earlier runs may have paid for, before anything is bought.
+
+        A recovery that the ceiling refuses is tried again as long as others make room: asked
+        beside new calls, one that is lost in its turn would leave no room for any.
+        """
+        caller = self.caller
+        if not caller.unknown:
+            return
+        gate = asyncio.Semaphore(RECOVERIES)
+
+        async def one(state: "TraceState", teacher: Teacher) -> None:
+            async with gate:
+                if await caller.answer(state, teacher, first_pass=True):
+                    self._recovered.add((state.state_id, teacher.name))
+
+        pairs = [
+            (state, teacher)
+            for state in self.questions.states
+            for teacher in self.questions.teachers
+            if (state.state_id, teacher.name) in caller.unknown
+        ]
+        left, before = pairs, len(pairs) + 1
+        while left and len(left) < before:
+            for state, teacher in left:
+                self.tasks.spawn(one(state, teacher))
+            await self.tasks.finish()
+            before = len(left)
+            left = [(s, t) for s, t in left if (s.state_id, t.name) not in self._recovered]
+        for state, teacher in pairs:
+            self.lanes[teacher.name].asked += (state.state_id, teacher.name) in self._recovered
+
+    async def ask(self) -> None:
+        """Ask everything, or wave after wave until the selector names nothing new."""
+        if self.selector is None or self.answered is None:
+            await self._ask_everything()
+        else:
+            await self._ask_selected(self.selector, self.answered)
+        self._finish_days()
+
+    async def _ask_everything(self) -> None:
+        days = by_day(self.questions.states, self._days_first)
+        waves = []
+        for states in days:
+            wave = {
+                teacher.name: {s.state_id for s in states if teacher.asks(s.state_id)}
+                for teacher in self.questions.teachers
+            }
+            waves.append(wave)
+            for name, ids in wave.items():
+                self.asked.update((state_id, name) for state_id in ids)
+        self.asked.update(self._recovered)
+        for name, lane in self.lanes.items():
+            lane.asked = sum(who == name for _, who in self.asked)
+        for states, wave in zip(days, waves, strict=True):
+            if self.stop.is_set():
+                return
+            self._finish_days(states[0].day if states else "")
+            await self._wave(wave)
+
+    async def _ask_selected(self, selector: Selector, answered: Answered) -> None:
+        states, teachers = self.questions.states, self.questions.teachers
+        named = self.asked
+        named.update(self._recovered)
+        while not self.stop.is_set():
+            wanted: dict[str, set[str]] = {teacher.name: set() for teacher in teachers}
+            days = set()
+            before = len(named)
+            for state, teacher in selector.next_wave(states, teachers, answered.of):
+                if not teacher.asks(state.state_id):
+                    continue
+                pair = (state.state_id, teacher.name)
+                if pair not in named:
+                    self.lanes[teacher.name].asked += 1
+                    wanted[teacher.name].add(state.state_id)
+                    days.add(state.day)
+                named.add(pair)
+            if len(named) == before:
+                return
+            self._finish_days(next(day for day in [*self._open_days, *days] if day in days))
+            await self._wave(wanted)
+
+    def _finish_days(self, up_to: str = "") -> None:
+        """Tell the days before one, or all, that nothing more is asked of them."""
+        while self._open_days and self._open_days[0] != up_to and not self.stop.is_set():
+            day = self._open_days.pop(0)
+            if self._day_done:
+                self._day_done(day)
+
+    async def _wave(self, wanted: dict[str, set[str]]) -> None:
+        """Ask each teacher about its states, in its own order."""
+        chains = self.questions.chains()
+        drivers = set()
+        for teacher in self.questions.teachers:
+            ids = wanted[teacher.name]
+            cut = units(
+                [
+                    [
+                        state
+                        for state in chain
+                        if state.state_id in ids
+                        and (state.state_id, teacher.name) not in self._recovered
+                    ]
+                    for chain in chains
+                ],
+                teacher.prompt_cache,
+            )
+            drivers.add(self.tasks.spawn(self._drive(teacher, Queue(cut))))
+        await self.tasks.finish(drivers)
+
+    async def _drive(self, teacher: Teacher, queue: Queue) -> None:
+        """Start a teacher's calls, a bounded number of them at once."""
+        # Twice the window's cap: calls that wait for a retry must not hold up the others.
+        room = asyncio.Semaphore(2 * teacher.concurrency)
+        while not self.stop.is_set():
+            await room.acquire()
+            item = await queue.next()
+            if item is None:
+                return
+            self.tasks.spawn(self._one(teacher, queue, room, *item))
+            await asyncio.sleep(0)
+
+    async def _one(
+        self,
+        teacher: Teacher,
+        queue: Queue,
+        room: asyncio.Semaphore,
+        state: "TraceState",
+        unit: Unit,
+    ) -> None:
+        try:
+            await self.caller.answer(state, teacher, unit)
+        finally:
+            queue.done(unit)
+            room.release()
+
+
+#: Seconds between two progress snapshots.
+TICK_S = 1.0
+
+
+def replay(
+    lake: Lake,
+    teacher_set: TeacherSet,
+    *,
+    max_usd: Decimal,
+    days: Sequence[str] | None = None,
+    sessions: Collection[str] | None = None,
+    teachers: Sequence[str] | None = None,
+    run_id: str | None = None,
+    ledger: Ledger | str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+    max_states: int | None = None,
+    only_on_active_path: bool = False,
+    selector: Selector | None = None,
+    on_progress: OnProgress | None = None,
+    again: str = "",
+    budget: str = "",
+    days_first: DaysFirst = "",
+    on_day: OnDay | None = None,
+) -> ReplayReport:
+    """Buy the teachers' replies that are not there yet, and write the lake's partitions.
+
+    Args:
+        lake: has the states; gets the ``replies``.
+        teacher_set: who is asked, and where.
+        max_usd: ceiling of this run in USD. With a ``run_id`` that was used before, it is
+            the ceiling of all runs of that name together.
+        days: days of the states; all when ``None``.
+        sessions: only states of these sessions; all when ``None``.
+        teachers: names of teachers; all when ``None``.
+        run_id: name of the run's scope; a new one when ``None``.
+        ledger: an open ledger, its path or its PostgreSQL URL; in the lake when ``None``.
+        progress: called as (teacher, done, total) after each answer.
+        max_states: only so many states, failed actions first, then by time.
+        only_on_active_path: leave out abandoned branches.
+        selector: chooses what to ask, wave by wave; everything at once when ``None``.
+        on_progress: called with a :class:`Snapshot` about once a second and at the end.
+        again: ``unreadable`` asks again about replies that were paid for and cannot be read;
+            while the provider's response cache has them, that costs nothing.
+        budget: a scope that several runs share, ``backfill:…`` or ``root:…``. ``max_usd`` is
+            then the ceiling of all of them together: a higher one raises it, a lower one
+            changes nothing.
+        days_first: ``oldest`` or ``newest``: a day is bought from all its teachers before the
+            next one begins, and once a ceiling has refused a call nothing is bought for another
+            day. So a ceiling leaves whole days. All at once, which is quicker, when empty.
+        on_day: with ``days_first``, called when a day is done and its partitions are written,
+            before the next one begins.
+
+    Returns:
+        The report. A ceiling that refused calls is in ``exhausted_scope``; teachers that
+        could not go on are in ``stopped()``.
+
+    Raises:
+        InputError: a ceiling that is not above 0, a missing API key, an unknown teacher, a
+            lake without states, a bucket lake without a ledger path.
+        ComposerError: the endpoint cannot be reached, refuses the account or makes no key,
+            or a signal ended the run. Replies that were paid for are in the ledger and the lake.
+        StorageError: a disk is full or read-only. Replies that were paid for are in the ledger;
+            running again delivers them without paying.
+    """
+    ceiling = ceiling_of(Decimal(max_usd), "max_usd")
+    if again not in ("", "unreadable"):
+        raise InputError(f"--again takes unreadable, not {again!r}")
+    budget = check_shared(budget) if budget else ""
+    api_key = teacher_set.api_key()
+    teacher_set.provisioning_key()
+    for endpoint in teacher_set.endpoints(teacher_set.teachers).values():
+        endpoint.key()
+    questions = Questions(
+        lake, teacher_set, days=days, sessions=sessions, teachers=teachers,
+        max_states=max_states, only_on_active_path=only_on_active_path,
+    )  # fmt: skip
+    lake.check_writable()
+    whole = sessions is None and max_states is None and not only_on_active_path
+    with paid_replies_are_safe():
+        notes = Notes(lake, questions, questions.days if whole else [])
+        questions.pin_tools()
+    opened = ledger if isinstance(ledger, Ledger) else Ledger(ledger_target(lake, ledger))
+    try:
+        opened.check_clock()
+        check_ledger(lake, opened)
+        if again:
+            forget_replies(
+                lake, opened, [t.name for t in questions.teachers], questions.days, again
+            )
+        questions.know(opened)
+        name = run_id or uuid.uuid4().hex
+        questions.verdicts = preflight(lake, teacher_set, questions.teachers)
+        opened.do(operations.set_ceiling(f"run:{name}", Decimal(max_usd)))
+        if budget:
+            shared = opened.do(operations.raise_ceiling(budget, Decimal(max_usd)))
+            ceiling = ceiling if shared is None else min(ceiling, shared)
+        run = _Run(
+            questions,
+            opened,
+            name,
+            ceiling,
+            budget=budget,
+            progress=progress,
+            on_progress=on_progress,
+            selector=selector,
+            checks=partial(ReplyChecks, lake) if selector else None,
+            days_first=days_first,
+        )
+        controls = {teacher.name: teacher.control for teacher in questions.teachers}
+        figures: dict[str, dict[str, dict[str, int]]] = {}
+
+        def write(days: Sequence[str]) -> None:
+            with paid_replies_are_safe():
+                figures.update(
+                    write_replies(lake, opened, list(controls), days, run.caller.refusals, controls)
+                )
+
+        def day_done(day: str) -> None:
+            write([day])
+            if on_day:
+                on_day(day, run.missing().get(day, {}))
+
+        run.day_done = day_done
+        asyncio.run(run.main(api_key))
+        with paid_replies_are_safe():
+            # A day that is done is not written twice, unless the bill made its costs exact.
+            write([day for day in questions.asked_days if run.sweep or day not in figures])
+            report = run.report(figures)
+            whole_run = bool((failure := run.failure(report)) or report.exhausted_scope)
+            fair = {name for name, lane in run.lanes.items() if not whole_run | lane.unreachable}
+            notes.write(figures, run.asked, run.caller.settled, report.why(), tried=fair)
+    finally:
+        if opened is not ledger:
+            opened.close()
+    if failure:
+        raise ComposerError(failure)
+    return report
+
+
+class _Run:
+    """The state of one run in one event loop."""
+
+    def __init__(
+        self,
+        questions: Questions,
+        ledger: Ledger,
+        run_id: str,
+        ceiling: Pico,
+        *,
+        budget: str = "",
+        progress: Progress | None = None,
+        on_progress: OnProgress | None = None,
+        selector: Selector | None = None,
+        checks: Callable[[str], ReplyChecks] | None = None,
+        days_first: DaysFirst = "",
+    ) -> None:
+        self.questions = questions
+        self.teacher_set = questions.teacher_set
+        self.limits = self.teacher_set.limits
+        self.ledger = ledger
+        self.run_id = run_id
+        self.ceiling = ceiling
+        self.budget = budget
+        self.progress = progress
+        self.selector = selector
+        self.days_first = days_first
+        self.day_done: Callable[[str], None] | None = None
+        self.on_progress = on_progress
+        self.answered = Answered(ledger, checks) if checks else None
+        self.lanes = {
+            teacher.name: Lane(teacher.concurrency, breaker_pause_s=self.limits.backoff_cap_s)
+            for teacher in questions.teachers
+        }
+        self.reach = Reach(list(self.lanes.values()))
+        self.interrupted = False
+        self.phase = "starting"
+        self.sweep = ""
+        self.asked: set[tuple[str, str]] = set()  # (state_id, teacher)
+        self._began = time.monotonic()
+
+    # -- the run -------------------------------------------------------------------
+
+    async def main(self, api_key: str | None) -> None:
+        self.stop = asyncio.Event()
+        self.tasks = Tasks(self.stop, self.limits.drain_s, self._close_lanes)
+        loop = asyncio.get_running_loop()
+        signals = [signal.SIGTERM, signal.SIGINT]
+        if threading.current_thread() is not threading.main_thread():
+            signals = []
+        for number in signals:
+            loop.add_signal_handler(number, self._interrupt, loop, signals)
+        ticker = asyncio.ensure_future(self._tick())
+        try:
+            async with Commits(self.ledger) as commits:
+                self.caller = Caller(
+                    self.questions,
+                    PaidCalls(commits, self.run_id, self.budget),
+                    ceiling=self.ceiling,
+                    lanes=self.lanes,
+                    stop=self.stop,
+                    progress=self.progress,
+                    answered=self.answered,
+                    whole_days=bool(self.days_first),
+                )
+                await self._run(api_key, commits)
+        finally:
+            for number in signals:
+                loop.remove_signal_handler(number)
+            ticker.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await ticker
+        if self.on_progress:
+            self.on_progress(self._snapshot())
+
+    async def _run(self, api_key: str | None, commits: Commits) -> None:
+        await commits.do(operations.adopt_dead())
+        key = RunKey(
+            self.teacher_set,
+            self.ledger,
+            run_id=self.run_id,
+            ceiling=self.ceiling,
+            budget=self.budget,
+            api_key=api_key,
+            stop=self.stop,
+        )
+        secret = await key.begin()
+        try:
+            async with open_wires(
+                self.teacher_set, self.questions.teachers, secret
+            ) as self.caller.wires:
+                await self._settle_old(key)
+                waves = Waves(
+                    self.caller, self.tasks, self.stop, self.selector, self.answered,
+                    days_first=self.days_first, day_done=self.day_done,
+                )  # fmt: skip
+                self.asked = waves.asked
+                await waves.recover()
+                for name, verdict in self.questions.verdicts.items():
+                    if verdict.stop:
+                        self.lanes[name].stop(verdict.stop)
+                self.phase = "asking"
+                await waves.ask()
+        except BaseException:
+            await key.abandon()
+            raise
+        self.phase = "reading the bill"
+        self.sweep = await key.finish()
+
+    def _interrupt(self, loop: asyncio.AbstractEventLoop, signals: list[signal.Signals]) -> None:
+        """Admit nothing more; what is in flight may finish. A second signal ends at once."""
+        self.interrupted = True
+        self.stop.set()
+        for number in signals:
+            loop.remove_signal_handler(number)
+
+    def _close_lanes(self) -> None:
+        for lane in self.lanes.values():
+            lane.close()
+
+    async def _settle_old(self, key: RunKey) -> None:
+        """Settle what earlier runs may have paid for, as far as it can be known without asking."""
+        self.phase = "recovering"
+        caller = self.caller
+        wire = caller.wires[self.teacher_set.endpoint.name]
+        for attempt, generation in self.ledger.unsettled_generations():
+            cost = await wire.generation_cost(generation)
+            if cost is not None:
+                await caller.commits.do(operations.reconcile(attempt, cost))
+        # Noted before the sweep: what it settles has still to be fetched.
+        caller.unknown = self.ledger.unknown_calls()
+        for lost in self.ledger.unknown_attempts():
+            since = caller.unknown_since.get(lost.key, 0)
+            caller.unknown_since[lost.key] = max(since, lost.created_us)
+        await key.sweep_old()
+
+    # -- progress and the report -----------------------------------------------------
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            if self.on_progress:
+                self.on_progress(self._snapshot())
+            if self.reach.lost():
+                self.stop.set()
+
+    def _snapshot(self) -> Snapshot:
+        scope = self.ledger.status()[f"run:{self.run_id}"]
+        return snapshot(self.phase, time.monotonic() - self._began, self.lanes, scope)
+
+    def missing(self) -> dict[str, dict[str, int]]:
+        """Return day -> teacher -> questions without an answer, where there are any."""
+        day_of = {state.state_id: state.day for state in self.questions.states}
+        had = Counter((teacher, day_of[state_id]) for state_id, teacher in self.asked)
+        found: dict[str, dict[str, int]] = {}
+        for (teacher, day), questions in sorted((had - self.caller.settled).items()):
+            found.setdefault(day, {})[teacher] = questions
+        return found
+
+    def report(self, figures: dict[str, dict[str, dict[str, int]]]) -> ReplayReport:
+        """Return the report; ``figures`` are of the partitions written."""
+        scopes = self.ledger.status()
+        found = replay_report(
+            run_id=self.run_id,
+            endpoint=self.teacher_set.endpoint,
+            states=len(self.questions.states),
+            lanes=self.lanes,
+            scope=scopes[f"run:{self.run_id}"],
+            by_day_teacher=figures,
+            skipped=self.caller.skipped,
+            not_bought=self.caller.not_bought,
+            exhausted=list(self.caller.too_dear),
+            sweep=self.sweep,
+        )
+        found.missing = self.missing()
+        found.stopped_day = self.caller.stopped_at.get(found.exhausted_scope, "")
+        return at_ceiling(found, scopes, self.caller.too_dear)
+
+    def failure(self, report: ReplayReport) -> str:
+        """Return why the run did not end by itself, or never began; empty where it did."""
+        endpoint, refused = self.teacher_set.endpoint, self.caller.account
+        if refused:
+            check = f"check {endpoint.api_key_env} and its credit"
+            return f"endpoint {endpoint.name} refuses the account ({refused}); {check}"
+        if self.interrupted:
+            done = f"{report.replies} of {sum(lane.asked for lane in self.lanes.values())} replies"
+            return f"replay was interrupted after {done}; run it again to go on"
+        down = all(lane.unreachable for lane in self.lanes.values())
+        if self.reach.lost() or (report.not_bought and not report.replies and down):
+            return (
+                f"endpoint {endpoint.url()} cannot be reached ({self.reach.why()}); nothing was"
+                " bought, run again when it can"
+            )
+        return ""

@@ -1,0 +1,593 @@
+"""Whom to ask next: curtailed voting, value of information, and an audit of what it misses.
+
+Belongs here: when a vote is decided, the order of teachers and of sessions, the audit
+sample, and the estimate of the pairs that were missed. Does not belong here: what makes two
+actions the same and who wins (``preferences``, a layer above, which is handed in as
+:class:`Decide`), and asking (``replay.engine.run``).
+
+The cheapest teacher is asked first. *Exact* curtailing stops when no answers of the families
+still unasked could change the outcome of the k-of-n vote: a cluster that cannot be caught has
+won, or every cluster that still can win agrees with the agent, or none can reach the quorum.
+It is exact for an agreement that is transitive; levels of agreement are not quite, and the
+audit sample measures that too. *Student* curtailing also stops when every answer so far
+agrees with the agent. That is a heuristic: two later teachers might have agreed against it.
+
+A share of the states, chosen by hash, is asked in full. Each stands for 1/share states, so the
+pairs that curtailing and skipping missed are estimated without bias (Horvitz and Thompson).
+"""
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any, Literal, Protocol
+
+import msgspec
+import orjson
+
+from composer_pipeline.actions import Action, ToolCall
+from composer_pipeline.states.state import TraceState
+from composer_pipeline.teachers.teachers import Selection, SkipRule, Teacher, sampled
+
+#: What each feature adds to a state's value.
+WEIGHTS: Mapping[str, float] = {
+    "corrected": 4.0,
+    "reverted": 4.0,
+    "failed": 3.0,
+    "tests_failed": 3.0,
+    "interrupted": 2.0,
+    "repeated": 2.0,
+    "edits": 1.0,
+}
+#: Features that say that the action went wrong; no rule skips such a state.
+TROUBLE = frozenset({"corrected", "reverted", "failed", "tests_failed", "interrupted"})
+
+_TODO_TOOLS = frozenset({"TodoWrite", "TaskCreate", "TaskUpdate"})
+_EDIT_TOOLS = frozenset({"Edit", "MultiEdit", "Write", "NotebookEdit"})
+#: A text of at most so many characters that asks nothing is a confirmation.
+_CONFIRMATION_CHARS = 200
+#: How far back a call counts as a repetition, in messages.
+_REPEAT_WINDOW = 40
+
+
+def features(state: TraceState) -> frozenset[str]:
+    """Return the names of a state's features; see :data:`WEIGHTS`."""
+    kind = state.error_kind or ""
+    found = {
+        "corrected": bool(state.followed_by_correction)
+        or kind in ("user_rejection", "user_correction"),
+        "reverted": bool(state.reverted),
+        "failed": bool(state.followed_by_error) or bool(kind),
+        "tests_failed": state.tests_passed is False or kind == "failing_tests",
+        "interrupted": bool(state.interrupted),
+        "repeated": _repeats(state),
+        "edits": any(call.name in _EDIT_TOOLS for call in state.action.tool_calls),
+    }
+    return frozenset(name for name, holds in found.items() if holds)
+
+
+def value(found: Iterable[str]) -> float:
+    """Return what asking about a state with these features is worth; higher is earlier."""
+    return sum(WEIGHTS[name] for name in found)
+
+
+def skips(states: Sequence[TraceState], rules: Iterable[SkipRule]) -> dict[str, SkipRule]:
+    """Return the states that the rules leave out, with the rule.
+
+    Args:
+        states: in the order in which near-duplicates count: the first is kept.
+        rules: ``todo``: only to-do lists. ``named_read``: the first Read of a file that the
+            user's last words name. ``confirmation``: a short text that asks nothing.
+            ``near_duplicate``: equal action and equal last message, numbers and ids aside.
+
+    Returns:
+        ``state_id`` -> rule. A state whose action went wrong is never in it.
+    """
+    wanted = frozenset(rules)
+    if not wanted:  # and no message of a large lake is read for it
+        return {}
+    found: dict[str, SkipRule] = {}
+    seen: set[bytes] = set()
+    for state in states:
+        rule = _rule(state, wanted)
+        if rule is None and "near_duplicate" in wanted:
+            digest = _tail(state)
+            rule = "near_duplicate" if digest in seen else None
+            seen.add(digest)
+        if rule is not None and not features(state) & TROUBLE:
+            found[state.state_id] = rule
+    return found
+
+
+def _rule(state: TraceState, wanted: frozenset[SkipRule]) -> SkipRule | None:
+    calls = state.action.tool_calls
+    if not calls:
+        text = state.action.text
+        short = len(text) <= _CONFIRMATION_CHARS and "?" not in text
+        return "confirmation" if "confirmation" in wanted and short else None
+    if "todo" in wanted and all(call.name in _TODO_TOOLS for call in calls):
+        return "todo"
+    if "named_read" in wanted and len(calls) == 1 and _reads_a_named_file(state, calls[0]):
+        return "named_read"
+    return None
+
+
+def _reads_a_named_file(state: TraceState, call: ToolCall) -> bool:
+    path = call.arguments.get("file_path")
+    if call.name != "Read" or not isinstance(path, str) or not path:
+        return False
+    name = path.rsplit("/", 1)[-1]
+    for message in reversed(state.messages):
+        for block in _blocks(message):
+            if block.get("type") == "tool_use":
+                given = block.get("input")
+                if isinstance(given, dict) and given.get("file_path") == path:
+                    return False
+        if message.get("role") == "user" and (text := _human_text(message)):
+            return name in text
+    return False
+
+
+def _repeats(state: TraceState) -> bool:
+    """Say whether a call was made before, with equal arguments."""
+    mine = {(call.name, orjson.dumps(call.arguments)) for call in state.action.tool_calls}
+    if not mine:
+        return False
+    names = {name for name, _ in mine}
+    for message in state.messages[-_REPEAT_WINDOW:]:
+        for block in _blocks(message):
+            if block.get("type") != "tool_use" or block.get("name") not in names:
+                continue
+            if (block["name"], orjson.dumps(block.get("input"))) in mine:
+                return True
+    return False
+
+
+def _tail(state: TraceState) -> bytes:
+    """Hash the action and the last message, so that equal situations collide."""
+    calls = [(call.name, call.arguments) for call in state.action.tool_calls]
+    last = [
+        {k: v for k, v in block.items() if k not in ("id", "tool_use_id")}
+        for message in state.messages[-1:]
+        for block in _blocks(message)
+    ]
+    text = orjson.dumps([state.action.text if not calls else "", calls, last])
+    # Times, line numbers and process ids differ between situations that are the same.
+    digits = bytes.maketrans(b"0123456789", b"0000000000")
+    return hashlib.blake2b(text.translate(digits), digest_size=16).digest()
+
+
+def _human_text(message: Mapping[str, Any]) -> str:
+    return "\n".join(
+        str(block.get("text", "")) for block in _blocks(message) if block.get("type") == "text"
+    )
+
+
+def _blocks(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    content = message.get("content")
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    return [block for block in content or [] if isinstance(block, dict)]
+
+
+#: Which day is asked first, and to its end before the next one begins; empty: all together.
+DaysFirst = Literal["", "oldest", "newest"]
+#: ``state_id`` -> what the teachers that were asked about this state so far did:
+#: ``{teacher name: its action}``. A teacher that was asked and gave nothing usable (an
+#: unusable or refused reply, a state too long for it, no budget, an unknown outcome) is there
+#: with ``None``; a teacher that was not asked yet is absent. Replies of earlier runs count as
+#: soon as the pair is in a wave: naming such a pair costs nothing.
+Answers = Callable[[str], Mapping[str, Action | None]]
+
+
+class Selector(Protocol):
+    """Chooses what to buy, wave by wave. One object serves one run."""
+
+    def next_wave(
+        self, states: Sequence["TraceState"], teachers: Sequence[Teacher], answers: Answers
+    ) -> Sequence[tuple["TraceState", Teacher]]:
+        """Return the pairs to ask next; an empty sequence ends the run.
+
+        Args:
+            states: every selected state of the run, the same in each call.
+            teachers: every selected teacher, the same in each call.
+            answers: what has come back; see :data:`Answers`.
+
+        A pair that was in an earlier wave is passed over; a wave of nothing else ends the
+        run, so a selector cannot keep it going for ever. So is a state outside a teacher's
+        ``ask_share``. The engine chooses the order of calls within a wave.
+        """
+        ...
+
+
+def by_day(states: Sequence["TraceState"], days_first: DaysFirst) -> list[list["TraceState"]]:
+    """Return the states of each day, in the order of days; all in one list where it is empty."""
+    if not days_first:
+        return [list(states)]
+    days: dict[str, list[TraceState]] = {}
+    for state in states:
+        days.setdefault(state.day, []).append(state)
+    return [days[day] for day in sorted(days, reverse=days_first == "newest")]
+
+
+#: A typical question, in tokens, to order teachers by price: (prompt, completion).
+TYPICAL_TOKENS = (20_000, 400)
+
+
+#: Sessions are asked in so many groups, the most promising first.
+GROUPS = 4
+
+
+#: USD per token: (prompt, completion).
+Price = tuple[Decimal, Decimal]
+
+
+class Cluster(msgspec.Struct, frozen=True):
+    """Families that gave the same answer, and whether it is also the agent's."""
+
+    families: int
+    agrees_with_student: bool = False
+
+
+class Decide(Protocol):
+    """The vote as the selection needs it; ``agreement.replay_vote`` has the real one."""
+
+    @property
+    def quorum(self) -> int:
+        """Fewest families that make a winner."""
+
+    def votes(self, family: str) -> bool:
+        """Say whether a family votes; the agent's own does not. A control never does."""
+
+    def tally(self, state: "TraceState", answers: Mapping[str, Action]) -> Sequence[Cluster]:
+        """Return the clusters of ``{family: its usable action}``."""
+
+
+def decided(clusters: Sequence[Cluster], remaining: int, quorum: int) -> bool:
+    """Say whether ``remaining`` further votes can no longer change what comes out.
+
+    What comes out is: a pair for one known cluster, or no pair. A winner has at least
+    ``quorum`` families and more than every other cluster.
+
+    Args:
+        clusters: the votes so far.
+        remaining: families that may still vote; each joins a cluster or starts one.
+        quorum: fewest families of a winner.
+    """
+    sizes = [cluster.families for cluster in clusters]
+    largest_other = [
+        max((size for i, size in enumerate(sizes) if i != at), default=0)
+        for at in range(len(sizes))
+    ]
+    for size, other in zip(sizes, largest_other, strict=True):
+        if size >= quorum and size > other + remaining:
+            return True  # nobody can catch it
+    if remaining >= quorum and remaining > max(sizes, default=0):
+        return False  # a cluster that does not exist yet may win
+    return all(
+        cluster.agrees_with_student
+        or cluster.families + remaining < quorum
+        or cluster.families + remaining <= other
+        for cluster, other in zip(clusters, largest_other, strict=True)
+    )
+
+
+def least_needed(clusters: Sequence[Cluster], remaining: int, quorum: int) -> int:
+    """Return the fewest further votes after which the vote can be decided; 0 if it is.
+
+    So many are asked at once: asking them one after the other would save nothing.
+    """
+    for more in range(remaining + 1):
+        left = remaining - more
+        grown = [
+            [
+                msgspec.structs.replace(c, families=c.families + more) if i == at else c
+                for i, c in enumerate(clusters)
+            ]
+            for at in range(len(clusters))
+        ]
+        fresh = [[*clusters, Cluster(more)], [*clusters, Cluster(more, True)]] if more else []
+        alone = [[*clusters, *[Cluster(1)] * more]]
+        if any(decided(case, left, quorum) for case in [*grown, *fresh, *alone]):
+            return more
+    return remaining
+
+
+def pair_found(clusters: Sequence[Cluster], quorum: int) -> bool:
+    """Say whether a full vote with these clusters goes to one that is against the agent."""
+    ordered = sorted(clusters, key=lambda cluster: -cluster.families)
+    if not ordered or ordered[0].families < quorum:
+        return False
+    if len(ordered) > 1 and ordered[1].families == ordered[0].families:
+        return False
+    return not ordered[0].agrees_with_student
+
+
+def has_vote(teacher: Teacher, decide: Decide | None) -> bool:
+    """Say whether a teacher's replies may vote: no control, and of a family that votes."""
+    return not teacher.control and (decide is None or decide.votes(teacher.family))
+
+
+def spokesmen(
+    teachers: Sequence[Teacher], known: Mapping[str, Action | None], decide: Decide
+) -> list[Teacher]:
+    """Return one teacher for each family that may still vote, in the order given.
+
+    A family whose teacher gave nothing usable speaks through its next teacher.
+
+    Args:
+        teachers: the cheapest first.
+        known: teacher -> its action, ``None`` where it gave nothing usable.
+        decide: the vote.
+    """
+    voters = [teacher for teacher in teachers if has_vote(teacher, decide)]
+    spoken = {t.family for t in voters if known.get(t.name) is not None}
+    found: dict[str, Teacher] = {}
+    for teacher in voters:
+        if teacher.family not in spoken and teacher.name not in known:
+            found.setdefault(teacher.family, teacher)
+    return list(found.values())
+
+
+def clusters_of(
+    state: "TraceState",
+    teachers: Sequence[Teacher],
+    known: Mapping[str, Action | None],
+    decide: Decide,
+) -> Sequence[Cluster]:
+    """Return the votes of ``known``, one a family."""
+    answers: dict[str, Action] = {}
+    for teacher in teachers:
+        action = known.get(teacher.name)
+        if action is not None and has_vote(teacher, decide):
+            answers.setdefault(teacher.family, action)
+    return decide.tally(state, answers) if answers else []
+
+
+def how_many(clusters: Sequence[Cluster], remaining: int, quorum: int, curtail: str) -> int:
+    """Return how many further votes to ask for at once; 0 when asking is over.
+
+    Args:
+        clusters: the votes so far.
+        remaining: families that may still vote.
+        quorum: fewest families of a winner.
+        curtail: ``exact`` or ``student``.
+    """
+    if decided(clusters, remaining, quorum):
+        return 0
+    if curtail == "student" and all(cluster.agrees_with_student for cluster in clusters):
+        return 0 if clusters else 1
+    return max(1, least_needed(clusters, remaining, quorum))
+
+
+def ask_order(teachers: Sequence[Teacher], prices: Mapping[str, Price] | None = None) -> list[str]:
+    """Return the teachers' names, the cheapest for a typical question first.
+
+    Args:
+        teachers: the teachers.
+        prices: name -> USD per token; the caps of the file where a teacher is missing.
+    """
+
+    def cost(teacher: Teacher) -> Decimal:
+        cap = teacher.max_price
+        caps = (cap.prompt / 1_000_000, cap.completion / 1_000_000)
+        prompt, completion = (prices or {}).get(teacher.name, caps)
+        return TYPICAL_TOKENS[0] * prompt + TYPICAL_TOKENS[1] * completion
+
+    return [t.name for t in sorted(teachers, key=lambda t: (cost(t), t.name))]
+
+
+def choose(
+    states: Sequence["TraceState"], selection: Selection
+) -> tuple[list["TraceState"], dict[str, SkipRule]]:
+    """Return the states to ask about, and the rule of each state that a rule leaves out.
+
+    A state of the audit sample is asked about although a rule leaves it out.
+    """
+    in_time = sorted(states, key=lambda s: (ts.timestamp() if (ts := s.ts) else 0.0, s.state_id))
+    ruled_out = skips(in_time, selection.skip)
+    chosen = [
+        state
+        for state in states
+        if state.state_id not in ruled_out or sampled(state.state_id, selection.audit_share)
+    ]
+    if selection.max_states is not None and selection.max_states < len(chosen):
+        chosen.sort(key=lambda s: (-value(features(s)), s.state_id))
+        chosen = chosen[: selection.max_states]
+    return chosen, ruled_out
+
+
+class SelectionReport(msgspec.Struct):
+    """What was left out, and what that may have missed.
+
+    ``asked`` and ``full`` count (state, teacher) questions. ``missed_pairs`` estimates the
+    pairs that asking in full would have found besides ``pairs``, ``missed_se`` is its
+    standard error; both are ``None`` without an audit sample. ``missed_in_audit`` of
+    ``audited`` states were missed.
+    """
+
+    states: int = 0
+    chosen: int = 0
+    skipped: dict[str, int] = msgspec.field(default_factory=dict)
+    asked: int = 0
+    full: int = 0
+    pairs: int = 0
+    audited: int = 0
+    audit_share: float = 0.0
+    missed_in_audit: int = 0
+    missed_pairs: float | None = None
+    missed_se: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        found: dict[str, Any] = msgspec.to_builtins(self)
+        return found
+
+
+class CurtailedSelector:
+    """Asks in waves; a :class:`composer_pipeline.teachers.selection.Selector` for one run.
+
+    Args:
+        selection: the teacher file's section.
+        decide: the vote.
+        prices: teacher -> USD per token, for the order of teachers; see :func:`ask_order`.
+        days_first: ``oldest`` or ``newest``: each day is asked to its end before the next one
+            begins; days together when empty.
+    """
+
+    def __init__(
+        self,
+        selection: Selection,
+        decide: Decide,
+        *,
+        prices: Mapping[str, Price] | None = None,
+        days_first: DaysFirst = "",
+    ) -> None:
+        self.selection = selection
+        self._days_first = days_first
+        self.decide = decide
+        self._prices = prices
+        self._groups: list[list[TraceState]] | None = None
+        self._teachers: list[Teacher] = []
+        self._ruled_out: dict[str, SkipRule] = {}
+        self._states = self._full = 0
+        self._answers: Answers | None = None
+        self._asked: set[tuple[str, str]] = set()
+        self._closed: set[str] = set()
+
+    def next_wave(
+        self, states: Sequence["TraceState"], teachers: Sequence[Teacher], answers: Answers
+    ) -> Sequence[tuple["TraceState", Teacher]]:
+        """Return what to ask next; nothing once every vote is decided."""
+        if self._groups is None:
+            self._prepare(states, teachers)
+        assert self._groups is not None
+        self._answers = answers
+        for group in self._groups:
+            wave = [(state, teacher) for state in group for teacher in self._next(state, answers)]
+            if wave:
+                self._asked.update((state.state_id, teacher.name) for state, teacher in wave)
+                return wave
+        return []
+
+    def report(self) -> SelectionReport:
+        """Return the figures of the run; complete after the last wave."""
+        groups = self._groups or []
+        chosen = [state for group in groups for state in group]
+        left_out: list[str] = [
+            rule
+            for state_id, rule in self._ruled_out.items()
+            if not sampled(state_id, self.selection.audit_share)
+        ]
+        skipped = {rule: left_out.count(rule) for rule in sorted(set(left_out))}
+        found = SelectionReport(
+            states=self._states,
+            chosen=len(chosen),
+            skipped=skipped,
+            asked=len(self._asked),
+            full=self._full,
+            audit_share=self.selection.audit_share,
+        )
+        if self._answers is None:
+            return found
+        share = self.selection.audit_share
+        for state in chosen:
+            known = self._answers(state.state_id)
+            votes = clusters_of(state, self._teachers, known, self.decide)
+            found.pairs += pair_found(votes, self.decide.quorum)
+            if sampled(state.state_id, share) and self._was_asked_in_full(state, known):
+                found.audited += 1
+                if pair_found(votes, self.decide.quorum) and not self._would_find(state, known):
+                    found.missed_in_audit += 1
+        if found.audited:
+            # Horvitz-Thompson with one inclusion probability; Poisson sampling variance.
+            found.missed_pairs = found.missed_in_audit / share - found.missed_in_audit
+            found.missed_se = math.sqrt(found.missed_in_audit * (1 - share)) / share
+        return found
+
+    # -- which states ------------------------------------------------------------
+
+    def _prepare(self, states: Sequence["TraceState"], teachers: Sequence[Teacher]) -> None:
+        known = {teacher.name: teacher for teacher in teachers}
+        order = ask_order(teachers, self._prices)
+        self._teachers = [known[name] for name in order]
+        self._states = len(states)
+        self._full = sum(t.asks(state.state_id) for state in states for t in teachers)
+        chosen, self._ruled_out = choose(states, self.selection)
+        worth = {state.state_id: value(features(state)) for state in chosen}
+        self._groups = []
+        for day in by_day(chosen, self._days_first):
+            if self.selection.prioritise:
+                self._groups += _prioritised(day, worth)
+            else:
+                self._groups.append(day)
+
+    # -- which teachers ----------------------------------------------------------
+
+    def _of(self, state: "TraceState") -> list[Teacher]:
+        """Return the teachers whose share of the states holds this one, the cheapest first."""
+        return [teacher for teacher in self._teachers if teacher.asks(state.state_id)]
+
+    def _next(self, state: "TraceState", answers: Answers) -> list[Teacher]:
+        if state.state_id in self._closed:
+            return []
+        open_ = [t for t in self._of(state) if (state.state_id, t.name) not in self._asked]
+        curtail = self.selection.curtail
+        if curtail == "off" or sampled(state.state_id, self.selection.audit_share):
+            self._closed.add(state.state_id)
+            return open_
+        still_open = {teacher.name for teacher in open_}
+        wanted = [
+            teacher
+            for teacher in self._wanted(state, answers(state.state_id))
+            if teacher.name in still_open
+        ]
+        if not wanted:
+            self._closed.add(state.state_id)
+        # A control's answer decides nothing, so it need not wait for the vote.
+        return wanted + [teacher for teacher in open_ if teacher.control]
+
+    def _wanted(self, state: "TraceState", known: Mapping[str, Action | None]) -> list[Teacher]:
+        """Return the teachers to ask after ``known``; nobody when the vote is decided."""
+        waiting = spokesmen(self._of(state), known, self.decide)
+        votes = clusters_of(state, self._teachers, known, self.decide)
+        curtail = self.selection.curtail
+        return waiting[: how_many(votes, len(waiting), self.decide.quorum, curtail)]
+
+    # -- the audit ---------------------------------------------------------------
+
+    def _was_asked_in_full(self, state: "TraceState", known: Mapping[str, Action | None]) -> bool:
+        return all(teacher.name in known for teacher in self._of(state))
+
+    def _would_find(self, state: "TraceState", known: Mapping[str, Action | None]) -> bool:
+        """Say whether the pair would have been found without the audit."""
+        if state.state_id in self._ruled_out:
+            return False
+        if self.selection.curtail == "off":
+            return True
+        shown: dict[str, Action | None] = {}
+        while wanted := self._wanted(state, shown):
+            shown |= {teacher.name: known[teacher.name] for teacher in wanted}
+        return pair_found(
+            clusters_of(state, self._teachers, shown, self.decide), self.decide.quorum
+        )
+
+
+def _prioritised(
+    states: Sequence["TraceState"], worth: Mapping[str, float]
+) -> list[list["TraceState"]]:
+    """Return states in groups, those of the sessions that are worth most first."""
+    # Whole sessions, not states: a session asked in pieces would lose its prompt cache.
+    sessions: dict[str, list[TraceState]] = {}
+    for state in states:
+        sessions.setdefault(state.session_id, []).append(state)
+    ranked = sorted(
+        sessions.values(),
+        key=lambda group: (-sum(worth[s.state_id] for s in group) / len(group),
+                           group[0].session_id),
+    )  # fmt: skip
+    size = max(1, math.ceil(len(ranked) / GROUPS))
+    return [
+        [state for session in ranked[at : at + size] for state in session]
+        for at in range(0, len(ranked), size)
+    ]

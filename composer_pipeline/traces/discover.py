@@ -1,0 +1,317 @@
+"""Which session files lie below the given paths.
+
+Belongs here: walking folders, telling main files from subagent files, opening packed
+files. Does not belong here: what a file holds (``traces.archive.heads``).
+"""
+
+import gzip
+import io
+import json
+import re
+import shutil
+import sys
+import tempfile
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+import zstandard
+
+from composer_pipeline.errors import InputError
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake.withdrawn import Withdrawn, digest_of
+from composer_pipeline.redaction.redact import redact_text
+from composer_pipeline.traces.contents import parse_time
+from composer_pipeline.traces.records import KNOWN_TYPES, LineStats
+from composer_pipeline.traces.sources import read_any
+
+SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
+
+#: A PATH that stands for standard input.
+STDIN = "-"
+
+
+def expanded(given: Path | str) -> list[Path]:
+    """Return what a PATH stands for: itself, the matches of a glob, or standard input."""
+    if not str(given):
+        raise InputError("an empty PATH names nothing")
+    if str(given) == STDIN:
+        return [_standard_input()]
+    path = Path(given).expanduser()
+    if path.exists() or not any(char in str(path) for char in "*?["):
+        return [path]
+    root = Path(path.anchor or ".")
+    pattern = str(path.relative_to(path.anchor)) if path.anchor else str(path)
+    found = sorted(f for f in root.glob(pattern) if f.is_dir() or f.name.endswith(SUFFIXES))
+    if not found:
+        raise InputError(f"{given} matches no session file (*.jsonl, *.jsonl.gz, *.jsonl.zst)")
+    return found
+
+
+def _standard_input() -> Path:
+    """Copy standard input to a file that lasts as long as this process."""
+    folder = tempfile.TemporaryDirectory(prefix="composer-pipeline-")
+    _KEPT.append(folder)
+    target = Path(folder.name, "stdin.jsonl")
+    with target.open("wb") as file:
+        shutil.copyfileobj(sys.stdin.buffer, file, 1 << 20)
+    return target
+
+
+_KEPT: list[tempfile.TemporaryDirectory[str]] = []
+
+
+#: Files of Claude Code that are no sessions.
+_OTHER = frozenset({"history.jsonl", "journal.jsonl"})
+_AGENT = re.compile(r"^agent-(?P<id>.+?)\.jsonl(?:\.gz|\.zst)?$")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """One file to harvest.
+
+    ``shown`` is its path relative to the PATH it was found under; ``path`` is the same
+    with user names removed, the key of the manifest. ``agent_id`` is empty for a main
+    file; ``parent_path`` is the manifest key of a subagent's main file where that can be
+    told from the path.
+    """
+
+    file: Path
+    shown: str
+    path: str
+    agent_id: str
+    parent_path: str
+    explicit: bool
+    size: int
+    mtime_ns: int
+
+    @contextmanager
+    def open(self) -> Iterator[IO[bytes]]:
+        """Open the raw, decompressed bytes.
+
+        Raises:
+            InputError: a compressed file is damaged or cut short.
+        """
+        with self.file.open("rb") as raw:
+            try:
+                if self.file.suffix == ".gz":
+                    yield gzip.GzipFile(fileobj=raw)  # type: ignore[misc]
+                elif self.file.suffix == ".zst":
+                    yield io.BufferedReader(_Frames(raw), 1 << 20)
+                else:
+                    yield raw
+            except (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError) as error:
+                raise InputError(f"{self.file} is not a whole compressed file: {error}") from error
+
+
+class _Frames(io.RawIOBase):
+    """The content of zstd frames; unlike the library's reader it tells one that is cut short."""
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        self._raw = raw
+        self._frame: Any = zstandard.ZstdDecompressor().decompressobj()
+        self._begun = False
+        self._have = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._have:
+            data = self._frame.unused_data or self._raw.read(1 << 17)
+            if self._frame.eof:
+                self._frame, self._begun = zstandard.ZstdDecompressor().decompressobj(), False
+            if not data:
+                if self._begun:
+                    raise EOFError("it ends inside a frame")
+                return 0
+            self._have = self._frame.decompress(data)
+            self._begun = not self._frame.eof
+        count = min(len(buffer), len(self._have))
+        buffer[:count] = self._have[:count]
+        self._have = self._have[count:]
+        return count
+
+
+def discover(paths: Iterable[Path | str]) -> list[SourceFile]:
+    """List the candidate files, sorted by path within each PATH, each file once.
+
+    Raises:
+        InputError: a path is missing or a folder holds no ``.jsonl`` file.
+    """
+    return [_source(file, root, explicit=named) for file, root, named in files_below(paths)]
+
+
+def files_below(paths: Iterable[Path | str]) -> list[tuple[Path, Path, bool]]:
+    """Return each candidate file once, with its folder of reference, and whether it was named.
+
+    Raises:
+        InputError: as :func:`discover`.
+    """
+    given = [path for item in paths for path in expanded(item)]
+    if not given:
+        raise InputError("no PATH given: name session files or folders of them")
+    found: list[tuple[Path, Path, bool]] = []
+    seen: set[Path] = set()
+    for path in given:
+        if not path.exists():
+            raise InputError(f"{path} does not exist")
+        named = not path.is_dir()
+        files, root = [path], path.parent
+        if not named:
+            files = sorted(f for f in path.rglob("*.jsonl*") if f.is_file() and _is_candidate(f))
+            root = path
+            if not files:
+                raise InputError(f"{path} holds no session file (*.jsonl)")
+        for file in files:
+            if (real := file.resolve()) not in seen:
+                seen.add(real)
+                found.append((file, root, named))
+    return found
+
+
+def _is_candidate(file: Path) -> bool:
+    if not file.name.endswith(SUFFIXES):
+        return False
+    if file.name in _OTHER:
+        return False
+    return "subagents" not in file.parts or _AGENT.match(file.name) is not None
+
+
+def _source(file: Path, root: Path, *, explicit: bool) -> SourceFile:
+    shown = file.relative_to(root).as_posix()
+    for suffix in (".gz", ".zst"):  # the same session, however it is packed
+        shown = shown.removesuffix(suffix)
+    agent = _AGENT.match(file.name)
+    stat = file.stat()
+    return SourceFile(
+        file=file,
+        shown=shown,
+        path=without_home(shown),
+        agent_id=agent["id"] if agent else "",
+        parent_path=without_home(_parent_of(shown)) if agent else "",
+        explicit=explicit,
+        size=stat.st_size,
+        mtime_ns=stat.st_mtime_ns,
+    )
+
+
+def excluded(file: Path, globs: Sequence[str]) -> bool:
+    """Say whether a glob names a file, by its whole path or by the name of it or of a folder."""
+    path = file.absolute()
+    return any(fnmatchcase(name, glob) for glob in globs for name in (str(path), *path.parts))
+
+
+def without_home(path: str) -> str:
+    """Remove user names from a relative path, also from encoded ones (``-home-x-``)."""
+    return redact_text(path)[0] if path else ""
+
+
+def _parent_of(shown: str) -> str:
+    """``<session>/subagents/**/agent-x.jsonl`` belongs to ``<session>.jsonl``."""
+    parts = PurePosixPath(shown).parts
+    if "subagents" in parts[1:]:
+        at = len(parts) - 1 - parts[::-1].index("subagents")
+        return "/".join(parts[:at]) + ".jsonl"
+    return ""
+
+
+#: Records after the first with session and time that are read for a working directory.
+MOST_WITHOUT_FOLDER = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What the first records of a file say; ``session_id`` and ``cwd`` may be empty."""
+
+    is_session: bool
+    session_id: str
+    day: str | None
+    cwd: str = ""
+
+
+def read_head(source: SourceFile) -> Head:
+    """Read a file until its session and its first timestamp are known.
+
+    Raises:
+        InputError: a file that was named explicitly cannot be read.
+    """
+    session_id, moment, is_session, cwd, after = "", None, False, "", 0
+    try:
+        with source.open() as lines:
+            for record in read_any(lines, LineStats()):
+                known = record.type in KNOWN_TYPES or bool(record.session_id or record.uuid)
+                is_session = is_session or (record.type is not None and known)
+                session_id = session_id or record.session_id or ""
+                moment = moment or parse_time(record.timestamp)
+                cwd = cwd or record.cwd or ""
+                if is_session and session_id and moment:
+                    after += 1
+                    if cwd or after > MOST_WITHOUT_FOLDER:
+                        break
+    except OSError as error:
+        if source.explicit:
+            raise InputError(f"{source.file} cannot be read: {error.strerror}") from error
+        return Head(False, "", None)
+    return Head(is_session, session_id, moment.date().isoformat() if moment else None, cwd)
+
+
+def fallback_day(source: SourceFile) -> str:
+    """Return the day of a file without any timestamp: when it was last written."""
+    return datetime.fromtimestamp(source.mtime_ns / 1e9, UTC).date().isoformat()
+
+
+def assign_days(sessions: Sequence[tuple[str, str]], known: dict[str, str]) -> dict[str, str]:
+    """Return session id to day.
+
+    Args:
+        sessions: ``(session id, day of the file's first timestamp)`` of each file.
+        known: days that the lake already has.
+    """
+    days = dict(known)
+    for session_id, day in sessions:
+        if session_id not in known:
+            days[session_id] = min(day, days.get(session_id, day))
+    return days
+
+
+FILE = "forgotten.json"
+
+
+class Forgotten:
+    """The forgotten sessions of a lake, as they are now.
+
+    Raises:
+        InputError: the list is damaged; nothing may be archived by a guess.
+    """
+
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+        self._withdrawn = Withdrawn(lake)
+        try:
+            self._hashes = set(json.loads(lake.get_bytes(FILE))["sessions"])
+        except FileNotFoundError:
+            self._hashes = set()
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"lake {lake.url}: {FILE} is damaged; put it back") from error
+
+    def __contains__(self, session_id: str) -> bool:
+        return digest_of(session_id) in self._hashes or self._withdrawn.session(session_id)
+
+    def folder(self, cwd: str) -> bool:
+        """Say whether a working directory lies in a repository that was withdrawn."""
+        return self._withdrawn.names_folders and self._withdrawn.folder(redact_text(cwd)[0])
+
+    def __len__(self) -> int:
+        return len(self._hashes)
+
+    def add(self, session_ids: Iterable[str]) -> None:
+        """Put sessions on the list, durably."""
+        self._hashes |= {digest_of(session_id) for session_id in session_ids}
+        text = json.dumps({"sessions": sorted(self._hashes)}, indent=1)
+        self._lake.put_bytes(FILE, text.encode())

@@ -1,0 +1,375 @@
+"""What the turn graph is made of: parts of messages, calls, nodes, notes.
+
+Belongs here: the data of the graph, without the rules that build it. Does not belong
+here: reading records into nodes (``traces.graph.collect``) and parents (``traces.graph.links``).
+
+The structs are not tracked by the garbage collector: none of them refers to what
+refers to it, and a long session has hundreds of thousands of them.
+"""
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from composer_pipeline.traces.content_store import Pool
+from composer_pipeline.traces.contents import Block, blocks_of, result_text
+from composer_pipeline.traces.records import (
+    EMPTY,
+    Message,
+    Record,
+    RequestRecord,
+    Usage,
+    decode_any,
+    decode_text,
+)
+
+#: In place of a node: the record is transparent. In place of a record or a piece: none.
+TRANSPARENT = -1
+NONE = -1
+
+_MAX_TOKENS = 2**60
+
+NodeKind = Literal["response", "human", "compact_summary"]
+PartKind = Literal["text", "tool_use", "tool_result", "other"]
+#: Version, session and folder of a record.
+Where = tuple[str | None, str | None, str | None]
+
+
+class Part(msgspec.Struct, gc=False):
+    """One block of a message; its content is piece ``piece`` of the pool.
+
+    The piece of a ``text`` or ``tool_result`` is a string, that of a ``tool_use`` its
+    input, that of any other block the block. ``flag`` marks an erroneous result, or an
+    input that the model is known to have emitted in this form.
+    """
+
+    kind: PartKind
+    piece: int
+    id: str = ""
+    name: str = ""
+    flag: bool = False
+
+
+class Call(Part, gc=False, kw_only=True):
+    """One ``tool_use`` block of a response, with what the trace knows of its outcome.
+
+    ``node`` is the response that owns it, ``answer`` the piece of the first result,
+    ``failure`` that of the first one that is an error. ``input``, ``result`` and ``error``
+    are decoded from the pool at each access.
+    """
+
+    pool: Pool
+    node: int = TRANSPARENT
+    answer: int = NONE
+    answer_failed: bool = False
+    failure: int = NONE
+
+    @property
+    def input(self) -> Any:
+        """The arguments, redacted."""
+        return self.pool.load(self.piece)
+
+    @property
+    def answered(self) -> bool:
+        """Whether any result was recorded."""
+        return self.answer != NONE
+
+    @property
+    def failed(self) -> bool:
+        """Whether any result is an error."""
+        return self.failure != NONE
+
+    @property
+    def result(self) -> Block | None:
+        """The first result, as a ``tool_result`` block whose content is a string."""
+        return self._block(self.answer, self.answer_failed)
+
+    @property
+    def error(self) -> Block | None:
+        """The first result that is an error."""
+        return self._block(self.failure, True)
+
+    def take(self, result: Part) -> None:
+        """Note a result; the first one counts, and the first one that is an error."""
+        if self.answer == NONE:
+            self.answer, self.answer_failed = result.piece, result.flag
+        if result.flag and self.failure == NONE:
+            self.failure = result.piece
+
+    def _block(self, piece: int, failed: bool) -> Block | None:
+        if piece == NONE:
+            return None
+        block = {"type": "tool_result", "tool_use_id": self.id, "content": self.pool.load(piece)}
+        return {**block, "is_error": True} if failed else block
+
+
+class Note(msgspec.Struct, gc=False):
+    """A transparent record that the model saw: meta, an interruption, an attachment."""
+
+    kind: str
+    parts: tuple[Part, ...] = ()
+    rendered: bool = False
+    renders_as: Literal["user", "assistant"] = "user"
+
+
+class Node(msgspec.Struct, gc=False):
+    """A turn: one response with its results, one human prompt, or one compact summary.
+
+    ``first`` is the position of its first record, ``timestamp``, ``where`` and ``forked``
+    are that record's. ``parent`` is the contracted parent, ``inserts`` the model-visible
+    records between it and this node, ``crossed_repair`` whether that walk bridged a
+    dangling parent; ``depth`` counts the nodes before this one. Accumulated over the whole
+    prefix are ``repaired``, ``attached`` (a text that the client is known to have sent is in
+    it) and ``cleared`` (tool ids whose results microcompaction removed). ``origin`` is set on
+    the copy of a node that a compaction preserved. A response ``is_state`` with an owned
+    tool call or text that is not blank.
+    """
+
+    kind: NodeKind
+    key: str
+    first: int
+    timestamp: str | None = None
+    where: Where = (None, None, None)
+    forked: bool = False
+    parts: Sequence[Part] = ()
+    calls: tuple[Call, ...] = ()
+    beside_results: tuple[Part, ...] = ()
+    models: tuple[str, ...] = ()
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    parent: int | None = None
+    inserts: Sequence[int] = ()
+    crossed_repair: bool = False
+    depth: int = 0
+    repaired: bool = False
+    cleared: frozenset[str] = frozenset()
+    origin: int | None = None
+    attached: bool = False
+    is_state: bool = False
+
+    def count(self, usage: Usage) -> None:
+        """Take the maximum over segments: each line repeats the usage of the response."""
+        read = usage.input_tokens or 0
+        read += (usage.cache_creation_input_tokens or 0) + (usage.cache_read_input_tokens or 0)
+        if read == self.input_tokens and usage.output_tokens == self.output_tokens:
+            return
+        if abs(read) < _MAX_TOKENS:
+            self.input_tokens = max(self.input_tokens or 0, read)
+        if abs(written := usage.output_tokens or 0) < _MAX_TOKENS:
+            self.output_tokens = max(self.output_tokens or 0, written)
+
+
+_THINKING = ("thinking", "redacted_thinking")
+
+
+class PartMaker:
+    """Makes parts of one trajectory; contents go to its pool.
+
+    Args:
+        pool: receives the contents.
+        names: one object for each name of a tool.
+    """
+
+    def __init__(self, pool: Pool, names: dict[str, str]) -> None:
+        self.pool = pool
+        self._names = names
+
+    def of_message(self, message: Message, wire: dict[str, Any] | None = None) -> list[Part]:
+        """Keep the blocks of a decoded message; thinking and blank text are dropped.
+
+        Args:
+            message: the message.
+            wire: for calls whose recorded input was normalised, what the model emitted.
+        """
+        parts: list[Part] = []
+        put, content = self.pool.put, message.content
+        if isinstance(content, str):
+            return [Part("text", put(content))] if content and not content.isspace() else []
+        for block in content or ():
+            kind = block.type
+            if kind == "text":
+                text = decode_text(block.text)
+                if text and not text.isspace():
+                    parts.append(Part("text", put(text)))
+            elif kind == "tool_use":
+                if (call_id := block.id) is not None:
+                    name = block.name or ""
+                    name = self._names.setdefault(name, name)
+                    known = wire is not None and call_id in wire
+                    value = wire[call_id] if wire is not None and known else decode_any(block.input)
+                    piece = put(value)
+                    parts.append(Call("tool_use", piece, call_id, name, known, pool=self.pool))
+            elif kind == "tool_result":
+                text = decode_text(block.content)
+                if text is None:
+                    text = result_text({"content": decode_any(block.content)})
+                error = block.is_error is True
+                parts.append(Part("tool_result", put(text), str(block.tool_use_id), "", error))
+        return parts
+
+    def of_content(self, content: Any, wire: dict[str, Any]) -> list[Part]:
+        """Keep the blocks of decoded content, as :meth:`of_message`.
+
+        Args:
+            content: a string or a list of blocks.
+            wire: for calls whose recorded input was normalised, what the model emitted.
+        """
+        parts: list[Part] = []
+        put = self.pool.put
+        for block in blocks_of(content):
+            kind = block.get("type")
+            if kind == "tool_use":
+                call_id = block.get("id")
+                if isinstance(call_id, str):
+                    name = str(block.get("name") or "")
+                    name = self._names.setdefault(name, name)
+                    piece = put(wire.get(call_id, block.get("input")))
+                    known = call_id in wire
+                    parts.append(Call("tool_use", piece, call_id, name, known, pool=self.pool))
+            elif kind == "tool_result":
+                piece = put(result_text(block))
+                error = block.get("is_error") is True
+                call_id = str(block.get("tool_use_id"))
+                parts.append(Part("tool_result", piece, call_id, "", error))
+            elif kind == "text":
+                text = block.get("text")
+                if isinstance(text, str) and text.strip():
+                    parts.append(Part("text", put(text)))
+            elif kind in ("image", "document"):
+                parts.append(Part("other", put({"type": kind})))
+            elif kind not in _THINKING:
+                parts.append(Part("other", put(block)))
+        return parts
+
+    def block_of(self, part: Part) -> Block:
+        """Return a part as a block."""
+        value = self.pool.load(part.piece)
+        if part.kind == "text":
+            return {"type": "text", "text": value}
+        if part.kind == "tool_result":
+            block = {"type": "tool_result", "tool_use_id": part.id, "content": value}
+            return {**block, "is_error": True} if part.flag else block
+        if part.kind == "tool_use":
+            return {"type": "tool_use", "id": part.id, "name": part.name, "input": value}
+        return value if isinstance(value, dict) else {}
+
+
+class UuidIndex(dict[int, int]):
+    """Positions of records by the hash of their uuid.
+
+    Python's hash of a text takes half the memory of the text. Of a long file only the
+    last records are in the dictionary; the others are in sorted arrays (``old``), because
+    nearly every parent is a recent record. :meth:`find` looks everywhere, ``get`` only
+    among the last ones.
+    """
+
+    RECENT = 1 << 15
+
+    def __init__(self) -> None:
+        self.old: list[tuple[array[int], array[int]]] = []
+
+    def find(self, key: int) -> int | None:
+        """Return the position for a hash."""
+        found = self.get(key)
+        if found is None:
+            for keys, positions in reversed(self.old):
+                at = bisect_left(keys, key)
+                if at < len(keys) and keys[at] == key:
+                    return positions[at]
+        return found
+
+    def settle(self) -> None:
+        """Move all to the arrays."""
+        keys = sorted(self)
+        self.old.append((array("q", keys), array("i", (self[key] for key in keys))))
+        self.clear()
+
+
+_ROLES = ("user", "assistant", "system")
+
+#: Adds a message with this role and content to the store; returns its number.
+AddMessage = Callable[[str, Any], int]
+
+
+class Requests:
+    """The requests of one file.
+
+    A request holds the messages it adds and where the rest comes from, so that memory is
+    linear in the file. ``put`` keeps a value outside of memory and ``load`` brings it back.
+    """
+
+    def __init__(self, put: Callable[[Any], int], load: Callable[[int], Any]) -> None:
+        self._put, self._load = put, load
+        self._blobs: dict[str, int] = {}
+        self._given: dict[str, tuple[str | None, int, tuple[str, ...]]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._given)
+
+    def take(self, record: RequestRecord) -> None:
+        """Note a request or a blob; anything malformed is passed over."""
+        if record.type == "api-request-blob":
+            name, message = _text(record.hash), decode_any(record.message)
+            if name and name not in self._blobs and _is_message(message):
+                self._blobs[name] = self._put([message["role"], message["content"]])
+            return
+        name, base, keep = _text(record.id), decode_any(record.base), decode_any(record.keep)
+        tail = decode_any(record.tail)
+        if not name or name in self._given or not isinstance(tail, list):
+            return
+        hashes = tuple(item for item in tail if isinstance(item, str))
+        if len(hashes) < len(tail):
+            return
+        if base is None and keep in (None, 0):
+            self._given[name] = (None, 0, hashes)
+        elif isinstance(base, str) and type(keep) is int and keep >= 0:
+            self._given[name] = (base, keep, hashes)
+
+    def order(self, wanted: set[str]) -> list[str]:
+        """Return the requests that resolve and that ``wanted`` needs, each behind its base."""
+        known: dict[str, int] = {}  # the number of messages; -1 where it does not resolve
+        for name in wanted:
+            path: dict[str, None] = {}
+            at: str | None = name
+            while at is not None and at not in known and at in self._given and at not in path:
+                path[at] = None
+                at = self._given[at][0]
+            for item in reversed(path):
+                base, keep, tail = self._given[item]
+                length = 0 if base is None else known.get(base, -1)
+                whole = length >= keep and all(digest in self._blobs for digest in tail)
+                known[item] = keep + len(tail) if whole else -1
+        return [name for name, length in known.items() if length > 0]
+
+    def parts(self, name: str) -> tuple[str | None, int, list[tuple[str, Any, int]]]:
+        """Return the base, how many messages are kept of it, and what is added.
+
+        Each addition is a role, a content and the number under which ``put`` kept it.
+        """
+        base, keep, tail = self._given[name]
+        pieces = [self._blobs[digest] for digest in tail]
+        return base, keep, [(*self._load(piece), piece) for piece in pieces]
+
+
+def reference(record: Record) -> str | None:
+    """Return the request that an assistant's record names."""
+    if record.request_ref is EMPTY:
+        return None
+    value = decode_any(record.request_ref)
+    if isinstance(value, dict):
+        value = value.get("id")
+    return value if isinstance(value, str) and value else None
+
+
+def _text(raw: Any) -> str | None:
+    value = decode_any(raw)
+    return value if isinstance(value, str) else None
+
+
+def _is_message(value: Any) -> bool:
+    if not isinstance(value, dict) or value.get("role") not in _ROLES:
+        return False
+    return isinstance(value.get("content"), (str, list))

@@ -1,0 +1,401 @@
+"""What became of an action: facts about the turns behind a state.
+
+Belongs here: rules over the turn graph that need no judgement of the action itself.
+Does not belong here: classes of errors and their hints (``traces.states.failures``).
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from composer_pipeline.traces.contents import result_text, text_of
+from composer_pipeline.traces.graph_nodes import Call, Node
+from composer_pipeline.traces.records import LineStats
+from composer_pipeline.traces.trajectory import Trajectory
+
+Facts = dict[str, Any]
+
+REJECTION = "The user doesn't want to"
+EXIT_CODE = "Exit code "
+
+_SUMMED = [
+    "bytes",
+    "lines",
+    "bad_lines",
+    "glued_lines",
+    "responses",
+    "states",
+    "states_active_path",
+    "tool_calls",
+    "tool_results",
+    "tool_calls_without_result",
+    "tool_errors",
+    "tool_errors_user_rejection",
+    "tool_errors_exit_code",
+    "compactions",
+    "compact_summaries",
+    "branch_points",
+    "roots",
+    "dangling_parents",
+    "states_with_repaired_prefix",
+    "synthetic_assistant",
+    "subagent_responses",
+]
+
+
+def facts_of(trajectory: Trajectory, stats: LineStats, *, subagent_responses: int = 0) -> Facts:
+    """Count one file; the keys are those of the corpus' ``expected.json``.
+
+    ``synthetic_assistant`` counts the main records that the client made up itself, such as
+    "No response requested." or an API error: no model answered, so none is a response.
+    """
+    nodes = [n for n in trajectory.nodes if n.origin is None]
+    responses = [n for n in nodes if n.kind == "response"]
+    states = [n for n in nodes if n.is_state]
+    calls = [call for node in responses for call in node.calls]
+    errors = [str(error["content"]) for call in calls if (error := call.error)]
+    answered = sum(call.answered for call in calls)
+    active = trajectory.active_nodes()
+    models: Counter[str] = Counter(model for node in responses for model in node.models)
+    return {
+        "bytes": stats.bytes,
+        "lines": stats.lines,
+        "bad_lines": stats.bad_lines,
+        "glued_lines": stats.glued_lines,
+        "versions": sorted(trajectory.versions),
+        "models": dict(sorted(models.items())),
+        "responses": len(responses),
+        "states": len(states),
+        "states_active_path": sum(trajectory.nodes[number].is_state for number in active),
+        "tool_calls": len(calls),
+        "tool_results": answered,
+        "tool_calls_without_result": len(calls) - answered,
+        "tool_errors": len(errors),
+        "tool_errors_user_rejection": sum(text.startswith(REJECTION) for text in errors),
+        "tool_errors_exit_code": sum(text.startswith(EXIT_CODE) for text in errors),
+        "compactions": trajectory.compactions,
+        "compact_summaries": sum(n.kind == "compact_summary" for n in nodes),
+        "branch_points": trajectory.branch_points(),
+        "roots": sum(n.parent is None for n in nodes),
+        "dangling_parents": trajectory.dangling,
+        "states_with_repaired_prefix": sum(n.repaired for n in states),
+        "max_prefix_turns": max((n.depth for n in states), default=0),
+        "synthetic_assistant": trajectory.synthetic,
+        "subagent_responses": subagent_responses,
+    }
+
+
+def total_of(files: Iterable[Facts]) -> Facts:
+    """Add up the facts of files: sums, unions of names, the longest prefix."""
+    total: Facts = dict.fromkeys(_SUMMED, 0)
+    versions: set[str] = set()
+    models: Counter[str] = Counter()
+    longest = 0
+    for facts in files:
+        for name in _SUMMED:
+            total[name] += facts[name]
+        versions.update(facts["versions"])
+        models.update(facts["models"])
+        longest = max(longest, facts["max_prefix_turns"])
+    total["versions"] = sorted(versions)
+    total["models"] = dict(sorted(models.items()))
+    total["max_prefix_turns"] = longest
+    return total
+
+
+class LineStart:
+    """A pattern at the start of any line of a text, as ``(?m)^pattern``.
+
+    The engine of ``re`` tries such a pattern at every character. Behind a newline, which
+    it looks for with ``memchr``, the same pattern is found several times faster.
+    """
+
+    def __init__(self, pattern: str) -> None:
+        self._first = re.compile(pattern)
+        self._later = re.compile(rf"\n(?:{pattern})")
+
+    def found(self, text: str) -> bool:
+        """Say whether any line of ``text`` begins with the pattern."""
+        return self._first.match(text) is not None or self._later.search(text) is not None
+
+
+# What a failing program prints at the start of a line.
+_SOFT = LineStart(
+    r"\s*(?:FAIL(?:ED|URE)?\b(?! *[:=]? *0\b)|--- FAIL|Traceback \(most recent call last\)"
+    r"|(?:\w+)?[Ee]rror(?:\[[A-Z]?\d+\])?: \S|ERROR\b[: ]|fatal: |panic: |npm (?:ERR!|error)"
+    r"|make(?:\[\d+\])?: \*\*\*|(?:\S+: )+(?:command not found|No such file or directory)"
+    r"|Exit code [1-9])"
+)
+
+_COUNTED = re.compile(r"\b[1-9]\d* (?:failed|failing)\b")
+
+#: What a result must hold before its text is decoded and read.
+MAY_BE_SOFT = re.compile(
+    rb"FAIL|Traceback|rror|ERROR|fatal: |panic: |npm |: \*\*\*|not found|No such file|failed"
+    rb"|failing|Exit code"
+)
+
+_QUOTED = re.compile(r"'[^']*'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
+
+_PARTS = re.compile(r"&&|\|\||[;|\n&]")
+
+_PROGRAM = re.compile(
+    r"(?:\w+=\S*\s+)*(?:sudo\s+|time\s+|timeout\s+\S+\s+)*(git\s+(?:-C\s+\S+\s+)?\S+|gh\s+\S+|\S+)"
+)
+
+_READER = re.compile(
+    r"(?:cat|head|tail|sed|awk|grep|egrep|rg|ag|ls|find|fd|less|more|jq|wc|sort|uniq|cut|tr|xargs|echo"
+    r"|printf|cd|pwd|true|tee|column|strings|xxd|diff|tree|stat|file|which|date|sleep|export|set|done"
+    r"|do|for|while|if|then|fi|else|curl|wget|git\s+(?:-C\s+\S+\s+)?(?:log|diff|show|blame|grep|status"
+    r"|branch|ls-files|rev-parse|cat-file|reflog|stash)|gh\s+\S+|2>&1|[0-9]*>.*|sqlite3|psql|#.*)"
+)
+
+
+def looks_failed(command: str, output: str) -> bool:
+    """Say whether a command's output reads like a failure although none was reported.
+
+    Commands that only show text (``cat``, ``grep``, ``git log``) are never judged: the
+    words are then those of a file.
+    """
+    programs = [_PROGRAM.match(part.strip()) for part in _PARTS.split(_quoted_out(command))]
+    names = [match[0] for match in programs if match]
+    if not names or all(_READER.fullmatch(name) for name in names):
+        return False
+    if " fail" in output and _COUNTED.search(output):
+        return True
+    return _SOFT.found(output)
+
+
+def _quoted_out(command: str) -> str:
+    """Remove what is quoted, so that its separators do not count."""
+    return _QUOTED.sub("''", command)
+
+
+def command_of(call: Call) -> str:
+    """Return the command line of a call; empty where it has none."""
+    arguments = call.input
+    command = arguments.get("command") if isinstance(arguments, dict) else None
+    return command if isinstance(command, str) else ""
+
+
+WHOLE_ACTION = -1
+EDITS = frozenset({"Edit", "MultiEdit", "Write", "NotebookEdit"})
+
+#: A call that was not made because one beside it failed: nobody's mistake.
+CANCELLED = re.compile(
+    r"^(?:<tool_use_error>)?(?:Sibling tool call errored|Cancelled: parallel tool call)"
+)
+# Claude Code says the first, Codex CLI the others.
+_EXITED = re.compile(r"Exit code |Exit code: |Process exited with code ")
+_ERROR_TAG = re.compile(r"^<tool_use_error>(.*?)(?:</tool_use_error>)?$", re.DOTALL)
+_SAID = re.compile(r"the user said:\s*\n?(.*)$", re.DOTALL)
+_NOTE = re.compile(r"\n+Note: The user's next message may contain .*$", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """How an action failed. ``hint`` is the text to learn from, or ``None``."""
+
+    kind: str
+    hint: str | None
+    source: str | None
+    call: int
+
+
+def corrections(trajectory: Trajectory) -> dict[int, str]:
+    """Map a response's node to the human prompt that followed its interruption."""
+    found: dict[int, str] = {}
+    for node in trajectory.nodes:
+        if node.kind != "human" or node.origin is not None or node.parent is None:
+            continue
+        if trajectory.was_interrupted(node):
+            text = text_of(trajectory.content_of(node)).strip()
+            if text:
+                found.setdefault(node.parent, text)
+    return found
+
+
+def failure_of(node: Node, correction: str | None, *, tests_failed: bool = False) -> Failure | None:
+    """Classify the outcome of a response's action; ``None`` where nothing failed.
+
+    Args:
+        node: a response that is a state.
+        correction: the human prompt that followed an interruption, if one did.
+        tests_failed: the action ran tests, and they did not pass.
+    """
+    ranked: list[tuple[int, int, Failure]] = []
+    for position, call in enumerate(node.calls):
+        if (error := call.error) is None:
+            continue
+        text = result_text(error).strip()
+        if CANCELLED.match(text):
+            continue
+        if text.startswith(REJECTION):
+            said = _SAID.search(text)
+            hint = _NOTE.sub("", said[1]).strip() if said else ""
+            source = "user_rejection" if hint else "user_correction" if correction else None
+            failure = Failure("user_rejection", hint or correction, source, position)
+            ranked.append((0, position, failure))
+        elif _EXITED.match(text):
+            kind = "failing_tests" if tests_failed and _runs_tests(call) else "exit_code"
+            ranked.append((1, position, Failure(kind, text, "exit_code", position)))
+        else:
+            tagged = _ERROR_TAG.match(text)
+            hint = tagged[1].strip() if tagged else text
+            source = "tool_error" if hint else None
+            kind = "failed_edit" if call.name in EDITS else "tool_error"
+            ranked.append((2, position, Failure(kind, hint or None, source, position)))
+    if ranked:
+        return min(ranked, key=lambda item: item[:2])[2]
+    if correction:
+        return Failure("user_correction", correction, "user_correction", WHOLE_ACTION)
+    return _soft_failure(node)
+
+
+def _soft_failure(node: Node) -> Failure | None:
+    for position, call in enumerate(node.calls):
+        if call.name != "Bash" or not call.answered or call.failed:
+            continue
+        if not MAY_BE_SOFT.search(call.pool.get(call.answer)) or (result := call.result) is None:
+            continue
+        text = result_text(result).strip()
+        if looks_failed(command_of(call), text):
+            return Failure("soft_failure", text, "soft_failure", position)
+    return None
+
+
+def _runs_tests(call: Call) -> bool:
+    return "test" in command_of(call) or "spec" in command_of(call)
+
+
+_TEST_COMMAND = re.compile(
+    r"\b(?:pytest|(?:npm|pnpm|yarn|bun|cargo|go|make|mix|swift|dotnet|gradlew?|mvn|tox|nox)"
+    r"\s+(?:run\s+)?test|jest|vitest|rspec|phpunit|ctest|unittest|mise run test)\b"
+)
+_TEST_HINT = re.compile(rb"test|jest|tox|nox|rspec|phpunit")
+_FAILED = LineStart(
+    r"FAIL(?:ED)?\b|--- FAIL|Exit code [1-9]|Traceback \(most recent|make(?:\[\d+\])?: \*\*\*"
+)
+_FAILED_COUNT = re.compile(r"\b[1-9]\d* (?:failed|failing|failures?|errors?)\b|test result: FAILED")
+_PASSED = LineStart(r"ok\b|PASS\b|--- PASS|OK\b")
+_PASSED_COUNT = re.compile(r"\b[1-9]\d* (?:passed|passing)\b|test result: ok|BUILD SUCCESS")
+_UNDO = re.compile(
+    r"\bgit\s+(?:checkout\s+(?:\S+\s+)?(?:--\s+)?(?P<a>[\w./-]+)|restore\s+(?:--\S+\s+)*(?P<b>[\w./-]+)"
+    r"|reset\s+--hard|revert\b|stash\b(?!\s+(?:list|show|pop|apply)))"
+)
+
+
+class Outcome(msgspec.Struct, frozen=True, gc=False):
+    """The outcome columns of one state, under their names."""
+
+    followed_by_error: bool = False
+    followed_by_correction: bool = False
+    interrupted: bool = False
+    reverted: bool = False
+    tests_passed: bool | None = None
+
+
+#: The outcome of most states; one object for all of them.
+_NOTHING = Outcome()
+
+
+def outcomes(graph: Trajectory, active: set[int]) -> list[Outcome | None]:
+    """Return the outcome of each node that is a state.
+
+    A state is *reverted* when its edits were undone with git further down its path, or
+    when it stands on an abandoned branch. Tests *passed* only where the output says so.
+
+    Args:
+        graph: the turn graph.
+        active: the nodes of the active path.
+    """
+    found = [_own(node) if node.is_state else None for node in graph.nodes]
+    has_leaf_below = {graph.nodes[number].parent for number in active}
+    for number, outcome in enumerate(found):
+        if outcome is not None and number not in active:
+            _mark(found, number, reverted=_rewound(graph, number, active, has_leaf_below))
+    for number, node in enumerate(graph.nodes):
+        parent = node.parent
+        stopped = node.origin is None and graph.was_interrupted(node)
+        if stopped and parent is not None:
+            _mark(found, parent, interrupted=True)
+            if node.kind == "human":
+                _mark(found, parent, followed_by_correction=True)
+        if found[number] is not None:
+            _mark_undone(graph, number, found)
+    return found
+
+
+def _mark(found: list[Outcome | None], number: int, **changes: Any) -> None:
+    if (outcome := found[number]) is not None:
+        found[number] = msgspec.structs.replace(outcome, **changes)
+
+
+def _own(node: Node) -> Outcome:
+    failed = corrected = False
+    passed: bool | None = None
+    for call in node.calls:
+        text = ""
+        if call.failed and not CANCELLED.match(text := _text(call, error=True)):
+            failed = True
+            corrected = corrected or text.startswith(REJECTION)
+        if call.name != "Bash" or not call.answered:
+            continue
+        if not _TEST_HINT.search(call.pool.get(call.piece)):
+            continue
+        if _TEST_COMMAND.search(command_of(call)):
+            text = text or _text(call)
+            if call.failed or _FAILED.found(text) or _FAILED_COUNT.search(text):
+                passed = False
+            elif passed is None and (_PASSED.found(text) or _PASSED_COUNT.search(text)):
+                passed = True
+    if not failed and not corrected and passed is None:
+        return _NOTHING
+    return Outcome(followed_by_error=failed, followed_by_correction=corrected, tests_passed=passed)
+
+
+def _rewound(graph: Trajectory, number: int, active: set[int], inner: set[int | None]) -> bool:
+    """Say whether the path of ``number`` leaves the active path at a node that went on."""
+    at: int | None = number
+    while at is not None and at not in active:
+        at = graph.nodes[at].parent
+    return at is not None and at in inner
+
+
+def _mark_undone(graph: Trajectory, number: int, found: list[Outcome | None]) -> None:
+    for call in graph.nodes[number].calls:
+        if call.name != "Bash" or call.failed:
+            continue
+        if b"git " not in call.pool.get(call.piece):
+            continue
+        undo = _UNDO.search(command_of(call))
+        if undo is None:
+            continue
+        name = undo["a"] or undo["b"]
+        at = graph.nodes[number].parent
+        for _ in range(50):
+            if at is None:
+                break
+            node = graph.nodes[at]
+            if any(_touched(c, name) for c in node.calls):
+                _mark(found, at, reverted=True)
+            at = node.parent
+
+
+def _touched(call: Call, name: str | None) -> bool:
+    if call.name not in EDITS or not call.answered or call.failed:
+        return False
+    if name is None or name == ".":
+        return True
+    arguments = call.input
+    path = arguments.get("file_path") if isinstance(arguments, dict) else None
+    return isinstance(path, str) and (path == name or path.endswith("/" + name.lstrip("./")))
+
+
+def _text(call: Call, *, error: bool = False) -> str:
+    block = call.error if error else call.result
+    return str(block["content"]) if block is not None else ""

@@ -1,0 +1,443 @@
+"""The archive of some days to ``sessions``, ``messages``, ``chains`` and ``states``.
+
+Belongs here: the stage, file after file. Does not belong here: one file
+(``traces.parse.files``) and a day's partitions (``traces.parse.tables``).
+
+A day's partitions are a function of the manifest's rows of that day and of the parser:
+parsing again writes the same bytes.
+"""
+
+import gc
+import hashlib
+import io
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+
+from composer_pipeline.errors import InputError
+from composer_pipeline.lake.parquet import numbers
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.redaction.redact import json_redactor
+from composer_pipeline.redaction.user_rules import redaction_version
+from composer_pipeline.reports import Progress, Report
+from composer_pipeline.traces.archive import one_writer, open_archived, redact_manifest
+from composer_pipeline.traces.content_store import Redactor
+from composer_pipeline.traces.messages import MessageStore, blake
+from composer_pipeline.traces.outcomes import Facts, facts_of
+from composer_pipeline.traces.records import LineStats
+from composer_pipeline.traces.sources import read_any
+from composer_pipeline.traces.states import Extracted, Rows, Source, extract
+from composer_pipeline.traces.trajectory import Subagent, Trajectory
+from composer_pipeline.versions import PARSER_VERSION
+
+Row = dict[str, Any]
+
+#: How ids of agents begin whose only call writes the summary of a compaction.
+_COMPACTS = "acompact"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one file holds: its facts, and the message ids of responses and states.
+
+    ``facts`` and ``responses`` are of the file's own trajectory. ``states`` are those of
+    the agent, ``subagent_states`` those of subagents, embedded ones included: together
+    they are what table ``states`` keeps of the file, where no other file has it better.
+    """
+
+    facts: Facts
+    responses: set[str]
+    states: set[str]
+    subagent_states: set[str]
+
+
+#: Called with the SHA-256 of a file and what it holds.
+OnFile = Callable[[str, Found], None]
+
+
+def analyse(
+    data: bytes | Iterable[bytes], *, subagent: bool = False, redactor: Redactor | None = None
+) -> tuple[Trajectory, LineStats, Facts]:
+    """Read one file: its turn graph, its line counts and its facts.
+
+    Args:
+        data: its bytes, or the file split at newline bytes, newlines kept.
+        subagent: as :class:`composer_pipeline.traces.trajectory.Trajectory`.
+        redactor: as there; required for a graph that is stored.
+    """
+    stats = LineStats()
+    lines = io.BytesIO(data) if isinstance(data, bytes) else data
+    trajectory = Trajectory(read_any(lines, stats), subagent=subagent, redactor=redactor)
+    return trajectory, stats, facts_of(trajectory, stats)
+
+
+def found_in(trajectory: Trajectory, facts: Facts, agent_id: str) -> Found:
+    """Say what a file holds, by its turn graph; ``agent_id`` is empty for a main file."""
+    states: set[str] = set()
+    below: set[str] = set()
+    if not agent_id.startswith(_COMPACTS):
+        (below if agent_id else states).update(trajectory.state_keys())
+        for side in _embedded(trajectory).values():
+            below |= side.trajectory.state_keys()
+    return Found(facts, trajectory.response_keys(), states, below)
+
+
+def _embedded(trajectory: Trajectory) -> dict[str, Subagent]:
+    """Return the subagents of a file that are trajectories of their own, by agent id."""
+    return {
+        agent_id: side
+        for agent_id, side in trajectory.sidechains.items()
+        if not agent_id.startswith(_COMPACTS) and side.trajectory.nodes
+    }
+
+
+def is_trajectory(row: Row) -> bool:
+    """Say whether a manifest row is parsed: ``agent-acompact-*`` is only a summary's call."""
+    return not row["agent_id"].startswith(_COMPACTS)
+
+
+def parse_file(
+    lake: Lake,
+    row: Row,
+    store: MessageStore,
+    states: Rows,
+    redactor: Redactor,
+    on_file: OnFile | None,
+    agent_calls: dict[str, dict[str, str]],
+) -> list[Extracted]:
+    """Make the rows of one archived file and of the subagents that it embeds.
+
+    Args:
+        lake: the lake.
+        row: the manifest's row.
+        store: receives the distinct messages.
+        states: receives the rows of the states.
+        redactor: applied to all content.
+        on_file: as :func:`composer_pipeline.traces.parse.parse_days`.
+        agent_calls: by session, the calls that start subagents; those of main files are added.
+    """
+    with open_archived(lake, row) as lines:
+        trajectory, stats, facts = analyse(lines, subagent=bool(row["agent_id"]), redactor=redactor)
+    if on_file is not None:
+        on_file(row["sha256"], found_in(trajectory, facts, row["agent_id"]))
+    if not is_trajectory(row):
+        return []
+    source = Source(row["path"], row["session_id"], row["agent_id"], row["sha256"])
+    if source.agent_id:  # main files are parsed before the subagents of their session
+        call = agent_calls.get(source.session_id, {}).get(trajectory.first_prompt())
+        source = replace(source, parent_call=call)
+    elif calls := trajectory.agent_calls():
+        agent_calls[source.session_id] = calls
+    found = [extract(trajectory, stats, facts, source, store, states)]
+    for agent_id, side in _embedded(trajectory).items():
+        part = replace(source, agent_id=agent_id, embedded=True, parent_call=side.parent_call)
+        graph, none = side.trajectory, LineStats()
+        found.append(extract(graph, none, facts_of(graph, none), part, store, states))
+    return found
+
+
+#: Beyond this many characters two first prompts are not told apart.
+_GROUP_PROMPT_CHARS = 2000
+
+
+def session_rows(files: list[Extracted]) -> list[Row]:
+    """Return the rows of ``sessions``, in the order of sessions, subagents and paths."""
+    late = datetime.max.replace(tzinfo=UTC)
+    prompts: dict[str, tuple[tuple[Any, ...], str]] = {}
+    for file in files:
+        session_id = file.source.session_id
+        first = file.session["first_ts"] or late
+        rank = (bool(file.source.agent_id), not file.first_prompt, first, file.source.path)
+        if session_id not in prompts or rank < prompts[session_id][0]:
+            prompts[session_id] = (rank, file.first_prompt)
+    rows = [
+        {**f.session, "group_id": group_of(prompts[f.source.session_id][1], f.source.session_id)}
+        for f in files
+    ]
+    return sorted(rows, key=lambda row: (row["session_id"], row["agent_id"], row["path"]))
+
+
+def group_of(first_prompt: str, session_id: str) -> str:
+    """Return the split group of a session; its own id counts where it has no prompt."""
+    normal = " ".join(first_prompt.casefold().split())[:_GROUP_PROMPT_CHARS]
+    return blake("prompt", normal) if normal else blake("session", session_id)
+
+
+def write_day(
+    lake: Lake, day: str, files: list[Extracted], store: MessageStore, found: Rows
+) -> dict[str, int]:
+    """Write all tables of a day but ``messages``; return the numbers of the report."""
+    states = _distinct_states(files, found)
+    used = set(states["chain_id"].to_pylist())
+    chains: dict[str, list[int]] = {}
+    for file in files:
+        chains.update({key: numbers for key, numbers in file.chains.items() if key in used})
+    rows = [
+        {"chain_id": key, "messages": chains[key], "digest": _digest(store, chains[key])}
+        for key in sorted(chains)
+    ]
+    sessions = session_rows(files)
+    lake.write("chains", rows, day=day)
+    lake.write("states", states, day=day)
+    # Sessions come last: their hashes say that all of the day is written (`is_current`).
+    lake.write("sessions", sessions, day=day)
+    return {
+        "files": sum(not file.source.embedded for file in files),
+        "sessions": len({row["session_id"] for row in sessions}),
+        "states": len(states),
+        "subagent_states": len(states) - states["agent_id"].to_pylist().count(""),
+        "duplicate_states": sum(len(file.message_ids) for file in files) - len(states),
+        "messages": len(store.hashes),
+        "chains": len(chains),
+        "error_states": len(states) - states["error_kind"].null_count,
+        "hints": len(states) - states["hint"].null_count,
+        "repaired_states": states["repaired"].to_pylist().count(True),
+        "bad_lines": sum(row["bad_lines"] for row in sessions),
+        "redactions": store.counts.total(),
+    }
+
+
+def _digest(store: MessageStore, numbers: list[int]) -> str:
+    hashes = b"".join(store.hashes[number] for number in numbers)
+    return hashlib.blake2b(hashes, digest_size=16).hexdigest()
+
+
+def row_order(row: Row) -> tuple[str, str, str]:
+    """Return the order of a day's files, which is also that of its states."""
+    return str(row["session_id"]), str(row["agent_id"]), str(row["path"])
+
+
+def _distinct_states(files: list[Extracted], states: Rows) -> pa.Table:
+    """Keep each API response once, in the order of sessions, files and turns."""
+    best: dict[str, tuple[int, int]] = {}
+    for number, file in enumerate(files):
+        for at, message_id in enumerate(file.message_ids):
+            known = best.setdefault(message_id, (number, at))
+            if known[0] != number and _rank(file, at) < _rank(files[known[0]], known[1]):
+                best[message_id] = (number, at)
+    order = sorted(
+        range(len(files)),
+        key=lambda n: (files[n].source.session_id, files[n].source.agent_id, files[n].source.path),
+    )
+    kept = [
+        files[number].first_row + at
+        for number in order
+        for at, message_id in enumerate(files[number].message_ids)
+        if best[message_id][0] == number
+    ]
+    table = states.table()
+    return table if kept == list(range(len(table))) else table.take(numbers(kept, pa.int64()))
+
+
+def _rank(file: Extracted, at: int) -> tuple[Any, ...]:
+    """Return what decides between two copies of a state; the smaller one is kept."""
+    return (
+        bool(file.source.agent_id),
+        file.source.embedded,
+        -file.n_messages[at],
+        file.message_ids[at] in file.copied,
+        file.source.session_id,
+        file.source.path,
+    )
+
+
+#: Objects that the garbage collector tracks, before it looks for cycles among the new ones.
+_COLLECT_AFTER = 200_000
+
+
+@dataclass(slots=True)
+class ParseReport(Report):
+    """What parsing wrote: numbers for each day, and redactions by kind."""
+
+    days: list[str] = field(default_factory=list)
+    by_day: dict[str, dict[str, int]] = field(default_factory=dict)
+    redactions: Counter[str] = field(default_factory=Counter)
+    redactions_by_day: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def day(self, day: str) -> dict[str, int]:
+        """Return the numbers of one day: files, sessions, states, messages, and more."""
+        return dict(self.by_day.get(day, {}))
+
+    @property
+    def states(self) -> int:
+        """States written, over all days."""
+        return sum(counts["states"] for counts in self.by_day.values())
+
+
+def parse_days(
+    lake: Lake,
+    days: Iterable[str] | None = None,
+    *,
+    progress: Progress | None = None,
+    on_file: OnFile | None = None,
+) -> ParseReport:
+    """Replace the parsed partitions of some days from the archive.
+
+    Files are read one at a time; of each only its rows and the day's distinct messages
+    stay in memory. A day without archived files is left alone.
+
+    Args:
+        lake: the lake.
+        days: days to parse; all harvested days when ``None``.
+        progress: called with ``("parse", done, total)`` after each file.
+        on_file: called with the SHA-256 of each file and what it holds.
+
+    Raises:
+        InputError: a day is not written ``YYYY-MM-DD``, or the archive lacks a blob.
+    """
+    wanted = None if days is None else sorted({_checked(day) for day in days})
+    if wanted == []:
+        return ParseReport()
+    with one_writer(lake, progress):
+        return _parse_days(lake, wanted, progress, on_file)
+
+
+def _parse_days(
+    lake: Lake, days: list[str] | None, progress: Progress | None, on_file: OnFile | None
+) -> ParseReport:
+    have = lake.days("raw_files")
+    wanted = have if days is None else days
+    manifests: dict[str, list[Row]] = {day: [] for day in wanted if day in have}
+    for row in lake.rows("raw_files", days=manifests):
+        manifests[row["day"]].append(row)
+    total = sum(map(len, manifests.values()))
+    report = ParseReport()
+    redactor = Redactor(json_redactor())
+    agent_calls: dict[str, dict[str, str]] = {}
+    done = 0
+
+    def parsed(row: Row, store: MessageStore, states: Rows) -> list[Extracted]:
+        nonlocal done
+        found = parse_file(lake, row, store, states, redactor, on_file, agent_calls)
+        done += 1
+        if progress is not None:
+            progress("parse", done, total)
+        return found
+
+    with _rare_collections():
+        for day, rows in manifests.items():
+            agent_calls.clear()
+            writer = lake.writer("messages", day=day)
+            try:
+                store = MessageStore(writer.write)
+                states = Rows()
+                files: list[Extracted] = []
+                for row in sorted(rows, key=row_order):
+                    files += parsed(row, store, states)
+                store.flush()
+                # A state comes after its chain and its messages.
+                writer.commit()
+            finally:
+                writer.discard()
+            report.days.append(day)
+            report.by_day[day] = write_day(lake, day, files, store, states)
+            report.redactions.update(store.counts)
+            report.redactions_by_day[day] = dict(store.counts)
+    return report
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Let the garbage collector run rarely.
+
+    A graph is freed by its reference counts. Looking for cycles among its objects again
+    and again, while a file is read, takes one twentieth of the time and finds none.
+    """
+    before = gc.get_threshold()
+    gc.set_threshold(_COLLECT_AFTER, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+def _checked(day: str) -> str:
+    try:
+        datetime.strptime(day, "%Y-%m-%d").replace(tzinfo=UTC)
+    except ValueError as error:
+        raise InputError(f"day {day!r} is not written YYYY-MM-DD") from error
+    return day
+
+
+def is_current(lake: Lake, day: str) -> bool:
+    """Say whether a day's partitions hold its archived files, as this parser writes them.
+
+    A damaged file is none of this parser's: the day is parsed again from the archive.
+    """
+    if lake.damaged_file(day) or not all(
+        lake.partitions(table, day=day) for table in Lake.FROM_ARCHIVE
+    ):
+        return False
+    archived = {row["sha256"] for row in lake.rows("raw_files", days=[day]) if is_trajectory(row)}
+    parsed = lake.read("sessions", days=[day], columns=["sha256"])["sha256"].to_pylist()
+    parsers = lake.read("states", days=[day], columns=["parser_version"])["parser_version"]
+    return (
+        archived == set(parsed)
+        and set(parsers.to_pylist()) <= {PARSER_VERSION}
+        and is_redacted(lake, day)
+    )
+
+
+def is_redacted(lake: Lake, day: str) -> bool:
+    """Say whether all rows of a parsed day were redacted by the rules of now.
+
+    A day's sessions are written last, so a day that was interrupted is not.
+    """
+    if lake.damaged_file(day):
+        return False
+    for table in ("sessions", "messages"):
+        versions = lake.read(table, days=[day], columns=["redaction_version"])
+        if not set(versions["redaction_version"].to_pylist()) <= {redaction_version()}:
+            return False
+    return True
+
+
+@dataclass(slots=True)
+class ReparseReport(Report):
+    """What was written again: the days, their states, and why days could not be (``failed``)."""
+
+    days: list[str] = field(default_factory=list)
+    states: int = 0
+    redactions: int = 0
+    failed: dict[str, str] = field(default_factory=dict)
+
+
+def reparse(
+    lake: Lake, days: Iterable[str] | None = None, *, progress: Progress | None = None
+) -> ReparseReport:
+    """Write ``sessions``, ``messages``, ``chains`` and ``states`` of days again.
+
+    A day whose archived bytes are damaged keeps what it has; the others are written.
+
+    Args:
+        lake: the lake.
+        days: all days of the archive when ``None``.
+        progress: as :func:`composer_pipeline.traces.parse.parse_days`, a day at a time.
+
+    Raises:
+        InputError: a day has no archived file, or the manifest of one is damaged.
+    """
+    have = lake.days("raw_files")
+    wanted = have if days is None else sorted(set(days))
+    if missing := [day for day in wanted if day not in have]:
+        raise InputError(f"lake {lake.url} has no archived session of {', '.join(missing)}")
+    report = ReparseReport()
+    for done, day in enumerate(wanted, start=1):
+        with one_writer(lake, progress):
+            redact_manifest(lake, day)
+        try:
+            parsed = parse_days(lake, [day])
+        except InputError as error:
+            report.failed[day] = str(error)
+        else:
+            report.days.append(day)
+            report.states += parsed.states
+            report.redactions += parsed.redactions.total()
+        if progress is not None:
+            progress("reparse", done, len(wanted))
+    return report

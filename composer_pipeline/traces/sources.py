@@ -1,0 +1,401 @@
+"""Trace sources: whose logs a file holds, and how they become records.
+
+Belongs here: the seam for agents other than Claude Code, and choosing a source by the
+content of a file. Does not belong here: reading Claude Code's lines (``traces.reading.records``)
+or another agent's (a module of its own, such as ``traces.reading.codex``).
+
+A source turns lines into the records of Claude Code (:class:`Record`): user and assistant
+messages with ``tool_use`` and ``tool_result`` blocks, linked by ``parent_uuid``. All that
+follows (turns, states, hints, redaction, chains) is then the same for every agent. A
+package adds a source as an entry point of the group ``composer_pipeline.trace_sources``.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from itertools import chain, islice
+from typing import Any, Protocol, runtime_checkable
+
+import msgspec
+
+from composer_pipeline.plugins import Registry
+from composer_pipeline.traces.records import LineStats, Record, decode_any, encode, read_records
+
+Item = dict[str, Any]
+
+
+def raw(value: Any) -> msgspec.Raw:
+    """Return a value as an undecoded part of a record."""
+    return msgspec.Raw(encode(value))
+
+
+def text_or_none(value: Any) -> str | None:
+    """Return a text that is not empty; ``None`` for anything else."""
+    return value if isinstance(value, str) and value else None
+
+
+def hash_of(*parts: str) -> str:
+    """Return a stable name for some texts."""
+    data = "\0".join(parts).encode("utf-8", "replace")
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def texts_of(content: Any) -> list[Item]:
+    """Return the blocks of a message's content; images become placeholders."""
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}] if content.strip() else []
+    blocks: list[Item] = []
+    for part in content if isinstance(content, list) else []:
+        if not isinstance(part, dict):
+            continue
+        if isinstance(part.get("text"), str):
+            blocks.append({"type": "text", "text": part["text"]})
+        elif part.get("type") == "input_image":
+            blocks.append({"type": "image"})
+    return blocks
+
+
+def call_of(item: Item) -> Item | None:
+    """Return the block of a call; ``None`` where it has no id."""
+    call_id = text_or_none(item.get("call_id")) or text_or_none(item.get("id"))
+    if call_id is None:
+        return None
+    name = text_or_none(item.get("name")) or "local_shell"
+    given = item.get("arguments", item.get("input", item.get("action")))
+    if isinstance(given, str):
+        decoded = None
+        if item.get("type") == "function_call":
+            decoded = decode_any(given.encode("utf-8", "surrogatepass"))
+        given = decoded if isinstance(decoded, dict) else {"input": given}
+    if item.get("type") == "local_shell_call" and isinstance(given, dict):
+        given = {key: value for key, value in given.items() if key != "type" and value is not None}
+    arguments = given if isinstance(given, dict) else {}
+    return {"type": "tool_use", "id": call_id, "name": name, "input": arguments}
+
+
+def output_of(item: Item) -> Item:
+    """Return the block of a result, an error where it failed or its exit code is not 0."""
+    output, failed = item.get("output"), False
+    if isinstance(output, dict):
+        failed = output.get("success") is False
+        output = output.get("content", output.get("output"))
+    if isinstance(output, list):
+        output = "\n".join(str(block.get("text", "[image]")) for block in texts_of(output))
+    text = output if isinstance(output, str) else ""
+    code = 0
+    if text.startswith("{"):
+        text, code = _unwrapped(text)
+    elif exited := _EXITED.match(text):
+        code = int(exited[1])
+    block: Item = {"type": "tool_result", "tool_use_id": item.get("call_id"), "content": text}
+    return {**block, "is_error": True} if failed or code else block
+
+
+_EXITED = re.compile(r"(?:Exit code: |Process exited with code )([0-9]{1,9})\b")
+
+
+def _unwrapped(text: str) -> tuple[str, int]:
+    """Return the text and the exit code inside ``{"output": ..., "metadata": ...}``."""
+    value = decode_any(text.encode("utf-8", "surrogatepass"))
+    metadata = value.get("metadata") if isinstance(value, dict) else None
+    if not isinstance(metadata, dict) or not isinstance(value.get("output"), str):
+        return text, 0
+    code = metadata.get("exit_code")
+    if not isinstance(code, int) or code == 0:
+        return str(value["output"]), 0
+    return f"Exit code {code}\n{value['output']}", code
+
+
+TYPES = frozenset({"session_meta", "turn_context", "response_item", "event_msg", "compacted"})
+
+# Items that the interface or the provider makes, and that say nothing to train on.
+_SILENT = frozenset({"reasoning", "web_search_call", "ghost_snapshot", "compaction", "other"})
+_CALLS = frozenset({"function_call", "custom_tool_call", "local_shell_call"})
+_OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output"})
+
+# What Codex itself tells the model, in the role of the user.
+_META = (
+    "<environment_context>",
+    "<user_instructions>",
+    "<permissions instructions>",
+    "<collaboration_mode>",
+    "<skill",
+    "# AGENTS.md instructions",
+)
+
+_INTERRUPT = "[Request interrupted by user]"
+
+
+class Rollout:
+    """The conversation of one rollout, line by line.
+
+    Args:
+        stats: receives the counts of unknown items.
+    """
+
+    def __init__(self, stats: LineStats) -> None:
+        self.stats = stats
+        self.session = ""
+        self.version: str | None = None
+        self.cwd: str | None = None
+        self.model = ""
+        self.time: str | None = None
+        self.last: str | None = None
+        self.count = 0
+        self.key = ""
+        self._blocks: list[Item] = []
+        self._begun: str | None = None
+        self._usage: Item = {}
+
+    def take(self, line: Item) -> Iterator[Record]:
+        """Take one line; yield the records that it completes."""
+        kind, payload = text_or_none(line.get("type")), line.get("payload")
+        if not isinstance(payload, dict) or kind not in TYPES:
+            self._unknown(kind)
+            return
+        self.time = text_or_none(line.get("timestamp")) or self.time
+        if kind == "response_item":
+            yield from self._item(payload)
+        elif kind == "event_msg":
+            yield from self._event(payload)
+        else:
+            yield from self.flush()
+            if kind == "session_meta":
+                yield from self._meta(payload)
+            elif kind == "turn_context":
+                self.model = text_or_none(payload.get("model")) or self.model
+                self.cwd = text_or_none(payload.get("cwd")) or self.cwd
+            else:
+                yield from self._compacted(payload)
+
+    def flush(self) -> Iterator[Record]:
+        """Yield the response whose items have been collected, if there is one."""
+        if not self._blocks:
+            return
+        blocks, self._blocks = self._blocks, []
+        calls = [block["id"] for block in blocks if block["type"] == "tool_use"]
+        spoken = "\0".join(str(block.get("text")) for block in blocks)
+        self.key = f"codex:{calls[0] if calls else hash_of(self.key, spoken)}"
+        usage, self._usage = self._usage, {}
+        body = {"id": self.key, "role": "assistant", "model": self.model, "content": blocks}
+        now, self.time = self.time, self._begun
+        yield self._record("assistant", {**body, "usage": usage})
+        self.time = now
+
+    def _meta(self, payload: Item) -> Iterator[Record]:
+        if self.session:
+            return  # a fork repeats the meta line of the session that it comes from
+        self.session = (
+            text_or_none(payload.get("id")) or text_or_none(payload.get("session_id")) or ""
+        )
+        self.version = text_or_none(payload.get("cli_version"))
+        self.cwd = text_or_none(payload.get("cwd"))
+        self.time = self.time or text_or_none(payload.get("timestamp"))
+        base = payload.get("base_instructions")
+        system = text_or_none(base.get("text")) if isinstance(base, dict) else text_or_none(base)
+        if system:
+            snapshot = {"type": "prompt_snapshot", "systemPrompt": system}
+            yield self._record("attachment", None, attachment=raw(snapshot))
+
+    def _item(self, item: Item) -> Iterator[Record]:
+        kind = text_or_none(item.get("type"))
+        if kind == "message" and item.get("role") == "assistant":
+            self._collect(*texts_of(item.get("content")))
+        elif kind in _CALLS and (call := call_of(item)) is not None:
+            self._collect(call)
+        elif kind == "message":
+            yield from self.flush()
+            yield from self._message(item)
+        elif kind in _OUTPUTS:
+            yield from self.flush()
+            yield self._record("user", {"role": "user", "content": [output_of(item)]})
+        elif kind not in _SILENT:
+            self._unknown(f"response_item/{kind}")
+
+    def _collect(self, *blocks: Item) -> None:
+        if not self._blocks:
+            self._begun = self.time
+        self._blocks += blocks
+
+    def _message(self, item: Item) -> Iterator[Record]:
+        blocks = texts_of(item.get("content"))
+        text = "\n".join(str(block.get("text", "")) for block in blocks).lstrip()
+        if text.startswith("<turn_aborted>"):
+            return  # the event of the same meaning is used
+        meta = item.get("role") != "user" or text.startswith(_META)
+        if blocks:
+            body = {"role": "user", "content": blocks}
+            yield self._record("user", body, is_meta=True if meta else None)
+
+    def _event(self, event: Item) -> Iterator[Record]:
+        kind = event.get("type")
+        if kind == "token_count":
+            info = event.get("info")
+            usage = info.get("last_token_usage") if isinstance(info, dict) else None
+            if isinstance(usage, dict):
+                names = ("input_tokens", "output_tokens")
+                self._usage = {n: usage[n] for n in names if isinstance(usage.get(n), int)}
+        elif kind == "turn_aborted":
+            yield from self.flush()
+            yield self._record("user", {"role": "user", "content": _INTERRUPT})
+        elif kind in ("task_started", "turn_started", "task_complete", "turn_complete"):
+            yield from self.flush()
+
+    def _compacted(self, payload: Item) -> Iterator[Record]:
+        """Begin anew with the summary and what the replacement keeps."""
+        self.last = None
+        yield self._record("system", None, subtype="compact_boundary")
+        kept = payload.get("replacement_history")
+        blocks: list[Item] = []
+        for item in kept if isinstance(kept, list) else []:
+            if isinstance(item, dict) and item.get("type", "message") == "message":
+                blocks += texts_of(item.get("content"))
+        summary = text_or_none(payload.get("message"))
+        if summary and not any(block.get("text") == summary for block in blocks):
+            blocks.append({"type": "text", "text": summary})
+        blocks = blocks or [{"type": "text", "text": "[summary is not readable]"}]
+        body = {"role": "user", "content": blocks}
+        yield self._record("user", body, is_compact_summary=True)
+
+    def _record(self, kind: str, message: Item | None, **fields: Any) -> Record:
+        self.count += 1
+        uuid = f"{self.session}:{self.count}"
+        if message is not None:
+            fields["message"] = raw(message)
+        record = Record(
+            type=kind,
+            uuid=uuid,
+            parent_uuid=self.last,
+            session_id=self.session or None,
+            timestamp=self.time,
+            version=self.version,
+            cwd=self.cwd,
+            is_sidechain=False,
+            **fields,
+        )
+        self.last = uuid
+        return record
+
+    def _unknown(self, kind: Any) -> None:
+        self.stats.unknown_types[f"codex/{kind}"] += 1
+
+
+class Codex:
+    """The rollout files of Codex CLI."""
+
+    name = "codex"
+
+    def recognises(self, head: Sequence[bytes]) -> bool:
+        """Say whether the first line that is an object is a rollout's."""
+        for line in head:
+            value = _object(line)
+            if value is not None:
+                kind = value.get("type")
+                known = isinstance(kind, str) and kind in TYPES
+                return known and isinstance(value.get("payload"), dict)
+        return False
+
+    def records(self, lines: Iterable[bytes], stats: LineStats) -> Iterator[Record]:
+        """Yield the conversation as records; an undecodable line is counted."""
+        rollout = Rollout(stats)
+        for line in lines:
+            stats.bytes += len(line)
+            if not line.strip():
+                continue
+            stats.lines += 1
+            value = _object(line)
+            stats.last_line_bad = value is None and not line.endswith(b"\n")
+            if value is None:
+                stats.bad_lines += 1
+                continue
+            stats.records += 1
+            stats.complete_bytes = stats.bytes
+            yield from rollout.take(value)
+        yield from rollout.flush()
+
+
+def _object(line: bytes) -> Item | None:
+    value = decode_any(line.strip(b"\xef\xbb\xbf \t\r\n\0"))
+    return value if isinstance(value, dict) else None
+
+
+#: Lines that a source sees to recognise a file.
+HEAD_LINES = 5
+
+
+@runtime_checkable
+class TraceSource(Protocol):
+    """The logs of one agent."""
+
+    name: str
+
+    def recognises(self, head: Sequence[bytes]) -> bool:
+        """Say whether a file that begins with these lines is one of this agent's.
+
+        Args:
+            head: up to :data:`HEAD_LINES` lines, newlines kept.
+        """
+        ...
+
+    def records(self, lines: Iterable[bytes], stats: LineStats) -> Iterator[Record]:
+        """Yield records in file order and count into ``stats``; nothing is fatal.
+
+        Args:
+            lines: the file split at newline bytes, newlines kept.
+            stats: receives the counts; complete when the iterator is exhausted.
+        """
+        ...
+
+
+class ClaudeCode:
+    """Claude Code's own session files; also every file that no other source claims."""
+
+    name = "claude_code"
+
+    def recognises(self, head: Sequence[bytes]) -> bool:
+        """Say yes: lines that are no records are counted, never fatal."""
+        return True
+
+    def records(self, lines: Iterable[bytes], stats: LineStats) -> Iterator[Record]:
+        """Yield the records, as :func:`composer_pipeline.traces.records.read_records`."""
+        return read_records(lines, stats)
+
+
+SOURCES: Registry[TraceSource] = Registry(
+    "composer_pipeline.trace_sources",
+    "trace source",
+    TraceSource,  # type: ignore[type-abstract]  # a protocol to check against
+    {Codex.name: Codex, ClaudeCode.name: ClaudeCode},
+)
+
+
+@cache
+def sources() -> tuple[TraceSource, ...]:
+    """Return the sources in the order they are asked; Claude Code is the last.
+
+    Raises:
+        InputError: an entry point cannot be loaded or is no :class:`TraceSource`.
+    """
+    names = [name for name in SOURCES.names() if name != ClaudeCode.name]
+    return tuple(SOURCES.get(name) for name in (*names, ClaudeCode.name))
+
+
+def source_of(head: Sequence[bytes]) -> TraceSource:
+    """Return the source whose file begins with these lines.
+
+    Raises:
+        InputError: as :func:`sources`.
+    """
+    return next(source for source in sources() if source.recognises(head))
+
+
+def read_any(lines: Iterable[bytes], stats: LineStats) -> Iterator[Record]:
+    """Yield the records of a file of any source; arguments as for ``read_records``.
+
+    Raises:
+        InputError: as :func:`sources`.
+    """
+    rest = iter(lines)
+    head = list(islice(rest, HEAD_LINES))
+    return source_of(head).records(chain(head, rest), stats)

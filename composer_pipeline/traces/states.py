@@ -1,0 +1,322 @@
+"""One trajectory to rows of ``chains`` and ``states``, and its row of ``sessions``.
+
+Belongs here: the columns of a state and of a session. Does not belong here: which messages
+a state saw (``traces.states.chains``), reading files, and which of two copies of a state is kept
+(``traces.parse``).
+"""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from composer_pipeline.lake.parquet import column
+from composer_pipeline.lake.schema import STATES
+from composer_pipeline.redaction.redact import redact_text
+from composer_pipeline.redaction.user_rules import redaction_version
+from composer_pipeline.traces.contents import parse_time, text_of
+from composer_pipeline.traces.graph_nodes import Node
+from composer_pipeline.traces.messages import Chains, Composer, MessageStore, dumps, state_id_of
+from composer_pipeline.traces.outcomes import Facts, Outcome, corrections, failure_of, outcomes
+from composer_pipeline.traces.records import LineStats
+from composer_pipeline.traces.trajectory import Trajectory
+from composer_pipeline.versions import PARSER_VERSION
+
+#: Rows that are kept as objects until they become one Arrow table.
+_BATCH_ROWS = 4096
+
+
+class StateRow(msgspec.Struct, kw_only=True, gc=False):
+    """One row of ``states``; the fields are columns of the table."""
+
+    state_id: str
+    session_id: str
+    agent_id: str
+    message_id: str
+    chain_id: str
+    n_messages: int
+    system_hash: str | None
+    tools_hash: str | None
+    action: str | None = None
+    fidelity: str
+    on_active_path: bool
+    repaired: bool
+    error_kind: str | None = None
+    hint: str | None = None
+    hint_source: str | None = None
+    hint_call: int | None = None
+    project: str
+    cwd: str
+    model: str | None
+    version: str | None
+    ts: datetime | None
+    input_tokens: int | None
+    output_tokens: int | None
+    turn: int
+    parser_version: str
+    followed_by_error: bool
+    followed_by_correction: bool
+    interrupted: bool
+    reverted: bool
+    tests_passed: bool | None
+
+
+class Rows:
+    """The states of a day: objects that become Arrow tables a batch at a time."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._rows: list[StateRow] = []
+        self._tables: list[pa.Table] = []
+
+    def add(self, row: StateRow) -> None:
+        """Append a row."""
+        self.count += 1
+        self._rows.append(row)
+        if len(self._rows) == _BATCH_ROWS:
+            self._flush()
+
+    def table(self) -> pa.Table:
+        """Return all rows."""
+        self._flush()
+        return pa.concat_tables(self._tables)
+
+    def _flush(self) -> None:
+        rows, self._rows = self._rows, []
+        names = StateRow.__struct_fields__
+        values = (
+            zip(*map(msgspec.structs.astuple, rows), strict=True) if rows else [()] * len(names)
+        )
+        given = dict(zip(names, values, strict=True))
+        self._tables.append(
+            pa.Table.from_arrays(
+                [
+                    column(given[f.name], f.type)
+                    if f.name in given
+                    else pa.nulls(len(rows), f.type)
+                    for f in STATES.schema
+                ],
+                schema=STATES.schema,
+            )
+        )
+
+
+Row = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Source:
+    """Where a trajectory comes from: the manifest's facts about one file.
+
+    A subagent may be ``embedded`` in its parent's file; ``parent_call`` started it.
+    """
+
+    path: str
+    session_id: str
+    agent_id: str = ""
+    sha256: str = ""
+    embedded: bool = False
+    parent_call: str | None = None
+
+
+@dataclass(slots=True)
+class Extracted:
+    """What one file contributes to its day.
+
+    ``message_ids`` and ``n_messages`` are two columns of its states, which are the rows
+    from ``first_row`` on of the day's :class:`Rows`.
+    ``chains`` are numbers of messages. ``copied`` are the message ids whose records come
+    from another session's file.
+    """
+
+    source: Source
+    first_row: int = 0
+    message_ids: list[str] = field(default_factory=list)
+    n_messages: list[int] = field(default_factory=list)
+    chains: dict[str, list[int]] = field(default_factory=dict)
+    session: Row = field(default_factory=dict)
+    copied: set[str] = field(default_factory=set)
+    first_prompt: str = ""
+
+
+def extract(
+    trajectory: Trajectory,
+    stats: LineStats,
+    facts: Facts,
+    source: Source,
+    store: MessageStore,
+    states: Rows,
+) -> Extracted:
+    """Make the rows of one file; messages go to ``store``, redacted.
+
+    Args:
+        trajectory: its turn graph, read with a redactor.
+        stats: its line counts.
+        facts: its counts (:func:`composer_pipeline.traces.outcomes.facts_of`).
+        source: the manifest's row.
+        store: receives the distinct messages.
+        states: receives the rows of the states.
+
+    Raises:
+        ValueError: the graph was read without a redactor.
+    """
+    if trajectory.pool.redactor is None:
+        raise ValueError("a trajectory to store must be read with a redactor")
+    return _Extractor(trajectory, source, store).run(stats, facts, states)
+
+
+class _Extractor:
+    def __init__(self, trajectory: Trajectory, source: Source, store: MessageStore) -> None:
+        self.graph = trajectory
+        self.source = source
+        self.compose = Composer(trajectory, store)
+        self.out = Extracted(source)
+        self.names = trajectory.pool.names
+        self._hashes = store.hashes
+        self._texts: dict[str, str] = {}
+        self._replaced = "content-replacement" in trajectory.types
+        self._snapshots = [
+            (at, self.compose.snapshot("system", system), self.compose.snapshot("tools", tools))
+            for at, system, tools in trajectory.snapshots
+        ]
+
+    def run(self, stats: LineStats, facts: Facts, states: Rows) -> Extracted:
+        self.out.first_row = states.count
+        chains = Chains(self.graph, self.compose, (self.source.path, self.source.agent_id))
+        requests = chains.requests()
+        self.out.chains = chains.chains
+        active = self.graph.active_nodes()
+        corrected = corrections(self.graph)
+        after = outcomes(self.graph, active)
+        project = self._text(self.graph.first_cwd or "")
+        for number in self.graph.states():
+            node = self.graph.nodes[number]
+            row = self._state(node, after[number] or Outcome(), corrected.get(number))
+            row.chain_id, row.n_messages = chains.chain_of[number], chains.before[number]
+            row.on_active_path = number in active
+            row.project = project
+            if number in requests:
+                row.chain_id, row.n_messages, system = requests[number]
+                row.system_hash = self._hash(system) or row.system_hash
+                row.action = self.compose.action(node)
+                row.fidelity, row.repaired = "exact_request", False
+            states.add(row)
+            self.out.message_ids.append(node.key)
+            self.out.n_messages.append(row.n_messages)
+            if node.forked or node.where[1] not in (None, self.source.session_id):
+                self.out.copied.add(node.key)
+        self.out.first_prompt = self._first_prompt()
+        self.out.session = self._session(stats, facts, project)
+        return self.out
+
+    def _text(self, text: str) -> str:
+        if (known := self._texts.get(text)) is not None:
+            return known
+        # Parquet holds UTF-8; a lone surrogate has no place in it.
+        clean = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        clean = redact_text(clean, self.names)[0]
+        if len(text) < 1000:
+            self._texts[text] = clean
+        return clean
+
+    # -- states ------------------------------------------------------------------
+
+    def _state(self, node: Node, after: Outcome, correction: str | None) -> StateRow:
+        version, _, cwd = node.where
+        system_hash, tools_hash = (
+            self._snapshot_before(node.first) if self._snapshots else (None, None)
+        )
+        fidelity = "reconstructed"
+        if node.repaired:
+            fidelity = "repaired"
+        elif (node.attached or system_hash) and not self._replaced:
+            fidelity = "attachments_rendered"
+        session_id = self.source.session_id
+        row = StateRow(
+            state_id=state_id_of(session_id, node.key),
+            session_id=session_id,
+            agent_id=self.source.agent_id,
+            message_id=node.key,
+            chain_id="",
+            n_messages=0,
+            system_hash=system_hash,
+            tools_hash=tools_hash,
+            fidelity=fidelity,
+            on_active_path=False,
+            repaired=node.repaired,
+            project="",
+            cwd=self._text(cwd or ""),
+            model=node.models[0] if node.models else None,
+            version=version,
+            ts=parse_time(node.timestamp),
+            input_tokens=node.input_tokens,
+            output_tokens=node.output_tokens,
+            turn=node.depth,
+            parser_version=PARSER_VERSION,
+            followed_by_error=after.followed_by_error,
+            followed_by_correction=after.followed_by_correction,
+            interrupted=after.interrupted,
+            reverted=after.reverted,
+            tests_passed=after.tests_passed,
+        )
+        failure = failure_of(node, correction, tests_failed=after.tests_passed is False)
+        if failure is not None:
+            row.error_kind = failure.kind
+            row.hint_source = failure.source
+            row.hint_call = failure.call if failure.hint else None
+            row.hint = failure.hint or None  # from the pool, hence redacted
+        return row
+
+    def _snapshot_before(self, at: int) -> tuple[str | None, str | None]:
+        for position, system, tools in reversed(self._snapshots):
+            if position < at:
+                return self._hash(system), self._hash(tools)
+        return None, None
+
+    def _hash(self, number: int | None) -> str | None:
+        return None if number is None else self._hashes[number].hex()
+
+    # -- session -------------------------------------------------------------------
+
+    def _first_prompt(self) -> str:
+        for node in self.graph.nodes:
+            if node.kind == "human" and node.origin is None:
+                return self._text(text_of(self.graph.content_of(node)))
+        return ""
+
+    def _session(self, stats: LineStats, facts: Facts, project: str) -> Row:
+        nodes = [n for n in self.graph.nodes if n.kind == "response" and n.origin is None]
+        copied = [
+            "lines",
+            "bad_lines",
+            "glued_lines",
+            "responses",
+            "states",
+            "states_active_path",
+            "tool_calls",
+            "tool_results",
+            "tool_errors",
+            "compactions",
+            "roots",
+            "branch_points",
+            "versions",
+        ]
+        return {
+            "session_id": self.source.session_id,
+            "agent_id": self.source.agent_id,
+            "path": self.source.path,
+            "sha256": self.source.sha256,
+            "parent_call": self.source.parent_call,
+            "redaction_version": redaction_version(),
+            "project": project,
+            "first_prompt": self.out.first_prompt[:500],
+            "models": sorted(facts["models"]),
+            "tools": sorted({call.name for n in nodes for call in n.calls}),
+            "first_ts": parse_time(self.graph.first_time),
+            "last_ts": parse_time(self.graph.last_time),
+            "repaired_states": facts["states_with_repaired_prefix"],
+            "unknown_types": dumps(dict(sorted(stats.unknown_types.items()))),
+            **{name: facts[name] for name in copied},
+        }

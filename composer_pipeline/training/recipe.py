@@ -1,0 +1,666 @@
+"""A recipe as one: the model, its rows, its length, and the checks across its parts.
+
+Belongs here: ``TrainingRecipe`` and how it is read. Does not belong here: which trainer can carry
+it (``training.trainer``) and how it runs.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from composer_pipeline.config_file import read_model
+from composer_pipeline.diloco.spec import OUTER, RUN_ID, Codec
+
+
+class Part(BaseModel):
+    """Unknown keys and numbers that are not finite are refused."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+
+#: Parts of the reward; ``training.rewards.parts`` says what each is worth.
+RewardPart = Literal["validity", "match", "votes", "edit", "outcome", "repeat"]
+
+
+class Grpo(Part):
+    """Policy gradient on answers to one state, rewarded by how close they are to the consensus.
+
+    ``source: recorded`` takes the agent's and the teachers' answers: an offline surrogate, since
+    nobody sampled them from the model. An answer that is worse than its group's mean is left
+    alone once the model's log-probability of it has fallen, a token, by more than
+    ``off_policy_threshold`` nats below the base model's. ``sampled`` lets the model answer
+    ``group_size`` times: one action from one state. ``mixed`` joins both in one group.
+
+    ``rewards`` weighs the parts that are added up. ``match`` with the consensus and ``votes``
+    (the best match with a teacher's action, times its share of the votes) are in [0, 1], ``edit``
+    (diffs of a file that the prompt shows) in [-1, 1]. ``validity`` is -1, and nothing else
+    counts, for a call that the offered tools refuse. ``outcome`` is 0.2 or -0.5 for the agent's own
+    action, as the trace shows no error of it or one; ``repeat`` -0.5 for a call that failed before.
+    """
+
+    weight: float = Field(1.0, ge=0)
+    """Factor of this term in the loss; 0 turns it off."""
+    source: Literal["recorded", "sampled", "mixed"] = "recorded"
+    """Whose answers: `recorded`, `sampled` from the model, or `mixed`: both in one group."""
+    group_size: int = Field(4, ge=2)
+    """Answers that the model samples to a state; unused with `recorded`."""
+    groups_per_step: int = Field(1, ge=1)
+    """States that one optimizer step of one replica takes."""
+    off_policy_threshold: float | None = Field(0.5, gt=0)
+    """Nats a token below the base model at which a bad answer is left alone; null: never."""
+    rewards: dict[RewardPart, Annotated[float, Field(gt=0)]] = Field({"match": 1.0}, min_length=1)
+    """Weight of each part: `validity`, `match`, `votes`, `edit`, `outcome`, `repeat`."""
+
+    @property
+    def recorded(self) -> bool:
+        """Whether recorded answers are trained on."""
+        return self.source != "sampled"
+
+    @property
+    def sampled(self) -> bool:
+        """Whether the model answers."""
+        return self.source != "recorded"
+
+
+class Taid(Part):
+    """The schedule of TAID's target between student (0) and teacher (1); upstream's names."""
+
+    t_start: float = Field(0.4, ge=0, le=1)
+    """Share of the teacher in the target at the first step."""
+    t_end: float = Field(1.0, ge=0, le=1)
+    """Its share at the last step."""
+    alpha: float = Field(5e-4, ge=0)
+    """How fast the share grows beyond the straight line when the loss falls."""
+    beta: float = Field(0.99, ge=0, lt=1)
+    """Decay of the running mean of the loss's relative change, a step."""
+
+
+class Eopd(Part):
+    """Entropy-aware distillation: threshold in nats, weight and support of its forward term."""
+
+    tau: float = Field(0.8, ge=0)
+    """Nats of the teacher's entropy above which the forward term is added."""
+    alpha: float = Field(1.0, ge=0)
+    """Weight of the forward term."""
+    top_k: int = Field(16, ge=1)
+    """Entries of the teacher's vocabulary in the forward term."""
+
+
+class Sdpo(Part):
+    """Self-distillation at error turns; the teacher also sees the hint.
+
+    ``hint_gain`` keeps a row only where the hint helps:
+    under the base model it must raise log p(consensus or recovery) − log p(failed action).
+    ``teacher: frozen`` is the model before training, ``ema`` follows the student by
+    ``ema_rate`` a step, ``live`` is the student itself (known to be unstable).
+    ``divergence: jsd`` mixes by ``jsd_beta`` at ``temperature``; ``taid`` and ``eopd`` have
+    their own fields. ``importance_clip`` weights each token by min(p/p_base, clip), because
+    the recorded action was not sampled from the model.
+    """
+
+    weight: float = Field(1.0, ge=0)
+    """α of the composer loss; 0 turns the term off."""
+    rows_per_step: int = Field(1, ge=1)
+    """Error turns that one optimizer step of one replica takes."""
+    hint_gain: bool = True
+    """Keep only rows whose hint helps the base model; false keeps all."""
+    teacher: Literal["frozen", "ema", "live"] = "frozen"
+    """Who reads the hint: `frozen`, `ema` or `live`."""
+    ema_rate: float = Field(0.02, gt=0, le=1)
+    """How far `ema` moves to the student in a step: 1 is the student itself."""
+    divergence: Literal["jsd", "taid", "eopd"] = "jsd"
+    """From student to teacher: `jsd`, `taid` or `eopd`."""
+    jsd_beta: float = Field(0.5, ge=0, le=1)
+    """0: KL(teacher, student); 1: KL(student, teacher); between: of both to their mixture."""
+    temperature: float = Field(1.0, gt=0)
+    """Divides the logits of both sides; read by `jsd` alone."""
+    taid: Taid = Taid()
+    eopd: Eopd = Eopd()
+    importance_clip: float | None = Field(None, gt=0)
+    """Upper limit of p / p_base, by which a token's term is multiplied; null: no factor."""
+
+
+class Dpo(Part):
+    """Trace-replay DPO: the teachers' action against the agent's.
+
+    ``weight`` is the composer loss's β; ``beta`` is DPO's own. ``loss`` has TRL's names; all of
+    them compare with the base model but ``simpo``, which compares mean log-probabilities of a
+    token and needs no base pass over the pairs (upstream: ``beta: 2.0, simpo_gamma: 0.5``).
+    """
+
+    weight: float = Field(1.0, ge=0)
+    """β of the composer loss; 0 turns the term off."""
+    loss: Literal[
+        "sigmoid", "hinge", "ipo", "sigmoid_norm", "robust", "exo_pair", "nca_pair", "bco_pair",
+        "sppo_hard", "apo_zero", "apo_down", "discopop", "simpo",
+    ] = "sigmoid"  # fmt: skip
+    """TRL's loss type of DPO, or `simpo`."""
+    beta: float = Field(0.1, gt=0)
+    """DPO's own: how much a nat of margin counts; higher stays closer to the base model."""
+    label_smoothing: float = Field(0.0, ge=0, lt=0.5)
+    """Share of pairs taken to be the wrong way round; read by `robust`, `exo_pair` and `simpo`."""
+    simpo_gamma: float = Field(0.5, ge=0)
+    """Margin that `simpo` asks for, in units of beta times nats a token."""
+    pairs_per_step: int = Field(2, ge=1)
+    """Pairs that one optimizer step of one replica takes."""
+
+    @model_validator(mode="after")
+    def _smoothing_is_read(self) -> "Dpo":
+        if self.loss == "exo_pair" and not self.label_smoothing:
+            raise ValueError("loss exo_pair needs a label_smoothing above 0, for example 0.001")
+        if self.label_smoothing and self.loss not in ("robust", "exo_pair", "simpo"):
+            raise ValueError(
+                f"label_smoothing is not read by loss {self.loss}, only by robust, exo_pair and"
+                " simpo"
+            )
+        return self
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether the base model has to score the pairs."""
+        return self.loss != "simpo"
+
+
+class Sft(Part):
+    """Likelihood of actions to repeat: keeps the other terms from unlearning what was right.
+
+    ``source: consensus`` is what the teachers of each group agree on. ``successes`` are the
+    agent's own actions that nothing in the trace speaks against, at states that no teacher
+    decided: they cost no teacher. ``both`` draws from all rows of both alike.
+    """
+
+    weight: float = Field(0.2, ge=0)
+    """Factor of this term in the loss; 0 turns it off."""
+    source: Literal["consensus", "successes", "both"] = "consensus"
+    """Whose actions: `consensus` of the teachers, the agent's own `successes`, or `both`."""
+    rows_per_step: int = Field(2, ge=1)
+    """Demonstrations that one optimizer step of one replica takes."""
+
+
+class Channels(Part):
+    """The terms of the composer loss. A weight of 0 turns a term off."""
+
+    grpo: Grpo = Grpo()
+    sdpo: Sdpo = Sdpo()
+    dpo: Dpo = Dpo()
+    sft: Sft = Sft()
+
+    @model_validator(mode="after")
+    def _something_is_on(self) -> "Channels":
+        if not self.weights():
+            raise ValueError("every channel has weight 0: nothing would be trained")
+        return self
+
+    def weights(self) -> dict[str, float]:
+        """Return the weights of the channels that are on, in the order of their work."""
+        every = {
+            "grpo": self.grpo.weight, "sdpo": self.sdpo.weight, "dpo": self.dpo.weight,
+            "sft": self.sft.weight,
+        }  # fmt: skip
+        return {name: weight for name, weight in every.items() if weight > 0}
+
+    def rows_per_step(self) -> dict[str, int]:
+        """Return how many rows one optimizer step of one replica takes from each channel."""
+        every = {
+            "grpo": self.grpo.groups_per_step, "sdpo": self.sdpo.rows_per_step,
+            "dpo": self.dpo.pairs_per_step, "sft": self.sft.rows_per_step,
+        }  # fmt: skip
+        return {name: every[name] for name in self.weights()}
+
+
+#: A bucket and a path in it; what else a URL can hold may be a secret.
+_BUCKET = re.compile(r"(s3|gs|az)://[^/@?#:]+(/[^@?#]*)?")
+
+
+class Ranks(Part):
+    """One replica as several processes on one machine, each with a device of its own.
+
+    They run parts of the same steps and sum their gradients: what is trained is what one process
+    trains. Where ``channels.grpo`` samples answers, which ones depends on how many there are.
+    """
+
+    processes: int = Field(1, ge=1)
+    """Processes of each replica."""
+    sharding: Literal["ddp", "fsdp2"] = "ddp"
+    """`ddp`: each holds the whole model; `fsdp2`: its part of the layers, and of what trains
+    them."""
+
+
+class HfJobsPlace(Part):
+    """Jobs of Hugging Face for the replicas that this machine does not start itself.
+
+    Each joins through `diloco.log`. Contract-tested against huggingface_hub 2.4 on loopback; not
+    run against the paid service.
+    """
+
+    kind: Literal["hf-jobs"]
+    """The service."""
+    namespace: str = Field(min_length=1)
+    """User or organisation that pays."""
+    image: str = Field(min_length=1)
+    """Image in which a checkout of this project is installed."""
+    flavor: str = "a10g-small"
+    """Hardware, by the service's name."""
+    timeout: str = "6h"
+    """Of a job."""
+    model: str = ""
+    """Folder of the base model in the image, where the recipe's is a folder."""
+    secrets: tuple[str, ...] = ()
+    """Variables of this environment that a job needs, such as the keys of the log's bucket."""
+
+
+class KubernetesPlace(Part):
+    """Jobs of a Kubernetes cluster for the replicas that this machine does not start itself.
+
+    Each joins through `diloco.log`. The cluster is that of the kubeconfig, or the one around this
+    process. Contract-tested against kubernetes 36 on loopback; not run on a cluster.
+    """
+
+    kind: Literal["kubernetes"]
+    """The service."""
+    namespace: str = Field(min_length=1)
+    """Of the Jobs."""
+    image: str = Field(min_length=1)
+    """Image in which a checkout of this project is installed."""
+    limits: dict[str, str] = Field({"nvidia.com/gpu": "1"})
+    """Resources of a replica, by the cluster's names."""
+    secret: str = ""
+    """Secret of the namespace whose entries become variables, such as the keys of the log's
+    bucket."""
+    context: str = ""
+    """Of the kubeconfig; empty: its current one."""
+    timeout_s: int | None = Field(None, ge=1)
+    """Seconds after which the cluster ends a Job; null: never."""
+    model: str = ""
+    """Folder of the base model in the image, where the recipe's is a folder."""
+
+
+class ModalPlace(Part):
+    """Sandboxes of Modal for the replicas that this machine does not start itself.
+
+    Each joins through `diloco.log`. The token is Modal's own (`modal token new`, or variables).
+    Contract-tested against modal 1.6 on loopback; not run against the paid service.
+    """
+
+    kind: Literal["modal"]
+    """The service."""
+    image: str = Field(min_length=1)
+    """Image of a registry in which a checkout of this project is installed."""
+    gpu: str = Field("A100", min_length=1)
+    """Hardware, by the service's name."""
+    timeout_s: int = Field(86_400, ge=1, le=86_400)
+    """Seconds after which the service ends a sandbox; a day at most."""
+    secret: str = ""
+    """Secret of the workspace whose entries become variables, such as the keys of the log's
+    bucket."""
+    model: str = ""
+    """Folder of the base model in the image, where the recipe's is a folder."""
+
+
+#: A place of other machines, told apart by its ``kind``.
+AnyPlace = Annotated[HfJobsPlace | KubernetesPlace | ModalPlace, Field(discriminator="kind")]
+
+
+class DiLoCo(Part):
+    """Replicas that train alone for ``inner_steps`` and then agree on an outer step."""
+
+    replicas: int = Field(2, ge=1)
+    """Processes that train side by side, each on a device of its own where there are any."""
+    rounds: int | None = Field(None, ge=1)
+    """How often they agree; 4 where neither `steps` nor `epochs` of the recipe is given."""
+    inner_steps: int = Field(10, ge=1)
+    """Optimizer steps of a replica in a round."""
+    pace: Literal["equal-steps", "equal-time"] = "equal-steps"
+    """What replicas of different speed have in common in a round. `equal-time`: the fastest makes
+    `inner_steps`, each other one as many as fit into the same time by its last rounds, and none
+    waits for a slow one; rows of the steps that it leaves out are not seen, so that an epoch is
+    not whole. Take `weights: tokens` with it: a change of few steps would count like one of many,
+    and make the outer step short."""
+    fragments: int = Field(1, ge=1)
+    """Parts of the trained parameters, by layers and of about the same size, of which a round
+    merges one, in turn: each is trained for `fragments` times `inner_steps` steps until its turn
+    comes again, and a round's bytes are so many times fewer. The last round merges all."""
+    outer: Literal["fedavg", "nesterov"] | None = None
+    """How their changes are merged: `fedavg` takes the mean, `nesterov` with momentum (0.4, 0.8);
+    null: `nesterov` from 6 rounds of each fragment on, and nothing but its own change for one
+    replica."""
+    outer_lr: float | None = Field(None, gt=0)
+    """Step along the mean change of a round; null: that of `outer`."""
+    outer_momentum: float | None = Field(None, ge=0, lt=1)
+    """Nesterov momentum of that step; null: that of `outer`."""
+    min_quorum: int = Field(1, ge=1)
+    """Replicas without which a round is not committed."""
+    join_timeout_s: float = Field(300.0, gt=0)
+    """Seconds that replicas wait for each other when they join; then the present ones go on."""
+    grace_s: float = Field(300.0, gt=0)
+    """Seconds that a round waits for the others after its first contribution."""
+    max_restarts: int = Field(2, ge=0)
+    """How often each replica is started again after a crash."""
+    codec: Codec = "fp32"
+    """How a replica's change travels and is merged: whole, as bfloat16, or as integers of 8, 4 or 2
+    bits with a scale for each block (1.01, 0.53 and 0.28 bytes a parameter)."""
+    error_feedback: bool | None = None
+    """Adds what the codec lost of a change to the replica's next one; null: with `int2` alone."""
+    kept_rounds: int | None = Field(10, ge=2)
+    """Rounds whose changes stay in the log at most; half as often the whole state is written, of
+    which two stay. 2 writes it each round; null keeps every change, as `keep_best` does."""
+    weights: Literal["equal", "tokens"] = "equal"
+    """What a replica counts in a merge: as much as the others, or by the tokens it trained on, as
+    `pace: equal-time` needs it."""
+    max_empty_rounds: int = Field(1, ge=0)
+    """Rounds that may merge nothing; one more, and the run fails."""
+    norm_guard: float | None = Field(30.0, gt=1)
+    """A replica's change above so many times the median of late ones is left out; null: none is."""
+    late_decay: float = Field(0.0, ge=0, le=1)
+    """Share of a change that came too late which its replica's next one carries; 0 drops it."""
+    log: str = ""
+    """Folder, `s3://`, `gs://` or `az://` of the outer log; empty: the run folder. With one,
+    replicas on other machines can join."""
+    run_id: str = ""
+    """The run's name in the log; empty: that of the run folder."""
+    local_replicas: int | None = Field(None, ge=0)
+    """Replicas that `train` starts itself; null: all. Others join from elsewhere, through `log`."""
+    place: AnyPlace | None = None
+    """Where `train` starts the replicas beyond `local_replicas`; null: they join by themselves."""
+    heartbeat_timeout_s: float = Field(30.0, gt=0)
+    """Seconds without a sign of life after which a replica counts as dead."""
+    takeover_s: float = Field(10.0, gt=0)
+    """Seconds after which the next replica in line commits in place of one that does not."""
+    round_timeout_s: float = Field(3600.0, gt=0)
+    """Seconds that a round waits for its quorum before the replica fails."""
+    store_patience_s: float = Field(300.0, gt=0)
+    """Seconds for which a log that `log` names is tried again when it fails."""
+
+    @property
+    def feedback(self) -> bool:
+        """Whether what the codec lost is added to the next change."""
+        return self.codec == "int2" if self.error_feedback is None else self.error_feedback
+
+    @property
+    def outer_numbers(self) -> tuple[float | None, float | None]:
+        """Outer learning rate and momentum as far as the recipe says them, by name or number."""
+        lr, momentum = (None, None) if self.outer is None else OUTER[self.outer]
+        return (
+            lr if self.outer_lr is None else self.outer_lr,
+            momentum if self.outer_momentum is None else self.outer_momentum,
+        )
+
+    @property
+    def here(self) -> int:
+        """How many replicas ``train`` starts itself."""
+        return self.replicas if self.local_replicas is None else self.local_replicas
+
+    @model_validator(mode="after")
+    def _log_is_a_place(self) -> "DiLoCo":
+        if "://" in self.log and not _BUCKET.fullmatch(self.log):
+            raise ValueError("log must be a folder or s3://, gs://, az:// bucket/path, no secrets")
+        if self.run_id and not RUN_ID.fullmatch(self.run_id):
+            raise ValueError("run_id must be letters, digits, '.', '_', '-' (at most 128)")
+        if self.here > self.replicas:
+            raise ValueError(f"local_replicas {self.here} exceeds replicas {self.replicas}")
+        if self.here < self.replicas and not self.log:
+            raise ValueError(f"local_replicas {self.here} of {self.replicas} needs log")
+        if self.place is not None and self.here == self.replicas:
+            raise ValueError("place needs local_replicas below replicas")
+        if self.place is not None and "://" not in self.log:
+            raise ValueError("place needs log in a bucket, which other machines can reach")
+        return self
+
+    @model_validator(mode="after")
+    def _momentum_is_of_several(self) -> "DiLoCo":
+        if self.outer == "nesterov" and self.replicas == 1:
+            raise ValueError("outer nesterov needs replicas of 2: one has nothing to merge with")
+        return self
+
+    @model_validator(mode="after")
+    def _quorum_is_reachable(self) -> "DiLoCo":
+        if self.min_quorum > self.replicas:
+            raise ValueError(f"min_quorum {self.min_quorum} exceeds replicas {self.replicas}")
+        return self
+
+
+#: Rounds of a recipe that does not say how long it is.
+DEFAULT_ROUNDS = 4
+
+
+def _is_head(target: str) -> bool:
+    return target.rpartition(".")[2] in ("lm_head", "embed_out", "output")
+
+
+class Lora(Part):
+    """A LoRA adapter. ``r: 0`` trains every parameter."""
+
+    r: int = Field(8, ge=0)
+    """Rank of the adapter; 0 trains every parameter of the model."""
+    alpha: int = Field(16, ge=1)
+    """The adapter's product is scaled by alpha / r."""
+    targets: tuple[str, ...] | Literal["all-linear"] = ("q_proj", "v_proj")
+    """Linear maps with an adapter, by the end of their names; `all-linear`: all but the head."""
+
+    @model_validator(mode="after")
+    def _no_head(self) -> "Lora":
+        heads = [] if isinstance(self.targets, str) else list(filter(_is_head, self.targets))
+        if heads:
+            raise ValueError(
+                f"targets has {heads[0]}: an adapter on the head would never be trained, since"
+                " the losses read its weight"
+            )
+        return self
+
+
+class Data(Part):
+    """How rows become token windows.
+
+    Where a model's chat template takes one call a message, parallel calls of the prompt become
+    calls one after another, and of an action with several calls the first is kept.
+
+    ``max_tools_tokens`` bounds the tool schemas inside the prompt (never more than an eighth
+    of it): beyond it they are shortened, then limited to their names; 0 offers none.
+    ``drop_lost_files`` leaves out rows whose action names a file that the prompt showed and the
+    window does not: nobody could know that name.
+    """
+
+    max_prompt_tokens: int = Field(1024, ge=64)
+    """Tokens of a prompt; a longer one is cut as docs/architecture.md says."""
+    max_completion_tokens: int = Field(256, ge=8)
+    """Tokens of an action; a row with a longer one is dropped."""
+    max_tools_tokens: int = Field(512, ge=0)
+    """Tokens of the tool schemas inside the prompt; 0 offers no tools."""
+    max_dropped_share: float = Field(0.5, ge=0, le=1)
+    """Share of a channel's rows whose loss is still accepted; more ends the run."""
+    drop_lost_files: bool = True
+    """Leave out rows whose action names a file that only the whole prompt showed."""
+
+
+class TrainingRecipe(Part):
+    """One training run. Times are seconds, lengths tokens.
+
+    How long it is, is said once: by ``diloco.rounds`` of ``diloco.inner_steps`` optimizer steps,
+    by ``steps``, or by ``epochs``. The last two are rounded up to whole rounds. An epoch takes
+    every row of every channel at least once, all replicas together.
+    """
+
+    name: str = Field(min_length=1)
+    """Begins the run folder's name."""
+    trainer: str = "trl"
+    """Which back end trains: an entry point in `composer_pipeline.trainers`."""
+    model: str = "smollm2-135m"
+    """`smollm2-135m` (comes with a package, no network), a model's folder, or a Hub id."""
+    start_from: str = ""
+    """An earlier adapter to go on from: run folder, adapter folder or Hub id."""
+    extends: str = ""
+    """Folder of a finished run to go on from, moments and all: `diloco.rounds` counts its rounds
+    too, and nothing else may change. `train --extend` writes it."""
+    report_to: tuple[Literal["tensorboard", "wandb", "trackio", "mlflow"], ...] = ()
+    """Where transformers reports each step besides metrics.jsonl."""
+    lora: Lora = Lora()
+    channels: Channels = Channels()
+    data: Data = Data()
+    diloco: DiLoCo = DiLoCo()
+    ranks: Ranks = Ranks()
+    steps: int | None = Field(None, ge=1)
+    """Optimizer steps of each replica, rounded up to whole rounds."""
+    epochs: float | None = Field(None, gt=0)
+    """Passes over the largest channel, rounded up to whole rounds."""
+    learning_rate: float = Field(1e-4, gt=0)
+    """Of the optimizer, after the warm-up."""
+    optimizer: Literal["adamw_torch", "adamw_torch_fused", "adafactor", "sgd", "muon"] = (
+        "adamw_torch"
+    )
+    """By its name in transformers; `muon`: PyTorch's, for the layers' matrices, with AdamW for the
+    rest, at AdamW's learning rates."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """Of the learning rate, over all steps of the run."""
+    warmup_steps: int = Field(0, ge=0)
+    """Optimizer steps in which the learning rate rises from 0."""
+    weight_decay: float = Field(0.0, ge=0)
+    """Pull of the trained parameters to 0 (decoupled in AdamW)."""
+    max_grad_norm: float = Field(1.0, gt=0)
+    """A longer gradient is scaled down to this norm."""
+    dtype: Literal["fp32", "bf16"] = "fp32"
+    """`bf16`: weights in bf16 with adapters in fp32; autocast without LoRA."""
+    activation_checkpointing: bool = False
+    """Compute activations again in the backward: less memory, more time."""
+    attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
+    """Implementation in transformers; `flash_attention_2` needs its package and a GPU."""
+    micro_batch_tokens: int = Field(4096, ge=64)
+    """Tokens, padding included, of one forward of any channel: memory, not mathematics."""
+    shared_prefix: Literal["auto", "on", "off"] = "auto"
+    """Rows with equal beginnings share one forward: `auto` where the model can, `on` or not at
+    all, `off`: each row by itself."""
+    draw: Literal["independent", "by-state"] = "independent"
+    """Order of rows: each channel's own, or rows of one state in one step where channels share
+    states, so that `shared_prefix` saves more. Each row comes once an epoch either way."""
+    seed: int = Field(0, ge=0)
+    """Of the order of rows, the adapter's beginning and sampled answers."""
+    threads: int = Field(1, ge=0)
+    """CPU threads of a replica; 0 leaves it to torch."""
+    norms_every: int = Field(10, ge=1)
+    """Steps between measurements of each channel's own gradient."""
+    checkpoint_every: int | None = Field(10, ge=1)
+    """Optimizer steps of a round after which a replica keeps what a restart goes on from: the
+    trained parameters and the optimizer's state, on its own disk; null: only after the last."""
+    max_bad_steps: int = Field(3, ge=1)
+    """Consecutive steps with a non-finite loss or gradient that end the run."""
+    eval_every: int | None = Field(None, ge=1)
+    """Rounds between looks at held-out rows (and after the last); null: none."""
+    eval_rows: int = Field(64, ge=1)
+    """Held-out rows of each channel, at most."""
+    keep_best: bool = False
+    """The checkpoint is that of the round with the lowest held-out loss."""
+
+    @model_validator(mode="after")
+    def _one_length(self) -> "TrainingRecipe":
+        said = {"steps": self.steps, "epochs": self.epochs, "diloco.rounds": self.diloco.rounds}
+        given = [name for name, value in said.items() if value is not None]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} both say how long the run is; keep one")
+        return self
+
+    @model_validator(mode="after")
+    def _best_is_known(self) -> "TrainingRecipe":
+        if self.keep_best and self.eval_every is None:
+            raise ValueError("keep_best needs eval_every: nothing says which round was best")
+        return self
+
+    @model_validator(mode="after")
+    def _somebody_looks(self) -> "TrainingRecipe":
+        if self.eval_every is not None and self.diloco.here == 0:
+            raise ValueError("eval_every needs diloco.local_replicas of 1: replica 0 looks")
+        if self.eval_every is not None and self.diloco.fragments > 1:
+            raise ValueError(
+                "eval_every looks at what a round has committed, which no replica holds whole with"
+                " diloco.fragments above 1: leave one of them out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _adapter_continues(self) -> "TrainingRecipe":
+        if self.start_from and self.lora.r == 0:
+            raise ValueError("start_from is an adapter, and lora.r 0 trains none")
+        return self
+
+    @model_validator(mode="after")
+    def _parts_can_be_trained(self) -> "TrainingRecipe":
+        if self.ranks.sharding == "ddp" or self.ranks.processes == 1 or self.lora.r:
+            return self
+        if self.channels.sdpo.weight and self.channels.sdpo.teacher != "live":
+            raise ValueError(
+                "ranks.sharding fsdp2 with lora.r 0 has no room for a second model: set lora.r"
+                " above 0, channels.sdpo.weight 0, or ranks.sharding ddp"
+            )
+        if self.optimizer in ("adafactor", "muon"):  # they look at whole matrices
+            raise ValueError(
+                f"ranks.sharding fsdp2 with lora.r 0 cannot use optimizer {self.optimizer}"
+            )
+        return self
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of the run.
+
+        Raises:
+            ValueError: the recipe says ``epochs`` and was not :meth:`resolved`.
+        """
+        if self.epochs is not None:
+            raise ValueError("epochs are not known as rounds before the rows are counted")
+        if self.steps is not None:
+            return math.ceil(self.steps / self.diloco.inner_steps)
+        return self.diloco.rounds or DEFAULT_ROUNDS
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps of one replica in the whole run; raises as :attr:`rounds`."""
+        return self.rounds * self.diloco.inner_steps
+
+    def steps_per_epoch(self, rows: Mapping[str, int]) -> int:
+        """Return the steps in which the replicas together take every row of every channel.
+
+        Args:
+            rows: usable rows by channel.
+        """
+        together = {
+            channel: per_step * self.diloco.replicas
+            for channel, per_step in self.channels.rows_per_step().items()
+        }
+        return max(math.ceil(rows[channel] / taken) for channel, taken in together.items())
+
+    def resolved(self, rows: Mapping[str, int]) -> "TrainingRecipe":
+        """Return the recipe with its length as ``diloco.rounds``.
+
+        Args:
+            rows: usable rows by channel, which decide what an epoch is.
+        """
+        recipe = self
+        if self.epochs is not None:
+            steps = math.ceil(self.epochs * self.steps_per_epoch(rows))
+            recipe = self.model_copy(update={"epochs": None, "steps": steps})
+        diloco = self.diloco.model_copy(update={"rounds": recipe.rounds})
+        return recipe.model_copy(update={"steps": None, "diloco": diloco})
+
+    def agreed(self) -> str:
+        """Return as JSON what all machines of a run must have in common.
+
+        Its name, its paths, where its log is and how a machine computes may differ. How long it
+        is and its outer step are for the replicas' own agreement (``diloco.spec``).
+        """
+        paths = ("name", "model", "start_from", "extends")
+        own = dict.fromkeys((*paths, "threads", "checkpoint_every", "ranks"), True)
+        here = {"log", "run_id", "local_replicas", "max_restarts", "place"}
+        here |= {"rounds", "outer", "outer_lr", "outer_momentum"}  # the spec has them
+        return self.model_dump_json(exclude={**own, "diloco": here})
+
+    @staticmethod
+    def load(path: str | Path) -> "TrainingRecipe":
+        """Read a recipe from a YAML file.
+
+        Raises:
+            InputError: the file is missing, not YAML, or a field is wrong; names both.
+        """
+        return read_model(path, "training recipe", TrainingRecipe)

@@ -1,0 +1,432 @@
+"""A reward put together from its named parts.
+
+Belongs here: weights, the gate, and the sum. Does not belong here: what a part is worth
+(``training.rewards.parts``).
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from difflib import SequenceMatcher, unified_diff
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import msgspec
+import referencing
+
+from composer_pipeline.actions import ERROR_PREFIX, apply_edits, unnumbered, validator_of
+
+#: Shares of a tool call's score: the tool, its argument names, its argument values.
+NAME, KEYS, VALUES = 0.2, 0.3, 0.5
+_COMMAND_KEYS = frozenset({"command", "cmd"})
+_EXACT = re.compile(r"(^|_)(path|file|id|url)s?$")
+#: SequenceMatcher is cubic at worst: longer strings are compared by words, at their ends.
+_MAX_CHARS, _MAX_WORDS = 500, 400
+
+
+def action_match(candidate: Mapping[str, Any], consensus: Mapping[str, Any]) -> float:
+    """Return how close an action is to the consensus action, in [0, 1].
+
+    A call scores 0.2 for the tool, 0.3·Jaccard of the argument names and 0.5·mean value
+    similarity; names with an empty value count only where the consensus leaves them empty
+    too. Another tool scores 0. Calls are compared in order and averaged over the longer
+    list, so that missing and surplus calls cost. Text answers are compared as strings; text
+    against a call scores 0.
+
+    Args:
+        candidate: an assistant message in chat form.
+        consensus: the assistant message to match.
+    """
+    left, right = calls_of(candidate), calls_of(consensus)
+    if bool(left) != bool(right):
+        return 0.0
+    if not right:
+        a, b = str(candidate.get("content") or ""), str(consensus.get("content") or "")
+        return _similar(" ".join(a.split()), " ".join(b.split()))
+    scores = [_call(a, b) for a, b in zip(left, right, strict=False)]
+    return sum(scores) / max(len(left), len(right))
+
+
+def calls_of(message: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Return a chat message's calls as name and arguments; what is no object has the key ``""``."""
+    calls = []
+    for call in message.get("tool_calls") or ():
+        function = call.get("function", call)
+        arguments = function.get("arguments") or {}
+        if isinstance(arguments, str):
+            try:
+                arguments = json.loads(arguments)
+            except ValueError:
+                arguments = {"": arguments}
+        calls.append((str(function.get("name")), arguments if isinstance(arguments, dict) else {}))
+    return calls
+
+
+def _call(candidate: tuple[str, dict[str, Any]], wanted: tuple[str, dict[str, Any]]) -> float:
+    if candidate[0] != wanted[0]:
+        return 0.0
+    have, want = candidate[1], wanted[1]
+    # An empty value for an argument that should have one is no argument: an empty Edit
+    # must not collect the credit for naming the right arguments.
+    keys = {key for key in have if not _empty(have[key]) or _empty(want.get(key, ""))}
+    union = keys | set(want)
+    if not union:
+        return 1.0
+    values = [_value(key, have[key], want[key]) if key in want else 0.0 for key in keys]
+    return NAME + KEYS * len(keys & set(want)) / len(union) + VALUES * sum(values) / len(union)
+
+
+def _empty(value: Any) -> bool:
+    return value is None or value == "" or value == [] or value == {}
+
+
+def _value(key: str, have: Any, want: Any) -> float:
+    if not (isinstance(have, str) and isinstance(want, str)):
+        return float(have == want)
+    if key in _COMMAND_KEYS:
+        return _token_f1(have, want)
+    if _EXACT.search(key):
+        return float(normal_path(have) == normal_path(want))
+    return _similar(have.strip(), want.strip())
+
+
+def normal_path(text: str) -> str:
+    """Return a path without what does not change it."""
+    text = re.sub(r"/+", "/", text.strip())
+    return text.removeprefix("./").rstrip("/") or text
+
+
+def _token_f1(have: str, want: str) -> float:
+    a, b = Counter(have.split()), Counter(want.split())
+    common = (a & b).total()
+    if common == 0:
+        return float(a == b)
+    return 2 * common / (a.total() + b.total())
+
+
+def _similar(a: str, b: str) -> float:
+    if a == b:
+        return 1.0
+    if max(len(a), len(b)) <= _MAX_CHARS:
+        return SequenceMatcher(None, a, b, autojunk=False).ratio()
+    return SequenceMatcher(None, _words(a), _words(b), autojunk=False).ratio()
+
+
+def _words(text: str) -> list[str]:
+    words = text.split()
+    half = _MAX_WORDS // 2
+    return words if len(words) <= _MAX_WORDS else words[:half] + words[-half:]
+
+
+Message = dict[str, Any]
+#: Tools that change one file by its text.
+EDITS = frozenset({"Edit", "MultiEdit", "Write"})
+#: Tools that may change any file.
+_ANY_FILE = frozenset({"Bash", "Task", "Agent"})
+
+
+class Case(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A state as its parts of the reward see it; only what they ask for is filled.
+
+    ``consensus`` is the teachers' action; ``votes`` are the teachers' distinct actions with how
+    many gave each; ``recorded`` is the agent's own action and ``failed`` whether its result was an
+    error (``None``: not known); ``tools`` are the tools offered, without descriptions; ``errors``
+    the calls of the prompt that failed, as :func:`call_key`; ``files`` path to text, as far as the
+    prompt shows it.
+    """
+
+    consensus: Message
+    votes: list[tuple[Message, int]] = []
+    recorded: Message | None = None
+    failed: bool | None = None
+    tools: list[dict[str, Any]] = []
+    errors: list[str] = []
+    files: dict[str, str] = {}
+
+    def to_json(self) -> str:
+        """Return it as compact JSON."""
+        return msgspec.json.encode(self).decode()
+
+    @staticmethod
+    def from_json(text: str) -> "Case":
+        """Read :meth:`to_json`'s form."""
+        return msgspec.json.decode(text, type=Case)
+
+
+def case_of(
+    parts: Collection[str],
+    consensus: Message,
+    answers: Sequence[tuple[str, Message]],
+    row: Mapping[str, Any],
+    failed: bool | None = None,
+) -> Case:
+    """Return what the named parts need of a row.
+
+    Args:
+        parts: names of ``training.rewards.parts.PARTS``.
+        consensus: the teachers' action, in the template's form.
+        answers: who answered (``agent`` or a teacher's name) and the answer, in the same form.
+        row: ``prompt`` and ``tools`` of ``dataset_groups``.
+        failed: whether the agent's own action ended in an error.
+    """
+    agent = next((message for who, message in answers if who == "agent"), None)
+    edited = {
+        str(arguments.get("file_path")) for name, arguments in calls_of(consensus) if name in EDITS
+    }
+    known = known_files(row["prompt"]) if "edit" in parts and edited else {}
+    return Case(
+        consensus,
+        votes=_votes(answers) if "votes" in parts else [],
+        recorded=agent if "outcome" in parts else None,
+        failed=failed if "outcome" in parts else None,
+        tools=[_schema(tool) for tool in row["tools"] or []] if "validity" in parts else [],
+        errors=failed_calls(row["prompt"]) if "repeat" in parts else [],
+        files={path: text for path, text in known.items() if path in edited},
+    )
+
+
+def _votes(answers: Sequence[tuple[str, Message]]) -> list[tuple[Message, int]]:
+    """Return the teachers' distinct answers with how many gave each; the agent has no vote."""
+    votes: dict[str, tuple[Message, int]] = {}
+    for who, message in answers:
+        if who != "agent":
+            key = json.dumps([calls_of(message), message.get("content")], sort_keys=True)
+            votes[key] = (message, votes.get(key, (message, 0))[1] + 1)
+    return list(votes.values())
+
+
+def _schema(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a tool without its description, which is most of it."""
+    function = tool["function"]
+    kept = {"name": function["name"], "parameters": function.get("parameters")}
+    return {"type": "function", "function": kept}
+
+
+def call_key(name: str, arguments: Mapping[str, Any]) -> str:
+    """Return a call as text, the same for the same name and arguments."""
+    return json.dumps([name, arguments], sort_keys=True)
+
+
+def failed_calls(prompt: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the calls of a chat prompt whose result was an error, each once."""
+    return list(dict.fromkeys(
+        call_key(name, arguments) for name, arguments, text in _called(prompt)
+        if text.startswith(ERROR_PREFIX)
+    ))  # fmt: skip
+
+
+def known_files(prompt: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return path to text of the files that a chat prompt shows whole and nothing may have changed.
+
+    A Read without limits and a Write show a file, edits that apply keep it known. A command or
+    another agent makes every file unknown: stricter than what comparing teachers asks
+    (``preferences.actions.file_knowledge``), which reads the command.
+    """
+    known: dict[str, str] = {}
+    for name, arguments, text in _called(prompt):
+        path = str(arguments.get("file_path"))
+        if name in _ANY_FILE:
+            known.clear()
+        elif text.startswith(ERROR_PREFIX):
+            continue
+        elif name == "Read" and not (arguments.get("offset") or arguments.get("limit")):
+            known[path] = unnumbered(text) or ""
+        elif name == "Write" or (name in EDITS and path in known):
+            known[path] = apply_edits(known.get(path, ""), name, arguments) or ""
+        if not known.get(path):
+            known.pop(path, None)
+    return known
+
+
+def _called(prompt: Sequence[Mapping[str, Any]]) -> list[tuple[str, dict[str, Any], str]]:
+    """Return name, arguments and result of each answered call, in the order of the results."""
+    asked: dict[str, tuple[str, dict[str, Any]]] = {}
+    out = []
+    for message in prompt:
+        for call, named in zip(message.get("tool_calls") or (), calls_of(message), strict=True):
+            asked[str(call.get("id"))] = named
+        if message["role"] == "tool" and str(message.get("tool_call_id")) in asked:
+            name, arguments = asked[str(message["tool_call_id"])]
+            out.append((name, arguments, str(message.get("content") or "")))
+    return out
+
+
+#: What is taken off where a call that failed before is made again, and where the agent's own action
+#: is given that failed; what is added where it did not.
+REPEATED, FAILED, WORKED = -0.5, -0.5, 0.2
+#: Lines of a diff beyond which two are compared by their ends: the ratio is cubic at worst.
+_MAX_LINES = 400
+
+
+class Scored(NamedTuple):
+    """What a part says: the value, and why in words without any text of the answer."""
+
+    value: float
+    reason: str
+
+
+Part = Callable[[Mapping[str, Any], Case], Scored | None]
+
+
+def validity(answer: Mapping[str, Any], case: Case) -> Scored | None:
+    """Return -1 for a call of a tool that was not offered or that its schema refuses, else 0.
+
+    ``None`` where nothing says which tools there were, or the answer calls none.
+    """
+    schemas = {tool["function"]["name"]: tool["function"].get("parameters") for tool in case.tools}
+    calls = calls_of(answer)
+    if not schemas or not calls:
+        return None
+    for name, arguments in calls:
+        if name not in schemas:
+            return Scored(-1.0, "a tool that was not offered")
+        if "" in arguments:
+            return Scored(-1.0, f"arguments of {name} are no object")
+        if not _fits(arguments, schemas[name]):
+            return Scored(-1.0, f"arguments of {name} do not fit its schema")
+    return Scored(0.0, "valid")
+
+
+def match(answer: Mapping[str, Any], case: Case) -> Scored:
+    """Return :func:`action_match` with the consensus, in [0, 1]."""
+    value = action_match(answer, case.consensus)
+    return Scored(value, f"{value:.0%} of the consensus")
+
+
+def votes(answer: Mapping[str, Any], case: Case) -> Scored | None:
+    """Return the best match with a teacher's action times its votes over the most, in [0, 1].
+
+    The agent's own action is never a target. ``None`` without a teacher's action.
+    """
+    if not case.votes:
+        return None
+    most = max(count for _, count in case.votes)
+    value, count = max(
+        (action_match(answer, message) * count / most, count) for message, count in case.votes
+    )
+    return Scored(value, f"close to an action of {count} of {sum(n for _, n in case.votes)}")
+
+
+def edit(answer: Mapping[str, Any], case: Case) -> Scored | None:
+    """Return how alike the diffs are that answer and consensus make of a known file, in [-1, 1].
+
+    1 is the same text afterwards, 0 no edit of that file, -1 an edit that cannot be applied.
+    ``None`` where the consensus is not one edit that applies to a text that the prompt shows.
+    """
+    wanted = calls_of(case.consensus)
+    if len(wanted) != 1 or wanted[0][0] not in EDITS:
+        return None
+    path = str(wanted[0][1].get("file_path"))
+    before = case.files.get(path)
+    target = apply_edits(before, *wanted[0]) if before is not None else None
+    if before is None or target is None:
+        return None
+    edits = [(n, a) for n, a in calls_of(answer) if n in EDITS and _same_file(a, path)]
+    if not edits:
+        return Scored(0.0, "no edit of that file")
+    after = before
+    for name, arguments in edits:
+        made = apply_edits(after, name, arguments)
+        if made is None:
+            return Scored(-1.0, "an edit that cannot be applied")
+        after = made
+    ratio = _ratio(_diff(before, after), _diff(before, target))
+    return Scored(ratio, f"{ratio:.0%} of the consensus's diff")
+
+
+def outcome(answer: Mapping[str, Any], case: Case) -> Scored | None:
+    """Return what the trace says of the agent's own action, for the same action alone.
+
+    0.2 where it worked, -0.5 where its result was an error: evidence that needs no teacher.
+    """
+    own = calls_of(case.recorded) if case.recorded is not None else []
+    if not own or case.failed is None or calls_of(answer) != own:
+        return None
+    if case.failed:
+        return Scored(FAILED, "the recorded action, which failed")
+    return Scored(WORKED, "the recorded action, which worked")
+
+
+def repeat(answer: Mapping[str, Any], case: Case) -> Scored | None:
+    """Return -0.5 where a call is made again that failed in the prompt with the same arguments."""
+    if any(call_key(*call) in case.errors for call in calls_of(answer)):
+        return Scored(REPEATED, "a call that failed before")
+    return None
+
+
+PARTS: dict[str, Part] = {
+    "validity": validity, "match": match, "votes": votes, "edit": edit, "outcome": outcome,
+    "repeat": repeat,
+}  # fmt: skip
+
+
+def _fits(arguments: Mapping[str, Any], schema: Any) -> bool:
+    validator = _validator(json.dumps(schema))
+    try:
+        return validator is None or bool(validator.is_valid(arguments))
+    except referencing.exceptions.Unresolvable:
+        return True
+
+
+@lru_cache(maxsize=256)
+def _validator(schema_text: str) -> Any:
+    return validator_of(json.loads(schema_text))
+
+
+def _same_file(arguments: Mapping[str, Any], path: str) -> bool:
+    return normal_path(str(arguments.get("file_path"))) == normal_path(path)
+
+
+def _diff(before: str, after: str) -> list[str]:
+    """Return the changed lines of a unified diff, with what stands around them."""
+    lines = list(unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=1))[2:]
+    half = _MAX_LINES // 2
+    return lines if len(lines) <= _MAX_LINES else lines[:half] + lines[-half:]
+
+
+def _ratio(have: list[str], want: list[str]) -> float:
+    if have == want:
+        return 1.0
+    if not have:
+        return 0.0
+    return SequenceMatcher(None, have, want, autojunk=False).ratio()
+
+
+class Grade(NamedTuple):
+    """What an answer is worth, and what each part said; parts with nothing to say are left out."""
+
+    value: float
+    parts: dict[str, Scored]
+
+
+class Grader:
+    """Grades answers by weighted parts.
+
+    ``validity`` is a gate: what it refuses is worth minus its weight, and no other part is asked.
+
+    Args:
+        weights: part to its weight; see ``PARTS``.
+    """
+
+    def __init__(self, weights: Mapping[Any, float]) -> None:
+        self.weights: dict[str, float] = dict(weights)
+
+    def grade(self, answer: Mapping[str, Any], case: Case) -> Grade:
+        """Return the weighted sum of the parts that have something to say.
+
+        Args:
+            answer: an assistant message in chat form.
+            case: the state; :func:`~composer_pipeline.training.rewards.case_of` with the
+                same parts.
+        """
+        found: dict[str, Scored] = {}
+        # The gate first, whatever the order of the weights.
+        for name in sorted(self.weights, key=lambda name: name != "validity"):
+            said = PARTS[name](answer, case)
+            if said is None:
+                continue
+            found[name] = said
+            if name == "validity" and said.value < 0:
+                break
+        return Grade(sum(self.weights[name] * said.value for name, said in found.items()), found)

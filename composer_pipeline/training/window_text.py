@@ -1,0 +1,195 @@
+"""Messages as templates take them, and turns.
+
+Belongs here: one plain form of a message, and what belongs to a turn. Does not belong here: what
+a certain template needs (``training.windows.template``).
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+from composer_pipeline.actions import PATH_ARGUMENTS
+
+Message = dict[str, Any]
+#: The system message of a window whose prompt has none; templates invent worse ones.
+SYSTEM = "You are a coding agent."
+
+
+class Dropped(Exception):
+    """A row cannot be trained on; the message is the reason that is counted."""
+
+
+def action_message(messages: Sequence[Message]) -> Message:
+    """Return the one assistant message of an action, normalised for templates.
+
+    Raises:
+        Dropped: there is not exactly one.
+    """
+    assistants = [message for message in messages if message.get("role") == "assistant"]
+    if len(assistants) != 1:
+        raise Dropped("action is not one assistant message")
+    return plain_message(assistants[0])
+
+
+def plain_message(message: Message) -> Message:
+    """Return a message with text content and dictionary arguments.
+
+    Raises:
+        Dropped: arguments that are text are not a JSON object.
+    """
+    out: Message = {"role": message["role"], "content": message.get("content") or ""}
+    if message.get("tool_calls"):
+        out["tool_calls"] = [
+            tool_call(function["name"], _object(function.get("arguments") or {}))
+            for function in (call.get("function", call) for call in message["tool_calls"])
+        ]
+    if message["role"] == "tool":
+        out["name"] = message.get("name") or ""
+    return out
+
+
+def tool_call(name: str, arguments: Any) -> dict[str, Any]:
+    """Return one tool call in chat form."""
+    return {"type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def calls_of(message: Message) -> list[tuple[str, dict[str, Any]]]:
+    """Return (name, arguments) of each call of a plain message."""
+    functions = (call["function"] for call in message.get("tool_calls") or ())
+    return [(function["name"], function["arguments"]) for function in functions]
+
+
+def split_turns(messages: Sequence[Message]) -> tuple[Message, list[list[Message]]]:
+    """Return the plain system message and turns; an assistant's results stay in its turn."""
+    plain = [plain_message(message) for message in messages]
+    first = 1 if plain and plain[0]["role"] == "system" else 0
+    turns: list[list[Message]] = []
+    for message in plain[first:]:
+        if message["role"] == "tool" and turns:
+            turns[-1].append(message)
+        else:
+            turns.append([message])
+    return plain[0] if first else {"role": "system", "content": SYSTEM}, turns
+
+
+def _object(arguments: Any) -> dict[str, Any]:
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except ValueError:
+            arguments = None
+    if not isinstance(arguments, dict):
+        raise Dropped("tool arguments are not an object")
+    return arguments
+
+
+#: Stands where the middle of an over-long text was.
+CUT = "\n[…]\n"
+#: A text with more characters a token than this does not exist but for runs of blanks.
+_MOST_CHARS = 12
+#: Characters of each of the four parts by which a long text is measured.
+_SAMPLE = 512
+#: Texts whose length is remembered: the states of one session share their messages.
+_REMEMBERED = 1 << 16
+
+
+class Texts:
+    """Counts and cuts for one tokenizer.
+
+    Args:
+        tokenizer: a fast tokenizer.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._lengths: dict[int, int] = {}
+        self.shortened = lru_cache(maxsize=4096)(self._shortened)
+
+    def ids(self, text: str) -> list[int]:
+        """Tokenise rendered text; the template already wrote the special tokens."""
+        ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids
+
+    def count(self, text: str) -> int:
+        """Return about how many tokens a text has; of a long one only parts are tokenised."""
+        if not text:
+            return 0
+        key = hash(text)
+        if key not in self._lengths:
+            if len(self._lengths) >= _REMEMBERED:
+                self._lengths.clear()
+            self._lengths[key] = self._measured(text)
+        return self._lengths[key]
+
+    def _measured(self, text: str) -> int:
+        if len(text) <= 4 * _SAMPLE:
+            return len(self.ids(text))
+        starts = (len(text) * part // 4 for part in range(4))
+        parts = [text[start : start + _SAMPLE] for start in starts]
+        return sum(len(self.ids(part)) for part in parts) * len(text) // (4 * _SAMPLE)
+
+    def _shortened(self, text: str, tokens: int) -> str:
+        """Return head and tail of a text, about ``tokens`` in all, with a mark between."""
+        half = max(1, (tokens - 4) // 2)
+        if len(text) <= half:  # a token has at least one character, or a byte of one
+            return text
+        ends = half * _MOST_CHARS
+        if len(text) <= 2 * ends:
+            offsets = self._offsets(text)
+            if len(offsets) <= tokens:
+                return text
+            return text[: offsets[half - 1][1]] + CUT + text[offsets[-half][0] :]
+        # Only the ends are tokenised: the middle of a long log costs nothing.
+        head, tail = text[:ends], text[-ends:]
+        first, last = self._offsets(head), self._offsets(tail)
+        stop = first[min(half, len(first)) - 1][1]
+        return head[:stop] + CUT + tail[last[-min(half, len(last))][0] :]
+
+    def _offsets(self, text: str) -> Any:
+        found = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        return found["offset_mapping"]
+
+
+#: Tools whose result is a file's content.
+READERS = frozenset({"Read", "NotebookRead", "read_file", "view"})
+
+
+def paths_of(message: Message) -> Iterator[str]:
+    """Yield the files that the calls of a plain message name in arguments of their own."""
+    for _, arguments in calls_of(message):
+        for key in PATH_ARGUMENTS:
+            value = arguments.get(key)
+            if isinstance(value, str) and value.strip("./"):
+                yield value
+
+
+def shows(messages: Iterable[Message], path: str) -> bool:
+    """Say whether a path stands in a content or an argument of plain messages."""
+    return any(
+        path in message["content"] or any(_holds(args, path) for _, args in calls_of(message))
+        for message in messages
+    )
+
+
+def names_lost_file(action: Message, prompt: Sequence[Message], window: Sequence[Message]) -> bool:
+    """Say whether an action names a file that the prompt showed and the window does not.
+
+    Args:
+        action: a plain assistant message.
+        prompt: all messages that the agent saw.
+        window: what is left of them.
+    """
+    missing = [path for path in dict.fromkeys(paths_of(action)) if not shows(window, path)]
+    if not missing:
+        return False
+    whole = [plain_message(message) for message in prompt]
+    return any(shows(whole, path) for path in missing)
+
+
+def _holds(value: Any, path: str) -> bool:
+    if isinstance(value, str):
+        return path in value
+    if isinstance(value, dict):
+        return any(_holds(item, path) for item in value.values())
+    return isinstance(value, list) and any(_holds(item, path) for item in value)

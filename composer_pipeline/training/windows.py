@@ -1,0 +1,528 @@
+"""Windows: a prompt under its budget, and the ids of what follows it.
+
+Belongs here: exact token counts, ids of prompts and responses, spans, hinted prompts. Does not
+belong here: what stays of a long prompt (``training.windows.policy``).
+
+A response is tokenised once, behind its prompt, and leaves the prompt's own tokens
+unchanged; a hinted prompt gets the same response ids appended, never re-tokenised.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from composer_pipeline.actions import PATH_ARGUMENTS
+from composer_pipeline.errors import InputError
+from composer_pipeline.training.chat_template import ChatTemplate, offered_tools
+from composer_pipeline.training.recipe import Data, TrainingRecipe
+from composer_pipeline.training.window_text import (
+    READERS,
+    Dropped,
+    Message,
+    Texts,
+    action_message,
+    calls_of,
+    names_lost_file,
+    paths_of,
+    plain_message,
+    split_turns,
+    tool_call,
+)
+
+#: Stands where turns were left out.
+LEFT_OUT = "[{} earlier turns are left out here]"
+#: Turns whose files count as touched, and how many files at most.
+TOUCHED_TURNS, TOUCHED_FILES = 8, 6
+#: A text of an old turn is shortened to this many tokens before a turn is left out.
+STUB = 24
+#: The user's own words are never shortened further than this.
+USER_STUB = 160
+#: Shares of the budget: system message, task, last turn, reads of touched files, near turns.
+SYSTEM_SHARE, TASK_SHARE, LAST_SHARE, READ_SHARE, NEAR_SHARE = 0.2, 0.2, 0.35, 0.15, 0.15
+NEAR_TURNS = 3
+_FULL = 1 << 30
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """Tokens that a template spends around a message, and around a call with its result."""
+
+    message: int
+    call: int
+
+
+class _Turn:
+    """A turn with the sizes of its texts, so that its cost at any length is a sum."""
+
+    def __init__(self, texts: Texts, messages: list[Message], overhead: Overhead) -> None:
+        self.messages = messages
+        self.fixed = 0
+        self.sizes: list[int] = []
+        self.least = USER_STUB if messages[0]["role"] == "user" else STUB
+        for message in messages:
+            self.fixed += overhead.message if message["role"] != "tool" else 0
+            self.sizes.append(texts.count(message["content"]))
+            for name, arguments in calls_of(message):
+                self.fixed += overhead.call + texts.count(name)
+                for key, value in arguments.items():
+                    self.fixed += 3 + texts.count(key)
+                    self.sizes.append(texts.count(json.dumps(value)))  # templates escape it
+
+    def cost(self, length: int) -> int:
+        """Return tokens when no text is longer than ``length``."""
+        length = max(length, self.least)
+        return self.fixed + sum(min(size, length) for size in self.sizes)
+
+    def longest(self, tokens: int) -> int:
+        """Return the largest length whose cost is at most ``tokens``, 0 when there is none."""
+        if self.cost(_FULL) <= tokens:
+            return _FULL
+        low, high = self.least, max(self.sizes, default=self.least)
+        if self.cost(low) > tokens:
+            return 0
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.cost(middle) <= tokens else (low, middle)
+        return low
+
+
+def fit(
+    texts: Texts,
+    overhead: Overhead,
+    system: Message,
+    turns: Sequence[list[Message]],
+    budget: int,
+) -> tuple[list[Message], int]:
+    """Return the messages that stay and their tokens, estimated, without tools.
+
+    Args:
+        texts: counts and shortens.
+        overhead: what the template adds.
+        system: the plain system message.
+        turns: plain turns, oldest first.
+        budget: tokens that the estimate stays below.
+    """
+    head = _Turn(texts, [system], overhead)
+    head.least = 1
+    length = head.longest(int(budget * SYSTEM_SHARE)) or 1
+    kept = [_shortened(texts, system, length)]
+    sized = [_Turn(texts, turn, overhead) for turn in turns]
+    lengths = _lengths(sized, budget - head.cost(length)) if turns else {}
+    before = -1
+    for at in sorted(lengths):
+        if at - before > 1:
+            _mark(kept, at - before - 1)
+        _append(kept, [_shortened(texts, message, lengths[at]) for message in turns[at]])
+        before = at
+    return kept, head.cost(length) + sum(sized[at].cost(n) for at, n in lengths.items())
+
+
+def _lengths(turns: list[_Turn], budget: int) -> dict[int, int]:
+    """Return turn number to the length of its texts, for the turns that stay."""
+    last = len(turns) - 1
+    lengths: dict[int, int] = {}
+    left = budget
+
+    def keep(at: int, allowance: float) -> bool:
+        nonlocal left
+        before = turns[at].cost(lengths[at]) if at in lengths else 0
+        allowance = max(allowance, turns[at].cost(0))
+        length = turns[at].longest(int(min(allowance, left + before)))
+        if length > lengths.get(at, 0):
+            lengths[at] = length
+            left += before - turns[at].cost(length)
+        return length > 0
+
+    if not keep(last, budget * (LAST_SHARE if last else 1.0)):
+        lengths[last] = 1  # whether that fits is for the caller to see
+        left -= turns[last].cost(1)
+    if last:
+        keep(0, budget * TASK_SHARE)
+    reads = _latest_reads(turns)
+    for at in reads:
+        keep(at, budget * READ_SHARE / len(reads))
+    for at in range(last - 1, max(last - 1 - NEAR_TURNS, 0), -1):
+        keep(at, budget * NEAR_SHARE / NEAR_TURNS)
+    for at in range(last - 1, 0, -1):
+        if at not in lengths and not keep(at, 0):
+            break
+    for at in (last, *reads, *sorted(lengths, reverse=True)):
+        keep(at, budget)
+    return lengths
+
+
+def _latest_reads(turns: Sequence[_Turn]) -> list[int]:
+    """Return the turns with the latest read of each file touched last, newest touch first."""
+    touched: list[str] = []
+    for turn in reversed(turns[-TOUCHED_TURNS:]):
+        for message in turn.messages:
+            touched += [path for path in paths_of(message) if path not in touched]
+    reads: dict[str, int] = {}
+    for at, turn in enumerate(turns):
+        for path in _read_in(turn.messages):
+            reads[path] = at
+    found = (reads[path] for path in touched[:TOUCHED_FILES] if path in reads)
+    return list(dict.fromkeys(found))
+
+
+def _read_in(messages: Iterable[Message]) -> Iterable[str]:
+    for message in messages:
+        for name, arguments in calls_of(message):
+            if name in READERS:
+                for key in PATH_ARGUMENTS:
+                    if isinstance(arguments.get(key), str):
+                        yield arguments[key]
+
+
+def _shortened(texts: Texts, message: Message, length: int) -> Message:
+    if message["role"] == "user":
+        length = max(length, USER_STUB)
+    if length == _FULL:
+        return message
+    out = {**message, "content": texts.shortened(message["content"], length)}
+    if message.get("tool_calls"):
+        out["tool_calls"] = [_short_call(texts, call, length) for call in message["tool_calls"]]
+    return out
+
+
+def _short_call(texts: Texts, call: dict[str, Any], length: int) -> dict[str, Any]:
+    function = call["function"]
+    arguments = {
+        key: texts.shortened(value, length)
+        if isinstance(value, str) and key not in PATH_ARGUMENTS
+        else value
+        for key, value in function["arguments"].items()
+    }
+    return {**call, "function": {**function, "arguments": arguments}}
+
+
+def _mark(kept: list[Message], missing: int) -> None:
+    """Say at the end of the message before it that turns are missing."""
+    said = f"{kept[-1]['content']}\n\n{LEFT_OUT.format(missing)}".strip()
+    kept[-1] = {**kept[-1], "content": said}
+
+
+def _append(kept: list[Message], turn: list[Message]) -> None:
+    """Add a turn; two messages of the user in a row, which templates refuse, become one."""
+    if kept[-1]["role"] == turn[0]["role"] == "user":
+        joined = f"{kept[-1]['content']}\n\n{turn[0]['content']}"
+        kept[-1] = {**kept[-1], "content": joined}
+        turn = turn[1:]
+    kept += turn
+
+
+#: What the teacher of the SDPO channel reads before it repeats the recorded action.
+HINT = "Feedback about the next step: {hint}"
+#: Attempts to meet the budget exactly; the first estimate is rarely off by more than a tenth.
+_ATTEMPTS = 6
+#: A window that fills less than this share of its budget although it was cut is widened once.
+_FILLED = 0.93
+#: Tool schemas get at most this part of a prompt: more would crowd out what the agent has seen.
+TOOLS_SHARE = 8
+#: Sets of tools whose size is remembered.
+_TOOLSETS = 64
+
+
+class Windows:
+    """Renders rows for one tokenizer under token budgets.
+
+    Args:
+        tokenizer: a fast tokenizer whose chat template renders tool calls; it gets the template
+            that is trained with.
+        limits: the budgets, in tokens.
+    """
+
+    def __init__(self, tokenizer: Any, limits: Data) -> None:
+        self.tokenizer = tokenizer
+        self.limits = limits
+        self.template = ChatTemplate(tokenizer)
+        self.texts = Texts(tokenizer)
+        added = sorted(tokenizer.get_added_vocab(), key=len, reverse=True)
+        self._sizes: dict[str, int] = {}
+        self._overhead = self._measured_overhead()
+        self._special = re.compile("|".join(map(re.escape, added)) or r"(?!)")
+
+    def window(
+        self, messages: Sequence[Message], tools: Sequence[Any]
+    ) -> tuple[list[Message], list[Any]]:
+        """Return the messages that the model sees, in its template's form, and its tools.
+
+        Raises:
+            Dropped: even the last turn does not fit, or the template refuses the messages.
+        """
+        budget = self.limits.max_prompt_tokens
+        system, turns = split_turns(self.template.form.history(_plain(messages)))
+        room = min(self.limits.max_tools_tokens, budget // TOOLS_SHARE)
+        offered = offered_tools(self.texts, tools, [m for turn in turns for m in turn], room)
+        whole = sum(map(len, turns)) + 1
+        aim = int(0.985 * (budget - self._tools_size(offered)))
+        best: list[Message] | None = None
+        for _ in range(_ATTEMPTS):
+            kept, cost = fit(self.texts, self._overhead, system, turns, aim)
+            size = len(self.prompt_ids(kept, offered))
+            if size > budget and best is not None:
+                break
+            if size <= budget:
+                if best is not None or size > _FILLED * budget or _is_whole(kept, turns, whole):
+                    return kept, offered
+                best = kept
+            # What was kept is as much too long or too short as the estimate was wrong.
+            aim = int(cost * budget / size * 0.985) - 8
+        if best is None:
+            raise Dropped("prompt does not fit")
+        return best, offered
+
+    def prompt_ids(self, window: Sequence[Message], tools: Sequence[Any]) -> list[int]:
+        """Return the ids of a window, ending with the assistant's header."""
+        return self.ids(self.render(window, tools, open_=True))
+
+    def response_ids(
+        self, window: Sequence[Message], tools: Sequence[Any], action: Message
+    ) -> list[int]:
+        """Return the action's ids behind the window, up to and including its end token.
+
+        Raises:
+            Dropped: the response is too long, or rendering it changes the prompt.
+        """
+        head = self.render(window, tools, open_=True)
+        said = self.template.response(window, tools, self.template.form.action(action))
+        ids = self._behind(head, said)
+        end = self.tokenizer.eos_token_id
+        while end in ids and ids[-1] != end:
+            ids.pop()
+        if len(ids) > self.limits.max_completion_tokens:
+            raise Dropped("response is too long")
+        return ids
+
+    def span(
+        self, window: Sequence[Message], tools: Sequence[Any], action: Message, call: int
+    ) -> tuple[int, int]:
+        """Return start and length, in response tokens, of one tool call.
+
+        ``call`` -1, or a call that cannot be located, is the whole response.
+
+        Raises:
+            Dropped: the template takes one call, and the call is not the first one.
+        """
+        length = len(self.response_ids(window, tools, action))
+        calls = action.get("tool_calls") or []
+        if self.template.form.one_call and len(calls) > 1:
+            if call != 0:
+                raise Dropped("the failing call is not the first, and the template takes one")
+            return 0, length
+        action = self.template.form.action(action)
+        if not 0 <= call < len(calls) or len(calls) == 1:
+            return 0, length
+        return self._located(window, tools, action, call, length)
+
+    def hinted(self, window: Sequence[Message], hint: str) -> list[Message]:
+        """Return the window with the hint as the last thing that the teacher reads."""
+        limit = self.limits.max_prompt_tokens // 4
+        text = HINT.format(hint=self.texts.shortened(hint, limit))
+        if window[-1]["role"] == "user":  # some templates insist on alternating roles
+            joined = f"{window[-1]['content']}\n\n{text}"
+            return [*window[:-1], {**window[-1], "content": joined}]
+        return [*window, {"role": "user", "content": text}]
+
+    def render(self, messages: Sequence[Message], tools: Sequence[Any], *, open_: bool) -> str:
+        """Return the chat template's text; ``open_`` ends it with the assistant's header."""
+        return self.template.render(messages, tools, open_=open_)
+
+    def ids(self, text: str) -> list[int]:
+        """Tokenise rendered text; the template already wrote the special tokens."""
+        return self.texts.ids(text)
+
+    def _measured_overhead(self) -> Overhead:
+        start: list[Message] = [{"role": r, "content": "x"} for r in ("system", "user")]
+        text: Message = {"role": "assistant", "content": "x"}
+        call = {"role": "assistant", "content": "", "tool_calls": [tool_call("x", {"x": "x"})]}
+        result = {"role": "tool", "name": "x", "content": "x"}
+
+        def size(*more: Message) -> int:
+            return len(self.ids(self.render([*start, *more], [], open_=False)))
+
+        message = size(text) - size() - 1
+        return Overhead(message, size(call, result) - size() - message - 4)
+
+    def _tools_size(self, tools: Sequence[Any]) -> int:
+        """Return the tokens of the assistant's header and of the tools, measured once each."""
+        key = json.dumps(tools)
+        if key not in self._sizes:
+            if len(self._sizes) > _TOOLSETS:
+                self._sizes.clear()
+            start: list[Message] = [{"role": r, "content": "x"} for r in ("system", "user")]
+            bare = len(self.ids(self.render(start, [], open_=False)))
+            self._sizes[key] = len(self.prompt_ids(start, tools)) - bare
+        return self._sizes[key]
+
+    def _behind(self, head: str, said: str) -> list[int]:
+        """Return the ids of ``said`` behind ``head``.
+
+        Nothing merges across a special token, so what stands before the last one of ``head``
+        need not be tokenised again. Where the texts would merge, the model still is asked with
+        the ids of ``head``, so ``said`` is tokenised on its own.
+        """
+        marks = list(self._special.finditer(head, max(0, len(head) - 400)))
+        near = head[marks[-1].start() :] if marks else head
+        before, ids = self.ids(near), self.ids(near + said)
+        if ids[: len(before)] == before:
+            return ids[len(before) :]
+        alone = self.ids(said)
+        if self.tokenizer.decode(alone) != said:  # a tokenizer that puts a blank before a text
+            raise Dropped("response changes the prompt's tokens")
+        return alone
+
+    def _located(
+        self,
+        window: Sequence[Message],
+        tools: Sequence[Any],
+        action: Message,
+        call: int,
+        length: int,
+    ) -> tuple[int, int]:
+        calls = action["tool_calls"]
+        head = self.render(window, tools, open_=True)
+        full = self.render([*window, action], tools, open_=False)
+        if not full.startswith(head):
+            return 0, length
+        bounds = []
+        for count in (call, call + 1):
+            part = self.render(
+                [*window, {**action, "tool_calls": calls[:count]}], tools, open_=False
+            )
+            bounds.append(max(_common(full, part), len(head)))
+        begin, end = bounds
+        if call == 0 and not action["content"]:
+            begin = len(head)
+        if call == len(calls) - 1:
+            end = len(full)
+        offsets = self.tokenizer(full, add_special_tokens=False, return_offsets_mapping=True)
+        marks = offsets["offset_mapping"][len(self.ids(head)) :][:length]
+        inside = [i for i, (a, b) in enumerate(marks) if a >= begin and b <= end and b > a]
+        return (inside[0], inside[-1] + 1 - inside[0]) if inside else (0, length)
+
+
+def window_messages(
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Any],
+    tokenizer: Any,
+    recipe: TrainingRecipe | str | Path,
+) -> tuple[list[Message], list[Any]]:
+    """Return the messages and tools that a model was trained to see for a prompt.
+
+    Use it before asking a trained model: give what it returns to the tokenizer's chat template
+    with ``add_generation_prompt=True``.
+
+    Args:
+        messages: chat messages, the system message first.
+        tools: schemas of the tools offered.
+        tokenizer: the checkpoint's tokenizer.
+        recipe: what trained it, or the path of its ``recipe.yaml`` in the run folder.
+
+    Raises:
+        InputError: the prompt cannot be brought under the budget, or the recipe is wrong.
+    """
+    if not isinstance(recipe, TrainingRecipe):
+        recipe = TrainingRecipe.load(recipe)
+    windows = Windows(tokenizer, recipe.data)
+    try:
+        kept, offered = windows.window([dict(message) for message in messages], tools)
+    except Dropped as reason:
+        raise InputError(f"this prompt has no window: {reason}") from reason
+    return windows.template.form.written(kept), offered
+
+
+def _plain(messages: Sequence[Message]) -> list[Message]:
+    return [plain_message(message) for message in messages]
+
+
+def _is_whole(kept: Sequence[Message], turns: Sequence[Sequence[Message]], whole: int) -> bool:
+    every = (message for turn in turns for message in turn)
+    return len(kept) == whole and all(a == b for a, b in zip(kept[1:], every, strict=True))
+
+
+def _common(a: str, b: str) -> int:
+    """Return the length of the common prefix."""
+    for i, (x, y) in enumerate(zip(a, b, strict=False)):
+        if x != y:
+            return i
+    return min(len(a), len(b))
+
+
+#: Of fewer tokens nothing worth training on is left.
+LEAST = 256
+#: Columns of exports that hold what the model shall say.
+ANSWERS = ("chosen", "rejected", "completion")
+
+
+class RowCutter:
+    """Shortens rows so that prompt and answer, rendered whole, have at most so many tokens.
+
+    Args:
+        tokenizer: of the model that will be trained; it gets the chat template for training.
+        max_tokens: of the whole row, the longer answer counted.
+
+    Raises:
+        InputError: too few tokens, or the tokenizer's template cannot show tool calls.
+    """
+
+    def __init__(self, tokenizer: Any, max_tokens: int) -> None:
+        if max_tokens < LEAST:
+            raise InputError(f"--max-tokens must be at least {LEAST}, not {max_tokens}")
+        self._most = max_tokens
+        self._windows = Windows(tokenizer, self._limits(max_tokens))
+
+    @property
+    def chat_template(self) -> str:
+        """The template that the lengths hold for; a trainer should use it too."""
+        return str(self._windows.tokenizer.chat_template)
+
+    def tokens(self, texts: Iterable[str]) -> int:
+        """Return about how many tokens some texts have together."""
+        return sum(map(self._windows.texts.count, texts))
+
+    def cut(self, row: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+        """Return a row with its prompt, tools and answers as they fit, or why it does not.
+
+        Args:
+            row: ``prompt``, ``tools`` and at least one of :data:`ANSWERS`, as chat messages.
+
+        Returns:
+            The row, and an empty text or the reason for which it cannot be used.
+        """
+        try:
+            return self._cut(row), ""
+        except Dropped as reason:
+            return {}, str(reason)
+
+    def _cut(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        form = self._windows.template.form
+        names = [name for name in ANSWERS if row.get(name)]
+        answers = {name: form.action(action_message(row[name])) for name in names}
+        room = self._most - max(map(self._size, answers.values()))
+        if room < self._most // 4:
+            raise Dropped("the action leaves no room for a prompt")
+        self._windows.limits = self._limits(room)
+        window, tools = self._windows.window(row["prompt"], row["tools"] or [])
+        for answer in answers.values():
+            if names_lost_file(answer, row["prompt"], window):
+                raise Dropped("action names a file that the shortened prompt lost")
+            whole = self._windows.render([*window, answer], tools, open_=False)
+            if len(self._windows.ids(whole)) > self._most:
+                raise Dropped("too long behind its prompt")
+        written = {name: form.written([answer]) for name, answer in answers.items()}
+        return {**row, "prompt": form.written(window), "tools": tools, **written}
+
+    def _size(self, answer: Mapping[str, Any]) -> int:
+        """Return the tokens that an answer adds behind a prompt."""
+        prompt: Sequence[dict[str, Any]] = [{"role": "user", "content": "x"}]
+        open_ = self._windows.render(prompt, [], open_=True)
+        whole = self._windows.render([*prompt, dict(answer)], [], open_=False)
+        return len(self._windows.ids(whole)) - len(self._windows.ids(open_))
+
+    @staticmethod
+    def _limits(room: int) -> Data:
+        return Data(max_prompt_tokens=room, max_completion_tokens=room, max_tools_tokens=room // 8)

@@ -1,0 +1,294 @@
+"""A changed price cap buys nothing again, and loses nothing that may have been paid for."""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.teachers.ledger.ledger import Ledger
+from composer_pipeline.teachers.plan import plan
+from composer_pipeline.teachers.replies import rebuild
+from composer_pipeline.teachers.report import ReplayReport
+from composer_pipeline.teachers.run import replay
+from composer_pipeline.teachers.teachers import TeacherSet
+from composer_pipeline.testing.openrouter.faults import Asked, Fault
+from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
+from tests.fixtures.old_ledger import as_version_2
+
+Serve = Callable[..., LoopbackOpenRouter]
+NAMES = ["careful", "steady"]
+
+
+def capped(teacher_set: TeacherSet, factor: str = "2", **limits: Any) -> TeacherSet:
+    """Return the same teachers with every cap multiplied."""
+    data = teacher_set.model_dump()
+    for teacher in data["teachers"]:
+        price = teacher["max_price"]
+        teacher["max_price"] = {name: price[name] * Decimal(factor) for name in price}
+    data["limits"] |= limits
+    return TeacherSet.model_validate(data)
+
+
+def run(lake: Lake, teacher_set: TeacherSet, target: str | Path, **more: Any) -> ReplayReport:
+    options = {"max_usd": Decimal(20), "teachers": NAMES, **more}
+    return replay(lake, teacher_set, ledger=target, **options)
+
+
+def sums(target: str | Path) -> tuple[int, int, int]:
+    with Ledger(target) as ledger:
+        held = ledger.status()["global"]
+    return held.spent, held.reserved, held.unknown
+
+
+def command(lake: Lake, teacher_set: TeacherSet, folder: Path, name: str) -> list[str]:
+    file = folder / f"{name}.yaml"
+    file.write_text(teacher_set.model_dump_json())
+    return [
+        sys.executable, "-m", "composer_pipeline.cli", "replay", "--json", "--max-usd", "20",
+        "--teachers", str(file), "--lake", lake.root,
+    ]  # fmt: skip
+
+
+def started(arguments: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def told(process: subprocess.Popen[str]) -> dict[str, Any]:
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    found: dict[str, Any] = json.loads(out.splitlines()[-1])
+    return found
+
+
+def states_bought(server: LoopbackOpenRouter, lake: Lake) -> None:
+    """Every question was billed once, whatever the cap of the body was."""
+    rows = lake.rows("replies")
+    assert len(server.bills) == len(rows) == 48
+    assert {row["status"] for row in rows} == {"ok"}
+    assert sum(row["cost_picodollars"] for row in rows) == server.billed
+
+
+@pytest.mark.slow
+def test_a_raised_cap_buys_nothing_through_the_command_line(
+    lake: Lake, teacher_set: TeacherSet, serve: Serve, tmp_path: Path
+) -> None:
+    server = serve()
+    first = told(started(command(lake, teacher_set, tmp_path, "first")))
+    requests, billed, rows = server.requests, server.billed, lake.rows("replies")
+    assert (first["calls"], requests) == (48, 48)
+    again = told(started(command(lake, capped(teacher_set), tmp_path, "raised")))
+    assert (again["calls"], again["cached"], again["spent_usd"]) == (0, 48, 0)
+    assert (server.requests, server.billed) == (requests, billed)
+    assert lake.rows("replies") == rows
+    assert sums(Path(lake.root) / "ledger.db") == (billed, 0, 0)
+
+
+@pytest.mark.slow
+def test_a_cap_that_changes_between_a_kill_and_the_next_run(
+    lake: Lake, teacher_set: TeacherSet, serve: Serve, tmp_path: Path
+) -> None:
+    server = serve()
+    lost: list[str] = []
+
+    def faults(asked: Asked) -> Fault | None:
+        if asked.nth > 1 or len(server.bills) < 8:
+            return None
+        lost.append(asked.digest)
+        return Fault("hang")  # billed, and the killed process never sees the reply
+
+    server.faults = faults
+    patient = capped(teacher_set, "1", recover_after_s=0.5)
+    process = started(command(lake, patient, tmp_path, "first"))
+    end = time.monotonic() + 60
+    while not lost and process.poll() is None and time.monotonic() < end:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert lost
+    assert 0 < len(server.bills) < 48
+    server.faults = None
+    report = told(
+        started(command(lake, capped(teacher_set, "3", recover_after_s=0.5), tmp_path, "next"))
+    )
+    assert report["recovered"] > 0
+    states_bought(server, lake)
+    # Only what never reached the provider may still be unknown, and nothing is: it was asked.
+    spent, reserved, _ = sums(Path(lake.root) / "ledger.db")
+    assert (spent, reserved) == (server.billed, 0)
+
+
+@pytest.mark.slow
+def test_two_runs_with_different_caps_at_once(
+    lake: Lake, teacher_set: TeacherSet, serve: Serve, tmp_path: Path
+) -> None:
+    server = serve(latency=0.05)
+    sides = [
+        started(command(lake, capped(teacher_set, factor), tmp_path, f"x{factor}"))
+        for factor in ("1", "2")
+    ]
+    reports = [told(side) for side in sides]
+    assert sum(report["calls"] for report in reports) == 48
+    assert [report["replies"] for report in reports] == [48, 48]
+    states_bought(server, lake)
+    assert sums(Path(lake.root) / "ledger.db") == (server.billed, 0, 0)
+
+
+def test_lost_under_one_cap_and_fetched_under_another(
+    lake: Lake, teacher_set: TeacherSet, serve: Serve, target: str | Path
+) -> None:
+    server = serve(faults=lambda asked: Fault("reset"), generation_endpoint=False)
+    run(lake, capped(teacher_set, "1", attempts=1), target)
+    assert len(server.bills) == 24
+    assert sums(target)[0] == 0
+    server.faults, server.generation_endpoint = None, True
+    report = run(lake, capped(teacher_set, recover_after_s=0), target)
+    assert (report.replies, report.recovered, server.hits) == (24, 24, 24)
+    assert len(server.bills) == 24
+    assert sums(target) == (server.billed, 0, 0)
+
+
+@pytest.mark.parametrize("settings", [True, False])
+def test_the_replies_of_an_old_ledger_are_found(
+    lake: Lake, teacher_set: TeacherSet, serve: Serve, target: str | Path, settings: bool
+) -> None:
+    """Under any cap where the settings were recorded, else under the same one."""
+    server = serve()
+    run(lake, teacher_set, target)
+    billed = server.billed
+    as_version_2(target, settings=settings)
+    caps = capped(teacher_set) if settings else teacher_set
+    assert plan(lake, caps, teachers=NAMES, ledger=str(target)).calls == 0
+    report = run(lake, caps, target)
+    assert (report.calls, report.cached, server.billed) == (0, 24, billed)
+    assert sums(target) == (billed, 0, 0)
+    assert len({row["request_hash"] for row in lake.rows("replies")}) == 24
+    # A reply that is bought from now on has the key of now; the older ones stay as they are.
+    server.faults = None
+    more = run(lake, caps, target, teachers=None)
+    assert (more.calls, more.cached) == (24, 24)
+    assert (
+        run(lake, capped(teacher_set, "3" if settings else "1"), target, teachers=None).calls == 0
+    )
+
+
+@pytest.mark.parametrize("factor", ["1", "2"])
+def test_what_an_old_ledger_lost_is_fetched_with_its_own_bytes(
+    lake: Lake, teacher_set: TeacherSet, serve: Serve, target: str | Path, factor: str
+) -> None:
+    server = serve(faults=lambda asked: Fault("reset"), generation_endpoint=False)
+    run(lake, capped(teacher_set, "1", attempts=1), target)
+    as_version_2(target)
+    server.faults, server.generation_endpoint = None, True
+    report = run(lake, capped(teacher_set, factor, recover_after_s=0), target)
+    assert (report.replies, report.recovered, server.hits) == (24, 24, 24)
+    assert len(server.bills) == 24
+    assert sums(target) == (server.billed, 0, 0)
+
+
+def test_lost_bytes_whose_cap_is_refused_now_give_way_to_the_files(
+    lake: Lake, teacher_set: TeacherSet, serve: Serve, target: str | Path
+) -> None:
+    """The cap was raised because prices were: the teacher must not stop over the old one."""
+    low = capped(teacher_set, "1", attempts=1)
+    refused = Fault("unavailable", status=404, code="constraint_filtered")
+
+    def now(asked: Asked) -> Fault | None:
+        return refused if asked.nth > 1 else None  # bytes that were sent before
+
+    server = serve(
+        faults=lambda asked: Fault("reset", billed=False),
+        generation_endpoint=False,
+        response_cache=False,
+    )
+    run(lake, low, target, max_states=3)
+    lost = sums(target)[2]
+    assert lost > 0
+    server.faults = now
+    high = capped(teacher_set, "3", recover_after_s=0, attempts=1)
+    report = run(lake, high, target, max_states=3)
+    assert not report.stopped()
+    assert report.replies == len(server.bills) == 6
+    assert sums(target) == (server.billed, 0, lost)  # what may have been billed stays charged
+
+
+def test_without_a_response_cache_lost_bytes_are_of_no_use(
+    lake: Lake, teacher_set: TeacherSet, serve: Serve, tmp_path: Path
+) -> None:
+    """A lowered cap is then kept to at once."""
+    data = capped(teacher_set, "2", attempts=1).model_dump()
+    data["endpoint"]["recovery_cache_s"] = 0
+    high = TeacherSet.model_validate(data)
+    sent: list[int] = []
+
+    def note(asked: Asked) -> None:
+        sent.append(asked.nth)
+
+    server = serve(faults=lambda asked: Fault("reset", billed=False), generation_endpoint=False)
+    run(lake, high, tmp_path / "l.db", teachers=["careful"], max_states=2)
+    server.faults = note
+    low = capped(high, "0.5", recover_after_s=0)
+    assert run(lake, low, tmp_path / "l.db", teachers=["careful"], max_states=2).replies == 2
+    assert sent == [1, 1]  # never the bytes of the higher cap again
+
+
+def test_what_other_bytes_may_cost_is_reserved_by_their_own_cap(
+    lake: Lake, teacher_set: TeacherSet, serve: Serve, tmp_path: Path
+) -> None:
+    target = tmp_path / "l.db"
+    server = serve(faults=lambda asked: Fault("reset"), generation_endpoint=False)
+    run(lake, capped(teacher_set, "3", attempts=1), target, teachers=["careful"], max_states=1)
+    lost = sums(target)[2]
+    run(
+        lake, capped(teacher_set, "1", attempts=1, recover_after_s=0), target,
+        teachers=["careful"], max_states=1,
+    )  # fmt: skip
+    assert server.requests == 2
+    assert sums(target)[2] == 2 * lost
+
+
+def test_a_rebuilt_ledger_knows_the_replies_under_every_cap(
+    lake: Lake, teacher_set: TeacherSet, serve: Serve, target: str | Path, tmp_path: Path
+) -> None:
+    server = serve()
+    run(lake, teacher_set, target)
+    lost = tmp_path / "new.db"
+    with Ledger(lost) as ledger:
+        assert rebuild(lake, ledger)["restored"] == 24
+        assert ledger.status()["global"].spent == server.billed
+    assert run(lake, capped(teacher_set), lost).calls == 0
+    # The lake of an older ledger has older keys, and those are tried too.
+    as_version_2(target)
+    run(lake, teacher_set, target)
+    older = tmp_path / "older.db"
+    with Ledger(older) as ledger:
+        assert rebuild(lake, ledger)["restored"] == 24
+    assert run(lake, teacher_set, older).calls == 0
+    assert server.requests == 24
+
+
+def test_threads_of_one_process_with_two_caps(
+    lake: Lake, teacher_set: TeacherSet, serve: Serve, target: str | Path
+) -> None:
+    server = serve(latency=0.02)
+    found: list[ReplayReport] = []
+
+    def side(factor: str) -> None:
+        found.append(run(lake, capped(teacher_set, factor), target))
+
+    threads = [threading.Thread(target=side, args=(factor,)) for factor in ("1", "2", "4")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(report.calls for report in found) == len(server.bills) == 24
+    assert [report.replies for report in found] == [24, 24, 24]
+    assert sums(target) == (server.billed, 0, 0)

@@ -1,0 +1,167 @@
+"""The base model's view of the rows: ``python -m trainers.trl.base_pass --run-dir D``.
+
+Belongs here: one pass over the rows that the run will take, before any replica starts: DPO's
+reference, the log-probabilities that GRPO's off-policy mask compares with, and the gain of each
+hint. Does not belong here: the files (``trainers.trl.base_scores``) and training.
+
+``--part`` is given once for each folder below the run's that holds rows: ``.`` and
+``held-out``. A killed pass goes on with the parts that are missing. Imports no TRL.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from composer_pipeline.diloco.supervisor import end_with_supervisor
+from composer_pipeline.errors import ComposerError, InputError
+from composer_pipeline.files import out_of_space
+from composer_pipeline.training.events import line
+from composer_pipeline.training.models import load_tokenizer, resolve_model
+from composer_pipeline.training.recipe import TrainingRecipe
+from composer_pipeline.training.rows import Group, Hint, Pair, SomeRows, TrainingData
+from trainers.trl.base_scores import BaseScores, join, parts, scored, write
+from trainers.trl.policy import Student, load_base
+from trainers.trl.rows import Row, micro_batches, planned, rows_of
+
+#: A row's sequences, and what becomes of their log-probabilities.
+Sequences = Callable[[Any], list[Row]]
+Shape = Callable[[Any, list[list[float]]], list[list[float]]]
+
+
+def main() -> int:
+    """Score what is missing; return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--run-dir", type=Path, required=True)
+    parser.add_argument(
+        "--part", action="append", required=True, help="folder of the run whose rows are scored"
+    )
+    options = parser.parse_args()
+    end_with_supervisor()
+    try:
+        with out_of_space(f"run folder {options.run_dir}"):
+            _run([options.run_dir / part for part in options.part])
+    except ComposerError as error:
+        print(f"error: {error}", flush=True)
+        return 2 if isinstance(error, InputError) else 1
+    return 0
+
+
+def _run(folders: Sequence[Path]) -> None:
+    recipes = {folder: TrainingRecipe.load(folder / "recipe.yaml") for folder in folders}
+    recipe = recipes[folders[0]]  # all have the run's model
+    if recipe.threads:
+        torch.set_num_threads(recipe.threads)
+    resolved = resolve_model(recipe.model)
+    student = base_student(resolved, recipe, load_tokenizer(resolved))
+    for folder, taking in recipes.items():
+        score(student, taking, TrainingData.load(folder / "data"), folder, say)
+
+
+def base_student(resolved: str, recipe: TrainingRecipe, tokenizer: Any) -> Student:
+    """Load a recipe's model without adapter, to be asked and not trained, where there is room."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = load_base(resolved, recipe).to(device).eval()
+    return Student(model, pad=tokenizer.pad_token_id, device=device)
+
+
+def say(channel: str, done: int, of: int) -> None:
+    """Print an event."""
+    print(line({"event": "base", "channel": channel, "done": done, "of": of}), flush=True)
+
+
+@torch.no_grad()
+def score(
+    student: Student,
+    recipe: TrainingRecipe,
+    data: TrainingData,
+    run_dir: Path,
+    say: Callable[[str, int, int], None] = lambda channel, done, of: None,
+) -> BaseScores:
+    """Score every hint, and what any replica will take of the other channels.
+
+    Args:
+        student: the base model, without adapter.
+        recipe: its channels, steps and replicas decide the rows.
+        data: the rows.
+        run_dir: where parts are kept; existing ones are not made again.
+        say: called with channel, rows done and rows in all.
+    """
+    for channel, rows in coming(recipe, data).items():
+        sequences, shape = _HOW[channel]
+        # Where each part begins is all that is kept: rows are read part by part.
+        missing = sum(len(part) for _, part in parts(run_dir, channel, range(len(rows))))
+        done = len(rows) - missing
+        for path, part in parts(run_dir, channel, rows):
+            values = _logps(student, [sequences(row) for row in part], recipe.micro_batch_tokens)
+            scores = [shape(row, lists) for row, lists in zip(part, values, strict=True)]
+            write(path, [row.id for row in part], scores)
+            done += len(part)
+            say(channel, done, len(rows))
+        join(run_dir, channel, len(rows))
+    return BaseScores.load(run_dir)
+
+
+def coming(recipe: TrainingRecipe, data: TrainingData) -> dict[str, Sequence[Any]]:
+    """Return, by channel, the rows to score, in the order of the data.
+
+    Of hints these are all, of other channels those that any replica takes.
+    """
+    plans = [planned(recipe, data, slot) for slot in range(recipe.diloco.replicas)]
+    out: dict[str, Sequence[Any]] = {}
+    for channel in scored(recipe):
+        rows = out[channel] = rows_of(data, channel)
+        if channel != "sdpo":
+            out[channel] = SomeRows(rows, sorted({i for plan in plans for i in plan[channel]}))
+    return out
+
+
+def _logps(
+    student: Student, sequences: Sequence[Sequence[Row]], limit: int
+) -> list[list[list[float]]]:
+    """Return log p of each token of each sequence of each row."""
+    flat = [(i, j, row) for i, rows in enumerate(sequences) for j, row in enumerate(rows)]
+    sizes = [len(row.prompt) + len(row.response) for _, _, row in flat]
+    out: list[list[list[float]]] = [[[] for _ in rows] for rows in sequences]
+    for batch in micro_batches(flat, sizes, limit):
+        for (i, j, _), piece in zip(
+            batch, student.logps([row for _, _, row in batch]), strict=True
+        ):
+            out[i][j] = piece.double().tolist()
+    return out
+
+
+def _pair(row: Pair) -> list[Row]:
+    return [Row(row.prompt_ids, row.chosen_ids), Row(row.prompt_ids, row.rejected_ids)]
+
+
+def _group(row: Group) -> list[Row]:
+    return [Row(row.prompt_ids, completion) for completion in row.completions]
+
+
+def _hint(row: Hint) -> list[Row]:
+    prompts = (row.prompt_ids, row.teacher_prompt_ids)
+    rows = [Row(prompt, row.response_ids) for prompt in prompts]
+    return rows + [Row(prompt, row.target_ids) for prompt in prompts if row.target_ids]
+
+
+def _sums(_: Any, lists: list[list[float]]) -> list[list[float]]:
+    return [[sum(values)] for values in lists]
+
+
+def _hint_scores(row: Hint, lists: list[list[float]]) -> list[list[float]]:
+    return [lists[0], *_sums(row, lists), *([[], []] if not row.target_ids else [])]
+
+
+_HOW: dict[str, tuple[Sequences, Shape]] = {
+    "dpo": (_pair, _sums),
+    "grpo": (_group, lambda _, lists: lists),
+    "sdpo": (_hint, _hint_scores),
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

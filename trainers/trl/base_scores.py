@@ -1,0 +1,202 @@
+"""What the base model thinks of the recorded actions: log-probabilities, kept in the run folder.
+
+Belongs here: the files, written in parts that survive a kill, and reading them. Does not belong
+here: the model (``trainers.trl.base_pass``). Imports no torch.
+
+``<run>/base/<channel>.arrow`` holds, for each row, its id and lists of log p, mapped into memory
+and decoded row by row, like the rows themselves; while the base model works they lie in
+``base/parts/``:
+
+* ``dpo``: [log p(chosen)], [log p(rejected)];
+* ``grpo``: of each answer's tokens;
+* ``sdpo``: of the failed action's tokens behind the plain prompt, then [its sum], [its sum behind
+  the hinted prompt], [the target's sum], [the target's sum behind the hinted prompt]; the last
+  two are empty where no target is known.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import quantiles
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from composer_pipeline.errors import InputError
+from composer_pipeline.training.recipe import TrainingRecipe
+from composer_pipeline.training.rows import (
+    ArrowRows,
+    SomeRows,
+    TrainingData,
+    column_of,
+    writing_rows,
+)
+
+T = TypeVar("T")
+#: Lists of log-probabilities of one row.
+Logps = list[list[float]]
+#: Rows of one part: what a kill loses, and how often a user hears; minutes on a CPU.
+PART = 16
+FOLDER, PARTS = "base", "parts"
+
+
+class Score(msgspec.Struct, frozen=True):
+    """A row's id and its lists of log-probabilities, in nats."""
+
+    id: str
+    logps: list[list[float]]
+
+
+class _View(Mapping[str, T], Generic[T]):
+    """Scores by id, each made of its lists when it is asked for."""
+
+    def __init__(self, of: Mapping[str, Logps], shape: Callable[[Logps], T]) -> None:
+        self._of, self._shape = of, shape
+
+    def __getitem__(self, name: str) -> T:
+        return self._shape(self._of[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._of)
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+
+class _Stored(Mapping[str, Logps]):
+    """The scores of a file by id; memory is that of the ids."""
+
+    def __init__(self, path: Path) -> None:
+        self._rows = ArrowRows(path, Score)
+        self._at = {name: i for i, name in enumerate(self._rows.column("id"))}
+
+    def __getitem__(self, name: str) -> Logps:
+        return self._rows[self._at[name]].logps
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._at)
+
+    def __len__(self) -> int:
+        return len(self._at)
+
+
+@dataclass(frozen=True)
+class BaseScores:
+    """Row id to lists of log-probabilities, by channel; see the module for what they are."""
+
+    of: Mapping[str, Mapping[str, Logps]] = field(default_factory=dict)
+
+    def references(self) -> Mapping[str, tuple[float, float]]:
+        """Return pair id to log p(chosen), log p(rejected)."""
+        return _View(self.of.get("dpo", {}), lambda lists: (lists[0][0], lists[1][0]))
+
+    def answers(self) -> Mapping[str, Logps]:
+        """Return state id to log p of each answer's tokens."""
+        return self.of.get("grpo", {})
+
+    def failed(self) -> Mapping[str, list[float]]:
+        """Return state id to log p of the failed action's tokens."""
+        return _View(self.of.get("sdpo", {}), lambda lists: lists[0])
+
+    def gains(self) -> dict[str, float]:
+        """Return state id to the hint's gain, in nats.
+
+        (log p(target | hint) − log p(target)) − (log p(failed | hint) − log p(failed)); without
+        a known target its part is 0, so that the hint must lower the failed action.
+        """
+        return {i: _gain(row) for i, row in self.of.get("sdpo", {}).items()}
+
+    @staticmethod
+    def load(run_dir: Path) -> "BaseScores":
+        """Open the scores of a run folder; none is an empty result.
+
+        Raises:
+            InputError: a file is damaged.
+        """
+        files = sorted((run_dir / FOLDER).glob("*.arrow"))
+        return BaseScores({path.stem: _Stored(path) for path in files})
+
+
+def scored(recipe: TrainingRecipe) -> list[str]:
+    """Return the channels of a recipe that need to know what the base model thinks."""
+    channels = recipe.channels
+    needing = {"sdpo"} | ({"grpo"} if channels.grpo.recorded else set())
+    needing |= {"dpo"} if channels.dpo.needs_reference else set()
+    return [channel for channel in recipe.channels.weights() if channel in needing]
+
+
+def is_scored(run_dir: Path, recipe: TrainingRecipe) -> bool:
+    """Say whether the base model has scored everything that the recipe needs."""
+    return all(_whole(run_dir, channel).is_file() for channel in scored(recipe))
+
+
+def parts(run_dir: Path, channel: str, rows: Sequence[Any]) -> Iterator[tuple[Path, Sequence[Any]]]:
+    """Yield the file and the rows of each part that is not written yet."""
+    if _whole(run_dir, channel).is_file():
+        return
+    for start in range(0, len(rows), PART):
+        path = _part(run_dir, channel, start)
+        if not path.is_file():
+            yield path, rows[start : start + PART]
+
+
+def write(path: Path, ids: Sequence[str], logps: Sequence[Logps]) -> None:
+    """Write a part so that it appears whole or not at all."""
+    with writing_rows(path, Score) as out:
+        for name, lists in zip(ids, logps, strict=True):
+            out.append(Score(name, lists))
+
+
+def join(run_dir: Path, channel: str, rows: int) -> None:
+    """Make one file of the parts of all ``rows`` rows, and delete them."""
+    whole, starts = _whole(run_dir, channel), range(0, rows, PART)
+    if not whole.is_file():
+        with writing_rows(whole, Score) as out:
+            for start in starts:
+                out.copy(_part(run_dir, channel, start))
+    for start in starts:
+        _part(run_dir, channel, start).unlink(missing_ok=True)
+
+
+def _whole(run_dir: Path, channel: str) -> Path:
+    return run_dir / FOLDER / f"{channel}.arrow"
+
+
+def _part(run_dir: Path, channel: str, start: int) -> Path:
+    return run_dir / FOLDER / PARTS / f"{channel}-{start:08d}.arrow"
+
+
+def _gain(row: Sequence[Sequence[float]]) -> float:
+    _, plain, hinted, target, target_hinted = row
+    failed = hinted[0] - plain[0]
+    return (target_hinted[0] - target[0] if target else 0.0) - failed
+
+
+def gate(
+    recipe: TrainingRecipe, data: TrainingData, gains: Mapping[str, float]
+) -> tuple[TrainingData, dict[str, float]]:
+    """Return the data with the hints that pass, and the numbers of the gate.
+
+    The numbers: ``hints_seen``, ``hints_kept_share`` and the quartiles of the gain in nats. With
+    ``channels.sdpo.hint_gain: false`` everything is kept and the numbers are the same.
+
+    Raises:
+        InputError: the channel has a weight and no hint passes.
+    """
+    if "sdpo" not in recipe.channels.weights() or not data.hints:
+        return data, {}
+    ids = column_of(data.hints, "id")
+    kept = [i for i, name in enumerate(ids) if gains[name] > 0]
+    values = sorted(gains[name] for name in ids)
+    numbers = {"hints_seen": float(len(values)), "hints_kept_share": len(kept) / len(values)}
+    quarters = quantiles(values, n=4) if len(values) > 1 else values * 3
+    numbers |= {f"hint_gain_p{25 * (i + 1)}": value for i, value in enumerate(quarters)}
+    if not recipe.channels.sdpo.hint_gain:
+        return data, numbers
+    if not kept:
+        raise InputError(
+            f"channel sdpo: none of {len(values)} hints helps the base model (gain at most"
+            f" {values[-1]:.3g} nats): set channels.sdpo.weight to 0, use a larger model, or"
+            " train on them all the same with channels.sdpo.hint_gain: false"
+        )
+    return msgspec.structs.replace(data, hints=SomeRows(data.hints, kept)), numbers

@@ -1,0 +1,177 @@
+"""DiLoCo for a replica of several ranks: rank 0 speaks to the log, all of them follow.
+
+Belongs here: making whole what rank 0 contributes, and bringing to every rank what it adopts. Does
+not belong here: rounds and the protocol (``composer_pipeline.diloco``), which know of no ranks.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from composer_pipeline.diloco.callback import DiLoCoCallback, trainable
+from composer_pipeline.diloco.checkpoint import bare
+from trainers.trl.ranks import Ranks, is_cut, take_part, whole
+
+
+class Whole:
+    """Stands for a model whose trained parameters are in parts: they are whole here, on the CPU."""
+
+    def __init__(self, named: Mapping[str, Tensor]) -> None:
+        self._named = dict(named)
+
+    def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the trained parameters."""
+        yield from self._named.items()
+
+
+class OverRanks(TrainerCallback):
+    """Stands where the DiLoCo callback of a replica stands, on each of its ranks.
+
+    Args:
+        ranks: the replica's processes.
+        inner: DiLoCo's callback; rank 0's alone.
+
+    Attributes:
+        position: optimizer steps of the run behind the parameters, as rank 0 knows it.
+        ends_round: whether the step that is under way is its round's last, as rank 0 knows it.
+        keeper: this rank's trainer, whose private state is rank 0's when training begins.
+    """
+
+    keeper: Any = None
+
+    def __init__(self, ranks: Ranks, inner: DiLoCoCallback | None) -> None:
+        self._ranks, self._inner = ranks, inner
+        self._whole: Whole | None = None
+        self._round, self.position, self.ends_round = 1, 0, False
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
+    ) -> None:
+        """Let rank 0 join, and start from what it has adopted."""
+        model = given["model"]
+        self._gather(model)
+        if self._inner is not None:
+            self._inner.on_train_begin(args, state, control, **given | {"model": self._of(model)})
+        self._follow(state, control, given, moved=True, began=True)
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
+    ) -> None:
+        """Pass it on."""
+        if self._inner is not None:
+            self._inner.on_step_begin(args, state, control, **given)
+
+    def on_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
+    ) -> None:
+        """Learn from rank 0 whether the round ends with this step."""
+        ends = None
+        if self._inner is not None:
+            self._inner.on_optimizer_step(args, state, control, **given)
+            ends = self._inner.ends_round
+        self.ends_round = self._ranks.share(ends)
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
+    ) -> None:
+        """Let rank 0 end the round where it ends, and go on from what it has adopted."""
+        model, moved = given["model"], False
+        if self.ends_round:
+            self._gather(model)
+        if self._inner is not None:
+            self._inner.on_step_end(args, state, control, **given | {"model": self._of(model)})
+            moved = self._inner.replica.round != self._round or self._inner.replica.finished
+        self._follow(state, control, given, moved=moved)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
+    ) -> None:
+        """Let rank 0 leave; all have the newest committed parameters already."""
+        model = given["model"]
+        self._gather(model)
+        if self._inner is not None:
+            self._inner.on_train_end(args, state, control, **given | {"model": self._of(model)})
+
+    def _gather(self, model: Any) -> None:
+        """Keep whole copies on rank 0 where parameters are cut; every rank takes part."""
+        named = trainable(model)
+        if not any(map(is_cut, named.values())):
+            return
+        full = {}
+        for name, parameter in named.items():
+            tensor = whole(parameter)
+            if self._ranks.lead:
+                full[name] = tensor.clone().requires_grad_()
+        if self._ranks.lead:
+            self._whole = Whole(full)
+
+    def _of(self, model: Any) -> Any:
+        return model if self._whole is None else self._whole
+
+    def _follow(
+        self, state: TrainerState, control: TrainerControl, given: Mapping[str, Any], *,
+        moved: bool, began: bool = False,
+    ) -> None:  # fmt: skip
+        """Bring every rank to where rank 0 is."""
+        scheduler = getattr(given.get("lr_scheduler"), "scheduler", given.get("lr_scheduler"))
+        optimizer = bare(given.get("optimizer"))
+        told: dict[str, Any] = {}
+        if self._inner is not None:
+            told = {
+                "round": self._inner.replica.round,
+                "position": self._inner.position(),
+                "stop": control.should_training_stop,
+                "moved": moved,
+                "seen": state.num_input_tokens_seen,
+                "schedule": scheduler.state_dict() if moved and scheduler is not None else None,
+                "empty": optimizer is not None and not optimizer.state,
+            } | (self._begun(optimizer) if began else {})
+        told = self._ranks.share(told)
+        self._round, self.position = told["round"], told["position"]
+        control.should_training_stop = told["stop"]
+        if not told["moved"]:
+            return
+        self._adopt(given["model"])
+        if not self._ranks.lead:
+            state.num_input_tokens_seen = told["seen"]
+            self._take(told, scheduler, optimizer)
+
+    def _begun(self, optimizer: Any) -> dict[str, Any]:
+        """Return what rank 0 has of an earlier process."""
+        found = {} if self.keeper is None else {"private": self.keeper.private()}
+        if optimizer is not None and optimizer.state:
+            found["moments"] = optimizer.state_dict()
+        return found
+
+    def _take(self, told: Mapping[str, Any], scheduler: Any, optimizer: Any) -> None:
+        """Set a following rank's own state to rank 0's."""
+        if "private" in told:
+            self.keeper.load_private(*told["private"])
+        if optimizer is not None and told["empty"]:
+            optimizer.state.clear()
+        if "moments" in told:
+            optimizer.load_state_dict(told["moments"])
+        if scheduler is not None and told["schedule"] is not None:
+            scheduler.load_state_dict(told["schedule"])
+            rates = scheduler.get_last_lr()
+            for group, rate in zip(scheduler.optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate
+
+    @torch.no_grad()
+    def _adopt(self, model: Any) -> None:
+        """Set the trained parameters of every rank to those of rank 0."""
+        full = dict(self._whole.named_parameters()) if self._whole is not None else {}
+        for name, parameter in trainable(model).items():
+            own = full.get(name)  # rank 0 has adopted into the whole copies, where there are any
+            if not is_cut(parameter):
+                if own is not None:
+                    parameter.copy_(own)
+                self._ranks.copy([parameter.data])
+                continue
+            one = torch.empty(parameter.shape, dtype=parameter.dtype) if own is None else own.data
+            self._ranks.copy([one])
+            take_part(parameter.data, one, self._ranks)
+        self._whole = None

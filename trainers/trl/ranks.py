@@ -1,0 +1,402 @@
+"""One replica as several processes, its ranks: each runs a part of every step's rows.
+
+Belongs here: the group of processes, dealing rows to them, what they agree on, shards of the
+model, and starting them. Does not belong here: losses, and replicas, which train apart
+(``composer_pipeline.diloco``).
+
+All ranks draw the same windows; a loss holds the normaliser of its whole window. So gradients are
+summed over the ranks, never averaged, and the sum is that of one process.
+"""
+
+import argparse
+import datetime as dt
+import hashlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+
+from composer_pipeline.diloco.spec import identity_by_name
+from composer_pipeline.diloco.supervisor import (
+    EXIT_BAD_INPUT,
+    EXIT_WOULD_REPEAT,
+    end_with_supervisor,
+    supervised,
+)
+from composer_pipeline.errors import InputError
+from composer_pipeline.training.devices import VISIBLE
+from composer_pipeline.training.recipe import TrainingRecipe
+from composer_pipeline.training.runs import file_digest
+from trainers.trl.rows import backbone_and_head
+
+#: Variables by which a process knows its rank, how many there are, and the file where they meet.
+RANK, RANKS, STORE = "COMPOSER_RANK", "COMPOSER_RANKS", "COMPOSER_RANKS_STORE"
+
+
+#: A rank may wait this long: rank 0 waits for other replicas meanwhile. That a rank has died is
+#: seen at once by who started it.
+PATIENCE = dt.timedelta(hours=4)
+#: Bytes of small tensors that are summed together.
+BUCKET = 64 * 2**20
+
+
+class Ranks:
+    """A replica's processes; alone by default, and then everything here returns at once.
+
+    Args:
+        rank: of this process, from 0; rank 0 leads: it alone speaks to log, disk and people.
+        size: how many there are.
+
+    Attributes:
+        sharded: each rank keeps a part of the model's layers, so that every forward and backward
+            waits for all ranks: they run the same number of each.
+    """
+
+    sharded = False
+
+    def __init__(self, rank: int = 0, size: int = 1) -> None:
+        self.rank, self.size = rank, size
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None) -> "Ranks":
+        """Join the group that the environment names; alone where it names none.
+
+        Raises:
+            InputError: a variable is missing or malformed.
+        """
+        environ = os.environ if environ is None else environ
+        if RANK not in environ:
+            return cls()
+        for name in (RANK, RANKS, STORE):
+            if not environ.get(name) or (name != STORE and not environ[name].isdecimal()):
+                raise InputError(f"the environment variable {name} is not set, or no number")
+        rank, size = int(environ[RANK]), int(environ[RANKS])
+        # transformers warns of every group that it has not made itself.
+        logging.getLogger("transformers.training_args").addFilter(
+            lambda record: "parallel_mode" not in record.getMessage()
+        )
+        backend = "cpu:gloo"
+        if torch.cuda.is_available():
+            torch.cuda.set_device(0)  # each rank sees one device
+            backend += ",cuda:nccl"
+        dist.init_process_group(
+            backend, store=dist.FileStore(environ[STORE], size), rank=rank, world_size=size,
+            timeout=PATIENCE,
+        )  # fmt: skip
+        return cls(rank, size)
+
+    @property
+    def lead(self) -> bool:
+        """Whether this is rank 0."""
+        return self.rank == 0
+
+    @property
+    def several(self) -> bool:
+        """Whether there are other ranks."""
+        return self.size > 1
+
+    @property
+    def lockstep(self) -> bool:
+        """Whether every forward and backward is one of all ranks."""
+        return self.sharded and self.several
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return every rank's value, by rank."""
+        if not self.several:
+            return [value]
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value)
+        return values
+
+    def share(self, value: Any = None) -> Any:
+        """Return rank 0's value; what the others give is ignored."""
+        if not self.several:
+            return value
+        values = [value]
+        dist.broadcast_object_list(values, src=0)
+        return values[0]
+
+    def sum(self, tensors: Sequence[Tensor]) -> None:
+        """Replace tensors by their sums over the ranks; all ranks hold the same bits then."""
+        if not self.several:
+            return
+        for bucket in _buckets(tensors):
+            flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
+            dist.all_reduce(flat)
+            pieces = flat.split([tensor.numel() for tensor in bucket])
+            for tensor, piece in zip(bucket, pieces, strict=True):
+                tensor.copy_(piece.view_as(tensor))
+
+    def copy(self, tensors: Sequence[Tensor]) -> None:
+        """Replace tensors by those of rank 0."""
+        for tensor in tensors if self.several else ():
+            whole = tensor.contiguous()
+            dist.broadcast(whole, src=0)
+            tensor.copy_(whole)
+
+    def same(self, facts: Mapping[str, str]) -> None:
+        """Refuse ranks that would not train the same thing.
+
+        Args:
+            facts: what must be equal, by a name for people.
+
+        Raises:
+            InputError: on every rank, where one differs from rank 0; names it and the fact.
+        """
+        first, *others = self.gather(dict(facts))
+        for rank, other in enumerate(others, 1):
+            for name in {**first, **other}:
+                if first.get(name) != other.get(name):
+                    raise InputError(
+                        f"rank {rank} of {self.size} has other {name} than rank 0: all ranks of a"
+                        " replica read one run folder and one model; start the run again"
+                    )
+
+    def leave(self) -> None:
+        """Wait for the others, and leave the group."""
+        if self.several:
+            dist.barrier()
+            dist.destroy_process_group()
+
+
+def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """Yield tensors of one type and device together, up to ``BUCKET`` bytes."""
+    kinds: dict[Any, list[Tensor]] = defaultdict(list)
+    for tensor in tensors:
+        kinds[tensor.dtype, tensor.device].append(tensor)
+    for many in kinds.values():
+        bucket, size = list[Tensor](), 0
+        for tensor in many:
+            if bucket and size + tensor.nbytes > BUCKET:
+                yield bucket
+                bucket, size = [], 0
+            bucket.append(tensor)
+            size += tensor.nbytes
+        yield bucket
+
+
+T = TypeVar("T")
+
+
+def dealt(items: Sequence[T], sizes: Sequence[int], ranks: int) -> list[list[T]]:
+    """Return each rank's items, in their order: the largest first, each to who has least.
+
+    Args:
+        items: what is dealt.
+        sizes: tokens of each.
+        ranks: how many there are.
+    """
+    loads, owner = [0] * ranks, [0] * len(items)
+    for i in sorted(range(len(items)), key=lambda i: -sizes[i]):
+        rank = loads.index(min(loads))
+        owner[i] = rank
+        loads[rank] += sizes[i]
+    return [[item for item, of in zip(items, owner, strict=True) if of == r] for r in range(ranks)]
+
+
+def idle_share(loads: Sequence[int]) -> float:
+    """Return the part of the ranks' time in which one waits for the busiest, by tokens."""
+    return 1.0 - sum(loads) / len(loads) / max(loads) if any(loads) else 0.0
+
+
+def shard(model: Any, ranks: Ranks) -> None:
+    """Cut a bare model's layers over the ranks; gradients of them are summed, not averaged.
+
+    On an accelerator each layer moves there as it is cut, so that no rank needs room for all.
+
+    Raises:
+        InputError: the model has no list of layers.
+    """
+    backbone, _ = backbone_and_head(model)
+    layers = getattr(backbone, "layers", None)
+    if not isinstance(layers, torch.nn.ModuleList):
+        raise InputError(
+            f"recipe field ranks.sharding: the layers of model {model.config.model_type} are not"
+            " known; use ddp"
+        )
+    mesh = init_device_mesh("cuda" if torch.cuda.is_available() else "cpu", (ranks.size,))
+    inside = {id(p) for p in layers.parameters()}
+    whole = {p for p in backbone.parameters() if id(p) not in inside}
+    for module in (*layers, backbone):
+        fully_shard(module, mesh=mesh, ignored_params=whole)
+    for module in (*layers, backbone):
+        module.set_gradient_divide_factor(1.0)
+        # Gloo has no sum that multiplies first.
+        module.set_force_sum_reduction_for_comms(True)
+    # Sampling must go on until the last rank is through (transformers' synced_gpus).
+    model._is_fsdp_managed_module = True
+
+
+def part(tensor: Tensor) -> Tensor:
+    """Return what this rank holds of a tensor: all of it, where it is not cut."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def is_cut(tensor: Tensor) -> bool:
+    """Return whether a tensor is in parts."""
+    return isinstance(tensor, DTensor)
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """Return a whole copy on the CPU; every rank must ask where it is in parts."""
+    full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return full.detach().cpu()
+
+
+def take_part(tensor: Tensor, full: Tensor, ranks: Ranks) -> None:
+    """Set what this rank holds of a tensor from a whole one."""
+    pieces: Sequence[Tensor] = full.chunk(ranks.size)
+    own = part(tensor)
+    if own.numel():  # fewer rows than ranks leave the last ones none
+        own.copy_(pieces[ranks.rank])
+
+
+POLL_S = 0.1
+#: For the ranks that a dead one takes along, before it is asked who was first.
+SETTLE_S = 0.5
+#: Between SIGTERM and SIGKILL, where a rank has died; asked to leave, rank 0 may take longer.
+PATIENCE_S = 5.0
+EXIT_ASKED = 143
+_LOOPBACK = "lo" if sys.platform.startswith("linux") else "lo0"
+
+
+class _Asked(Exception):
+    """SIGTERM came."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the ranks and return the replica's exit code."""
+    parser = argparse.ArgumentParser(prog="trainers.trl.ranks", description=__doc__)
+    parser.add_argument("--processes", type=int, required=True, help="ranks of the replica")
+    parser.add_argument("arguments", nargs="*", help="behind --: those of trainers.trl.replica")
+    options = parser.parse_args(argv)
+    if options.processes < 1:
+        parser.error(f"--processes must be at least 1, got {options.processes}")
+    end_with_supervisor()
+    command = [sys.executable, "-m", "trainers.trl.replica", *options.arguments]
+    with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
+        return launch(command, options.processes, Path(folder) / "store")
+
+
+def launch(command: Sequence[str], size: int, store: Path) -> int:
+    """Start ``size`` processes of a command and see them through; return an exit code."""
+
+    def asked(*_: object) -> None:
+        raise _Asked
+
+    signal.signal(signal.SIGTERM, asked)
+    ranks: list[subprocess.Popen[bytes]] = []
+    try:
+        for number in range(size):
+            env = environment(os.environ, number, size, store)
+            ranks.append(subprocess.Popen(list(command), env=env, stdin=subprocess.DEVNULL))
+        while not any(rank.poll() for rank in ranks):
+            if all(rank.poll() == 0 for rank in ranks):
+                return 0
+            time.sleep(POLL_S)
+        time.sleep(SETTLE_S)
+        codes = [rank.poll() for rank in ranks]
+    except _Asked:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        for rank in ranks:
+            _send(rank, signal.SIGTERM)
+        for rank in ranks:  # who asked kills what takes too long
+            rank.wait()
+        return EXIT_ASKED
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        end(ranks)
+    code, sentence = verdict(codes)
+    if sentence:
+        print(f"error: {sentence}", flush=True)
+    return code
+
+
+def environment(environ: Mapping[str, str], rank: int, size: int, store: Path) -> dict[str, str]:
+    """Return a rank's variables: its place, its device, its parent."""
+    own = {RANK: str(rank), RANKS: str(size), STORE: str(store), **supervised()}
+    names = [name for name in environ.get(VISIBLE, "").split(",") if name.strip()]
+    if len(names) >= size:
+        own[VISIBLE] = names[rank]
+    quiet = {"GLOO_SOCKET_IFNAME": _LOOPBACK, "NCCL_SOCKET_IFNAME": _LOOPBACK}
+    return {**quiet, **environ, **own}
+
+
+def verdict(codes: Sequence[int | None]) -> tuple[int, str]:
+    """Return the replica's exit code, and a sentence where no rank has said one.
+
+    Args:
+        codes: of each rank; ``None`` for one that still ran when another had ended.
+    """
+    size = len(codes)
+    for rank, code in enumerate(codes):
+        if code is not None and code < 0:
+            name = signal.Signals(-code).name
+            return 1, (
+                f"rank {rank} of {size} was ended by {name}, and the replica with it"
+                + (": was there enough memory?" if name == "SIGKILL" else "")
+            )
+    said = [code for code in codes if code]
+    for code in (EXIT_BAD_INPUT, EXIT_WOULD_REPEAT):
+        if code in said:
+            return code, ""
+    return said[0], ""
+
+
+def end(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
+    """End what still runs, gently first."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for rank in ranks:
+            _send(rank, number)
+        deadline = time.monotonic() + PATIENCE_S
+        while any(rank.poll() is None for rank in ranks) and time.monotonic() < deadline:
+            time.sleep(POLL_S / 2)
+    for rank in ranks:
+        rank.wait()
+
+
+def _send(rank: subprocess.Popen[bytes], number: int) -> None:
+    if rank.poll() is None:
+        rank.send_signal(number)
+
+
+def facts_of(identity: str, run_dir: Path, recipe: TrainingRecipe) -> dict[str, str]:
+    """Return digests by name: of base model and recipe, rows, and the base model's scores.
+
+    Args:
+        identity: as from ``trainers.trl.policy.base_identity``: names and digests in turn.
+        run_dir: holds rows and scores.
+        recipe: of the run.
+    """
+    return {
+        **identity_by_name(identity),
+        "ranks": recipe.ranks.model_dump_json(),
+        "rows": _digest(run_dir / "data"),
+        "scores of the base model": _digest(run_dir / "base"),
+    }
+
+
+def _digest(folder: Path) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            digest.update(f"{path.relative_to(folder)}\0{file_digest(path)}\0".encode())
+    return digest.hexdigest()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,1 +1,0 @@
-"""One prefix, one forward: sequences with equal beginnings run through the model once."""

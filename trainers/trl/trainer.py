@@ -1,0 +1,539 @@
+"""The composer loss in one optimizer step: GRPO + α·SDPO + β·trace-replay DPO (+ SFT).
+
+Belongs here: ``ComposerTrainer``, which draws every channel's window and looks at what came out.
+Does not belong here: forwards (``trainers.trl.forwards``), losses (``trainers.trl.channels``), data
+(``composer_pipeline.training.data``), processes and DiLoCo.
+
+How a step works. The recipe says how many rows a step takes from each channel. Rows of all
+channels whose beginnings are equal share a tree of tokens (``trainers.trl.shared_prefix``); trees
+are packed into micro-batches of at most ``micro_batch_tokens``, and each is run forward and
+backward by itself, so that memory is that of one micro-batch. Every loss holds the normaliser of
+its whole window, so the gradient does not depend on how windows are split: into micro-batches, or
+over the ranks of a replica, which sum theirs (``trainers.trl.ranks``). A model that cannot take a
+tree runs each channel's rows by themselves. A step with a non-finite loss or gradient leaves the
+parameters alone.
+"""
+
+import hashlib
+import math
+import resource
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from datasets import Dataset
+from torch import Tensor
+from transformers import PrinterCallback, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+from composer_pipeline.errors import ComposerError
+from composer_pipeline.training.recipe import TrainingRecipe
+from composer_pipeline.training.rewards import Grader
+from composer_pipeline.training.rows import TrainingData
+from trainers.trl.base_scores import BaseScores
+from trainers.trl.channels.base import Channel
+from trainers.trl.channels.registry import channels_of
+from trainers.trl.checkpoints import ChannelStates, gathered, handed_out
+from trainers.trl.forwards import Done, Forwards, Windows
+from trainers.trl.gradients import NotFinite, StepGradients, Watch
+from trainers.trl.held_out import HeldOut
+from trainers.trl.muon import muon
+from trainers.trl.policy import Student, lora_config
+from trainers.trl.ranks import Ranks, is_cut, shard
+from trainers.trl.sampling import Sampler
+from trainers.trl.shared_prefix import why_not
+
+
+def arguments(recipe: TrainingRecipe, output_dir: Path) -> GRPOConfig:
+    """Return the trainer's arguments.
+
+    TRL sees one batch an optimizer step: micro-batches are ``ComposerTrainer``'s own, since
+    TRL's are a number of rows, whatever their length.
+    """
+    grpo, cuda = recipe.channels.grpo, torch.cuda.is_available()
+    return GRPOConfig(
+        output_dir=str(output_dir),
+        # All of the run's steps: a restarted replica is stopped by DiLoCo when it is over.
+        max_steps=recipe.total_steps,
+        per_device_train_batch_size=grpo.group_size,
+        gradient_accumulation_steps=1,
+        num_generations=grpo.group_size,
+        max_completion_length=recipe.data.max_completion_tokens,
+        # Dr. GRPO: no length or standard-deviation normalisation, no reference KL.
+        loss_type="dr_grpo",
+        scale_rewards="none",
+        beta=0.0,
+        off_policy_mask_threshold=grpo.off_policy_threshold,
+        temperature=1.0,
+        learning_rate=recipe.learning_rate,
+        # Muon is made by the trainer itself (``trainers.trl.muon``): transformers has none.
+        optim="adamw_torch" if recipe.optimizer == "muon" else recipe.optimizer,
+        lr_scheduler_type="constant_with_warmup"
+        if recipe.schedule == "constant"
+        else recipe.schedule,
+        warmup_steps=recipe.warmup_steps,
+        weight_decay=recipe.weight_decay,
+        max_grad_norm=recipe.max_grad_norm,
+        seed=recipe.seed,
+        bf16=recipe.dtype == "bf16",
+        activation_checkpointing=recipe.activation_checkpointing,
+        # The reentrant kind fails where a step has several forwards.
+        activation_checkpointing_kwargs={"use_reentrant": False},
+        use_cpu=not cuda,
+        dataloader_pin_memory=cuda,
+        shuffle_dataset=False,
+        save_strategy="no",
+        report_to=list(recipe.report_to) or "none",
+        logging_steps=1,
+        disable_tqdm=True,
+    )
+
+
+#: Called with the kind of an event (``step``, ``bad_step``, ``separate_forwards``, …), the 1-based
+#: step of the run and its numbers or facts.
+OnEvent = Callable[[str, int, dict[str, Any]], None]
+
+
+@dataclass
+class _Part:
+    """What a rank tells the others of a step; without ``reason`` and ``memory`` it went well."""
+
+    windows: str
+    done: Done = field(default_factory=Done)
+    reason: str = ""
+    memory: str = ""
+    numbers: dict[str, dict[str, float]] = field(default_factory=dict)
+    peak_mib: float = 0.0
+
+
+class ComposerTrainer(GRPOTrainer):
+    """All channels of the composer loss in one step.
+
+    Args:
+        model: a causal language model without adapter.
+        recipe: weights, rows a step, lengths and the adapter.
+        data: rows of every weighted channel; hints already through the gain gate.
+        base: what the base model thinks of the rows (``trainers.trl.base_scores``).
+        output_dir: where transformers may write; nothing is saved by itself.
+        tokenizer: for padding, the end token and, where answers are sampled, reading them.
+        slot: 0-based replica; decides which rows it sees.
+        skip_steps: optimizer steps of earlier rounds that are already committed.
+        callbacks: for example DiLoCo's; the channels follow a step before they see it.
+        on_event: told about steps.
+        states: where the channels' own state is kept from round to round.
+        position: returns the optimizer steps that the parameters have behind them: more than this
+            replica has made where the others went on without it. ``None`` counts its own.
+        ends_round: returns whether the step that is under way is its round's last; ``None``: every
+            ``inner_steps`` of the recipe.
+        ranks: the processes of this replica; alone by default. A sharded model is cut here.
+
+    Raises:
+        InputError: a channel has no row, or the model's head is of an unsupported kind.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: Any,
+        recipe: TrainingRecipe,
+        data: TrainingData,
+        base: BaseScores,
+        output_dir: Path,
+        tokenizer: Any,
+        slot: int = 0,
+        skip_steps: int = 0,
+        callbacks: Sequence[Any] = (),
+        on_event: OnEvent | None = None,
+        states: ChannelStates | None = None,
+        position: Callable[[], int] | None = None,
+        ends_round: Callable[[], bool] | None = None,
+        ranks: Ranks | None = None,
+    ) -> None:
+        self.ranks = ranks or Ranks()
+        if self.ranks.lockstep:
+            shard(model, self.ranks)
+        self.recipe, self._skip, self._states = recipe, skip_steps, states
+        self._position, self._ends_round, self._round_over = position, ends_round, False
+        self._on_event = on_event or (lambda kind, step, numbers: None)
+        size = recipe.channels.grpo.group_size
+        super().__init__(
+            model=model,
+            reward_funcs=[_not_used],
+            args=arguments(recipe, output_dir),
+            # TRL insists on prompts; the channels bring their own rows.
+            train_dataset=Dataset.from_dict({"prompt": ["none"] * recipe.total_steps * size}),
+            processing_class=tokenizer,
+            peft_config=lora_config(recipe),
+            callbacks=[_Follow(self), *callbacks, _AfterRound(self)],
+        )
+        self.remove_callback(PrinterCallback)
+        if self.accelerator.num_processes > 1:
+            raise ComposerError(
+                "ComposerTrainer was started under a launcher (WORLD_SIZE is set), which would"
+                " average its gradients again; use the recipe's ranks.processes"
+            )
+        self.student = Student(
+            self.accelerator.unwrap_model(self.model),
+            pad=self._tokenizer.pad_token_id,
+            device=self.accelerator.device,
+            autocast=self.accelerator.autocast,
+        )
+        sampler = None
+        if recipe.channels.grpo.weight and recipe.channels.grpo.sampled:
+            seed = f"{recipe.seed}/{slot}"
+            grader = Grader(recipe.channels.grpo.rewards)
+            sampler = Sampler(
+                self._sampled, tokenizer, grader, size=size, seed=seed, ranks=self.ranks
+            )
+        self.channels: list[Channel[Any]] = channels_of(
+            recipe, data, base, self.student, self.trl_loss, sampler, slot
+        )
+        self._load_states()
+        self._watch = Watch(
+            [channel.name for channel in self.channels],
+            inner_steps=recipe.diloco.inner_steps,
+            max_bad_steps=recipe.max_bad_steps,
+        )
+        self._micro_batch_tokens, self._halved = recipe.micro_batch_tokens, False
+        self._logps, self._known = torch.empty(0), None  # type: tuple[Tensor, Tensor | None]
+        #: Why rows do not share forwards; ``None`` where they do.
+        self.apart = (
+            "TRL's own forward carries the model's auxiliary loss"
+            if self.aux_loss_enabled
+            else why_not(self.student, recipe)
+        )
+        if self.apart is not None and recipe.shared_prefix != "off":
+            self._on_event("separate_forwards", skip_steps, {"reason": self.apart})
+        self.held_out: HeldOut | None = None
+        self._clock, self._dropped, self._over = time.monotonic(), False, False
+
+    def _load_states(self) -> None:
+        """Let the channels go on with what they had; rank 0 reads it for all."""
+        known = None
+        if self._states is not None and self._states.load(self.channels, self._skip):
+            known = [channel.state() for channel in self.channels]
+        known = self.ranks.share(known)
+        for channel, state in zip(self.channels, known or (), strict=bool(known)):
+            if not self.ranks.lead:
+                channel.load_state(*state)
+
+    @property
+    def cut(self) -> bool:
+        """Whether trained parameters are in parts, one a rank."""
+        return any(map(is_cut, self.student.parameters()))
+
+    # -- hooks of GRPOTrainer ----------------------------------------------------
+
+    def create_optimizer(self, *args: Any, **options: Any) -> Any:
+        """Return the optimizer; one that takes tensors together cannot mix whole and cut ones."""
+        recipe = self.recipe
+        if recipe.optimizer == "muon" and self.optimizer is None:  # transformers has none
+            self.optimizer: Any = muon(
+                self.student.model, lr=recipe.learning_rate, weight_decay=recipe.weight_decay
+            )
+        optimizer = super().create_optimizer(*args, **options)
+        if self.cut:
+            for group in optimizer.param_groups:
+                group["foreach"] = False
+        return optimizer
+
+    def _clip_grad_norm(self, model: Any) -> Any:
+        if not self.cut:
+            return super()._clip_grad_norm(model)
+        if all(p.grad is None for p in self.student.parameters()):  # a step that was dropped
+            return torch.zeros(())
+        return self._mixed_mesh_grad_norm(model, self.args.max_grad_norm)
+
+    def _prepare_inputs(self, generation_batch: Any) -> Any:
+        return {}  # the channels draw their own rows
+
+    def _compute_loss(self, model: Any, inputs: Any) -> Tensor:
+        """Run a step: leave its gradient in the parameters, return its loss without one."""
+        # transformers makes one step even where a callback has ended the run before the first.
+        self._over = self.control.should_training_stop
+        loss = 0.0 if self._over else None
+        while loss is None:
+            loss = self._step_of_run()
+        # The trainer calls backward on what is returned: a leaf that nothing depends on.
+        return torch.full((), loss, device=self.accelerator.device, requires_grad=True)
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **options: Any) -> Any:
+        if self._known is not None:
+            out = (self._known, torch.zeros_like(self._known), None)
+        else:
+            out = super()._get_per_token_logps_and_entropies(*args, **options)
+        self._logps = out[0]
+        return out
+
+    def trl_loss(
+        self, batch: dict[str, Tensor], known: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return TRL's GRPO loss of a batch, and log p (B, T) of its completions.
+
+        Keys of the batch are those of ``GRPOTrainer._compute_loss``. With ``known`` TRL runs no
+        forward.
+        """
+        self._known = known
+        try:
+            loss = super()._compute_loss(self.model, batch)
+        finally:
+            if self._known is not None:
+                # TRL's own report of the entropy, which nobody has computed.
+                self._metrics["train"].pop("entropy", None)
+            self._known = None
+        return loss, self._logps
+
+    def _sampled(self, prompts: list[list[int]]) -> list[list[int]]:
+        """Let TRL sample an answer to each prompt, ``group_size`` in a row being the same."""
+        completions, _ = self._generate_single_turn(prompts, None, {}, self.num_generations)
+        return [list(completion) for completion in completions]
+
+    # -- one step ------------------------------------------------------------------
+
+    def _step_of_run(self) -> float | None:
+        """Run every channel's window; return the weighted loss, 0 for a step that was dropped.
+
+        ``None`` where memory ran out: the step is to be run again, in smaller micro-batches.
+        """
+        step = self._skip + self.state.global_step
+        measured = self._measured(step)
+        gradients = StepGradients(
+            self.student.parameters(), measured=measured, ranks=self.ranks,
+            channels=[channel.name for channel in self.channels],
+        )  # fmt: skip
+        gradients.drop()
+        self._dropped = False
+        windows: Windows = {}
+        own = _Part("")
+        try:
+            windows = {c.name: c.window(self.student, step) for c in self.channels}
+            own = self._own_part(windows, gradients)
+        except torch.OutOfMemoryError as error:
+            if self.ranks.lockstep:  # the others are inside of this forward, and cannot be told
+                raise self._too_large(error) from error
+            own.memory = str(error)
+        parts = self.ranks.gather(own)
+        if any(part.memory for part in parts):
+            gradients.drop()
+            self._shrink(next(part.memory for part in parts if part.memory))
+            return None
+        self._require_same_windows(parts)
+        if reason := next((part.reason for part in parts if part.reason), ""):
+            gradients.drop()
+            self._dropped = True
+            self._on_event("bad_step", step + 1, {"reason": reason})
+            self._watch.bad(f"step {step + 1}: {reason}")
+            return 0.0
+        numbers, tokens = self._numbers(windows, parts)
+        numbers |= gradients.finish()
+        self.state.num_input_tokens_seen += tokens
+        self._report(step, numbers, tokens)
+        self._watch.good(numbers)
+        return sum((part.done.loss for part in parts), 0.0)
+
+    def _own_part(self, windows: Windows, gradients: StepGradients) -> _Part:
+        """Run what falls to this rank, and return what the others must know of it."""
+        own = _Part(_digest(self.channels, windows) if self.ranks.several else "")
+        drawn = {channel.name: channel.numbers for channel in self.channels}
+        for channel in self.channels:  # what ranks add up; the rest of the numbers is everybody's
+            channel.numbers = defaultdict(float)
+        try:
+            own.done = Forwards(
+                self.student, self.channels, self.accelerator.backward, self.ranks
+            ).run(windows, gradients, self._micro_batch_tokens, shared=self.apart is None)
+        except NotFinite as error:
+            own.reason = str(error)
+        for channel in self.channels:
+            own.numbers[channel.name] = dict(channel.numbers)
+            channel.numbers = drawn[channel.name]
+        own.peak_mib = peak_memory_mib()
+        return own
+
+    def _numbers(self, windows: Windows, parts: Sequence[_Part]) -> tuple[dict[str, float], int]:
+        """Return a step's numbers over all ranks, and the tokens of its windows."""
+        tokens, numbers = 0, dict[str, float]()
+        if self.apart is None:
+            numbers["student_tokens"] = parts[0].done.nodes
+        for channel in self.channels:
+            for part in parts:
+                for key, value in part.numbers[channel.name].items():
+                    channel.numbers[key] += value
+            window = windows[channel.name]
+            numbers |= channel.finish(window)
+            tokens += sum(channel.size(row) for row in window)
+        numbers["shared_prefix"] = float(self.apart is None)
+        numbers["peak_memory_mib"] = max(part.peak_mib for part in parts)
+        if self.ranks.several:
+            numbers["ranks_idle_share"] = parts[0].done.idle
+        return numbers, tokens
+
+    def _require_same_windows(self, parts: Sequence[_Part]) -> None:
+        for rank, part in enumerate(parts):
+            if part.windows != parts[0].windows:
+                raise ComposerError(
+                    f"rank {rank} of {self.ranks.size} drew other rows than rank 0 in step"
+                    f" {self._skip + self.state.global_step + 1}: the ranks are no longer one"
+                    " replica"
+                )
+
+    def _measured(self, step: int) -> bool:
+        """Return whether a step keeps the channels' gradients apart: the first of a round too.
+
+        And each further one until every channel was seen alive in this round: that step may have
+        been dropped, or its answers may all have been equally good.
+        """
+        inside = step % self.recipe.diloco.inner_steps
+        return inside % self.recipe.norms_every == 0 or bool(self._watch.unseen)
+
+    def _shrink(self, reason: str) -> None:
+        """Halve the micro-batch, once.
+
+        Raises:
+            ComposerError: it was halved before.
+        """
+        if self._halved:
+            raise self._too_large(reason)
+        self._halved, self._micro_batch_tokens = True, self._micro_batch_tokens // 2
+        torch.cuda.empty_cache()
+        step = self._skip + self.state.global_step + 1
+        self._on_event("out_of_memory", step, {"micro_batch_tokens": self._micro_batch_tokens})
+
+    def _too_large(self, reason: object) -> ComposerError:
+        step, limit = self._skip + self.state.global_step + 1, self._micro_batch_tokens
+        half = ", half of the recipe's" if self._halved else ""
+        return ComposerError(
+            f"step {step}: out of memory with micro_batch_tokens {limit}{half}:"
+            " lower micro_batch_tokens or data.max_prompt_tokens, or turn on"
+            f" activation_checkpointing ({reason})"
+        )
+
+    # -- bookkeeping -----------------------------------------------------------------
+
+    def _report(self, step: int, numbers: dict[str, float], tokens: int) -> None:
+        now = time.monotonic()
+        seconds, self._clock = now - self._clock, now
+        numbers |= {
+            "learning_rate": self._rate(),
+            "seconds": seconds,
+            "tokens": tokens,
+            "tokens_per_second": tokens / seconds if seconds else 0.0,
+        }
+        for key, value in numbers.items():
+            self._metrics["train"][key].append(value)
+        self._on_event("step", step + 1, numbers)
+
+    def _rate(self) -> float:
+        scheduler = self.lr_scheduler
+        return float(scheduler.get_last_lr()[0]) if scheduler is not None else 0.0
+
+    def follow(self) -> None:
+        """Let the channels follow a step that the optimizer has made; at a round's end look back.
+
+        Before the round is contributed: what is kept then is what the next round begins with.
+
+        Raises:
+            DeadChannel: a round ended in which a channel had no gradient.
+        """
+        done = self._skip + self.state.global_step
+        if self._over:
+            return
+        if not self._dropped:
+            for channel in self.channels:
+                channel.after_step(done)
+        inner = self.recipe.diloco.inner_steps
+        self._round_over = self._ends_round() if self._ends_round else done % inner == 0
+        if self._round_over:
+            self._watch.end_of_round()
+            if self._states is not None:  # by where the next round begins, for every replica
+                self._states.save(self.channels, math.ceil(done / inner) * inner)
+
+    def private(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return what a restart inside a round needs besides parameters and optimizer."""
+        tensors, channels = gathered(self.channels)
+        return tensors, {
+            "channels": channels, "watch": self._watch.state(), "halved": self._halved,
+        }  # fmt: skip
+
+    def load_private(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
+        """Restore :meth:`private`."""
+        handed_out(self.channels, tensors, numbers["channels"])
+        self._watch.load_state(numbers["watch"])
+        if numbers["halved"] and not self._halved:
+            self._halved, self._micro_batch_tokens = True, self._micro_batch_tokens // 2
+
+    def before_rounds(self) -> None:
+        """Look at the round to start from: a kill may have come between its commit and a look."""
+        if done := self._adopted():
+            self._look(done)
+
+    def after_round(self) -> None:
+        """Look at a round that is committed and whose state is adopted, where one ends here."""
+        if self._round_over and not self._over:
+            self._look(self._adopted())
+
+    def _adopted(self) -> int:
+        """Return the steps behind the parameters, and go on with the rows that follow them."""
+        if self._position is not None:
+            self._skip = self._position() - self.state.global_step
+        done: int = self._skip + self.state.global_step
+        return done
+
+    def _look(self, done: int) -> None:
+        """Measure the committed model on held-out rows, every so many rounds and after the last."""
+        round_, inside = divmod(done, self.recipe.diloco.inner_steps)
+        every = None if inside else self.recipe.eval_every
+        if self.held_out is None or every is None:
+            return
+        if round_ % every == 0 or round_ == self.recipe.rounds:
+            numbers = {**self.held_out.measure(), "round": round_}
+            self._on_event("held_out", self._skip + self.state.global_step, numbers)
+
+
+class _Follow(TrainerCallback):
+    """Calls the trainer back before the callbacks that were given, so before DiLoCo's round."""
+
+    def __init__(self, trainer: ComposerTrainer) -> None:
+        self._trainer = trainer
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._trainer.follow()
+
+
+class _AfterRound(TrainerCallback):
+    """Calls the trainer back behind them, so behind DiLoCo's commit."""
+
+    def __init__(self, trainer: ComposerTrainer) -> None:
+        self._trainer = trainer
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._trainer.before_rounds()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._trainer.after_round()
+
+
+def peak_memory_mib() -> float:
+    """Return the most memory that this process ever held: of its GPU, else its resident set."""
+    if torch.cuda.is_available():
+        return float(torch.cuda.max_memory_allocated()) / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+
+
+def _digest(channels: Sequence[Channel[Any]], windows: Windows) -> str:
+    """Return a digest of the tokens of all windows."""
+    digest = hashlib.sha256()
+    for channel in channels:
+        for row in windows[channel.name]:
+            for side in channel.sequences(row):
+                digest.update(
+                    repr((channel.name, *map(list, (side.prompt, side.response)))).encode()
+                )
+    return digest.hexdigest()
+
+
+def _not_used(**_: Any) -> NoReturn:
+    raise AssertionError("rewards come from the channels")

@@ -9,35 +9,19 @@ is only possible on tools that the teacher has.
 """
 
 import hashlib
-import json
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import orjson
 
 from composer_pipeline.chat.tool_registry import CORE, REGISTRY, REGISTRY_VERSION
-from composer_pipeline.chat.typescript import TypeScriptError, read_declarations
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.states.state import TraceState, Unseen
-
-DECLARATIONS = "sdk-tools.d.ts"
-
-#: Interfaces whose tool is not their name without ``Input``.
-_TOOLS: Mapping[str, tuple[str, ...]] = {
-    "FileRead": ("Read",),
-    "FileEdit": ("Edit",),
-    "FileMultiEdit": ("MultiEdit",),
-    "FileWrite": ("Write",),
-    "Agent": ("Agent", "Task"),
-    "Mcp": (),  # the shape of no tool in particular
-}
 
 
 class InstalledTools(msgspec.Struct, frozen=True):
@@ -52,89 +36,27 @@ class InstalledTools(msgspec.Struct, frozen=True):
         return f"installed@{self.version}"
 
 
-def read_installation(path: str | os.PathLike[str], version: str = "") -> InstalledTools:
-    """Read the tools of an installed Claude Code or Claude Agent SDK.
-
-    Args:
-        path: ``sdk-tools.d.ts``, or the folder of the npm package that has it.
-        version: of Claude Code, such as ``2.1.329``; from ``package.json`` when empty.
-
-    Raises:
-        InputError: no such file, one that cannot be read, one without tools, or a version
-            that cannot be told.
-    """
-    given = Path(path).expanduser()
-    file = given / DECLARATIONS if given.is_dir() else given
-    if not file.is_file():
-        raise InputError(f"{given} is no {DECLARATIONS} and no package folder that has one")
-    try:
-        declared = read_declarations(file.read_text(encoding="utf-8"))
-    except (TypeScriptError, UnicodeDecodeError) as error:
-        raise InputError(f"{file} is no {DECLARATIONS} that can be read: {error}") from error
-    parameters: dict[str, dict[str, Any]] = {}
-    for name, schema in sorted(declared.items()):
-        stem = name.removesuffix("Input")
-        if stem == name or schema.get("type") != "object":
-            continue
-        for tool in _TOOLS.get(stem, (stem,)):
-            parameters[tool] = schema
-    if not parameters:
-        raise InputError(f"{file} declares no tool input")
-    return InstalledTools(_version(file, version), parameters)
-
-
-def _version(file: Path, given: str) -> str:
-    if given:
-        if not version_number(given):
-            raise InputError(f"--version {given!r} is no version such as 2.1.329")
-        return given
-    package = file.parent / "package.json"
-    if not package.is_file():
-        raise InputError(f"the version of {file} is not known; name it with --version")
-    try:
-        data = json.loads(package.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(f"{package} is no JSON") from error
-    version = data.get("version") if isinstance(data, dict) else None
-    if not isinstance(version, str) or not version_number(version):
-        raise InputError(f"{package} has no version; name it with --version")
-    if data.get("name") == "@anthropic-ai/claude-agent-sdk":
-        # Release 0.3.n of the SDK carries release 2.1.n of Claude Code.
-        return "2.1." + version.rsplit(".", 1)[-1]
-    return version
-
-
 def version_number(version: str) -> tuple[int, ...]:
     """Return a version's numbers, in which versions are ordered."""
     return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
 
 
-_INDEX = "tool_schemas/index.json"
+#: The file of a lake that ``contrib/import_tools.py`` writes.
+INSTALLED_TOOLS = "tool_schemas/index.json"
 
 
-def keep(lake: Lake, tools: InstalledTools) -> None:
-    """Store a set in the lake; one of the same version is replaced.
-
-    Raises:
-        StorageError: the lake is not writable.
-    """
-    known = {kept.version: kept for kept in kept_sets(lake)} | {tools.version: tools}
-    ordered = [known[version] for version in sorted(known, key=version_number)]
-    lake.put_bytes(_INDEX, msgspec.json.encode(ordered))
-
-
-def kept_sets(lake: Lake) -> list[InstalledTools]:
+def installed_tools(lake: Lake) -> list[InstalledTools]:
     """Return the sets of a lake, oldest version first.
 
     Raises:
         InputError: the file that keeps them is damaged.
     """
-    if not lake.exists(_INDEX):
+    if not lake.exists(INSTALLED_TOOLS):
         return []
     try:
-        return msgspec.json.decode(lake.get_bytes(_INDEX), type=list[InstalledTools])
+        return msgspec.json.decode(lake.get_bytes(INSTALLED_TOOLS), type=list[InstalledTools])
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise InputError(f"{_INDEX} of lake {lake.url} is damaged: {error}") from error
+        raise InputError(f"{INSTALLED_TOOLS} of lake {lake.url} is damaged: {error}") from error
 
 
 def nearest(sets: list[InstalledTools], version: str | None) -> InstalledTools | None:
@@ -324,7 +246,7 @@ class Toolsets:
         self._states: dict[tuple[str, str], list[TraceState]] = {}
         for state in states:
             self._states.setdefault((state.day, state.session_id), []).append(state)
-        self._installed = kept_sets(lake)
+        self._installed = installed_tools(lake)
         #: Equal sets are one object, so that conversions are shared and memory is bounded.
         self._same: dict[tuple[str, str], Toolset] = {}
         self._day = lru_cache(KEPT_DAYS)(partial(_Day.read, lake))

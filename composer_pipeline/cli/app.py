@@ -18,7 +18,6 @@ from composer_pipeline.cli import (
     preferences,
     setup,
     teachers,
-    tools,
     traces,
     training,
 )
@@ -28,7 +27,7 @@ from composer_pipeline.lake.place import bucket_errors
 from composer_pipeline.settings import load_env_file
 
 #: Importing a module registers its commands.
-COMMANDS = (setup, traces, teachers, tools, maintenance, preferences, dataset, training)
+COMMANDS = (setup, traces, teachers, maintenance, preferences, dataset, training)
 
 #: The commands as ``--help`` lists them: in the order in which a person meets them.
 PARTS = {
@@ -37,7 +36,7 @@ PARTS = {
     "Preferences": ("pairs", "pair", "statistics", "compare"),
     "Dataset": ("normalize", "dataset", "report", "export", "publish"),
     "Training": ("train", "replicas", "evaluate", "environment"),
-    "Care": ("doctor", "verify", "reparse", "forget", "withdraw", "redact", "tools"),
+    "Care": ("doctor", "verify", "reparse", "forget", "withdraw", "redact"),
 }
 for _place, (_title, _names) in enumerate(PARTS.items()):
     _part = cyclopts.Group(_title, sort_key=_place)

@@ -204,7 +204,6 @@ def publish(
 def normalize(
     *,
     recipe: str = "",
-    executor: str = "",
     columns: str = "",
     only: DayFilter = DayFilter(),  # noqa: B008  frozen
     lake: LakeOption = "",
@@ -215,7 +214,6 @@ def normalize(
     Args:
         recipe: data-juicer recipe (COMPOSER_NORMALIZE); none keeps every pair, and needs no
             data-juicer.
-        executor: default or ray, in place of the recipe's executor_type.
         columns: only write the flat columns that recipes judge, as JSON lines, to this file.
     """
     from composer_pipeline.normalization.stage import normalize as run
@@ -230,7 +228,5 @@ def normalize(
         return
     path = recipe or Settings.from_env().normalize
     with Bar() as progress:
-        report = run(
-            store, path, days=only.days(store, "pairs"), executor=executor, progress=progress
-        )
+        report = run(store, path, days=only.days(store, "pairs"), progress=progress)
     show(report.to_dict(), as_json, "normalize")

@@ -19,7 +19,6 @@ from composer_pipeline.cli.common import (
     named_ledger,
     open_lake,
     show,
-    usd,
 )
 from composer_pipeline.errors import ComposerError
 from composer_pipeline.files import close_to_others, writing
@@ -156,37 +155,23 @@ def _take_out(
 @app.command
 def doctor(
     *,
-    live: Annotated[bool, Parameter(negative="")] = False,
     fix: Annotated[bool, Parameter(negative="")] = False,
-    max_usd: str = "0.05",
-    teachers: str = "",
     lake: LakeOption = "",
     as_json: JsonOption = False,
 ) -> None:
     """Check the environment, the keys (present or not), the recipes and the lake.
 
     Args:
-        live: also ask the provider what its documentation leaves open; costs cents.
         fix: give an older lake's files and folders the modes of new ones: only their owner.
-        max_usd: ceiling of --live in USD.
-        teachers: teacher file of --live (COMPOSER_TEACHERS); the cheapest teacher is asked.
     """
     from composer_pipeline.maintenance.doctor import run_checks
-    from composer_pipeline.maintenance.live_probes import run_live
 
-    settings = Settings.from_env()
-    probes: list[dict[str, str]] = []
-    found: dict[str, Any] = {}
-    if live:
-        # First, so that a missing key is the one thing that is said.
-        ceiling = usd(max_usd, "--max-usd")
-        file = teachers or settings.teachers
-        probes, found["live"] = run_live(open_lake(lake, new=True), settings, file, ceiling)
     store = open_lake(lake, new=True)
+    found: dict[str, Any] = {}
     if fix and store.local:
         with writing(f"lake {store.url}"):
             found["closed"] = close_to_others(Path(store.root))
-    checks = [*run_checks(store, settings), *probes]
+    checks = run_checks(store, Settings.from_env())
     if as_json:
         show({"checks": checks, **found}, True, "doctor")
     else:

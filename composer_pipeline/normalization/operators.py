@@ -105,8 +105,7 @@ _ADDED = ("text_key", "skip_op_error", "auto_op_parallelism")
 _REASONS = {
     "document_line_deduplicator": "rewrites texts by what other rows say",
     "document_minhash_deduplicator_with_uid": "needs __dj__uid of an earlier run",
-    "ray_document_deduplicator": "is document_deduplicator for stock Ray; name that one,"
-    " which runs here with executor_type ray too",
+    "ray_document_deduplicator": "is document_deduplicator for stock Ray; name that one",
     "nlpaug_en_mapper": "changes texts at random",
     "nlpcda_zh_mapper": "changes texts at random",
     "sentence_augmentation_mapper": "changes texts at random",
@@ -120,8 +119,6 @@ class Settings(msgspec.Struct, frozen=True):
 
     steps: list[tuple[str, dict[str, Any]]]
     np: int = 1
-    executor: str = "default"
-    ray_address: str = "auto"
     custom_operator_paths: list[str] = []
 
 
@@ -373,8 +370,7 @@ class NormalizeRecipe(BaseModel):
     which one bad row makes a whole batch vanish. The same goes for the cache and for
     automatic parallelism, which make a run depend on what ran before and where.
 
-    ``np`` is the number of processes that judge large tables. ``executor_type: ray`` runs
-    the operators on a Ray cluster (``ray_address``: ``auto``, ``local`` or an address).
+    ``np`` is the number of processes that judge large tables.
     ``custom_operator_paths`` are files or packages with operators of one's own, relative to
     the working folder, as data-juicer reads them.
     """
@@ -391,8 +387,7 @@ class NormalizeRecipe(BaseModel):
     auto_op_parallelism: Literal[False]
     open_monitor: bool = False
     open_tracer: bool = False
-    executor_type: Literal["default", "ray"] = "default"
-    ray_address: str = "auto"
+    executor_type: Literal["default"] = "default"
     custom_operator_paths: list[str] = Field(default_factory=list)
     process: Process = Field(min_length=1)
 

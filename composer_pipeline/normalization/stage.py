@@ -20,8 +20,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from composer_pipeline.config_file import nearest
-from composer_pipeline.errors import ComposerError, InputError
+from composer_pipeline.errors import ComposerError
 from composer_pipeline.files import replacing
 from composer_pipeline.lake.exports import remember_exports
 from composer_pipeline.lake.provenance import Made, Origin, Stamps, look, note
@@ -44,7 +43,6 @@ from composer_pipeline.versions import NORMALIZE_VERSION
 STAGE = "normalize"
 #: In place of a recipe: every pair is kept.
 NO_RECIPE = "none"
-EXECUTORS = ("default", "ray")
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,6 @@ def normalize(
     recipe_path: str | Path,
     *,
     days: Iterable[str] | None = None,
-    executor: str = "",
     progress: Progress | None = None,
 ) -> NormalizeReport:
     """Run a recipe over the pairs of some days and replace those days' results.
@@ -89,7 +86,6 @@ def normalize(
             (stage ``normalize``). A day that never had a pair is left without files.
         recipe_path: data-juicer YAML; ``none`` keeps every pair and needs no data-juicer.
         days: UTC days; all days of ``pairs`` when ``None``.
-        executor: ``default`` or ``ray``, in place of the recipe's ``executor_type``.
         progress: called with (step, days done, days).
 
     Raises:
@@ -103,12 +99,10 @@ def normalize(
     known = set(lake.days("pairs")) | set(lake.days("normalized_pairs"))
     wanted = [day for day in wanted if day in known]
     if str(recipe_path) == NO_RECIPE:
-        if executor:
-            raise InputError(f"--executor {executor} runs a recipe, and --recipe none is none")
         made = _look(lake, wanted, NO_RECIPE)
         return _write(lake, {day: _untouched(lake, day) for day in wanted}, NO_RECIPE, made)
     recipe = NormalizeRecipe.load(recipe_path)
-    settings, recipe_id = _settings(recipe, executor), recipe.recipe_id(recipe_path)
+    settings, recipe_id = _settings(recipe), recipe.recipe_id(recipe_path)
     made = _look(lake, wanted, recipe_id)
     if not lake.read("pairs", days=wanted, columns=["pair_id"]).num_rows:
         # data-juicer takes seconds to start; a week without sessions needs none of it.
@@ -222,15 +216,10 @@ def write_columns(lake: Lake, path: str | Path, *, days: Iterable[str] | None = 
     return total
 
 
-def _settings(recipe: NormalizeRecipe, executor: str) -> Settings:
-    if executor and executor not in EXECUTORS:
-        guess = nearest(executor, EXECUTORS)
-        raise InputError(f"executor {executor!r} is not one of {', '.join(EXECUTORS)}{guess}")
+def _settings(recipe: NormalizeRecipe) -> Settings:
     return Settings(
         steps=recipe.steps(),
         np=recipe.np,
-        executor=executor or recipe.executor_type,
-        ray_address=recipe.ray_address,
         custom_operator_paths=[str(Path(p).absolute()) for p in recipe.custom_operator_paths],
     )
 

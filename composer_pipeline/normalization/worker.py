@@ -10,7 +10,6 @@ standard input ends, so does the process, in the middle of its work if need be, 
 FOLDER: that holds texts of sessions, and its parent may have been killed.
 """
 
-import importlib
 import os
 import queue
 import re
@@ -20,7 +19,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NoReturn, Self
@@ -80,8 +79,10 @@ class _Requests:
         return line
 
 
-def main(folder: str) -> None:
-    """Answer requests until standard input ends."""
+def main(
+    folder: str, connect: Callable[[Settings], AbstractContextManager[Executor]] | None = None
+) -> None:
+    """Answer requests until standard input ends; ``connect`` gives another place to run."""
     work = Path(folder)
     # data-juicer prints where it likes; our one channel to the parent stays clean.
     out = sys.stdout.buffer
@@ -96,10 +97,8 @@ def main(folder: str) -> None:
     with ExitStack() as stack:
         try:
             executor: Executor = Local(settings.np)
-            if settings.executor == "ray":
-                # Before the guard: connecting is what Ray is for. Tasks have a guard each.
-                on_ray = importlib.import_module("composer_pipeline.normalization.judge")
-                executor = stack.enter_context(on_ray.cluster(settings))
+            if connect is not None:  # before the guard, which refuses connections
+                executor = stack.enter_context(connect(settings))
             guard()
             ops = load_steps(settings.steps, settings.custom_operator_paths)
             say(Reply(steps=describe(ops)))
@@ -131,6 +130,8 @@ def _answer(work: Path, request: Request, ops: list[Any], executor: Executor, sa
 
 
 WORKER = "composer_pipeline.normalization.worker"
+#: What a worker is started with, before the name of its folder.
+COMMAND = ["-m", WORKER]
 
 _SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIALS")
 #: A URL with a user and a password, as COMPOSER_LEDGER or a proxy may be.
@@ -158,7 +159,7 @@ class Worker:
         (self.work / "settings.json").write_bytes(msgspec.json.encode(settings))
         with (self.work / "log").open("wb") as log:
             self._child = subprocess.Popen(
-                [sys.executable, "-m", WORKER, self._folder.name],
+                [sys.executable, *COMMAND, self._folder.name],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -177,7 +178,7 @@ class Worker:
     ) -> None:
         assert self._child.stdin is not None
         assert self._child.stdout is not None
-        # An idle worker ends with its input (and lets go of Ray); any other is in our way.
+        # An idle worker ends with its input; any other is in our way.
         self._child.stdin.close()
         try:
             self._child.wait(timeout=30 if kind is None else 0.1)

@@ -14,8 +14,6 @@ budget
 budget set global 1
 budget rebuild
 budget lift careful
-tools list
-tools import {tools}
 pairs
 pair ab
 statistics
@@ -165,12 +163,6 @@ budget --ledger postgresql://127.0.0.1:9/x            | postgresql
 budget rebuild --ledger {file}                        | ledger
 budget set global 1 --ledger {file}                   | ledger
 tools bogus                                           | bogus
-tools import                                          | PATH
-tools import {tmp}/nowhere                            | nowhere
-tools import {empty}                                  | empty
-tools import {file} --version 2.1.0                   | file.txt
-tools import {tools}                                  | version
-tools import {tools} --version two                    | version
 tools list x                                          | x
 pairs --rules {tmp}/nowhere.yaml                      | nowhere.yaml
 pairs --rules {file}                                  | file.txt
@@ -202,9 +194,7 @@ normalize --recipe {tmp}/nowhere.yaml                 | nowhere.yaml
 normalize --recipe {file}                             | file.txt
 normalize --recipe {list}                             | list.yaml
 normalize --recipe {badrecipe}                        | no_such_filter
-normalize --executor spark                            | spark
 normalize --columns {empty}                           | empty
-normalize --recipe none --executor ray                | --executor ray runs a recipe
 normalize x                                           | x
 dataset x                                             | x
 dataset --bogus                                       | --bogus
@@ -267,9 +257,6 @@ environment --port -1                                 | --port must be at least 
 environment --port 65536                              | --port must be at most 65535
 environment --port many                               | --port
 environment --host 192.0.2.1 --port 0                 | cannot listen at 192.0.2.1:0
-doctor --live --max-usd 0                             | --max-usd must be above 0
-doctor --live --max-usd much                          | --max-usd
-doctor --live --teachers {tmp}/nowhere.yaml           | nowhere.yaml
 doctor --bogus                                        | --bogus
 doctor x                                              | x
 verify x                                              | x

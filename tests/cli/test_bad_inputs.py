@@ -90,7 +90,6 @@ def places(tmp_path_factory: pytest.TempPathFactory, lake: Path) -> dict[str, st
         "badrules": ("badrules.yaml", "max_pair_per_session: 3\n"),
         "badrecipe": ("badrecipe.yaml", filters.replace("text_length", "no_such")),
         "badtrain": ("badtrain.yaml", "learning_rat: 1\n"),
-        "tools": ("sdk-tools.d.ts", "export interface BashInput { command: string }\n"),
     }
     out = {
         "tmp": str(tmp),

@@ -76,11 +76,9 @@ def test_publish_is_private_and_for_real_unless_someone_says_otherwise(asked: As
     assert asked(*asks)["consent"] == "c.yaml"
 
 
-def test_normalize_takes_recipe_and_executor(asked: Asked) -> None:
-    seen = asked(
-        "normalization.stage.normalize", "normalize", "--recipe", "r.yaml", "--executor", "ray"
-    )
-    assert (seen[1], seen["executor"]) == ("r.yaml", "ray")
+def test_normalize_takes_a_recipe(asked: Asked) -> None:
+    seen = asked("normalization.stage.normalize", "normalize", "--recipe", "r.yaml")
+    assert seen[1] == "r.yaml"
 
 
 def test_columns_alone_are_written_without_normalising(
@@ -198,19 +196,6 @@ def test_a_failing_check_fails_the_doctor(
         assert run("doctor", *form)[0] == code
 
 
-def test_the_live_doctor_adds_to_the_other_checks(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    doctor = importlib.import_module("composer_pipeline.maintenance.doctor")
-    live = importlib.import_module("composer_pipeline.maintenance.live_probes")
-    one = {"name": "keys", "status": "ok", "detail": ""}
-    two = {"name": "live", "status": "fail", "detail": "no answer"}
-    monkeypatch.setattr(doctor, "run_checks", lambda *_: [one])
-    monkeypatch.setattr(live, "run_live", lambda *_: ([two], {"model": "m"}))
-    code, out, _ = run("doctor", "--live", "--json")
-    assert (code, json.loads(out)) == (1, {"checks": [one, two], "live": {"model": "m"}})
-
-
 def test_statistics_need_votes(
     lake: Lake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -266,16 +251,6 @@ def test_redact_tells_the_whole_length_and_prints_one_object(
     assert found["length"] == len(secret)
     assert f"({len(secret)})" in out[0]
     assert secret not in out[0] + out[1]
-
-
-def test_imported_tools_are_kept_in_the_lake_that_was_named(
-    run: Run, lake: Lake, tmp_path: Path
-) -> None:
-    file = tmp_path / "sdk-tools.d.ts"
-    file.write_text("export interface BashInput { command: string }\n")
-    assert run("tools", "import", str(file), "--version", "2.1.300")[0] == 0
-    assert json.loads(run("tools", "list", "--json")[1]) == {"versions": {"2.1.300": 1}}
-    assert not (tmp_path / "elsewhere" / "lake").exists()
 
 
 def test_the_bar_stands_where_the_work_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""``composer-pipeline normalize`` from the command line: bad input, kills, Ray, real actions."""
+"""``composer-pipeline normalize`` from the command line: bad input, kills, real actions."""
 
 import json
 import os
@@ -110,7 +110,7 @@ def lake(tmp_path: Path) -> Lake:
     ("process", "changes", "words"),
     [
         ([], {}, ["process"]),
-        ([LENGTH], {"exekutor_type": "ray"}, ["exekutor_type", "did you mean: executor_type?"]),
+        ([LENGTH], {"exekutor_type": "default"}, ["exekutor_type", "did you mean: executor_type?"]),
         ([LENGTH], {"text_keys": ["chosen_txt"]}, ["'chosen_txt' (did you mean: chosen_text?)"]),
         ([LENGTH], {"np": 0}, ["np: "]),
         (
@@ -163,9 +163,6 @@ def test_other_bad_input_ends_with_2(run: Run, lake: Lake, tmp_path: Path) -> No
     said = run(lake, tmp_path / "none.yaml")
     assert said.returncode == 2
     assert "none.yaml: No such file" in said.stderr
-    said = run(lake, write(tmp_path, LENGTH), "--executor", "rey")
-    assert said.returncode == 2
-    assert "executor 'rey' is not one of default, ray (did you mean: ray?)" in said.stderr
     lake.write("pairs", [pair("ok", say("a"), say("b")), pair("hole", None, say("b"))], day=NEXT)
     said = run(lake, write(tmp_path, LENGTH))
     assert said.returncode == 2
@@ -267,46 +264,6 @@ def test_a_kill_leaves_no_partial_partition_and_a_rerun_gives_the_same_bytes(
 
 def _plain(lake: Lake, day: str) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if k != "day"} for row in lake.rows("pairs", days=[day])]
-
-
-@pytest.mark.slow
-def test_a_local_ray_cluster_keeps_the_same_rows(tmp_path: Path) -> None:
-    lake = Lake(tmp_path / "lake")
-    rows = [
-        pair(
-            f"p{i}", say(f"a  {'x' * (i % 50)} {i % 1050:04}"), say("ls " * (i % 7)), f"at {i % 9}"
-        )
-        for i in range(1200)
-    ]
-    lake.write("pairs", rows, day=DAY)
-    process: list[dict[str, Any]] = [
-        {"replace_content_mapper": {"text_key": "chosen_text", "pattern": " +", "repl": " "}},
-        {"text_length_filter": {"text_key": "chosen_text", "min_len": 20}},
-        {"word_repetition_filter": {"text_key": "rejected_text", "rep_len": 2}},
-        {"general_field_filter": {"filter_condition": "chosen_text != rejected_text"}},
-        {"document_deduplicator": {"text_key": "chosen_text"}},
-    ]
-    local = normalize(lake, write(tmp_path, *process))
-    before = files(lake)
-    ray = {"executor_type": "ray", "ray_address": "local", "np": 2}
-    assert normalize(lake, write(tmp_path, *process, **ray)) == local
-    assert files(lake) == before
-    assert 0 < local.kept < 1200
-    assert set(local.by_op) == {
-        "1:text_length_filter",
-        "2:word_repetition_filter",
-        "4:document_deduplicator",
-    }
-
-
-def test_a_ray_cluster_that_is_not_there_is_named(
-    run: Run, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
-    done = run(lake, write(tmp_path, LENGTH, executor_type="ray", ray_address="auto"))
-    assert done.returncode == 2
-    assert "ray_address 'auto'" in done.stderr
 
 
 # -- the default recipe on real actions ------------------------------------------------

@@ -22,9 +22,8 @@ from composer_pipeline.lake.schema import TABLES
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.normalization import judge, operators, stage
 from composer_pipeline.normalization import judge as fast_stats
-from composer_pipeline.normalization import judge as on_ray
 from composer_pipeline.normalization.judge import Drop
-from composer_pipeline.normalization.operators import NormalizeRecipe, Settings, Step
+from composer_pipeline.normalization.operators import NormalizeRecipe, Step
 from composer_pipeline.normalization.text_columns import SOURCE, PairColumns, named_columns
 from composer_pipeline.normalization.worker import Worker, worker_env
 
@@ -210,47 +209,6 @@ def test_np_processes_judge_large_batches(monkeypatch: pytest.MonkeyPatch) -> No
     assert judge.Local(2).run(0, op, large, 8) == [2]
     assert judge.Local(2).run(0, op, small, 8) == [1]
     assert judge.Local(1).run(0, op, large, 8) == [1]
-
-
-class Ray:
-    """The calls of ray that are made, in this process."""
-
-    put = staticmethod(lambda value: value)
-    get = staticmethod(lambda tasks: tasks)
-
-    @staticmethod
-    def remote(function: Any) -> Any:
-        return SimpleNamespace(remote=function)
-
-    @staticmethod
-    def cluster_resources() -> dict[str, float]:
-        return {"CPU": 2.0}
-
-
-def test_a_cluster_gets_chunks_and_gives_results_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes: list[int] = []
-
-    def chunk(_: Any, index: int, batch: Any, count: int) -> tuple[list[Any], str]:
-        sizes.append(count)
-        return list(batch["chosen_text"]), "" if index else "[x] failed there"
-
-    monkeypatch.setattr(on_ray, "_evaluate_chunk", chunk)
-    cluster = on_ray.OnRay(Ray(), Settings([]))
-    texts = [str(n) for n in range(1000)]
-    assert cluster.run(1, None, {"chosen_text": texts}, 1000) == texts
-    assert (len(sizes), sum(sizes)) == (5, 1000)  # of 200 values at least
-    with pytest.raises(InputError, match="failed there"):
-        cluster.run(0, None, {"chosen_text": texts}, 1000)
-
-
-def test_an_operator_that_fails_on_a_node_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    def load(*_: Any) -> Any:
-        raise InputError("[x] needs a model")
-
-    monkeypatch.setattr(on_ray, "guard", lambda: None)
-    monkeypatch.setattr(on_ray, "load_steps", load)
-    found = on_ray._evaluate_chunk(Settings([("x", {})]), 0, {}, 0)
-    assert found == ([], "[x] needs a model")
 
 
 # -- operators ----------------------------------------------------------------------------

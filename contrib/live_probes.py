@@ -1,17 +1,15 @@
-"""Asking the provider what its documentation leaves open, for cents and under a ceiling.
+"""Ask the provider what its documentation leaves open, for cents and under a ceiling.
 
-Belongs here: one session of probes, the ledger around each paid question, and the report
-that is kept. Does not belong here: what each probe does (``doctor.probes``), and checks
-of the environment (``composer_pipeline.maintenance.doctor``).
-
-These probes have been run against the loopback provider only, never against the real
-service; what they say about it is known once somebody with a key runs them.
+Run as ``python -m contrib.live_probes``. These probes have been run against the loopback provider
+only, never against the real service.
 """
 
+import argparse
 import asyncio
 import json
 import os
 import secrets
+import sys
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
@@ -24,9 +22,8 @@ import msgspec
 import orjson
 
 from composer_pipeline.chat.convert import Conversion
-from composer_pipeline.errors import InputError
+from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.maintenance.doctor import check
 from composer_pipeline.money import NOTHING, PICO, Pico, ceiling_of, pico_or_none, to_pico
 from composer_pipeline.settings import Settings
 from composer_pipeline.teachers.catalogue import MILLION, Catalogue, ModelRecord, fetch, per_million
@@ -69,16 +66,7 @@ class NotAsked(Exception):
 
 
 class Prober:
-    """What the probes have in common: the wire, the ledger and the account's endpoints.
-
-    Args:
-        teacher_set: names the endpoint.
-        teacher: the cheapest teacher; it is asked.
-        calls: pays for every question.
-        api_key: sent as a bearer token; ``None`` only for a simulated endpoint.
-        catalogue: the endpoint's models, where it has a catalogue.
-        patience: how long to wait.
-    """
+    """What the probes have in common: the wire, the ledger and the account's endpoints."""
 
     def __init__(
         self,
@@ -116,17 +104,7 @@ class Prober:
         self, body: bytes, *, again: bool = False, cut_s: float | None = None,
         amount: Pico | None = None,
     ) -> Outcome:  # fmt: skip
-        """Send a body once, with its worst case reserved first.
-
-        Args:
-            body: the exact bytes.
-            again: the bytes were answered before; send them all the same.
-            cut_s: disconnect after so many seconds of silence.
-            amount: worst case, where the teacher's is not it.
-
-        Raises:
-            NotAsked: the worst case does not fit in what is left.
-        """
+        """Send a body once, with its worst case reserved first."""
         endpoint = self.teacher_set.endpoint
         key = Request(body).key(endpoint.name + ("#again" if again else ""))
         # Not a day: no partition of replies ever shows these calls.
@@ -205,25 +183,11 @@ def probe_live(
     ledger: str | os.PathLike[str] | None = None,
     patience: Patience | None = None,
 ) -> LiveReport:
-    """Probe the endpoint's behaviour, keep the answers as ``doctor/live-<day>.json``.
-
-    No session is sent: the questions are a few made-up words.
-
-    Args:
-        lake: keeps the answers.
-        teacher_set: the teacher file; the cheapest teacher is asked.
-        max_usd: ceiling of all probes together.
-        ledger: path or URL of the ledger; in the lake when ``None``.
-        patience: how long to wait.
-
-    Raises:
-        InputError: a ceiling that is not above 0, a missing key, an endpoint of another API,
-            or a lake that cannot be written.
-    """
+    """Probe the endpoint's behaviour, keep the answers as ``doctor/live-<day>.json``."""
     ceiling_of(Decimal(max_usd), "--max-usd")
     endpoint = teacher_set.endpoint
     if endpoint.api != "openrouter":
-        raise InputError(f"endpoint {endpoint.name}: doctor --live knows api openrouter only")
+        raise InputError(f"endpoint {endpoint.name}: the probes know api openrouter only")
     api_key = teacher_set.api_key()
     lake.check_writable()
     catalogue = fetch(teacher_set)
@@ -271,30 +235,6 @@ async def _probe(prober: Prober, probe: Any) -> Finding:
     finding.cost_picodollars = Pico(prober.spent - before)
     finding.facts["seconds"] = round(time.monotonic() - began, 2)
     return finding
-
-
-def run_live(
-    lake: Lake, settings: Settings, teachers: str, max_usd: Decimal
-) -> tuple[list[dict[str, str]], dict[str, Any]]:
-    """Probe the provider, under a ceiling; return its checks, and the report that was kept.
-
-    Args:
-        lake: keeps the report.
-        settings: where the ledger is.
-        teachers: teacher file.
-        max_usd: ceiling of all probes together.
-
-    Raises:
-        InputError: see :func:`composer_pipeline.maintenance.live_probes.probe_live`.
-    """
-    from composer_pipeline.teachers.teachers import TeacherSet
-
-    report = probe_live(
-        lake, TeacherSet.load(teachers), max_usd=max_usd, ledger=settings.ledger or None
-    )
-    checks = [check(f"live {f.name}", f.status, f.answer) for f in report.findings]
-    money = f"spent {report.spent_usd} of {report.ceiling_usd} USD; kept as {report.kept_as}"
-    return [*checks, check("live cost", "ok", money)], report.to_dict()
 
 
 async def account(prober: Prober) -> Finding:
@@ -531,3 +471,29 @@ PROBES: tuple[Probe, ...] = (
     max_tokens_with_reasoning,
     privacy_canary,
 )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Probe the provider and print the report; return the exit code."""
+    settings = Settings.from_env()
+    parser = argparse.ArgumentParser(prog="python -m contrib.live_probes", description=__doc__)
+    parser.add_argument("--max-usd", default="0.05", help="ceiling of all probes together, in USD")
+    parser.add_argument("--teachers", default=settings.teachers, help="teacher file")
+    parser.add_argument("--lake", default=settings.lake, help="keeps the report and the ledger")
+    given = parser.parse_args(arguments)
+    try:
+        report = probe_live(
+            Lake(given.lake),
+            TeacherSet.load(given.teachers),
+            max_usd=to_pico(given.max_usd) / PICO,
+            ledger=settings.ledger or None,
+        )
+    except ComposerError as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(json.dumps(report.to_dict(), indent=1, default=str))
+    return 1 if any(finding.status == "fail" for finding in report.findings) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,20 +1,43 @@
-"""The subset of TypeScript that json-schema-to-typescript writes, back as JSON Schema.
+"""Read the tool schemas of an installed Claude Code into the lake, for states not yet asked.
 
-Belongs here: the types and interfaces of a generated ``.d.ts`` file, read with tree-sitter.
-Does not belong here: which tools there are and where the file comes from
-(``chat.installed_tools``).
-
-Read: primitives, literals, unions, arrays, tuples, object types with optional members and
-index signatures, parentheses, and names of other declarations of the file. Comments are
-skipped: a file's texts are its author's, only the shapes are taken. Anything else is an
-error that names the line.
+Run as ``python -m contrib.import_tools PATH``. ``sdk-tools.d.ts`` is read with tree-sitter: the
+subset of TypeScript that json-schema-to-typescript writes. Comments are skipped, because a file's
+texts are its author's; only the shapes are taken. Anything else is an error that names the line.
 """
 
-from collections.abc import Iterator, Mapping
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import orjson
+
+from composer_pipeline.chat.tools import (
+    INSTALLED_TOOLS,
+    InstalledTools,
+    installed_tools,
+    version_number,
+)
+from composer_pipeline.errors import ComposerError, InputError
+from composer_pipeline.lake.store import Lake
+from composer_pipeline.settings import Settings
+
+DECLARATIONS = "sdk-tools.d.ts"
+
+#: Interfaces whose tool is not their name without ``Input``.
+_TOOLS: Mapping[str, tuple[str, ...]] = {
+    "FileRead": ("Read",),
+    "FileEdit": ("Edit",),
+    "FileMultiEdit": ("MultiEdit",),
+    "FileWrite": ("Write",),
+    "Agent": ("Agent", "Task"),
+    "Mcp": (),  # the shape of no tool in particular
+}
 
 Schema = dict[str, Any]
 
@@ -40,17 +63,7 @@ class TypeScriptError(ValueError):
 
 
 def read_declarations(source: str) -> dict[str, Schema]:
-    """Return the JSON Schema of every interface and type of a ``.d.ts`` file.
-
-    Args:
-        source: the text of the file.
-
-    Returns:
-        name -> schema, with references between declarations resolved in place.
-
-    Raises:
-        TypeScriptError: something else than the subset, or a name that is not declared.
-    """
+    """Return the JSON Schema of every interface and type of a ``.d.ts`` file."""
     root = _parser().parse(source.encode("utf-8", "surrogatepass")).root_node
     if root.has_error:
         raise _refused(next(_broken(root)))
@@ -184,3 +197,74 @@ def _refused(node: Any) -> TypeScriptError:
     what = repr(_text(node).partition("\n")[0][:40]) + " is not understood"
     what = f"{node.type!r} expected" if node.is_missing else what
     return TypeScriptError(f"line {node.start_point.row + 1}: {what}")
+
+
+def read_installation(path: str | os.PathLike[str], version: str = "") -> InstalledTools:
+    """Read the tools of an installed Claude Code or Claude Agent SDK."""
+    given = Path(path).expanduser()
+    file = given / DECLARATIONS if given.is_dir() else given
+    if not file.is_file():
+        raise InputError(f"{given} is no {DECLARATIONS} and no package folder that has one")
+    try:
+        declared = read_declarations(file.read_text(encoding="utf-8"))
+    except (TypeScriptError, UnicodeDecodeError) as error:
+        raise InputError(f"{file} is no {DECLARATIONS} that can be read: {error}") from error
+    parameters: dict[str, dict[str, Any]] = {}
+    for name, schema in sorted(declared.items()):
+        stem = name.removesuffix("Input")
+        if stem == name or schema.get("type") != "object":
+            continue
+        for tool in _TOOLS.get(stem, (stem,)):
+            parameters[tool] = schema
+    if not parameters:
+        raise InputError(f"{file} declares no tool input")
+    return InstalledTools(_version(file, version), parameters)
+
+
+def _version(file: Path, given: str) -> str:
+    if given:
+        if not version_number(given):
+            raise InputError(f"--version {given!r} is no version such as 2.1.329")
+        return given
+    package = file.parent / "package.json"
+    if not package.is_file():
+        raise InputError(f"the version of {file} is not known; name it with --version")
+    try:
+        data = json.loads(package.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{package} is no JSON") from error
+    version = data.get("version") if isinstance(data, dict) else None
+    if not isinstance(version, str) or not version_number(version):
+        raise InputError(f"{package} has no version; name it with --version")
+    if data.get("name") == "@anthropic-ai/claude-agent-sdk":
+        # Release 0.3.n of the SDK carries release 2.1.n of Claude Code.
+        return "2.1." + version.rsplit(".", 1)[-1]
+    return version
+
+
+def keep(lake: Lake, tools: InstalledTools) -> None:
+    """Store a set in the lake; one of the same version is replaced."""
+    known = {kept.version: kept for kept in installed_tools(lake)} | {tools.version: tools}
+    ordered = [known[version] for version in sorted(known, key=version_number)]
+    lake.put_bytes(INSTALLED_TOOLS, msgspec.json.encode(ordered))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Import an installation and print its version and tools; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m contrib.import_tools")
+    parser.add_argument("path", help=f"the npm package's folder, or its {DECLARATIONS}")
+    parser.add_argument("--version", default="", help="of Claude Code, without a package.json")
+    parser.add_argument("--lake", default=Settings.from_env().lake)
+    given = parser.parse_args(arguments)
+    try:
+        tools = read_installation(given.path, given.version)
+        keep(Lake(given.lake), tools)
+    except ComposerError as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(json.dumps({"version": tools.version, "tools": sorted(tools.parameters)}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

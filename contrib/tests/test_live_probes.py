@@ -1,4 +1,4 @@
-"""``doctor --live`` over the wire, against a loopback provider that behaves this way or that."""
+"""The live probes over the wire, against a loopback provider that behaves this way or that."""
 
 import asyncio
 import json
@@ -12,16 +12,15 @@ import msgspec
 import pytest
 
 from composer_pipeline.actions import Action
-from composer_pipeline.cli.app import main
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.maintenance.live_probes import Finding, LiveReport, Patience, probe_live
 from composer_pipeline.teachers.ledger.ledger import Ledger
 from composer_pipeline.teachers.teachers import TeacherSet
 from composer_pipeline.testing.openrouter.faults import Asked, Fault
 from composer_pipeline.testing.openrouter.models import MODELS, PriceOverride
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script
+from contrib.live_probes import Finding, LiveReport, Patience, main, probe_live
 from tests.fixtures.waiting import DEADLINE_S
 
 Serve = Callable[..., LoopbackOpenRouter]
@@ -59,7 +58,7 @@ def serve(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> Serve:
 
         server.held = held
         monkeypatch.setattr(
-            "composer_pipeline.maintenance.live_probes.asyncio",
+            "contrib.live_probes.asyncio",
             SimpleNamespace(**{**vars(asyncio), "sleep": sleep}),
         )
         return server
@@ -195,9 +194,7 @@ def test_bad_input_is_one_clear_error(
         probe_live(lake, teachers, max_usd=Decimal(0))
     monkeypatch.delenv("OPENROUTER_API_KEY", raising=False)
     default = str(root / "recipes" / "teachers" / "default.yaml")
-    with pytest.raises(SystemExit) as caught:
-        main(["doctor", "--live", "--teachers", default, "--lake", lake.url])
-    assert caught.value.code == 2
+    assert main(["--teachers", default, "--lake", lake.url]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert "OPENROUTER_API_KEY is not set" in line
     other = teachers.model_dump()
@@ -211,13 +208,10 @@ def test_from_the_command_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     serve(models=reasoning())
-    monkeypatch.setattr("composer_pipeline.maintenance.live_probes.Patience", lambda: QUICK)
+    monkeypatch.setattr("contrib.live_probes.Patience", lambda: QUICK)
     demo = str(root / "recipes" / "teachers" / "demo.yaml")
-    arguments = ["doctor", "--live", "--teachers", demo, "--lake", lake.url, "--json"]
-    with pytest.raises(SystemExit) as caught:
-        main(arguments)
-    assert caught.value.code in (0, 1)  # other checks look at this machine
-    found = json.loads(capsys.readouterr().out)
-    names = {check["name"] for check in found["checks"]}
-    assert {"python", "lake", "live privacy_canary", "live cost"} <= names
-    assert found["live"]["kept_as"].startswith("doctor/live-")
+    code = main(["--teachers", demo, "--lake", lake.url])
+    report = json.loads(capsys.readouterr().out)
+    assert code == (1 if "fail" in {item["status"] for item in report["findings"]} else 0)
+    assert "privacy_canary" in {item["name"] for item in report["findings"]}
+    assert report["kept_as"].startswith("doctor/live-")

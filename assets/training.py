@@ -12,7 +12,7 @@ from pydantic import Field
 from assets.failures import one_sentence
 from assets.pages import OWNERS, explained, figures, run_dir_of
 from assets.resources import LakeResource, RecipesResource
-from composer_pipeline.figures import lines, markdown_image
+from composer_pipeline.charts import lines, markdown_image
 from composer_pipeline.parent import child_of_this
 from composer_pipeline.versions import EVALUATION_VERSION, REPORT_VERSION, TRAINING_VERSION
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import msgspec
 
+from composer_pipeline.charts import bars, intervals
 from composer_pipeline.errors import InputError
 from composer_pipeline.evaluation.measure import BASE
 from composer_pipeline.evaluation.results import MEASURES, SHARES, StateResult
 from composer_pipeline.evaluation.states import KINDS
-from composer_pipeline.figures import bars, intervals
 
 #: Below this many sessions there is no interval: it would be far too narrow (a test simulates how
 #: often it covers the truth).

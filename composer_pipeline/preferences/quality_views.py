@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from composer_pipeline.figures import bars, heatmap, lines, markdown_image
+from composer_pipeline.charts import bars, heatmap, lines, markdown_image
 from composer_pipeline.preferences.quality import Measured, Quality
 from composer_pipeline.preferences.rules import PreferenceRules
 from composer_pipeline.preferences.style import Separation

@@ -281,27 +281,6 @@ def _orphans(hub: Hub, wanted: Mapping[str, Entry]) -> dict[str, Any]:
     return {entry.file_oid: entry for entry in found if entry.file_oid not in kept}
 
 
-BEGIN = "<!-- what you write below this line stays -->"
-END = "<!-- what you write above this line stays -->"
-
-
-def keep_text(new: str, old: str) -> str:
-    """Return a new card with the text that people wrote into the old one.
-
-    A card without the two lines gets them at its end. A text that holds a line itself ends there.
-
-    Args:
-        new: the generated card.
-        old: the card of the repository; empty where there is none.
-    """
-    if BEGIN not in new:
-        new = f"{new.rstrip()}\n\n{BEGIN}\n{END}\n"
-    head, rest = new.split(BEGIN, 1)
-    inside, tail = rest.split(END, 1)
-    theirs = old.split(BEGIN, 1)[1].split(END, 1)[0] if BEGIN in old and END in old else ""
-    return f"{head}{BEGIN}{theirs if theirs.strip() else inside}{END}{tail}"
-
-
 def published_refs(repo: str, *, endpoint: str | None = None) -> dict[str, str]:
     """Return every ref of a dataset repository to its commit."""
     with _asked(repo, endpoint) as hub:

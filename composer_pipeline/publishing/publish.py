@@ -27,15 +27,13 @@ from composer_pipeline.exporting.sessions import trace_files
 from composer_pipeline.lake.schema import SCHEMA_VERSION
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.lake.withdrawn import withdrawals
-from composer_pipeline.publishing.card import Facts, facts_of, with_history
-from composer_pipeline.publishing.card_page import card_files
+from composer_pipeline.publishing.card import Facts, card_files, facts_of, keep_text, with_history
 from composer_pipeline.publishing.commit import (
     Publication,
     Purged,
     bring,
     by_split,
     check_published,
-    keep_text,
     publications,
     purge,
     remember_publication,

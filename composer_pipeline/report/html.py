@@ -52,7 +52,7 @@ def join(children: Iterable[Any]) -> Html:
 
 
 def drawn(svg: str, alt: str) -> Html:
-    """Return a picture of ``composer_pipeline.figures``, whose labels are escaped there."""
+    """Return a picture of ``composer_pipeline.charts``, whose labels are escaped there."""
     return Html(
         f'<figure role="img" aria-label="{escape(printable(alt))}">{printable(svg)}</figure>'
     )

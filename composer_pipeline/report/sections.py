@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from composer_pipeline.charts import bars, heatmap, intervals
 from composer_pipeline.errors import InputError
-from composer_pipeline.figures import bars, heatmap, intervals
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.markdown import count, dollars, share
 from composer_pipeline.preferences.rules import Separability

@@ -10,6 +10,7 @@ from xml.sax.saxutils import escape
 
 import msgspec
 
+from composer_pipeline.charts import svg
 from composer_pipeline.diloco.views import (
     DEAD,
     LATE,
@@ -22,7 +23,6 @@ from composer_pipeline.diloco.views import (
     RoundMark,
 )
 from composer_pipeline.errors import InputError
-from composer_pipeline.figures import svg
 from composer_pipeline.files import make_folder, replace
 
 #: The picture in a run folder, and what it was drawn from.

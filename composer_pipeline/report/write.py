@@ -18,12 +18,12 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from composer_pipeline import __version__
+from composer_pipeline.charts import lines
 from composer_pipeline.dataset.manifest import Build, check_statistics, read_build
 from composer_pipeline.errors import InputError
 from composer_pipeline.evaluation.evaluate import TRAINED
 from composer_pipeline.evaluation.report import HEAD, cells_of, pictures
 from composer_pipeline.evaluation.report import table as cells_table
-from composer_pipeline.figures import lines
 from composer_pipeline.files import replace
 from composer_pipeline.lake.exports import remember_exports
 from composer_pipeline.lake.provenance import build_id

@@ -16,7 +16,7 @@ from composer_pipeline.dataset.manifest import inputs_of, read_build, write_mark
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake.schema import TABLES
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.publishing.commit import BEGIN
+from composer_pipeline.publishing.card import BEGIN
 from composer_pipeline.publishing.gates import PublishRefused
 from composer_pipeline.publishing.publish import publish
 from composer_pipeline.testing.hub.repository import Repo
@@ -81,7 +81,7 @@ def test_only_what_changed_is_committed_and_stale_files_go(lake: Lake, hub: Loop
     report = send(lake, hub)
     assert report.changes == {
         "README.md": "replace",
-        "assets/funnel.png": "replace",
+        "assets/funnel.svg": "replace",
         "data/groups/train.parquet": "replace",
         "data/old/train.parquet": "delete",
         "data/pairs/train.parquet": "replace",
@@ -211,7 +211,7 @@ def test_the_manifest_has_the_size_and_digest_of_each_file(lake: Lake, hub: Loop
     send(lake, hub)
     files = hub.repos[REPO].head.files
     listed = json.loads(files["manifest.json"])["files"]
-    ours = (".parquet", ".png")
+    ours = (".parquet", ".svg")
     assert set(listed) == {name for name in files if name.endswith(ours)}
     for name, entry in listed.items():
         assert entry["bytes"] == len(files[name])

@@ -11,7 +11,7 @@ from composer_pipeline.dataset.manifest import Build, DatasetFile
 from composer_pipeline.lake.parquet import table_from_rows
 from composer_pipeline.lake.schema import SCHEMA_VERSION, TABLES
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.publishing.card_page import card_files
+from composer_pipeline.publishing.card import card_files
 
 Row = dict[str, Any]
 

@@ -1,9 +1,6 @@
 """Every number and sentence of the card, against the data that it is about."""
 
-import io
 import re
-import struct
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +10,20 @@ from msgspec import structs
 
 from composer_pipeline.dataset.consent import Consent
 from composer_pipeline.dataset.files import CONFIGS
-from composer_pipeline.errors import InputError
 from composer_pipeline.lake.schema import TABLES
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.markdown import code, dollars, fenced, table
 from composer_pipeline.preferences.quality import ALL
 from composer_pipeline.preferences.vote_rows import CONFIRMED
-from composer_pipeline.publishing import card_pictures
 from composer_pipeline.publishing.card import (
+    card_files,
     facts_of,
     funnel,
     placeholders,
+    size_category,
     votes_by_tool,
     with_history,
 )
-from composer_pipeline.publishing.card_page import card_files, size_category
 from composer_pipeline.versions import REDACTION_VERSION
 from tests.publishing.card.made import dataset, made_card, pair
 
@@ -188,12 +184,12 @@ def test_lengths_are_sorted_into_classes_by_their_upper_ends(tmp_path: Path) -> 
     assert line_of(text, "to 8,192")[1:] == ["1", "67%"]
     assert line_of(text, "to 65,536")[1:] == ["1", "83%"]
     assert line_of(text, "above 65,536")[1:] == ["1", "100%"]
-    assert "assets/lengths.png" in found
-    assert "assets/lengths.png" in text
+    assert "assets/lengths.svg" in found
+    assert "assets/lengths.svg" in text
     bare = card_files(
         Lake(tmp_path / "lake"), "a/b", *dataset(tmp_path, {("pairs", "train"): [pair()]})
     )
-    assert "assets/lengths.png" not in {*bare, bare["README.md"].decode()}
+    assert "assets/lengths.svg" not in {*bare, bare["README.md"].decode()}
     assert "Lengths" not in bare["README.md"].decode()
 
 
@@ -268,9 +264,9 @@ def test_what_the_lake_says_is_told_with_its_pictures(tmp_path: Path) -> None:
     assert f"Redaction rules (version {REDACTION_VERSION})" in text
     assert line_of(text, "`EMAIL`")[1] == "2"
     assert line_of(text, "`AWS_KEY`")[1] == "1"
-    assert {"assets/funnel.png", "assets/agreement.png"} < found.keys()
+    assert {"assets/funnel.svg", "assets/agreement.svg"} < found.keys()
     for path in re.findall(r"!\[[^]]*\]\((.*?)\)", text):
-        assert found[path].startswith(b"\x89PNG")
+        assert found[path].startswith(b"<svg")
 
 
 def test_votes_are_those_of_two_families_and_more(tmp_path: Path) -> None:
@@ -294,21 +290,8 @@ def test_the_same_data_give_the_same_bytes(tmp_path: Path) -> None:
     filled(lake)
     build, files = dataset(tmp_path, {("pairs", "train"): [pair(day="2026-11-16")]})
     first = card_files(lake, "a/b", build, files)
-    for cached in (card_pictures._bars, card_pictures._shares, card_pictures._teachers):
-        cached.cache_clear()
     assert card_files(lake, "a/b", build, files) == first
     assert str(tmp_path) not in first["README.md"].decode()
-
-
-def test_a_picture_has_no_time_and_no_version_in_it() -> None:
-    data = io.BytesIO(card_pictures.teachers([("a", 1.0, 2.0), ("b", 0.0, 0.0)]))
-    assert data.read(8) == b"\x89PNG\r\n\x1a\n"
-    kinds = set()
-    while head := data.read(8):
-        size, kind = struct.unpack(">I4s", head)
-        kinds.add(kind)
-        data.seek(size + 4, io.SEEK_CUR)
-    assert kinds <= {b"IHDR", b"pHYs", b"IDAT", b"IEND"}
 
 
 def test_markdown_keeps_its_form() -> None:
@@ -359,14 +342,6 @@ def test_versions_go_on_from_the_card_before(tmp_path: Path) -> None:
     assert listed[1].endswith("build `bbbbbbbbbbbbbbbb`: 1 pairs")
     assert with_history(later, both) == both
     assert with_history("no list", first) == "no list"
-
-
-def test_without_the_library_of_pictures_it_is_said_how_to_get_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(InputError, match=r"pip install 'composer-pipeline\[publish\]'"):
-        card_pictures._blank(1.0)
 
 
 def test_pairs_whose_terms_forbid_training_are_counted(tmp_path: Path) -> None:

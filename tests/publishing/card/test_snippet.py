@@ -14,8 +14,7 @@ import pytest
 from composer_pipeline.dataset.build import build_dataset
 from composer_pipeline.dataset.manifest import read_build
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.publishing.card_opening import MODEL
-from composer_pipeline.publishing.card_page import card_files
+from composer_pipeline.publishing.card import MODEL, card_files
 from composer_pipeline.testing.hub.server import LoopbackHub
 from composer_pipeline.testing.training import write_tiny_model
 from composer_pipeline.training.models import SMOLLM2

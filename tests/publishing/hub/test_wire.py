@@ -45,7 +45,7 @@ def whole(repo: Repo, lake: Lake) -> bool:
     if "manifest.json" not in repo.head.files:
         return False
     listed = json.loads(repo.head.files["manifest.json"])["files"]
-    data = {path for path in repo.head.files if path.endswith((".parquet", ".png"))}
+    data = {path for path in repo.head.files if path.endswith((".parquet", ".svg"))}
     return data == set(listed) and all(
         repo.head.files[f"data/{config}/{split}.parquet"]
         == Path(lake.path(f"dataset_{config}", split=split)).read_bytes()

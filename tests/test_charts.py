@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from composer_pipeline.figures import bars, lines, markdown_image
+from composer_pipeline.charts import bars, lines, markdown_image
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -63,7 +63,7 @@ from composer_pipeline.lake.store import Lake  # noqa: E402
 from composer_pipeline.settings import Settings  # noqa: E402
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter  # noqa: E402
 from composer_pipeline.testing.personas import Script  # noqa: E402
-from composer_pipeline.testing.sample_sessions.bundled import answers, sample_sessions_dir  # noqa: E402
+from composer_pipeline.testing.samples import answers, sample_sessions_dir  # noqa: E402
 from composer_pipeline.traces.archive import session_days  # noqa: E402
 from examples.demo.profile import demo_settings, loopback  # noqa: E402
 from examples.demo.run import QUIET  # noqa: E402

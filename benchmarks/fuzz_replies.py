@@ -28,7 +28,7 @@ from composer_pipeline.lake.store import Lake
 from composer_pipeline.teachers.ledger.ledger import Ledger
 from composer_pipeline.teachers.run import replay
 from composer_pipeline.teachers.teachers import TeacherSet
-from composer_pipeline.testing.states import write_sessions
+from tests.fixtures.lake_states import write_sessions
 
 _ODD: list[Any] = [
     None, True, False, 0, -1, 2**63, 2**70, 1.5, 1e300, "", "\ud800", "\0", "x" * 5000, [], {},

@@ -27,7 +27,7 @@ from composer_pipeline.teachers.ledger import operations  # noqa: E402
 from composer_pipeline.teachers.ledger.group_commit import Commits  # noqa: E402
 from composer_pipeline.teachers.ledger.ledger import Ledger  # noqa: E402
 from composer_pipeline.teachers.ledger.values import Bill, Call, Reply  # noqa: E402
-from composer_pipeline.testing.postgres import PostgresServer, postgres_folder  # noqa: E402
+from tests.fixtures.postgres import PostgresServer, postgres_folder  # noqa: E402
 
 BUILD = ROOT / "build" / "bench-ledger"
 IN_FLIGHT = 64

@@ -80,7 +80,7 @@ def fixture_lines() -> list[str]:
     """Return the distinct lines of the actions in the bundled sample sessions."""
     from composer_pipeline.lake.store import Lake
     from composer_pipeline.states.load import load_states
-    from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
+    from composer_pipeline.testing.samples import sample_sessions_dir
     from composer_pipeline.traces.ingest import ingest
 
     lines: dict[str, None] = {}

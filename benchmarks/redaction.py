@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from composer_pipeline.redaction.redact import explain_file, json_redactor
-from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
+from composer_pipeline.testing.samples import sample_sessions_dir
 from composer_pipeline.traces.content_store import Redactor
 from composer_pipeline.traces.parse import analyse
 from composer_pipeline.traces.records import decode_any

@@ -54,7 +54,7 @@ from composer_pipeline.teachers.teachers import URL_VARIABLE, Teacher, TeacherSe
 from composer_pipeline.testing.openrouter.models import SimulatedModel
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script
-from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
+from composer_pipeline.testing.samples import sample_sessions_dir
 from composer_pipeline.traces.ingest import ingest
 
 BAR_SHARE, BAR_ERROR = 0.30, 0.05

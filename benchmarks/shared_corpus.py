@@ -22,6 +22,6 @@ def source_files(folder: Path | None) -> tuple[Path, str]:
                 with tarfile.open(SHARED / f"{name}.tar.xz", "r:xz") as archive:
                     archive.extractall(UNPACKED, filter="data")
         return UNPACKED, "the shared corpus"
-    from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
+    from composer_pipeline.testing.samples import sample_sessions_dir
 
     return sample_sessions_dir(), "the bundled sample sessions (the shared corpus is absent)"

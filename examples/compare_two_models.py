@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from composer_pipeline import Action, Lake, TeacherSet, compare, ingest, load_states, replay
-from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
+from composer_pipeline.testing.samples import sample_sessions_dir
 from examples.demo.profile import loopback
 
 

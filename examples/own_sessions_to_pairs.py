@@ -20,7 +20,7 @@ from composer_pipeline import (
     plan,
     replay,
 )
-from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
+from composer_pipeline.testing.samples import sample_sessions_dir
 from examples.demo.profile import loopback
 
 

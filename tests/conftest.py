@@ -10,7 +10,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from composer_pipeline.testing.postgres import INSTALL, PostgresServer, postgres_folder
+from tests.fixtures.postgres import INSTALL, PostgresServer, postgres_folder
 from tests.places import ROOT
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")

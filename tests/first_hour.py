@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.settings import recipes_dir
-from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
+from composer_pipeline.testing.samples import sample_sessions_dir
 from examples.demo.profile import loopback
 from tests.places import ROOT
 

@@ -15,7 +15,7 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.redaction import user_rules
 from composer_pipeline.settings import recipes_dir
-from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
+from composer_pipeline.testing.samples import sample_sessions_dir
 
 #: Kind of file -> what errors call it, a file without mistakes, and the command that reads it.
 KINDS = {

@@ -15,7 +15,7 @@ from composer_pipeline.errors import InputError, StorageError
 from composer_pipeline.files import Replacement, replace, replacing
 from composer_pipeline.lake.schema import DROPS
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
+from composer_pipeline.testing.samples import sample_sessions_dir
 from tests.places import fill
 
 DAY = "2026-11-16"

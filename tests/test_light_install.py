@@ -35,7 +35,7 @@ HEAVY = set(json.loads(sys.argv[1]))
 sys.meta_path.insert(0, Missing())
 from composer_pipeline.cli.app import main
 from composer_pipeline.settings import recipes_dir
-from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
+from composer_pipeline.testing.samples import sample_sessions_dir
 from examples.demo.profile import loopback
 
 def run(*arguments):

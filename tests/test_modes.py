@@ -11,7 +11,7 @@ import pytest
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.files import close_to_others, file_mode, folder_mode, make_folder, too_open
-from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
+from composer_pipeline.testing.samples import sample_sessions_dir
 from tests.places import ROOT
 
 

@@ -11,7 +11,6 @@ from composer_pipeline.chat.tools import Toolsets, installed_tools
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.states.load import load_states
-from composer_pipeline.testing.states import write_session
 from contrib.import_tools import (
     TypeScriptError,
     keep,
@@ -19,6 +18,7 @@ from contrib.import_tools import (
     read_declarations,
     read_installation,
 )
+from tests.fixtures.lake_states import write_session
 
 #: In the style of json-schema-to-typescript, with tools and texts of our own.
 DECLARATIONS = """

@@ -22,7 +22,7 @@ def demo_settings(
     *, lake: str = "", teachers: str = "", sessions: str = "", max_usd: str = ""
 ) -> Settings:
     """Return the demo's settings; each argument replaces one of them."""
-    from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
+    from composer_pipeline.testing.samples import sample_sessions_dir
 
     recipes = recipes_dir()
     return Settings(
@@ -50,7 +50,7 @@ def loopback(port: int = 0) -> Iterator[str]:
     """
     from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
     from composer_pipeline.testing.personas import Script
-    from composer_pipeline.testing.sample_sessions.bundled import answers, sample_sessions_dir
+    from composer_pipeline.testing.samples import answers, sample_sessions_dir
 
     key = secrets.token_hex(8)
     script = Script.from_sessions(sample_sessions_dir(), answers())

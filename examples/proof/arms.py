@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from composer_pipeline.testing.toolworld.student import WINDOW, base_dir
 from composer_pipeline.training.recipe import TrainingRecipe
+from examples.proof.toolworld.student import WINDOW, base_dir
 
 Terms = Mapping[str, Mapping[str, Any]]
 

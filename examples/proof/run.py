@@ -38,8 +38,6 @@ from composer_pipeline.evaluation.states import (
 from composer_pipeline.files import replace
 from composer_pipeline.lake.schema import DATASETS
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.testing.toolworld.pipeline import Plan, evaluation_states, make_dataset
-from composer_pipeline.testing.toolworld.world import held_out_sessions
 from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.run import RECIPE, write_recipe
@@ -49,6 +47,8 @@ from examples.proof.arms import ARMS, STEPS, recipe_of_arm
 from examples.proof.replicas import train_replicas
 from examples.proof.report import NUMBERS, RESULTS, collect, rows_said, write_report
 from examples.proof.students import TOOLS, described, student_of
+from examples.proof.toolworld.pipeline import Plan, evaluation_states, make_dataset
+from examples.proof.toolworld.world import held_out_sessions
 from examples.proof.train import rows_trained, train_arm
 
 STATES, DATA, RUNS = "states.parquet", "data", "runs"

@@ -16,7 +16,7 @@ from assets.partitions import DAYS
 from assets.resources import LakeResource, SessionsResource, TeachersResource
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.settings import recipes_dir
-from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
+from composer_pipeline.testing.samples import sample_sessions_dir
 from tests.fixtures.whole_lake import DAY
 
 TEACHERS = TeachersResource(file=str(recipes_dir() / "teachers" / "demo.yaml"))

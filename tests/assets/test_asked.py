@@ -58,9 +58,9 @@ from composer_pipeline.teachers.report import (
     TeacherProgress,
 )
 from composer_pipeline.teachers.teachers import TeacherSet
-from composer_pipeline.testing.states import DAY, write_session
 from examples.demo.profile import demo_settings
 from tests.fixtures.asking import record
+from tests.fixtures.lake_states import DAY, write_session
 from tests.fixtures.sessions import Script
 
 NEXT = "2026-11-17"

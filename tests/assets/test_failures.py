@@ -24,9 +24,9 @@ from composer_pipeline.teachers.teachers import TeacherSet
 from composer_pipeline.testing.openrouter.faults import Fault
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script
-from composer_pipeline.testing.states import DAY, write_sessions
 from examples.demo.profile import demo_settings
 from examples.demo.run import QUIET
+from tests.fixtures.lake_states import DAY, write_sessions
 from tests.places import fill
 
 CAREFUL = "teacher_replies/careful"

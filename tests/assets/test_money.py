@@ -18,9 +18,9 @@ from composer_pipeline.states.load import load_states
 from composer_pipeline.teachers.ledger.ledger import Ledger
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script
-from composer_pipeline.testing.states import write_sessions
 from examples.demo.profile import demo_settings
 from examples.demo.run import QUIET
+from tests.fixtures.lake_states import write_sessions
 
 DAYS = ["2026-11-16", "2026-11-17", "2026-11-18", "2026-11-19"]
 NAMES = ["careful", "steady"]

@@ -26,7 +26,7 @@ from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.lake.provenance import build_id
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.publishing.publish import PublishReport
-from composer_pipeline.testing.states import DAY, write_session
+from tests.fixtures.lake_states import DAY, write_session
 from tests.publishing.conftest import fill, row
 
 

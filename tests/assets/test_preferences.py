@@ -17,9 +17,9 @@ from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.lake.schema import TABLES
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.settings import Settings
-from composer_pipeline.testing.states import DAY, write_session
 from examples.demo.profile import demo_settings
 from examples.demo.run import QUIET
+from tests.fixtures.lake_states import DAY, write_session
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 

@@ -15,9 +15,9 @@ from composer_pipeline.states.load import load_states
 from composer_pipeline.testing.openrouter.faults import Asked, Fault
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script
-from composer_pipeline.testing.states import DAY, write_sessions
 from examples.demo.profile import demo_settings
 from examples.demo.run import QUIET
+from tests.fixtures.lake_states import DAY, write_sessions
 
 Fails = Callable[[Asked], Fault | None]
 

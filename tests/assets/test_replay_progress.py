@@ -12,7 +12,7 @@ from assets.definitions import build_defs
 from assets.partitions import day_ranges
 from assets.schedules import range_tags
 from composer_pipeline.teachers import run
-from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
+from composer_pipeline.testing.samples import sample_sessions_dir
 from composer_pipeline.traces.archive import session_days
 from examples.demo.profile import demo_settings, loopback
 from examples.demo.run import QUIET

@@ -19,7 +19,7 @@ from composer_pipeline.lake.store import Lake
 from composer_pipeline.settings import Settings
 from composer_pipeline.teachers.ledger import operations
 from composer_pipeline.teachers.ledger.ledger import Ledger, ledger_target, open_ledger
-from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
+from composer_pipeline.testing.samples import sample_sessions_dir
 from composer_pipeline.traces.archive import session_days
 from examples.demo.profile import demo_settings, loopback
 from examples.demo.run import QUIET

@@ -19,9 +19,9 @@ from composer_pipeline.states.load import load_states
 from composer_pipeline.teachers.ledger.ledger import open_ledger
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script
-from composer_pipeline.testing.postgres import PostgresServer
-from composer_pipeline.testing.states import write_sessions
 from examples.demo.profile import demo_settings
+from tests.fixtures.lake_states import write_sessions
+from tests.fixtures.postgres import PostgresServer
 from tests.fixtures.waiting import wait_until
 
 pytestmark = pytest.mark.slow

@@ -10,9 +10,9 @@ from assets.schedules import range_tags
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.settings import recipes_dir
 from composer_pipeline.teachers.teachers import sampled
-from composer_pipeline.testing.states import DAY, write_sessions
 from examples.demo.profile import demo_settings, loopback
 from examples.demo.run import QUIET
+from tests.fixtures.lake_states import DAY, write_sessions
 
 
 def test_a_teacher_files_selection_is_followed_and_reported(tmp_path: Path) -> None:

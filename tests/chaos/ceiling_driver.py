@@ -40,7 +40,7 @@ from composer_pipeline.states.load import load_states
 from composer_pipeline.teachers.ledger.ledger import Ledger
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script
-from composer_pipeline.testing.states import write_sessions
+from tests.fixtures.lake_states import write_sessions
 
 FIRST = date(2026, 11, 1)
 DAYS_A_CHUNK, STATES_A_DAY = 2, 10

@@ -57,7 +57,7 @@ from composer_pipeline.testing.openrouter.faults import MIX, FaultMix
 from composer_pipeline.testing.openrouter.models import MODELS, SimulatedModel
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script
-from composer_pipeline.testing.states import write_sessions
+from tests.fixtures.lake_states import write_sessions
 
 ROOT = Path(__file__).parents[2]
 #: A call that nobody answers is given up after this.
@@ -378,7 +378,7 @@ def place_for_ledger(plan: Round, folder: Path) -> Iterator[str]:
     if plan.store == "sqlite":
         yield str(folder / "lake" / "ledger.db")
         return
-    from composer_pipeline.testing.postgres import PostgresServer
+    from tests.fixtures.postgres import PostgresServer
 
     with PostgresServer() as server:
         yield server.database()

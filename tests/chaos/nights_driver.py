@@ -49,7 +49,7 @@ from composer_pipeline.teachers.ledger.ledger import Ledger  # noqa: E402
 from composer_pipeline.testing.openrouter.faults import Asked, Fault  # noqa: E402
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter  # noqa: E402
 from composer_pipeline.testing.personas import Script  # noqa: E402
-from composer_pipeline.testing.sample_sessions.bundled import answers, sample_sessions_dir  # noqa: E402
+from composer_pipeline.testing.samples import answers, sample_sessions_dir  # noqa: E402
 from composer_pipeline.versions import PARSER_VERSION  # noqa: E402
 from examples.demo.profile import demo_settings, to_env  # noqa: E402
 from tests.fixtures.lake_content import content  # noqa: E402

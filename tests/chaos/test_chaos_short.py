@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from composer_pipeline.testing.postgres import postgres_folder
+from tests.fixtures.postgres import postgres_folder
 from tests.places import ROOT
 
 DRIVER = Path(__file__).with_name("chaos_driver.py")

@@ -18,7 +18,7 @@ from composer_pipeline.teachers.teachers import TeacherSet
 from composer_pipeline.testing.openrouter.faults import Asked, Fault
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script
-from composer_pipeline.testing.states import write_sessions
+from tests.fixtures.lake_states import write_sessions
 from tests.fixtures.waiting import DEADLINE_S, wait_until
 from tests.places import ROOT
 

@@ -22,7 +22,7 @@ from composer_pipeline.teachers.run import replay
 from composer_pipeline.teachers.teachers import TeacherSet
 from composer_pipeline.testing.openrouter.faults import FaultMix
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
-from composer_pipeline.testing.states import DAY, write_session, write_sessions
+from tests.fixtures.lake_states import DAY, write_session, write_sessions
 from tests.places import ROOT
 
 API_KEY = "sk-or-v1-5d41402abc4b2a76b9719d911017c592recognisable"

@@ -23,9 +23,9 @@ from composer_pipeline.chat.tools import session_tools
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.states.load import load_states
 from composer_pipeline.states.state import TraceState
-from composer_pipeline.testing.chat_rules import broken_rules, leaks
-from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
+from composer_pipeline.testing.samples import sample_sessions_dir
 from composer_pipeline.traces.ingest import ingest
+from tests.chat.chat_rules import broken_rules, leaks
 from tests.fixtures.states import made_state
 from tests.places import CORPUS
 

@@ -21,7 +21,7 @@ from composer_pipeline.teachers.replies import judge
 from composer_pipeline.teachers.run import replay
 from composer_pipeline.teachers.teachers import TeacherSet
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
-from composer_pipeline.testing.states import DAY, write_session
+from tests.fixtures.lake_states import DAY, write_session
 
 
 def _use(name: str, **arguments: Any) -> tuple[Action, str]:

@@ -12,7 +12,7 @@ from composer_pipeline.chat.convert import GrowingChain, to_chat
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.states.load import load_states
 from composer_pipeline.states.state import TraceState
-from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
+from composer_pipeline.testing.samples import sample_sessions_dir
 from composer_pipeline.traces.ingest import ingest
 from tests.fixtures.states import made_state
 

@@ -10,7 +10,7 @@ import pytest
 
 from composer_pipeline.cli.app import main
 from composer_pipeline.settings import recipes_dir
-from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
+from composer_pipeline.testing.samples import sample_sessions_dir
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

@@ -21,7 +21,7 @@ from composer_pipeline.cli.app import main
 from composer_pipeline.lake.parquet import FROM_ARCHIVE
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.settings import recipes_dir
-from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
+from composer_pipeline.testing.samples import sample_sessions_dir
 from tests.cli.bad_inputs import DAMAGED, LEFT_OUT, NO_LAKES, ON_A_LAKE, WRONG
 
 

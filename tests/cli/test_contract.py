@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from composer_pipeline.settings import recipes_dir
-from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
+from composer_pipeline.testing.samples import sample_sessions_dir
 from examples.demo.profile import loopback
 
 pytestmark = pytest.mark.slow

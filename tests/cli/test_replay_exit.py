@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.testing.states import write_sessions
+from tests.fixtures.lake_states import write_sessions
 from tests.fixtures.odd_server import odd_server, response
 
 FILE = """\

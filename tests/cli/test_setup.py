@@ -16,7 +16,7 @@ from composer_pipeline.cli.app import main
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.maintenance.status import status
 from composer_pipeline.settings import load_env_file, with_values
-from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
+from composer_pipeline.testing.samples import sample_sessions_dir
 from tests.fixtures.whole_lake import DAY
 
 Run = Callable[..., Any]

@@ -26,10 +26,10 @@ from composer_pipeline.lake.store import Lake
 from composer_pipeline.teachers.ledger.ledger import open_ledger
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script
-from composer_pipeline.testing.postgres import PostgresServer
-from composer_pipeline.testing.sample_sessions.bundled import answers, sample_sessions_dir
+from composer_pipeline.testing.samples import answers, sample_sessions_dir
 from composer_pipeline.traces.archive import session_days
 from examples.demo.profile import demo_settings, to_env
+from tests.fixtures.postgres import PostgresServer
 from tests.fixtures.waiting import wait_until
 from tests.places import ROOT
 

@@ -10,7 +10,7 @@ from composer_pipeline.diloco.places.job import LOST
 from composer_pipeline.diloco.places.kubernetes_jobs import KubernetesJobs
 from composer_pipeline.diloco.supervisor import ReplicasFailed
 from composer_pipeline.errors import InputError
-from composer_pipeline.testing.kubernetes_jobs import LoopbackKubernetes
+from tests.diloco.loopback_kubernetes_jobs import LoopbackKubernetes
 from tests.diloco.remote import Scripted, ended, image, supervisor
 from tests.fixtures.waiting import wait_until
 

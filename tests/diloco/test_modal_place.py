@@ -10,7 +10,7 @@ from composer_pipeline.diloco.places.job import LOST
 from composer_pipeline.diloco.places.modal_sandboxes import ModalSandboxes
 from composer_pipeline.diloco.supervisor import ReplicasFailed
 from composer_pipeline.errors import InputError
-from composer_pipeline.testing.modal_sandboxes import LoopbackModal
+from tests.diloco.loopback_modal_sandboxes import LoopbackModal
 from tests.diloco.remote import Scripted, ended, image, supervisor
 from tests.fixtures.waiting import wait_until
 

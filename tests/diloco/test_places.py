@@ -12,7 +12,7 @@ from composer_pipeline.diloco.places.local import LocalCommand, ReplicaCommand
 from composer_pipeline.diloco.slots import claims
 from composer_pipeline.diloco.supervisor import ReplicasFailed
 from composer_pipeline.errors import InputError
-from composer_pipeline.testing.hf_jobs import LoopbackHfJobs
+from tests.diloco.loopback_hf_jobs import LoopbackHfJobs
 from tests.diloco.remote import Scripted, ended, image, supervisor
 from tests.fixtures.waiting import wait_until
 

@@ -8,7 +8,7 @@ import pytest
 
 from composer_pipeline.cli.app import main
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.testing.states import write_sessions
+from tests.fixtures.lake_states import write_sessions
 
 
 @pytest.fixture

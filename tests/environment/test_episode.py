@@ -18,9 +18,9 @@ from composer_pipeline.environment.recorded import (
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.states.load import load_state, load_states
-from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
-from composer_pipeline.testing.states import write_session
+from composer_pipeline.testing.samples import sample_sessions_dir
 from composer_pipeline.traces.ingest import ingest
+from tests.fixtures.lake_states import write_session
 
 SHOP = "/home/user/shop"
 

@@ -10,14 +10,14 @@ import pytest
 
 from composer_pipeline.environment.recorded import DIVERGED, OVER, Trace, Traces
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.testing.toolworld.student import base_dir
-from composer_pipeline.testing.toolworld.world import (
+from composer_pipeline.traces.ingest import ingest
+from examples.proof.toolworld.student import base_dir
+from examples.proof.toolworld.world import (
     sessions,
     training_random,
     write_files,
     write_session,
 )
-from composer_pipeline.traces.ingest import ingest
 
 pytestmark = pytest.mark.slow
 

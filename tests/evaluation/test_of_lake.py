@@ -7,8 +7,8 @@ from composer_pipeline.chat.convert import prompt_hash
 from composer_pipeline.errors import InputError
 from composer_pipeline.evaluation.states_of_lake import states_of_lake, trained_on
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.testing.states import write_session
 from composer_pipeline.testing.training import READ, call
+from tests.fixtures.lake_states import write_session
 
 READ_A, READ_B = call("Read", file_path="/w/a.py"), call("Read", file_path="/w/b.py")
 TAIL = call("Read", file_path="/w/a.py", offset=900, limit=10)

@@ -79,7 +79,7 @@ def test_writing_and_reading_a_lake_does_not_import_pandas(tmp_path: Path) -> No
         "import sys\n"
         "from pathlib import Path\n"
         "from composer_pipeline.lake.store import Lake\n"
-        "from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir\n"
+        "from composer_pipeline.testing.samples import sample_sessions_dir\n"
         "from composer_pipeline.traces.ingest import ingest\n"
         "lake = Lake(sys.argv[1])\n"
         "assert ingest(lake, [sample_sessions_dir()]).totals['states']\n"

@@ -19,7 +19,7 @@ from composer_pipeline.errors import InputError, StorageError
 from composer_pipeline.lake.parquet import encode_parquet, table_from_rows
 from composer_pipeline.lake.schema import TABLES
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.testing.states import write_sessions
+from tests.fixtures.lake_states import write_sessions
 
 DAY = "2026-11-16"
 

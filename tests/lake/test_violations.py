@@ -12,7 +12,7 @@ from composer_pipeline.lake.store import (
     groups_in_two_splits,
     incomplete_prefixes,
 )
-from composer_pipeline.testing.states import DAY, write_session
+from tests.fixtures.lake_states import DAY, write_session
 
 NEXT = "2026-11-17"
 

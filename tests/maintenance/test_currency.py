@@ -27,7 +27,7 @@ from composer_pipeline.maintenance.status import (
 from composer_pipeline.preferences.rules import PreferenceRules
 from composer_pipeline.settings import recipes_dir
 from composer_pipeline.teachers.teachers import Selection, Teacher
-from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
+from composer_pipeline.testing.samples import sample_sessions_dir
 from examples.demo.profile import loopback
 from tests.fixtures.whole_lake import DAY
 

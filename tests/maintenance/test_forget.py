@@ -23,7 +23,7 @@ from composer_pipeline.normalization.stage import write_columns
 from composer_pipeline.teachers.ledger import operations
 from composer_pipeline.teachers.ledger.ledger import open_ledger
 from composer_pipeline.teachers.ledger.values import Call
-from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
+from composer_pipeline.testing.samples import sample_sessions_dir
 from tests.fixtures.sessions import Script
 from tests.fixtures.whole_lake import DAY
 

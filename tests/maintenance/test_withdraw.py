@@ -17,7 +17,7 @@ from composer_pipeline.lake.store import Lake
 from composer_pipeline.lake.withdrawn import Withdrawn, digest_of, withdrawals
 from composer_pipeline.maintenance.forget import withdraw
 from composer_pipeline.maintenance.verify import verify
-from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
+from composer_pipeline.testing.samples import sample_sessions_dir
 from composer_pipeline.traces.ingest import ingest_changes
 from tests.fixtures.sessions import Script
 from tests.maintenance.test_forget import books, places_of, traces_of

@@ -20,7 +20,7 @@ from composer_pipeline.lake.store import Lake
 from composer_pipeline.maintenance.status import harvest_days, pairs_days, replay_days
 from composer_pipeline.preferences.rules import PreferenceRules
 from composer_pipeline.settings import recipes_dir
-from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
+from composer_pipeline.testing.samples import sample_sessions_dir
 from composer_pipeline.traces.archive import harvest
 from composer_pipeline.traces.parse import parse_days
 

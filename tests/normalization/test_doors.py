@@ -315,7 +315,7 @@ def actions_lake(root: Path, sessions: list[Path]) -> Iterator[tuple[Lake, int]]
 
 def test_short_commands_of_agents_survive_the_default_recipe(tmp_path: Path) -> None:
     """The bundled sessions; the real ones follow."""
-    from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
+    from composer_pipeline.testing.samples import sample_sessions_dir
 
     ((lake, rows),) = actions_lake(tmp_path, [sample_sessions_dir()])
     report = normalize(lake, DEFAULT)

@@ -11,12 +11,12 @@ from composer_pipeline.evaluation.measure import BASE, Arm, measure
 from composer_pipeline.evaluation.results import StateResult
 from composer_pipeline.evaluation.states import EvaluationState
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.testing.toolworld.pipeline import Plan, evaluation_states, make_dataset
-from composer_pipeline.testing.toolworld.student import WINDOW, base_dir
-from composer_pipeline.testing.toolworld.world import held_out_sessions
 from composer_pipeline.training.models import load_tokenizer
 from composer_pipeline.training.windows import Windows
 from examples.proof.arms import ARMS, Terms, recipe_of
+from examples.proof.toolworld.pipeline import Plan, evaluation_states, make_dataset
+from examples.proof.toolworld.student import WINDOW, base_dir
+from examples.proof.toolworld.world import held_out_sessions
 from examples.proof.train import Change, train_arm
 from trainers.trl.policy import load_base
 

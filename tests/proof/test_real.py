@@ -10,12 +10,12 @@ from composer_pipeline.evaluation.measure import BASE
 from composer_pipeline.evaluation.results import read_results
 from composer_pipeline.evaluation.states import read_states
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.testing.toolworld.pipeline import Plan as World
-from composer_pipeline.testing.toolworld.pipeline import recorded_sessions
-from composer_pipeline.testing.toolworld.student import base_dir
-from composer_pipeline.testing.toolworld.world import write_files, write_session
 from composer_pipeline.training.rows import TrainingData
 from examples.proof import real
+from examples.proof.toolworld.pipeline import Plan as World
+from examples.proof.toolworld.pipeline import recorded_sessions
+from examples.proof.toolworld.student import base_dir
+from examples.proof.toolworld.world import write_files, write_session
 
 PLAN = real.Plan(
     steps=2, rows=2, prompt=160, answer=24, recoveries=3, model=str(base_dir())

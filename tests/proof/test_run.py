@@ -6,11 +6,11 @@ from transformers import AutoModelForCausalLM
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.evaluation.results import read_results
-from composer_pipeline.testing.toolworld.pipeline import Plan
 from composer_pipeline.training.run import train
 from examples.proof import run
 from examples.proof.arms import ARMS, recipe_of, recipe_of_arm
 from examples.proof.report import Cell, page
+from examples.proof.toolworld.pipeline import Plan
 from examples.proof.train import train_arm
 
 PLAN = Plan(seed=1, count=12, coverage="full")

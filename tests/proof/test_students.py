@@ -9,9 +9,6 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.evaluation.measure import BASE, Arm, measure
 from composer_pipeline.evaluation.results import read_results
 from composer_pipeline.evaluation.states import read_states, rows_of
-from composer_pipeline.testing.toolworld.pipeline import Plan, evaluation_states
-from composer_pipeline.testing.toolworld.student import base_dir
-from composer_pipeline.testing.toolworld.world import held_out_sessions
 from composer_pipeline.training.models import load_tokenizer
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.rows import TrainingData
@@ -20,6 +17,9 @@ from examples.proof import gpu, run
 from examples.proof.arms import ARMS, recipe_of_arm
 from examples.proof.report import rows_said
 from examples.proof.students import student_of, window
+from examples.proof.toolworld.pipeline import Plan, evaluation_states
+from examples.proof.toolworld.student import base_dir
+from examples.proof.toolworld.world import held_out_sessions
 
 MODEL = str(base_dir())
 GRID = [

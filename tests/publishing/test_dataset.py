@@ -16,7 +16,7 @@ from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.pairs import build_pairs
 from composer_pipeline.preferences.rules import PreferenceRules
-from composer_pipeline.testing.states import write_session
+from tests.fixtures.lake_states import write_session
 
 DAY, NEXT = "2026-11-16", "2026-11-17"
 TABLES = ("dataset_pairs", "dataset_groups", "dataset_hints", "dataset_successes")

@@ -11,7 +11,7 @@ from composer_pipeline.dataset.manifest import read_build
 from composer_pipeline.dataset.splits import Kinship, remote_name
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.states.load import load_states
-from composer_pipeline.testing.states import write_session
+from tests.fixtures.lake_states import write_session
 from tests.publishing.test_dataset import DAY, NEXT, add_session, bash, normalise
 
 LONG = "a line of a file that only one repository has\n" * 12

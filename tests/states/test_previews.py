@@ -19,7 +19,7 @@ from composer_pipeline.states.previews import (
     row_count,
     side_by_side,
 )
-from composer_pipeline.testing.states import DAY, write_session
+from tests.fixtures.lake_states import DAY, write_session
 
 NASTY = "```\n# heading <script>alert(1)</script>\n````\n[link](http://x) ‮evil\x1b[31m"
 

@@ -14,7 +14,7 @@ from composer_pipeline.teachers.replies import WINDOW_DAYS, pending_days
 from composer_pipeline.teachers.run import replay
 from composer_pipeline.teachers.teachers import TeacherSet
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
-from composer_pipeline.testing.states import DAY, write_session
+from tests.fixtures.lake_states import DAY, write_session
 
 TODAY = date.fromisoformat(DAY)
 

@@ -4,7 +4,7 @@ from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.teachers.questions import BYTES_PER_TOKEN, Questions
 from composer_pipeline.teachers.teachers import TeacherSet
-from composer_pipeline.testing.states import DAY, write_session
+from tests.fixtures.lake_states import DAY, write_session
 
 READ = Action("", (ToolCall("Read", {"file_path": "/home/user/x"}),))
 

@@ -13,7 +13,7 @@ from composer_pipeline.states.load import DayTables, StatesOnDemand, list_states
 from composer_pipeline.teachers.questions import Questions
 from composer_pipeline.teachers.selection import skips
 from composer_pipeline.teachers.teachers import TeacherSet
-from composer_pipeline.testing.states import write_session
+from tests.fixtures.lake_states import write_session
 
 READ = Action("", (ToolCall("Read", {"file_path": "/srv/x"}),))
 

@@ -6,15 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from composer_pipeline.testing.sample_sessions import bundled
-from composer_pipeline.testing.sample_sessions.authoring import REJECTED
+from composer_pipeline.testing.samples import answers, sample_sessions_dir
+from scripts.sample_sessions import write as script
+from scripts.sample_sessions.authoring import REJECTED
 
 
 @pytest.fixture(scope="module")
 def objects():
     """Path below the folder to the records that a lenient reader finds."""
     out = {}
-    root = bundled.sample_sessions_dir()
+    root = sample_sessions_dir()
     for path in sorted(root.rglob("*.jsonl")):
         found = []
         for line in path.read_text().split("\n"):
@@ -37,18 +38,18 @@ def blocks(records, kind):
 
 
 def test_committed_files_are_what_the_scripts_write():
-    assert bundled.stale_files() == []
-    assert sum(len(data) for data in bundled.render().values()) < 600_000
+    assert script.stale_files() == []
+    assert sum(len(data) for data in script.render().values()) < 600_000
 
 
 def test_stale_and_extra_files_are_found_and_repaired(tmp_path: Path):
-    assert bundled.write(tmp_path) == len(bundled.render())
-    name = sorted(bundled.render())[0]
+    assert script.write(tmp_path) == len(script.render())
+    name = sorted(script.render())[0]
     (tmp_path / name).write_bytes(b"{}")
     (tmp_path / "extra.jsonl").write_bytes(b"{}")
-    assert bundled.stale_files(tmp_path) == sorted([name, "extra.jsonl"])
-    bundled.write(tmp_path)
-    assert bundled.stale_files(tmp_path) == []
+    assert script.stale_files(tmp_path) == sorted([name, "extra.jsonl"])
+    script.write(tmp_path)
+    assert script.stale_files(tmp_path) == []
 
 
 def test_sessions_cover_four_days_and_four_projects(objects):
@@ -76,7 +77,7 @@ def test_every_recorded_action_is_in_the_files(objects):
                 for block in record["message"]["content"]:
                     if block["type"] == "tool_use":
                         calls[block["id"]] = block["input"]
-    recorded = bundled.recorded()
+    recorded = script.recorded()
     assert set(by_id) == set(recorded)
     for message_id, action in recorded.items():
         told = {c.id: c.arguments for c in action.tool_calls}
@@ -84,7 +85,7 @@ def test_every_recorded_action_is_in_the_files(objects):
 
 
 def test_better_actions_differ_and_repeat_across_sessions():
-    better, recorded = bundled.answers(), bundled.recorded()
+    better, recorded = answers(), script.recorded()
     assert 0.4 <= len(better) / len(recorded) <= 0.6
     for message_id, action in better.items():
         mine = [(c.name, c.arguments) for c in recorded[message_id].tool_calls]
@@ -93,7 +94,7 @@ def test_better_actions_differ_and_repeat_across_sessions():
     targets = {(c.name, json.dumps(c.arguments)) for a in better.values() for c in a.tool_calls}
     assert len(targets) >= 30
     by_rule = {
-        rule: {s.slug for s in bundled.sample_sessions() if _follows(s, rule)}
+        rule: {s.slug for s in script.sample_sessions() if _follows(s, rule)}
         for rule in ("Read", "git status", "test", "Grep", "Glob")
     }
     assert {rule for rule, found in by_rule.items() if len(found) >= 4} == set(by_rule)
@@ -157,7 +158,7 @@ def test_errors_rejections_and_cancelled_calls(objects):
 
 
 def test_damaged_and_unfinished_files():
-    raw = {p: p.read_bytes() for p in bundled.sample_sessions_dir().rglob("*.jsonl")}
+    raw = {p: p.read_bytes() for p in sample_sessions_dir().rglob("*.jsonl")}
     tails = [data.rsplit(b"\n", 1)[1] for data in raw.values()]
     whole = [tail for tail in tails if tail.endswith(b"}")]
     cut = [tail for tail in tails if tail and not tail.endswith(b"}")]
@@ -172,9 +173,7 @@ def test_damaged_and_unfinished_files():
 
 def test_subagent_has_its_own_file_and_meta(objects):
     (name,) = [n for n in objects if "/subagents/" in n]
-    meta = json.loads(
-        (bundled.sample_sessions_dir() / name.replace(".jsonl", ".meta.json")).read_text()
-    )
+    meta = json.loads((sample_sessions_dir() / name.replace(".jsonl", ".meta.json")).read_text())
     parent = objects[name.split("/subagents/")[0] + ".jsonl"]
     assert meta["toolUseId"] in {b["id"] for b in blocks(parent, "tool_use")}
     assert all(r["isSidechain"] and r["agentId"] for r in objects[name])
@@ -188,13 +187,13 @@ def test_subagent_has_its_own_file_and_meta(objects):
      "/Users/jonas/", "/home/mira/"],
 )  # fmt: skip
 def test_secrets_and_personal_data_are_planted(planted):
-    text = b"".join(bundled.render().values()).decode()
+    text = b"".join(script.render().values()).decode()
     assert planted in text
 
 
 def test_command_reports_staleness(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["sessions"])
-    assert bundled.main() == 0
-    monkeypatch.setattr(bundled, "stale_files", lambda: ["x.jsonl"])
-    assert bundled.main() == 1
+    assert script.main() == 0
+    monkeypatch.setattr(script, "stale_files", lambda: ["x.jsonl"])
+    assert script.main() == 1
     assert "x.jsonl" in capsys.readouterr().out

@@ -2,8 +2,8 @@
 
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.testing.states import DAY, write_session
 from composer_pipeline.traces.ingest import day_audit
+from tests.fixtures.lake_states import DAY, write_session
 
 
 def test_an_error_turn_without_words_has_no_hint(lake: Lake) -> None:

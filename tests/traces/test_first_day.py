@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
+from composer_pipeline.testing.samples import sample_sessions_dir
 from composer_pipeline.traces.archive import harvest, session_days
 from composer_pipeline.traces.first_day import EARLIEST, first_day
 

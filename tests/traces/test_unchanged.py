@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
+from composer_pipeline.testing.samples import sample_sessions_dir
 from composer_pipeline.traces.ingest import ingest_changes
 
 MODULE: ModuleType = sys.modules["composer_pipeline.traces.ingest"]

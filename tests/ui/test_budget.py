@@ -15,7 +15,7 @@ from composer_pipeline.teachers.ledger import operations
 from composer_pipeline.teachers.ledger.ledger import ledger_target, open_ledger
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script
-from composer_pipeline.testing.sample_sessions.bundled import answers, sample_sessions_dir
+from composer_pipeline.testing.samples import answers, sample_sessions_dir
 from composer_pipeline.traces.ingest import ingest
 from tests.fixtures.waiting import wait_until
 

@@ -12,7 +12,7 @@ from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.pairs import build_pairs
 from composer_pipeline.states.load import load_states
 from composer_pipeline.testing.personas import PersonaName, Script
-from composer_pipeline.testing.sample_sessions.bundled import answers, sample_sessions_dir
+from composer_pipeline.testing.samples import answers, sample_sessions_dir
 from composer_pipeline.traces.archive import session_days
 from composer_pipeline.traces.ingest import ingest
 

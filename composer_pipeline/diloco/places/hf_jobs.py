@@ -3,7 +3,7 @@
 Belongs here: starting, watching, finding and cancelling them through ``huggingface_hub``'s own
 client. Does not belong here: what is in the image (``docs/deploy.md``).
 
-Held against ``huggingface_hub`` 2.4 on loopback (``composer_pipeline.testing.hf_jobs``); not run
+Held against ``huggingface_hub`` 2.4 on loopback (``tests.diloco.loopback_hf_jobs``); not run
 against the paid service. Each job has the labels ``composer-run`` (a hash of log and run id),
 ``composer-slot`` and ``composer-attempt``, by which another supervisor finds it again. Secrets
 are named in the recipe, read from the environment and sent as the job's secrets; keys are never

@@ -4,7 +4,7 @@ Belongs here: starting, watching, finding and deleting them through the ``kubern
 ``dagster-k8s`` brings. Does not belong here: what is in the image, and Dagster's own runs in a
 cluster (``docs/deploy.md``).
 
-Held against ``kubernetes`` 36 on loopback (``composer_pipeline.testing.kubernetes_jobs``); not run
+Held against ``kubernetes`` 36 on loopback (``tests.diloco.loopback_kubernetes_jobs``); not run
 on a cluster. Each Job has the labels ``composer-run`` (a hash of log and run id),
 ``composer-slot`` and ``composer-attempt``, by which another supervisor finds it again. Keys never
 pass this process: a Job takes its variables from a Secret of the cluster.

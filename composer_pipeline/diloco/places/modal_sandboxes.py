@@ -3,7 +3,7 @@
 Belongs here: starting, watching, finding and terminating them through Modal's own client. Does not
 belong here: what is in the image (``docs/deploy.md``).
 
-Held against ``modal`` 1.6.4 on loopback (``composer_pipeline.testing.modal_sandboxes``); not run
+Held against ``modal`` 1.6.4 on loopback (``tests.diloco.loopback_modal_sandboxes``); not run
 against the paid service, whose protocol is private. Each sandbox has the tags ``composer-run`` (a
 hash of log and run id), ``composer-slot`` and ``composer-attempt``, by which another supervisor
 finds it again. Keys never pass this process: a sandbox takes its variables from a Secret there.

@@ -27,7 +27,7 @@ from composer_pipeline.testing.openrouter.faults import FaultMix, parse_mix
 from composer_pipeline.testing.openrouter.models import MODELS, SimulatedModel
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import PersonaName, Script
-from composer_pipeline.testing.sample_sessions.bundled import answers, sample_sessions_dir
+from composer_pipeline.testing.samples import answers, sample_sessions_dir
 
 #: Teachers that vote take these in turn, so that some agree against the agent and some do not.
 _VOTERS: tuple[PersonaName, ...] = ("careful", "steady", "contrarian")

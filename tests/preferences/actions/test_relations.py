@@ -28,7 +28,7 @@ from composer_pipeline.teachers.teachers import TeacherSet
 from composer_pipeline.testing.openrouter.models import SimulatedModel
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script, prefix_key, restyled
-from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
+from composer_pipeline.testing.samples import sample_sessions_dir
 from composer_pipeline.traces.ingest import ingest
 from tests.places import CORPUS
 

@@ -16,7 +16,7 @@ from composer_pipeline.preferences.vote_rows import level_of
 from composer_pipeline.teachers.ledger.ledger import Ledger
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import PersonaName, Script
-from composer_pipeline.testing.states import DAY, write_session
+from tests.fixtures.lake_states import DAY, write_session
 from tests.places import ROOT
 
 AGENT = Action("", (ToolCall("Grep", {"pattern": "class Parser"}),))

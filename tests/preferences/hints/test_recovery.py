@@ -7,7 +7,7 @@ from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.hints import LATER_STATES, recoveries
 from composer_pipeline.states.load import load_states
-from composer_pipeline.testing.states import write_session
+from tests.fixtures.lake_states import write_session
 
 
 def read(path):

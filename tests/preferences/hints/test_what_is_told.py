@@ -5,7 +5,7 @@ from pathlib import Path
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.hints import _reveals, build_hints, span_text
-from composer_pipeline.testing.states import DAY, write_session
+from tests.fixtures.lake_states import DAY, write_session
 
 
 def test_the_span_of_a_call_is_its_own_arguments():

@@ -17,7 +17,7 @@ from composer_pipeline.preferences.rules import PreferenceRules
 from composer_pipeline.preferences.vote import vote
 from composer_pipeline.states.load import load_states
 from composer_pipeline.testing.personas import Script
-from composer_pipeline.testing.sample_sessions.bundled import answers, sample_sessions_dir
+from composer_pipeline.testing.samples import answers, sample_sessions_dir
 from composer_pipeline.traces.ingest import ingest
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)

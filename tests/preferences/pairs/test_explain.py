@@ -13,7 +13,7 @@ from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.explain import explain
 from composer_pipeline.preferences.pairs import build_pairs
 from composer_pipeline.preferences.rules import PreferenceRules
-from composer_pipeline.testing.states import DAY, write_session
+from tests.fixtures.lake_states import DAY, write_session
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 

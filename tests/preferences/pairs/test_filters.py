@@ -13,7 +13,7 @@ from composer_pipeline.preferences.contamination import Benchmarks, contaminated
 from composer_pipeline.preferences.pairs import build_pairs, hindsight, one_style, select
 from composer_pipeline.preferences.quality import leaks
 from composer_pipeline.preferences.rules import Hindsight, PreferenceRules, bundled_benchmarks
-from composer_pipeline.testing.states import DAY, write_session
+from tests.fixtures.lake_states import DAY, write_session
 from tests.fixtures.states import made_state
 from tests.places import ROOT
 

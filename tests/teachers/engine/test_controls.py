@@ -26,7 +26,7 @@ from composer_pipeline.teachers.teachers import Teacher, TeacherSet
 from composer_pipeline.testing.openrouter.models import SimulatedModel
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import PersonaName, Script, prefix_key
-from composer_pipeline.testing.states import DAY, write_sessions
+from tests.fixtures.lake_states import DAY, write_sessions
 
 Serve = Callable[..., LoopbackOpenRouter]
 SHARE = 0.25

@@ -17,7 +17,7 @@ from composer_pipeline.teachers.run import replay
 from composer_pipeline.teachers.teachers import TeacherSet
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script
-from composer_pipeline.testing.states import write_session
+from tests.fixtures.lake_states import write_session
 
 Serve = Callable[..., LoopbackOpenRouter]
 #: Cheapest first: contrarian (the agent's action), careful, steady (both the better one).

@@ -17,7 +17,7 @@ from composer_pipeline.teachers.run import replay
 from composer_pipeline.teachers.teachers import TeacherSet
 from composer_pipeline.testing.openrouter.faults import Fault
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
-from composer_pipeline.testing.states import write_session, write_sessions
+from tests.fixtures.lake_states import write_session, write_sessions
 
 Serve = Callable[..., LoopbackOpenRouter]
 PICO = 10**12

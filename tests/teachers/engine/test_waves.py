@@ -26,7 +26,7 @@ from composer_pipeline.teachers.selection import Answers
 from composer_pipeline.teachers.teachers import Teacher, TeacherSet
 from composer_pipeline.testing.openrouter.faults import Asked, Fault
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
-from composer_pipeline.testing.states import write_sessions
+from tests.fixtures.lake_states import write_sessions
 from tests.places import fill
 
 Serve = Callable[..., LoopbackOpenRouter]

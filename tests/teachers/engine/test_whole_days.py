@@ -18,7 +18,7 @@ from composer_pipeline.teachers.run import replay
 from composer_pipeline.teachers.selection import DaysFirst
 from composer_pipeline.teachers.teachers import TeacherSet
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
-from composer_pipeline.testing.states import write_sessions
+from tests.fixtures.lake_states import write_sessions
 
 Serve = Callable[..., LoopbackOpenRouter]
 DAYS = ["2026-11-16", "2026-11-17", "2026-11-18", "2026-11-19"]

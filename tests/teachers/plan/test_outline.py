@@ -17,7 +17,7 @@ from composer_pipeline.teachers.plan_model import (
 )
 from composer_pipeline.teachers.questions import Questions
 from composer_pipeline.teachers.teachers import TeacherSet
-from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
+from composer_pipeline.testing.samples import sample_sessions_dir
 from composer_pipeline.traces.ingest import ingest
 
 CAPS = (b"", b'{"prompt":9,"completion":9}')

@@ -32,7 +32,7 @@ from composer_pipeline.teachers.teachers import TeacherSet
 from composer_pipeline.testing.openrouter.models import MODELS, PriceOverride, SimulatedModel
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import Script
-from composer_pipeline.testing.states import write_session
+from tests.fixtures.lake_states import write_session
 
 Serve = Callable[..., LoopbackOpenRouter]
 PRICES = Prices(Decimal(1), Decimal(10), input_cache_read=Decimal("0.25"))

@@ -14,7 +14,7 @@ from composer_pipeline.teachers.run import replay
 from composer_pipeline.teachers.teachers import TeacherSet
 from composer_pipeline.testing.openrouter.faults import Fault
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
-from composer_pipeline.testing.states import write_session
+from tests.fixtures.lake_states import write_session
 
 
 def at_the_router(teacher_set: TeacherSet, **teacher: object) -> TeacherSet:

@@ -15,7 +15,7 @@ from composer_pipeline.teachers.selection import (
     spokesmen,
 )
 from composer_pipeline.teachers.teachers import Selection, Teacher, sampled
-from composer_pipeline.testing.states import write_session
+from tests.fixtures.lake_states import write_session
 
 TODO = Action("", (ToolCall("TodoWrite", {"todos": []}),))
 

@@ -21,10 +21,10 @@ from composer_pipeline.diloco.log import OuterLog
 from composer_pipeline.diloco.slots import claims
 from composer_pipeline.diloco.views import overview
 from composer_pipeline.errors import InputError
-from composer_pipeline.testing.hf_jobs import LoopbackHfJobs
 from composer_pipeline.testing.training import tiny_recipe
 from composer_pipeline.training.run import prepare, read_steps
 from tests.diloco.buckets import bucket_settings
+from tests.diloco.loopback_hf_jobs import LoopbackHfJobs
 from tests.fixtures.waiting import DEADLINE_S, wait_until
 from tests.places import ROOT
 from trainers.trl.outer_log import begin, take_up

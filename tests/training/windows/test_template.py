@@ -15,7 +15,7 @@ from composer_pipeline.chat.convert import to_chat
 from composer_pipeline.chat.tools import Toolsets
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.states.load import load_states
-from composer_pipeline.testing.sample_sessions.bundled import sample_sessions_dir
+from composer_pipeline.testing.samples import sample_sessions_dir
 from composer_pipeline.testing.training import READ, call
 from composer_pipeline.traces.ingest import ingest
 from composer_pipeline.training.build_rows import Prompt

@@ -4,8 +4,8 @@ Belongs here: the texts of four sessions. Does not belong here: the shape of rec
 (``testing.sample_sessions.authoring``). Every key, address and name is invented.
 """
 
-from composer_pipeline.testing.sample_sessions.authoring import REJECTED, Session
-from composer_pipeline.testing.sample_sessions.billfold_code import (
+from scripts.sample_sessions.authoring import REJECTED, Session
+from scripts.sample_sessions.billfold_code import (
     BILLFOLD,
     FEES,
     PYTEST_CLI,
@@ -14,7 +14,7 @@ from composer_pipeline.testing.sample_sessions.billfold_code import (
     PYTEST_TOTALS,
     STATUS,
 )
-from composer_pipeline.testing.sample_sessions.calls import bash, edit, glob, grep, read, write
+from scripts.sample_sessions.calls import bash, edit, glob, grep, read, write
 
 
 def rounding() -> Session:

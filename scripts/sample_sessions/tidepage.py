@@ -4,8 +4,8 @@ Belongs here: the texts of four sessions. Does not belong here: the shape of rec
 (``testing.sample_sessions.authoring``). Every key, address and name is invented.
 """
 
-from composer_pipeline.testing.sample_sessions.authoring import CANCELLED, Session
-from composer_pipeline.testing.sample_sessions.calls import (
+from scripts.sample_sessions.authoring import CANCELLED, Session
+from scripts.sample_sessions.calls import (
     bash,
     edit,
     glob,
@@ -14,7 +14,7 @@ from composer_pipeline.testing.sample_sessions.calls import (
     tool,
     write,
 )
-from composer_pipeline.testing.sample_sessions.tidepage_code import (
+from scripts.sample_sessions.tidepage_code import (
     CLOCK_TEST,
     ISSUE,
     STATUS,

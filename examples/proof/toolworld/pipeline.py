@@ -24,7 +24,8 @@ from composer_pipeline.settings import recipes_dir
 from composer_pipeline.states.load import load_states
 from composer_pipeline.teachers.run import replay
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
-from composer_pipeline.testing.toolworld.world import (
+from composer_pipeline.traces.ingest import ingest
+from examples.proof.toolworld.world import (
     DAYS,
     KEY_VARIABLE,
     PROJECT,
@@ -42,7 +43,6 @@ from composer_pipeline.testing.toolworld.world import (
     write_files,
     write_session,
 )
-from composer_pipeline.traces.ingest import ingest
 
 #: Ceiling of the replay, in simulated USD.
 CEILING = Decimal("1.00")

@@ -19,8 +19,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.testing.sample_sessions.calls import Call, Project
-from composer_pipeline.testing.sample_sessions.working_folder import WorkingFolder
+from scripts.sample_sessions.calls import Call, Project
+from scripts.sample_sessions.working_folder import WorkingFolder
 
 REJECTED = (
     "The user doesn't want to proceed with this tool use. The tool use was rejected (eg. if it"

@@ -3,7 +3,7 @@
 Belongs here: making the base checkpoint, which every arm of the proof starts from, and where it
 lies. Does not belong here: what is trained on it.
 
-    python -m composer_pipeline.testing.toolworld.student --write
+    python -m examples.proof.toolworld.student --write
 
 makes ``base/`` again (about five minutes; other processors may round the last bits otherwise).
 It learns to do what the agent did, mistakes included, and to follow feedback that it is shown;
@@ -22,8 +22,10 @@ from typing import Any
 from composer_pipeline.chat.convert import action_message, to_chat
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.states.load import load_states
-from composer_pipeline.testing.sample_sessions.authoring import REJECTED, STOPPED
-from composer_pipeline.testing.toolworld.world import (
+from composer_pipeline.traces.ingest import ingest
+from composer_pipeline.training.recipe import Data
+from composer_pipeline.training.windows import Windows
+from examples.proof.toolworld.world import (
     BUGS,
     FILES,
     PROJECT,
@@ -32,9 +34,7 @@ from composer_pipeline.testing.toolworld.world import (
     write_files,
     write_session,
 )
-from composer_pipeline.traces.ingest import ingest
-from composer_pipeline.training.recipe import Data
-from composer_pipeline.training.windows import Windows
+from scripts.sample_sessions.authoring import REJECTED, STOPPED
 
 PAD, END, START, UNKNOWN = "<|pad|>", "<|im_end|>", "<|im_start|>", "<unk>"
 #: The system message of ``chat`` and the first words of a hint in ``training.windows``; a test
@@ -213,7 +213,7 @@ def _nll(model: Any, texts: list[_Text], pad: int) -> Any:
 
 def main() -> int:
     """Make the checkpoint again."""
-    parser = argparse.ArgumentParser(prog="python -m composer_pipeline.testing.toolworld.student")
+    parser = argparse.ArgumentParser(prog="python -m examples.proof.toolworld.student")
     parser.add_argument("--write", action="store_true", required=True)
     parser.add_argument("--out", type=Path, default=base_dir())
     options = parser.parse_args()

@@ -11,14 +11,15 @@ import pytest
 from composer_pipeline.chat.convert import prompt_hash
 from composer_pipeline.evaluation.states import check_disjoint, content_hash
 from composer_pipeline.states.load import load_states
-from composer_pipeline.testing.toolworld.pipeline import (
+from composer_pipeline.training.windows import Windows
+from examples.proof.toolworld.pipeline import (
     Plan,
     evaluation_states,
     make_dataset,
     recorded_sessions,
 )
-from composer_pipeline.testing.toolworld.student import SESSIONS, WINDOW, tokenizer
-from composer_pipeline.testing.toolworld.world import (
+from examples.proof.toolworld.student import SESSIONS, WINDOW, tokenizer
+from examples.proof.toolworld.world import (
     answer_all,
     everything,
     held_out_sessions,
@@ -27,7 +28,6 @@ from composer_pipeline.testing.toolworld.world import (
     write_files,
     write_session,
 )
-from composer_pipeline.training.windows import Windows
 
 #: (sessions, seed, half coverage) to states, error states and pairs, from two other generators.
 COUNTS = {

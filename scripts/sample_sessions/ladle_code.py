@@ -3,7 +3,7 @@
 Belongs here: files and commands. Does not belong here: what happens in a session (``ladle``).
 """
 
-from composer_pipeline.testing.sample_sessions.calls import Project, bash
+from scripts.sample_sessions.calls import Project, bash
 
 PARSE = """\
 package quantity

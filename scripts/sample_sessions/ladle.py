@@ -4,8 +4,8 @@ Belongs here: the texts of five sessions, one of them a fork. Does not belong he
 shape of records (``testing.sample_sessions.authoring``). Every key, address and name is invented.
 """
 
-from composer_pipeline.testing.sample_sessions.authoring import REJECTED, Session
-from composer_pipeline.testing.sample_sessions.calls import (
+from scripts.sample_sessions.authoring import REJECTED, Session
+from scripts.sample_sessions.calls import (
     bash,
     edit,
     glob,
@@ -15,7 +15,7 @@ from composer_pipeline.testing.sample_sessions.calls import (
     todo,
     write,
 )
-from composer_pipeline.testing.sample_sessions.ladle_code import (
+from scripts.sample_sessions.ladle_code import (
     GO_QUANTITY,
     GO_RENDER,
     GO_UNITS,

@@ -4,8 +4,8 @@ Belongs here: the texts of three sessions. Does not belong here: the shape of re
 (``testing.sample_sessions.authoring``). Every key, address and name is invented.
 """
 
-from composer_pipeline.testing.sample_sessions.authoring import REJECTED, Session
-from composer_pipeline.testing.sample_sessions.birdlog_code import (
+from scripts.sample_sessions.authoring import REJECTED, Session
+from scripts.sample_sessions.birdlog_code import (
     BIRDLOG,
     CARGO_IMPORT,
     CARGO_REPORT,
@@ -13,7 +13,7 @@ from composer_pipeline.testing.sample_sessions.birdlog_code import (
     REPORT,
     STATUS,
 )
-from composer_pipeline.testing.sample_sessions.calls import bash, edit, glob, grep, read
+from scripts.sample_sessions.calls import bash, edit, glob, grep, read
 
 
 def quoted_cells() -> Session:

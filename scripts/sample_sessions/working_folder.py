@@ -7,7 +7,7 @@ recorded (``testing.sample_sessions.authoring``).
 from collections.abc import Mapping
 from typing import Any
 
-from composer_pipeline.testing.sample_sessions.calls import Project
+from scripts.sample_sessions.calls import Project
 
 
 class WorkingFolder:

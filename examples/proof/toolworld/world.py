@@ -33,8 +33,8 @@ from composer_pipeline.states.state import TraceState
 from composer_pipeline.teachers.teachers import TeacherSet
 from composer_pipeline.testing.openrouter.models import SimulatedModel
 from composer_pipeline.testing.personas import PersonaName, Script, prefix_key
-from composer_pipeline.testing.sample_sessions.authoring import REJECTED, Session
-from composer_pipeline.testing.sample_sessions.calls import Call, Project
+from scripts.sample_sessions.authoring import REJECTED, Session
+from scripts.sample_sessions.calls import Call, Project
 
 FILES, SYMBOLS, BUGS = 24, 16, 6
 STEPS = 3

@@ -1,0 +1,1 @@
+"""What maintainers run by hand; nothing of it is in the wheel."""

@@ -324,7 +324,7 @@ def card_files(
     terms = facts.pairs["training_terms"]
     card = _environment().get_template("card.md.j2").render(
         repo=repo, build=build, facts=facts, consent=consent, steps=steps, votes=votes,
-        lengths=lengths, teachers=teachers, statistics=_statistics_table(statistics),
+        lengths=lengths, teachers=teachers, statistics=statistics_table(statistics),
         front=_front_matter(repo, build, facts, consent), configs=_configurations(facts),
         model=model, counted_by=counted_by, example=_example(files), CONTENTS=CONTENTS,
         SPLITS=SPLITS, TIERS=_TIERS, OUTCOMES=_OUTCOMES, ACTIONS=_ACTIONS, TEMPLATE=TEMPLATE,
@@ -470,7 +470,7 @@ CONTENTS = {
 }
 
 
-def _statistics_table(statistics: Statistics) -> list[list[str]]:
+def statistics_table(statistics: Statistics) -> list[list[str]]:
     """Return (statistic, value, measured on, meaning); nothing without statistics."""
     bound = PreferenceRules().separability.max_auc
     meanings = {

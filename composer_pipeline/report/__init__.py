@@ -1,5 +1,1 @@
-"""A dataset version as one HTML file that a person shows to a colleague.
-
-Counting is left to the rooms that own the numbers; here they get words, order and a page. Does not
-belong here: the card of a publication (``publishing.card``).
-"""
+"""A dataset version as one self-contained HTML file to read and to show."""

@@ -1,7 +1,6 @@
-"""The report's file: what is counted once, the page, and where it lies.
+"""The HTML report of a dataset version: its numbers, its runs and some of its pairs.
 
-Belongs here: the order of the sections, and the file. Does not belong here: a section's words. The
-same lake and runs give the same bytes; nothing depends on the clock or the machine.
+The same lake and runs give the same bytes; nothing depends on the clock or the machine.
 """
 
 import hashlib
@@ -16,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from composer_pipeline import __version__
-from composer_pipeline.charts import lines
+from composer_pipeline.charts import bars, heatmap, intervals, lines
 from composer_pipeline.dataset.manifest import Build, check_statistics, read_build
 from composer_pipeline.errors import InputError
 from composer_pipeline.evaluation.evaluate import TRAINED
@@ -28,240 +29,46 @@ from composer_pipeline.files import replace
 from composer_pipeline.lake.exports import remember_exports
 from composer_pipeline.lake.provenance import build_id
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.markdown import count, dollars
+from composer_pipeline.markdown import count, dollars, share
+from composer_pipeline.preferences.rules import Separability
+from composer_pipeline.preferences.vote_rows import AGENT, REASONS
 from composer_pipeline.publishing.card import (
     Facts,
     Source,
+    Statistics,
     facts_of,
     funnel,
     statistics_of,
+    statistics_table,
     votes_by_tool,
 )
 from composer_pipeline.publishing.publish import take_files
-from composer_pipeline.report import sections
-from composer_pipeline.report import sections as measured
-from composer_pipeline.report.html import CSS, POLICY, Html, drawn, el, join, table
-from composer_pipeline.report.sections import absent, section
 from composer_pipeline.report.timeline import read_timeline
 from composer_pipeline.reports import Progress, Report
-from composer_pipeline.states.previews import cut
+from composer_pipeline.states.previews import cut, printable
 from composer_pipeline.training.curves import channel_curves, held_out_curve
 from composer_pipeline.training.model_card import evaluation_of
-from composer_pipeline.training.run import about
+from composer_pipeline.training.recipe import TrainingRecipe
+from composer_pipeline.training.run import RESULT, about, finished
+from composer_pipeline.training.runs import dataset_digest
 
 #: Pairs that are shown.
 SHOWN = 20
 _CHARS, _LINES = 1600, 40
 _SEEN_CHARS, _SEEN_LINES = 1200, 24
-#: Below this likeness of both sides, marks would be noise.
+#: Below this similarity of both sides, marks would be noise.
 _ALIKE = 0.35
+#: Raters of a heat map; more do not fit a page.
+_MOST = 12
 
 Row = dict[str, Any]
-_KEYS = ["pair_id", "tier", "outcome", "tool_chosen", "tool_rejected"]
-_SAID = ["pair_id", "session_id", "task", "chosen_text", "rejected_text", "prompt",
-         "chosen_models", "rejected_model", "tier", "turn", "n_agree", "n_families", "outcome",
-         "simulated"]  # fmt: skip
-_OUTCOMES = {
-    "student_bad": "the trace shows that the agent's action failed, was corrected or undone",
-    "student_ok": "the tests that the agent's action ran passed",
-    "unknown": "the trace says nothing of the agent's action",
-}
-
-
-def pairs(files: Sequence[Source]) -> Html:
-    """Return the section: pairs of every tool and tier in turn, the same ones for equal files."""
-    shown = [_pair(number, row) for number, row in enumerate(_chosen(files), 1)]
-    return section(
-        "pairs",
-        f"{count(len(shown))} pairs",
-        el("p", "Drawn so that each of the agent's tools has its turn. Coloured is what the other"
-           " side lacks.", _class="soft"),
-        shown,
-    )  # fmt: skip
-
-
-def _chosen(files: Iterable[Source]) -> list[Row]:
-    """Read the pairs that are shown: first keys of all of them, then whole rows of a few."""
-    groups: dict[tuple[str, ...], list[tuple[str, str]]] = defaultdict(list)
-    sources = [file for file in files if file.config == "pairs"]
-    for file in sources:
-        for batch in pq.ParquetFile(file.local).iter_batches(8192, columns=_KEYS):
-            for row in batch.to_pylist():
-                kind = (row["tool_rejected"] or "", row["tool_chosen"] or "")
-                draw = hashlib.blake2b(row["pair_id"].encode(), digest_size=8).hexdigest()
-                # Of each kind those that teach most come first.
-                order = f"{row['outcome'] != 'student_bad':d}{row['tier'] != 'gold':d}{draw}"
-                groups[kind].append((order, row["pair_id"]))
-    queues = [sorted(group) for _, group in sorted(groups.items())]
-    queues.sort(key=lambda queue: (-len(queue), queue))
-    drawn = [queue[turn][1] for turn in range(SHOWN) for queue in queues if turn < len(queue)]
-    wanted = {name: at for at, name in enumerate(drawn[:SHOWN])}
-    return sorted(_rows(sources, wanted), key=lambda row: wanted[row["pair_id"]])
-
-
-def _rows(sources: Iterable[Source], wanted: dict[str, int]) -> Iterator[Row]:
-    """Yield whole rows of some pairs, reading only the row groups that hold one."""
-    for file in sources:
-        reader = pq.ParquetFile(file.local)
-        for group in range(reader.num_row_groups):
-            names = reader.read_row_group(group, ["pair_id"])["pair_id"].to_pylist()
-            picks = [at for at, name in enumerate(names) if name in wanted]
-            if picks:
-                yield from reader.read_row_group(group, _SAID).take(picks).to_pylist()
-
-
-def _pair(number: int, row: Row) -> Html:
-    rejected, chosen = (_cut(row[f"{side}_text"]) for side in ("rejected", "chosen"))
-    left, right = _marked(rejected, chosen)
-    models = ", ".join(dict.fromkeys(row["chosen_models"] or [])) or "not recorded"
-    seen = _seen(row["prompt"])
-    about = (
-        f"Turn {row['turn']}; {row['tier']}: {row['n_agree']} of {row['n_families']} families"
-        f" agree; {_OUTCOMES.get(row['outcome'] or 'unknown', row['outcome'])}"
-        + ("; simulated teachers" if row["simulated"] else "")
-    )
-    return el(
-        "article",
-        el("p", f"{number}. ", cut(row["task"] or "(no task in words)", 320, 4),
-           _class="task"),
-        el("p", about, _class="about"),
-        el("details", el("summary", "What the agent saw last"), el("pre", seen)) if seen else "",
-        el("div",
-           _side("no", f"rejected: the agent ({row['rejected_model'] or 'not recorded'})", left),
-           _side("yes", f"chosen: {models}", right), _class="sides"),
-        _class="card pair", id=f"pair-{number}", data_pair=row["pair_id"],
-        data_session=row["session_id"],
-    )  # fmt: skip
-
-
-def _side(kind: str, title: str, body: Html) -> Html:
-    return el("div", el("h4", title), el("pre", body), _class=f"side {kind}")
-
-
-def _seen(prompt: Sequence[Any] | None) -> str:
-    """Return the words of a prompt's last message."""
-    if not prompt:
-        return ""
-    message = json.loads(prompt[-1]) if isinstance(prompt[-1], str) else prompt[-1]
-    return cut(str(message.get("content") or ""), _SEEN_CHARS, _SEEN_LINES)
-
-
-def _cut(text: str | None) -> str:
-    return cut(text or "", _CHARS, _LINES)
-
-
-def _marked(left: str, right: str) -> tuple[Html, Html]:
-    """Return both texts with the words that the other lacks marked, where they are alike at all."""
-    a, b = (re.findall(r"\w+|\s+|[^\w\s]", text) for text in (left, right))
-    found = SequenceMatcher(None, a, b, autojunk=False)
-    if left == right or found.ratio() < _ALIKE:
-        return el("span", left), el("span", right)
-    one: list[str | Html] = []
-    other: list[str | Html] = []
-    for op, start, end, at, to in found.get_opcodes():
-        for parts, words in ((one, "".join(a[start:end])), (other, "".join(b[at:to]))):
-            if words:
-                parts.append(words if op == "equal" or not words.strip() else el("mark", words))
-    return el("span", one), el("span", other)
-
-
+#: A run's folder and its result.
 Run = tuple[Path, Mapping[str, Any]]
-
-_NONE = "No model has been trained on this version: run composer-pipeline train, then report again."
-
-
-def training(runs: Sequence[Run]) -> Html:
-    """Return losses and timeline of every run on this version."""
-    if not runs:
-        return section("training", "Training", absent(_NONE))
-    return section("training", "Training", [_run(run_dir, result) for run_dir, result in runs])
-
-
-def _run(run_dir: Path, result: Mapping[str, Any]) -> Html:
-    facts = {name.replace("_", " "): said for name, said in about(run_dir).items()}
-    losses = [
-        el("div", el("h3", name), drawn(lines({name: points}, width=460), f"{name} by step"),
-           el("p", _MEANS.get(name, ""), _class="soft"))
-        for name, points in channel_curves(run_dir).items()
-    ]  # fmt: skip
-    if held := held_out_curve(run_dir):
-        picture = drawn(lines({"held out": held}, width=460), "held-out loss by round")
-        losses.append(el("div", el("h3", "held-out loss by round"), picture))
-    over_time = read_timeline(run_dir)
-    restarts = sum((result.get("restarts") or {}).values())
-    return el(
-        "div",
-        el("h3", run_dir.name),
-        table(["", "of this run"], [[el("b", name), said] for name, said in facts.items()]),
-        el("h3", "Losses by step, mean of the replicas"),
-        el("div", losses, _class="grid small") if losses else absent("No step was recorded."),
-        el("h3", "DiLoCo: replicas over time"),
-        drawn(over_time, "timeline of the replicas") if over_time
-        else absent("No timeline was recorded."),
-        el("p", f"{count(len(result['commits']))} rounds,"
-           f" {count(sum(bool(c['merged']) for c in result['commits']))} merged,"
-           f" {count(restarts)} restarts of a replica.", _class="soft"),
-        _class="card",
-    )  # fmt: skip
-
-
-_MEANS = {
-    "grpo best gain": "log-probability that the best recorded answers gained; above 0 is better",
-    "sdpo": "divergence from the same model that also reads the hint",
-    "dpo": "loss on pairs; 0.693 is no preference",
-    "sft": "loss on the actions to imitate",
-}
-
-
-def evaluation(runs: Sequence[Run]) -> Html:
-    """Return what the models do on sessions that training never saw."""
-    found = [(run_dir, said) for run_dir, _ in runs if (said := evaluation_of(run_dir))]
-    if not found:
-        why = (
-            "No model of this version has been evaluated: run composer-pipeline evaluate."
-            if runs else _NONE
-        )  # fmt: skip
-        return section("evaluation", "Held-out evaluation", absent(why))
-    return section(
-        "evaluation", "Held-out evaluation", [_measured(run_dir, said) for run_dir, said in found]
-    )
-
-
-def _measured(run_dir: Path, said: Mapping[str, Any]) -> Html:
-    if "cells" not in said:
-        return el("div", el("h3", run_dir.name), absent("Evaluated by an earlier version only."))
-    cells = cells_of(said)
-    drawings = pictures(cells, TRAINED)
-    verdicts = [el("p", f"Worse than its base on {s}.", _class="note") for s in said["worse"]]
-    verdicts += [el("p", f"Not known whether it is worse on {s}.") for s in said["unknown"]]
-    if not verdicts:
-        verdicts = [el("p", "Not surely worse than its base on easy or recovery states.")]
-    return el(
-        "div",
-        el("h3", run_dir.name),
-        verdicts,
-        el("div",
-           el("div", el("h3", "Right actions, per cent"),
-              drawn(drawings["actions.svg"], "right actions of base and trained model")),
-           el("div", el("h3", "Trained minus base, 95 % interval over sessions"),
-              drawn(drawings["differences.svg"], "differences")),
-           _class="grid"),
-        el("details", el("summary", "All measures"),
-           table(HEAD, cells_table(cells, TRAINED))),
-        _class="card",
-    )  # fmt: skip
-
-
-_LINKS = {
-    "funnel": "Funnel", "agreement": "Agreement", "teachers": "Teachers", "errors": "Failures",
-    "separability": "Style", "training": "Training", "evaluation": "Evaluation", "pairs": "Pairs",
-    "making": "How it was made",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class ReportFile(Report):
-    """Where a report is, of which dataset version, and what it had nothing of."""
+    """Where a report is, of which dataset version, and what was missing for it."""
 
     path: Path
     version: str
@@ -271,11 +78,7 @@ class ReportFile(Report):
 
 
 def default_place(lake: Lake) -> Path:
-    """Return where the report of the lake's dataset version goes: beside its runs.
-
-    Raises:
-        InputError: the lake has no dataset.
-    """
+    """Return where the report of the lake's dataset version goes: beside its runs."""
     version = build_id(lake)
     if not version:
         raise InputError(f"lake {lake.url} has no dataset; run composer-pipeline dataset")
@@ -290,10 +93,10 @@ def write_report(
     run_root: str | Path = "",
     progress: Progress | None = None,
 ) -> ReportFile:
-    """Write the dataset version that is in the lake as one HTML file.
+    """Write the lake's dataset version as one HTML file.
 
-    The file needs nothing else and loads nothing. Only its owner may read it, as everything of a
-    lake; ``forget`` removes it when a session goes that it shows.
+    The file is self-contained and loads nothing. Only its owner may read it, like everything in a
+    lake; ``forget`` removes it when it removes a session that the file shows.
 
     Args:
         lake: has the dataset, and what it was made of.
@@ -307,35 +110,74 @@ def write_report(
             no pair, or the file cannot be there.
         StorageError: the file cannot be written.
     """
+
+    def tell(done: int) -> None:
+        if progress:
+            progress("report", done, 3)
+
     build = read_build(lake)
     path = Path(out).expanduser() if out else default_place(lake)
     if not any(file.config == "pairs" for file in build.files):
         raise InputError(f"lake {lake.url}: the dataset has no pair; there is nothing to report")
     root = Path(run_root) if run_root else Path(lake.root if lake.local else ".") / "runs"
-    _tell(progress, 0)
+    tell(0)
     with tempfile.TemporaryDirectory(prefix="report-") as folder:
         files = take_files(lake, build, Path(folder))
         facts = facts_of(files)
-        _tell(progress, 1)
-        runs: list[Run] = [*measured.runs_on(lake, root)]
+        tell(1)
+        runs = list(_runs_on(lake, root))
         statistics = _statistics(lake, build)
-        data = _data(lake, facts, statistics)
-        body = [*data, training(runs), evaluation(runs), pairs(files)]
-    _tell(progress, 2)
-    text = _page(build, facts, runs, body)
+        context = {
+            **_funnel(facts, statistics),
+            **_agreement(lake, statistics),
+            **_teachers(lake, facts.days),
+            **_errors(lake, facts.days),
+            "style": _style(statistics),
+            "runs": [_run(folder, result) for folder, result in runs],
+            "evaluations": [_evaluation(folder, found) for folder, _ in runs
+                            if (found := evaluation_of(folder))],
+            "pairs": [_pair(row) for row in _drawn(files)],
+            "tiles": _tiles(facts, len(runs)),
+            "dataset_files": [
+                [_tag("code", file.path), count(file.rows), count(file.bytes),
+                 _tag("code", file.sha256[:16])]
+                for file in build.files
+            ],
+        }  # fmt: skip
+    tell(2)
+    page = _environment().get_template("report.html.j2")
+    text = page.render(build=build, facts=facts, version=__version__, **context)
     remember_exports(lake, [path], "--out")
     replace(path, text, f"--out {path}")
-    _tell(progress, 3)
+    tell(3)
     missing = [*([] if statistics else ["statistics"]), *([] if runs else ["training"])]
     return ReportFile(path, build.id, facts.of("pairs"), [run.name for run, _ in runs], missing)
 
 
-def _tell(progress: Progress | None, done: int) -> None:
-    if progress:
-        progress("report", done, 3)
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("composer_pipeline.report"), undefined=StrictUndefined,
+        autoescape=True, finalize=_printable, trim_blocks=True, lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )  # fmt: skip
+    environment.filters |= {"count": count, "dollars": dollars}
+    environment.filters["svg"] = lambda image: Markup(printable(image))  # noqa: S704  escaped there
+    environment.tests["numeric"] = lambda cell: (
+        not isinstance(cell, Markup) and bool(re.match(r"[0-9$+\-–<]", str(cell)))
+    )
+    return environment
 
 
-def _statistics(lake: Lake, build: Build) -> dict[tuple[str, str, str, str], dict[str, Any]]:
+def _printable(value: Any) -> Any:
+    """Replace control characters in everything that the page prints; markup has been cleaned."""
+    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _tag(name: str, text: str) -> Markup:
+    return Markup("<{0}>{1}</{0}>").format(name, printable(text))
+
+
+def _statistics(lake: Lake, build: Build) -> Statistics:
     """Return the statistics of this build; nothing where they were measured on another."""
     try:
         check_statistics(lake, build)
@@ -344,95 +186,263 @@ def _statistics(lake: Lake, build: Build) -> dict[tuple[str, str, str, str], dic
     return statistics_of(lake)
 
 
-def _data(
-    lake: Lake, facts: Facts, statistics: dict[tuple[str, str, str, str], dict[str, Any]]
-) -> list[Html]:
-    days = facts.days
-    return [
-        sections.funnel(funnel(facts, statistics), facts, statistics),
-        sections.agreement(votes_by_tool(lake)[:12], statistics),
-        sections.teachers(measured.replies_by_teacher(lake, days), measured.unusable(lake, days)),
-        sections.failures(measured.errors(lake, days)),
-        sections.separability(statistics),
-    ]
-
-
-def _page(build: Build, facts: Facts, runs: Sequence[Run], body: Sequence[Html]) -> str:
-    title = f"Dataset {build.id}"
-    span = f"{min(facts.days)} to {max(facts.days)}" if facts.days else "no day"
-    head = el(
-        "head",
-        el("meta", charset="utf-8"),
-        Html(f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'),
-        el("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        el("meta", name="generator", content=f"composer-pipeline {__version__}"),
-        el("title", title),
-        Html(f"<style>{CSS}</style>"),
-    )
-    main = el(
-        "main",
-        el("header",
-           el("h1", title),
-           el("p", f"Preference pairs from {count(len(facts.sessions))} sessions of coding agents,"
-              f" {span}."),
-           el("nav", [el("a", name, href=f"#{key}") for key, name in _LINKS.items()])),
-        _tiles(facts, runs),
-        _simulated(facts),
-        body,
-        _making(build),
-    )  # fmt: skip
-    return f"<!doctype html>\n{el('html', head, el('body', main), lang='en')}\n"
-
-
-def _tiles(facts: Facts, runs: Sequence[Run]) -> Html:
-    splits = {s: sum(n for (c, split), n in facts.rows.items() if (c, split) == ("pairs", s))
-              for s in ("train", "validation")}  # fmt: skip
-    billed = sum(t.cost_usd for t in facts.teachers.values())
-    tiles: Mapping[str, str] = {
-        f"pairs: {count(splits['train'])} train, {count(splits['validation'])} validation": count(
-            facts.of("pairs")
-        ),
+def _tiles(facts: Facts, runs: int) -> dict[str, str]:
+    train, validation = (facts.rows["pairs", split] for split in ("train", "validation"))
+    repositories = len(facts.repositories)
+    return {
+        f"pairs: {count(train)} train, {count(validation)} validation": count(facts.of("pairs")),
         "states with recorded answers": count(facts.of("groups")),
         "error turns with a hint": count(facts.of("hints")),
         "sessions": count(len(facts.sessions)),
-        "repositories" if len(facts.repositories) != 1 else "repository": count(
-            len(facts.repositories)
-        ),
+        "repository" if repositories == 1 else "repositories": count(repositories),
         "teachers": count(len(facts.teachers)),
-        "billed for the answers in it": dollars(billed),
-        "models trained on it" if len(runs) != 1 else "model trained on it": count(len(runs)),
+        "billed for the answers in it": dollars(sum(t.cost_usd for t in facts.teachers.values())),
+        "model trained on it" if runs == 1 else "models trained on it": count(runs),
     }
-    return el(
-        "div",
-        [el("div", el("b", number), el("span", said), _class="tile")
-         for said, number in tiles.items()],
-        _class="tiles",
+
+
+# -- the data ----------------------------------------------------------------------
+
+
+def _funnel(facts: Facts, statistics: Statistics) -> Row:
+    steps = funnel(facts, statistics)
+    first = next(iter(steps.values()))
+    reasons = {a: int(row["value"]) for (name, a, _, _), row in statistics.items()
+               if name == "states_by_reason" and row["value"]}  # fmt: skip
+    return {
+        "funnel": [[name, count(number), share(number, first)] for name, number in steps.items()],
+        "funnel_chart": bars(steps, width=1030),
+        "reasons": [[REASONS[name], count(reasons[name])] for name in REASONS if name in reasons],
+        "dropped": [[stage, op, count(n)] for (stage, op), n in facts.dropped.most_common(8)],
+    }
+
+
+def _agreement(lake: Lake, statistics: Statistics) -> Row:
+    matrix = {(a, b): (row["value"] or 0.0, int(row["n"]))
+              for (name, a, b, _), row in statistics.items() if name == "agreement_L2"}  # fmt: skip
+    names = sorted({name for pair in matrix for name in pair}, key=lambda n: (n != AGENT, n))
+    cell = 74 if len(names) <= 8 else 60
+    return {
+        "matrix_chart": heatmap(names[:_MOST], matrix, cell=cell) if matrix else "",
+        "not_drawn": len(names) - _MOST,
+        "votes": [
+            [_tag("code", tool), count(voted), share(same, voted), share(pairs, voted),
+             share(voted - same - pairs, voted)]
+            for tool, voted, same, pairs in votes_by_tool(lake)[:12]
+        ],
+        "statistics": statistics_table(statistics),
+    }  # fmt: skip
+
+
+def _teachers(lake: Lake, days: Iterable[str]) -> Row:
+    found = _query(
+        lake, "replies", days,
+        "SELECT teacher, max(model), max(family), count(*), count(*) FILTER (status = 'ok'),"
+        " coalesce(sum(cost_picodollars), 0)::DOUBLE / 1e12, quantile_disc(latency_ms, 0.5),"
+        " quantile_disc(latency_ms, 0.95), quantile_disc(completion_tokens, 0.5)"
+        " FROM replies WHERE {days} GROUP BY teacher ORDER BY teacher",
     )  # fmt: skip
+    unusable = _query(
+        lake, "replies", days,
+        "SELECT teacher, status, count(*) FROM replies"
+        " WHERE status <> 'ok' AND {days}"
+        " GROUP BY teacher, status ORDER BY teacher, 3 DESC, status",
+    )  # fmt: skip
+    slow = {name: round(p95 / 1000, 2) for name, *_, p95, _ in found if p95 is not None}
+    return {
+        "teachers": [
+            [_tag("b", teacher), _tag("code", model), family, count(replies),
+             share(usable, replies), dollars(cost), dollars(1000 * cost / replies),
+             _seconds(median), _seconds(p95), "–" if tokens is None else count(int(tokens))]
+            for teacher, model, family, replies, usable, cost, median, p95, tokens in found
+        ],
+        "billed": sum(row[5] for row in found),
+        "cost_chart": bars({row[0]: round(row[5], 4) for row in found}, width=460),
+        "latency_chart": bars(slow, width=460) if slow else "",
+        "unusable": [[_tag("b", teacher), status, count(n)] for teacher, status, n in unusable],
+    }  # fmt: skip
 
 
-def _simulated(facts: Facts) -> Html:
-    if not facts.simulated:
-        return join([])
-    return el(
-        "p",
-        f"Simulated: {count(facts.simulated)} of {count(facts.marked)} rows come from simulated"
-        " teachers: scripts that answer over the real protocol, for demonstrations and tests. What"
-        " those were billed is simulated too.",
-        _class="note",
-    )
+def _seconds(milliseconds: float | None) -> str:
+    return "–" if milliseconds is None else f"{milliseconds / 1000:.2f} s"
 
 
-def _making(build: Build) -> Html:
-    rows = [
-        [el("code", file.path), count(file.rows), f"{file.bytes:,}", el("code", file.sha256[:16])]
-        for file in build.files
+def _errors(lake: Lake, days: Iterable[str]) -> Row:
+    found = _query(
+        lake, "states", days,
+        "SELECT error_kind, count(*), count(hint) FROM states"
+        " WHERE error_kind IS NOT NULL AND {days}"
+        " GROUP BY error_kind ORDER BY 2 DESC, 1",
+    )  # fmt: skip
+    return {
+        "errors": [[_tag("code", kind), count(n), count(hints)] for kind, n, hints in found],
+        "errors_chart": bars({kind: n for kind, n, _ in found}, width=460),
+    }
+
+
+def _query(lake: Lake, table: str, days: Iterable[str], sql: str) -> list[Any]:
+    """Return the rows of a query whose ``{days}`` is the condition; none without table or days."""
+    wanted = sorted(days)
+    if not wanted or not lake.days(table):
+        return []
+    marks = ", ".join("?" * len(wanted))
+    return list(lake.query(sql.format(days=f"day IN ({marks})"), wanted))
+
+
+def _style(statistics: Statistics) -> Row:
+    row = statistics.get(("separability_auc", "", "", ""))
+    if row is None or row["value"] is None:
+        note = str(row["note"] or "") if row else ""
+        return {"auc": None, "why": note.removeprefix("not measured: ")}
+    weights = {a: row["value"] for (key, a, _, _), row in statistics.items()
+               if key == "separability_weight" and row["value"]}  # fmt: skip
+    most = sorted(weights.items(), key=lambda item: (-abs(item[1]), item[0]))[:10]
+    return {
+        "auc": row["value"],
+        "n": int(row["n"]),
+        "bound": Separability().max_auc,
+        "error": statistics.get(("separability_auc_error", "", "", ""), {}).get("value"),
+        "chart": intervals({k: (v, None, None) for k, v in most}, width=620) if most else "",
+    }
+
+
+# -- the runs ----------------------------------------------------------------------
+
+_MEANINGS = {
+    "grpo best gain": "log-probability that the best recorded answers gained; above 0 is better",
+    "sdpo": "divergence from the same model that also reads the hint",
+    "dpo": "loss on pairs; 0.693 is no preference",
+    "sft": "loss on the actions to imitate",
+}
+
+
+def _runs_on(lake: Lake, run_root: Path) -> Iterator[Run]:
+    """Yield the finished runs that were trained on the current dataset, by name."""
+    for path in sorted(run_root.glob(f"*/{RESULT}")):
+        try:
+            result = finished(path.parent)
+            recipe = TrainingRecipe.model_validate(result["recipe"])
+        except (InputError, ValueError, KeyError):
+            continue  # of another version, or half written: not a run on this dataset
+        if dataset_digest(lake, recipe) == result.get("dataset_sha"):
+            yield path.parent, result
+
+
+def _run(folder: Path, result: Mapping[str, Any]) -> Row:
+    losses = [
+        (name, lines({name: points}, width=460), f"{name} by step", _MEANINGS.get(name, ""))
+        for name, points in channel_curves(folder).items()
     ]
-    return el(
-        "section",
-        el("h2", "How it was made"),
-        el("div", table(["file", "rows", "bytes", "SHA-256 begins"], rows), _class="card"),
-        el("footer", f"Version {build.id}, tables of schema {build.schema_version}, written by"
-           f" composer-pipeline {__version__}. Equal data gives the same file. Texts are redacted"
-           " as the dataset is; rules do not find every name of a person in prose."),
-        id="making",
-    )  # fmt: skip
+    if held_out := held_out_curve(folder):
+        title = "held-out loss by round"
+        losses.append((title, lines({"held out": held_out}, width=460), title, ""))
+    facts = about(folder).items()
+    return {
+        "name": folder.name,
+        "about": [[_tag("b", name.replace("_", " ")), value] for name, value in facts],
+        "losses": losses,
+        "timeline": read_timeline(folder),
+        "rounds": len(result["commits"]),
+        "merged": sum(bool(commit["merged"]) for commit in result["commits"]),
+        "restarts": sum((result.get("restarts") or {}).values()),
+    }
+
+
+def _evaluation(folder: Path, found: Mapping[str, Any]) -> Row:
+    if "cells" not in found:
+        return {"name": folder.name, "table": None}
+    cells = cells_of(found)
+    return {
+        "name": folder.name,
+        "worse": found["worse"],
+        "unknown": found["unknown"],
+        "charts": pictures(cells, TRAINED),
+        "head": HEAD,
+        "table": cells_table(cells, TRAINED),
+    }
+
+
+# -- the pairs ---------------------------------------------------------------------
+
+_KEYS = ["pair_id", "tier", "outcome", "tool_chosen", "tool_rejected"]
+_COLUMNS = ["pair_id", "session_id", "task", "chosen_text", "rejected_text", "prompt",
+            "chosen_models", "rejected_model", "tier", "turn", "n_agree", "n_families", "outcome",
+            "simulated"]  # fmt: skip
+_OUTCOMES = {
+    "student_bad": "the trace shows that the agent's action failed, was corrected or undone",
+    "student_ok": "the tests that the agent's action ran passed",
+    "unknown": "the trace says nothing of the agent's action",
+}
+
+
+def _drawn(files: Iterable[Source]) -> list[Row]:
+    """Return pairs of every tool in turn, the same ones for equal files.
+
+    The keys of all pairs are read first, then whole rows of the few that are shown.
+    """
+    groups: dict[tuple[str, ...], list[tuple[str, str]]] = defaultdict(list)
+    sources = [file for file in files if file.config == "pairs"]
+    for file in sources:
+        for batch in pq.ParquetFile(file.local).iter_batches(8192, columns=_KEYS):
+            for row in batch.to_pylist():
+                kind = (row["tool_rejected"] or "", row["tool_chosen"] or "")
+                draw = hashlib.blake2b(row["pair_id"].encode(), digest_size=8).hexdigest()
+                # Of each kind those that teach most come first.
+                order = f"{row['outcome'] != 'student_bad':d}{row['tier'] != 'gold':d}{draw}"
+                groups[kind].append((order, row["pair_id"]))
+    queues = [sorted(group) for _, group in sorted(groups.items())]
+    queues.sort(key=lambda queue: (-len(queue), queue))
+    names = [queue[turn][1] for turn in range(SHOWN) for queue in queues if turn < len(queue)]
+    wanted = {name: at for at, name in enumerate(names[:SHOWN])}
+    return sorted(_rows(sources, wanted), key=lambda row: wanted[row["pair_id"]])
+
+
+def _rows(sources: Iterable[Source], wanted: Mapping[str, int]) -> Iterator[Row]:
+    """Yield whole rows of some pairs, reading only the row groups that hold one."""
+    for file in sources:
+        reader = pq.ParquetFile(file.local)
+        for group in range(reader.num_row_groups):
+            names = reader.read_row_group(group, ["pair_id"])["pair_id"].to_pylist()
+            picks = [at for at, name in enumerate(names) if name in wanted]
+            if picks:
+                yield from reader.read_row_group(group, _COLUMNS).take(picks).to_pylist()
+
+
+def _pair(row: Row) -> Row:
+    rejected, chosen = _marked(
+        *(cut(row[f"{side}_text"] or "", _CHARS, _LINES) for side in ("rejected", "chosen"))
+    )
+    return {
+        **row,
+        "task": cut(row["task"] or "(no task in words)", 320, 4),
+        "outcome": _OUTCOMES.get(row["outcome"] or "unknown", row["outcome"]),
+        "seen": _seen(row["prompt"]),
+        "rejected_model": row["rejected_model"] or "not recorded",
+        "chosen_models": ", ".join(dict.fromkeys(row["chosen_models"] or [])) or "not recorded",
+        "rejected": rejected,
+        "chosen": chosen,
+    }
+
+
+def _seen(prompt: Sequence[Any] | None) -> str:
+    """Return the words of a prompt's last message."""
+    if not prompt:
+        return ""
+    message = json.loads(prompt[-1]) if isinstance(prompt[-1], str) else prompt[-1]
+    return cut(str(message.get("content") or ""), _SEEN_CHARS, _SEEN_LINES)
+
+
+def _marked(left: str, right: str) -> tuple[str, str]:
+    """Return both texts with the words that the other lacks marked, if they are similar enough."""
+    a, b = (re.findall(r"\w+|\s+|[^\w\s]", text) for text in (left, right))
+    matcher = SequenceMatcher(None, a, b, autojunk=False)
+    if left == right or matcher.ratio() < _ALIKE:
+        return left, right
+    sides: tuple[list[str], list[str]] = ([], [])
+    for op, start, end, at, to in matcher.get_opcodes():
+        for parts, words in zip(sides, ("".join(a[start:end]), "".join(b[at:to])), strict=True):
+            if words:
+                plain = op == "equal" or not words.strip()
+                parts.append(words if plain else _tag("mark", words))
+    one, other = (Markup("").join(parts) for parts in sides)  # escapes what is not marked
+    return one, other

@@ -17,7 +17,6 @@ from composer_pipeline.evaluation.report import Cell, Estimate
 from composer_pipeline.lake.exports import exports
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.maintenance.forget import from_exports
-from composer_pipeline.report.html import el
 from composer_pipeline.report.timeline import write_timeline
 from composer_pipeline.report.write import default_place, write_report
 from composer_pipeline.settings import recipes_dir
@@ -239,9 +238,3 @@ def test_a_lake_without_a_dataset_has_no_report(tmp_path: Path) -> None:
     empty = fill(Lake(tmp_path / "empty"), [], [])
     with pytest.raises(InputError, match="nothing to report"):
         write_report(empty)
-
-
-def test_an_element_escapes_text_and_attributes() -> None:
-    assert el("p", "<b>", el("b", "&"), data_x='"<', hidden=None) == (
-        '<p data-x="&quot;&lt;">&lt;b&gt;<b>&amp;</b></p>'
-    )

@@ -24,7 +24,7 @@ from composer_pipeline.lake.store import (
 )
 
 if TYPE_CHECKING:
-    from composer_pipeline.maintenance.status import Why
+    from composer_pipeline.lake.provenance import Staleness
 
 
 def result(bad: Sequence[str], what: str, name: str | None = None) -> dg.AssetCheckResult:
@@ -245,7 +245,7 @@ TABLE_OF = {
 
 #: What a stale day is asked of: the lake and the resources.
 Asked = Callable[["Lake", SessionsResource, RecipesResource, TeachersResource], "Stale"]
-Stale = Mapping[str, "Why"]
+Stale = Mapping[str, "Staleness"]
 
 
 def _stale_of(asset: str) -> Asked:
@@ -288,7 +288,7 @@ def up_to_date(
         green: the days that Dagster shows as made; one that was not is told too.
     """
     old = {
-        day: why.said
+        day: why.reason
         for day, why in sorted(stale.items())
         if why.kind == "changed" or (why.kind == "absent" and day in green)
     }
@@ -316,7 +316,7 @@ def yesterday_is_there(stale: Stale, today: str) -> dg.AssetCheckResult:
         passed=why is None,
         severity=WARN,
         metadata={"day": day},
-        description=f"{day}: {why.said}." if why else f"{day} is there, or has no session.",
+        description=f"{day}: {why.reason}." if why else f"{day} is there, or has no session.",
     )
 
 

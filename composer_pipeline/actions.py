@@ -1,9 +1,4 @@
-"""What an agent or a teacher did at one state: text and tool calls.
-
-Belongs here: the one representation of an action that every room shares, its JSON form as the
-lake stores it, and an action in words. Does not belong here: comparing actions
-(``preferences.actions.canonical``) or turning them into chat messages (``chat.messages``).
-"""
+"""What an agent or a teacher did at one state: text and tool calls."""
 
 import json
 import re
@@ -55,11 +50,7 @@ class Action(msgspec.Struct, frozen=True):
 
 
 def action_text(messages: Sequence[Any]) -> str:
-    """Return an action as a person reads it: its text, and each call on lines of its own.
-
-    Args:
-        messages: assistant messages in chat form, or their JSON texts.
-    """
+    """Return an action as a person reads it: its text, and each call on lines of its own."""
     parts = []
     for message in messages:
         if isinstance(message, str):
@@ -124,11 +115,7 @@ def unnumbered(result: Any) -> str | None:
 
 
 def validator_of(schema: Any) -> Any:
-    """Return a ``jsonschema`` validator, or ``None`` for what is no schema and checks nothing.
-
-    It raises ``referencing.exceptions.Unresolvable`` where the schema points elsewhere: a reference
-    is never fetched from anywhere.
-    """
+    """Return a ``jsonschema`` validator, or ``None`` for what is no schema and checks nothing."""
     if not isinstance(schema, Mapping):
         return None
     kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)

@@ -1,9 +1,4 @@
-"""Reading a YAML file that a user wrote: one sentence for each way it can be wrong.
-
-Belongs here: the steps from a path to a checked pydantic model, and the words of what is
-wrong; every kind of file has the same ones. Does not belong here: the fields and their
-rules, which each kind's model declares.
-"""
+"""Reading a YAML file that a user wrote: one sentence for each way it can be wrong."""
 
 import difflib
 import os
@@ -29,18 +24,7 @@ _MOST_NAMES = 12
 def read_model(
     path: str | os.PathLike[str], what: str, model: type[_Model], *, empty: bool = False
 ) -> _Model:
-    """Read a YAML file as a model.
-
-    Args:
-        path: the file; ``~`` is the home folder.
-        what: what the file is called in errors, for example ``teacher file``.
-        model: the pydantic model of its fields.
-        empty: whether an empty file is an empty mapping.
-
-    Raises:
-        InputError: the file cannot be read, is too large, not UTF-8, not YAML or no mapping, or
-            a field is unknown, missing or wrong; the message names file, line and field.
-    """
+    """Read a YAML file as a model."""
     file = Path(os.path.expanduser(path))  # noqa: PTH111  Path's own fails for an unknown user
     source = f"{what} {file}"
     text = _text(file, source)
@@ -53,17 +37,7 @@ def read_model(
 
 
 def checked(data: Any, source: str, model: type[_Model], text: str = "") -> _Model:
-    """Return data as a model.
-
-    Args:
-        data: what was read.
-        source: what errors begin with.
-        model: the pydantic model of its fields.
-        text: the YAML that the data was read from; with it errors say the line.
-
-    Raises:
-        InputError: a field is unknown, missing or wrong; the message begins with ``source``.
-    """
+    """Return data as a model."""
     try:
         return model.model_validate(data)
     except ValidationError as error:
@@ -109,11 +83,7 @@ class _RefusedError(yaml.YAMLError):
 
 
 class _Loader(yaml.SafeLoader):
-    """A safe loader with bounds, which also refuses a key that is given twice.
-
-    An alias costs as many nodes as it stands for: a few lines of aliases of aliases are
-    harmless to the parser, which shares them, but not to what walks the values afterwards.
-    """
+    """A safe loader with bounds, which also refuses a key that is given twice."""
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)

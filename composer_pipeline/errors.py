@@ -1,13 +1,9 @@
 """The errors that a user can cause or must decide about, as one tree.
 
-    ComposerError            one sentence for the user               exit code 1
-    +-- InputError           bad usage, a bad file, field or option  exit code 2
-    +-- BudgetExhausted      a ceiling refused further calls         exit code 3
-    +-- StorageError         a full disk, a read-only or lost place  exit code 1
-
-Belongs here: exception types that the command line and the Dagster assets turn
-into an exit code. Does not belong here: errors of one room that its callers
-never see; errors of programming, which propagate as they are.
+ComposerError            one sentence for the user               exit code 1
++-- InputError           bad usage, a bad file, field or option  exit code 2
++-- BudgetExhausted      a ceiling refused further calls         exit code 3
++-- StorageError         a full disk, a read-only or lost place  exit code 1
 """
 
 
@@ -24,8 +20,4 @@ class BudgetExhausted(ComposerError):
 
 
 class StorageError(ComposerError):
-    """A place could not be written: full, read-only or gone. Exit code 1.
-
-    What was there before is whole. After a replay the message says whether the replies
-    that were paid for are safe.
-    """
+    """A place could not be written: full, read-only or gone. Exit code 1."""

@@ -1,8 +1,4 @@
-"""A file replaced atomically: readers see the old one or the new one, whole.
-
-Belongs here: the temporary name beside a file, making it durable, the rename, and which
-failures of a disk are the user's mistake. Does not belong here: what is written.
-"""
+"""A file replaced atomically: readers see the old one or the new one, whole."""
 
 import errno
 import fcntl
@@ -24,11 +20,7 @@ PRIVATE = 0o600
 
 
 def file_mode() -> int:
-    """Return the mode of new files: 0600, or ``COMPOSER_LAKE_MODE``.
-
-    Raises:
-        InputError: the variable is no octal mode that lets the owner read and write.
-    """
+    """Return the mode of new files: 0600, or ``COMPOSER_LAKE_MODE``."""
     text = os.environ.get(VARIABLE, "")
     if not text:
         return PRIVATE
@@ -42,22 +34,13 @@ def file_mode() -> int:
 
 
 def folder_mode() -> int:
-    """Return the mode of new folders: that of files, and entry where there is reading.
-
-    Raises:
-        InputError: as :func:`file_mode`.
-    """
+    """Return the mode of new folders: that of files, and entry where there is reading."""
     mode = file_mode()
     return mode | (mode & 0o444) >> 2
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and the missing ones above it, with their mode; others stay as they are.
-
-    Raises:
-        InputError: as :func:`file_mode`.
-        OSError: it cannot be made.
-    """
+    """Make a folder and the missing ones above it, with their mode; others stay as they are."""
     if path.is_dir():
         return
     make_folder(path.parent)
@@ -72,12 +55,7 @@ def make_folder(path: Path) -> None:
 
 
 def create_file(path: Path) -> int:
-    """Create a file with its mode and return its descriptor, open for writing.
-
-    Raises:
-        InputError: as :func:`file_mode`.
-        OSError: it exists, or cannot be made.
-    """
+    """Create a file with its mode and return its descriptor, open for writing."""
     mode = file_mode()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with suppress(PermissionError):  # a file system without modes; doctor says so
@@ -86,11 +64,7 @@ def create_file(path: Path) -> int:
 
 
 def too_open(root: Path) -> Iterator[Path]:
-    """Yield the folders and files below ``root``, itself included, that others may read or enter.
-
-    Raises:
-        InputError: as :func:`file_mode`.
-    """
+    """Yield ``root`` and what is below it, where others may read or enter it."""
     for folder, names, files in os.walk(root):
         for path in (Path(folder), *(Path(folder, name) for name in files)):
             if not path.is_symlink() and _excess(path):
@@ -99,12 +73,7 @@ def too_open(root: Path) -> Iterator[Path]:
 
 
 def close_to_others(root: Path) -> int:
-    """Give what :func:`too_open` finds the mode of new files and folders; return how many.
-
-    Raises:
-        InputError: as :func:`file_mode`.
-        OSError: another user owns one of them.
-    """
+    """Give what :func:`too_open` finds the mode of new files and folders; return how many."""
     found = list(too_open(root))
     for path in found:
         path.chmod(folder_mode() if path.is_dir() else file_mode())
@@ -117,13 +86,7 @@ def _excess(path: Path) -> int:
 
 
 class Replacement:
-    """The new content of a file, beside it until :meth:`commit`.
-
-    The folder is made where it is missing. Modes are those of ``modes``, whatever the umask.
-
-    Raises:
-        OSError: here and in every method, the file cannot be written; it is as it was.
-    """
+    """The new content of a file, beside it until :meth:`commit`."""
 
     def __init__(self, path: Path) -> None:
         make_folder(path.parent)
@@ -153,15 +116,7 @@ class Replacement:
 
 @contextmanager
 def writing(what: str) -> Iterator[None]:
-    """Say in one sentence why a place cannot be written.
-
-    Args:
-        what: the place, for example ``lake s3://bucket/lake``.
-
-    Raises:
-        InputError: it cannot be the place at all: a file stands where a folder must.
-        StorageError: it is full, read-only or gone.
-    """
+    """Say in one sentence why a place cannot be written."""
     try:
         yield
     except (NotADirectoryError, IsADirectoryError, FileExistsError) as error:
@@ -172,17 +127,7 @@ def writing(what: str) -> Iterator[None]:
 
 @contextmanager
 def out_of_space(what: str, *also: type[Exception]) -> Iterator[None]:
-    """Say in one sentence that a disk is full or read-only; other failures pass as they are.
-
-    For a block that does more than write: :func:`writing` would blame the place for all.
-
-    Args:
-        what: the place.
-        also: errors of libraries that hide the system's number in their message.
-
-    Raises:
-        StorageError: nothing more can be written there.
-    """
+    """Say in one sentence that a disk is full or read-only; other failures pass as they are."""
     kinds: tuple[type[Exception], ...] = (OSError, *also)
     try:
         yield
@@ -197,15 +142,7 @@ def out_of_space(what: str, *also: type[Exception]) -> Iterator[None]:
 
 @contextmanager
 def replacing(path: Path, what: str = "") -> Iterator[IO[bytes]]:
-    """Yield a stream whose bytes are the file's once the block has ended well.
-
-    Args:
-        path: the file.
-        what: what the file is called in errors; its path when empty.
-
-    Raises:
-        InputError, StorageError: as :func:`writing`; the file is as it was.
-    """
+    """Yield a stream whose bytes are the file's once the block has ended well."""
     with writing(what or str(path)):
         new = Replacement(path)
         try:
@@ -222,13 +159,7 @@ def replace(path: Path, data: bytes | str, what: str = "") -> None:
 
 
 def take_lock(file: IO[Any], busy: Callable[[], None] = lambda: None) -> None:
-    """Lock an open file for this process until it is closed; the kernel frees it at a kill.
-
-    Args:
-        file: whose lock; every process opens it for itself.
-        busy: called once where another process holds the lock, before waiting for it; it may
-            raise instead.
-    """
+    """Lock an open file for this process until it is closed; the kernel frees it at a kill."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -242,15 +173,7 @@ def reason(error: OSError) -> str:
 
 
 def json_objects(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (line number, object) for each line of ``text`` that is not blank.
-
-    Args:
-        path: where the text is from, for messages.
-        text: the file's content.
-
-    Raises:
-        InputError: a line is no JSON, or no object; names the file and the line.
-    """
+    """Yield (line number, object) for each line of ``text`` that is not blank."""
     for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip():
             continue

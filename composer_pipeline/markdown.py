@@ -1,7 +1,4 @@
-"""Markdown from values: tables, code that cannot end its own fence, numbers as people read them.
-
-Belongs here: form. Does not belong here: any section's words.
-"""
+"""Markdown from values: tables, code that cannot end its own fence, numbers as people read them."""
 
 import re
 from collections.abc import Iterable, Sequence

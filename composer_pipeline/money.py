@@ -1,8 +1,5 @@
 """Exact money: int64 picodollars (1e-12 USD) and decimal USD, never a float.
 
-Belongs here: the type and its conversions. Does not belong here: prices and budgets
-(``replay.ledger``).
-
 An amount is a :data:`Pico` and not an ``int``, so that a count of tokens or a number of bytes
 cannot be charged by mistake. Adding two of them is checked by nobody: whoever does says
 ``Pico(a + b)``.
@@ -21,11 +18,7 @@ NOTHING = Pico(0)
 
 
 def to_pico(usd: Decimal | str | int) -> Pico:
-    """Convert USD to picodollars, rounded up; never through a float.
-
-    Raises:
-        InputError: not an amount, or one outside int64 picodollars.
-    """
+    """Convert USD to picodollars, rounded up; never through a float."""
     try:
         pico = int((Decimal(usd) * PICO).to_integral_value(ROUND_CEILING))
     except (InvalidOperation, OverflowError, ValueError) as error:
@@ -42,15 +35,7 @@ def to_usd(pico: int) -> str:
 
 
 def ceiling_of(usd: Decimal, what: str) -> Pico:
-    """Return a ceiling in picodollars.
-
-    Args:
-        usd: the ceiling in USD.
-        what: its name, for the message.
-
-    Raises:
-        InputError: it is not above 0 USD, or no amount.
-    """
+    """Return a ceiling in picodollars."""
     pico = to_pico(usd) if usd.is_finite() else NOTHING
     if pico <= 0:
         raise InputError(f"{what} must be above 0 USD, not {usd}")
@@ -58,11 +43,7 @@ def ceiling_of(usd: Decimal, what: str) -> Pico:
 
 
 def billed_pico(charged: Pico, upstream: Pico = NOTHING, is_byok: bool = False) -> Pico:
-    """Return what a call cost the user.
-
-    With an own provider key (BYOK) the upstream cost is paid to the provider besides what
-    OpenRouter charges; otherwise it is part of it and must not be added.
-    """
+    """Return what a call cost the user."""
     return Pico(charged + upstream) if is_byok else charged
 
 

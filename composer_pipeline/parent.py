@@ -1,8 +1,5 @@
 """A process that ends when the one that started it is gone, however that ended.
 
-Belongs here: how a child knows its parent, and asking the kernel. Does not belong here: who is
-whose child (``training.process``, ``diloco.supervisor``, the graph).
-
 A trainer that outlives its run would go on for hours, hold the GPU and write into a folder that
 the next run takes over. One that a person starts in a shell has no such parent, and outlives it.
 """
@@ -26,11 +23,7 @@ def child_of_this(variable: str = PARENT) -> dict[str, str]:
 
 
 def end_with_parent(variable: str = PARENT) -> None:
-    """End this process as soon as the parent that the variable names is gone.
-
-    Call it before anything is loaded. Does nothing where the variable is not set. On Linux the
-    kernel does it; elsewhere the process looks for its parent every second.
-    """
+    """End this process as soon as the parent that the variable names is gone."""
     parent = os.environ.get(variable)
     if parent is None:
         return

@@ -1,8 +1,5 @@
 """Plug-ins of other packages: one way to find them, for every kind of plug-in.
 
-Belongs here: reading an entry-point group, loading and checking what it names. Does not
-belong here: the protocols themselves (``traces.reading.sources``, ``training.trainer``).
-
 What this library brings itself is passed as ``builtin`` and needs no entry point, so that a
 checkout works without being installed again; a built-in's name cannot be taken over.
 """
@@ -19,15 +16,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Registry(Generic[T]):
-    """All plug-ins of one kind.
-
-    Attributes:
-        group: the entry-point group; each entry names a class that takes no arguments.
-        what: what such a plug-in is called in errors, for example ``trace source``.
-        protocol: a runtime-checkable protocol that an instance must keep.
-        builtin: name to class of those that need no entry point.
-        registered: name to class of those that the running program added.
-    """
+    """All plug-ins of one kind."""
 
     group: str
     what: str
@@ -36,13 +25,7 @@ class Registry(Generic[T]):
     registered: dict[str, type[T]] = field(default_factory=dict)
 
     def register(self, name: str, plugin: type[T]) -> None:
-        """Add a plug-in of the running program, before the first use of this registry.
-
-        For a script or a notebook; a package names its plug-ins as entry points.
-
-        Raises:
-            InputError: the name is taken, or the class does not keep the protocol.
-        """
+        """Add a plug-in of the running program, before the first use of this registry."""
         if name in self.names():
             raise InputError(f"{self.what} {name!r} is known already")
         self._kept(plugin(), name, plugin.__qualname__)
@@ -53,15 +36,7 @@ class Registry(Generic[T]):
         return [*self.builtin, *sorted({*self.registered, *self._points()})]
 
     def get(self, name: str, field: str = "") -> T:
-        """Return a new instance of the plug-in of this name.
-
-        Args:
-            name: as in :meth:`names`.
-            field: the field of a user's file that names it, for the error.
-
-        Raises:
-            InputError: there is none, it cannot be loaded, or it does not keep the protocol.
-        """
+        """Return a new instance of the plug-in of this name."""
         if plugin := self.builtin.get(name) or self.registered.get(name):
             return plugin()
         point = self._points().get(name)

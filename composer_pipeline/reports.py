@@ -1,9 +1,7 @@
 """What every stage has in common: how it tells its progress, and what it returns.
 
 A stage is ``stage(lake, …, *, days=None, progress=None) -> Report``; ``days`` where its tables
-have days (``None`` means every day, an empty list none). Belongs here: the type of the
-callback, the base of the reports, and adding up what days gave. Does not belong here: any
-stage's own figures.
+have days (``None`` means every day, an empty list none).
 """
 
 from collections.abc import Callable, Iterable

@@ -1,10 +1,4 @@
-"""Where things are, from the environment: the lake, the sessions, the recipes.
-
-Belongs here: the environment variables that every entrance (CLI, Dagster, demo)
-reads, with their defaults. Does not belong here: secrets. The OpenRouter key and the
-Hub token are read from the environment by the code that sends them, and are never
-part of any configuration.
-"""
+"""Where things are, from the environment: the lake, the sessions, the recipes."""
 
 import os
 import re

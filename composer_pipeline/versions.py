@@ -1,10 +1,4 @@
-"""The versions of what is computed, one line each.
-
-Belongs here: numbers that are raised when the same input gives another result, so that days of
-before are known to be old (``care.currency``) and the graph shows it. Does not belong here: the
-version of the tables' columns (``lake.SCHEMA_VERSION``) and of the package. Importing this loads
-nothing: the definitions of the graph read it.
-"""
+"""The versions of what is computed, one line each."""
 
 #: Session records to states and messages.
 PARSER_VERSION = "3"

@@ -1,8 +1,4 @@
-"""Chat messages in order, every call answered exactly once.
-
-Belongs here: building them block by block. Does not belong here: whole states and replies
-(``chat.messages``).
-"""
+"""Chat messages in order, every call answered exactly once."""
 
 import hashlib
 import json
@@ -28,10 +24,7 @@ ORPHAN_PREFIX = "[tool result without call] "
 
 
 def short_name(name: str) -> str:
-    """Return a tool name that every provider accepts: ``[a-zA-Z0-9_-]{1,64}``.
-
-    A name that has to change ends in a hash of the original, so two never collide.
-    """
+    """Return a tool name that every provider accepts: ``[a-zA-Z0-9_-]{1,64}``."""
     clean = re.sub(r"[^a-zA-Z0-9_-]", "_", name)
     if clean == name and 0 < len(name) <= 64:
         return name
@@ -186,11 +179,7 @@ SYSTEM_TEMPLATE = (
 
 
 class Conversion(msgspec.Struct, frozen=True):
-    """A prefix in chat form.
-
-    ``tool_names`` maps the names on the wire to the recorded ones; ``flags`` counts what
-    had to be changed; ``system_source`` is ``recorded`` or the template's version.
-    """
+    """A prefix in chat form."""
 
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]]
@@ -201,12 +190,7 @@ class Conversion(msgspec.Struct, frozen=True):
 
 
 def to_chat(state: TraceState, *, tools: Sequence[Mapping[str, Any]] = ()) -> Conversion:
-    """Convert a state's prefix to chat messages, system prompt first.
-
-    Args:
-        state: the state.
-        tools: tool schemas in OpenAI form, with recorded names.
-    """
+    """Convert a state's prefix to chat messages, system prompt first."""
     builder = Builder()
     for message in merge_roles(state.messages):
         if message["role"] == "assistant":
@@ -252,11 +236,7 @@ def _renamed(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def action_message(action: Action) -> dict[str, Any]:
-    """Return an action in chat form, rendered action-only.
-
-    The text is left out where there are calls, so that a preference pair compares what was
-    done and not how it was announced. Calls are numbered; recorded ids leak nothing.
-    """
+    """Return an action in chat form, rendered action-only."""
     if not action.tool_calls:
         return {"role": "assistant", "content": action.text}
     calls = [
@@ -267,11 +247,7 @@ def action_message(action: Action) -> dict[str, Any]:
 
 
 def wire_messages(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return chat-form messages as the API wants them.
-
-    Arguments become JSON text, empty content beside calls becomes null, and the tool name,
-    which only chat templates read, is left out of tool messages.
-    """
+    """Return chat-form messages as the API wants them."""
     wire: list[dict[str, Any]] = []
     for message in messages:
         if message["role"] == "tool":
@@ -298,15 +274,7 @@ def wire_messages(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]
 def parse_reply_message(
     message: Mapping[str, Any], tool_names: Mapping[str, str] | None = None
 ) -> Action:
-    """Read a reply's message as an action, with recorded tool names.
-
-    Args:
-        message: ``choices[0].message`` of a reply.
-        tool_names: :attr:`Conversion.tool_names`, to undo shortened names.
-
-    Raises:
-        ValueError: no text and no call, or arguments that are not a JSON object.
-    """
+    """Read a reply's message as an action, with recorded tool names."""
     names = tool_names or {}
     calls = []
     for call in message.get("tool_calls") or []:
@@ -351,10 +319,7 @@ def prompt_hash(prompt: Sequence[Mapping[str, Any]]) -> str:
 
 
 class GrowingChain:
-    """Converts the states of one chain, best in the order of their lengths.
-
-    Messages that two states have in common are the same objects.
-    """
+    """Converts the states of one chain, best in the order of their lengths."""
 
     def __init__(self) -> None:
         self._restart("")
@@ -420,11 +385,7 @@ def _copy(builder: Builder) -> Builder:
 
 
 class ArgumentCheck:
-    """Says what is wrong with a call's arguments, by the schema that was offered.
-
-    Args:
-        tools: tools in OpenAI form, with recorded names.
-    """
+    """Says what is wrong with a call's arguments, by the schema that was offered."""
 
     def __init__(self, tools: Iterable[Mapping[str, Any]]) -> None:
         self.names: dict[str, str] = {}

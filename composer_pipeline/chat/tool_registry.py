@@ -1,8 +1,4 @@
-"""The tools of Claude Code and their schemas, as data.
-
-Belongs here: one entry a tool, written from what sessions show. Does not belong here: which
-tools a session is offered (``chat.tools``).
-"""
+"""The tools of Claude Code and their schemas, as data."""
 
 from typing import Any
 

@@ -1,8 +1,5 @@
 """Which tools a teacher is offered.
 
-Belongs here: the choice of tools for a session. Does not belong here: their schemas
-(``chat.tool_schemas``) and names on the wire (``chat.builder.short_name``).
-
 Session files rarely record the tools. A recorded set (``prompt_snapshot``) always wins.
 Otherwise a session is offered the tools it used and :data:`CORE`; agreement with an agent
 is only possible on tools that the teacher has.
@@ -46,11 +43,7 @@ INSTALLED_TOOLS = "tool_schemas/index.json"
 
 
 def installed_tools(lake: Lake) -> list[InstalledTools]:
-    """Return the sets of a lake, oldest version first.
-
-    Raises:
-        InputError: the file that keeps them is damaged.
-    """
+    """Return the sets of a lake, oldest version first."""
     if not lake.exists(INSTALLED_TOOLS):
         return []
     try:
@@ -93,16 +86,7 @@ def tool_schemas(
     recorded: Sequence[Any] | None = None,
     installed: InstalledTools | None = None,
 ) -> Toolset:
-    """Return the tools to offer, sorted by name, and the source of their schemas.
-
-    Args:
-        names: tools seen in use; :data:`CORE` is added.
-        observed: inputs seen for each tool, for those that the registry lacks.
-        recorded: tool dictionaries of the recorded request, Anthropic or OpenAI form.
-            Where there are any, they are the whole answer.
-        installed: parameters from the user's installation; they go before the registry's,
-            whose descriptions stay.
-    """
+    """Return the tools to offer, sorted by name, and the source of their schemas."""
     if recorded:
         tools = [tool for tool in map(_openai_form, recorded) if tool]
         if tools:
@@ -167,15 +151,7 @@ def _openai_form(tool: Any) -> dict[str, Any] | None:
 def session_tools(
     states: Sequence[TraceState], installed: Sequence[InstalledTools] = ()
 ) -> dict[str, Toolset]:
-    """Choose the tools of each session, the same for all its states.
-
-    One set for a session keeps the start of every request equal, which is what the
-    provider's prompt cache needs. States must be all the states of their sessions.
-
-    Args:
-        states: of any number of sessions.
-        installed: sets to choose from by each session's first version.
-    """
+    """Choose the tools of each session, the same for all its states."""
     names: dict[str, set[str]] = {}
     inputs: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
     recorded: dict[str, list[Any]] = {}
@@ -234,12 +210,7 @@ class _Day:
 
 
 class Toolsets:
-    """The tools of the states of some days.
-
-    Args:
-        lake: has the table ``toolsets``, and schemas from an installation where there are.
-        states: all the states of their days.
-    """
+    """The tools of the states of some days."""
 
     def __init__(self, lake: Lake, states: Sequence[TraceState]) -> None:
         self._lake = lake
@@ -266,13 +237,7 @@ class Toolsets:
         return self._same.setdefault((chosen.digest, chosen.source), chosen)
 
     def pin(self, states: Iterable[TraceState]) -> None:
-        """Keep the tools of these states as they are; call it before they are asked.
-
-        Days without anything new are not written again.
-
-        Raises:
-            StorageError: the lake is not writable.
-        """
+        """Keep the tools of these states as they are; call it before they are asked."""
         by_day: dict[str, list[TraceState]] = {}
         for state in states:
             by_day.setdefault(state.day, []).append(state)

@@ -18,6 +18,15 @@ import pyarrow.parquet as pq
 
 from composer_pipeline.dataset.files import CONFIGS, cuts, file_path, write_part
 from composer_pipeline.errors import InputError
+from composer_pipeline.lake.provenance import (
+    Derivation,
+    FileStamps,
+    Record,
+    differences,
+    read_record,
+    record_of,
+    write_record,
+)
 from composer_pipeline.lake.schema import JSON_LIST, SCHEMA_VERSION, TABLES
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.quality import ALL
@@ -50,31 +59,39 @@ class DatasetFile(msgspec.Struct, frozen=True):
 class Build(msgspec.Struct, frozen=True):
     """A build: the same lake gives the same one.
 
-    ``id`` names its content. ``inputs`` has a hash for each table that was read, ``partitions``
-    one for each file of the lake that was written, ``files`` those with rows, in the order in which
-    they are published.
+    ``id`` names its content. ``partitions`` has a hash for each file of the lake that was written,
+    ``files`` those with rows, in the order in which they are published.
     """
 
     id: str
     schema_version: int
-    inputs: dict[str, str]
     partitions: dict[str, str]
     files: list[DatasetFile]
     figures: dict[str, Any]
 
 
-def inputs_of(lake: Lake) -> dict[str, str]:
-    """Return a hash over the files of each table that a build reads."""
+def _derivation(lake: Lake) -> Derivation:
+    """Return what a build is made from; other tables' days without any row of it are not."""
     days = sorted({day for table in _BY_DAY[:3] for day in lake.days(table)})
-    found = {}
-    for table in (*_BY_DAY, "sessions"):
-        total = hashlib.sha256()
-        for part in lake.partitions(table):
-            if table == "sessions" or part["day"] in days:
-                name = name_of(lake, table, **part)
-                total.update(f"{name} {hash_of(lake, name)}\n".encode())
-        found[table] = total.hexdigest()
-    return found
+    inputs = [
+        (table, part)
+        for table in (*_BY_DAY, "sessions")
+        for part in lake.partitions(table)
+        if table == "sessions" or part["day"] in days
+    ]
+    return Derivation("dataset", {}, inputs, {})
+
+
+def inputs_of(lake: Lake) -> Record:
+    """Return the record of a build that is made now; call it before anything is read."""
+    return record_of(_derivation(lake), FileStamps(lake))
+
+
+def changed_inputs(lake: Lake) -> list[str]:
+    """Return the tables that have changed since the dataset was built from them."""
+    derivation = _derivation(lake)
+    changes = differences(derivation, read_record(lake, derivation), FileStamps(lake))
+    return sorted({change.partition("/")[0] for change in changes})
 
 
 def name_of(lake: Lake, table: str, **keys: str) -> str:
@@ -96,9 +113,7 @@ def hash_of_stream(file: IO[bytes]) -> str:
     return total.hexdigest()
 
 
-def write_marker(
-    lake: Lake, inputs: dict[str, str], figures: dict[str, Any] | None = None
-) -> Build:
+def write_marker(lake: Lake, inputs: Record, figures: dict[str, Any] | None = None) -> Build:
     """Write the marker of a build whose files are all in place, and return the build.
 
     Args:
@@ -114,7 +129,8 @@ def write_marker(
             files += _files_of(lake, config, part["split"], name, hashes[name])
     content = msgspec.json.encode([SCHEMA_VERSION, hashes, figures], order="deterministic")
     name = hashlib.sha256(content).hexdigest()[:16]
-    build = Build(name, SCHEMA_VERSION, inputs, hashes, files, figures or {})
+    write_record(lake, _derivation(lake), inputs)
+    build = Build(name, SCHEMA_VERSION, hashes, files, figures or {})
     text = msgspec.json.format(msgspec.json.encode(build, order="deterministic"), indent=1)
     lake.put_bytes(Lake.BUILD, text)
     return build
@@ -175,8 +191,7 @@ def read_build(lake: Lake) -> Build:
     for name in sorted(there | set(build.partitions)):
         if name not in there or hash_of(lake, name) != build.partitions.get(name):
             raise InputError(f"lake {lake.url}: {name} is not of the dataset's build; {_AGAIN}")
-    now = inputs_of(lake)
-    if changed := sorted(table for table in now if now[table] != build.inputs.get(table)):
+    if changed := changed_inputs(lake):
         raise InputError(
             f"lake {lake.url}: the dataset is older than {', '.join(changed)}; {_AGAIN}"
         )

@@ -1,8 +1,4 @@
-"""Where rows of a lake were written to outside of it.
-
-Belongs here: the list of those files. Does not belong here: writing them (``preferences.export``,
-``normalize``), and what is done with them (``care.forget``).
-"""
+"""Where rows of a lake were written to outside of it."""
 
 import json
 import os
@@ -17,16 +13,7 @@ FILE = "exports.json"
 
 
 def remember_exports(lake: Lake, paths: Iterable[Path], what: str) -> None:
-    """Put files on the list before they are written, and make their folders.
-
-    Args:
-        lake: whose rows they will hold.
-        paths: the files.
-        what: the option that names them, for the message.
-
-    Raises:
-        InputError, StorageError: a folder cannot be made, or the lake is not writable.
-    """
+    """Put files on the list before they are written, and make their folders."""
     absolute = {path.absolute() for path in paths}
     for path in absolute:
         with writing(f"{what} {path}"):

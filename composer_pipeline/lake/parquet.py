@@ -1,9 +1,4 @@
-"""Arrow tables as Parquet bytes, the same bytes each time, and tables from them.
-
-Belongs here: writer settings, and reading the columns of a file that may be older than they are.
-Does not belong here: partitions and where they are (``lake.store``), and what columns there are
-(``lake.tables``).
-"""
+"""Arrow tables as Parquet bytes, the same bytes each time, and tables from them."""
 
 import contextlib
 import io
@@ -37,15 +32,7 @@ _MOST_BYTES = 2**31 - 1
 
 
 def column(values: Sequence[Any], kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
-    """Return an Arrow array of Python values; ``None`` is null.
-
-    Lone surrogates, which have no place in Parquet, become U+FFFD.
-
-    Args:
-        values: one value for each row.
-        kind: the type; text, bytes, numbers, flags, UTC timestamps and lists of those are built
-            here, anything else by pyarrow, which then loads pandas.
-    """
+    """Return an Arrow array of Python values; ``None`` is null."""
     if kind == pa.string():
         return _strings(values)
     if kind in _NUMBERS:
@@ -72,11 +59,7 @@ def column(values: Sequence[Any], kind: pa.DataType) -> pa.Array | pa.ChunkedArr
 
 
 def utf8(values: Sequence[bytes]) -> pa.Array:
-    """Return a text column of encoded values.
-
-    Raises:
-        pyarrow.ArrowInvalid: a value is not UTF-8.
-    """
+    """Return a text column of encoded values."""
     buffers = [None, _offsets(values), pa.py_buffer(b"".join(values))]
     found = pa.Array.from_buffers(pa.string(), len(values), buffers)
     found.validate(full=True)
@@ -149,14 +132,7 @@ _TIME = pa.timestamp("us", tz="UTC")
 
 
 def table_from_rows(spec: TableSpec, rows: Sequence[dict[str, Any]]) -> pa.Table:
-    """Build a table with ``spec``'s schema from dictionaries.
-
-    Values of ``list<arrow.json>`` columns are lists of Python objects or of JSON text;
-    objects are written as compact JSON with their key order kept.
-
-    Raises:
-        InputError: a row has a column that the schema does not know.
-    """
+    """Build a table with ``spec``'s schema from dictionaries."""
     known = set(spec.schema.names)
     for row in rows:
         if not known.issuperset(row) and (unknown := set(row) - known):
@@ -250,12 +226,7 @@ _ENCODED = {
 
 
 def encode_parquet(table: pa.Table, *, compact: bool = False, grouped: bool = False) -> bytes:
-    """Return ``table`` as Parquet bytes with the writer settings of the lake.
-
-    zstd-3, a 64 MiB dictionary limit, content-defined chunking and a page index: 38
-    times smaller than the default push on prefix-expanded states, and deterministic.
-    ``compact`` and ``grouped`` are those of the :class:`TableSpec`.
-    """
+    """Return ``table`` as Parquet bytes with the writer settings of the lake."""
     sink = io.BytesIO()
     with parquet_writer(sink, table.schema, compact=compact, grouped=grouped) as writer:
         # An empty row group makes `datasets` fail on the file; none at all loads as no rows.
@@ -309,10 +280,7 @@ def parquet_writer(
 
 
 def _searched(schema: pa.Schema) -> list[str]:
-    """Return the columns that rows are looked for by: their least and greatest values are kept.
-
-    Of texts they would be two thirds of a footer, and a footer is sent again with every change.
-    """
+    """Return the columns that rows are looked for by: their least and greatest values are kept."""
     return [
         field.name
         for field in schema
@@ -352,20 +320,7 @@ _AT_ONCE = 64
 
 
 class PartitionWriter:
-    """Writes one partition in pieces; :meth:`commit` makes it visible, whole.
-
-    The pieces go to a temporary file: beside the partition on a local disk, in the
-    machine's temporary folder for a bucket. A writer that is dropped leaves nothing.
-
-    Args:
-        place: the lake as errors call it.
-        spec: the table.
-        path: the partition's file.
-        bucket: the file system of a bucket; ``None`` for a local disk.
-
-    Raises:
-        StorageError: here and in every method, the lake is not writable.
-    """
+    """Writes one partition in pieces; :meth:`commit` makes it visible, whole."""
 
     def __init__(self, place: str, spec: TableSpec, path: str, bucket: Any = None) -> None:
         self._place, self._spec, self._path, self._bucket = place, spec, path, bucket
@@ -396,11 +351,7 @@ class PartitionWriter:
             self._parquet.write_table(table, row_group_size=rows)
 
     def write_rows(self, rows: Iterable[dict[str, Any]]) -> None:
-        """Append rows and commit them; about a row group of them is in memory at a time.
-
-        Raises:
-            InputError: a row has a column that the schema does not know.
-        """
+        """Append rows and commit them; about a row group of them is in memory at a time."""
         try:
             for table in self._tables(iter(rows)):
                 self.write(table)
@@ -454,16 +405,7 @@ _BATCH = 32
 
 
 class TableFile:
-    """Takes rows one at a time; :meth:`commit` makes the file visible, whole.
-
-    Args:
-        path: the file.
-        columns: its columns by name; other keys of a row are not written.
-        what: what the file is called in errors.
-
-    Raises:
-        InputError, StorageError: here and in every method, it cannot be written.
-    """
+    """Takes rows one at a time; :meth:`commit` makes the file visible, whole."""
 
     def __init__(self, path: Path, columns: Mapping[str, pa.DataType], what: str) -> None:
         self._spec = TableSpec("", "", (), (), pa.schema(list(columns.items())))
@@ -533,17 +475,7 @@ def remedy(table: str, day: str) -> str:
 
 @contextmanager
 def reading(url: str, path: str, table: str, day: str) -> Iterator[None]:
-    """Name the file that cannot be read.
-
-    Args:
-        url: of the lake.
-        path: of the file, below the lake's root.
-        table: whose file it is.
-        day: of the partition, where it has one.
-
-    Raises:
-        DamagedFile: it is cut short or its bytes are not what was written.
-    """
+    """Name the file that cannot be read."""
     try:
         yield
     except FileNotFoundError:
@@ -555,11 +487,7 @@ def reading(url: str, path: str, table: str, day: str) -> Iterator[None]:
 
 @contextmanager
 def querying(url: str) -> Iterator[None]:
-    """Name the file that an SQL query could not read.
-
-    Raises:
-        DamagedFile: as :func:`reading`.
-    """
+    """Name the file that an SQL query could not read."""
     import duckdb  # 20 MB that a parse does not need
 
     try:
@@ -593,13 +521,7 @@ def cut_short(path: Path) -> bool:
 def connect(
     bucket: Any, files: Mapping[str, Sequence[str]], empty: Mapping[str, pa.Table]
 ) -> "duckdb.DuckDBPyConnection":
-    """Return an in-memory DuckDB with a view for each table.
-
-    Args:
-        bucket: the file system of a bucket; ``None`` for a local disk.
-        files: table to the paths of its files, or patterns of them.
-        empty: the tables without a file, with their columns and no row.
-    """
+    """Return an in-memory DuckDB with a view for each table."""
     import duckdb  # 20 MB that a parse does not need
 
     con = duckdb.connect()

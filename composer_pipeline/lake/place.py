@@ -1,9 +1,5 @@
 """The place of a lake: its file system, and whether a lake is there at all.
 
-Belongs here: opening the place by its URL, telling a lake from another folder, proving that it can
-be written, and one sentence where the place cannot be reached. Does not belong here: what is in a
-lake (``lake.store``).
-
 A mistyped ``--lake`` must not look like an empty lake: only what makes a lake may meet none.
 """
 
@@ -47,11 +43,7 @@ def _protocol(url: str) -> str:
 
 
 def file_system(url: str, options: dict[str, Any]) -> tuple[Any, str]:
-    """Return the file system of an :func:`address` and the root in it, without a slash at its end.
-
-    Raises:
-        InputError: there is no such kind of place, or it lacks a name, credentials or a package.
-    """
+    """Return the file system of an :func:`address` and the root in it, without a final slash."""
     if _protocol(url) in ("s3", "gs", "az"):
         register_obstore()
         # The default keeps a wrong endpoint waiting for three minutes.
@@ -70,11 +62,7 @@ def file_system(url: str, options: dict[str, Any]) -> tuple[Any, str]:
 
 
 def register_obstore() -> None:
-    """Let fsspec open buckets through obstore.
-
-    Raises:
-        InputError: it is not installed.
-    """
+    """Let fsspec open buckets through obstore."""
     try:
         from obstore.fsspec import register
     except ImportError as error:
@@ -85,11 +73,7 @@ def register_obstore() -> None:
 
 
 def holds_lake(fs: Any, root: str, url: str) -> bool:
-    """Say whether there is a lake: a table, an archive, a ledger, or what ``init`` writes.
-
-    Raises:
-        InputError: the place cannot be reached.
-    """
+    """Say whether there is a lake: a table, an archive, a ledger, or what ``init`` writes."""
     with reaching(url):
         try:
             found = fs.ls(root, detail=False)
@@ -99,13 +83,7 @@ def holds_lake(fs: Any, root: str, url: str) -> bool:
 
 
 def partition_folders(fs: Any, table: str, levels: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Yield the folders ``key=value``, level by level, of each partition that has its file.
-
-    Args:
-        fs: the file system.
-        table: the table's folder in it.
-        levels: ``key=value``, or ``key=*`` for every value.
-    """
+    """Yield the folders ``key=value``, level by level, of each partition that has its file."""
     if "file" not in fs.protocol:
         pattern = "/".join([glob.escape(table), *levels, "part.parquet"])
         for path in fs.glob(pattern):
@@ -137,11 +115,7 @@ def _names(folder: str) -> list[str]:
 
 @contextmanager
 def reaching(url: str) -> Iterator[None]:
-    """Say in one sentence that the place of a lake cannot be reached.
-
-    Raises:
-        InputError: it cannot: no network, no credentials, no permission.
-    """
+    """Say in one sentence that the place of a lake cannot be reached."""
     try:
         yield
     except (FileNotFoundError, NotADirectoryError, InputError):
@@ -167,12 +141,7 @@ def _line(error: Exception) -> str:
 
 
 def check_folder(folder: Path, what: str) -> None:
-    """Prove that a folder can be written or made, and leave nothing behind.
-
-    Raises:
-        InputError: a file stands where it must be.
-        StorageError: it cannot be written.
-    """
+    """Prove that a folder can be written or made, and leave nothing behind."""
     while not folder.exists():
         folder = folder.parent
     if not folder.is_dir():
@@ -184,11 +153,7 @@ def check_folder(folder: Path, what: str) -> None:
 
 
 def check_bucket(fs: Any, root: str, what: str) -> None:
-    """Prove that a bucket can be written, and leave nothing behind.
-
-    Raises:
-        StorageError: it cannot be written.
-    """
+    """Prove that a bucket can be written, and leave nothing behind."""
     probe = f"{root}/.probe-{uuid.uuid4().hex}"
     with writing(what):
         fs.pipe_file(probe, b"")
@@ -204,11 +169,7 @@ def remove_empty(folder: Path, root: Path) -> None:
 
 
 def safe_value(value: str) -> str:
-    """Return a partition's value as it stands in the name of a folder.
-
-    Raises:
-        InputError: it cannot stand there.
-    """
+    """Return a partition's value as it stands in the name of a folder."""
     if not value or any(char in value for char in "/\\=*?[]") or value.startswith("."):
         raise InputError(f"{value!r} cannot be a partition value")
     return value
@@ -223,16 +184,7 @@ _LOOK_EVERY_S = 0.5
 
 @contextmanager
 def folder_lock(root: Path, name: str, waiting: Callable[[], None]) -> Iterator[None]:
-    """Hold a lock of a lake in a folder; wait while another process holds it.
-
-    Args:
-        root: the lake's folder; it is made where it is missing.
-        name: of the lock.
-        waiting: called once, where another process holds it.
-
-    Raises:
-        InputError, StorageError: the folder cannot be written.
-    """
+    """Hold a lock of a lake in a folder; wait while another process holds it."""
     path = root / FOLDER / name
     with writing(f"lake {root}"):
         make_folder(path.parent)
@@ -248,18 +200,7 @@ def folder_lock(root: Path, name: str, waiting: Callable[[], None]) -> Iterator[
 def bucket_lock(
     url: str, name: str, waiting: Callable[[], None], *, lease_s: float = LEASE_S
 ) -> Iterator[None]:
-    """Hold a lock of a lake in a bucket; wait while another process holds it.
-
-    Args:
-        url: of the lake.
-        name: of the lock.
-        waiting: called once, where another process holds it.
-        lease_s: seconds after which a lease that was not renewed is free.
-
-    Raises:
-        InputError: the ``cloud`` extra is missing.
-        StorageError: the bucket refuses, or the lease was lost before the block ended.
-    """
+    """Hold a lock of a lake in a bucket; wait while another process holds it."""
     lease = _Lease(url, name)
     told = False
     while not lease.take(lease_s):

@@ -1,7 +1,5 @@
 """Tables of what trainers read and the Hub gets.
 
-Belongs here: keys, partitions and columns. Does not belong here: how a row is computed.
-
 Columns stand in the order in which people read: the task, what was done in words, the messages,
 then numbers, and ids last.
 """
@@ -27,13 +25,7 @@ STATE_ID = {
 
 @dataclass(frozen=True)
 class TableSpec:
-    """A table: its name, its row key, the keys of its path, and its columns.
-
-    ``compact`` tables have many small partitions that only this project reads: their
-    files lack the Arrow schema, the page index and most statistics. The row groups of ``grouped``
-    tables are those that the writer's pieces ask for, and their pages are not cut by content: where
-    rows that go together go, the bytes of the others stay as they were.
-    """
+    """A table: its name, its row key, the keys of its path, and its columns."""
 
     name: str
     description: str
@@ -673,11 +665,7 @@ DATASETS = tuple(
 
 
 def spec_of(table: str) -> TableSpec:
-    """Return the table's spec.
-
-    Raises:
-        InputError: there is no such table.
-    """
+    """Return the table's spec."""
     if table not in TABLES:
         raise InputError(f"unknown table {table!r}; known: {', '.join(TABLES)}")
     return TABLES[table]

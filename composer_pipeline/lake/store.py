@@ -1,8 +1,5 @@
 """Reading and writing the lake: one Parquet file a partition, replaced atomically.
 
-Belongs here: paths, atomic writes, reads, DuckDB views, blobs of the archive. Does
-not belong here: what the columns mean (``lake.tables``) and which rows to write.
-
 A partition becomes visible in one step: a rename on a local disk (``files``), one PUT in a
 bucket. A reader sees the old file or the new one. Files are byte-deterministic: the same table
 gives the same bytes.

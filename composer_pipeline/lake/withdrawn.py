@@ -1,8 +1,5 @@
 """Tombstones: sessions that somebody took back, and when.
 
-Belongs here: the list ``withdrawn.json``. Does not belong here: taking a session out of the lake
-(``care.withdraw``) or of the Hub (``publishing``).
-
 A tombstone holds hashes alone: of what was named, of the ids of its sessions and, where a whole
 repository was named, of its folders, so that sessions of it that come later are known too. It
 stays for ever; the moment says which publications are older than it.
@@ -23,11 +20,7 @@ FILE = "withdrawn.json"
 
 
 class Withdrawal(msgspec.Struct, frozen=True, order=True):
-    """One tombstone.
-
-    ``at`` is when, UTC, as ISO 8601 with seconds. ``digest`` is the hash of what was named:
-    a session's id, the glob of a repository, a text. ``sessions`` and ``folders`` are hashes too.
-    """
+    """One tombstone."""
 
     at: str
     kind: Literal["session", "repository", "text"]
@@ -48,11 +41,7 @@ def digest_of(text: str) -> str:
 
 
 def withdrawals(lake: Lake) -> list[Withdrawal]:
-    """Return the tombstones of a lake, the earliest first.
-
-    Raises:
-        InputError: the list is damaged; nothing may be archived or published by a guess.
-    """
+    """Return the tombstones of a lake, the earliest first."""
     if not lake.exists(FILE):
         return []
     try:
@@ -68,19 +57,7 @@ def add_withdrawal(
     sessions: Iterable[str],
     folders: Iterable[str] = (),
 ) -> Withdrawal:
-    """Put a tombstone, durably, and return it.
-
-    Args:
-        lake: the lake.
-        kind: what was named.
-        named: its id, glob or text; only its hash is kept.
-        sessions: ids of the sessions that this takes out.
-        folders: for a repository, its working directories as ``sessions`` has them.
-
-    Raises:
-        InputError: the list is damaged.
-        StorageError: the lake is not writable.
-    """
+    """Put a tombstone, durably, and return it."""
     made = Withdrawal(
         datetime.now(UTC).isoformat(timespec="seconds"),
         kind,
@@ -102,11 +79,7 @@ def _write(lake: Lake, every: list[Withdrawal]) -> None:
 
 
 class Withdrawn:
-    """What the tombstones of a lake say now of sessions and folders.
-
-    Raises:
-        InputError: the list is damaged.
-    """
+    """What the tombstones of a lake say now of sessions and folders."""
 
     def __init__(self, lake: Lake) -> None:
         found = withdrawals(lake)

@@ -1,9 +1,4 @@
-"""Checks of the environment: versions, keys, model, recipes, disk, lake.
-
-Belongs here: what ``composer-pipeline doctor`` looks at. It prints no value of a key.
-:func:`run_checks` makes no request; :func:`run_live` shows the replay room's probes
-(``doctor.live``) in the same form.
-"""
+"""Checks of the environment: versions, keys, model, recipes, disk, lake."""
 
 import importlib.util
 import os

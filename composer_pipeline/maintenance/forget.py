@@ -1,8 +1,5 @@
 """Sessions out of a lake for good: tables, archive, books, exports.
 
-Belongs here: the order of the steps, and going on after a kill. Does not belong here: which
-sessions are meant (``care.who``), and one kind of place (``care.forgetting``).
-
 The plan is written into the lake before anything is removed, and removed when all is done. It
 holds ids and names of files, no text. Any later run finishes it first. The sessions go on the list
 of the forgotten before their bytes go, so that no harvest brings them back meanwhile.
@@ -112,10 +109,7 @@ def remove_leftovers(lake: Lake) -> None:
 
 
 def from_exports(lake: Lake, sessions: set[str], pairs: set[str]) -> list[str]:
-    """Remove the rows of sessions from exported files; return the files that had some.
-
-    A file that has none of the columns any more, or is no Parquet, is somebody else's: it stays.
-    """
+    """Remove the rows of sessions from exported files; return the files that had some."""
     changed = []
     for path in exports(lake):
         before = path.read_bytes()
@@ -187,11 +181,7 @@ _DEPTH = 3
 
 
 def by_id(lake: Lake, beginning: str) -> set[str]:
-    """Return the session of an id, or of an unambiguous beginning of one.
-
-    Raises:
-        InputError: no session or more than one has it.
-    """
+    """Return the session of an id, or of an unambiguous beginning of one."""
     known = {row["session_id"] for row in _manifest(lake)} | _in_tables(lake)
     found = {name for name in known if beginning and name.startswith(beginning)}
     if beginning in found:
@@ -210,15 +200,7 @@ def is_known(lake: Lake, session: str) -> bool:
 
 
 def by_project(lake: Lake, glob: str) -> set[str]:
-    """Return the sessions of a project, as ``sessions`` lists it.
-
-    Args:
-        lake: the lake.
-        glob: of the whole path of the project, or of its last folder.
-
-    Raises:
-        InputError: no session is of such a project.
-    """
+    """Return the sessions of a project, as ``sessions`` lists it."""
     rows = lake.select("SELECT DISTINCT session_id, project FROM sessions")
     found = {row["session_id"] for row in rows if of_project(row["project"] or "", glob)}
     if not found:
@@ -232,14 +214,7 @@ def of_project(project: str, glob: str) -> bool:
 
 
 def by_text(lake: Lake, text: str, ledger: Ledger | None) -> set[str]:
-    """Return the sessions in which a text stands: raw, or in what a teacher answered.
-
-    Also where the text is inside JSON inside JSON, with its quotes and letters escaped. Not where
-    it is encoded otherwise (Base64, compressed).
-
-    Raises:
-        InputError: it stands nowhere.
-    """
+    """Return the sessions in which a text stands: raw, or in what a teacher answered."""
     if len(text.strip()) < 3:
         raise InputError("--text needs three characters at least")
     forms = forms_of(text)
@@ -281,11 +256,7 @@ def holds(data: bytes, text: str, forms: Sequence[bytes]) -> bool:
 
 
 def repeating(lake: Lake, sessions: set[str]) -> set[str]:
-    """Return the other sessions that hold records of these: forks, and sessions resumed.
-
-    They lie in the days of what they repeat. One repeats a session that has an answer of it, or
-    records that name it as theirs.
-    """
+    """Return the other sessions that hold records of these: forks, and sessions resumed."""
     manifest = _manifest(lake)
     days = {row["day"] for row in manifest if row["session_id"] in sessions}
     near = [row for row in manifest if row["day"] in days]
@@ -363,12 +334,7 @@ class Plan:
 
 @dataclass(slots=True)
 class ForgetReport(Report):
-    """What was forgotten, or would be with ``dry_run``.
-
-    ``repeating`` are sessions that were not named and hold records of those that were: they
-    are forgotten too. ``runs`` are training runs of this lake: their weights and their windows
-    may come from what is gone, and only removing their folders removes that.
-    """
+    """What was forgotten, or would be with ``dry_run``."""
 
     sessions: list[str]
     repeating: list[str]
@@ -392,21 +358,7 @@ def forget(
     ledger: str | Path | None = None,
     progress: Progress | None = None,
 ) -> ForgetReport:
-    """Remove sessions from a lake; with none named, finish what was interrupted.
-
-    Args:
-        lake: the lake.
-        session: one session by its id, or the beginning of it.
-        project: every session of a project: a glob of its path or of its last folder.
-        text: every session in which this text stands.
-        dry_run: say what would go, and change nothing.
-        ledger: path or URL of the books; without one no reply is removed from any.
-        progress: called with ``("forget", done, steps)``.
-
-    Raises:
-        InputError: not exactly one of the three, nothing found, nothing to finish, or a replay
-            has calls about the sessions in flight.
-    """
+    """Remove sessions from a lake; with none named, finish what was interrupted."""
     if sum(map(bool, (session, project, text))) > 1:
         raise InputError("name one of --session, --project and --text")
     opened = existing_ledger(ledger) if ledger else None
@@ -547,12 +499,7 @@ Kind = Literal["session", "repository", "text"]
 
 @dataclass(slots=True)
 class WithdrawReport(Report):
-    """What was withdrawn, or would be with ``dry_run``.
-
-    ``forgotten`` is what :func:`forget` says of the lake; ``None`` where it held nothing any more.
-    ``tombstones`` counts those that the lake has now, and ``next`` are the commands that bring the
-    withdrawal to each repository on the Hub.
-    """
+    """What was withdrawn, or would be with ``dry_run``."""
 
     sessions: list[str]
     dry_run: bool
@@ -572,23 +519,7 @@ def withdraw(
     ledger: str | Path | None = None,
     progress: Progress | None = None,
 ) -> WithdrawReport:
-    """Take sessions back for good; with none named, finish what was interrupted.
-
-    Args:
-        lake: the lake.
-        session: one session by its id, or the beginning of it. A whole id may be one that the lake
-            does not hold any more: what was published of it is withdrawn all the same.
-        repository: every session of a repository, also those that come later: a glob of its path
-            or of its last folder.
-        text: every session in which this text stands.
-        dry_run: say what would go, and change nothing.
-        ledger: path or URL of the books; without one no reply is removed from any.
-        progress: called with ``("forget", done, steps)``.
-
-    Raises:
-        InputError: not exactly one of the three, nothing found, or a replay has calls about the
-            sessions in flight; then no tombstone is put.
-    """
+    """Take sessions back for good; with none named, finish what was interrupted."""
     named = {"session": session, "repository": repository, "text": text}
     given: list[tuple[Kind, str]] = [(k, v) for k, v in named.items() if v]  # type: ignore[misc]
     if len(given) > 1:
@@ -657,19 +588,7 @@ def redact_again(
     ledger: str | Path | None = None,
     progress: Progress | None = None,
 ) -> tuple[ReparseReport, int]:
-    """Write the traces and the replies of days again; return the report and the reply rows.
-
-    What later stages made of them stays until ``pairs`` is run.
-
-    Args:
-        lake: the lake.
-        days: all days of the archive when ``None``.
-        ledger: where the replies' bytes are; rows that it does not have are redacted as they stand.
-        progress: as :func:`composer_pipeline.traces.parse.reparse`.
-
-    Raises:
-        InputError: as :func:`composer_pipeline.traces.parse.reparse`.
-    """
+    """Write the traces and the replies of days again; return the report and the reply rows."""
     wanted = None if days is None else list(days)
     report = reparse(lake, wanted, progress=progress)
     opened = existing_ledger(ledger) if ledger else None

@@ -1,8 +1,4 @@
-"""Whether a lake holds what it should: every byte, every count, every cent.
-
-Belongs here: the checks, each a sentence about what it found. Does not belong here: mending
-(``traces.reparse``, ``composer-pipeline ingest``) and the environment (``doctor``).
-"""
+"""Whether a lake holds what it should: every byte, every count, every cent."""
 
 import hashlib
 from collections import Counter
@@ -30,11 +26,7 @@ _CHUNK = 1 << 20
 
 @dataclass(slots=True)
 class VerifyReport(Report):
-    """What was looked at, and what is wrong with it: a sentence each.
-
-    ``unnamed`` counts archived pieces that no manifest names: an ingest was killed before it
-    wrote one. The next ingest of the same files uses them again.
-    """
+    """What was looked at, and what is wrong with it: a sentence each."""
 
     problems: list[str] = field(default_factory=list)
     days: int = 0
@@ -52,14 +44,7 @@ def verify(
     ledger: str | Path | None = None,
     progress: Progress | None = None,
 ) -> VerifyReport:
-    """Read a whole lake and say what is wrong with it; nothing is changed.
-
-    Args:
-        lake: the lake.
-        days: only these days, and not the tables without one; all when ``None``.
-        ledger: path or URL; replies are not compared without one.
-        progress: called with ``("verify", done, total)`` after each file of a table or archive.
-    """
+    """Read a whole lake and say what is wrong with it; nothing is changed."""
     report = VerifyReport()
     wanted = None if days is None else set(days)
     parts = [
@@ -234,16 +219,7 @@ _REBUILD = " run composer-pipeline budget rebuild"
 
 
 def wrong_columns(lake: Lake, table: str, days: Iterable[str] | None, **keys: str) -> list[str]:
-    """Return what is wrong with the columns of a table's partitions; footers alone are read.
-
-    A column that an older version did not know yet is not missed.
-
-    Args:
-        lake: the lake.
-        table: one of its tables.
-        days: only these days; all partitions when ``None``.
-        keys: fixed partition keys, for example ``teacher``.
-    """
+    """Return what is wrong with the columns of a table's partitions; footers alone are read."""
     known = TABLES[table].schema
     found = []
     for part in _parts(lake, table, days, keys):

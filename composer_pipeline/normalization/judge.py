@@ -1,10 +1,5 @@
 """Driving data-juicer's operators over flat columns.
 
-Belongs here: statistics, verdicts, hashes and mapped texts, once for each distinct value,
-and the ledger entry of each dropped row. Does not belong here: which operators are run
-(``normalize.operators``), and how a batch reaches another machine
-(``normalize.on_ray``).
-
 The operators' own batch methods are called, never ``op.run()``:
 
 - each (operator, field) gets fresh statistics. Stock data-juicer keeps one dictionary a
@@ -48,16 +43,7 @@ COLUMNAR = frozenset(
 
 
 def columnar(op: Any, texts: list[str]) -> tuple[str, list[int] | list[float]] | None:
-    """Return what ``op.compute_stats_batched`` would put into each text's statistics.
-
-    Args:
-        op: a data-juicer filter.
-        texts: the values of its ``text_key``.
-
-    Returns:
-        the statistic's name and one number a text, or ``None`` where the operator has to
-        count itself.
-    """
+    """Return what ``op.compute_stats_batched`` would put into each text's statistics."""
     if not is_columnar(op):
         return None
     match op._name:
@@ -197,11 +183,7 @@ class Local:
 
 
 def evaluate(op: Any, batch: Batch, count: int) -> Results:
-    """Run one operator over values; see :data:`Results`.
-
-    Raises:
-        InputError: the operator failed; names it.
-    """
+    """Run one operator over values; see :data:`Results`."""
     ops = importlib.import_module("data_juicer.ops")
     if isinstance(op, ops.Filter):
         run = _verdicts
@@ -226,20 +208,7 @@ def judge(
     executor: Executor | None = None,
     report: Callable[[str], None] | None = None,
 ) -> list[Drop]:
-    """Run filters, selectors and deduplicators in order over the rows that are left.
-
-    Args:
-        table: flat columns, all strings without null, ``pair_id`` among them; one day.
-        steps: (position in the recipe, operator).
-        executor: where operators run; in this process when ``None``.
-        report: called with each step's label when it is done.
-
-    Returns:
-        every dropped row, once.
-
-    Raises:
-        InputError: a null (names its row and field), or an operator failed.
-    """
+    """Run filters, selectors and deduplicators in order over the rows that are left."""
     ops = importlib.import_module("data_juicer.ops")
     columns = _Columns(table)
     executor = executor or Local()
@@ -348,11 +317,7 @@ def _keep(op: Any, part: dict[str, Any], stats: list[dict[str, Any]]) -> Results
 
 
 def _as_stored(stats: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Statistics as stock data-juicer reads them back: datasets stores them as JSON.
-
-    That rounds a float to ten decimals, so a ratio of 1/3 is below a bound of 1/3. The rows
-    kept here are the rows that ``dj-process`` keeps, to the last digit of a bound.
-    """
+    """Statistics as stock data-juicer reads them back: datasets stores them as JSON."""
     module = importlib.import_module("datasets.utils.json")
 
     def stored(value: Any) -> Any:

@@ -1,9 +1,5 @@
 """Making data-juicer's operators from a recipe's steps, and which of them are run.
 
-Belongs here: the import of data-juicer without installing, torch and connections; its
-preflight; which operators run, and one sentence for each that does not. Does not belong
-here: running an operator (``normalize.judge``).
-
 Call these functions only in a process that exists for it: importing data-juicer changes
 the environment, the root logger and more, and :func:`guard` cannot be undone.
 """
@@ -130,10 +126,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class _NoTorch(PathFinder):
-    """Finds every module but torch, so that libraries that ask for it are told no.
-
-    None in ``sys.modules`` would not do: datasets imports torch where its name is in there.
-    """
+    """Finds every module but torch, so that libraries that ask for it are told no."""
 
     @classmethod
     def find_spec(cls, fullname: str, path: Any = None, target: Any = None) -> Any:
@@ -142,11 +135,7 @@ class _NoTorch(PathFinder):
 
 
 def guard() -> None:
-    """Refuse connections and child programs from here on, in this process.
-
-    data-juicer needs neither for the operators that we run. A missing package is an
-    ``ImportError``, not a call of pip.
-    """
+    """Refuse connections and child programs from here on, in this process."""
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if event in ("socket.connect", "socket.getaddrinfo"):
@@ -158,11 +147,7 @@ def guard() -> None:
 
 
 def import_data_juicer() -> Any:
-    """Import data-juicer without automatic installation and torch; return ``data_juicer.ops``.
-
-    Raises:
-        InputError: it is not installed.
-    """
+    """Import data-juicer without automatic installation and torch; return ``data_juicer.ops``."""
     os.environ.update({"UV_OFFLINE": "1", "PIP_NO_INDEX": "1", "HF_HUB_OFFLINE": "1"})
     if PathFinder in sys.meta_path:
         sys.meta_path[sys.meta_path.index(PathFinder)] = _NoTorch
@@ -186,17 +171,7 @@ def import_data_juicer() -> Any:
 def load_steps(
     steps: Iterable[tuple[str, dict[str, Any]]], custom_operator_paths: Sequence[str] = ()
 ) -> list[Any]:
-    """Check the steps and make data-juicer's operators of them.
-
-    Args:
-        steps: (operator, arguments), ``text_key`` among them.
-        custom_operator_paths: files or packages that register operators of one's own.
-
-    Raises:
-        InputError: one sentence that names the operator: it or a parameter is unknown
-            (with data-juicer's suggestion), its column is unknown, it is of a kind that
-            is not run here, or what it needs is not on this machine.
-    """
+    """Check the steps and make data-juicer's operators of them."""
     ops = import_data_juicer()
     own = _load_own(custom_operator_paths, ops)
     preflight = importlib.import_module("data_juicer.core.preflight")
@@ -237,14 +212,7 @@ def load_steps(
 
 
 def refusal(name: str, cls: type, ops: Any, *, own: bool = False) -> str:
-    """Return why an operator is not run here, or an empty string if it is.
-
-    Args:
-        name: its registered name.
-        cls: its class.
-        ops: the module ``data_juicer.ops``.
-        own: the user's own operator, which is taken at its word.
-    """
+    """Return why an operator is not run here, or an empty string if it is."""
     for kind in (ops.Grouper, ops.Aggregator, ops.Pipeline):
         if issubclass(cls, kind):
             return f"is a {kind.__name__}: it merges rows, and a pair stays one row"
@@ -364,16 +332,7 @@ Process = list[dict[str, dict[str, JsonValue] | None]]
 
 
 class NormalizeRecipe(BaseModel):
-    """The keys of a data-juicer configuration that mean something here.
-
-    ``skip_op_error`` must be written as false: data-juicer's default is true, under
-    which one bad row makes a whole batch vanish. The same goes for the cache and for
-    automatic parallelism, which make a run depend on what ran before and where.
-
-    ``np`` is the number of processes that judge large tables.
-    ``custom_operator_paths`` are files or packages with operators of one's own, relative to
-    the working folder, as data-juicer reads them.
-    """
+    """The keys of a data-juicer configuration that mean something here."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -416,11 +375,7 @@ class NormalizeRecipe(BaseModel):
 
     @staticmethod
     def load(path: str | Path) -> "NormalizeRecipe":
-        """Read a recipe.
-
-        Raises:
-            InputError: the file is missing, is not YAML, or breaks the rules above.
-        """
+        """Read a recipe."""
         recipe = read_model(path, "normalise recipe", NormalizeRecipe)
         for place in recipe.custom_operator_paths:
             if not Path(place).exists():
@@ -437,11 +392,7 @@ class NormalizeRecipe(BaseModel):
         ]
 
     def recipe_id(self, path: str | Path) -> str:
-        """Return ``name@hash``: the file's stem, and 12 digits over what the recipe does.
-
-        Comments, paths, processes, the executor and the project's name do not enter the
-        hash; the code of own operators does.
-        """
+        """Return ``name@hash``: the file's stem, and 12 digits over what the recipe does."""
         text = json.dumps(self.steps(), sort_keys=True, separators=(",", ":"))
         digest = hashlib.blake2b(text.encode(), digest_size=6)
         for place in self.custom_operator_paths:

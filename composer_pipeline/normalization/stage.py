@@ -1,11 +1,5 @@
 """Normalise pairs with a data-juicer recipe: ``pairs`` -> ``normalized_pairs`` + ``drops``.
 
-Belongs here: the stage: which rows and texts go to the worker in which order, and the
-writing of what was kept and of what was dropped. Does not belong here: the flat columns
-(``normalize.text_columns``), running an operator (``normalize.judge``, in
-a process of its own, because importing data-juicer has global effects) and making pairs
-(``preferences.agreement.vote``).
-
 Every row of ``pairs`` comes out exactly once, in ``normalized_pairs`` or in ``drops``
 with the step, the statistic, its value and the bound that it broke. A day is judged
 on its own, so the result does not depend on which days are run together.
@@ -23,7 +17,13 @@ import pyarrow as pa
 from composer_pipeline.errors import ComposerError
 from composer_pipeline.files import replacing
 from composer_pipeline.lake.exports import remember_exports
-from composer_pipeline.lake.provenance import Made, Origin, Stamps, look, note
+from composer_pipeline.lake.provenance import (
+    Derivation,
+    FileStamps,
+    Record,
+    record_of,
+    write_record,
+)
 from composer_pipeline.lake.schema import TABLES
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.normalization.judge import Drop
@@ -47,11 +47,7 @@ NO_RECIPE = "none"
 
 @dataclass(frozen=True)
 class NormalizeReport(Report):
-    """What a normalisation did.
-
-    ``by_op`` maps ``index:operator`` to dropped rows; ``changed`` maps the same to rows whose
-    text a mapper changed; ``by_day`` maps a day to its ``rows``, ``kept`` and ``dropped``.
-    """
+    """What a normalisation did."""
 
     rows: int
     kept: int
@@ -99,38 +95,34 @@ def normalize(
     known = set(lake.days("pairs")) | set(lake.days("normalized_pairs"))
     wanted = [day for day in wanted if day in known]
     if str(recipe_path) == NO_RECIPE:
-        made = _look(lake, wanted, NO_RECIPE)
-        return _write(lake, {day: _untouched(lake, day) for day in wanted}, NO_RECIPE, made)
+        records = _records(lake, wanted, NO_RECIPE)
+        return _write(lake, {day: _untouched(lake, day) for day in wanted}, NO_RECIPE, records)
     recipe = NormalizeRecipe.load(recipe_path)
     settings, recipe_id = _settings(recipe), recipe.recipe_id(recipe_path)
-    made = _look(lake, wanted, recipe_id)
+    records = _records(lake, wanted, recipe_id)
     if not lake.read("pairs", days=wanted, columns=["pair_id"]).num_rows:
         # data-juicer takes seconds to start; a week without sessions needs none of it.
-        return _write(lake, {day: _untouched(lake, day) for day in wanted}, recipe_id, made)
+        return _write(lake, {day: _untouched(lake, day) for day in wanted}, recipe_id, records)
     results = _judged(lake, settings, recipe_path, wanted, progress)
-    return _write(lake, results, recipe_id, made)
+    return _write(lake, results, recipe_id, records)
 
 
 def recipe_id_of(recipe_path: str | Path) -> str:
-    """Return the name of a recipe as ``normalized_pairs`` has it, also of ``none``.
-
-    Raises:
-        InputError: a bad recipe.
-    """
+    """Return the name of a recipe as ``normalized_pairs`` has it, also of ``none``."""
     if str(recipe_path) == NO_RECIPE:
         return NO_RECIPE
     return NormalizeRecipe.load(recipe_path).recipe_id(recipe_path)
 
 
-def normalized_origin(day: str, recipe_id: str) -> Origin:
+def normalized_derivation(day: str, recipe_id: str) -> Derivation:
     """Return what a day's normalised pairs are made from."""
     settings = {"normalize": NORMALIZE_VERSION, "recipe": recipe_id}
-    return Origin("normalized_pairs", {"day": day}, [("pairs", {"day": day})], settings)
+    return Derivation("normalized_pairs", {"day": day}, [("pairs", {"day": day})], settings)
 
 
-def _look(lake: Lake, days: Iterable[str], recipe_id: str) -> dict[str, Made]:
-    stamps = Stamps(lake)
-    return {day: look(normalized_origin(day, recipe_id), stamps) for day in days}
+def _records(lake: Lake, days: Iterable[str], recipe_id: str) -> dict[str, Record]:
+    stamps = FileStamps(lake)
+    return {day: record_of(normalized_derivation(day, recipe_id), stamps) for day in days}
 
 
 def _untouched(lake: Lake, day: str) -> _Day:
@@ -165,13 +157,13 @@ def _judged(
 
 
 def _write(
-    lake: Lake, results: dict[str, _Day], recipe_id: str, made: dict[str, Made]
+    lake: Lake, results: dict[str, _Day], recipe_id: str, records: dict[str, Record]
 ) -> NormalizeReport:
     """Write what the steps left of each day, and report it."""
     by_day = {}
     for day, result in sorted(results.items()):
         by_day[day] = _write_day(lake, day, result, recipe_id)
-        note(lake, normalized_origin(day, recipe_id), made[day])
+        write_record(lake, normalized_derivation(day, recipe_id), records[day])
     rows = sum(len(result.pair_ids) for result in results.values())
     kept = sum(counts["kept"] for counts in by_day.values())
     drops = [drop for result in results.values() for drop in result.dropped.values()]
@@ -190,20 +182,7 @@ def _write(
 
 
 def write_columns(lake: Lake, path: str | Path, *, days: Iterable[str] | None = None) -> int:
-    """Write the flat columns as JSON lines, for ``dj-process`` and other tools.
-
-    Args:
-        lake: reads ``pairs``.
-        path: the file, replaced. All of :data:`COLUMNS` but ``prompt_text``.
-        days: UTC days; all when ``None``.
-
-    Returns:
-        rows written.
-
-    Raises:
-        InputError: a null in a column of ``pairs``, or a path that cannot be a file's.
-        StorageError: the file cannot be written.
-    """
+    """Write the flat columns as JSON lines, for ``dj-process`` and other tools."""
     names = [name for name in COLUMNS if name != "prompt_text"]
     total = 0
     remember_exports(lake, [Path(path)], "--columns")

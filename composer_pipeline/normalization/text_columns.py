@@ -1,8 +1,5 @@
 """The flat text columns of pairs that data-juicer judges, and the way back to messages.
 
-Belongs here: what each column holds, computed once for each distinct message, and the
-messages of a mapper's changed texts. Does not belong here: data-juicer and the lake.
-
 A mapper changes prose: the ``content`` of a field's messages. The arguments of a tool call
 are an action, and an edit whose ``old_string`` lost a space no longer applies, so no
 operator ever changes them.
@@ -55,11 +52,7 @@ def action_text(messages: Iterable[dict[str, Any]]) -> str:
 
 
 def narrow_row(row: dict[str, Any]) -> dict[str, str]:
-    """Return the flat columns of one pair (see :data:`COLUMNS`), the slow and plain way.
-
-    Raises:
-        InputError: the pair has no prompt, chosen or rejected message.
-    """
+    """Return the flat columns of one pair (see :data:`COLUMNS`), the slow and plain way."""
     for name in ("pair_id", "prompt", "chosen", "rejected"):
         if row[name] is None:
             raise InputError(f"table pairs: pair {row['pair_id']} has null in column {name}")
@@ -83,11 +76,7 @@ def narrow_row(row: dict[str, Any]) -> dict[str, str]:
 
 
 class Messages:
-    """One message column: each distinct message decoded, rendered and hashed once.
-
-    Args:
-        column: ``list<arrow.json>``; a null list reads as no message.
-    """
+    """One message column: each distinct message decoded, rendered and hashed once."""
 
     def __init__(self, column: pa.ChunkedArray) -> None:
         lengths = [chunk.value_lengths().fill_null(0).to_numpy() for chunk in column.chunks]
@@ -179,15 +168,7 @@ class Messages:
 
 
 class PairColumns:
-    """The flat columns of one day's pairs.
-
-    Args:
-        table: columns :data:`SOURCE` of ``pairs``.
-        day: named in errors.
-
-    Raises:
-        InputError: a pair has null in a column that is needed; names the pair and column.
-    """
+    """The flat columns of one day's pairs."""
 
     def __init__(self, table: pa.Table, day: str) -> None:
         self.rows = table.num_rows
@@ -238,12 +219,7 @@ class PairColumns:
         return pa.table({name: pa.array(self.column(name, rows), pa.string()) for name in names})
 
     def texts(self, name: str, rows: Sequence[int]) -> tuple[list[str], list[list[int]]]:
-        """Return what a mapper on column ``name`` is run on.
-
-        Returns:
-            the distinct non-empty texts of the contents of the column's messages, and for
-            each of ``rows`` its messages (their numbers) that have such a text.
-        """
+        """Return what a mapper on column ``name`` is run on."""
         field = self.fields[MAPPED[name]]
         texts: dict[str, None] = {}
         has: dict[int, bool] = {}
@@ -303,16 +279,7 @@ def rewritten(column: pa.ChunkedArray, changed: dict[bytes, str]) -> pa.ChunkedA
 
 
 def named_columns(steps: Iterable[tuple[str, dict[str, Any]]], *, every: bool) -> list[str]:
-    """Return the columns that steps may read: those whose names occur in their arguments.
-
-    Args:
-        steps: (operator, arguments).
-        every: some operator is the user's own and may read any column; ``prompt_text``,
-            which repeats every prompt in full, still has to be named.
-
-    ``pair_text`` repeats both sides, so its parts are returned in its place; who judges
-    it makes it with :func:`pair_text`.
-    """
+    """Return the columns that steps may read: those whose names occur in their arguments."""
     words = json.dumps([arguments for _, arguments in steps])
     names = {name for name in COLUMNS if name in words or (every and name != "prompt_text")}
     if "pair_text" in names:

@@ -1,8 +1,5 @@
 """The process that runs data-juicer: ``python -m composer_pipeline.normalization.worker FOLDER``.
 
-Belongs here: the protocol with the stage. Does not belong here: the lake, and what is done
-with a request (``normalize.operators`` and ``normalize.judge``).
-
 ``FOLDER/settings.json`` holds :class:`Settings`. The first line of standard output says what
 the steps are, or what is wrong with them. Then each line of standard input is a
 :class:`Request` for files in FOLDER, and is answered by ``step`` lines and one ``done``. When
@@ -139,16 +136,7 @@ _LOGIN = re.compile(r"://[^/@\s]+:[^/@\s]+@")
 
 
 class Worker:
-    """A process that runs data-juicer; it imports while the caller reads the lake.
-
-    It gets no credential of ours in its environment, opens no connection and installs
-    nothing. Its folder, which holds texts, is private and removed with it.
-
-    Args:
-        settings: the steps and where they run.
-        recipe: the recipe's name in errors.
-        report: called with the label of each step that is done.
-    """
+    """A process that runs data-juicer; it imports while the caller reads the lake."""
 
     def __init__(
         self, settings: Settings, recipe: str, report: Callable[[str], None] | None = None
@@ -189,12 +177,7 @@ class Worker:
         self._folder.cleanup()
 
     def steps(self) -> list[Step]:
-        """Return what the recipe's steps are.
-
-        Raises:
-            InputError: the recipe cannot be run; names it, the operator and the parameter.
-            ComposerError: the process died.
-        """
+        """Return what the recipe's steps are."""
         if not self._steps:
             self._steps = self._reply().steps
         return self._steps

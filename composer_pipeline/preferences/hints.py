@@ -17,7 +17,7 @@ from typing import Any
 
 from composer_pipeline.actions import PATH_ARGUMENTS, Action, ToolCall
 from composer_pipeline.files import strings
-from composer_pipeline.lake.provenance import Origin, Stamps, noting
+from composer_pipeline.lake.provenance import Derivation, FileStamps, recorded
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.actions.canonical import class_of, mutates
 from composer_pipeline.preferences.actions.shell_meaning import targets
@@ -113,9 +113,9 @@ def build_hints(
         StorageError: the lake is not writable.
     """
     wanted = lake.days("states") if days is None else sorted(set(days))
-    by_day, stamps = {}, Stamps(lake)
+    by_day, stamps = {}, FileStamps(lake)
     for day in wanted:
-        with noting(lake, hints_origin(day), stamps):
+        with recorded(lake, hints_derivation(day), stamps):
             by_day[day] = _build_day(lake, day, progress)
     parts = by_day.values()
     hints = sum(part.hints for part in parts)
@@ -129,10 +129,10 @@ def build_hints(
     )
 
 
-def hints_origin(day: str) -> Origin:
+def hints_derivation(day: str) -> Derivation:
     """Return what a day's hints are made from."""
     tables = ("states", "messages", "chains")
-    return Origin(
+    return Derivation(
         "hints", {"day": day}, [(t, {"day": day}) for t in tables], {"hints": HINTS_VERSION}
     )
 

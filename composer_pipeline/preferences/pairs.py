@@ -20,7 +20,7 @@ from composer_pipeline.actions import Action
 from composer_pipeline.chat.convert import action_message, to_chat
 from composer_pipeline.chat.tools import Toolset, Toolsets
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake.provenance import Origin, Stamps, noting
+from composer_pipeline.lake.provenance import Derivation, FileStamps, recorded
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.actions.canonical import Level, canonical
 from composer_pipeline.preferences.actions.levels import Semantic
@@ -128,13 +128,13 @@ def _precedence(row: Row) -> tuple[bool, float, float, str]:
 _TABLES = ("states", "messages", "chains", "toolsets")
 
 
-def pairs_origin(lake: Lake, day: str, rules: PreferenceRules) -> Origin:
+def pairs_derivation(lake: Lake, day: str, rules: PreferenceRules) -> Derivation:
     """Return what a day's ``votes`` and ``pairs`` are made from: every teacher's replies too.
 
     Raises:
         InputError: a list of benchmarks cannot be read.
     """
-    return Origin(
+    return Derivation(
         "votes",
         {"day": day},
         [
@@ -411,9 +411,9 @@ def build_pairs(
         raise InputError("the preference recipe names a semantic_judge; pairs need it opened")
     benchmarks = Benchmarks.of_rules(rules)
     wanted = lake.days("states") if days is None else sorted(set(days))
-    by_day, stamps = {}, Stamps(lake)
+    by_day, stamps = {}, FileStamps(lake)
     for day in wanted:
-        with noting(lake, pairs_origin(lake, day, rules), stamps):
+        with recorded(lake, pairs_derivation(lake, day, rules), stamps):
             by_day[day] = _build_day(lake, day, rules, benchmarks, judge, progress)
     return PairsReport(**_added(list(by_day.values())), by_day=by_day)
 

@@ -1,8 +1,4 @@
-"""States of whole days, in their stored order, with their prefixes.
-
-Belongs here: reading a day's chains once. Does not belong here: single states of a large
-lake (``trace_states.reader``).
-"""
+"""States of whole days, in their stored order, with their prefixes."""
 
 import hashlib
 import json
@@ -39,11 +35,7 @@ def chain_digest(hashes: Iterable[str | None]) -> str:
 
 
 def check_chain(lake: Lake, day: str, digest: str | None, hashes: list[str | None]) -> None:
-    """Refuse a chain that was written for other messages than are there now.
-
-    Raises:
-        InputError: the day was only partly written.
-    """
+    """Refuse a chain that was written for other messages than are there now."""
     if digest != chain_digest(hashes):
         raise InputError(f"lake {lake.url}: day {day} is only partly written; parse it again")
 
@@ -99,11 +91,7 @@ def load_state(lake: Lake, state_id: str) -> TraceState:
 
 
 class Path(msgspec.Struct):
-    """A chain of a day, whole, and states on it.
-
-    ``numbers`` are those of its messages within the day: equal numbers are equal messages.
-    ``messages`` go on behind the last state: its action, and what came of it.
-    """
+    """A chain of a day, whole, and states on it."""
 
     numbers: list[int]
     messages: list[Message]
@@ -111,12 +99,7 @@ class Path(msgspec.Struct):
 
 
 class DayTables:
-    """The tables of one day, read once; states are put together from them.
-
-    Args:
-        lake: the lake.
-        day: a day that it has states of.
-    """
+    """The tables of one day, read once; states are put together from them."""
 
     def __init__(self, lake: Lake, day: str) -> None:
         self.lake, self.day = lake, day
@@ -136,20 +119,12 @@ class DayTables:
         return self.lake.read("chains", days=[self.day])
 
     def of(self, states: pa.Table) -> Iterator[TraceState]:
-        """Yield the states of some rows of :attr:`states`, in their order.
-
-        Raises:
-            InputError: the day was only partly written (its parsing was killed).
-        """
+        """Yield the states of some rows of :attr:`states`, in their order."""
         for chain in self.paths(states):
             yield from chain.states
 
     def paths(self, states: pa.Table) -> Iterator[Path]:
-        """Yield the chains of some rows of :attr:`states`, each run of rows with its chain whole.
-
-        Raises:
-            InputError: the day was only partly written (its parsing was killed).
-        """
+        """Yield the chains of some rows of :attr:`states`, each chain whole."""
         texts = self._messages[1]
         runs = groupby(self._with_chains(states), key=lambda pair: pair[0]["chain_id"])
         for _, run in runs:
@@ -166,11 +141,7 @@ class DayTables:
             yield decoded(texts[self._position[row[name]]].as_py()) if row[name] else None
 
     def actions(self, states: pa.Table) -> Iterator[Action]:
-        """Yield what the agent did in some rows of :attr:`states`; their prefixes are not read.
-
-        Raises:
-            InputError: as :meth:`of`.
-        """
+        """Yield what the agent did in some rows of :attr:`states`; their prefixes are not read."""
         texts = self._messages[1]
         for row, numbers in self._with_chains(states.select(["chain_id", "n_messages", "action"])):
             if row["action"] is not None:
@@ -202,14 +173,7 @@ def _unique(values: pa.ChunkedArray) -> pa.Array:
 
 
 def following(lake: Lake, state: TraceState) -> list[dict[str, Any]]:
-    """Return the blocks of the user message behind the action: tool results, or a prompt.
-
-    Empty where the trajectory ends with the action.
-
-    Args:
-        lake: the lake that the state comes from.
-        state: the state.
-    """
+    """Return the blocks of the user message behind the action: tool results, or a prompt."""
     chains = lake.read("chains", days=[state.day])
     chains = chains.filter(pc.equal(chains["chain_id"], state.chain_id))
     numbers = chains["messages"].to_pylist()[0][state.n_messages : state.n_messages + 2]
@@ -231,16 +195,7 @@ def list_states(
     days: Iterable[str] | None = None,
     sessions: Collection[str] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield what is worth a line of each state, day by day, in the order of time.
-
-    Args:
-        lake: the lake.
-        days: only of these days; all when ``None``.
-        sessions: only of these sessions; all when ``None``.
-
-    Raises:
-        InputError: a day was only partly written.
-    """
+    """Yield what is worth a line of each state, day by day, in the order of time."""
     wanted = None if sessions is None else column(sorted(sessions), pa.string())
     for day in lake.days("states") if days is None else sorted(days):
         tables = DayTables(lake, day)
@@ -296,18 +251,7 @@ class _Row:
 
 
 class StatesOnDemand:
-    """The states of some days, each once. ``states`` are in their stored order.
-
-    They behave like :class:`TraceState`. What is not in a state's row is read with its whole
-    session and kept for a while, so walk them session by session.
-
-    Args:
-        lake: the lake.
-        days: which.
-        sessions_of: called with the rows of all days (the columns above, and ``day``); names
-            the sessions of which any state is wanted. Only their states are held.
-        kept: messages of prefixes that are kept; 0 where each session is walked once.
-    """
+    """The states of some days, each once. ``states`` are in their stored order."""
 
     def __init__(
         self,
@@ -343,11 +287,7 @@ class StatesOnDemand:
         self.states = list(found.values())
 
     def whole(self, day: str, session_id: str, state_id: str) -> TraceState:
-        """Return one state with its prefix.
-
-        Raises:
-            InputError: its day was only partly written.
-        """
+        """Return one state with its prefix."""
         key = (day, session_id)
         if key not in self._sessions:
             self._sessions[key] = self._read(day, session_id)
@@ -383,14 +323,7 @@ def _messages(states: dict[str, TraceState]) -> int:
 
 
 class StateReader:
-    """Single states, through one DuckDB connection that keeps Parquet footers in memory.
-
-    Reads only the row groups of ``messages`` that the state's prefix lies in. Sees the
-    lake as it was when the reader was made; a later parse needs a new reader.
-
-    Args:
-        lake: the lake.
-    """
+    """Single states, through one DuckDB connection that keeps Parquet footers in memory."""
 
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
@@ -399,14 +332,7 @@ class StateReader:
         self._con.execute("CREATE TEMP TABLE where_is AS SELECT state_id, day FROM states")
 
     def get(self, state_id: str) -> TraceState:
-        """Return one state.
-
-        Args:
-            state_id: its whole id.
-
-        Raises:
-            InputError: no state has this id, or its day was only partly written.
-        """
+        """Return one state."""
         found = self._rows("SELECT day FROM where_is WHERE state_id = ? LIMIT 1", state_id)
         if not found:
             raise InputError(f"lake {self.lake.url} has no state {state_id!r}")
@@ -453,10 +379,7 @@ class StateReader:
 
 
 class WholeSession(msgspec.Struct, kw_only=True):
-    """A session of a day: its rows in ``sessions``, and the paths of each of its agents.
-
-    The main trajectory is the agent ``""``. A session that has no row with a state is none.
-    """
+    """A session of a day: its rows in ``sessions``, and the paths of each of its agents."""
 
     session_id: str
     day: str
@@ -474,16 +397,7 @@ class WholeSession(msgspec.Struct, kw_only=True):
 def whole_sessions(
     lake: Lake, *, days: Iterable[str] | None = None, sessions: Collection[str] | None = None
 ) -> Iterator[WholeSession]:
-    """Yield sessions day by day, by id; a day's tables and one session are held at a time.
-
-    Args:
-        lake: the lake.
-        days: only of these days; all when ``None``.
-        sessions: only these; all when ``None``.
-
-    Raises:
-        InputError: a day was only partly written.
-    """
+    """Yield sessions day by day, by id; a day's tables and one session are held at a time."""
     for day in lake.days("states") if days is None else sorted(set(days)):
         tables = DayTables(lake, day)
         known = set(tables.states["session_id"].to_pylist())

@@ -1,8 +1,4 @@
-"""A few rows of one partition, without reading the rest of it.
-
-Belongs here: which rows, and reading only their columns. Does not belong here: their words
-(``previews.tables``).
-"""
+"""A few rows of one partition, without reading the rest of it."""
 
 import glob
 import json
@@ -24,10 +20,7 @@ Row = dict[str, Any]
 
 
 def sample(lake: Lake, table: str, columns: Sequence[str], rows: int, **keys: str) -> list[Row]:
-    """Return rows of a partition, spread evenly over its first row group, its first and last too.
-
-    None where there is no such partition. Columns that an older file lacks are ``None``.
-    """
+    """Return rows spread evenly over a partition's first row group, its first and last included."""
     try:
         with lake.open(_name(lake, table, **keys)) as file:
             # Without a buffer ahead and without threads: the file is a Python object.
@@ -47,10 +40,7 @@ def sample(lake: Lake, table: str, columns: Sequence[str], rows: int, **keys: st
 def of_values(
     lake: Lake, table: str, columns: Sequence[str], key: str, values: Iterable[Any], **keys: str
 ) -> dict[Any, Row]:
-    """Return the rows whose ``key`` is one of some values, by it.
-
-    Row groups without such a value are passed over, where the file knows their bounds.
-    """
+    """Return the rows whose ``key`` is one of some values, by it."""
     wanted = sorted(set(values))
     if not wanted:
         return {}
@@ -139,14 +129,7 @@ _WIDTH = 2 * WIDTH + 3
 
 
 def preview(lake: Lake, table: str, keys: dict[str, str], rows: int = ROWS) -> str:
-    """Return some rows of a partition as Markdown, a fenced block a row; empty without a row.
-
-    Args:
-        lake: the lake.
-        table: one of those that are assets.
-        keys: the partition.
-        rows: at most so many.
-    """
+    """Return some rows of a partition as Markdown, a fenced block a row; empty without a row."""
     texts = _READ[table](lake, rows, keys)
     return "\n\n".join(fenced("\n".join(wrapped(text, _WIDTH))) for text in texts)
 
@@ -303,10 +286,7 @@ def query_of(lake: Lake, table: str, **keys: str) -> str:
 
 
 def row_count(lake: Lake, table: str, **keys: str) -> int | None:
-    """Return the rows of the partitions with these keys, or ``None`` where there is none.
-
-    Only the ends of the files are read.
-    """
+    """Return the rows of the partitions with these keys, or ``None`` where there is none."""
     every = keys.keys() >= set(TABLES[table].partition_keys)
     total = None
     for part in [keys] if every else lake.partitions(table, **keys):

@@ -1,8 +1,4 @@
-"""What a TraceState is, and how one is put together from its row and its chain.
-
-Belongs here: the columns, the messages and the action of one state. Does not belong here:
-finding its rows in the lake (``trace_states.load``, ``trace_states.reader``).
-"""
+"""What a TraceState is, and how one is put together from its row and its chain."""
 
 import hashlib
 import json
@@ -140,12 +136,7 @@ class Unseen:
         self._chains: dict[str, list[Message]] = {}
 
     def of(self, state: "TraceState") -> list["Message"]:
-        """Return a state's messages that no earlier one had, in no order.
-
-        All states must be alive together, or another message gets an old one's address. Of a
-        chain that has grown only what is new is looked at: to look at each message of each prefix
-        takes time that grows with the square of a session.
-        """
+        """Return a state's messages that no earlier one had, in no order."""
         messages, before = state.messages, self._chains.get(state.chain_id)
         if not before or len(before) > len(messages) or before[-1] is not messages[len(before) - 1]:
             before = []

@@ -24,7 +24,14 @@ from composer_pipeline.actions import Action
 from composer_pipeline.chat.convert import ArgumentCheck, parse_reply_message
 from composer_pipeline.chat.tools import toolsets_of_day
 from composer_pipeline.errors import InputError, StorageError
-from composer_pipeline.lake.provenance import Made, Origin, Stamps, look, note, notes_of
+from composer_pipeline.lake.provenance import (
+    Derivation,
+    FileStamps,
+    Record,
+    read_records,
+    record_of,
+    write_record,
+)
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.money import Pico
 from composer_pipeline.redaction.redact import redact_json, redact_text
@@ -366,7 +373,7 @@ def _count(value: Mapping[str, Any], key: str) -> int | None:
     return inner if 0 <= inner < 2**63 else None
 
 
-def replies_origin(teacher_set: TeacherSet, teacher: Teacher, day: str) -> Origin:
+def replies_derivation(teacher_set: TeacherSet, teacher: Teacher, day: str) -> Derivation:
     """Return what a teacher's replies to a day are bought with.
 
     Its parameters are those that decide what is asked: a price cap is none of them.
@@ -381,7 +388,7 @@ def replies_origin(teacher_set: TeacherSet, teacher: Teacher, day: str) -> Origi
         "projects": teacher_set.projects.model_dump_json(exclude_defaults=True),
         **{name: str(value) for name, value in sent.items()},
     }
-    return Origin(
+    return Derivation(
         "replies",
         {"teacher": teacher.name, "day": day},
         [(table, {"day": day}) for table in ("states", "messages", "chains")],
@@ -401,12 +408,12 @@ class Notes:
     def __init__(self, lake: Lake, questions: Questions, days: Sequence[str]) -> None:
         self._lake = lake
         self._day_of = {state.state_id: state.day for state in questions.states}
-        stamps = Stamps(lake)
-        self._made: list[tuple[Origin, Made]] = []
+        stamps = FileStamps(lake)
+        self._made: list[tuple[Derivation, Record]] = []
         for day in days:
             for teacher in questions.teachers:
-                origin = replies_origin(questions.teacher_set, teacher, day)
-                self._made.append((origin, look(origin, stamps)))
+                derivation = replies_derivation(questions.teacher_set, teacher, day)
+                self._made.append((derivation, record_of(derivation, stamps)))
 
     def write(
         self,
@@ -429,13 +436,13 @@ class Notes:
         Raises:
             StorageError: the lake is not writable.
         """
-        before = notes_of(self._lake, "replies") if self._made else {}
+        before = read_records(self._lake, "replies") if self._made else {}
         had = Counter((teacher, self._day_of[state_id]) for state_id, teacher in asked)
-        for origin, made in self._made:
-            teacher, day = origin.keys["teacher"], origin.keys["day"]
+        for derivation, made in self._made:
+            teacher, day = derivation.keys["teacher"], derivation.keys["day"]
             lost = figures.get(day, {}).get(teacher, {}).get("unknown", 0)
             missing = max(had[teacher, day] - settled.get((teacher, day), 0), lost)
-            old = before.get(origin.name)
+            old = before.get(derivation.record_name)
             tries = old.tries if old is not None and _what(old) == _what(made) else 0
             if missing:
                 made = msgspec.structs.replace(
@@ -444,10 +451,10 @@ class Notes:
                     tries=tries + (teacher in tried),
                     why=whys.get(teacher, "the run ended before it was asked"),
                 )
-            note(self._lake, origin, made)
+            write_record(self._lake, derivation, made)
 
 
-def _what(made: Made) -> tuple[dict[str, str], dict[str, str]]:
+def _what(made: Record) -> tuple[dict[str, str], dict[str, str]]:
     """Return the hashes of the inputs, and the settings."""
     return {name: digest for name, (_, digest) in made.inputs.items()}, made.settings
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from composer_pipeline.lake.provenance import stamp
+from composer_pipeline.lake.provenance import table_stamp
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.redaction.user_rules import redaction_version
 from composer_pipeline.reports import Progress, Report
@@ -98,7 +98,7 @@ def _stats(paths: Sequence[Path | str]) -> Iterator[str]:
 
 
 def _left(lake: Lake) -> str:
-    tables = " ".join(stamp(lake, table) for table in _TABLES)
+    tables = " ".join(table_stamp(lake, table) for table in _TABLES)
     return _hash(f"{PARSER_VERSION} {redaction_version()} {tables}")
 
 

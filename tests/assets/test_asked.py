@@ -40,7 +40,7 @@ from assets.schedules import (
 from composer_pipeline import build_hints, ingest
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake.provenance import Stamps, look, note
+from composer_pipeline.lake.provenance import FileStamps, record_of, write_record
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.maintenance.status import TRIES
 from composer_pipeline.money import Pico
@@ -50,7 +50,7 @@ from composer_pipeline.settings import Settings, recipes_dir
 from composer_pipeline.teachers.ledger import operations
 from composer_pipeline.teachers.ledger.ledger import Ledger, standing_ceilings
 from composer_pipeline.teachers.ledger.values import Call
-from composer_pipeline.teachers.replies import replies_origin
+from composer_pipeline.teachers.replies import replies_derivation
 from composer_pipeline.teachers.report import (
     ReplayReport,
     Snapshot,
@@ -491,9 +491,11 @@ def test_a_teacher_that_failed_too_often_is_left_out_of_the_night(lake: LakeReso
     assert everybody.asset_selection is None
     teacher_set = TeacherSet.load(TEACHERS)
     tired, *others = teacher_set.teachers
-    origin = replies_origin(teacher_set, tired, DAY)
-    made = msgspec.structs.replace(look(origin, Stamps(store)), missing=1, tries=TRIES, why="x")
-    note(store, origin, made)
+    origin = replies_derivation(teacher_set, tired, DAY)
+    made = msgspec.structs.replace(
+        record_of(origin, FileStamps(store)), missing=1, tries=TRIES, why="x"
+    )
+    write_record(store, origin, made)
     (request,) = list(cast(Any, nightly_replay(context)))
     assert set(request.asset_selection) == {
         *(dg.AssetKey(["teacher_replies", teacher.name]) for teacher in others),

@@ -22,8 +22,8 @@ from assets.definitions import build_defs
 from assets.partitions import DAYS
 from assets.resources import LakeResource, TeachersResource, default_resources
 from composer_pipeline import TeacherSet, normalize, replay
+from composer_pipeline.lake.provenance import Staleness
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.maintenance.status import Why
 from composer_pipeline.settings import recipes_dir
 from examples.demo.profile import demo_settings, loopback
 from tests.fixtures.whole_lake import DAY
@@ -107,7 +107,7 @@ def test_rows_of_other_days_are_not_this_runs(lake: Lake) -> None:
 
 
 def test_up_to_date_lists_the_days_and_their_cure() -> None:
-    old, new = Why("parser 2 -> 3"), Why("not made yet", "absent")
+    old, new = Staleness("parser 2 -> 3"), Staleness("not made yet", "absent")
     days = {"2026-11-01": old, "2026-11-02": old, "2026-11-05": old, "2026-11-07": new}
     found = up_to_date(days, "trace_states")
     assert not found.passed
@@ -117,14 +117,16 @@ def test_up_to_date_lists_the_days_and_their_cure() -> None:
     )
     rows = cast(Any, found.metadata["stale"]).records
     assert next(row.data for row in rows) == {"day": "2026-11-01", "why": "parser 2 -> 3"}
-    assert up_to_date({"2026-11-07": new, "2026-11-08": Why("2 missing", "missing")}, "x").passed
+    assert up_to_date(
+        {"2026-11-07": new, "2026-11-08": Staleness("2 missing", "missing")}, "x"
+    ).passed
     # A day that was told as empty and got sessions since is green, and not made.
     green = up_to_date({"2026-11-07": new}, "x", {"2026-11-07"})
     assert green.description == "1 days are not current: backfill x for 2026-11-07."
 
 
 def test_yesterday_is_the_day_before_today() -> None:
-    why = {"2026-11-06": Why("not parsed yet", "absent")}
+    why = {"2026-11-06": Staleness("not parsed yet", "absent")}
     found = yesterday_is_there(why, "2026-11-07")
     assert (found.passed, found.description) == (False, "2026-11-06: not parsed yet.")
     assert found.severity is dg.AssetCheckSeverity.WARN

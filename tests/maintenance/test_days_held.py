@@ -5,11 +5,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from composer_pipeline.lake.provenance import Stamps, look, note
+from composer_pipeline.lake.provenance import FileStamps, record_of, write_record
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.maintenance.status import days_held, empty_days
 from composer_pipeline.settings import recipes_dir
-from composer_pipeline.teachers.replies import replies_origin
+from composer_pipeline.teachers.replies import replies_derivation
 from composer_pipeline.teachers.teachers import TeacherSet
 from composer_pipeline.traces.ingest import ingest
 from tests.fixtures.sessions import Script
@@ -45,7 +45,7 @@ def test_a_day_that_a_teacher_has_not_answered_whole_is_not_done(lake: Lake) -> 
     for day, missing in ((DAYS[0], 0), (DAYS[1], 1)):
         row = {"state_id": "s", "session_id": "one", "request_hash": "r", "status": "ok"}
         lake.write("replies", [row], teacher=teacher.name, day=day)
-        origin = replies_origin(teacher_set, teacher, day)
-        made = msgspec.structs.replace(look(origin, Stamps(lake)), missing=missing)
-        note(lake, origin, made)
+        origin = replies_derivation(teacher_set, teacher, day)
+        made = msgspec.structs.replace(record_of(origin, FileStamps(lake)), missing=missing)
+        write_record(lake, origin, made)
     assert days_held(lake, teacher_set)[f"teacher_replies/{teacher.name}"] == [DAYS[0]]

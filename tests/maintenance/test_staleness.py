@@ -11,10 +11,9 @@ import pytest
 import yaml
 
 from composer_pipeline import TeacherSet, build_hints, build_pairs, normalize, replay
+from composer_pipeline.lake.provenance import Staleness
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.maintenance.status import (
-    Why,
-    coverage,
     harvest_days,
     pairs_days,
     replay_days,
@@ -67,7 +66,7 @@ def stale(
 ) -> dict[str, dict[str, str]]:
     """Return stage -> its stale days with the reason; of replies only the day that was replayed."""
     asked = asked or teachers()
-    found: dict[str, dict[str, Why]] = {
+    found: dict[str, dict[str, Staleness]] = {
         "states": stale_states(lake),
         "hints": stale_hints(lake),
         "pairs": stale_pairs(lake, rules),
@@ -77,7 +76,9 @@ def stale(
         days = stale_replies(lake, asked, teacher)
         found[teacher.name] = {day: why for day, why in days.items() if day == DAY}
     return {
-        stage: {day: why.said for day, why in days.items()} for stage, days in found.items() if days
+        stage: {day: why.reason for day, why in days.items()}
+        for stage, days in found.items()
+        if days
     }
 
 
@@ -87,7 +88,7 @@ def test_what_was_made_is_current_and_a_copy_of_it_too(lake: Lake) -> None:
     assert len(days) > 1
     for teacher in teachers().teachers:
         not_asked = stale_replies(lake, teachers(), teacher)
-        assert not_asked == dict.fromkeys(sorted(days - {DAY}), Why("not asked", "absent"))
+        assert not_asked == dict.fromkeys(sorted(days - {DAY}), Staleness("not asked", "absent"))
 
 
 def test_input_that_was_written_again_with_the_same_bytes_changes_nothing(lake: Lake) -> None:
@@ -208,8 +209,8 @@ def test_a_few_states_say_nothing_of_the_day(made: Path, lake: Lake) -> None:
     shutil.rmtree(Path(lake.root) / "made" / "replies")
     with loopback():
         replay(lake, teachers(), max_usd=Decimal(1), days=[DAY], max_states=2)
-    assert stale_replies(lake, teachers(), teachers().teachers[0])[DAY].said.startswith(
-        "nobody noted"
+    assert stale_replies(lake, teachers(), teachers().teachers[0])[DAY].reason.startswith(
+        "replies: what it was made from is not recorded"
     )
 
 
@@ -238,7 +239,7 @@ def test_an_absent_teacher_is_asked_a_few_nights_and_then_no_more(lake: Lake) ->
     for night in (1, 2):
         assert replay_days(lake, gone, TODAY, tries=2)[DAY] == ["careful"]
         _bought(lake, gone)
-        why = stale_replies(lake, gone, gone.teachers[0])[DAY].said
+        why = stale_replies(lake, gone, gone.teachers[0])[DAY].reason
         assert "replies are missing" in why
         assert ("tried 2 times" in why) == (night == 2)
     assert DAY not in replay_days(lake, gone, TODAY, tries=2)
@@ -258,8 +259,8 @@ def test_an_absent_teacher_is_asked_a_few_nights_and_then_no_more(lake: Lake) ->
 def only_careful(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of everything, one teacher's answers of one day are missing."""
 
-    def found(_: Lake, asked: TeacherSet, teacher: Teacher) -> dict[str, Why]:
-        return {DAY: Why("not asked", "absent")} if teacher.name == "careful" else {}
+    def found(_: Lake, asked: TeacherSet, teacher: Teacher) -> dict[str, Staleness]:
+        return {DAY: Staleness("not asked", "absent")} if teacher.name == "careful" else {}
 
     monkeypatch.setattr("composer_pipeline.maintenance.status.stale_replies", found)
 
@@ -283,7 +284,7 @@ def test_a_ceiling_and_a_dead_endpoint_count_no_try(
 ) -> None:
     changed = teachers(max_tokens=999)
     _bought(lake, changed, usd="0.0001")
-    assert "tried" not in stale_replies(lake, changed, changed.teachers[0])[DAY].said
+    assert "tried" not in stale_replies(lake, changed, changed.teachers[0])[DAY].reason
     assert replay_days(lake, changed, TODAY, tries=1)[DAY] == ["careful"]
     monkeypatch.setenv("COMPOSER_LOOPBACK_KEY", "none")
     monkeypatch.setenv("COMPOSER_OPENROUTER_URL", "http://127.0.0.1:9/api/v1")
@@ -315,11 +316,3 @@ def test_one_family_makes_no_pairs(lake: Lake) -> None:
         assert pairs_days(lake, RULES, "none") == []
         replay(lake, teachers(), max_usd=Decimal(1), days=[other], teachers=["steady"])
     assert pairs_days(lake, RULES, "none") == [other]
-
-
-def test_coverage_counts_what_was_asked(lake: Lake) -> None:
-    states = len(lake.read("states", days=[DAY]))
-    found = coverage(lake, teachers(), DAY)
-    assert found["careful"] == {"asked": states, "replies": states}
-    _reply(lake, pytest.MonkeyPatch())
-    assert coverage(lake, teachers(), DAY)["careful"]["replies"] == states - 1

@@ -4,7 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from composer_pipeline.lake.provenance import notes_of
+from composer_pipeline.lake.provenance import read_records
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.settings import recipes_dir
 from composer_pipeline.teachers.replies import Notes
@@ -24,5 +24,5 @@ def test_a_reply_that_may_be_lost_is_missing_though_nobody_asks_again_yet(tmp_pa
     for unknown, missing in ((1, 1), (0, 0)):
         figures = {DAY: {teacher.name: {"unknown": unknown}}}
         notes.write(figures, asked, {(teacher.name, DAY): 2}, {}, tried=[teacher.name])
-        (made,) = notes_of(lake, "replies").values()
+        (made,) = read_records(lake, "replies").values()
         assert made.missing == missing

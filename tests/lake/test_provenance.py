@@ -4,15 +4,21 @@ from pathlib import Path
 
 import pytest
 
-from composer_pipeline.lake.provenance import Origin, Stamps, changed, notes_of, noting
+from composer_pipeline.lake.provenance import (
+    Derivation,
+    FileStamps,
+    differences,
+    read_records,
+    recorded,
+)
 from composer_pipeline.lake.store import Lake
 
 DAYS = ("2026-11-16", "2026-11-17")
 
 
-def origin(day: str, *teachers: str) -> Origin:
+def origin(day: str, *teachers: str) -> Derivation:
     inputs = [("replies", {"teacher": teacher, "day": day}) for teacher in teachers]
-    return Origin("votes", {"day": day}, inputs, {"rules": "1"})
+    return Derivation("votes", {"day": day}, inputs, {"rules": "1"})
 
 
 def answer(lake: Lake, day: str, teacher: str, text: str) -> None:
@@ -28,25 +34,25 @@ def lake(tmp_path: Path) -> Lake:
     return made
 
 
-def why(lake: Lake, now: Origin) -> list[str]:
-    return changed(now, notes_of(lake, "votes").get(now.name), Stamps(lake))
+def why(lake: Lake, now: Derivation) -> list[str]:
+    return differences(now, read_records(lake, "votes").get(now.record_name), FileStamps(lake))
 
 
 def test_an_input_that_changes_while_a_stage_runs_was_not_read(lake: Lake) -> None:
     """Also where the days of the stage share what they know of the files."""
-    stamps = Stamps(lake)
+    stamps = FileStamps(lake)
     first, second = (origin(day, "one", "two") for day in DAYS)
-    with noting(lake, first, stamps):
+    with recorded(lake, first, stamps):
         answer(lake, DAYS[0], "two", "after")
         answer(lake, DAYS[1], "one", "after")
-    with noting(lake, second, stamps):
+    with recorded(lake, second, stamps):
         pass
     assert why(lake, first) == [f"replies/teacher=two/day={DAYS[0]} was made again"]
     assert why(lake, second) == [], "what was written before the day was read is what it is made of"
 
 
 def test_an_input_that_is_gone_is_a_change(lake: Lake) -> None:
-    with noting(lake, origin(DAYS[0], "one", "two"), Stamps(lake)):
+    with recorded(lake, origin(DAYS[0], "one", "two"), FileStamps(lake)):
         pass
     assert why(lake, origin(DAYS[0], "one")) == [f"replies/teacher=two/day={DAYS[0]} is gone"]
     lake.delete("replies", teacher="two", day=DAYS[0])
@@ -65,8 +71,8 @@ def test_each_file_is_read_once(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> 
         return reads(self, path, *rest)
 
     monkeypatch.setattr(Lake, "open", counted)
-    stamps = Stamps(lake)
+    stamps = FileStamps(lake)
     for _ in range(3):
-        with noting(lake, origin(DAYS[0], "one", "two"), stamps):
+        with recorded(lake, origin(DAYS[0], "one", "two"), stamps):
             pass
     assert len(opened) == len(set(opened)) == 2

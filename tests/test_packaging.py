@@ -1,28 +1,68 @@
-"""The wheel holds the library, its sample sessions and the recipes, and nothing else."""
+"""The wheel holds the library, the trainers, the Dagster definitions and the recipes, and works."""
 
+import os
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
+import pytest
 
-def test_wheel(root: Path, tmp_path: Path) -> None:
-    subprocess.run(
-        [
-            *(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"),
-            *("--no-build-isolation", "--wheel-dir", str(tmp_path), str(root)),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    (wheel,) = tmp_path.glob("*.whl")
+from tests.fixtures.whole_lake import make_whole_lake
+from tests.places import ROOT
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*command, "--wheel-dir", str(folder), str(ROOT)], check=True)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def test_wheel(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names if ".dist-info" not in name}
-    assert tops == {"composer_pipeline"}
+    assert tops == {"composer_pipeline", "assets", "trainers"}
     for name in ("teachers/default.yaml", "normalize/default.yaml", "train/demo.yaml"):
         assert f"composer_pipeline/_recipes/{name}" in names
-    assert "composer_pipeline/py.typed" in names
+    assert {"composer_pipeline/py.typed", "assets/definitions.py"} <= set(names)
     assert sum(name.endswith(".jsonl") for name in names) >= 12
+
+
+@pytest.mark.slow
+def test_an_installed_wheel_trains_and_has_the_definitions(wheel: Path, tmp_path: Path) -> None:
+    """In an environment that has the dependencies, but neither this checkout nor its install."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"], check=True)
+    python = tmp_path / "env" / "bin" / "python"
+    (site,) = (tmp_path / "env").glob("lib/python*/site-packages")
+    # A path file of a path file is not read, so the editable install stays out.
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run([*install, "--target", str(site), str(wheel)], check=True)
+    lake = make_whole_lake(tmp_path)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"COMPOSER_LAKE": str(lake)}
+
+    def run(*arguments: str) -> str:
+        done = subprocess.run(
+            [python, *arguments], cwd=empty, env=env, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done.stdout
+
+    where = (
+        "import trainers.trl, assets, composer_pipeline as c; print(c.__file__, assets.__file__)"
+    )
+    assert all(part.startswith(str(site)) for part in run("-c", where).split())
+    recipe = site / "composer_pipeline" / "_recipes" / "train" / "smoke.yaml"
+    assert '"steps"' in run(
+        "-m", "composer_pipeline.cli", "train", "--recipe", str(recipe), "--json"
+    )
+    run("-m", "dagster", "definitions", "validate", "-m", "assets.definitions")
 
 
 def test_every_extra_and_pin_resolve_to_one_version(root: Path) -> None:

@@ -99,9 +99,6 @@ def prepare(
     recipe = _absolute(recipe)
     trainer = validate(recipe)
     require_rows(lake, recipe)
-    root = repo_root()
-    if trainer.name == "trl" and not (root / "trainers" / "trl").is_dir():
-        raise InputError(f"trainer 'trl' runs from a checkout: {root} has no folder trainers/trl")
     run_dir = Path(run_root).absolute() / f"{recipe.name}-{fingerprint(lake, recipe, trainer)}"
     complete = (run_dir / RESULT).is_file()
     if begin and not complete:
@@ -114,7 +111,7 @@ def prepare(
     return PreparedRun(
         list(command),
         environment(recipe),
-        str(root),
+        str(repo_root()),
         run_dir,
         complete,
         merge_command,

@@ -295,7 +295,7 @@ def _ours(shape: str, rows: dict[str, Any], folder: Path) -> Callable[[], None]:
 
     def step() -> None:
         # The first step of a round, which warms up, takes each channel's gradient apart.
-        trainer._compute_loss(trainer.model, {})
+        trainer.training_step(trainer.model, {})
         trainer.state.global_step += 1
 
     return step

@@ -174,7 +174,7 @@ def _steps(
         for how, trainer in trainers.items():
             trainer.state.global_step = step
             began = time.process_time()
-            trainer._compute_loss(trainer.model, {})
+            trainer.training_step(trainer.model, {})
             spent = time.process_time() - began
             for parameter in trainer.student.parameters():
                 parameter.grad = None

@@ -248,18 +248,15 @@ class ComposerTrainer(GRPOTrainer):
             return torch.zeros(())
         return self._mixed_mesh_grad_norm(model, self.args.max_grad_norm)
 
-    def _prepare_inputs(self, generation_batch: Any) -> Any:
-        return {}  # the channels draw their own rows
-
-    def _compute_loss(self, model: Any, inputs: Any) -> Tensor:
-        """Run a step: leave its gradient in the parameters, return its loss without one."""
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
+        """Run one step of every channel, backward included; the loader's batch is ignored."""
+        model.train()
         # transformers makes one step even where a callback has ended the run before the first.
         self._over = self.control.should_training_stop
         loss = 0.0 if self._over else None
         while loss is None:
             loss = self._step_of_run()
-        # The trainer calls backward on what is returned: a leaf that nothing depends on.
-        return torch.full((), loss, device=self.accelerator.device, requires_grad=True)
+        return torch.tensor(loss, device=self.accelerator.device)
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **options: Any) -> Any:
         if self._known is not None:
@@ -279,7 +276,7 @@ class ComposerTrainer(GRPOTrainer):
         """
         self._known = known
         try:
-            loss = super()._compute_loss(self.model, batch)
+            loss = self._compute_loss(self.model, batch)
         finally:
             if self._known is not None:
                 # TRL's own report of the entropy, which nobody has computed.

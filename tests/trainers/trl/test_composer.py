@@ -87,14 +87,14 @@ def test_norms_and_cosines_are_those_of_the_channels_alone(make, ungated, shake)
     channels = list(trainer.channels)
     for one in channels:
         trainer.channels = [one]
-        trainer._compute_loss(trainer.model, {})
+        trainer.training_step(trainer.model, {})
         alone[one.name] = torch.cat(
             [p.grad.flatten() for p in trainer.student.parameters() if p.grad is not None]
         ).clone()
     trainer.channels = channels
     seen, callback = events_of()
     trainer._on_event = callback["on_event"]
-    trainer._compute_loss(trainer.model, {})
+    trainer.training_step(trainer.model, {})
     numbers = seen[-1][2]
     for name, gradient in alone.items():
         assert numbers[f"{name}_grad_norm"] == pytest.approx(float(gradient.norm()), rel=1e-4)
@@ -138,7 +138,7 @@ def test_a_step_has_the_recipes_optimizer_clip_and_decay(make, shake):
     shake(trainer)
     parameters = trainer.student.parameters()
     before = [p.detach().clone() for p in parameters]
-    trainer._compute_loss(trainer.model, {})
+    trainer.training_step(trainer.model, {})
     gradients = [p.grad.clone() for p in parameters]
     norm = torch.stack([g.norm() for g in gradients]).norm()
     assert norm > 2 * clip
@@ -166,7 +166,7 @@ def test_muon_moves_the_recipes_parameters(make, shake):
     shake(trainer)
     matrix = next(p for p in trainer.student.parameters() if p.ndim == 2)
     alone = torch.nn.Parameter(matrix.detach().clone())
-    trainer._compute_loss(trainer.model, {})
+    trainer.training_step(trainer.model, {})
     alone.grad = matrix.grad.clone()
     torch.optim.Muon([alone], lr=0.01, weight_decay=0.1, adjust_lr_fn="match_rms_adamw").step()
     trainer.train()
@@ -229,7 +229,7 @@ def test_the_reported_dpo_loss_has_no_weights_in_it(make, toy_data, shake):
     for rows in (toy_data, msgspec.structs.replace(toy_data, pairs=pairs)):
         trainer = make(tiny_recipe("toy", channels=only("dpo")), rows)
         shake(trainer)
-        total = float(trainer._compute_loss(trainer.model, {}).detach())
+        total = float(trainer.training_step(trainer.model, {}).detach())
         losses.append((channel(trainer, "dpo").numbers["loss"], total))
     assert losses[0][0] == pytest.approx(losses[1][0], rel=1e-6)
     assert losses[0][1] != pytest.approx(losses[1][1], rel=1e-3)
@@ -244,7 +244,7 @@ def test_grpo_does_not_depend_on_how_long_answers_may_be(make):
             data={"max_prompt_tokens": 400, "max_completion_tokens": limit, "max_tools_tokens": 0},
         )
         trainer = make(recipe)
-        trainer._compute_loss(trainer.model, {})
+        trainer.training_step(trainer.model, {})
         found.append(torch.cat([p.grad.flatten() for p in trainer.student.parameters()]).clone())
     assert found[0].norm() > 0
     assert_close(found[0], found[1], rtol=1e-5, atol=1e-9)
@@ -266,7 +266,7 @@ def test_counts_of_an_answer_are_as_good_as_repeating_it(make, toy_data):
     for row in (group, repeated):
         rows = msgspec.structs.replace(toy_data, groups=[row])
         trainer = make(tiny_recipe("toy", channels=only("grpo")), rows)
-        trainer._compute_loss(trainer.model, {})
+        trainer.training_step(trainer.model, {})
         found.append(torch.cat([p.grad.flatten() for p in trainer.student.parameters()]).clone())
         assert channel(trainer, "grpo").numbers["reward"] == pytest.approx(
             sum(r for _, r in split) / 4
@@ -287,7 +287,7 @@ def test_an_answer_that_fell_far_below_the_base_is_left_alone(make, toy_data, sh
         base = [list(answer) for answer in grpo._base_logps[group.id]]
         base[worst] = [value + lift for value in base[worst]]  # as if the model had fallen
         grpo._base_logps = {group.id: base}
-        trainer._compute_loss(trainer.model, {})
+        trainer.training_step(trainer.model, {})
         grads = torch.cat([p.grad.flatten() for p in trainer.student.parameters()])
         numbers.append((grpo.numbers["masked"], grads.clone()))
     assert numbers[0][0] == 0
@@ -527,7 +527,7 @@ def test_sft_counts_every_token_of_a_step_alike_however_its_rows_are_split(make,
         recipe = tiny_recipe("toy", channels=only("sft"), shared_prefix="off")
         trainer = make(recipe, rows)
         trainer._micro_batch_tokens = limit
-        loss = float(trainer._compute_loss(trainer.model, {}).detach())
+        loss = float(trainer.training_step(trainer.model, {}).detach())
         grads = [p.grad.flatten() for p in trainer.student.parameters() if p.grad is not None]
         found[limit] = (loss, torch.cat(grads))
     assert len({len(row.response_ids) for row in channel(trainer, "sft").drawn(0)}) > 1
@@ -556,7 +556,7 @@ def test_micro_batches_hold_their_padding_and_every_row_once():
 def test_trl_still_has_what_we_build_on():
     for name, parameters in {
         "_compute_loss": ["self", "model", "inputs"],
-        "_prepare_inputs": ["self", "generation_batch"],
+        "training_step": ["self", "model", "inputs", "num_items_in_batch"],
     }.items():
         assert list(inspect.signature(getattr(GRPOTrainer, name)).parameters) == parameters
     source = inspect.getsource(GRPOTrainer._compute_loss)

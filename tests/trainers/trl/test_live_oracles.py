@@ -140,7 +140,7 @@ def test_our_dpo_channel_is_trls_dpo_trainer(
         for parameter in moved.parameters():
             parameter.add_(0.05 * torch.randn_like(parameter))
     (dpo,) = trainer.channels
-    ours = float(trainer._compute_loss(trainer.model, {}).detach())
+    ours = float(trainer.training_step(trainer.model, {}).detach())
     gradient = {name: p.grad.clone() for name, p in moved.named_parameters()}
     pairs = dpo.drawn(0)
     other = _Tokenised(

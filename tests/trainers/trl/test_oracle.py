@@ -108,7 +108,7 @@ def test_the_gradient_of_a_step_is_that_of_the_formulas(make, recipe, uneven, sh
     found = {}
     for limit in (1_000_000, 900, 64):  # a window in one forward, in some, a row at a time
         trainer._micro_batch_tokens = limit
-        total = float(trainer._compute_loss(trainer.model, {}).detach())
+        total = float(trainer.training_step(trainer.model, {}).detach())
         found[limit] = (total, flat(trainer.model))
     seen = {channel.name: channel for channel in trainer.channels}
     drawn = msgspec.structs.replace(
@@ -144,11 +144,11 @@ def test_each_weight_is_held_by_the_test_above(make, recipe, uneven, shake):
     """A hundredth of a channel's weight moves the whole step by more than that test allows."""
     trainer = make(recipe, uneven)
     shake(trainer)
-    trainer._compute_loss(trainer.model, {})
+    trainer.training_step(trainer.model, {})
     whole = flat(trainer.model)
     assert [channel.name for channel in trainer.channels] == list(WEIGHTS)
     for channel in trainer.channels:
         channel.weight *= 1.01
-        trainer._compute_loss(trainer.model, {})
+        trainer.training_step(trainer.model, {})
         assert (flat(trainer.model) - whole).norm() / whole.norm() > 1e-5, channel.name
         channel.weight /= 1.01

@@ -163,7 +163,7 @@ def test_the_gradient_on_sampled_answers_is_the_policy_gradient(make_tiny, tiny_
     answers = [[11, 12, 2], [13, 2], [11, 12, 2]]
     grpo._sampler._generate = lambda prompts: answers
     grpo._sampler.grade = lambda group, answer: Grade(1.0 if answer[0] == 13 else 0.25, {})
-    trainer._compute_loss(trainer.model, {})
+    trainer.training_step(trainer.model, {})
     got = torch.cat([p.grad.flatten() for p in trainer.student.parameters()]).clone()
     model = trainer.student.model
     model.zero_grad()
@@ -198,7 +198,7 @@ def test_trl_generates_for_real_and_mixed_groups_hold_both(make_tiny, tiny_model
         assert shares[tuple(ids)] == pytest.approx(count / total)
     again = [tuple(a.response_ids) for a in grpo.window(trainer.student, 0)]
     assert again == [tuple(a.response_ids) for a in window]
-    trainer._compute_loss(trainer.model, {})
+    trainer.training_step(trainer.model, {})
 
 
 def test_a_group_whose_answers_are_all_as_good_is_counted_and_not_run(make_tiny, tiny_model):

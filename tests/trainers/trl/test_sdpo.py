@@ -68,7 +68,7 @@ def test_the_loss_is_the_recipes_divergence_from_the_model_before_training(
     """With an adapter, and where every parameter is trained."""
     trainer = make(recipe_of(lora=lora, **options))
     shake(trainer, 0.05)
-    total = float(trainer._compute_loss(trainer.model, {}).detach())
+    total = float(trainer.training_step(trainer.model, {}).detach())
     student, teacher = spans(trainer, toy_base)
     assert total == pytest.approx(float(formula(student, teacher).mean()), rel=1e-4)
     plain = float(generalized_jsd(student, teacher, beta=0.5).mean())
@@ -78,7 +78,7 @@ def test_the_loss_is_the_recipes_divergence_from_the_model_before_training(
 def test_a_live_teacher_is_the_student(make, shake):
     trainer = make(recipe_of(teacher="live"))
     shake(trainer, 0.05)
-    total = float(trainer._compute_loss(trainer.model, {}).detach())
+    total = float(trainer.training_step(trainer.model, {}).detach())
     student, teacher = spans(trainer, trainer.student.model)
     assert total == pytest.approx(
         float(generalized_jsd(student, teacher, beta=0.5).mean()), rel=1e-4
@@ -100,7 +100,7 @@ def test_the_loss_does_not_depend_on_how_a_window_is_split(make, shake):
         sdpo.loss = lambda student, rows, window, honest=honest, seen=seen: (
             seen.append(len(rows)) or honest(student, rows, window)
         )
-        totals.append(float(trainer._compute_loss(trainer.model, {}).detach()))
+        totals.append(float(trainer.training_step(trainer.model, {}).detach()))
         calls.append(len(seen))
     assert calls == [1, 4]
     assert totals[1] == pytest.approx(totals[0], rel=1e-5)
@@ -247,7 +247,7 @@ def test_taids_target_moves_with_the_steps(make):
 def test_the_importance_clip_weights_each_token(make, toy_base, shake):
     trainer = make(recipe_of(importance_clip=1.05))
     shake(trainer, 0.05)
-    total = float(trainer._compute_loss(trainer.model, {}).detach())
+    total = float(trainer.training_step(trainer.model, {}).detach())
     student, teacher = spans(trainer, toy_base)
     ratios = []
     for hint in trainer.channels[0].drawn(0):

@@ -114,7 +114,7 @@ class Cases:
         trainer = self.trainer(given, ranks, events)
         for step in (0, 1):
             trainer.state.global_step = step
-            loss = float(trainer._compute_loss(trainer.model, {}).detach())
+            loss = float(trainer.training_step(trainer.model, {}).detach())
             grads = [whole(p.grad).double().flatten() for p in trainer.student.parameters()]
             numbers = {k: v for k, v in events[-1][2].items() if k not in OWN}
             out.append((loss, torch.cat(grads), numbers, events[-1][2]))
@@ -150,10 +150,10 @@ class Cases:
         right = dpo.loss
         if not ranks.lead:
             dpo.loss = lambda *given: right(*given) * torch.nan
-        loss = float(trainer._compute_loss(trainer.model, {}).detach())
+        loss = float(trainer.training_step(trainer.model, {}).detach())
         left = sum(p.grad is not None for p in trainer.student.parameters())
         dpo.loss = right
-        trainer._compute_loss(trainer.model, {})  # and the next step is one of both again
+        trainer.training_step(trainer.model, {})  # and the next step is one of both again
         told = ranks.gather([loss, left, events[0][0], events[0][2], events[1][0]])
         self.seen[f"broken {sharding}"] = told
 
@@ -175,7 +175,7 @@ class Cases:
 
         for channel in trainer.channels if not ranks.lead else ():
             channel.loss = too_large(channel.loss)
-        trainer._compute_loss(trainer.model, {})
+        trainer.training_step(trainer.model, {})
         kinds = [kind for kind, _, _ in events]
         told = ranks.gather([trainer._micro_batch_tokens, kinds, len(failed)])
         self.seen["memory"] = told
@@ -193,7 +193,7 @@ class Cases:
         ranks = self.own("ddp")
         facts = said(lambda: ranks.same({"weights": "a", "rows": f"{ranks.rank}"}))
         other = self.trainer(recipe(seed=ranks.rank), ranks)
-        drawn = said(lambda: other._compute_loss(other.model, {}))
+        drawn = said(lambda: other.training_step(other.model, {}))
         self.seen["refused"] = ranks.gather([facts, drawn])
 
     def sampled(self, sharding):
@@ -215,7 +215,7 @@ class Cases:
         again = grpo.window(trainer.student, 0)
         drawn = [(a.id, list(a.response_ids), a.advantage) for a in window]
         repeated = drawn == [(a.id, list(a.response_ids), a.advantage) for a in again]
-        trainer._compute_loss(trainer.model, {})
+        trainer.training_step(trainer.model, {})
         self.seen[f"sampled {sharding}"] = ranks.gather([drawn, repeated, asked[0]])
 
     def rounds(self, name, given, sharding):

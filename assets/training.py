@@ -69,7 +69,7 @@ def trained_model(
 
 def _timeline(run_dir: Path) -> dict[str, dg.MetadataValue]:
     """Return the picture that the run has left; runs of earlier versions have none."""
-    from composer_pipeline.report.timeline import read_timeline
+    from composer_pipeline.diloco.views import read_timeline
 
     drawn = read_timeline(run_dir)
     if drawn is None:

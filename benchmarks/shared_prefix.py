@@ -26,7 +26,7 @@ from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.rows import TrainingData
 from trainers.trl.base_pass import score
-from trainers.trl.policy import Student, load_base
+from trainers.trl.policy import Policy, load_base
 from trainers.trl.rows import Row, planned, rows_of
 from trainers.trl.shared_prefix import Item, trees_of
 from trainers.trl.trainer import ComposerTrainer
@@ -157,7 +157,7 @@ def _steps(
     tokenizer = load_tokenizer(resolved)
     length = {"replicas": 1, "rounds": 1, "inner_steps": steps + 1, "min_quorum": 1}
     short = recipe.model_copy(update={"diloco": recipe.diloco.model_copy(update=length)})
-    bare = Student(load_base(resolved, recipe).eval(), pad=tokenizer.pad_token_id, device="cpu")
+    bare = Policy(load_base(resolved, recipe).eval(), pad=tokenizer.pad_token_id, device="cpu")
     base = score(bare, short, data, folder / "base")
     trainers = {}
     for how in ("off", "on"):
@@ -176,12 +176,12 @@ def _steps(
             began = time.process_time()
             trainer.training_step(trainer.model, {})
             spent = time.process_time() - began
-            for parameter in trainer.student.parameters():
+            for parameter in trainer.policy.parameters():
                 parameter.grad = None
             if step:  # the first one warms up, and keeps the channels apart
                 seconds[how] += spent
                 for channel in trainer.channels:
-                    window = channel.window(trainer.student, step)
+                    window = channel.window(trainer.policy, step)
                     sides = [r for row in window for r in channel.sequences(row)]
                     tokens["off"] += sum(len(r.prompt) + len(r.response) for r in sides) / 2
                 if how == "on":

@@ -142,8 +142,8 @@ def replicas(
     if timeline is not None:
         from composer_pipeline.diloco.log import OuterLog
         from composer_pipeline.diloco.views import history
+        from composer_pipeline.diloco.views import timeline as draw
         from composer_pipeline.files import replace
-        from composer_pipeline.report.timeline import timeline as draw
 
         replace(timeline, draw(history(OuterLog.open(url, report.run_id))))
     if as_json:

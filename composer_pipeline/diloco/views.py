@@ -1,35 +1,38 @@
-"""What each slot did over time, read from a run's log alone: also after every process is gone.
+"""What each slot of a run did over time, its totals, and their drawing, read from the log alone.
 
-Belongs here: spans and rounds with their times. Does not belong here: drawing them
-(``report.timeline``), and totals (``overview``). Nothing is written. No torch.
-
-All times are those at which the store wrote an object, so machines whose clocks differ have one
-axis. A start is its claim, a death its last heartbeat: both are exact to one heartbeat interval.
+All times are those at which the store wrote an object, so machines whose clocks differ share one
+axis. An attempt begins with its claim and ends with its last heartbeat: both are exact to one
+heartbeat interval. No torch.
 """
 
 import datetime as dt
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from xml.sax.saxutils import escape
 
+import msgspec
+
+from composer_pipeline.charts import svg
 from composer_pipeline.diloco.inputs import read as read_inputs
 from composer_pipeline.diloco.log import Commit, OuterLog
 from composer_pipeline.diloco.slots import claims
 from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.diloco.store import Entry, ObjectStore
 from composer_pipeline.errors import InputError
+from composer_pipeline.files import make_folder, replace
 from composer_pipeline.reports import Report
 
-#: What a slot does: it trains (or loads what it trains), it has contributed and waits for the
-#: commit, or nobody has it.
+#: A slot trains (or loads), has contributed and waits for the commit, or has no live replica.
 TRAINING, WAITING, DEAD = "training", "waiting", "dead"
-#: What became of a slot's round.
+#: The fate of a slot's round.
 MERGED, REJECTED, LATE, MISSING = "merged", "rejected", "late", "missing"
 
 
 @dataclass(frozen=True)
 class Span:
-    """One slot's time between two seconds since the run's begin, within one round."""
+    """One slot's time between two seconds since the run's start, within one round."""
 
     slot: int
     kind: str
@@ -40,11 +43,11 @@ class Span:
 
 @dataclass(frozen=True)
 class RoundMark:
-    """One commit: ``at`` seconds, the bytes of its deltas, and what became of each slot.
+    """One commit: ``at`` seconds, the bytes of its deltas, and the fate of each slot.
 
     ``fate`` is ``merged``, ``rejected``, ``late`` (the slot was alive and had not contributed) or
-    ``missing`` (it was dead); ``why`` has the reason of those that were rejected, ``steps`` the
-    optimizer steps of those that were merged.
+    ``missing`` (it was dead); ``why`` has the reason of rejected ones, ``steps`` the
+    optimizer steps of merged ones.
     """
 
     round: int
@@ -58,7 +61,7 @@ class RoundMark:
 
 @dataclass(frozen=True)
 class History:
-    """A run so far; ``seconds`` is the time of the last commit after the first start."""
+    """A run so far; ``seconds`` is the time from the first start to the last commit."""
 
     replicas: int
     seconds: float
@@ -68,18 +71,14 @@ class History:
 
 
 def history(log: OuterLog) -> History:
-    """Read a run.
-
-    Raises:
-        InputError: nothing of it is there, or its store cannot be read.
-        OuterLogError: commits of it are lost.
-    """
+    """Read a run; raises ``InputError`` where nothing of it is there."""
     spec = log.spec()
     if spec is None:
         raise InputError(f"{log.store.url} holds no DiLoCo run {log.run_id} that has begun")
     commits = [commit for commit in log.commits() if commit.round]
     written = {entry.key: entry.last_modified for entry in log.store.list("")}
-    lives = _lives(log, written, spec.heartbeat_timeout_s, _at(written, commits))
+    last = written.get(f"rounds/{commits[-1].round}/commit.json") if commits else None
+    lives = _lives(log, written, spec.heartbeat_timeout_s, last)
     zero = min([*written.values(), *(start for life in lives.values() for start, _ in life)])
 
     def since(when: dt.datetime) -> float:
@@ -89,7 +88,7 @@ def history(log: OuterLog) -> History:
     rounds: list[RoundMark] = []
     began = zero
     for commit in commits:
-        ended = written.get(_commit_key(commit.round), began)
+        ended = written.get(f"rounds/{commit.round}/commit.json", began)
         mark = RoundMark(
             commit.round, since(ended), sum(p.size for p in commit.included), commit.tokens, {}, {}
         )
@@ -106,15 +105,6 @@ def history(log: OuterLog) -> History:
     return History(spec.replicas, since(began), spans, rounds, starts)
 
 
-def _commit_key(round_: int) -> str:
-    return f"rounds/{round_}/commit.json"
-
-
-def _at(written: Mapping[str, dt.datetime], commits: Sequence[Commit]) -> dt.datetime | None:
-    """Return when the run's last round was committed."""
-    return written.get(_commit_key(commits[-1].round)) if commits else None
-
-
 Life = tuple[dt.datetime, dt.datetime]
 
 
@@ -123,8 +113,8 @@ def _lives(
 ) -> dict[int, list[Life]]:
     """Return when each attempt of a slot began and was last seen.
 
-    One that left by itself has taken its heartbeat back: it was last seen when it contributed.
-    The newest attempt of a slot lives on where it beat within the time-out before ``last``.
+    An attempt that left by itself has removed its heartbeat: it was last seen when it contributed.
+    The newest attempt of a slot lives on if it beat within the timeout before ``last``.
     """
     seen = dict(log.members())
     for round_ in range(1, 1 + max(0, log.last_round())):
@@ -136,7 +126,7 @@ def _lives(
     began = {(c.slot, c.attempt): written[f"slots/{c.slot}/{c.attempt}.json"] for c in claims(log)}
     lives: dict[int, list[Life]] = {}
     for slot, attempt in sorted({*seen, *began}):
-        # A replica that no supervisor started has no claim; its first sign is what is known.
+        # A replica without a supervisor has no claim: its first heartbeat counts.
         end = seen.get((slot, attempt), began.get((slot, attempt)))
         assert end is not None
         start = began.get((slot, attempt), min(written.values()) if attempt == 1 else end)
@@ -183,17 +173,17 @@ class SlotReport:
 
     Attributes:
         slot: 0-based.
-        state: ``done``, ``alive``, ``dead`` (no sign of life for the time-out) or ``free``.
+        state: ``done``, ``alive``, ``dead`` (no heartbeat for the timeout) or ``free``.
         host: machine of its newest attempt.
         attempts: starts so far.
-        seen_s: seconds since its last sign of life; ``None`` without any.
+        seen_s: seconds since its last heartbeat; ``None`` without any.
         merged: rounds with its change.
         rejected: rounds that left its change out.
         tokens: trained tokens that were merged.
-        steps: optimizer steps that were merged; 0 in a log of an earlier version.
-        step_s: seconds of a step in its last merged round; ``None`` where nobody measured it.
+        steps: optimizer steps that were merged.
+        step_s: seconds of a step in its last merged round; ``None`` if not measured.
         bytes_sent: of the merged changes.
-        wait_s: seconds that its contributions lay there until their rounds were committed.
+        wait_s: seconds from its contributions to the commits of their rounds.
     """
 
     slot: int
@@ -212,7 +202,7 @@ class SlotReport:
 
 @dataclass(frozen=True)
 class RunOverview(Report):
-    """A run; ``missing`` are slots that an unfinished run has to do without at the moment."""
+    """A run; ``missing`` are the slots without a live replica in an unfinished run."""
 
     url: str
     run_id: str
@@ -228,11 +218,7 @@ class RunOverview(Report):
 
 
 def only_run(url: str, run_id: str = "") -> str:
-    """Return the run that is meant: the one that was named, or the only one there.
-
-    Raises:
-        InputError: there is none, or several and none was named.
-    """
+    """Return ``run_id``, or the only run in the log."""
     if run_id:
         return run_id
     runs = sorted({entry.key.split("/")[1] for entry in ObjectStore(url, "").list("runs")})
@@ -244,12 +230,7 @@ def only_run(url: str, run_id: str = "") -> str:
 
 
 def overview(url: str, run_id: str) -> RunOverview:
-    """Read a run.
-
-    Raises:
-        InputError: there is no such run, or its place cannot be read.
-        OuterLogError: commits of it are lost.
-    """
+    """Read a run's totals; raises ``InputError`` where there is no such run."""
     log = OuterLog.open(url, run_id)
     there = read_inputs(log)
     spec = log.spec() or (there.agreement if there else None)
@@ -328,3 +309,193 @@ def _waits(written: dict[str, dt.datetime], slot: int, commits: Sequence[Commit]
         for offered, commit in pairs
         if offered is not None and commit in written
     ]
+
+
+#: The drawing of a run over time in its folder, and its data.
+TIMELINE, FIGURES = "report/timeline.svg", "report/timeline.json"
+Losses = Mapping[str, Mapping[int, float]]
+_FONT = 'font-family="sans-serif" font-size="11"'
+#: Fill and opacity of a span, colour of a commit's mark.
+_SPANS = {TRAINING: ("#3b5bdb", 0.45), WAITING: ("#adb5bd", 0.55), DEAD: ("#212529", 0.85)}
+_FATES = {MERGED: "#2f9e44", REJECTED: "#e03131", LATE: "#f08c00", MISSING: ""}
+_INK = ("#9c36b5", "#0c8599", "#e8590c", "#5c940d")
+Scale = Callable[[float], float]
+_ROW, _LEFT, _RIGHT, _TOP, _PANEL = 30, 76, 16, 24, 64
+
+
+class Figures(msgspec.Struct, frozen=True):
+    """The data of a drawing."""
+
+    history: History
+    losses: dict[str, dict[int, float]] = {}
+
+
+def write_timeline(run_dir: Path, run: History, losses: Losses) -> None:
+    """Write the drawing and its data into a run folder."""
+    make_folder((run_dir / TIMELINE).parent)
+    figures = Figures(run, {name: dict(points) for name, points in losses.items()})
+    replace(run_dir / FIGURES, msgspec.json.encode(figures).decode())
+    replace(run_dir / TIMELINE, timeline(run, losses))
+
+
+def read_timeline(run_dir: Path) -> str | None:
+    """Return the drawing of a run, made again from its data; ``None`` without any."""
+    path = run_dir / FIGURES
+    if not path.is_file():
+        return None
+    try:
+        figures = msgspec.json.decode(path.read_bytes(), type=Figures)
+    except msgspec.DecodeError as error:
+        raise InputError(f"{path} is not a timeline of a run: {error}") from None
+    return timeline(figures.history, figures.losses)
+
+
+def timeline(run: History, losses: Losses | None = None, *, width: int = 960) -> str:
+    """Return an SVG: a row a slot, the bytes of each round below, and the losses below these.
+
+    ``losses`` maps a name to (round to value), each drawn on its own scale; ``width`` is in pixels.
+    """
+    span = max(run.seconds, 1e-9)
+    room = width - _LEFT - _RIGHT
+
+    def scale(seconds: float) -> float:
+        return _LEFT + seconds / span * room
+
+    parts = _head(run, scale)
+    for slot in range(run.replicas):
+        parts += _slot(run, slot, scale)
+    y = _TOP + run.replicas * _ROW
+    parts += _bytes(run.rounds, y, scale)
+    y += _PANEL
+    kept = {name: points for name, points in (losses or {}).items() if points}
+    if kept:
+        parts += _losses(run.rounds, kept, y, scale)
+        y += _PANEL
+    parts += _foot(span, y, scale)
+    return svg(width, y + 52, parts)
+
+
+def _text(x: float, y: float, label: str, *, anchor: str = "start", fill: str = "black") -> str:
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{fill}" {_FONT}>'
+        f"{escape(label)}</text>"
+    )
+
+
+def _head(run: History, scale: Scale) -> list[str]:
+    """Return the rounds' numbers where they fit, and a vertical line at each commit."""
+    bottom = _TOP + run.replicas * _ROW + _PANEL
+    parts, free = [], 0.0
+    for mark in run.rounds:
+        x = scale(mark.at)
+        parts.append(f'<path d="M{x:.1f},{_TOP - 6} V{bottom}" stroke="#dee2e6"/>')
+        if x - 4 > free:
+            parts.append(_text(x, 12, f"{mark.round}", anchor="middle"))
+            free = x + 20
+    return [_text(0, 12, "round"), *parts]
+
+
+def _slot(run: History, slot: int, scale: Scale) -> list[str]:
+    y = _TOP + slot * _ROW
+    parts = [_text(0, y + 14, f"replica {slot}")]
+    marks = {mark.round: mark for mark in run.rounds}
+    for one in (one for one in run.spans if one.slot == slot):
+        mark = marks[one.round]
+        fill, opacity = _SPANS[one.kind]
+        if one.kind == TRAINING and mark.fate[slot] == REJECTED:
+            fill = _FATES[REJECTED]
+        why = f": {mark.why[slot]}" if slot in mark.why else ""
+        took = f"{one.end - one.start:.1f} s"
+        if one.kind == TRAINING and slot in mark.steps:
+            took = f"{took}, {mark.steps[slot]} steps"
+        label = f"replica {slot}, round {one.round}: {one.kind} {took}; {mark.fate[slot]}{why}"
+        x, end = scale(one.start), scale(one.end)
+        parts.append(
+            f'<rect class="{one.kind}" x="{x:.1f}" y="{y}" width="{max(0.8, end - x):.1f}"'
+            f' height="20" fill="{fill}" fill-opacity="{opacity}">'
+            f"<title>{escape(label)}</title></rect>"
+        )
+    for mark in run.rounds:
+        if colour := _FATES[mark.fate[slot]]:
+            x = scale(mark.at)
+            parts.append(
+                f'<rect class="{mark.fate[slot]}" x="{x - 2:.1f}" y="{y - 2}" width="3"'
+                f' height="24" fill="{colour}"/>'
+            )
+    for number, start in enumerate(run.starts.get(slot, []), 1):
+        if number > 1:
+            x = scale(start)
+            label = f"replica {slot}: start {number}"
+            parts.append(
+                f'<path class="start" d="M{x:.1f},{y - 3} l-4,-6 h8 z" fill="#212529">'
+                f"<title>{escape(label)}</title></path>"
+            )
+    return parts
+
+
+def _bytes(rounds: Sequence[RoundMark], y: float, scale: Scale) -> list[str]:
+    top = max((mark.bytes for mark in rounds), default=0) or 1
+    high = _PANEL - 22
+    base = y + 8 + high
+    parts = [_text(0, y + 18, "bytes"), _text(0, y + 34, _size(top))]
+    for mark in rounds:
+        tall = mark.bytes / top * high
+        label = f"round {mark.round}: {_size(mark.bytes)}, {mark.tokens:,} tokens"
+        parts.append(
+            f'<rect class="bytes" x="{scale(mark.at) - 4:.1f}" y="{base - tall:.1f}" width="6"'
+            f' height="{max(tall, 0.5):.1f}" fill="#495057"><title>{label}</title></rect>'
+        )
+    return parts
+
+
+def _losses(rounds: Sequence[RoundMark], losses: Losses, y: float, scale: Scale) -> list[str]:
+    at = {mark.round: mark.at for mark in rounds}
+    high = _PANEL - 22
+    parts = [_text(0, y + 18, "loss")]
+    for index, (name, values) in enumerate(losses.items()):
+        known = [(at[r], value) for r, value in sorted(values.items()) if r in at]
+        if not known:
+            continue
+        low, span = min(v for _, v in known), max(v for _, v in known) - min(v for _, v in known)
+        colour = _INK[index % len(_INK)]
+        points = [
+            (scale(when), y + 8 + high - (value - low) / (span or 1.0) * high)
+            for when, value in known
+        ]
+        if len(points) == 1:
+            x, height = points[0]
+            parts.append(f'<circle cx="{x:.1f}" cy="{height:.1f}" r="3" fill="{colour}"/>')
+        else:
+            joined = " ".join(f"{x:.1f},{height:.1f}" for x, height in points)
+            parts.append(
+                f'<polyline class="loss" points="{joined}" fill="none" stroke="{colour}"'
+                ' stroke-width="2"/>'
+            )
+        label = f"{name} {known[0][1]:.4g} to {known[-1][1]:.4g}"
+        parts.append(_text(_LEFT + 190 * index, y + _PANEL + 4, label, fill=colour))
+    return parts
+
+
+def _foot(span: float, y: float, scale: Scale) -> list[str]:
+    anchors = {0.0: "start", 0.5: "middle", 1.0: "end"}
+    parts = [
+        _text(scale(share * span), y + 22, f"{share * span:.0f} s", anchor=anchor)
+        for share, anchor in anchors.items()
+    ]
+    legend = [(kind, *paint) for kind, paint in _SPANS.items()]
+    legend += [(fate, colour, 1.0) for fate, colour in _FATES.items() if colour]
+    x = _LEFT - 124
+    for name, colour, opacity in legend:
+        x += 124 if name in (TRAINING, WAITING) else 92
+        parts.append(
+            f'<rect x="{x}" y="{y + 32}" width="12" height="12" fill="{colour}"'
+            f' fill-opacity="{opacity}"/>'
+        )
+        parts.append(_text(x + 17, y + 42, "training, loading" if name == TRAINING else name))
+    x += 92
+    parts.append(f'<path d="M{x + 4},{y + 43} l-4,-8 h8 z" fill="#212529"/>')
+    return [*parts, _text(x + 14, y + 42, "started again")]
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:.2f} MB" if count >= 10_000 else f"{count:,} B"

@@ -21,6 +21,7 @@ from markupsafe import Markup
 from composer_pipeline import __version__
 from composer_pipeline.charts import bars, heatmap, intervals, lines
 from composer_pipeline.dataset.manifest import Build, check_statistics, read_build
+from composer_pipeline.diloco.views import read_timeline
 from composer_pipeline.errors import InputError
 from composer_pipeline.evaluation.evaluate import TRAINED
 from composer_pipeline.evaluation.report import HEAD, cells_of, pictures
@@ -43,7 +44,6 @@ from composer_pipeline.publishing.card import (
     votes_by_tool,
 )
 from composer_pipeline.publishing.publish import take_files
-from composer_pipeline.report.timeline import read_timeline
 from composer_pipeline.reports import Progress, Report
 from composer_pipeline.states.previews import cut, printable
 from composer_pipeline.training.curves import channel_curves, held_out_curve

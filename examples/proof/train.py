@@ -17,7 +17,7 @@ from composer_pipeline.training.build_rows import build
 from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.rows import TrainingData
-from trainers.trl.base_pass import base_student, score
+from trainers.trl.base_pass import base_policy, score
 from trainers.trl.base_scores import gate
 from trainers.trl.policy import load_base
 from trainers.trl.trainer import ComposerTrainer
@@ -62,7 +62,7 @@ def train_arm(
     recipe = recipe.resolved(data.counts())
     if change is not None:
         data = change(data)
-    base = score(base_student(model, recipe, tokenizer), recipe, data, run_dir)
+    base = score(base_policy(model, recipe, tokenizer), recipe, data, run_dir)
     data, gated = gate(recipe, data, base.gains())
     steps: list[dict[str, float]] = []
     if torch.cuda.is_available():  # the peak is the arm's own
@@ -84,7 +84,7 @@ def train_arm(
         "step_seconds": median(step["seconds"] for step in steps),
         "step_tokens": mean(step["tokens"] for step in steps),
     }
-    return Trained(trainer.student.model.eval(), gated, numbers)
+    return Trained(trainer.policy.model.eval(), gated, numbers)
 
 
 def rows_trained(run_dir: Path) -> dict[str, float]:

@@ -10,14 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from composer_pipeline.diloco.views import History, RoundMark, Span
+from composer_pipeline.diloco.views import History, RoundMark, Span, write_timeline
 from composer_pipeline.errors import InputError
 from composer_pipeline.evaluation.evaluate import TRAINED
 from composer_pipeline.evaluation.report import Cell, Estimate
 from composer_pipeline.lake.exports import exports
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.maintenance.forget import from_exports
-from composer_pipeline.report.timeline import write_timeline
 from composer_pipeline.report.write import default_place, write_report
 from composer_pipeline.settings import recipes_dir
 from composer_pipeline.training.recipe import TrainingRecipe

@@ -11,9 +11,8 @@ from composer_pipeline.diloco.heartbeat import Pulse
 from composer_pipeline.diloco.log import Commit, Included, OuterLog, Rejected
 from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.diloco.supervisor import SlotEnd
-from composer_pipeline.diloco.views import history
+from composer_pipeline.diloco.views import FIGURES, history, read_timeline, timeline, write_timeline
 from composer_pipeline.errors import InputError
-from composer_pipeline.report.timeline import FIGURES, read_timeline, timeline, write_timeline
 from tests.diloco.test_processes import SPEC, supervisor
 
 T0 = dt.datetime(2026, 11, 23, tzinfo=dt.UTC)
@@ -109,7 +108,7 @@ def test_a_log_that_has_not_begun_has_no_picture(tmp_path: Path) -> None:
     assert read_timeline(tmp_path) is None
     (tmp_path / "report").mkdir()
     (tmp_path / FIGURES).write_text('{"history": 3}')
-    with pytest.raises(InputError, match=r"timeline\.json is not what a run leaves"):
+    with pytest.raises(InputError, match=r"timeline\.json is not a timeline of a run"):
         read_timeline(tmp_path)
 
 

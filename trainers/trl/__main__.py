@@ -1,17 +1,8 @@
-"""Train one recipe: ``python -m trainers.trl --recipe R --lake L --run-dir D``.
+"""Train one recipe: ``python -m trainers.trl --recipe R --lake L --run-dir D``, also under Dagster.
 
-Belongs here: preparing the run folder, starting the replicas, gathering what they report,
-and the result files. Does not belong here: training (``trainers.trl.replica``).
-
-Works on its own and under Dagster Pipes. Exit codes: 0 done, 2 bad input, 1 anything else; both
-with one sentence on standard error. A replica's own exit code decides whether it is started
-again (``diloco.supervisor``). An interrupted run goes on at its last committed round. A run
-whose rounds merged nothing has failed: its state is the untouched base.
-
-Run folder: ``recipe.yaml`` ``contents.json`` (what is behind the recipe's names) ``data/``
-``outer/`` (the outer log, unless ``diloco.log`` names another) ``replicas/`` ``metrics.jsonl``
-``checkpoint/`` ``report/`` (the run over time) and, last of all, ``composer.json``, which makes it
-complete.
+Prepares the run folder, starts the replicas and writes the results. Exit codes: 0 done, 2 bad
+input, 1 anything else. An interrupted run goes on at its last committed round; a run in which no
+round merged anything has failed. ``composer.json`` is written last and makes the folder complete.
 """
 
 import argparse
@@ -22,17 +13,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 from typing import IO, Any
 
 from dagster_pipes import PipesEnvVarParamsLoader, open_dagster_pipes
 
 from composer_pipeline.diloco.log import OuterLog
-from composer_pipeline.diloco.places.hf_jobs import HfJobs
 from composer_pipeline.diloco.places.job import Place
-from composer_pipeline.diloco.places.kubernetes_jobs import KubernetesJobs
 from composer_pipeline.diloco.places.local import ReplicaCommand
-from composer_pipeline.diloco.places.modal_sandboxes import ModalSandboxes
 from composer_pipeline.diloco.supervisor import (
     RoundReport,
     SlotEnd,
@@ -40,13 +29,13 @@ from composer_pipeline.diloco.supervisor import (
     SupervisorReport,
     supervised,
 )
-from composer_pipeline.diloco.views import history
+from composer_pipeline.diloco.views import history, write_timeline
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.files import make_folder, out_of_space, writing
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.parent import end_with_parent
 from composer_pipeline.training import events
-from composer_pipeline.training.build_rows import build, require_rows
+from composer_pipeline.training.build_rows import build, require_rows, rows_of_tables
 from composer_pipeline.training.curves import round_losses
 from composer_pipeline.training.devices import device_of_each, devices
 from composer_pipeline.training.events import run_process
@@ -79,21 +68,27 @@ from composer_pipeline.training.runs import (
 from trainers.trl.adapters import check_start
 from trainers.trl.base_scores import BaseScores, gate, is_scored
 from trainers.trl.outer_log import begin, gather, place, spec_of, take_over, take_up
-from trainers.trl.sentences import sentence
 
 LIVE_TEACHER = (
     "channels.sdpo.teacher is 'live': a model that teaches itself is known to lose what it could;"
     " 'frozen' or 'ema' is safer"
 )
-#: Events of replicas that people see too.
-SAID = frozenset(
-    {"step", "bad_step", "out_of_memory", "separate_forwards", "held_out", "resumed"}
-    | {"inner_dropped"}
-)
-#: Seconds for replicas to leave after the last commit, also where they still look at held-out
-#: rows, which on a CPU takes minutes.
+#: Events of replicas that are also shown to the user.
+SHOWN = {
+    "step", "bad_step", "out_of_memory", "separate_forwards", "held_out", "resumed",
+    "inner_dropped",
+}  # fmt: skip
+#: Seconds for replicas to exit after the last commit; longer where they still evaluate held-out
+#: rows, which takes minutes on a CPU.
 LEAVE_S, LAST_LOOK_S = 60.0, 3600.0
-#: Children load what this process has found: the same commit of a Hub id for all of them.
+HELD_OUT_SPLIT = "validation"
+#: Module and class of each ``diloco.place.kind``.
+PLACES = {
+    "hf-jobs": ("hf_jobs", "HfJobs"),
+    "kubernetes": ("kubernetes_jobs", "KubernetesJobs"),
+    "modal": ("modal_sandboxes", "ModalSandboxes"),
+}
+#: Children load the snapshot that this process resolved: one commit of a Hub id for all.
 OFFLINE = {"HF_HUB_OFFLINE": "1"}
 
 
@@ -105,7 +100,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--run-dir", required=True, type=Path, help="folder of this run")
     options = parser.parse_args(argv)
     end_with_parent()
-    # A polite kill runs the clean-up, which stops the replicas.
+    # SIGTERM runs the clean-up, which stops the replicas.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         with _pipes() as pipes:
@@ -119,14 +114,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def train(recipe: TrainingRecipe, lake: Lake, run_dir: Path, pipes: Any = None) -> dict[str, Any]:
-    """Train a recipe in ``run_dir`` and return the content of ``composer.json``.
-
-    Raises:
-        InputError: recipe, data or model are unusable; before any model is loaded where
-            a weighted channel has no row.
-        ComposerError: replicas failed, no round merged anything, or another process trains
-            in this folder.
-    """
+    """Train a recipe in ``run_dir`` and return the content of ``composer.json``."""
     trainer = validate(recipe)
     require_rows(lake, recipe)
     own_device = device_of_each(
@@ -138,7 +126,7 @@ def train(recipe: TrainingRecipe, lake: Lake, run_dir: Path, pipes: Any = None) 
         found = _same_contents(recipe, run_dir)
         check_start(recipe, found["model"])
         started, digest = time.monotonic(), dataset_digest(lake, recipe)
-        resolved = resolve_model(recipe.model)  # also where the data are there: children look here
+        resolved = resolve_model(recipe.model)  # children are offline and read this cache
         take_up(recipe, run_dir, found, digest)
         data = _data(recipe, lake, run_dir, resolved)
         recipe = recipe.resolved(data.counts())
@@ -149,9 +137,12 @@ def train(recipe: TrainingRecipe, lake: Lake, run_dir: Path, pipes: Any = None) 
             _say(pipes, {"event": "warning", "text": LIVE_TEACHER})
         parts = {".": recipe}
         if recipe.eval_every is not None:
-            parts[HELD_OUT] = _prepare_held_out(recipe, lake, run_dir, resolved)
+            parts[HELD_OUT] = held_out_recipe(recipe, lake, run_dir, load_tokenizer(resolved))
+            write_recipe(parts[HELD_OUT], run_dir / HELD_OUT)
         _base_pass(parts, run_dir, pipes, own_device[0])
-        hints = _hints(recipe, data, run_dir, pipes)
+        _, hints = gate(recipe, data, BaseScores.load(run_dir).gains())
+        if hints:
+            _say(pipes, {"event": "hints", **hints})
         take_over(recipe, run_dir, found["model"]["digest"], digest)
         if begin(recipe, run_dir, found, digest) is not None:
             url, run_id = place(recipe, run_dir)
@@ -198,25 +189,21 @@ def train(recipe: TrainingRecipe, lake: Lake, run_dir: Path, pipes: Any = None) 
 
 
 def _same_contents(recipe: TrainingRecipe, run_dir: Path) -> Contents:
-    """Return what is behind the recipe's names, which must be what the run began with.
-
-    Raises:
-        InputError: a model or adapter has changed since.
-    """
+    """Return the content behind the recipe's names; it must not have changed since the start."""
     found, path = contents(recipe), run_dir / CONTENTS
     if not path.is_file():
         write_json(path, found)
     elif (known := json.loads(path.read_text(encoding="utf-8"))) != found:
         field = next(name for name in {**known, **found} if known.get(name) != found.get(name))
         raise InputError(
-            f"recipe field {field}: {getattr(recipe, field)!r} is not what run folder {run_dir}"
-            " began with; train through composer-pipeline train, which gives it a run of its own"
+            f"recipe field {field}: {getattr(recipe, field)!r} has changed since run folder"
+            f" {run_dir} was started; composer-pipeline train starts a new run folder for it"
         )
     return found
 
 
 def _public(recipe: TrainingRecipe, found: Contents) -> dict[str, Any]:
-    """Return the recipe with names for other machines in place of folders of this one."""
+    """Return the recipe with public names in place of this machine's folders."""
     names = {field: content["name"] for field, content in found.items()}
     return recipe.model_dump(mode="json") | names
 
@@ -239,13 +226,9 @@ def _write_checkpoint(
 
 
 def _draw(recipe: TrainingRecipe, run_dir: Path) -> None:
-    """Leave the picture of the run: who trained, waited or was dead, bytes and losses."""
-    from composer_pipeline.report.timeline import write_timeline
-
     log = OuterLog.open(*place(recipe, run_dir))
     log.store.patience_s = recipe.diloco.store_patience_s if recipe.diloco.log else 0.0
-    losses = round_losses(run_dir, recipe.diloco.inner_steps)
-    write_timeline(run_dir, history(log), losses)
+    write_timeline(run_dir, history(log), round_losses(run_dir, recipe.diloco.inner_steps))
 
 
 def _data(recipe: TrainingRecipe, lake: Lake, run_dir: Path, resolved: str) -> TrainingData:
@@ -254,31 +237,67 @@ def _data(recipe: TrainingRecipe, lake: Lake, run_dir: Path, resolved: str) -> T
     return build(lake, load_tokenizer(resolved), recipe, run_dir / DATA)
 
 
-def _prepare_held_out(
-    recipe: TrainingRecipe, lake: Lake, run_dir: Path, resolved: str
+def held_out_recipe(
+    recipe: TrainingRecipe, lake: Lake, run_dir: Path, tokenizer: Any
 ) -> TrainingRecipe:
-    """Build the held-out rows and return the recipe that takes them."""
-    from trainers.trl.held_out import prepare
+    """Build ``<run>/held-out/data`` and return the recipe whose only step takes those rows.
 
-    taking = prepare(lake, load_tokenizer(resolved), recipe, run_dir)
-    write_recipe(taking, run_dir / HELD_OUT)
-    return taking
+    A channel without held-out rows is turned off; SDPO's teacher is the model before training.
+    """
+    seen = rows_of_tables(lake, recipe, HELD_OUT_SPLIT)
+    if recipe.lora.r == 0:
+        seen["sdpo"] = 0  # its teacher would be another copy of the whole model
+    if not any(seen.values()):
+        raise InputError(
+            f"recipe field eval_every: lake {lake.url} has no held-out row"
+            f" (split={HELD_OUT_SPLIT}) for any channel; leave eval_every out, or build the dataset"
+            " with a validation share"
+        )
+    wanted = taking(recipe, {channel: recipe.eval_rows if n else 0 for channel, n in seen.items()})
+    folder = run_dir / HELD_OUT / "data"
+    data = (
+        TrainingData.load(folder)
+        if TrainingData.is_complete(folder)
+        else build(lake, tokenizer, wanted, folder, split=HELD_OUT_SPLIT)
+    )
+    counts = data.counts()
+    return taking(
+        recipe, {c: min(recipe.eval_rows, counts[c]) if seen.get(c) else 0 for c in counts}
+    )
 
 
-def _hints(
-    recipe: TrainingRecipe, data: TrainingData, run_dir: Path, pipes: Any
-) -> dict[str, float]:
-    """Return the numbers of the hint gate, and say them."""
-    _, numbers = gate(recipe, data, BaseScores.load(run_dir).gains())
-    if numbers:
-        _say(pipes, {"event": "hints", **numbers})
-    return numbers
+def taking(recipe: TrainingRecipe, rows: Mapping[str, int]) -> TrainingRecipe:
+    """Return a recipe of one step that takes so many rows of each channel."""
+    sizes: dict[str, dict[str, Any]] = {
+        "grpo": {"groups_per_step": rows.get("grpo", 0), "source": "recorded"},
+        "sdpo": {
+            "rows_per_step": rows.get("sdpo", 0), "teacher": "frozen", "hint_gain": False,
+        },
+        "dpo": {"pairs_per_step": rows.get("dpo", 0)},
+        "sft": {"rows_per_step": rows.get("sft", 0)},
+    }  # fmt: skip
+    channels = recipe.channels
+    changed = {}
+    for name, fields in sizes.items():
+        channel = getattr(channels, name)
+        weight = channel.weight if rows.get(name) else 0.0
+        changed[name] = channel.model_copy(update={**fields, "weight": weight})
+    once = {"replicas": 1, "rounds": 1, "inner_steps": 1, "min_quorum": 1}
+    return recipe.model_copy(
+        update={
+            "channels": channels.model_copy(update=changed),
+            "diloco": recipe.diloco.model_copy(update=once),
+            "steps": None,
+            "epochs": None,
+            "data": recipe.data.model_copy(update={"max_dropped_share": 1.0}),
+        }
+    )
 
 
 def _base_pass(
     parts: Mapping[str, TrainingRecipe], run_dir: Path, pipes: Any, env: dict[str, str]
 ) -> None:
-    """Let the base model score the rows of each part, in a process of its own, where it has not."""
+    """Score the rows of each unscored part with the base model, in a process of its own."""
     missing = [part for part, recipe in parts.items() if not is_scored(run_dir / part, recipe)]
     if not missing:
         return
@@ -309,7 +328,7 @@ def _replicas(
         if event is not None:
             event = events.strict({"time": time.time(), **event})
             events.append(metrics, event)
-            if event.get("event") in SAID:
+            if event.get("event") in SHOWN:
                 _say(pipes, event)
 
     def on_round(report: RoundReport) -> None:
@@ -343,35 +362,31 @@ def _replicas(
 
 
 def _places(recipe: TrainingRecipe, url: str, run_id: str) -> list[Place]:
-    """Return where each replica beyond those of this machine is started, if the recipe says."""
+    """Return the place of each replica that the recipe starts on other machines."""
     options = recipe.diloco
     if options.place is None:
         return []
-    there = options.place.model_dump(exclude={"kind"})
-    kinds: dict[str, Callable[..., Place]] = {
-        "hf-jobs": HfJobs, "kubernetes": KubernetesJobs, "modal": ModalSandboxes
-    }  # fmt: skip
-    return [kinds[options.place.kind](url, run_id, **there)] * (options.replicas - options.here)
+    # Imported only when named: each brings a service's client.
+    module, name = PLACES[options.place.kind]
+    kind = getattr(import_module(f"composer_pipeline.diloco.places.{module}"), name)
+    there = kind(url, run_id, **options.place.model_dump(exclude={"kind"}))
+    return [there] * (options.replicas - options.here)
 
 
 def require_merged(rounds: Sequence[RoundReport]) -> None:
-    """Refuse a run that has changed nothing.
-
-    Raises:
-        ComposerError: every round was committed empty; says why the first one was.
-    """
+    """Raise where every round was committed empty."""
     if any(round_.included for round_ in rounds):
         return
     reasons = [f"replica {slot}: {why}" for slot, why in sorted(rounds[0].rejected.items())]
     raise ComposerError(
-        f"none of {len(rounds)} rounds merged anything, so the model is still the one it began"
-        f" with ({'; '.join(reasons) or 'no replica contributed'}); change the recipe, for"
-        " example learning_rate, or train anew with --force"
+        f"none of {len(rounds)} rounds merged anything, so the model is unchanged"
+        f" ({'; '.join(reasons) or 'no replica contributed'}); change the recipe, for example"
+        " learning_rate, or train again with --force"
     )
 
 
 def _say(pipes: Any, event: dict[str, Any]) -> None:
-    """Print an event: one JSON line, or under Dagster one line for people and its log."""
+    """Print an event as a JSON line; under Dagster as a sentence, also to its log."""
     if pipes is None:
         print(events.line(event), flush=True)
     else:
@@ -382,13 +397,99 @@ def _say(pipes: Any, event: dict[str, Any]) -> None:
 
 @contextmanager
 def _pipes() -> Iterator[Any]:
-    """Yield the Pipes context, or ``None`` where Dagster did not start this process."""
+    """Yield the Pipes context, or ``None`` outside Dagster."""
     loader: Any = PipesEnvVarParamsLoader  # untyped upstream
     if not loader().is_dagster_pipes_process():
         yield None
         return
     with open_dagster_pipes() as context:
         yield context
+
+
+Event = dict[str, Any]
+#: Metrics in a step's line and their short names; all of them depend on the model.
+STEP_NUMBERS = {
+    "grpo_best_gain": "grpo best",
+    "grpo_worst_gain": "worst",
+    "sdpo_loss": "sdpo",
+    "dpo_loss": "dpo",
+    "sft_loss": "sft",
+    "grad_norm": "gradient",
+}
+
+
+def sentence(event: Event) -> str:
+    """Return an event as one line for people."""
+    return _SENTENCES[event["event"]](event)
+
+
+def _step(event: Event) -> str:
+    numbers = {name: event.get(key) for key, name in STEP_NUMBERS.items()}
+    said = ", ".join(f"{n} {value:+.4f}" for n, value in numbers.items() if value is not None)
+    if odd := event.get("non_finite"):
+        said += f" not finite: {', '.join(odd)}"
+    return f"replica {event['slot']} step {event['step']}/{event['of']}: {said}"
+
+
+def _round(event: Event) -> str:
+    number = f"round {event['round']}/{event['of']}"
+    if not event["merged"]:
+        why = "; ".join(f"replica {slot}: {why}" for slot, why in event["rejected"].items())
+        return f"{number} merged nothing ({why})"
+    away = sorted({*range(event["replicas"])} - {*event["included"]})
+    said = [f"{number} committed by replicas {', '.join(map(str, event['included']))}"]
+    said += [f"{event['tokens']:,} tokens, {event['bytes']:,} bytes"]
+    for slot in away:
+        reason = event["rejected"].get(str(slot))
+        said.append(f"replica {slot}: {reason}" if reason else f"replica {slot} is missing")
+    return "; ".join(said)
+
+
+def _replica_ended(event: Event) -> str:
+    code, went = event["code"], f"replica {event['slot']}"
+    if code < 0:  # it had no time to say why
+        went += f" was killed ({signal.Signals(-code).name})"
+    else:
+        went += f" ended with {code} ({event['sentence']})"
+    restart = event["restart"]
+    return f"{went}; restart {restart}" if restart else f"{went} and is not started again"
+
+
+_SENTENCES: dict[str, Callable[[Event], str]] = {
+    "step": _step,
+    "round": _round,
+    "replica_ended": _replica_ended,
+    "bad_step": lambda e: f"replica {e['slot']} step {e['step']}: dropped, {e['reason']}",
+    "out_of_memory": lambda e: (
+        f"replica {e['slot']}: out of memory, continues with micro_batch_tokens"
+        f" {e['micro_batch_tokens']}"
+    ),
+    "separate_forwards": lambda e: (
+        f"replica {e['slot']}: rows do not share forwards: {e['reason']}"
+    ),
+    "base": lambda e: f"base model: {e['done']} of {e['of']} rows of {e['channel']} scored",
+    "hints": lambda e: (
+        f"hints: {e['hints_kept_share']:.0%} of {e['hints_seen']:g} help the base model more than"
+        " they help its mistake"
+    ),
+    "held_out": lambda e: f"round {e['round']}: loss on held-out rows {e['loss']:.4f}",
+    "resumed": lambda e: (
+        f"replica {e['slot']} resumes in round {e['round']} after {e['inner']} steps"
+    ),
+    "inner_dropped": lambda e: (
+        f"replica {e['slot']} starts from the last commit with new optimizer state; its own state"
+        f" does not fit: {e['reason']}"
+    ),
+    "data": lambda e: (
+        f"{e.get('grpo', 0)} groups, {e.get('sdpo', 0)} hints and {e.get('dpo', 0)} pairs fit"
+        f" their windows, {sum(e['dropped'].values())} rows dropped"
+    ),
+    "joinable": lambda e: (
+        f"others join with: python -m trainers.trl.replica --log {e['log']} --run-id {e['run_id']}"
+    ),
+    "warning": lambda e: f"warning: {e['text']}",
+    "done": lambda e: f"done: {e['run_dir']}",
+}
 
 
 if __name__ == "__main__":

@@ -1,9 +1,4 @@
-"""Going on from an earlier adapter: ``start_from`` of a recipe.
-
-Belongs here: whether an adapter fits recipe and base, and its weights as the beginning of a
-run. Does not belong here: finding its folder (``composer_pipeline.training.models``). Importing
-this module loads no torch.
-"""
+"""``start_from`` of a recipe: whether an adapter fits, and its weights. Imports no torch itself."""
 
 import json
 from collections.abc import Mapping
@@ -14,7 +9,7 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.training.models import ADAPTER_CONFIG, resolve_adapter
 from composer_pipeline.training.recipe import TrainingRecipe
 
-#: Options of PEFT that change what an adapter computes, with the value that recipes train.
+#: PEFT options that change what an adapter computes, with the values that recipes train.
 PLAIN = {
     "peft_type": "LORA", "bias": "none", "use_rslora": False, "use_dora": False,
     "modules_to_save": None, "layers_to_transform": None, "layer_replication": None,
@@ -25,15 +20,7 @@ HEADS = ("lm_head", "embed_out")
 
 
 def check_start(recipe: TrainingRecipe, base: Mapping[str, str]) -> None:
-    """Refuse a ``start_from`` that does not fit the recipe; does nothing without one.
-
-    Args:
-        recipe: its ``lora`` must be the adapter's.
-        base: the model's content (``training.runs.content``).
-
-    Raises:
-        InputError: names the field in which adapter and recipe differ.
-    """
+    """Raise ``InputError`` where the adapter of ``start_from`` does not fit recipe or base."""
     if not recipe.start_from:
         return
     folder, name = resolve_adapter(recipe.start_from), recipe.start_from
@@ -58,13 +45,13 @@ def check_start(recipe: TrainingRecipe, base: Mapping[str, str]) -> None:
         if found.get(option) != value:
             raise InputError(
                 f"start_from {name!r} has {option} {found.get(option)!r}, recipe field"
-                f" {fields[option]} says {value!r}; an adapter goes on with its own"
+                f" {fields[option]} is {value!r}; set it to the adapter's"
             )
     _check_base(folder, name, base)
 
 
 def _check_base(folder: Path, name: str, base: Mapping[str, str]) -> None:
-    """Compare the base's content where the adapter came out of a run that wrote it down."""
+    """Compare the base model's digest, if the adapter comes from a run of ours."""
     path = folder / "composer.json"
     known = json.loads(path.read_text(encoding="utf-8")).get("base") if path.is_file() else None
     if known and known["digest"] != base["digest"]:
@@ -75,17 +62,7 @@ def _check_base(folder: Path, name: str, base: Mapping[str, str]) -> None:
 
 
 def load_start(model: Any, recipe: TrainingRecipe) -> None:
-    """Copy the weights of ``start_from`` into a PEFT model; does nothing without one.
-
-    To be called when the adapter of the recipe exists and nothing has been trained.
-
-    Args:
-        model: a ``PeftModel`` with the recipe's adapter ``default``.
-        recipe: its ``start_from`` is read.
-
-    Raises:
-        InputError: names the first tensor in which adapter and model differ.
-    """
+    """Copy the weights of ``start_from`` into a PEFT model whose adapter is untrained."""
     if not recipe.start_from:
         return
     from peft import get_peft_model_state_dict, set_peft_model_state_dict

@@ -1,11 +1,7 @@
-"""The base model's view of the rows: ``python -m trainers.trl.base_pass --run-dir D``.
+"""The base model's scores of the rows: ``python -m trainers.trl.base_pass --run-dir D``.
 
-Belongs here: one pass over the rows that the run will take, before any replica starts: DPO's
-reference, the log-probabilities that GRPO's off-policy mask compares with, and the gain of each
-hint. Does not belong here: the files (``trainers.trl.base_scores``) and training.
-
-``--part`` is given once for each folder below the run's that holds rows: ``.`` and
-``held-out``. A killed pass goes on with the parts that are missing. Imports no TRL.
+One pass before any replica starts: DPO's reference, the log-probabilities of GRPO's off-policy
+mask, and the gain of each hint. A killed pass continues with the missing parts. Imports no TRL.
 """
 
 import argparse
@@ -24,10 +20,10 @@ from composer_pipeline.training.models import load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.rows import Group, Hint, Pair, SomeRows, TrainingData
 from trainers.trl.base_scores import BaseScores, join, parts, scored, write
-from trainers.trl.policy import Student, load_base
+from trainers.trl.policy import Policy, load_base
 from trainers.trl.rows import Row, micro_batches, planned, rows_of
 
-#: A row's sequences, and what becomes of their log-probabilities.
+#: A row's sequences, and what is kept of their log-probabilities.
 Sequences = Callable[[Any], list[Row]]
 Shape = Callable[[Any, list[list[float]]], list[list[float]]]
 
@@ -56,47 +52,38 @@ def _run(folders: Sequence[Path]) -> None:
     if recipe.threads:
         torch.set_num_threads(recipe.threads)
     resolved = resolve_model(recipe.model)
-    student = base_student(resolved, recipe, load_tokenizer(resolved))
+    policy = base_policy(resolved, recipe, load_tokenizer(resolved))
     for folder, taking in recipes.items():
-        score(student, taking, TrainingData.load(folder / "data"), folder, say)
+        score(policy, taking, TrainingData.load(folder / "data"), folder, say)
 
 
-def base_student(resolved: str, recipe: TrainingRecipe, tokenizer: Any) -> Student:
-    """Load a recipe's model without adapter, to be asked and not trained, where there is room."""
+def base_policy(resolved: str, recipe: TrainingRecipe, tokenizer: Any) -> Policy:
+    """Load a recipe's model without adapter, on the GPU if there is one."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = load_base(resolved, recipe).to(device).eval()
-    return Student(model, pad=tokenizer.pad_token_id, device=device)
+    return Policy(model, pad=tokenizer.pad_token_id, device=device)
 
 
 def say(channel: str, done: int, of: int) -> None:
-    """Print an event."""
+    """Print a progress event."""
     print(line({"event": "base", "channel": channel, "done": done, "of": of}), flush=True)
 
 
 @torch.no_grad()
 def score(
-    student: Student,
+    policy: Policy,
     recipe: TrainingRecipe,
     data: TrainingData,
     run_dir: Path,
     say: Callable[[str, int, int], None] = lambda channel, done, of: None,
 ) -> BaseScores:
-    """Score every hint, and what any replica will take of the other channels.
-
-    Args:
-        student: the base model, without adapter.
-        recipe: its channels, steps and replicas decide the rows.
-        data: the rows.
-        run_dir: where parts are kept; existing ones are not made again.
-        say: called with channel, rows done and rows in all.
-    """
+    """Score every hint, and what any replica takes of other channels, unless it is scored."""
     for channel, rows in coming(recipe, data).items():
         sequences, shape = _HOW[channel]
-        # Where each part begins is all that is kept: rows are read part by part.
         missing = sum(len(part) for _, part in parts(run_dir, channel, range(len(rows))))
         done = len(rows) - missing
         for path, part in parts(run_dir, channel, rows):
-            values = _logps(student, [sequences(row) for row in part], recipe.micro_batch_tokens)
+            values = _logps(policy, [sequences(row) for row in part], recipe.micro_batch_tokens)
             scores = [shape(row, lists) for row, lists in zip(part, values, strict=True)]
             write(path, [row.id for row in part], scores)
             done += len(part)
@@ -106,10 +93,7 @@ def score(
 
 
 def coming(recipe: TrainingRecipe, data: TrainingData) -> dict[str, Sequence[Any]]:
-    """Return, by channel, the rows to score, in the order of the data.
-
-    Of hints these are all, of other channels those that any replica takes.
-    """
+    """Return the rows to score by channel: all hints, and other rows that any replica takes."""
     plans = [planned(recipe, data, slot) for slot in range(recipe.diloco.replicas)]
     out: dict[str, Sequence[Any]] = {}
     for channel in scored(recipe):
@@ -120,16 +104,14 @@ def coming(recipe: TrainingRecipe, data: TrainingData) -> dict[str, Sequence[Any
 
 
 def _logps(
-    student: Student, sequences: Sequence[Sequence[Row]], limit: int
+    policy: Policy, sequences: Sequence[Sequence[Row]], limit: int
 ) -> list[list[list[float]]]:
     """Return log p of each token of each sequence of each row."""
     flat = [(i, j, row) for i, rows in enumerate(sequences) for j, row in enumerate(rows)]
     sizes = [len(row.prompt) + len(row.response) for _, _, row in flat]
     out: list[list[list[float]]] = [[[] for _ in rows] for rows in sequences]
     for batch in micro_batches(flat, sizes, limit):
-        for (i, j, _), piece in zip(
-            batch, student.logps([row for _, _, row in batch]), strict=True
-        ):
+        for (i, j, _), piece in zip(batch, policy.logps([row for _, _, row in batch]), strict=True):
             out[i][j] = piece.double().tolist()
     return out
 

@@ -1,16 +1,12 @@
-"""What the base model thinks of the recorded actions: log-probabilities, kept in the run folder.
+"""Log-probabilities of the recorded actions under the base model, kept in the run folder. No torch.
 
-Belongs here: the files, written in parts that survive a kill, and reading them. Does not belong
-here: the model (``trainers.trl.base_pass``). Imports no torch.
-
-``<run>/base/<channel>.arrow`` holds, for each row, its id and lists of log p, mapped into memory
-and decoded row by row, like the rows themselves; while the base model works they lie in
-``base/parts/``:
+``<run>/base/<channel>.arrow`` holds each row's id and lists of log p in nats, memory-mapped;
+``base/parts/`` holds them while the pass runs, in parts that survive a kill:
 
 * ``dpo``: [log p(chosen)], [log p(rejected)];
 * ``grpo``: of each answer's tokens;
-* ``sdpo``: of the failed action's tokens behind the plain prompt, then [its sum], [its sum behind
-  the hinted prompt], [the target's sum], [the target's sum behind the hinted prompt]; the last
+* ``sdpo``: of the failed action's tokens after the plain prompt, then [its sum], [its sum after
+  the hinted prompt], [the target's sum], [the target's sum after the hinted prompt]; the last
   two are empty where no target is known.
 """
 
@@ -35,7 +31,7 @@ from composer_pipeline.training.rows import (
 T = TypeVar("T")
 #: Lists of log-probabilities of one row.
 Logps = list[list[float]]
-#: Rows of one part: what a kill loses, and how often a user hears; minutes on a CPU.
+#: Rows of one part: what a kill loses, and the interval of progress events; minutes on a CPU.
 PART = 16
 FOLDER, PARTS = "base", "parts"
 
@@ -48,7 +44,7 @@ class Score(msgspec.Struct, frozen=True):
 
 
 class _View(Mapping[str, T], Generic[T]):
-    """Scores by id, each made of its lists when it is asked for."""
+    """Scores by id, converted on access."""
 
     def __init__(self, of: Mapping[str, Logps], shape: Callable[[Logps], T]) -> None:
         self._of, self._shape = of, shape
@@ -64,7 +60,7 @@ class _View(Mapping[str, T], Generic[T]):
 
 
 class _Stored(Mapping[str, Logps]):
-    """The scores of a file by id; memory is that of the ids."""
+    """The scores in a file by id; only the ids are in memory."""
 
     def __init__(self, path: Path) -> None:
         self._rows = ArrowRows(path, Score)
@@ -82,7 +78,7 @@ class _Stored(Mapping[str, Logps]):
 
 @dataclass(frozen=True)
 class BaseScores:
-    """Row id to lists of log-probabilities, by channel; see the module for what they are."""
+    """Row id to lists of log-probabilities, by channel, as described above."""
 
     of: Mapping[str, Mapping[str, Logps]] = field(default_factory=dict)
 
@@ -108,17 +104,13 @@ class BaseScores:
 
     @staticmethod
     def load(run_dir: Path) -> "BaseScores":
-        """Open the scores of a run folder; none is an empty result.
-
-        Raises:
-            InputError: a file is damaged.
-        """
+        """Open the scores of a run folder, if any."""
         files = sorted((run_dir / FOLDER).glob("*.arrow"))
         return BaseScores({path.stem: _Stored(path) for path in files})
 
 
 def scored(recipe: TrainingRecipe) -> list[str]:
-    """Return the channels of a recipe that need to know what the base model thinks."""
+    """Return the channels of a recipe that need scores of the base model."""
     channels = recipe.channels
     needing = {"sdpo"} | ({"grpo"} if channels.grpo.recorded else set())
     needing |= {"dpo"} if channels.dpo.needs_reference else set()
@@ -126,12 +118,12 @@ def scored(recipe: TrainingRecipe) -> list[str]:
 
 
 def is_scored(run_dir: Path, recipe: TrainingRecipe) -> bool:
-    """Say whether the base model has scored everything that the recipe needs."""
+    """Return True if every row that the recipe needs is scored."""
     return all(_whole(run_dir, channel).is_file() for channel in scored(recipe))
 
 
 def parts(run_dir: Path, channel: str, rows: Sequence[Any]) -> Iterator[tuple[Path, Sequence[Any]]]:
-    """Yield the file and the rows of each part that is not written yet."""
+    """Yield file and rows of each part that is not written yet."""
     if _whole(run_dir, channel).is_file():
         return
     for start in range(0, len(rows), PART):
@@ -141,14 +133,14 @@ def parts(run_dir: Path, channel: str, rows: Sequence[Any]) -> Iterator[tuple[Pa
 
 
 def write(path: Path, ids: Sequence[str], logps: Sequence[Logps]) -> None:
-    """Write a part so that it appears whole or not at all."""
+    """Write a part atomically."""
     with writing_rows(path, Score) as out:
         for name, lists in zip(ids, logps, strict=True):
             out.append(Score(name, lists))
 
 
 def join(run_dir: Path, channel: str, rows: int) -> None:
-    """Make one file of the parts of all ``rows`` rows, and delete them."""
+    """Join the parts of all ``rows`` rows into one file, and delete them."""
     whole, starts = _whole(run_dir, channel), range(0, rows, PART)
     if not whole.is_file():
         with writing_rows(whole, Score) as out:
@@ -175,10 +167,10 @@ def _gain(row: Sequence[Sequence[float]]) -> float:
 def gate(
     recipe: TrainingRecipe, data: TrainingData, gains: Mapping[str, float]
 ) -> tuple[TrainingData, dict[str, float]]:
-    """Return the data with the hints that pass, and the numbers of the gate.
+    """Return the data with the hints that pass, and the gate's numbers.
 
     The numbers: ``hints_seen``, ``hints_kept_share`` and the quartiles of the gain in nats. With
-    ``channels.sdpo.hint_gain: false`` everything is kept and the numbers are the same.
+    ``channels.sdpo.hint_gain: false`` all hints are kept.
 
     Raises:
         InputError: the channel has a weight and no hint passes.
@@ -197,6 +189,6 @@ def gate(
         raise InputError(
             f"channel sdpo: none of {len(values)} hints helps the base model (gain at most"
             f" {values[-1]:.3g} nats): set channels.sdpo.weight to 0, use a larger model, or"
-            " train on them all the same with channels.sdpo.hint_gain: false"
+            " train on them anyway with channels.sdpo.hint_gain: false"
         )
     return msgspec.structs.replace(data, hints=SomeRows(data.hints, kept)), numbers

@@ -1,8 +1,6 @@
-"""The result of a run: the last committed state as an ordinary checkpoint.
+"""A run's checkpoint: the last committed state as safetensors for ``peft`` or ``transformers``.
 
-Belongs here: turning DiLoCo's state into safetensors that ``peft`` or ``transformers``
-load on any machine. Does not belong here: metrics, the card's words and the run folder's other
-files.
+``python -m trainers.trl.checkpoints --run-dir D`` merges a finished run's adapter into its base.
 """
 
 import argparse
@@ -35,15 +33,14 @@ from composer_pipeline.training.models import (
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.run import CHECKPOINT, MERGED, RECIPE, RESULT, finished
 from composer_pipeline.training.runs import alone
-from trainers.trl.outer_log import Courier, fetch_states
+from trainers.trl.outer_log import EventUploader, fetch_states
 from trainers.trl.policy import load_base, lora_config
 
 if TYPE_CHECKING:
     from trainers.trl.channels.base import Channel
 
-#: In a checkpoint.
 FILE = "channels.safetensors"
-#: Rounds of which a replica keeps its state: the committed one and the one that it contributes.
+#: Rounds whose state a replica keeps: the committed one and the one it contributes to.
 KEPT = 2
 
 
@@ -54,22 +51,22 @@ class ChannelStates:
         run_dir: the run's folder.
         slot: 0-based replica.
         keep_all: keep the state of every round, not of the last two.
-        first: an earlier run's state to begin with, where there is one.
-        log: an outer log that other machines reach, which has the states too.
-        courier: what it has been told goes into the log with each state.
+        first: an earlier run's state to start from, if any.
+        log: an outer log on other storage, which gets the states too.
+        uploader: uploads its events with each state.
     """
 
     def __init__(
         self, run_dir: Path, slot: int, *, keep_all: bool = False, first: Path | None = None,
-        log: OuterLog | None = None, courier: Courier | None = None,
+        log: OuterLog | None = None, uploader: EventUploader | None = None,
     ) -> None:  # fmt: skip
         self._run_dir, self._slot, self._keep_all, self._first = run_dir, slot, keep_all, first
-        self._log, self._courier = log, courier
+        self._log, self._uploader = log, uploader
 
     def save(self, channels: "Sequence[Channel[Any]]", step: int) -> None:
         """Write the channels' states as they are after ``step`` steps of the run."""
-        if self._courier is not None:
-            self._courier.deliver()
+        if self._uploader is not None:
+            self._uploader.upload()
         tensors, numbers = gathered(channels)
         if not tensors and not numbers:
             return
@@ -83,7 +80,7 @@ class ChannelStates:
             self._store(file)
 
     def _store(self, file: Path) -> None:
-        """Put a state into the log, and drop those that nobody goes on from any more."""
+        """Put a state into the log, and delete the states that nobody needs any more."""
         assert self._log is not None
         store, folder = self._log.store, f"channels/{self._slot}"
         store.upload(f"{folder}/{file.name}", file)
@@ -92,11 +89,7 @@ class ChannelStates:
                 store.delete(old.key)
 
     def load(self, channels: "Sequence[Channel[Any]]", step: int) -> bool:
-        """Restore the newest state that is not after ``step``; return whether there was one.
-
-        Its own; that of another replica where it has none of that step; the earlier run's where
-        the run has none at all.
-        """
+        """Restore this slot's newest state not after ``step``, else another's; return if any."""
         if self._log is not None:
             fetch_states(self._log, self._run_dir, step)
         file = state_file(self._run_dir, step, prefer=self._slot) or self._first
@@ -110,7 +103,7 @@ class ChannelStates:
 
 
 def gathered(channels: "Sequence[Channel[Any]]") -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the channels' states as one: tensors by ``<channel>/<name>``, numbers by channel."""
+    """Return all channels' tensors as ``<channel>/<name>``, and their numbers by channel."""
     tensors: dict[str, Tensor] = {}
     numbers: dict[str, Any] = {}
     for channel in channels:
@@ -132,10 +125,7 @@ def handed_out(
 
 
 def state_file(run_dir: Path, step: int, *, prefer: int = 0) -> Path | None:
-    """Return the newest state of a run that is not after ``step``, or ``None``.
-
-    Of equally new ones that of slot ``prefer``, else of the lowest slot.
-    """
+    """Return the newest state not after ``step``: of slot ``prefer``, else of the lowest."""
     found = [
         (int(path.stem.rpartition("-")[2]), int(path.parent.name.rpartition("-")[2]), path)
         for path in _folder(run_dir, "*").parent.glob("slot-*/channels-*.safetensors")
@@ -145,11 +135,7 @@ def state_file(run_dir: Path, step: int, *, prefer: int = 0) -> Path | None:
 
 
 def earlier_state(recipe: TrainingRecipe) -> Path | None:
-    """Return the state that lies beside the adapter of ``start_from``, or ``None``.
-
-    Raises:
-        InputError: there is no such adapter.
-    """
+    """Return the state beside the adapter of ``start_from``, or ``None``."""
     if not recipe.start_from:
         return None
     file = resolve_adapter(recipe.start_from) / FILE
@@ -180,15 +166,11 @@ def write_checkpoint(
         recipe: what was trained.
         url: the outer log.
         run_id: the run in it.
-        target: the folder; a former one is replaced.
+        target: the folder; an existing one is replaced.
         base: the model's content (``training.runs.content``): its name for other machines.
         files: further files of the folder, name to text.
         round_: which state; ``None`` is the last.
-        states: what its channels know besides (``trainers.trl.checkpoints``), if anything.
-
-    Raises:
-        InputError: the state does not fit the recipe's model.
-        StorageError: the disk is full; there is no new folder.
+        states: file with the channels' states, if any.
     """
     theta, _ = read_state(url, run_id, round_)
     resolved = resolve_model(recipe.model)
@@ -207,11 +189,7 @@ def write_checkpoint(
 
 @contextmanager
 def appearing(target: Path) -> Iterator[Path]:
-    """Yield an empty folder that becomes ``target`` once the block has ended well.
-
-    Raises:
-        StorageError: the disk is full; ``target`` is as it was.
-    """
+    """Yield an empty folder that becomes ``target`` when the block succeeds."""
     scratch = target.with_name(f".{target.name}.tmp")
     shutil.rmtree(scratch, ignore_errors=True)
     try:
@@ -227,14 +205,7 @@ def appearing(target: Path) -> Iterator[Path]:
 def save_beside(
     folder: Path, resolved: str, base: Mapping[str, str], files: Mapping[str, str]
 ) -> None:
-    """Put tokenizer and further files beside saved weights, and this machine's paths out of them.
-
-    Args:
-        folder: holds weights and configuration.
-        resolved: the base model's folder here.
-        base: its content; ``name`` stands where libraries write the folder.
-        files: name to text; replaces what libraries wrote under that name.
-    """
+    """Save tokenizer and ``files`` beside the weights, naming the base by its public name."""
     load_tokenizer(resolved).save_pretrained(str(folder))
     for name, text in files.items():
         (folder / name).write_text(text, encoding="utf-8")
@@ -245,12 +216,12 @@ def save_beside(
     for path in (folder / "config.json", folder / "tokenizer_config.json"):
         if path.is_file():
             _change(path, {"_name_or_path": base["name"], "name_or_path": base["name"]})
-    for path in folder.glob("*.safetensors"):  # which safetensors writes for its owner alone
+    for path in folder.glob("*.safetensors"):  # safetensors writes them with mode 600
         shutil.copymode(folder / "tokenizer_config.json", path)
 
 
 def _change(path: Path, changes: Mapping[str, Any]) -> None:
-    """Replace fields that a JSON file has."""
+    """Replace existing fields of a JSON file."""
     fields = json.loads(path.read_text(encoding="utf-8"))
     fields |= {name: value for name, value in changes.items() if name in fields}
     path.write_text(json.dumps(fields, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -269,18 +240,13 @@ def main() -> int:
 
 
 def merge(run_dir: Path) -> None:
-    """Write ``merged/`` into the folder of a finished run; it appears whole or not at all.
-
-    Raises:
-        InputError: the run is not finished, or trained every parameter already.
-        ComposerError: another process works in the folder, or the disk is full.
-    """
+    """Write ``merged/``, the whole model, into the folder of a finished run."""
     from peft import PeftModel
 
     result = finished(run_dir)
     recipe = TrainingRecipe.load(run_dir / RECIPE)
     if not recipe.lora.r:
-        raise InputError(f"{run_dir}: its checkpoint is a whole model already (lora.r is 0)")
+        raise InputError(f"{run_dir}: its checkpoint is already a whole model (lora.r is 0)")
     with alone(run_dir):
         resolved = resolve_model(recipe.model)
         base = AutoModelForCausalLM.from_pretrained(resolved, dtype=torch.float32)

@@ -1,11 +1,7 @@
-"""The forwards and backwards of one optimizer step, on the rows that fall to this rank.
+"""The forwards and backwards of one optimizer step, on the rows of this rank.
 
-Belongs here: sharing forwards or not, micro-batches, dealing them to the ranks of a replica, and
-what is not finite. Does not belong here: losses (``trainers.trl.channels``), and what becomes of
-the gradients (``trainers.trl.gradients``).
-
-Where ranks hold parts of the model, every forward and backward is one of all of them: who has
-fewer micro-batches runs one more for nothing, and a fault is raised when the step is through.
+Where the model is sharded, every forward and backward involves all ranks: a rank with fewer
+micro-batches runs extra ones with weight 0, and a fault is raised only at the end of the step.
 """
 
 import math
@@ -17,7 +13,7 @@ from torch import Tensor
 
 from trainers.trl.channels.base import Channel
 from trainers.trl.gradients import NotFinite, StepGradients
-from trainers.trl.policy import Student
+from trainers.trl.policy import Policy
 from trainers.trl.ranks import Ranks, dealt, idle_share
 from trainers.trl.rows import micro_batches
 from trainers.trl.shared_prefix import Item, Shared, SharedStates, masked_attention, trees_of
@@ -27,7 +23,7 @@ Windows = Mapping[str, Sequence[Any]]
 
 @dataclass
 class Done:
-    """What a step was: this rank's loss; the nodes run by all ranks, and the share they idled."""
+    """The result of a step: this rank's loss, the nodes of all ranks, and the share they idled."""
 
     loss: float = 0.0
     nodes: int = 0
@@ -35,38 +31,21 @@ class Done:
 
 
 class Forwards:
-    """Runs windows.
-
-    Args:
-        student: the model.
-        channels: all of the run.
-        backward: of a loss.
-        ranks: who shares the work.
-    """
+    """Runs windows through the policy."""
 
     def __init__(
         self,
-        student: Student,
+        policy: Policy,
         channels: Sequence[Channel[Any]],
         backward: Callable[[Tensor], None],
         ranks: Ranks,
     ) -> None:
-        self._student, self._channels = student, channels
+        self._policy, self._channels = policy, channels
         self._backward, self._ranks = backward, ranks
         self._faults: list[NotFinite] = []
 
     def run(self, windows: Windows, gradients: StepGradients, limit: int, *, shared: bool) -> Done:
-        """Run this rank's part of the windows; the gradient is left in the parameters.
-
-        Args:
-            windows: of each channel; the same on all ranks.
-            gradients: of the step.
-            limit: tokens of a micro-batch.
-            shared: rows with equal beginnings share a forward.
-
-        Raises:
-            NotFinite: a loss or gradient is not finite.
-        """
+        """Run this rank's part of the windows; the gradient is left in the parameters."""
         self._faults.clear()
         run = self._together if shared else self._apart
         done = run(windows, gradients, limit)
@@ -85,7 +64,7 @@ class Forwards:
             loads = [n + sum(map(channel.size, hand)) for n, hand in zip(loads, hands, strict=True)]
             batches = [channel.split(hand, limit) for hand in hands]
             for rows in batches[self._ranks.rank]:
-                done.loss += self._loss(channel, rows, window, self._student)
+                done.loss += self._loss(channel, rows, window, self._policy)
                 if not gradients.finite():
                     self._fault([(channel, rows)], "gradient")
             for _ in range(self._missing(batches)):
@@ -101,9 +80,9 @@ class Forwards:
         return max(map(len, batches)) - len(batches[self._ranks.rank])
 
     def _for_nothing(self, channel: Channel[Any], window: Sequence[Any]) -> None:
-        """Run the shortest row's forwards and backward, and leave no trace of it."""
+        """Run the shortest row's forwards and backward with weight 0."""
         numbers, channel.numbers = channel.numbers, channel.numbers.copy()
-        loss = channel.loss(self._student, [min(window, key=channel.size)], window)
+        loss = channel.loss(self._policy, [min(window, key=channel.size)], window)
         channel.numbers = numbers
         self._backward(0.0 * loss)
 
@@ -120,15 +99,14 @@ class Forwards:
         batches = [micro_batches(hand, [len(of.tree) for of in hand], limit) for hand in hands]
         loads = [sum(len(of.tree) for of in hand) for hand in hands]
         done = Done(nodes=sum(loads), idle=idle_share(loads))
-        # Open around forward and backward: see there.
-        with masked_attention(self._student):
+        with masked_attention(self._policy):
             for batch in batches[self._ranks.rank]:
                 done.loss += self._shared_batch(batch, windows, gradients)
             for _ in range(self._missing(batches)):
                 smallest = min(trees, key=lambda of: len(of.tree))
                 self._shared_batch([smallest], windows, gradients, idle=True)
         for channel in self._channels:
-            gradients.end_of(channel.name)  # one without a row, too, has a norm: 0
+            gradients.end_of(channel.name)  # a channel without a row has norm 0
         return done
 
     def _shared_batch(
@@ -136,10 +114,10 @@ class Forwards:
     ) -> float:
         """Run one forward, the losses of its channels, and one backward; return the loss.
 
-        Where channels are kept apart, each has a backward of its own through the same forward.
-        Where ranks hold parts of the model, each channel has one on all of them.
+        Where gradients are measured, each channel has its own backward through the forward.
+        Where the model is sharded, each channel has one on every rank.
         """
-        states, loss, lockstep = SharedStates(self._student, batch), 0.0, self._ranks.lockstep
+        states, loss, lockstep = SharedStates(self._policy, batch), 0.0, self._ranks.lockstep
         items = [] if idle else [item for of in batch for item in of.items]
         present = [c for c in self._channels if any(i.channel == c.name for i in items)]
         taken = [c for c in self._channels if windows[c.name]] if lockstep else present
@@ -163,10 +141,10 @@ class Forwards:
     # -- one loss ------------------------------------------------------------------
 
     def _loss(
-        self, channel: Channel[Any], rows: list[Any], window: Sequence[Any], student: Student
+        self, channel: Channel[Any], rows: list[Any], window: Sequence[Any], policy: Policy
     ) -> float:
         """Run one channel's part of a micro-batch and its backward; return its weighted loss."""
-        loss = channel.weight * channel.loss(student, rows, window)
+        loss = channel.weight * channel.loss(policy, rows, window)
         value = float(loss.detach())
         if not math.isfinite(value):
             self._fault([(channel, rows)], f"loss ({value})")
@@ -174,9 +152,9 @@ class Forwards:
         return value
 
     def _fault(self, where: Sequence[tuple[Channel[Any], list[Any]]], what: str) -> None:
-        """Note what is not finite; raise it at once where no other rank waits for this one."""
+        """Record what is not finite; raise at once unless other ranks wait for this one."""
         names = ", ".join(channel.name for channel, _ in where)
-        ids = ", ".join(dict.fromkeys(channel.id(row) for channel, rows in where for row in rows))
+        ids = ", ".join(dict.fromkeys(row.id for _, rows in where for row in rows))
         error = NotFinite(f"channel {names}: {what} is not finite for row {ids}")
         if not self._ranks.lockstep:
             raise error

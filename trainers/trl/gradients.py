@@ -1,10 +1,7 @@
-"""What the channels' gradients are: norms, shares, cosines; and the two ways to fail by them.
+"""Norms, shares and cosines of the channels' gradients, and the two failures they show.
 
-Belongs here: measuring, and stopping a run whose step is not finite or whose channel does
-nothing. Does not belong here: what a channel computes (``trainers.trl.channels``).
-
-A measured step keeps one gradient a channel: with C channels that is C - 1 times the memory of
-the trained parameters more than other steps need.
+A measured step keeps one gradient per channel: with C channels C - 1 times the memory of the
+trained parameters more than other steps.
 """
 
 import math
@@ -18,7 +15,7 @@ from torch.nn.utils import get_total_norm
 from composer_pipeline.errors import ComposerError
 from trainers.trl.ranks import Ranks, is_cut, part
 
-#: A channel whose norm stays below this part of the whole for a round is dead.
+#: A channel whose share of the norm stays below this for a round is dead.
 DEAD = 1e-6
 
 
@@ -59,14 +56,11 @@ class StepGradients:
         self._forget()
 
     def finite(self) -> bool:
-        """Return whether everything gathered so far on this rank is finite."""
+        """Return whether all gradients on this rank are finite so far."""
         return math.isfinite(float(get_total_norm([part(g) for g in _present(self._now())])))
 
     def end_of(self, channel: str) -> None:
-        """Close a channel's part: in a measured step what was gathered since the last is its own.
-
-        Called once or more for each channel; one without any call has no gradient.
-        """
+        """In a measured step, move what was gathered since the last call to this channel."""
         if not self.measured:
             return
         before = self._of.get(channel) or [None] * len(self._parameters)
@@ -111,7 +105,7 @@ class StepGradients:
         return numbers
 
     def drop(self) -> None:
-        """Throw everything away: an optimizer leaves a parameter without gradient alone."""
+        """Discard everything: an optimizer skips a parameter without gradient."""
         self._forget()
         self._set([None] * len(self._parameters))
 
@@ -128,7 +122,7 @@ class StepGradients:
             parameter.grad = grad
 
     def _summed(self, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Return gradients summed over the ranks; those of cut parameters are sums already."""
+        """Return gradients summed over the ranks; those of sharded parameters already are."""
         if not self._ranks.several:
             return list(grads)
         there = torch.tensor([float(g is not None) for g in grads])
@@ -153,7 +147,7 @@ class StepGradients:
     def _dots(
         self, pairs: Sequence[tuple[Sequence[Tensor | None], Sequence[Tensor | None]]]
     ) -> list[float]:
-        """Return the products of whole gradients; those of parts are summed over the ranks."""
+        """Return the products of whole gradients; those of shards are summed over the ranks."""
         whole = [_dot(a, b, cut=False) for a, b in pairs]
         if not self._ranks.lockstep:
             return whole
@@ -163,13 +157,7 @@ class StepGradients:
 
 
 class Watch:
-    """Remembers over the steps which channel lives, and how many steps in a row were bad.
-
-    Args:
-        channels: names of the weighted channels.
-        inner_steps: steps of a round.
-        max_bad_steps: consecutive bad steps that end the run.
-    """
+    """Tracks which channels had a gradient in this round, and consecutive bad steps."""
 
     def __init__(self, channels: Sequence[str], *, inner_steps: int, max_bad_steps: int) -> None:
         self._inner, self._limit = inner_steps, max_bad_steps
@@ -177,7 +165,7 @@ class Watch:
         self._bad = self._good = self._steps = 0
 
     def state(self) -> dict[str, Any]:
-        """Return what it remembers, as plain numbers."""
+        """Return its memory as plain numbers."""
         known = {"bad": self._bad, "good": self._good, "steps": self._steps}
         return {"largest": dict(self._largest), **known}
 
@@ -187,20 +175,16 @@ class Watch:
         self._bad, self._good, self._steps = (numbers[key] for key in ("bad", "good", "steps"))
 
     def bad(self, what: str) -> None:
-        """Count a bad step.
-
-        Raises:
-            BadSteps: there were ``max_bad_steps`` in a row.
-        """
+        """Count a bad step; raises ``BadSteps`` after ``max_bad_steps`` in a row."""
         self._bad, self._steps = self._bad + 1, self._steps + 1
         if self._bad >= self._limit:
             raise BadSteps(
                 f"{what}; {self._bad} bad steps in a row (max_bad_steps {self._limit}): lower"
-                " learning_rate or look at the row"
+                " learning_rate or check the row"
             )
 
     def good(self, numbers: dict[str, float]) -> None:
-        """Note the numbers of a step that was finite."""
+        """Record the numbers of a finite step."""
         self._bad, self._good, self._steps = 0, self._good + 1, self._steps + 1
         for channel in self._largest:
             norm = numbers.get(f"{channel}_grad_norm", 0.0)
@@ -210,23 +194,19 @@ class Watch:
 
     @property
     def unseen(self) -> list[str]:
-        """The channels that had no gradient yet in this round."""
+        """The channels without a gradient so far in this round."""
         return [name for name, share in self._largest.items() if share < DEAD]
 
     def end_of_round(self) -> None:
-        """Forget the round; one of fewer steps than ``inner_steps`` goes on with the next.
-
-        Raises:
-            DeadChannel: a channel had no gradient in any of its measured steps.
-        """
+        """Raise ``DeadChannel`` if a channel had no gradient; a short round joins the next."""
         if self._steps < self._inner:  # in so few, answers may all have been equally good
             return
         dead = self.unseen
         if dead and self._good:
             raise DeadChannel(
                 f"channel {dead[0]} has a weight, but its gradient stayed below {DEAD:g} of the"
-                f" whole for a round of {self._inner} steps: it teaches nothing; set its weight"
-                " to 0 or look at its data"
+                f" whole for a round of {self._inner} steps: it has no effect; set its weight to 0"
+                " or check its data"
             )
         self._largest = dict.fromkeys(self._largest, 0.0)
         self._good = self._steps = 0

@@ -1,12 +1,9 @@
-"""Muon for the matrices of the layers, AdamW for everything else, as one optimizer.
+"""Muon for the matrices of the layers and AdamW for everything else, as one optimizer.
 
-Belongs here: which parameter gets which, and both behind the interface of one
-``torch.optim.Optimizer``: the Trainer, the schedule and a restart inside a round know one. Does not
-belong here: the formulas, which are PyTorch's.
-
-Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/) makes the momentum of a matrix
-nearly orthogonal. Its steps are scaled to the size of AdamW's (``match_rms_adamw``: arXiv
-2502.16982, section 2.2), so that one learning rate of the recipe serves both parts.
+The Trainer, the schedule and a restart inside a round know one optimizer. Muon (Jordan et al.
+2024, https://kellerjordan.github.io/posts/muon/) makes the momentum of a matrix nearly orthogonal;
+its steps are scaled to AdamW's (``match_rms_adamw``: arXiv 2502.16982, section 2.2), so that one
+learning rate serves both. The formulas are PyTorch's.
 """
 
 from collections.abc import Iterable
@@ -15,23 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-#: Of Muon's momentum, as its authors and PyTorch have it.
+#: Its authors' and PyTorch's default.
 MOMENTUM = 0.95
 
 
 class MuonWithAdamW(torch.optim.Optimizer):
-    """Both optimizers over one list of groups and one state.
-
-    Args:
-        matrices: parameters of two dimensions that Muon moves.
-        decayed: parameters that AdamW moves and pulls to 0.
-        plain: parameters that AdamW moves without that pull.
-        lr: learning rate of all.
-        weight_decay: decoupled pull to 0 of ``matrices`` and ``decayed``.
-
-    Raises:
-        ValueError: nothing to train, or a matrix without two dimensions.
-    """
+    """Muon for ``matrices``, AdamW for ``decayed`` and, without weight decay, ``plain``."""
 
     def __init__(
         self,
@@ -55,12 +41,12 @@ class MuonWithAdamW(torch.optim.Optimizer):
         groups = [{"params": some, "weight_decay": decay} for some, decay in rest if some]
         if groups:
             self._parts.append(torch.optim.AdamW(groups, lr=lr))
-        # The very groups of the parts: a schedule that sets a rate here sets it there.
+        # The same group objects as the parts': a schedule that sets a rate here sets it there.
         super().__init__([group for part in self._parts for group in part.param_groups], {"lr": lr})
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """Make one step of each part; returns what ``closure`` does, as all optimizers."""
+        """Make one step of each part."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -78,12 +64,7 @@ def muon(model: torch.nn.Module, *, lr: float, weight_decay: float) -> MuonWithA
     """Return the optimizer of a model's trained parameters.
 
     Muon gets every matrix but embeddings and the head, whose rows are tokens and not directions
-    (as its authors do); AdamW gets those, and what has one dimension, without decay.
-
-    Args:
-        model: a causal language model, possibly with an adapter.
-        lr: learning rate.
-        weight_decay: decoupled pull to 0.
+    (as its authors do); AdamW gets those, and one-dimensional parameters without decay.
     """
     tokens = [m for m in model.modules() if isinstance(m, torch.nn.Embedding)]
     output = getattr(model, "get_output_embeddings", lambda: None)()

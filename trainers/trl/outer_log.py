@@ -1,12 +1,8 @@
-"""A run's outer log: where it is, what other machines need in it, and what they bring back.
+"""A run's outer log: where it is, and what replicas on other machines read from it and add to it.
 
-Belongs here: beginning a run that others can join, and gathering what replicas elsewhere report.
-Does not belong here: the protocol (``composer_pipeline.diloco``) and joining a run
-(``trainers.trl.replica``). Imports no torch.
-
-A replica that was started elsewhere reads the log alone. Besides the rounds it brings its events
-(``events/<slot>/<attempt>-<n>.jsonl``), and like every replica of such a run the state of its
-channels (``channels/<slot>/channels-<step>.safetensors``), before it contributes a round.
+Such a replica knows the log alone. It adds its events
+(``events/<slot>/<attempt>-<n>.jsonl``) and its channels' states
+(``channels/<slot>/channels-<step>.safetensors``) before it contributes a round. No torch.
 """
 
 import hashlib
@@ -33,7 +29,7 @@ BASE, START, AGREED = "base", "start", "agreed.yaml"
 
 
 def place(recipe: TrainingRecipe, run_dir: Path) -> tuple[str, str]:
-    """Return the address of a run's log and the run's id in it."""
+    """Return the URL of a run's log and the run's id in it."""
     options = recipe.diloco
     if not options.log:
         return str(run_dir / OWN_LOG), options.run_id or OWN_ID
@@ -41,12 +37,7 @@ def place(recipe: TrainingRecipe, run_dir: Path) -> tuple[str, str]:
 
 
 def spec_of(recipe: TrainingRecipe, digest: str) -> DiLoCoSpec:
-    """Return what the replicas agree on, but for what each finds itself.
-
-    Args:
-        recipe: with its length resolved.
-        digest: of the training rows.
-    """
+    """Return what the replicas agree on, except what each finds itself."""
     options = recipe.diloco
     outer_lr, outer_momentum = options.outer_numbers
     return DiLoCoSpec(
@@ -77,11 +68,7 @@ def spec_of(recipe: TrainingRecipe, digest: str) -> DiLoCoSpec:
 
 
 def take_up(recipe: TrainingRecipe, run_dir: Path, found: Contents, digest: str) -> None:
-    """Get rows and scores of a run that another machine, or this one, began under the same id.
-
-    Raises:
-        InputError: the run under that id has another model or other rows.
-    """
+    """Fetch rows and scores of a run that was started under the same id."""
     if not recipe.diloco.log:
         return
     log = OuterLog.open(*place(recipe, run_dir))
@@ -92,17 +79,7 @@ def take_up(recipe: TrainingRecipe, run_dir: Path, found: Contents, digest: str)
 
 
 def begin(recipe: TrainingRecipe, run_dir: Path, found: Contents, digest: str) -> Inputs | None:
-    """Put what replicas elsewhere need into the log; ``None`` where the log is the run's own.
-
-    Args:
-        recipe: with its length resolved.
-        run_dir: holds rows and the base model's scores of them.
-        found: what is behind the recipe's names.
-        digest: of the training rows.
-
-    Raises:
-        InputError: another run has this id.
-    """
+    """Put what other replicas need into the log; ``None`` where the log is the run's own."""
     if not recipe.diloco.log:
         return None
     log = OuterLog.open(*place(recipe, run_dir))
@@ -132,7 +109,7 @@ def _hash(text: str) -> str:
 
 
 def _files(recipe: TrainingRecipe, run_dir: Path, found: Contents) -> dict[str, Path]:
-    """Return what others need, by its path in their folder; none names a path of this machine."""
+    """Return what others need, by path in their folder; none names a path of this machine."""
     names = {field: content["name"] for field, content in found.items()}
     files = {}
     if recipe.start_from and found["start_from"]["kind"] == "folder":
@@ -147,26 +124,20 @@ def _files(recipe: TrainingRecipe, run_dir: Path, found: Contents) -> dict[str, 
     return {AGREED: run_dir / AGREED, **kept, **files}
 
 
-class Courier:
-    """Brings what a replica elsewhere says into the log, in order.
-
-    Args:
-        log: of the run.
-        slot: 0-based.
-        attempt: 1-based start of the slot.
-    """
+class EventUploader:
+    """Collects the events of a replica elsewhere and uploads them in order."""
 
     def __init__(self, log: OuterLog, slot: int, attempt: int) -> None:
         self._log, self._place = log, f"events/{slot}/{attempt}"
         self._lines: list[str] = []
         self._sent = 0
 
-    def say(self, line: str) -> None:
-        """Keep an event until the next delivery."""
+    def add(self, line: str) -> None:
+        """Queue an event."""
         self._lines.append(line)
 
-    def deliver(self) -> None:
-        """Put what was said since the last delivery into the log."""
+    def upload(self) -> None:
+        """Upload the queued events."""
         if self._lines:
             self._sent += 1
             text = "".join(f"{line}\n" for line in self._lines)
@@ -175,14 +146,7 @@ class Courier:
 
 
 def gather(recipe: TrainingRecipe, run_dir: Path, metrics: IO[bytes], step: int) -> None:
-    """Bring the events of replicas elsewhere, and the channels' states, into the run folder.
-
-    Args:
-        recipe: of the run.
-        run_dir: its folder.
-        metrics: gets the events.
-        step: of the run, whose states the checkpoint has.
-    """
+    """Copy other machines' events into ``metrics``, and the channels' states at ``step``."""
     if not recipe.diloco.log:
         return
     log = OuterLog.open(*place(recipe, run_dir))
@@ -194,7 +158,7 @@ def gather(recipe: TrainingRecipe, run_dir: Path, metrics: IO[bytes], step: int)
 
 
 def fetch_states(log: OuterLog, run_dir: Path, step: int) -> None:
-    """Get each slot's newest channel state that is not after ``step``, where it is missing here."""
+    """Download each slot's newest channel state not after ``step``, where it is missing here."""
     newest: dict[str, str] = {}
     for entry in log.store.list("channels"):  # in the order of steps
         _, slot, name = entry.key.split("/")
@@ -206,24 +170,14 @@ def fetch_states(log: OuterLog, run_dir: Path, step: int) -> None:
             log.store.download(f"channels/{slot}/{name}", target)
 
 
-#: What a run's log holds of its rounds; claims and signs of life are each run's own.
+#: Folders copied to an extended run; claims and heartbeats are each run's own.
 ROUNDS = ("state", "rounds")
-#: What a replica goes on from besides the log.
+#: What a replica resumes from besides the log.
 OWN = ("channels-*.safetensors", "inner.safetensors")
 
 
 def take_over(recipe: TrainingRecipe, run_dir: Path, base: str, rows: str) -> None:
-    """Fill a run folder and its log with the run that a recipe extends; nothing without one.
-
-    Args:
-        recipe: with its length resolved.
-        run_dir: of the longer run.
-        base: digest of the model.
-        rows: digest of the training rows.
-
-    Raises:
-        InputError: the recipe does not continue that run, or its log is the same.
-    """
+    """Copy the run that a recipe extends, with its log, into a new run folder."""
     if not recipe.extends:
         return
     before = require_continues(recipe, base, rows)
@@ -231,7 +185,7 @@ def take_over(recipe: TrainingRecipe, run_dir: Path, base: str, rows: str) -> No
     here, there = place(recipe, run_dir), place(before, folder)
     if here == there:
         raise InputError(
-            f"recipe field diloco.run_id: {here[1]} is {folder.name}'s own; an extended run needs"
+            f"recipe field diloco.run_id: {here[1]} belongs to {folder.name}; an extended run needs"
             " another"
         )
     new = OuterLog.open(*here)
@@ -247,7 +201,7 @@ def take_over(recipe: TrainingRecipe, run_dir: Path, base: str, rows: str) -> No
 
 
 def _copy_rounds(old: OuterLog, new: OuterLog) -> None:
-    """Copy states and rounds; a commit after all that it names, round after round."""
+    """Copy states and rounds; each commit after everything it names."""
     keys = [entry.key for folder in ROUNDS for entry in old.store.list(folder)]
     commits = [f"rounds/{round_}/commit.json" for round_ in range(old.last_round() + 1)]
     there = {entry.key for folder in ROUNDS for entry in new.store.list(folder)}
@@ -258,7 +212,7 @@ def _copy_rounds(old: OuterLog, new: OuterLog) -> None:
 
 
 def _copy(file: Path, target: Path) -> None:
-    """Copy a file that the target folder lacks, so that it appears whole or not at all."""
+    """Copy a file atomically, unless the target exists."""
     if file.is_file() and not target.exists():
         part = target.with_name(f".{target.name}.part")
         shutil.copyfile(file, part)

@@ -1,8 +1,4 @@
-"""DiLoCo for a replica of several ranks: rank 0 speaks to the log, all of them follow.
-
-Belongs here: making whole what rank 0 contributes, and bringing to every rank what it adopts. Does
-not belong here: rounds and the protocol (``composer_pipeline.diloco``), which know of no ranks.
-"""
+"""DiLoCo for a replica of several ranks: rank 0 talks to the log, the others follow it."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -17,7 +13,7 @@ from trainers.trl.ranks import Ranks, is_cut, take_part, whole
 
 
 class Whole:
-    """Stands for a model whose trained parameters are in parts: they are whole here, on the CPU."""
+    """Stands for a sharded model: its trained parameters, whole, on the CPU."""
 
     def __init__(self, named: Mapping[str, Tensor]) -> None:
         self._named = dict(named)
@@ -28,16 +24,12 @@ class Whole:
 
 
 class OverRanks(TrainerCallback):
-    """Stands where the DiLoCo callback of a replica stands, on each of its ranks.
-
-    Args:
-        ranks: the replica's processes.
-        inner: DiLoCo's callback; rank 0's alone.
+    """The DiLoCo callback of each rank; rank 0's wraps the real one.
 
     Attributes:
         position: optimizer steps of the run behind the parameters, as rank 0 knows it.
-        ends_round: whether the step that is under way is its round's last, as rank 0 knows it.
-        keeper: this rank's trainer, whose private state is rank 0's when training begins.
+        ends_round: whether the current step is its round's last, as rank 0 knows it.
+        keeper: this rank's trainer, which takes over rank 0's private state when training begins.
     """
 
     keeper: Any = None
@@ -50,7 +42,7 @@ class OverRanks(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
     ) -> None:
-        """Let rank 0 join, and start from what it has adopted."""
+        """Join on rank 0, and start all ranks from what it has adopted."""
         model = given["model"]
         self._gather(model)
         if self._inner is not None:
@@ -60,14 +52,14 @@ class OverRanks(TrainerCallback):
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
     ) -> None:
-        """Pass it on."""
+        """Forward to rank 0's callback."""
         if self._inner is not None:
             self._inner.on_step_begin(args, state, control, **given)
 
     def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
     ) -> None:
-        """Learn from rank 0 whether the round ends with this step."""
+        """Share whether the round ends with this step."""
         ends = None
         if self._inner is not None:
             self._inner.on_optimizer_step(args, state, control, **given)
@@ -77,7 +69,7 @@ class OverRanks(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
     ) -> None:
-        """Let rank 0 end the round where it ends, and go on from what it has adopted."""
+        """End the round on rank 0, and continue from what it has adopted."""
         model, moved = given["model"], False
         if self.ends_round:
             self._gather(model)
@@ -89,14 +81,14 @@ class OverRanks(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
     ) -> None:
-        """Let rank 0 leave; all have the newest committed parameters already."""
+        """Leave on rank 0; all ranks have the newest committed parameters."""
         model = given["model"]
         self._gather(model)
         if self._inner is not None:
             self._inner.on_train_end(args, state, control, **given | {"model": self._of(model)})
 
     def _gather(self, model: Any) -> None:
-        """Keep whole copies on rank 0 where parameters are cut; every rank takes part."""
+        """Keep whole copies on rank 0 where parameters are sharded; a collective call."""
         named = trainable(model)
         if not any(map(is_cut, named.values())):
             return
@@ -115,7 +107,7 @@ class OverRanks(TrainerCallback):
         self, state: TrainerState, control: TrainerControl, given: Mapping[str, Any], *,
         moved: bool, began: bool = False,
     ) -> None:  # fmt: skip
-        """Bring every rank to where rank 0 is."""
+        """Bring every rank to rank 0's round, parameters, schedule and moments."""
         scheduler = getattr(given.get("lr_scheduler"), "scheduler", given.get("lr_scheduler"))
         optimizer = bare(given.get("optimizer"))
         told: dict[str, Any] = {}
@@ -140,14 +132,14 @@ class OverRanks(TrainerCallback):
             self._take(told, scheduler, optimizer)
 
     def _begun(self, optimizer: Any) -> dict[str, Any]:
-        """Return what rank 0 has of an earlier process."""
+        """Return what rank 0 has restored of an earlier process."""
         found = {} if self.keeper is None else {"private": self.keeper.private()}
         if optimizer is not None and optimizer.state:
             found["moments"] = optimizer.state_dict()
         return found
 
     def _take(self, told: Mapping[str, Any], scheduler: Any, optimizer: Any) -> None:
-        """Set a following rank's own state to rank 0's."""
+        """Set this rank's own state to rank 0's."""
         if "private" in told:
             self.keeper.load_private(*told["private"])
         if optimizer is not None and told["empty"]:

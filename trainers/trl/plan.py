@@ -1,11 +1,8 @@
 """What a run will need: ``python -m trainers.trl.plan --recipe R --lake L --run-dir D``.
 
-Belongs here: counting the run's windows, predicting its memory, and timing three real steps.
-Does not belong here: formulas (``composer_pipeline.training.planning``) and training.
-
-Prints one event ``plan``. The windows lie in the run folder afterwards, where training finds
-them. With ``--model-config`` nothing is loaded: rows are counted in the tables, and each is taken
-to be as long as the recipe allows.
+Counts the run's windows, predicts its memory and, with ``--probe``, times three real steps; prints
+one event ``plan``. The windows stay in the run folder for training. With ``--model-config`` nothing
+is loaded: rows are counted in the tables, and each is taken to be as long as the recipe allows.
 """
 
 import argparse
@@ -69,11 +66,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def plan(recipe: TrainingRecipe, lake: Lake, options: Any) -> dict[str, Any]:
-    """Return the fields of ``PlanReport``.
-
-    Raises:
-        InputError: the run does not fit, or cannot be planned.
-    """
+    """Return the fields of ``PlanReport``; raises ``InputError`` where the run does not fit."""
     limit, where = _limit(recipe, options.memory_gib)
     data = resolved = None
     if options.model_config is not None:
@@ -118,7 +111,7 @@ def plan(recipe: TrainingRecipe, lake: Lake, options: Any) -> dict[str, Any]:
 
 
 def _data(recipe: TrainingRecipe, lake: Lake, resolved: str, run_dir: Path) -> TrainingData:
-    """Return the run's windows, made now where nobody has."""
+    """Return the run's windows, built if necessary."""
     if TrainingData.is_complete(run_dir / DATA):
         return TrainingData.load(run_dir / DATA)
     make_folder(run_dir)
@@ -127,11 +120,7 @@ def _data(recipe: TrainingRecipe, lake: Lake, resolved: str, run_dir: Path) -> T
 
 
 def _limit(recipe: TrainingRecipe, given: float | None) -> tuple[int, str]:
-    """Return the bytes that one process of a replica may take, and what has them.
-
-    Raises:
-        InputError: fewer devices than processes.
-    """
+    """Return the bytes available to one process of a replica, and of what."""
     processes, found = recipe.ranks.processes, devices()
     replicas = recipe.diloco.replicas
     device_of_each(replicas, found, processes=processes)
@@ -163,13 +152,12 @@ def probe(recipe: TrainingRecipe, data: TrainingData, resolved: str) -> dict[str
     """Train three steps on the run's first rows and return what they took.
 
     ``seconds_per_step`` is the mean without the first step, which warms up and measures the
-    channels' gradients; ``base_pass_seconds`` is what the base model takes for all rows of the
-    run, by its seconds a row of each channel here; ``hours`` is both over the whole run;
-    ``peak_memory_gib`` is what the process held at most.
+    channels' gradients; ``base_pass_seconds`` is extrapolated to all rows of the run;
+    ``hours`` is both over the whole run; ``peak_memory_gib`` is the peak of the process.
     """
     import torch
 
-    from trainers.trl.base_pass import base_student, coming, score
+    from trainers.trl.base_pass import base_policy, coming, score
     from trainers.trl.policy import load_base
     from trainers.trl.trainer import ComposerTrainer
 
@@ -196,7 +184,7 @@ def probe(recipe: TrainingRecipe, data: TrainingData, resolved: str) -> dict[str
 
     tokenizer = load_tokenizer(resolved)
     with tempfile.TemporaryDirectory() as folder:
-        base = base_student(resolved, recipe, tokenizer)
+        base = base_policy(resolved, recipe, tokenizer)
         began = time.monotonic()
         scores = score(base, short, rows, Path(folder), on_scored)
         del base
@@ -221,7 +209,7 @@ def probe(recipe: TrainingRecipe, data: TrainingData, resolved: str) -> dict[str
 
 
 def _short(recipe: TrainingRecipe) -> TrainingRecipe:
-    """Return the recipe with three steps of one replica, and every hint let through."""
+    """Return the recipe with three steps of one replica, and every hint kept."""
     channels = recipe.channels.model_dump()
     channels["sdpo"]["hint_gain"] = False  # the few hints of a probe may all fail it
     changed = {

@@ -1,8 +1,6 @@
-"""The model that is trained, as the channels see it: hidden states and log-probabilities.
+"""The model that is trained, and SDPO's teachers: hidden states and log-probabilities of rows.
 
-Belongs here: running rows through a model, with the adapter on or off. Does not belong here:
-losses (``trainers.trl.channels``) and the training loop (``trainers.trl.trainer``). Imports no
-TRL, so that the base pass starts quickly.
+Imports no TRL, so that the base pass starts quickly.
 """
 
 import hashlib
@@ -20,7 +18,7 @@ from composer_pipeline.training.recipe import TrainingRecipe
 from trainers.trl.rows import Row, backbone_and_head, logit_transform, response_states
 
 
-class Student:
+class Policy:
     """A causal language model, bare or with a LoRA adapter.
 
     Args:
@@ -59,7 +57,7 @@ class Student:
         return hasattr(self.model, "disable_adapter")
 
     def parameters(self) -> list[Tensor]:
-        """Return the trained parameters: the adapter's only, with LoRA."""
+        """Return the trained parameters: only the adapter's, with LoRA."""
         return [p for p in self.model.parameters() if p.requires_grad]
 
     def states(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
@@ -77,31 +75,27 @@ class Student:
         return list(values.split([row.size for row in rows]))
 
     def base(self) -> AbstractContextManager[Any]:
-        """Switch the adapter off: the model as it was before training.
-
-        Raises:
-            RuntimeError: there is no adapter.
-        """
+        """Switch the adapter off: the model as it was before training."""
         if not self.has_adapter:
             raise RuntimeError("a model without adapter has no base inside")
         context: AbstractContextManager[Any] = self.model.disable_adapter()
         return context
 
 
-def frozen_copy(student: Student) -> Student:
-    """Return a copy of the model that nothing trains; costs its memory once more."""
+def frozen_copy(policy: Policy) -> Policy:
+    """Return a frozen copy of the model, which takes its memory again."""
     import copy
 
-    model = copy.deepcopy(student.model).eval().requires_grad_(False)
-    return Student(model, pad=student.pad, device=student.device, autocast=student._autocast)
+    model = copy.deepcopy(policy.model).eval().requires_grad_(False)
+    return Policy(model, pad=policy.pad, device=policy.device, autocast=policy._autocast)
 
 
 def load_base(resolved: str, recipe: TrainingRecipe) -> Any:
     """Load a resolved model, bare.
 
     ``dtype: bf16`` loads bf16 weights where only an adapter is trained; PEFT keeps the adapter
-    in float32. A model whose every parameter is trained stays in float32 and computes under
-    autocast: bf16 cannot hold small updates.
+    in float32. A fully trained model stays in float32 and computes under autocast: bf16 cannot
+    hold small updates.
     """
     half = recipe.dtype == "bf16" and recipe.lora.r > 0
     return AutoModelForCausalLM.from_pretrained(
@@ -112,14 +106,9 @@ def load_base(resolved: str, recipe: TrainingRecipe) -> Any:
 
 
 def base_identity(model: Any, tokenizer: Any, recipe: TrainingRecipe) -> str:
-    """Return what the replicas of a run must have in common, as short hashes with names.
+    """Return short named hashes of what all replicas of a run must have in common.
 
     Replicas that merge changes of different weights, or of other prompts, train nothing.
-
-    Args:
-        model: the bare base model, as loaded.
-        tokenizer: with the chat template that is trained with.
-        recipe: but for its name, its paths, and how a machine computes.
     """
     weights = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
@@ -155,14 +144,14 @@ Kind = Literal["frozen", "ema", "live"]
 
 
 class Teacher(ABC):
-    """A model that reads the hint and is never trained by it."""
+    """A model that reads the hint; no loss trains it."""
 
     @abstractmethod
     def states(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor]:
         """Return states (N, H), the tokens (N,) that they predict, and the head (V, H)."""
 
     def follow(self) -> None:
-        """Move after an optimizer step; most teachers stay."""
+        """Move after an optimizer step; only ``Ema`` does."""
         return
 
     def state(self) -> dict[str, Tensor]:
@@ -177,52 +166,52 @@ class Teacher(ABC):
 class Frozen(Teacher):
     """The model before training: the adapter off, or a copy where every parameter is trained."""
 
-    def __init__(self, student: Student) -> None:
-        self._student = student
-        self._copy = None if student.has_adapter else frozen_copy(student)
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._copy = None if policy.has_adapter else frozen_copy(policy)
 
     @torch.no_grad()
     def states(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor]:
         """Run the base model."""
         if self._copy is not None:
             return (*self._copy.states(rows), self._copy.head)
-        with self._student.base():
-            return (*self._student.states(rows), self._student.head.detach())
+        with self._policy.base():
+            return (*self._policy.states(rows), self._policy.head.detach())
 
 
 class Live(Teacher):
-    """The student itself, without gradient."""
+    """The policy itself, without gradient."""
 
-    def __init__(self, student: Student) -> None:
-        self._student = student
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
 
     @torch.no_grad()
     def states(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor]:
-        """Run the student."""
-        return (*self._student.states(rows), self._student.head.detach())
+        """Run the policy."""
+        return (*self._policy.states(rows), self._policy.head.detach())
 
 
 class Ema(Teacher):
     """An exponential moving average of the trained parameters, kept in float32.
 
-    ``average ← average + rate·(student − average)`` after each optimizer step, starting from
-    the student as it is at the first forward.
+    ``average ← average + rate·(policy − average)`` after each optimizer step, starting from
+    the policy as it is at the first forward.
     """
 
-    def __init__(self, student: Student, rate: float) -> None:
-        self._student, self._rate = student, rate
+    def __init__(self, policy: Policy, rate: float) -> None:
+        self._policy, self._rate = policy, rate
         self._average: dict[str, Tensor] = {}
 
     @torch.no_grad()
     def states(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor]:
         """Run the average."""
         with self._swapped():
-            states, ids = self._student.states(rows)
-            return states, ids, self._student.head.detach()
+            states, ids = self._policy.states(rows)
+            return states, ids, self._policy.head.detach()
 
     @torch.no_grad()
     def follow(self) -> None:
-        """Take one step towards the student, unless it has diverged: an average never recovers."""
+        """Take one step towards the policy, unless it has diverged: an average never recovers."""
         trained = self._trained()
         finite = [torch.isfinite(parameter).all() for parameter in trained.values()]
         if not bool(torch.stack(finite).all()):  # asked of the device once
@@ -236,12 +225,12 @@ class Ema(Teacher):
         return {name: average.cpu() for name, average in self._trained_average().items()}
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
-        """Go on from an average of an earlier process."""
-        device = self._student.device
+        """Restore an average."""
+        device = self._policy.device
         self._average = {name: value.float().to(device) for name, value in tensors.items()}
 
     def _trained(self) -> dict[str, Tensor]:
-        named = self._student.model.named_parameters()
+        named = self._policy.model.named_parameters()
         trained = {name: p for name, p in named if p.requires_grad}
         if not self._average:
             self._average = {n: p.detach().float().clone() for n, p in trained.items()}
@@ -264,8 +253,8 @@ class Ema(Teacher):
                 parameter.data = own[name]
 
 
-def teacher(kind: Kind, student: Student, *, ema_rate: float) -> Teacher:
+def teacher(kind: Kind, policy: Policy, *, ema_rate: float) -> Teacher:
     """Return the teacher of a recipe."""
     if kind == "frozen":
-        return Frozen(student)
-    return Ema(student, ema_rate) if kind == "ema" else Live(student)
+        return Frozen(policy)
+    return Ema(policy, ema_rate) if kind == "ema" else Live(policy)

@@ -1,11 +1,7 @@
 """One replica as several processes, its ranks: each runs a part of every step's rows.
 
-Belongs here: the group of processes, dealing rows to them, what they agree on, shards of the
-model, and starting them. Does not belong here: losses, and replicas, which train apart
-(``composer_pipeline.diloco``).
-
-All ranks draw the same windows; a loss holds the normaliser of its whole window. So gradients are
-summed over the ranks, never averaged, and the sum is that of one process.
+All ranks draw the same windows, and a loss holds the normaliser of its whole window. So gradients
+are summed over the ranks, never averaged, and the sum is that of one process.
 """
 
 import argparse
@@ -55,15 +51,15 @@ BUCKET = 64 * 2**20
 
 
 class Ranks:
-    """A replica's processes; alone by default, and then everything here returns at once.
+    """A replica's processes; a single one by default, where every method returns at once.
 
     Args:
-        rank: of this process, from 0; rank 0 leads: it alone speaks to log, disk and people.
+        rank: of this process, from 0; rank 0 alone talks to log, disk and people.
         size: how many there are.
 
     Attributes:
-        sharded: each rank keeps a part of the model's layers, so that every forward and backward
-            waits for all ranks: they run the same number of each.
+        sharded: each rank holds a part of the model's layers, so that every forward and backward
+            involves all ranks: they run the same number of each.
     """
 
     sharded = False
@@ -73,11 +69,7 @@ class Ranks:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] | None = None) -> "Ranks":
-        """Join the group that the environment names; alone where it names none.
-
-        Raises:
-            InputError: a variable is missing or malformed.
-        """
+        """Join the group that the environment names, if any."""
         environ = os.environ if environ is None else environ
         if RANK not in environ:
             return cls()
@@ -111,7 +103,7 @@ class Ranks:
 
     @property
     def lockstep(self) -> bool:
-        """Whether every forward and backward is one of all ranks."""
+        """Whether every forward and backward involves all ranks."""
         return self.sharded and self.several
 
     def gather(self, value: Any) -> list[Any]:
@@ -123,7 +115,7 @@ class Ranks:
         return values
 
     def share(self, value: Any = None) -> Any:
-        """Return rank 0's value; what the others give is ignored."""
+        """Return rank 0's value; the others' arguments are ignored."""
         if not self.several:
             return value
         values = [value]
@@ -131,7 +123,7 @@ class Ranks:
         return values[0]
 
     def sum(self, tensors: Sequence[Tensor]) -> None:
-        """Replace tensors by their sums over the ranks; all ranks hold the same bits then."""
+        """Replace tensors by their sums over the ranks, bit-equal on all of them."""
         if not self.several:
             return
         for bucket in _buckets(tensors):
@@ -149,14 +141,7 @@ class Ranks:
             tensor.copy_(whole)
 
     def same(self, facts: Mapping[str, str]) -> None:
-        """Refuse ranks that would not train the same thing.
-
-        Args:
-            facts: what must be equal, by a name for people.
-
-        Raises:
-            InputError: on every rank, where one differs from rank 0; names it and the fact.
-        """
+        """Raise ``InputError`` on every rank where a named fact differs between ranks."""
         first, *others = self.gather(dict(facts))
         for rank, other in enumerate(others, 1):
             for name in {**first, **other}:
@@ -193,13 +178,7 @@ T = TypeVar("T")
 
 
 def dealt(items: Sequence[T], sizes: Sequence[int], ranks: int) -> list[list[T]]:
-    """Return each rank's items, in their order: the largest first, each to who has least.
-
-    Args:
-        items: what is dealt.
-        sizes: tokens of each.
-        ranks: how many there are.
-    """
+    """Return each rank's items in their order: the largest first, each to the smallest load."""
     loads, owner = [0] * ranks, [0] * len(items)
     for i in sorted(range(len(items)), key=lambda i: -sizes[i]):
         rank = loads.index(min(loads))
@@ -209,18 +188,12 @@ def dealt(items: Sequence[T], sizes: Sequence[int], ranks: int) -> list[list[T]]
 
 
 def idle_share(loads: Sequence[int]) -> float:
-    """Return the part of the ranks' time in which one waits for the busiest, by tokens."""
+    """Return the part of the ranks' time spent waiting for the busiest, by tokens."""
     return 1.0 - sum(loads) / len(loads) / max(loads) if any(loads) else 0.0
 
 
 def shard(model: Any, ranks: Ranks) -> None:
-    """Cut a bare model's layers over the ranks; gradients of them are summed, not averaged.
-
-    On an accelerator each layer moves there as it is cut, so that no rank needs room for all.
-
-    Raises:
-        InputError: the model has no list of layers.
-    """
+    """Shard a bare model's layers over the ranks, each moved to the device as it is cut."""
     backbone, _ = backbone_and_head(model)
     layers = getattr(backbone, "layers", None)
     if not isinstance(layers, torch.nn.ModuleList):
@@ -242,23 +215,23 @@ def shard(model: Any, ranks: Ranks) -> None:
 
 
 def part(tensor: Tensor) -> Tensor:
-    """Return what this rank holds of a tensor: all of it, where it is not cut."""
+    """Return this rank's part of a tensor, or all of an unsharded one."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def is_cut(tensor: Tensor) -> bool:
-    """Return whether a tensor is in parts."""
+    """Return whether a tensor is sharded."""
     return isinstance(tensor, DTensor)
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """Return a whole copy on the CPU; every rank must ask where it is in parts."""
+    """Return a whole copy on the CPU; a collective call for sharded tensors."""
     full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
     return full.detach().cpu()
 
 
 def take_part(tensor: Tensor, full: Tensor, ranks: Ranks) -> None:
-    """Set what this rank holds of a tensor from a whole one."""
+    """Set this rank's part of a tensor from a whole one."""
     pieces: Sequence[Tensor] = full.chunk(ranks.size)
     own = part(tensor)
     if own.numel():  # fewer rows than ranks leave the last ones none
@@ -275,7 +248,7 @@ _LOOPBACK = "lo" if sys.platform.startswith("linux") else "lo0"
 
 
 class _Asked(Exception):
-    """SIGTERM came."""
+    """SIGTERM arrived."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -293,7 +266,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def launch(command: Sequence[str], size: int, store: Path) -> int:
-    """Start ``size`` processes of a command and see them through; return an exit code."""
+    """Start ``size`` processes of a command and supervise them; return an exit code."""
 
     def asked(*_: object) -> None:
         raise _Asked
@@ -327,7 +300,7 @@ def launch(command: Sequence[str], size: int, store: Path) -> int:
 
 
 def environment(environ: Mapping[str, str], rank: int, size: int, store: Path) -> dict[str, str]:
-    """Return a rank's variables: its place, its device, its parent."""
+    """Return a rank's variables: its place, device and parent."""
     own = {RANK: str(rank), RANKS: str(size), STORE: str(store), **supervised()}
     names = [name for name in environ.get(VISIBLE, "").split(",") if name.strip()]
     if len(names) >= size:
@@ -337,11 +310,7 @@ def environment(environ: Mapping[str, str], rank: int, size: int, store: Path) -
 
 
 def verdict(codes: Sequence[int | None]) -> tuple[int, str]:
-    """Return the replica's exit code, and a sentence where no rank has said one.
-
-    Args:
-        codes: of each rank; ``None`` for one that still ran when another had ended.
-    """
+    """Return the replica's exit code, and a sentence if a rank was killed; ``None`` still ran."""
     size = len(codes)
     for rank, code in enumerate(codes):
         if code is not None and code < 0:
@@ -358,7 +327,7 @@ def verdict(codes: Sequence[int | None]) -> tuple[int, str]:
 
 
 def end(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
-    """End what still runs, gently first."""
+    """End the processes that still run, with SIGTERM first."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         for rank in ranks:
             _send(rank, number)
@@ -375,13 +344,7 @@ def _send(rank: subprocess.Popen[bytes], number: int) -> None:
 
 
 def facts_of(identity: str, run_dir: Path, recipe: TrainingRecipe) -> dict[str, str]:
-    """Return digests by name: of base model and recipe, rows, and the base model's scores.
-
-    Args:
-        identity: as from ``trainers.trl.policy.base_identity``: names and digests in turn.
-        run_dir: holds rows and scores.
-        recipe: of the run.
-    """
+    """Return named digests: of base model and recipe, rows, and the base model's scores."""
     return {
         **identity_by_name(identity),
         "ranks": recipe.ranks.model_dump_json(),

@@ -1,18 +1,12 @@
 """One training process of a run: ``python -m trainers.trl.replica``.
 
-Belongs here: putting model, data and DiLoCo's callback together. Does not belong here: the
-loss (``trainers.trl.trainer``) and the other processes (``trainers.trl.__main__``).
-
 With ``--run-dir`` alone it is a supervisor's child: it reads ``recipe.yaml`` and ``data/`` of the
-run folder and DiLoCo's place from the environment. With ``--log`` and ``--run-id`` it joins a run
-from any machine, and reads the log alone (``trainers.trl.joining``). Prints one JSON object a line
-for each step and commit. Exit codes are those of ``diloco.supervisor``: 2 for bad input and a
-channel that does nothing, 4 for what would fail again (too many bad steps, a full disk), 1 for what
-another start may get past. SIGTERM lets an upload end that has begun, and the process leaves with
-143.
+run folder, and DiLoCo's settings from the environment. With ``--log`` and ``--run-id`` it joins a
+run from any machine and reads the log alone. Prints one JSON event a line. Exit codes are those of
+``diloco.supervisor``: 2 for bad input and a dead channel, 4 for what would fail again (bad steps, a
+full disk), 1 for what a restart may fix, 143 after SIGTERM, which lets a started upload finish.
 
-A replica of several processes is started by ``trainers.trl.ranks``: each of them is this one
-with a rank, and only rank 0 joins, speaks and writes.
+``trainers.trl.ranks`` starts a replica of several processes; only rank 0 joins, prints and writes.
 """
 
 import argparse
@@ -44,19 +38,18 @@ from composer_pipeline.training.events import line
 from composer_pipeline.training.models import cache_dir, load_tokenizer, resolve_model
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.rows import TrainingData
-from composer_pipeline.training.run import write_recipe
+from composer_pipeline.training.run import HELD_OUT, write_recipe
 from trainers.trl.adapters import load_start
 from trainers.trl.base_scores import BaseScores, gate
 from trainers.trl.checkpoints import ChannelStates, earlier_state
 from trainers.trl.gradients import DeadChannel
-from trainers.trl.held_out import FOLDER, HeldOut
-from trainers.trl.outer_log import AGREED, START, Courier
+from trainers.trl.outer_log import AGREED, START, EventUploader
 from trainers.trl.outer_ranks import OverRanks
 from trainers.trl.policy import base_identity, load_base
 from trainers.trl.ranks import Ranks, facts_of
-from trainers.trl.trainer import ComposerTrainer
+from trainers.trl.trainer import ComposerTrainer, HeldOut
 
-#: Pause between two looks for a run that has not begun.
+#: Seconds between checks whether a run has started.
 LOOK_S = 1.0
 
 
@@ -68,10 +61,10 @@ class Wanted:
         url: folder or URL of the log.
         run_id: the run in it.
         slot: 0-based; ``None`` takes a free one.
-        attempt: 1-based, where a supervisor has claimed it for this start of the slot.
         model: this machine's copy of the base model, where the run's is a folder.
         run_dir: folder for what this replica needs; ``None``: one in the cache.
-        wait_s: seconds to wait for a run that has not begun.
+        wait_s: seconds to wait for a run that has not started.
+        attempt: 1-based, where a supervisor has claimed it for this start of the slot.
     """
 
     url: str
@@ -84,7 +77,7 @@ class Wanted:
 
     @property
     def folder(self) -> Path:
-        """The folder of this machine: the same for the same run."""
+        """The run's folder on this machine."""
         if self.run_dir is not None:
             return self.run_dir
         place = hashlib.sha256(f"{self.url} {self.run_id}".encode()).hexdigest()[:12]
@@ -92,13 +85,7 @@ class Wanted:
 
 
 def join(wanted: Wanted, on_commit: Callable[[int, dict[str, Any]], None]) -> DiLoCoCallback | None:
-    """Take a slot of a run and fill this machine's folder; ``None`` where the run is over.
-
-    The slot shows a sign of life from here on, so that nobody leaves it behind while it loads.
-
-    Raises:
-        InputError: there is no such run, it has no free slot, or it needs a copy of its model.
-    """
+    """Take a slot of a run and fill this machine's folder; ``None`` where the run is over."""
     log = OuterLog.open(wanted.url, wanted.run_id)
     there = _await(log, wanted.wait_s)
     spec = there.agreement
@@ -128,11 +115,7 @@ def join(wanted: Wanted, on_commit: Callable[[int, dict[str, Any]], None]) -> Di
 
 
 def _await(log: OuterLog, wait_s: float) -> Inputs:
-    """Return what the run needs, as soon as it has begun.
-
-    Raises:
-        InputError: it has not begun after ``wait_s``.
-    """
+    """Wait until the run has started, and return its inputs."""
     deadline = time.monotonic() + wait_s
     while (there := inputs.read(log)) is None:
         if time.monotonic() >= deadline:
@@ -145,7 +128,7 @@ def _await(log: OuterLog, wait_s: float) -> Inputs:
 
 
 def _fill(log: OuterLog, there: Inputs, wanted: Wanted) -> None:
-    """Get the run's files, and write the recipe with this machine's paths."""
+    """Download the run's files, and write the recipe with this machine's paths."""
     folder = wanted.folder
     inputs.fetch(log, there, folder)
     recipe = TrainingRecipe.load(folder / AGREED)
@@ -201,11 +184,7 @@ def _options() -> argparse.Namespace:
 
 
 def train_elsewhere(options: argparse.Namespace, ranks: Ranks) -> None:
-    """Join a run through its log alone, and train one of its slots.
-
-    Raises:
-        InputError: as :func:`trainers.trl.replica.join`, or as :func:`train`.
-    """
+    """Join a run through its log alone, and train one of its slots."""
     wanted = Wanted(
         options.log, options.run_id, options.slot, options.model, options.run_dir, options.wait_s,
         options.attempt,
@@ -216,22 +195,18 @@ def train_elsewhere(options: argparse.Namespace, ranks: Ranks) -> None:
         ranks.share(None)
         return
     log = callback.replica.log
-    courier = Courier(log, callback.slot, callback.replica.attempt)
+    uploader = EventUploader(log, callback.slot, callback.replica.attempt)
     emit("joined", {"slot": callback.slot, "attempt": callback.replica.attempt})
     try:
-        train(wanted.folder, callback, courier, ranks)
-        courier.deliver()
+        train(wanted.folder, callback, uploader, ranks)
+        uploader.upload()
     except BaseException:
         callback.replica.leave()
         raise
 
 
 def follow(ranks: Ranks) -> None:
-    """Run a rank that does not lead: it knows from rank 0 where the run is and what to train.
-
-    Raises:
-        InputError: as :func:`train`, or it would train something else than rank 0.
-    """
+    """Run a rank other than 0, which learns from rank 0 where the run is and what to train."""
     told = ranks.share()
     if told is None:
         return
@@ -251,22 +226,10 @@ def follow(ranks: Ranks) -> None:
 def train(
     run_dir: Path,
     callback: DiLoCoCallback | None = None,
-    courier: Courier | None = None,
+    uploader: EventUploader | None = None,
     ranks: Ranks | None = None,
 ) -> None:
-    """Run this replica, or the rank of it that leads.
-
-    Args:
-        run_dir: holds recipe, rows and scores.
-        callback: DiLoCo's; by default as the environment says.
-        courier: where events go besides standard output.
-        ranks: the processes of this replica.
-
-    Raises:
-        InputError: recipe, model or the DiLoCo environment do not fit.
-        DeadChannel: a channel with a weight had no gradient for a round.
-        BadSteps: too many steps in a row were not finite.
-    """
+    """Train this replica, as its only process or as rank 0."""
     recipe, ranks = TrainingRecipe.load(run_dir / "recipe.yaml"), ranks or Ranks()
     if callback is None:
         callback = DiLoCoCallback.from_env(on_commit=lambda _, info: emit("commit", info))
@@ -280,12 +243,12 @@ def train(
     def on_event(kind: str, step: int, numbers: dict[str, Any]) -> None:
         facts = {"slot": replica.slot, "step": step, "of": recipe.total_steps, **numbers}
         emit(kind, facts)
-        if courier is not None:
-            courier.say(line({"event": kind, "time": time.time(), **facts}))
+        if uploader is not None:
+            uploader.add(line({"event": kind, "time": time.time(), **facts}))
 
     states = ChannelStates(
         run_dir, replica.slot, keep_all=recipe.keep_best, first=earlier_state(recipe),
-        log=replica.log if recipe.diloco.log else None, courier=courier,
+        log=replica.log if recipe.diloco.log else None, uploader=uploader,
     )  # fmt: skip
     outer = OverRanks(ranks, callback)
     trainer, replica.base = _trainer(
@@ -309,11 +272,7 @@ def train(
 def _trainer(
     run_dir: Path, recipe: TrainingRecipe, ranks: Ranks, folder: Path, *, slot: int, **options: Any
 ) -> tuple[ComposerTrainer, str]:
-    """Build the trainer of a rank; return it and what the base model is.
-
-    Raises:
-        InputError: recipe and model do not fit, or another rank would train something else.
-    """
+    """Build a rank's trainer; return it and the identity of its base model."""
     if recipe.threads:
         torch.set_num_threads(recipe.threads)
     ranks.sharded = recipe.ranks.sharding == "fsdp2"
@@ -328,15 +287,15 @@ def _trainer(
         slot=slot, ranks=ranks, **options,
     )  # fmt: skip
     looks = ranks.lead or ranks.lockstep  # where the model is in parts, all of them must
-    if looks and recipe.eval_every is not None and slot == 0 and (run_dir / FOLDER).is_dir():
-        held_out = TrainingRecipe.load(run_dir / FOLDER / "recipe.yaml")
-        trainer.held_out = HeldOut(held_out, run_dir, trainer.student, trainer.trl_loss)
+    if looks and recipe.eval_every is not None and slot == 0 and (run_dir / HELD_OUT).is_dir():
+        held_out = TrainingRecipe.load(run_dir / HELD_OUT / "recipe.yaml")
+        trainer.held_out = HeldOut(held_out, run_dir, trainer.policy, trainer.trl_loss)
     load_start(trainer.accelerator.unwrap_model(trainer.model), recipe)
     return trainer, identity
 
 
 def emit(kind: str, numbers: dict[str, Any]) -> None:
-    """Print one event for the supervisor, which tails this process's output."""
+    """Print one event for the supervisor."""
     print(line({"event": kind, **numbers}), flush=True)
 
 

@@ -1,8 +1,4 @@
-"""Rows to tensors: micro-batches, and the hidden states of responses.
-
-Belongs here: what a micro-batch contains, padding, and picking the positions that predict
-a response. Does not belong here: which rows (``trainers.trl.rows``) and losses
-(``trainers.trl.channels``).
+"""Rows to tensors, and the order of rows: what a step takes, micro-batches and response states.
 
 Shapes: B rows, S positions, N selected response tokens, H hidden size, V vocabulary.
 """
@@ -18,7 +14,6 @@ from zlib import crc32
 import torch
 from torch import Tensor
 
-from composer_pipeline.diloco.spec import shard
 from composer_pipeline.errors import InputError
 from composer_pipeline.losses.divergence import LogitTransform
 from composer_pipeline.training.memory import RowSize
@@ -26,13 +21,13 @@ from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.rows import CHANNELS, SomeRows, TrainingData, bytes_of
 
 T = TypeVar("T")
-#: Fields of configurations by which logits are multiplied.
+#: Configuration fields that multiply logits.
 MULTIPLIERS = ("logit_scale", "output_multiplier", "lm_head_multiplier")
 
 
 @dataclass(frozen=True)
 class Row:
-    """A response behind a prompt, and the span of it that counts."""
+    """A response after a prompt, and the span of it that counts."""
 
     prompt: Sequence[int]
     response: Sequence[int]
@@ -46,12 +41,9 @@ class Row:
 
 
 def micro_batches(rows: Sequence[T], sizes: Sequence[int], limit: int) -> list[list[T]]:
-    """Pack rows so that a padded micro-batch has at most ``limit`` tokens.
+    """Pack rows of like size so that a padded micro-batch has at most ``limit`` tokens.
 
-    Args:
-        rows: what is packed.
-        sizes: tokens of each row; rows of like size go together.
-        limit: tokens, padding included. A single row may exceed it.
+    A single row may exceed the limit.
     """
     order = sorted(range(len(rows)), key=lambda i: -sizes[i])
     batches: list[list[int]] = []
@@ -65,13 +57,11 @@ def micro_batches(rows: Sequence[T], sizes: Sequence[int], limit: int) -> list[l
 
 
 def padded(rows: Sequence[Row], pad: int, device: Any) -> tuple[Tensor, Tensor]:
-    """Return right-padded ids and attention mask, both (B, S).
-
-    The mask is made from lengths: a pad id may equal the end token.
-    """
+    """Return right-padded ids and attention mask, both (B, S)."""
     sequences = [[*row.prompt, *row.response] for row in rows]
     width = max(len(sequence) for sequence in sequences)
     ids = torch.full((len(rows), width), pad, dtype=torch.long)
+    # Made from lengths: a pad id may equal the end token.
     mask = torch.zeros((len(rows), width), dtype=torch.long)
     for i, sequence in enumerate(sequences):
         ids[i, : len(sequence)] = torch.tensor(sequence, dtype=torch.long)
@@ -80,11 +70,7 @@ def padded(rows: Sequence[Row], pad: int, device: Any) -> tuple[Tensor, Tensor]:
 
 
 def backbone_and_head(model: Any) -> tuple[Any, Tensor]:
-    """Return the module that yields hidden states, and the head's weight (V, H).
-
-    Raises:
-        InputError: the head has a bias, which the losses do not repeat.
-    """
+    """Return the module that yields hidden states, and the head's weight (V, H)."""
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     head = base.get_output_embeddings()
     if getattr(head, "bias", None) is not None:
@@ -94,7 +80,7 @@ def backbone_and_head(model: Any) -> tuple[Any, Tensor]:
 
 
 def logit_transform(model: Any) -> LogitTransform:
-    """Return what a model does to the product with its head (Gemma, Cohere, Granite, Falcon-H1)."""
+    """Return how a model scales and caps its logits (Gemma, Cohere, Granite, Falcon-H1)."""
     config = model.config.get_text_config()
     scale = next(
         (getattr(config, name) for name in MULTIPLIERS if getattr(config, name, None) is not None),
@@ -109,17 +95,7 @@ def logit_transform(model: Any) -> LogitTransform:
 def response_states(
     backbone: Any, rows: Sequence[Row], pad: int, device: Any
 ) -> tuple[Tensor, Tensor]:
-    """Run the rows and return the states that predict their selected tokens.
-
-    Args:
-        backbone: as from :func:`backbone_and_head`.
-        rows: B rows.
-        pad: id of padding positions.
-        device: where to compute.
-
-    Returns:
-        Hidden states (N, H) and the token ids (N,) that they predict, row after row.
-    """
+    """Return the states (N, H) that predict the rows' selected tokens, and these tokens (N,)."""
     ids, mask = padded(rows, pad, device)
     hidden = backbone(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
     batch: list[int] = []
@@ -132,25 +108,21 @@ def response_states(
     return hidden[at, where - 1], ids[at, where]
 
 
-#: All hints, as they are before the gain gate. Who is in a step is drawn around them, and so is
-#: the same for the base pass, which scores hints for the gate, and for the replicas behind it.
+#: All hints, before the gain gate. A step's other rows are drawn around them, so that the base
+#: pass, which scores hints for the gate, and the replicas after it draw the same rows.
 LEAD = "every hint"
-#: Who leads and who follows. The hints that are taught come last, as the gate leaves them.
+#: Order of drawing; the hints that passed the gate come last.
 DRAWN = (LEAD, "dpo", "grpo", "sft", "sdpo")
 CHANNEL_OF = {LEAD: "sdpo"}
 
 
 class Stream:
-    """Row numbers without end: a seeded shuffle of a replica's share, again for each epoch.
+    """Endless row numbers: a seeded shuffle of a replica's share for each epoch.
 
     Args:
-        states: the state of each row of the share, by row number, in an order that is the same
-            in every process.
+        states: the state of each row of the share, by row number, in a fixed order.
         partners: states that other channels have too; their rows may change places.
         seed: of the run and the slot.
-
-    Raises:
-        InputError: there is no row.
     """
 
     def __init__(
@@ -167,7 +139,7 @@ class Stream:
         self._next = self._epochs = 0
 
     def take(self, count: int, present: Sequence[int] = ()) -> list[int]:
-        """Return the next ``count`` row numbers, those of the states that are present if any."""
+        """Return the next ``count`` row numbers, preferring rows of the states ``present``."""
         wanted = list(dict.fromkeys(present))
         taken = []
         for _ in range(count):
@@ -176,7 +148,7 @@ class Stream:
             row = self._epoch[self._next]
             if self._states[row] in self._partners:
                 row = self._swapped(row, wanted)
-                if self._states[row] in wanted:  # the others first
+                if self._states[row] in wanted:  # serve the other states first
                     wanted.remove(self._states[row])
                     wanted.append(self._states[row])
             taken.append(row)
@@ -201,7 +173,7 @@ class Stream:
 
 
 def rows_of(data: TrainingData, channel: str) -> Sequence[Any]:
-    """Return the rows that feed a channel."""
+    """Return the rows of a channel."""
     rows: Sequence[Any] = getattr(data, CHANNELS[channel][0])
     return rows
 
@@ -212,9 +184,6 @@ def planned(recipe: TrainingRecipe, data: TrainingData, slot: int) -> dict[str, 
     Optimizer step k, from 0, takes those from k·n to (k + 1)·n, n being the channel's rows a
     step. A longer run begins with the rows of a shorter one. No other channel's rows depend on
     which hints there are.
-
-    Raises:
-        InputError: a weighted channel has no row.
     """
     per_step = recipe.channels.rows_per_step()
     by_state = recipe.draw == "by-state"
@@ -245,7 +214,7 @@ def planned(recipe: TrainingRecipe, data: TrainingData, slot: int) -> dict[str, 
 
 
 def _states(data: TrainingData, name: str) -> list[int]:
-    """Return a number for each row: one for all rows with its prompt."""
+    """Return a number for each row that is equal for rows with the same prompt."""
     rows = rows_of(data, CHANNEL_OF.get(name, name))
     if name == LEAD and isinstance(rows, SomeRows):
         rows = rows.whole
@@ -257,21 +226,14 @@ def _share(
 ) -> list[int]:
     """Return the row numbers of a slot; slots differ by one row at most.
 
-    A row goes where rows of its state went before, as far as there is room. A channel with fewer
-    rows than replicas is shared whole by all of them.
-
-    Args:
-        states: of each row.
-        seed: of the run; the split depends on nothing else.
-        slot: 0-based replica.
-        replicas: number of replicas.
-        homes: the slot of each state that channels before have; gets this one's.
+    A row goes to its state's slot in earlier channels (``homes``, which is extended), if there is
+    room. Each replica gets all rows of a channel that has fewer rows than replicas.
     """
     order = list(range(len(states)))
     random.Random(seed).shuffle(order)  # noqa: S311 - an order, not a secret
     if len(order) < replicas:
         return order
-    room = [len(shard(len(order), slot=s, replicas=replicas)) for s in range(replicas)]
+    room = [len(range(s, len(order), replicas)) for s in range(replicas)]
     slots: dict[int, int] = {}
     for row in order:
         home = homes.get(states[row])
@@ -300,7 +262,7 @@ def sizes_of(row: Any, channel: str) -> list[RowSize]:
         return [RowSize(2 * (prompt + max(sides)), prompt, sides, sum(sides))]
     answer = len(row.response_ids)
     if channel == "sdpo":
-        # What is kept for backward is the student's forward; the teacher's counts for packing.
+        # What is kept for backward is the policy's forward; the teacher's counts for packing.
         size = max(prompt, len(row.teacher_prompt_ids)) + answer
         return [RowSize(size, prompt, (answer,), row.length)]
     return [RowSize(prompt + answer, prompt, (answer,), answer)]
@@ -309,7 +271,7 @@ def sizes_of(row: Any, channel: str) -> list[RowSize]:
 def windows_of(
     recipe: TrainingRecipe, data: TrainingData, *, slot: int = 0
 ) -> dict[str, list[list[RowSize]]]:
-    """Return, by channel, the rows of each optimizer step of a replica; reads each row once."""
+    """Return, by channel, the row sizes of each optimizer step of a replica."""
     out = {}
     plans = planned(recipe, data, slot)
     for channel, per_step in recipe.channels.rows_per_step().items():

@@ -1,9 +1,4 @@
-"""Answers that the model itself gives to recorded states, and their rewards.
-
-Belongs here: sampling through TRL, and grading an answer. Does not belong here: what becomes of a
-group (``trainers.trl.channels.registry.grpo``), reading an answer back into a message
-(``composer_pipeline.training.answers``) and the reward's formula
-(``composer_pipeline.training.rewards``).
+"""Answers that the policy itself gives to recorded states, and their rewards.
 
 An answer is one action from one state: nothing runs it, and no later state follows from it.
 """
@@ -26,19 +21,7 @@ Generate = Callable[[list[list[int]]], list[list[int]]]
 
 
 class Sampler:
-    """Samples answers to a group's state and grades them.
-
-    Args:
-        generate: TRL's generation with the policy as it is.
-        tokenizer: whose chat template wrote the prompts.
-        grader: says what an answer is worth.
-        size: answers to a state.
-        seed: of the run and replica; with step and rank it fixes what is sampled.
-        ranks: each samples for its groups, and all get every answer.
-
-    Raises:
-        InputError: the template's answers cannot be read back into messages.
-    """
+    """Samples answers to groups' states with TRL and grades them; every rank gets all answers."""
 
     def __init__(
         self, generate: Generate, tokenizer: Any, grader: Grader, *, size: int, seed: str,
@@ -59,12 +42,7 @@ class Sampler:
     def sample(
         self, groups: Sequence[Group], step: int
     ) -> list[tuple[list[list[int]], list[int], list[float]]]:
-        """Return distinct answers, counts and rewards for each group.
-
-        Args:
-            groups: states with their consensus.
-            step: optimizer step of the run; the same step samples the same answers.
-        """
+        """Return distinct answers, counts and rewards for each group; deterministic in ``step``."""
         completions = self._sampled(groups, step)
         out, self.parts = [], {}
         for i, group in enumerate(groups):
@@ -73,18 +51,18 @@ class Sampler:
             answers = [list(answer) for answer in counts]
             grades = [self.grade(group, answer) for answer in answers]
             for count, grade in zip(counts.values(), grades, strict=True):
-                for name, said in grade.parts.items():
+                for name, part in grade.parts.items():
                     share = count / len(completions)
-                    self.parts[name] = self.parts.get(name, 0.0) + said.value * share
+                    self.parts[name] = self.parts.get(name, 0.0) + part.value * share
             out.append((answers, list(counts.values()), [grade.value for grade in grades]))
         return out
 
     def _sampled(self, groups: Sequence[Group], step: int) -> list[list[int]]:
-        """Return ``size`` answers to each group, whoever sampled them."""
+        """Return ``size`` answers to each group, from all ranks."""
         ranks = self._ranks
         lengths = [len(group.prompt_ids) for group in groups]
         hands = dealt(range(len(groups)), lengths, ranks.size)
-        # Where the model is in parts, who has no group samples one for nothing.
+        # A sharded model generates on all ranks: one without a group samples a discarded one.
         mine = hands[ranks.rank] or [0] * ranks.lockstep
         prompts = [list(groups[i].prompt_ids) for i in mine for _ in range(self._size)]
         devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
@@ -99,22 +77,18 @@ class Sampler:
                 if not ranks.several or ranks.lockstep:
                     raise
                 failed = str(error)
-        told = ranks.gather((answers, failed))
-        if any(reason for _, reason in told):
-            raise torch.OutOfMemoryError(next(reason for _, reason in told if reason))
+        everyone = ranks.gather((answers, failed))
+        if reason := next((reason for _, reason in everyone if reason), ""):
+            raise torch.OutOfMemoryError(reason)
         out: list[list[int]] = [[]] * (len(groups) * self._size)
-        for hand, (found, _) in zip(hands, told, strict=True):
+        for hand, (found, _) in zip(hands, everyone, strict=True):
             for k, i in enumerate(hand):
                 own_answers = slice(k * self._size, (k + 1) * self._size)
                 out[i * self._size : (i + 1) * self._size] = found[own_answers]
         return out
 
     def grade(self, group: Group, answer: Sequence[int]) -> Grade:
-        """Return what an answer is worth at the group's state, and what each part said.
-
-        An answer that was cut before its end token scores what an invalid call does: 0 without
-        the part ``validity``.
-        """
+        """Return an answer's grade; one cut before its end token scores as an invalid call."""
         if not self._reader.ended(answer):
             return Grade(-self._grader.weights.get("validity", 0.0), {})
         case = Case.from_json(group.case)
@@ -123,5 +97,5 @@ class Sampler:
 
 
 def _number(text: str) -> int:
-    """Return a seed that is a function of the text alone."""
+    """Return a seed that depends on the text alone."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")

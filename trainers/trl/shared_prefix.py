@@ -1,11 +1,7 @@
-"""The packed forward: trees through the backbone once, losses on its states, one way back.
+"""Rows with equal beginnings as trees of tokens that go through the backbone once.
 
-Belongs here: running trees, handing their states to channels, and the attention that takes a
-mask. Does not belong here: which rows share a tree (``trainers.trl.shared_prefix``) and
-whether a model can do this (``trainers.trl.shared_prefix``).
-
-A channel's backward ends at the states: they are a leaf. The backbone's own backward runs once
-for all channels, or once for each where their gradients are kept apart.
+A channel's backward ends at the states, which are a leaf. The backbone's own backward runs once
+for all channels, or once for each where their gradients are measured.
 """
 
 import importlib.util
@@ -19,20 +15,20 @@ from torch import Tensor
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.training.recipe import TrainingRecipe
-from trainers.trl.policy import Student
+from trainers.trl.policy import Policy
 from trainers.trl.rows import Row, backbone_and_head
 
-#: A row joins a tree that holds at least this part of its longest sequence already.
+#: A row joins a tree that already holds at least this share of its longest sequence.
 SHARED = 0.5
 
 
 class Tree:
-    """Nodes in the order in which they came; each is one token behind its parent.
+    """Nodes in insertion order; each is one token after its parent.
 
     Attributes:
         tokens: id of each node.
         parents: node before each; -1 at the beginning of a sequence, always smaller than the node.
-        depths: how many tokens stand before each: its position.
+        depths: how many tokens precede each: its position.
     """
 
     def __init__(self) -> None:
@@ -45,7 +41,7 @@ class Tree:
         return len(self.tokens)
 
     def add(self, row: Row) -> None:
-        """Add what a row's selected tokens are predicted from."""
+        """Add the tokens that a row's selected tokens are predicted from."""
         node = -1
         for token in _read(row):
             child = self._children.get((node, token))
@@ -58,18 +54,14 @@ class Tree:
             node = child
 
     def cut(self, size: int) -> None:
-        """Take back all but the first ``size`` nodes."""
+        """Remove all but the first ``size`` nodes."""
         for node in range(size, len(self)):
             del self._children[self.parents[node], self.tokens[node]]
         for kept in (self.tokens, self.parents, self.depths):
             del kept[size:]
 
     def places(self, row: Row) -> list[int]:
-        """Return the nodes whose states predict a row's selected tokens, in their order.
-
-        Raises:
-            KeyError: the row was never added.
-        """
+        """Return the nodes whose states predict a row's selected tokens, in their order."""
         node, path = -1, []
         for token in _read(row):
             node = self._children[node, token]
@@ -79,7 +71,7 @@ class Tree:
 
 @dataclass
 class Item:
-    """A row of a channel, and the sequences that it needs states of; they stay together."""
+    """A row of a channel, and the sequences whose states it needs; they stay together."""
 
     channel: str
     row: Any
@@ -88,13 +80,13 @@ class Item:
 
 @dataclass
 class Shared:
-    """A tree and the items that live in it."""
+    """A tree and its items."""
 
     tree: Tree = field(default_factory=Tree)
     items: list[Item] = field(default_factory=list)
 
     def take(self, item: Item, limit: int) -> bool:
-        """Add an item where it shares enough and the tree stays within ``limit`` nodes."""
+        """Add an item if it shares enough and the tree stays within ``limit`` nodes."""
         before = len(self.tree)
         for row in item.sequences:
             self.tree.add(row)
@@ -108,10 +100,7 @@ class Shared:
 
 
 def trees_of(items: Sequence[Item], limit: int) -> list[Shared]:
-    """Return trees of at most ``limit`` nodes that hold every item once.
-
-    A single item may exceed the limit.
-    """
+    """Return trees of at most ``limit`` nodes that hold every item once; one item may exceed it."""
     trees: list[Shared] = []
     # Equal beginnings stand side by side in the order of their prompts.
     for item in sorted(items, key=_beginning):
@@ -154,14 +143,14 @@ def visible(trees: Sequence[Tree]) -> Tensor:
 
 
 def dense_mask(trees: Sequence[Tree], dtype: torch.dtype, device: Any) -> Tensor:
-    """Return what is added to attention scores, (B, 1, S, S): 0, or the lowest number."""
+    """Return the mask added to attention scores, (B, 1, S, S): 0, or the lowest number."""
     hidden = ~visible(trees).to(device)
     mask = torch.zeros(hidden.shape, dtype=dtype, device=device)
     return mask.masked_fill_(hidden, torch.finfo(dtype).min).unsqueeze(1)
 
 
 def block_mask(trees: Sequence[Tree], device: Any) -> Any:
-    """Return FlexAttention's mask: it skips blocks that nobody sees and keeps no S × S tensor."""
+    """Return FlexAttention's mask, which skips unseen blocks and keeps no S × S tensor."""
     from torch.nn.attention.flex_attention import create_block_mask
 
     width = max(len(tree) for tree in trees)
@@ -171,8 +160,8 @@ def block_mask(trees: Sequence[Tree], device: Any) -> Any:
 def mask_of(trees: Sequence[Tree], device: Any) -> Any:
     """Return FlexAttention's ``mask_mod``.
 
-    Runs of nodes without a branch are segments; a node sees the segments on its own path as far
-    as they are not behind it.
+    Runs of nodes without a branch are segments; a node sees the segments on its own path, up to
+    itself.
     """
     width = max(len(tree) for tree in trees)
     segment = torch.zeros((len(trees), width), dtype=torch.long)
@@ -216,19 +205,14 @@ def _segments(tree: Tree) -> tuple[list[int], list[list[int]]]:
 FLEX = "flex_attention"
 
 
-class SharedStates(Student):
-    """A student whose states are computed already.
-
-    Args:
-        student: the model.
-        batch: trees of one forward; every row that is asked for is in one of them.
-    """
+class SharedStates(Policy):
+    """A policy whose states are computed already; every requested row is in ``batch``."""
 
     shared = True
 
-    def __init__(self, student: Student, batch: Sequence[Shared]) -> None:
+    def __init__(self, policy: Policy, batch: Sequence[Shared]) -> None:
         super().__init__(
-            student.model, pad=student.pad, device=student.device, autocast=student._autocast
+            policy.model, pad=policy.pad, device=policy.device, autocast=policy._autocast
         )
         self._trees = [of.tree for of in batch]
         # Only states that predict something are kept: their rows in the leaf, by tree and node.
@@ -278,11 +262,9 @@ class SharedStates(Student):
         return self._leaf.grad is None or bool(self._leaf.grad.isfinite().all())
 
     def backward(self, *, again: bool, always: bool = False) -> None:
-        """Send the gradient of the states through the backbone, and begin a new one.
+        """Send the gradient of the states through the backbone, and reset it.
 
-        Args:
-            again: another call follows.
-            always: also where no loss has reached the states: other ranks wait for this one.
+        ``again``: another call follows. ``always``: also without any gradient, as other ranks wait.
         """
         grad = self._leaf.grad
         if grad is None and always:
@@ -296,10 +278,10 @@ def _key(row: Row) -> tuple[tuple[int, ...], tuple[int, ...], int, int]:
     return tuple(row.prompt), tuple(row.response), row.start, row.size
 
 
-def _dtype(student: Student, backbone: Any) -> torch.dtype:
+def _dtype(policy: Policy, backbone: Any) -> torch.dtype:
     """Return the type in which the model's attention computes."""
-    with student._autocast():
-        kind = torch.device(student.device).type
+    with policy._autocast():
+        kind = torch.device(policy.device).type
         if torch.is_autocast_enabled(kind):
             return torch.get_autocast_dtype(kind)
     dtype: torch.dtype = next(backbone.parameters()).dtype
@@ -307,14 +289,14 @@ def _dtype(student: Student, backbone: Any) -> torch.dtype:
 
 
 @contextmanager
-def masked_attention(student: Student) -> Iterator[None]:
+def masked_attention(policy: Policy) -> Iterator[None]:
     """Let the model's attention take a tree's mask: FlexAttention on CUDA, else as it is.
 
-    Open around forward and backward: checkpointed activations are computed again in the latter.
+    Open around forward and backward: the latter recomputes checkpointed activations.
     """
-    config = backbone_and_head(student.model)[0].config
+    config = backbone_and_head(policy.model)[0].config
     before = config._attn_implementation
-    if torch.device(student.device).type == "cuda" and before != "eager":
+    if torch.device(policy.device).type == "cuda" and before != "eager":
         config._attn_implementation = FLEX
     try:
         yield
@@ -322,31 +304,27 @@ def masked_attention(student: Student) -> Iterator[None]:
         config._attn_implementation = before
 
 
-#: States may differ by this part of their norm: in float32, and in 16 bits.
+#: Largest relative difference of states: in float32, and in 16 bits.
 NEAR, NEAR_HALF = 1e-4, 3e-2
-#: Prompt of the probe; longer where the model's attention reaches less far than the run's rows.
+#: Prompt tokens of the probe; more where an attention window is shorter than the run's rows.
 PROMPT = 12
-#: What a model does that was never asked for a mask of this kind.
+#: What models raise that do not support such a mask.
 REFUSALS = (TypeError, ValueError, RuntimeError, AttributeError, KeyError, IndexError)
 
 
-def why_not(student: Student, recipe: TrainingRecipe) -> str | None:
-    """Return why a run's rows go through separate forwards, or ``None`` where they share.
-
-    Raises:
-        InputError: the recipe demands sharing (``shared_prefix: on``) and it is not possible.
-    """
+def why_not(policy: Policy, recipe: TrainingRecipe) -> str | None:
+    """Return why rows cannot share forwards, or ``None``; raises where the recipe demands it."""
     if recipe.shared_prefix == "off":
         return "the recipe says shared_prefix: off"
-    reason = _no_flex(student) or _no_mask(student, recipe)
+    reason = _no_flex(policy) or _no_mask(policy, recipe)
     if reason and recipe.shared_prefix == "on":
         raise InputError(f"recipe field shared_prefix: on, but {reason}; use auto or off")
     return reason
 
 
-def _no_flex(student: Student) -> str | None:
-    config = backbone_and_head(student.model)[0].config
-    if torch.device(student.device).type != "cuda" or config._attn_implementation == "eager":
+def _no_flex(policy: Policy) -> str | None:
+    config = backbone_and_head(policy.model)[0].config
+    if torch.device(policy.device).type != "cuda" or config._attn_implementation == "eager":
         return None
     missing = [name for name in ("torch.nn.attention.flex_attention", "triton") if not _has(name)]
     if not missing:
@@ -362,8 +340,8 @@ def _has(module: str) -> bool:
 
 
 @torch.no_grad()
-def _no_mask(student: Student, recipe: TrainingRecipe) -> str | None:
-    model = student.model
+def _no_mask(policy: Policy, recipe: TrainingRecipe) -> str | None:
+    model = policy.model
     config = backbone_and_head(model)[0].config
     trained = model.training
     model.eval()
@@ -371,9 +349,9 @@ def _no_mask(student: Student, recipe: TrainingRecipe) -> str | None:
         rows = probe_rows(config, recipe)
         shared = Shared()
         shared.take(Item("", None, rows), 0)
-        apart = torch.cat([student.states([row])[0] for row in rows]).float()
-        with masked_attention(student):
-            together = SharedStates(student, [shared]).states(rows)[0].float()
+        apart = torch.cat([policy.states([row])[0] for row in rows]).float()
+        with masked_attention(policy):
+            together = SharedStates(policy, [shared]).states(rows)[0].float()
     except torch.OutOfMemoryError:
         raise
     except REFUSALS as error:
@@ -383,12 +361,12 @@ def _no_mask(student: Student, recipe: TrainingRecipe) -> str | None:
     off = float((together - apart).norm() / apart.norm())
     half = next(model.parameters()).dtype in (torch.bfloat16, torch.float16)
     if not off < (NEAR_HALF if half or recipe.dtype == "bf16" else NEAR):
-        return f"the attention of model {config.model_type} does not keep to a block mask"
+        return f"the attention of model {config.model_type} does not respect a block mask"
     return None
 
 
 def probe_rows(config: Any, recipe: TrainingRecipe) -> list[Row]:
-    """Return two answers to one prompt, which reaches further than a window that would bite."""
+    """Return two answers to one prompt that is longer than any attention window."""
     longest = recipe.data.max_prompt_tokens + recipe.data.max_completion_tokens
     reach = [getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size")]
     bites = [size for size in reach if isinstance(size, int) and 0 < size < longest]

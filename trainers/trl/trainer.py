@@ -1,17 +1,12 @@
 """The composer loss in one optimizer step: GRPO + α·SDPO + β·trace-replay DPO (+ SFT).
 
-Belongs here: ``ComposerTrainer``, which draws every channel's window and looks at what came out.
-Does not belong here: forwards (``trainers.trl.forwards``), losses (``trainers.trl.channels``), data
-(``composer_pipeline.training.data``), processes and DiLoCo.
-
 How a step works. The recipe says how many rows a step takes from each channel. Rows of all
-channels whose beginnings are equal share a tree of tokens (``trainers.trl.shared_prefix``); trees
-are packed into micro-batches of at most ``micro_batch_tokens``, and each is run forward and
-backward by itself, so that memory is that of one micro-batch. Every loss holds the normaliser of
-its whole window, so the gradient does not depend on how windows are split: into micro-batches, or
-over the ranks of a replica, which sum theirs (``trainers.trl.ranks``). A model that cannot take a
-tree runs each channel's rows by themselves. A step with a non-finite loss or gradient leaves the
-parameters alone.
+channels with equal beginnings share a tree of tokens (``shared_prefix``); trees are packed into
+micro-batches of at most ``micro_batch_tokens``, each run forward and backward by itself, so that
+memory is that of one micro-batch. Every loss holds the normaliser of its whole window, so the
+gradient does not depend on how windows are split: into micro-batches, or over the ranks of a
+replica, which sum their gradients (``ranks``). A model that cannot take a tree runs each channel's
+rows separately. A step with a non-finite loss or gradient leaves the parameters unchanged.
 """
 
 import hashlib
@@ -33,17 +28,20 @@ from trl import GRPOConfig, GRPOTrainer
 from composer_pipeline.errors import ComposerError
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.rewards import Grader
-from composer_pipeline.training.rows import TrainingData
+from composer_pipeline.training.rows import TrainingData, loss_factors
+from composer_pipeline.training.run import HELD_OUT
 from trainers.trl.base_scores import BaseScores
 from trainers.trl.channels.base import Channel
-from trainers.trl.channels.registry import channels_of
+from trainers.trl.channels.grpo import Grpo, TrlLoss, mean_length
+from trainers.trl.channels.preference import Dpo, Sft
+from trainers.trl.channels.sdpo import Sdpo
 from trainers.trl.checkpoints import ChannelStates, gathered, handed_out
 from trainers.trl.forwards import Done, Forwards, Windows
 from trainers.trl.gradients import NotFinite, StepGradients, Watch
-from trainers.trl.held_out import HeldOut
 from trainers.trl.muon import muon
-from trainers.trl.policy import Student, lora_config
+from trainers.trl.policy import Policy, lora_config, teacher
 from trainers.trl.ranks import Ranks, is_cut, shard
+from trainers.trl.rows import planned, rows_of
 from trainers.trl.sampling import Sampler
 from trainers.trl.shared_prefix import why_not
 
@@ -51,13 +49,13 @@ from trainers.trl.shared_prefix import why_not
 def arguments(recipe: TrainingRecipe, output_dir: Path) -> GRPOConfig:
     """Return the trainer's arguments.
 
-    TRL sees one batch an optimizer step: micro-batches are ``ComposerTrainer``'s own, since
-    TRL's are a number of rows, whatever their length.
+    TRL sees one batch per optimizer step: micro-batches are ``ComposerTrainer``'s own, since TRL's
+    are a number of rows, whatever their length.
     """
     grpo, cuda = recipe.channels.grpo, torch.cuda.is_available()
     return GRPOConfig(
         output_dir=str(output_dir),
-        # All of the run's steps: a restarted replica is stopped by DiLoCo when it is over.
+        # All of the run's steps: DiLoCo stops a restarted replica when the run is over.
         max_steps=recipe.total_steps,
         per_device_train_batch_size=grpo.group_size,
         gradient_accumulation_steps=1,
@@ -70,7 +68,7 @@ def arguments(recipe: TrainingRecipe, output_dir: Path) -> GRPOConfig:
         off_policy_mask_threshold=grpo.off_policy_threshold,
         temperature=1.0,
         learning_rate=recipe.learning_rate,
-        # Muon is made by the trainer itself (``trainers.trl.muon``): transformers has none.
+        # transformers has no Muon: create_optimizer makes it.
         optim="adamw_torch" if recipe.optimizer == "muon" else recipe.optimizer,
         lr_scheduler_type="constant_with_warmup"
         if recipe.schedule == "constant"
@@ -81,7 +79,7 @@ def arguments(recipe: TrainingRecipe, output_dir: Path) -> GRPOConfig:
         seed=recipe.seed,
         bf16=recipe.dtype == "bf16",
         activation_checkpointing=recipe.activation_checkpointing,
-        # The reentrant kind fails where a step has several forwards.
+        # Reentrant checkpointing fails where a step has several forwards.
         activation_checkpointing_kwargs={"use_reentrant": False},
         use_cpu=not cuda,
         dataloader_pin_memory=cuda,
@@ -93,14 +91,113 @@ def arguments(recipe: TrainingRecipe, output_dir: Path) -> GRPOConfig:
     )
 
 
-#: Called with the kind of an event (``step``, ``bad_step``, ``separate_forwards``, …), the 1-based
-#: step of the run and its numbers or facts.
+def channels_of(
+    recipe: TrainingRecipe,
+    data: TrainingData,
+    base: BaseScores,
+    policy: Policy,
+    trl_loss: TrlLoss,
+    sampler: Sampler | None = None,
+    slot: int = 0,
+) -> list[Channel[Any]]:
+    """Return the weighted channels of a recipe; raises ``InputError`` where one has no row."""
+    built: list[Channel[Any]] = []
+    plans = planned(recipe, data, slot)
+    for name, weight in recipe.channels.weights().items():
+        rows = rows_of(data, name)
+        given = (rows, plans[name], recipe.channels.rows_per_step()[name], weight)
+        if name == "grpo":
+            built.append(
+                Grpo(
+                    *given,
+                    trl_loss=trl_loss,
+                    limit=recipe.data.max_completion_tokens,
+                    length=mean_length(data.groups),
+                    threshold=recipe.channels.grpo.off_policy_threshold,
+                    base_logps=base.answers(),
+                    sampler=sampler,
+                    recorded=recipe.channels.grpo.recorded,
+                )
+            )
+        elif name == "sdpo":
+            options = recipe.channels.sdpo
+            built.append(
+                Sdpo(
+                    *given,
+                    options=options,
+                    teacher=teacher(options.teacher, policy, ema_rate=options.ema_rate),
+                    steps=recipe.total_steps,
+                    gains=base.gains(),
+                    base_logps=base.failed(),
+                )
+            )
+        elif name == "dpo":
+            # Factors over all rows, not a replica's share: every replica weights alike.
+            built.append(
+                Dpo(
+                    *given,
+                    references=base.references(),
+                    factors=loss_factors(data.pairs),
+                    options=recipe.channels.dpo,
+                )
+            )
+        else:
+            built.append(Sft(*given))
+    return built
+
+
+class HeldOut:
+    """Measures the policy on the held-out rows; ``<run>/held-out`` is laid out like a run folder.
+
+    Args:
+        recipe: of those rows, which takes all of them in one step.
+        run_dir: the run's folder.
+        policy: the model that is trained.
+        trl_loss: TRL's loss of a batch of answers.
+    """
+
+    def __init__(
+        self, recipe: TrainingRecipe, run_dir: Path, policy: Policy, trl_loss: TrlLoss
+    ) -> None:
+        data = TrainingData.load(run_dir / HELD_OUT / "data")
+        base = BaseScores.load(run_dir / HELD_OUT)
+        self._policy, self._limit = policy, recipe.micro_batch_tokens
+        self._channels = channels_of(recipe, data, base, policy, trl_loss)
+
+    @torch.no_grad()
+    def measure(self) -> dict[str, float]:
+        """Return each channel's numbers, and ``loss``: the weighted sum of DPO, SDPO and SFT.
+
+        GRPO's loss says nothing about a model; where it is the only channel, ``loss`` is what its
+        worst answers gained minus what its best ones did, in nats.
+        """
+        numbers: dict[str, float] = {}
+        losses: list[float] = []
+        was_training = self._policy.model.training
+        self._policy.model.eval()
+        for channel in self._channels:
+            window = channel.window(self._policy, 0)
+            for rows in channel.split(window, self._limit):
+                channel.loss(self._policy, rows, window)
+            seen = channel.finish(window)
+            numbers |= seen
+            if f"{channel.name}_loss" in seen:
+                losses.append(channel.weight * seen[f"{channel.name}_loss"])
+        self._policy.model.train(was_training)
+        if losses:
+            return {**numbers, "loss": sum(losses)}
+        gap = numbers.get("grpo_worst_gain", 0.0) - numbers.get("grpo_best_gain", 0.0)
+        return {**numbers, "loss": gap}
+
+
+#: Called with an event's kind (``step``, ``bad_step``, ``separate_forwards``, …), the 1-based step
+#: of the run and its fields.
 OnEvent = Callable[[str, int, dict[str, Any]], None]
 
 
 @dataclass
 class _Part:
-    """What a rank tells the others of a step; without ``reason`` and ``memory`` it went well."""
+    """What a rank reports of a step; it failed where ``reason`` or ``memory`` is set."""
 
     windows: str
     done: Done = field(default_factory=Done)
@@ -116,20 +213,20 @@ class ComposerTrainer(GRPOTrainer):
     Args:
         model: a causal language model without adapter.
         recipe: weights, rows a step, lengths and the adapter.
-        data: rows of every weighted channel; hints already through the gain gate.
-        base: what the base model thinks of the rows (``trainers.trl.base_scores``).
-        output_dir: where transformers may write; nothing is saved by itself.
-        tokenizer: for padding, the end token and, where answers are sampled, reading them.
+        data: rows of every weighted channel, after the hint gate.
+        base: scores of the rows under the base model (``base_scores``).
+        output_dir: where transformers may write; nothing is saved by default.
+        tokenizer: for padding, the end token and reading sampled answers.
         slot: 0-based replica; decides which rows it sees.
         skip_steps: optimizer steps of earlier rounds that are already committed.
         callbacks: for example DiLoCo's; the channels follow a step before they see it.
-        on_event: told about steps.
+        on_event: called with each event.
         states: where the channels' own state is kept from round to round.
-        position: returns the optimizer steps that the parameters have behind them: more than this
-            replica has made where the others went on without it. ``None`` counts its own.
-        ends_round: returns whether the step that is under way is its round's last; ``None``: every
+        position: returns the optimizer steps behind the parameters, which exceed this replica's own
+            where the others went on without it. ``None`` counts its own.
+        ends_round: returns whether the current step is its round's last; ``None``: every
             ``inner_steps`` of the recipe.
-        ranks: the processes of this replica; alone by default. A sharded model is cut here.
+        ranks: the processes of this replica; a single one by default. A sharded model is cut here.
 
     Raises:
         InputError: a channel has no row, or the model's head is of an unsupported kind.
@@ -164,7 +261,7 @@ class ComposerTrainer(GRPOTrainer):
             model=model,
             reward_funcs=[_not_used],
             args=arguments(recipe, output_dir),
-            # TRL insists on prompts; the channels bring their own rows.
+            # TRL requires prompts; the channels draw their own rows.
             train_dataset=Dataset.from_dict({"prompt": ["none"] * recipe.total_steps * size}),
             processing_class=tokenizer,
             peft_config=lora_config(recipe),
@@ -176,7 +273,7 @@ class ComposerTrainer(GRPOTrainer):
                 "ComposerTrainer was started under a launcher (WORLD_SIZE is set), which would"
                 " average its gradients again; use the recipe's ranks.processes"
             )
-        self.student = Student(
+        self.policy = Policy(
             self.accelerator.unwrap_model(self.model),
             pad=self._tokenizer.pad_token_id,
             device=self.accelerator.device,
@@ -190,7 +287,7 @@ class ComposerTrainer(GRPOTrainer):
                 self._sampled, tokenizer, grader, size=size, seed=seed, ranks=self.ranks
             )
         self.channels: list[Channel[Any]] = channels_of(
-            recipe, data, base, self.student, self.trl_loss, sampler, slot
+            recipe, data, base, self.policy, self.trl_loss, sampler, slot
         )
         self._load_states()
         self._watch = Watch(
@@ -200,11 +297,11 @@ class ComposerTrainer(GRPOTrainer):
         )
         self._micro_batch_tokens, self._halved = recipe.micro_batch_tokens, False
         self._logps, self._known = torch.empty(0), None  # type: tuple[Tensor, Tensor | None]
-        #: Why rows do not share forwards; ``None`` where they do.
+        #: Why rows do not share forwards, or ``None``.
         self.apart = (
             "TRL's own forward carries the model's auxiliary loss"
             if self.aux_loss_enabled
-            else why_not(self.student, recipe)
+            else why_not(self.policy, recipe)
         )
         if self.apart is not None and recipe.shared_prefix != "off":
             self._on_event("separate_forwards", skip_steps, {"reason": self.apart})
@@ -212,7 +309,7 @@ class ComposerTrainer(GRPOTrainer):
         self._clock, self._dropped, self._over = time.monotonic(), False, False
 
     def _load_states(self) -> None:
-        """Let the channels go on with what they had; rank 0 reads it for all."""
+        """Restore the channels' state; rank 0 reads it for all."""
         known = None
         if self._states is not None and self._states.load(self.channels, self._skip):
             known = [channel.state() for channel in self.channels]
@@ -223,20 +320,20 @@ class ComposerTrainer(GRPOTrainer):
 
     @property
     def cut(self) -> bool:
-        """Whether trained parameters are in parts, one a rank."""
-        return any(map(is_cut, self.student.parameters()))
+        """Whether trained parameters are sharded over the ranks."""
+        return any(map(is_cut, self.policy.parameters()))
 
     # -- hooks of GRPOTrainer ----------------------------------------------------
 
     def create_optimizer(self, *args: Any, **options: Any) -> Any:
-        """Return the optimizer; one that takes tensors together cannot mix whole and cut ones."""
+        """Return the optimizer."""
         recipe = self.recipe
         if recipe.optimizer == "muon" and self.optimizer is None:  # transformers has none
             self.optimizer: Any = muon(
-                self.student.model, lr=recipe.learning_rate, weight_decay=recipe.weight_decay
+                self.policy.model, lr=recipe.learning_rate, weight_decay=recipe.weight_decay
             )
         optimizer = super().create_optimizer(*args, **options)
-        if self.cut:
+        if self.cut:  # foreach kernels cannot mix whole and sharded tensors
             for group in optimizer.param_groups:
                 group["foreach"] = False
         return optimizer
@@ -244,7 +341,7 @@ class ComposerTrainer(GRPOTrainer):
     def _clip_grad_norm(self, model: Any) -> Any:
         if not self.cut:
             return super()._clip_grad_norm(model)
-        if all(p.grad is None for p in self.student.parameters()):  # a step that was dropped
+        if all(p.grad is None for p in self.policy.parameters()):  # a step that was dropped
             return torch.zeros(())
         return self._mixed_mesh_grad_norm(model, self.args.max_grad_norm)
 
@@ -279,27 +376,24 @@ class ComposerTrainer(GRPOTrainer):
             loss = self._compute_loss(self.model, batch)
         finally:
             if self._known is not None:
-                # TRL's own report of the entropy, which nobody has computed.
+                # TRL reports an entropy that was not computed.
                 self._metrics["train"].pop("entropy", None)
             self._known = None
         return loss, self._logps
 
     def _sampled(self, prompts: list[list[int]]) -> list[list[int]]:
-        """Let TRL sample an answer to each prompt, ``group_size`` in a row being the same."""
+        """Sample one completion for each prompt, ``group_size`` equal prompts in a row."""
         completions, _ = self._generate_single_turn(prompts, None, {}, self.num_generations)
         return [list(completion) for completion in completions]
 
     # -- one step ------------------------------------------------------------------
 
     def _step_of_run(self) -> float | None:
-        """Run every channel's window; return the weighted loss, 0 for a step that was dropped.
-
-        ``None`` where memory ran out: the step is to be run again, in smaller micro-batches.
-        """
+        """Run all windows; return the weighted loss, 0 for a dropped step, ``None`` to retry."""
         step = self._skip + self.state.global_step
         measured = self._measured(step)
         gradients = StepGradients(
-            self.student.parameters(), measured=measured, ranks=self.ranks,
+            self.policy.parameters(), measured=measured, ranks=self.ranks,
             channels=[channel.name for channel in self.channels],
         )  # fmt: skip
         gradients.drop()
@@ -307,10 +401,10 @@ class ComposerTrainer(GRPOTrainer):
         windows: Windows = {}
         own = _Part("")
         try:
-            windows = {c.name: c.window(self.student, step) for c in self.channels}
+            windows = {c.name: c.window(self.policy, step) for c in self.channels}
             own = self._own_part(windows, gradients)
         except torch.OutOfMemoryError as error:
-            if self.ranks.lockstep:  # the others are inside of this forward, and cannot be told
+            if self.ranks.lockstep:  # the others wait inside this forward and cannot be notified
                 raise self._too_large(error) from error
             own.memory = str(error)
         parts = self.ranks.gather(own)
@@ -333,14 +427,14 @@ class ComposerTrainer(GRPOTrainer):
         return sum((part.done.loss for part in parts), 0.0)
 
     def _own_part(self, windows: Windows, gradients: StepGradients) -> _Part:
-        """Run what falls to this rank, and return what the others must know of it."""
+        """Run this rank's share of the windows."""
         own = _Part(_digest(self.channels, windows) if self.ranks.several else "")
         drawn = {channel.name: channel.numbers for channel in self.channels}
-        for channel in self.channels:  # what ranks add up; the rest of the numbers is everybody's
+        for channel in self.channels:  # only these are summed over ranks
             channel.numbers = defaultdict(float)
         try:
             own.done = Forwards(
-                self.student, self.channels, self.accelerator.backward, self.ranks
+                self.policy, self.channels, self.accelerator.backward, self.ranks
             ).run(windows, gradients, self._micro_batch_tokens, shared=self.apart is None)
         except NotFinite as error:
             own.reason = str(error)
@@ -378,20 +472,14 @@ class ComposerTrainer(GRPOTrainer):
                 )
 
     def _measured(self, step: int) -> bool:
-        """Return whether a step keeps the channels' gradients apart: the first of a round too.
-
-        And each further one until every channel was seen alive in this round: that step may have
-        been dropped, or its answers may all have been equally good.
-        """
+        """Return whether a step keeps the channels' gradients apart."""
+        # Besides every norms_every steps, each step until every channel had a gradient in this
+        # round: a step may have been dropped, or its answers all equally good.
         inside = step % self.recipe.diloco.inner_steps
         return inside % self.recipe.norms_every == 0 or bool(self._watch.unseen)
 
     def _shrink(self, reason: str) -> None:
-        """Halve the micro-batch, once.
-
-        Raises:
-            ComposerError: it was halved before.
-        """
+        """Halve the micro-batch, once."""
         if self._halved:
             raise self._too_large(reason)
         self._halved, self._micro_batch_tokens = True, self._micro_batch_tokens // 2
@@ -428,13 +516,7 @@ class ComposerTrainer(GRPOTrainer):
         return float(scheduler.get_last_lr()[0]) if scheduler is not None else 0.0
 
     def follow(self) -> None:
-        """Let the channels follow a step that the optimizer has made; at a round's end look back.
-
-        Before the round is contributed: what is kept then is what the next round begins with.
-
-        Raises:
-            DeadChannel: a round ended in which a channel had no gradient.
-        """
+        """Let the channels follow an optimizer step; at a round's end check and save them."""
         done = self._skip + self.state.global_step
         if self._over:
             return
@@ -445,7 +527,7 @@ class ComposerTrainer(GRPOTrainer):
         self._round_over = self._ends_round() if self._ends_round else done % inner == 0
         if self._round_over:
             self._watch.end_of_round()
-            if self._states is not None:  # by where the next round begins, for every replica
+            if self._states is not None:  # keyed by the next round's first step, as on all replicas
                 self._states.save(self.channels, math.ceil(done / inner) * inner)
 
     def private(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -463,24 +545,24 @@ class ComposerTrainer(GRPOTrainer):
             self._halved, self._micro_batch_tokens = True, self._micro_batch_tokens // 2
 
     def before_rounds(self) -> None:
-        """Look at the round to start from: a kill may have come between its commit and a look."""
+        """Evaluate the starting round, whose evaluation a kill may have prevented."""
         if done := self._adopted():
             self._look(done)
 
     def after_round(self) -> None:
-        """Look at a round that is committed and whose state is adopted, where one ends here."""
+        """Evaluate a committed and adopted round, where one ends here."""
         if self._round_over and not self._over:
             self._look(self._adopted())
 
     def _adopted(self) -> int:
-        """Return the steps behind the parameters, and go on with the rows that follow them."""
+        """Return the steps behind the parameters, and continue with the rows that follow them."""
         if self._position is not None:
             self._skip = self._position() - self.state.global_step
         done: int = self._skip + self.state.global_step
         return done
 
     def _look(self, done: int) -> None:
-        """Measure the committed model on held-out rows, every so many rounds and after the last."""
+        """Measure the committed model on held-out rows, every ``eval_every`` rounds and last."""
         round_, inside = divmod(done, self.recipe.diloco.inner_steps)
         every = None if inside else self.recipe.eval_every
         if self.held_out is None or every is None:
@@ -491,7 +573,7 @@ class ComposerTrainer(GRPOTrainer):
 
 
 class _Follow(TrainerCallback):
-    """Calls the trainer back before the callbacks that were given, so before DiLoCo's round."""
+    """Calls the trainer before the given callbacks, so before DiLoCo's round ends."""
 
     def __init__(self, trainer: ComposerTrainer) -> None:
         self._trainer = trainer
@@ -501,7 +583,7 @@ class _Follow(TrainerCallback):
 
 
 class _AfterRound(TrainerCallback):
-    """Calls the trainer back behind them, so behind DiLoCo's commit."""
+    """Calls the trainer after the given callbacks, so after DiLoCo's commit."""
 
     def __init__(self, trainer: ComposerTrainer) -> None:
         self._trainer = trainer
@@ -514,14 +596,13 @@ class _AfterRound(TrainerCallback):
 
 
 def peak_memory_mib() -> float:
-    """Return the most memory that this process ever held: of its GPU, else its resident set."""
+    """Return the peak memory of this process: of its GPU, else its resident set."""
     if torch.cuda.is_available():
         return float(torch.cuda.max_memory_allocated()) / 2**20
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 
 
 def _digest(channels: Sequence[Channel[Any]], windows: Windows) -> str:
-    """Return a digest of the tokens of all windows."""
     digest = hashlib.sha256()
     for channel in channels:
         for row in windows[channel.name]:

@@ -61,14 +61,14 @@ def train_here(monkeypatch):
 @pytest.fixture(scope="session")
 def score_here():
     """Make a prepared run's rows and base scores in this process: it starts no base pass."""
-    from trainers.trl.base_pass import base_student, score
+    from trainers.trl.base_pass import base_policy, score
 
     def score_it(lake, run):
         recipe = TrainingRecipe.load(run.run_dir / RECIPE)
         resolved = resolve_model(recipe.model)
         tokenizer = load_tokenizer(resolved)
         rows = build(lake, tokenizer, recipe, run.run_dir / DATA)
-        student = base_student(resolved, recipe, tokenizer)
+        student = base_policy(resolved, recipe, tokenizer)
         score(student, recipe.resolved(rows.counts()), rows, run.run_dir)
 
     return score_it
@@ -129,7 +129,7 @@ def shake():
     def by(trainer, size=0.3):
         torch.manual_seed(5)
         with torch.no_grad():
-            for parameter in trainer.student.parameters():
+            for parameter in trainer.policy.parameters():
                 parameter.add_(size * torch.randn_like(parameter))
 
     return by

@@ -16,12 +16,12 @@ from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.testing.training import tiny_recipe
 from trainers.trl import base_scores
 from trainers.trl import rows as batches
+from trainers.trl.__main__ import sentence
 from trainers.trl.base_pass import score
 from trainers.trl.base_scores import BaseScores
 from trainers.trl.gradients import BadSteps, DeadChannel
-from trainers.trl.policy import Student
+from trainers.trl.policy import Policy
 from trainers.trl.rows import Row, backbone_and_head, micro_batches, padded, response_states
-from trainers.trl.sentences import sentence
 from trainers.trl.trainer import arguments
 
 CHANNELS = ("grpo", "sdpo", "dpo", "sft")
@@ -71,7 +71,7 @@ def test_a_run_moves_the_model_and_says_true_numbers(make, ungated):
     assert first["learning_rate"] == pytest.approx(1e-3)
     for key in ("seconds", "tokens", "tokens_per_second", "peak_memory_mib"):
         assert first[key] > 0
-    windows = [(c, c.window(trainer.student, 0)) for c in trainer.channels]
+    windows = [(c, c.window(trainer.policy, 0)) for c in trainer.channels]
     assert first["tokens"] == sum(c.size(row) for c, rows in windows for row in rows)
     # The model is its own base at the first step, and moves then.
     assert first["grpo_best_logp"] == pytest.approx(first["grpo_best_logp_before"], abs=1e-3)
@@ -89,7 +89,7 @@ def test_norms_and_cosines_are_those_of_the_channels_alone(make, ungated, shake)
         trainer.channels = [one]
         trainer.training_step(trainer.model, {})
         alone[one.name] = torch.cat(
-            [p.grad.flatten() for p in trainer.student.parameters() if p.grad is not None]
+            [p.grad.flatten() for p in trainer.policy.parameters() if p.grad is not None]
         ).clone()
     trainer.channels = channels
     seen, callback = events_of()
@@ -109,9 +109,9 @@ def test_the_recipes_learning_rate_is_the_optimizers(make):
     for rate in (1e-3, 5e-4):
         recipe = tiny_recipe("toy", learning_rate=rate, channels=only("sft"))
         trainer = make(recipe)
-        before = torch.cat([p.detach().flatten().clone() for p in trainer.student.parameters()])
+        before = torch.cat([p.detach().flatten().clone() for p in trainer.policy.parameters()])
         trainer.train()
-        now = torch.cat([p.detach().flatten() for p in trainer.student.parameters()])
+        now = torch.cat([p.detach().flatten() for p in trainer.policy.parameters()])
         ends.append(float((now - before).norm()))
     assert ends[0] == pytest.approx(2 * ends[1], rel=0.2)
 
@@ -136,7 +136,7 @@ def test_a_step_has_the_recipes_optimizer_clip_and_decay(make, shake):
     )  # fmt: skip
     trainer = make(recipe)
     shake(trainer)
-    parameters = trainer.student.parameters()
+    parameters = trainer.policy.parameters()
     before = [p.detach().clone() for p in parameters]
     trainer.training_step(trainer.model, {})
     gradients = [p.grad.clone() for p in parameters]
@@ -164,7 +164,7 @@ def test_muon_moves_the_recipes_parameters(make, shake):
     )  # fmt: skip
     trainer = make(recipe)
     shake(trainer)
-    matrix = next(p for p in trainer.student.parameters() if p.ndim == 2)
+    matrix = next(p for p in trainer.policy.parameters() if p.ndim == 2)
     alone = torch.nn.Parameter(matrix.detach().clone())
     trainer.training_step(trainer.model, {})
     alone.grad = matrix.grad.clone()
@@ -180,11 +180,11 @@ def test_without_a_hint_sdpo_teaches_nothing(make, toy_data):
     same = msgspec.structs.replace(hint, teacher_prompt_ids=hint.prompt_ids)
     sdpo = channel(trainer, "sdpo")
     for row, silent in ((same, True), (hint, False)):
-        sdpo.window(trainer.student, 0)
-        loss = sdpo.loss(trainer.student, [row], [row])
+        sdpo.window(trainer.policy, 0)
+        loss = sdpo.loss(trainer.policy, [row], [row])
         trainer.model.zero_grad()
         loss.backward()
-        norm = sum(float(p.grad.norm()) for p in trainer.student.parameters())
+        norm = sum(float(p.grad.norm()) for p in trainer.policy.parameters())
         assert (norm < 1e-8) == silent
         assert (float(loss.detach()) < 1e-9) == silent
 
@@ -202,9 +202,9 @@ def test_misaligned_responses_are_refused(make, toy_data, monkeypatch):
         return states, ids + 1 if len(calls) == 1 else ids
 
     monkeypatch.setattr("trainers.trl.policy.response_states", shifted)
-    sdpo.window(trainer.student, 0)
+    sdpo.window(trainer.policy, 0)
     with pytest.raises(ComposerError, match="different tokens"):
-        sdpo.loss(trainer.student, [hint], [hint])
+        sdpo.loss(trainer.policy, [hint], [hint])
 
 
 def test_the_reference_is_the_untrained_model(make, shake):
@@ -212,7 +212,7 @@ def test_the_reference_is_the_untrained_model(make, shake):
     shake(trainer)
     dpo = channel(trainer, "dpo")
     pair = dpo.drawn(0)[0]
-    model = trainer.student.model
+    model = trainer.policy.model
     for ids, known in zip(
         (pair.chosen_ids, pair.rejected_ids), dpo._references[pair.id], strict=True
     ):
@@ -245,7 +245,7 @@ def test_grpo_does_not_depend_on_how_long_answers_may_be(make):
         )
         trainer = make(recipe)
         trainer.training_step(trainer.model, {})
-        found.append(torch.cat([p.grad.flatten() for p in trainer.student.parameters()]).clone())
+        found.append(torch.cat([p.grad.flatten() for p in trainer.policy.parameters()]).clone())
     assert found[0].norm() > 0
     assert_close(found[0], found[1], rtol=1e-5, atol=1e-9)
 
@@ -267,7 +267,7 @@ def test_counts_of_an_answer_are_as_good_as_repeating_it(make, toy_data):
         rows = msgspec.structs.replace(toy_data, groups=[row])
         trainer = make(tiny_recipe("toy", channels=only("grpo")), rows)
         trainer.training_step(trainer.model, {})
-        found.append(torch.cat([p.grad.flatten() for p in trainer.student.parameters()]).clone())
+        found.append(torch.cat([p.grad.flatten() for p in trainer.policy.parameters()]).clone())
         assert channel(trainer, "grpo").numbers["reward"] == pytest.approx(
             sum(r for _, r in split) / 4
         )
@@ -288,7 +288,7 @@ def test_an_answer_that_fell_far_below_the_base_is_left_alone(make, toy_data, sh
         base[worst] = [value + lift for value in base[worst]]  # as if the model had fallen
         grpo._base_logps = {group.id: base}
         trainer.training_step(trainer.model, {})
-        grads = torch.cat([p.grad.flatten() for p in trainer.student.parameters()])
+        grads = torch.cat([p.grad.flatten() for p in trainer.policy.parameters()])
         numbers.append((grpo.numbers["masked"], grads.clone()))
     assert numbers[0][0] == 0
     assert numbers[1][0] == pytest.approx(1 / len(group.completions))
@@ -360,7 +360,7 @@ def test_one_bad_step_is_dropped_and_the_run_goes_on(make, norms_every, shared_p
 def test_a_gradient_that_is_not_finite_counts_too(make, shared_prefix):
     recipe = tiny_recipe("toy", channels=only("sft"), max_bad_steps=1, shared_prefix=shared_prefix)
     trainer = make(recipe)
-    parameter = trainer.student.parameters()[0]
+    parameter = trainer.policy.parameters()[0]
     parameter.register_hook(lambda grad: grad * math.inf)
     with pytest.raises(BadSteps, match="channel sft: gradient is not finite"):
         trainer.train()
@@ -468,7 +468,7 @@ def test_a_restarted_replica_takes_the_rows_that_come_next(make):
 
 def test_the_base_pass_goes_on_with_the_missing_parts(toy_base, toy_data, tmp_path, monkeypatch):
     recipe = tiny_recipe("toy")
-    student = Student(toy_base, pad=4, device="cpu")
+    student = Policy(toy_base, pad=4, device="cpu")
     first = score(student, recipe, toy_data, tmp_path)
     before = dict(first.answers())
     files = sorted((tmp_path / "base").glob("*.arrow"))
@@ -528,7 +528,7 @@ def test_sft_counts_every_token_of_a_step_alike_however_its_rows_are_split(make,
         trainer = make(recipe, rows)
         trainer._micro_batch_tokens = limit
         loss = float(trainer.training_step(trainer.model, {}).detach())
-        grads = [p.grad.flatten() for p in trainer.student.parameters() if p.grad is not None]
+        grads = [p.grad.flatten() for p in trainer.policy.parameters() if p.grad is not None]
         found[limit] = (loss, torch.cat(grads))
     assert len({len(row.response_ids) for row in channel(trainer, "sft").drawn(0)}) > 1
     assert found[1][0] == pytest.approx(found[10_000][0], rel=1e-5)

@@ -10,26 +10,25 @@ from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.testing.training import tiny_recipe, write_dataset
 from composer_pipeline.training.recipe import TrainingRecipe
-from composer_pipeline.training.run import best_round, held_out_losses
+from composer_pipeline.training.run import HELD_OUT, best_round, held_out_losses
+from trainers.trl.__main__ import held_out_recipe, taking
 from trainers.trl.base_pass import score
-from trainers.trl.held_out import FOLDER, HeldOut, prepare
+from trainers.trl.trainer import HeldOut
 
 
 @pytest.fixture
 def held_out(make, toy_base, toy_data, tmp_path, monkeypatch):
     """A trainer on the toy task, and its held-out rows: here the task's own."""
-    from trainers.trl.policy import Student
+    from trainers.trl.policy import Policy
 
     recipe = tiny_recipe("toy", eval_every=1, eval_rows=5)
     trainer = make(recipe)
     monkeypatch.setattr(
-        "trainers.trl.held_out.TrainingData.load", staticmethod(lambda folder: toy_data)
+        "trainers.trl.trainer.TrainingData.load", staticmethod(lambda folder: toy_data)
     )
-    from trainers.trl.held_out import _of
-
-    taking = _of(recipe, dict.fromkeys(("grpo", "sdpo", "dpo", "sft"), 5))
-    score(Student(toy_base, pad=4, device="cpu"), taking, toy_data, tmp_path / FOLDER)
-    return trainer, HeldOut(taking, tmp_path, trainer.student, trainer.trl_loss)
+    once = taking(recipe, dict.fromkeys(("grpo", "sdpo", "dpo", "sft"), 5))
+    score(Policy(toy_base, pad=4, device="cpu"), once, toy_data, tmp_path / HELD_OUT)
+    return trainer, HeldOut(once, tmp_path, trainer.policy, trainer.trl_loss)
 
 
 def test_the_numbers_are_the_channels_losses_and_leave_no_trace(held_out, shake, toy_data):
@@ -41,21 +40,21 @@ def test_the_numbers_are_the_channels_losses_and_leave_no_trace(held_out, shake,
     assert untrained["loss"] == pytest.approx(
         sum(untrained[f"{c.name}_loss"] * c.weight for c in trainer.channels if c.name != "grpo")
     )
-    before = [p.detach().clone() for p in trainer.student.parameters()]
+    before = [p.detach().clone() for p in trainer.policy.parameters()]
     assert measuring.measure() == untrained
     assert trainer.model.training
-    assert all(p.grad is None for p in trainer.student.parameters())
+    assert all(p.grad is None for p in trainer.policy.parameters())
     shake(trainer, 0.05)
     assert measuring.measure()["sft_loss"] != untrained["sft_loss"]
     assert any(
-        not torch.equal(a, b) for a, b in zip(before, trainer.student.parameters(), strict=True)
+        not torch.equal(a, b) for a, b in zip(before, trainer.policy.parameters(), strict=True)
     )
     # A look between steps does not change what is trained.
     trainer.training_step(trainer.model, {})
-    plain = [p.grad.clone() for p in trainer.student.parameters()]
+    plain = [p.grad.clone() for p in trainer.policy.parameters()]
     measuring.measure()
     trainer.training_step(trainer.model, {})
-    for a, b in zip(plain, trainer.student.parameters(), strict=True):
+    for a, b in zip(plain, trainer.policy.parameters(), strict=True):
         assert torch.equal(a, b.grad)
 
 
@@ -83,7 +82,7 @@ def test_a_lake_without_held_out_rows_is_said(tmp_path, tokenizer, tiny_model):
     lake = Lake(tmp_path / "lake")
     write_dataset(lake, rows=2)
     with pytest.raises(InputError, match=r"eval_every.*no held-out row \(split=validation\)"):
-        prepare(lake, tokenizer, tiny_recipe(tiny_model, eval_every=1), tmp_path / "run")
+        held_out_recipe(tiny_recipe(tiny_model, eval_every=1), lake, tmp_path / "run", tokenizer)
 
 
 def test_a_channel_without_held_out_rows_is_left_out(tmp_path, lake, tokenizer, tiny_model):
@@ -91,13 +90,14 @@ def test_a_channel_without_held_out_rows_is_left_out(tmp_path, lake, tokenizer, 
     write_dataset(other, rows=4)
     write_dataset(other, rows=3, split="validation")
     recipe = tiny_recipe(tiny_model, eval_every=1, eval_rows=2)
-    taking = prepare(other, tokenizer, recipe, tmp_path / "run")
-    assert taking.channels.rows_per_step() == dict.fromkeys(("grpo", "sdpo", "dpo", "sft"), 2)
+    once = held_out_recipe(recipe, other, tmp_path / "run", tokenizer)
+    assert once.channels.rows_per_step() == dict.fromkeys(("grpo", "sdpo", "dpo", "sft"), 2)
     other.write("dataset_hints", [], split="validation")
-    taking = prepare(other, tokenizer, recipe, tmp_path / "again")
-    assert taking.channels.rows_per_step() == dict.fromkeys(("grpo", "dpo", "sft"), 2)
+    once = held_out_recipe(recipe, other, tmp_path / "again", tokenizer)
+    assert once.channels.rows_per_step() == dict.fromkeys(("grpo", "dpo", "sft"), 2)
     full = recipe.model_copy(update={"lora": recipe.lora.model_copy(update={"r": 0})})
-    assert "sdpo" not in prepare(other, tokenizer, full, tmp_path / "full").channels.weights()
+    once = held_out_recipe(full, other, tmp_path / "full", tokenizer)
+    assert "sdpo" not in once.channels.weights()
 
 
 def test_a_replica_that_begins_again_measures_the_round_it_starts_from(make):

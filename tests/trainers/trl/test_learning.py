@@ -34,7 +34,7 @@ def train(make, toy_base):
         )  # fmt: skip
         trainer = make(recipe, data)
         trainer.train()
-        before, after = toy.held_out(toy_base), toy.held_out(trainer.student.model)
+        before, after = toy.held_out(toy_base), toy.held_out(trainer.policy.model)
         return {name: after[name] - before[name] for name in before}
 
     return run

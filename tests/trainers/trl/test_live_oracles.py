@@ -134,7 +134,7 @@ def test_our_dpo_channel_is_trls_dpo_trainer(
             lora={"r": 0},
         )
     )
-    moved = trainer.student.model
+    moved = trainer.policy.model
     torch.manual_seed(6)
     with torch.no_grad():
         for parameter in moved.parameters():
@@ -185,8 +185,8 @@ def test_the_simpo_channel_is_simpo_of_means_and_needs_no_base_pass(make, toy_da
     ]
     trainer = make(recipe, msgspec.structs.replace(toy_data, pairs=uneven))
     (dpo,) = trainer.channels
-    window = dpo.window(trainer.student, 0)
-    loss = float(dpo.loss(trainer.student, window, window).detach())
+    window = dpo.window(trainer.policy, 0)
+    loss = float(dpo.loss(trainer.policy, window, window).detach())
     assert dpo.numbers["active"] == 4
     x = torch.tensor([
         2.0 * (_mean_logp(trainer, p.prompt_ids, p.chosen_ids)
@@ -199,6 +199,6 @@ def test_the_simpo_channel_is_simpo_of_means_and_needs_no_base_pass(make, toy_da
 def _mean_logp(trainer, prompt, response):
     ids = torch.tensor([[*prompt, *response]])
     with torch.no_grad():
-        logps = trainer.student.model(input_ids=ids).logits[0, :-1].log_softmax(-1)
+        logps = trainer.policy.model(input_ids=ids).logits[0, :-1].log_softmax(-1)
     picked = logps.gather(-1, ids[0, 1:, None]).squeeze(-1)
     return float(picked[len(prompt) - 1 :].mean())

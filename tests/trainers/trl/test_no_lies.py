@@ -12,9 +12,8 @@ from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.testing.training import tiny_recipe
 from composer_pipeline.training.run import RECIPE, prepare, train
 from composer_pipeline.training.runs import alone
-from trainers.trl.__main__ import main, require_merged
+from trainers.trl.__main__ import main, require_merged, sentence
 from trainers.trl.__main__ import train as train_here
-from trainers.trl.sentences import sentence
 
 
 def round_of(number, included=(), rejected=None):
@@ -59,7 +58,7 @@ def test_a_run_folder_does_not_go_on_with_other_weights(lake, prepared, tmp_path
     recipe, run = prepared
     found = {"model": {"name": "tiny", "kind": "folder", "digest": "blake2b:other", "licence": ""}}
     (run.run_dir / "contents.json").write_text(json.dumps(found))
-    with pytest.raises(InputError, match=r"recipe field model: .* is not what run folder"):
+    with pytest.raises(InputError, match=r"recipe field model: .* has changed since run folder"):
         train_here(recipe, lake, run.run_dir)
 
 

@@ -45,7 +45,7 @@ def test_checkpointing_leaves_the_gradient_as_it_is(
 def test_bf16_keeps_the_adapter_in_fp32_and_trains_it(build_trainer, tokenizer, data, tiny_model):
     recipe = tiny_recipe(tiny_model, dtype="bf16", attention="eager")
     trainer = build_trainer(load_base(tiny_model, recipe), tokenizer, recipe, data)
-    assert trainer.student.model.config._attn_implementation == "eager"
+    assert trainer.policy.model.config._attn_implementation == "eager"
     named = dict(trainer.model.named_parameters())
     before = {n: p.detach().clone() for n, p in named.items() if p.requires_grad}
     assert {p.dtype for n, p in named.items() if n not in before} == {torch.bfloat16}
@@ -58,6 +58,6 @@ def test_every_weight_under_bf16_stays_in_fp32(build_trainer, tokenizer, data, t
     recipe = tiny_recipe(tiny_model, dtype="bf16", lora={"r": 0})
     trainer = build_trainer(load_base(tiny_model, recipe), tokenizer, recipe, data)
     assert {p.dtype for p in trainer.model.parameters()} == {torch.float32}
-    with trainer.student._autocast():
+    with trainer.policy._autocast():
         assert torch.get_autocast_dtype("cpu") is torch.bfloat16
         assert torch.is_autocast_enabled("cpu")

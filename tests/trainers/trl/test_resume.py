@@ -22,8 +22,8 @@ from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.rewards import Grade
 from composer_pipeline.training.run import write_recipe
 from composer_pipeline.training.runs import extended
+from trainers.trl.__main__ import sentence
 from trainers.trl.outer_log import take_over
-from trainers.trl.sentences import sentence
 
 ROUNDS, INNER = 3, 4
 STEPS = ROUNDS * INNER
@@ -224,7 +224,7 @@ def test_a_kill_between_fragments_costs_nothing_either(start, tmp_path, monkeypa
 
 def noisy(trainer, callback):
     """Give the model a dropout, and answers that differ a reward that does."""
-    for layer in trainer.student.model.get_base_model().model.layers:
+    for layer in trainer.policy.model.get_base_model().model.layers:
         layer.self_attn.attention_dropout = 0.1
     grpo = next(c for c in trainer.channels if c.name == "grpo")
     grpo._sampler.grade = lambda group, answer: Grade(answer[0] % 7 / 7, {})
@@ -273,7 +273,7 @@ def test_what_was_kept_is_used_only_where_the_log_is(start, make, tmp_path, monk
     assert "round 2 after 2 steps, and the log is at the beginning of round 3" in reasons[0]
     assert all("is damaged" in reason for reason in reasons[1:3])
     assert sentence({"event": "inner_dropped", "slot": 0, "reason": reasons[0]}).startswith(
-        "replica 0 begins at the last commit with new moments"
+        "replica 0 starts from the last commit with new optimizer state"
     )
 
 

@@ -378,7 +378,7 @@ def test_a_nightly_run_goes_on_from_the_last_ones_adapter(
 
 
 def test_the_run_leaves_a_picture_with_its_killed_replica(finished):
-    from composer_pipeline.report.timeline import TIMELINE, read_timeline
+    from composer_pipeline.diloco.views import TIMELINE, read_timeline
 
     run_dir = finished.result.run_dir
     drawn = read_timeline(run_dir)

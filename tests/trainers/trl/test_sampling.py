@@ -131,7 +131,7 @@ def test_the_model_samples_with_its_own_policy_and_learns_from_it(make_tiny, tin
 
     sampler._generate = generate
     sampler.grade = lambda group, answer: Grade(float(answer[0] == liked), {})
-    window = grpo.window(trainer.student, 0)
+    window = grpo.window(trainer.policy, 0)
     groups = grpo.drawn(0)
     assert asked == [tuple(g.prompt_ids) for g in groups for _ in range(6)]
     assert len(window) == 12
@@ -148,7 +148,7 @@ def test_the_model_samples_with_its_own_policy_and_learns_from_it(make_tiny, tin
         with torch.no_grad():
             return model(input_ids=ids).logits[0, -1].log_softmax(-1)
 
-    model = trainer.student.model
+    model = trainer.policy.model
     after = first_token(model)
     with model.disable_adapter():
         before = first_token(model)
@@ -164,8 +164,8 @@ def test_the_gradient_on_sampled_answers_is_the_policy_gradient(make_tiny, tiny_
     grpo._sampler._generate = lambda prompts: answers
     grpo._sampler.grade = lambda group, answer: Grade(1.0 if answer[0] == 13 else 0.25, {})
     trainer.training_step(trainer.model, {})
-    got = torch.cat([p.grad.flatten() for p in trainer.student.parameters()]).clone()
-    model = trainer.student.model
+    got = torch.cat([p.grad.flatten() for p in trainer.policy.parameters()]).clone()
+    model = trainer.policy.model
     model.zero_grad()
     (group,) = grpo.drawn(0)
     total = torch.zeros(())
@@ -176,7 +176,7 @@ def test_the_gradient_on_sampled_answers_is_the_policy_gradient(make_tiny, tiny_
         advantage = (1.0 if answer[0] == 13 else 0.25) - 0.5
         total = total - picked * advantage / 3 / grpo._length
     total.backward()
-    want = torch.cat([p.grad.flatten() for p in trainer.student.parameters()])
+    want = torch.cat([p.grad.flatten() for p in trainer.policy.parameters()])
     assert_close(got, want, rtol=1e-4, atol=1e-8)
 
 
@@ -184,7 +184,7 @@ def test_trl_generates_for_real_and_mixed_groups_hold_both(make_tiny, tiny_model
     recipe = recipe_of(tiny_model, "mixed", group_size=2)
     trainer = make_tiny(recipe)
     (grpo,) = trainer.channels
-    window = grpo.window(trainer.student, 0)
+    window = grpo.window(trainer.policy, 0)
     (group,) = grpo.drawn(0)
     recorded = {tuple(c) for c in group.completions}
     own = [a for a in window if tuple(a.response_ids) not in recorded]
@@ -196,7 +196,7 @@ def test_trl_generates_for_real_and_mixed_groups_hold_both(make_tiny, tiny_model
     shares = {tuple(a.response_ids): a.share for a in window}
     for ids, count in zip(group.completions, group.counts, strict=True):
         assert shares[tuple(ids)] == pytest.approx(count / total)
-    again = [tuple(a.response_ids) for a in grpo.window(trainer.student, 0)]
+    again = [tuple(a.response_ids) for a in grpo.window(trainer.policy, 0)]
     assert again == [tuple(a.response_ids) for a in window]
     trainer.training_step(trainer.model, {})
 
@@ -206,7 +206,7 @@ def test_a_group_whose_answers_are_all_as_good_is_counted_and_not_run(make_tiny,
     trainer = make_tiny(recipe)
     (grpo,) = trainer.channels
     grpo._sampler.grade = lambda group, answer: Grade(0.0, {})
-    assert grpo.window(trainer.student, 0) == []
+    assert grpo.window(trainer.policy, 0) == []
     assert grpo.numbers["zero_variance"] == 1
 
 

@@ -18,7 +18,7 @@ from tests.trainers.trl import toy
 from trainers.trl.base_pass import score
 from trainers.trl.base_scores import BaseScores, gate
 from trainers.trl.checkpoints import ChannelStates, earlier_state, state_file
-from trainers.trl.policy import Student
+from trainers.trl.policy import Policy
 
 OFF = {name: {"weight": 0} for name in ("grpo", "dpo", "sft")}
 
@@ -39,7 +39,7 @@ def logits(model, prompt, response):
 
 def spans(trainer, teacher):
     """Return student and teacher logits (N, V) over all spans of the first window."""
-    model = trainer.student.model
+    model = trainer.policy.model
     pieces: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
     for hint in trainer.channels[0].drawn(0):
         span = slice(hint.start, hint.start + hint.length)
@@ -79,7 +79,7 @@ def test_a_live_teacher_is_the_student(make, shake):
     trainer = make(recipe_of(teacher="live"))
     shake(trainer, 0.05)
     total = float(trainer.training_step(trainer.model, {}).detach())
-    student, teacher = spans(trainer, trainer.student.model)
+    student, teacher = spans(trainer, trainer.policy.model)
     assert total == pytest.approx(
         float(generalized_jsd(student, teacher, beta=0.5).mean()), rel=1e-4
     )
@@ -111,10 +111,10 @@ def test_the_average_follows_the_student_after_each_step(make, lora):
     trainer = make(recipe_of(teacher="ema", ema_rate=0.25, lora=lora))
     seen: list[list[torch.Tensor]] = []
     follow = trainer.follow
-    start = [p.detach().clone() for p in trainer.student.parameters()]
+    start = [p.detach().clone() for p in trainer.policy.parameters()]
 
     def watched():
-        seen.append([p.detach().clone() for p in trainer.student.parameters()])
+        seen.append([p.detach().clone() for p in trainer.policy.parameters()])
         follow()
 
     trainer.follow = watched
@@ -127,7 +127,7 @@ def test_the_average_follows_the_student_after_each_step(make, lora):
     for have, should in zip(average, want, strict=True):
         assert_close(have, should, rtol=1e-4, atol=1e-6)
     # The student itself is left as it was.
-    for now, last in zip(trainer.student.parameters(), seen[-1], strict=True):
+    for now, last in zip(trainer.policy.parameters(), seen[-1], strict=True):
         assert torch.equal(now, last)
 
 
@@ -137,9 +137,9 @@ def test_the_average_does_not_follow_a_student_that_diverged(make):
     teacher = trainer.channels[0]._teacher
     before = {name: tensor.clone() for name, tensor in teacher.state().items()}
     with torch.no_grad():
-        for parameter in trainer.student.parameters():
+        for parameter in trainer.policy.parameters():
             parameter += 1
-        next(iter(trainer.student.parameters())).view(-1)[0] = torch.nan
+        next(iter(trainer.policy.parameters())).view(-1)[0] = torch.nan
     teacher.follow()
     assert all(torch.equal(tensor, before[name]) for name, tensor in teacher.state().items())
 
@@ -254,7 +254,7 @@ def test_the_importance_clip_weights_each_token(make, toy_base, shake):
         target = torch.tensor(hint.response_ids)[:, None]
         now, old = (
             logits(model, hint.prompt_ids, hint.response_ids).log_softmax(-1).gather(-1, target)
-            for model in (trainer.student.model, toy_base)
+            for model in (trainer.policy.model, toy_base)
         )
         ratio = (now - old).exp().clamp(max=1.05).detach()[:, 0]
         ratios.append(ratio[hint.start : hint.start + hint.length])
@@ -271,7 +271,7 @@ def test_the_gain_is_what_the_hint_does_to_right_and_wrong(toy_base, tmp_path):
     data = toy.rows()
     with_target, without = data.hints[0], msgspec.structs.replace(data.hints[1], target_ids=[])
     data = msgspec.structs.replace(data, hints=[with_target, without])
-    scores = score(Student(toy_base, pad=4, device="cpu"), recipe_of(), data, tmp_path)
+    scores = score(Policy(toy_base, pad=4, device="cpu"), recipe_of(), data, tmp_path)
 
     def logp(prompt, response):
         with torch.no_grad():
@@ -311,7 +311,7 @@ def test_only_hints_that_help_pass_and_the_share_is_said():
 def test_scores_are_read_as_they_were_written(tmp_path, toy_base):
     data = toy.rows()
     recipe = tiny_recipe("toy", channels={name: {} for name in ("grpo", "sdpo", "dpo", "sft")})
-    scores = score(Student(toy_base, pad=4, device="cpu"), recipe, data, tmp_path)
+    scores = score(Policy(toy_base, pad=4, device="cpu"), recipe, data, tmp_path)
     assert BaseScores.load(tmp_path) == scores
     assert set(scores.gains()) == {hint.id for hint in data.hints}
     group = data.groups[0]

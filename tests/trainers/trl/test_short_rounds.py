@@ -65,7 +65,7 @@ def test_rows_states_and_looks_are_those_of_the_rounds_and_no_channel_is_dead(
 
     def quick() -> None:
         replica = Replica(log, spec, 1)
-        replica.join(trainable(copy.deepcopy(trainer.student.model)))
+        replica.join(trainable(copy.deepcopy(trainer.policy.model)))
         while not replica.finished:
             delta = {n: torch.zeros_like(t) for n, t in replica.state.theta.items()}
             replica.sync(delta, tokens=1, work=Work(STEPS, 1e-9))

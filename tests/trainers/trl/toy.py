@@ -114,10 +114,10 @@ def trainer(folder, model, tokenizer, recipe, rows, **options):
     """Return a trainer on a copy of a model, whose base pass is done in ``folder``."""
     from trainers.trl.base_pass import score
     from trainers.trl.base_scores import gate
-    from trainers.trl.policy import Student
+    from trainers.trl.policy import Policy
     from trainers.trl.trainer import ComposerTrainer
 
-    bare = Student(model, pad=tokenizer.pad_token_id, device="cpu")
+    bare = Policy(model, pad=tokenizer.pad_token_id, device="cpu")
     base = score(bare, recipe, rows, folder)
     torch.manual_seed(0)
     found = ComposerTrainer(

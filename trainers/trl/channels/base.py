@@ -1,9 +1,7 @@
-"""What every channel of the composer loss is to the training loop.
+"""The interface between ``ComposerTrainer`` and a channel, one term of the loss.
 
-Belongs here: the protocol between ``ComposerTrainer`` and a channel. Does not belong here: any
-loss. A channel's window is what one optimizer step takes of its rows. Its loss is a sum over
-micro-batches that already holds the window's normaliser: it does not depend on how the window
-is split.
+A channel's window is what one optimizer step takes of its rows. Its loss is a sum over
+micro-batches that already holds the window's normaliser, so it does not depend on the split.
 """
 
 from abc import ABC, abstractmethod
@@ -13,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from torch import Tensor
 
-from trainers.trl.policy import Student
+from trainers.trl.policy import Policy
 from trainers.trl.rows import Row, micro_batches
 
 R = TypeVar("R")
@@ -22,10 +20,12 @@ R = TypeVar("R")
 class Channel(ABC, Generic[R]):
     """One term of the loss.
 
+    Every row has an ``id`` for messages.
+
     Attributes:
         name: of the channel in recipes and metrics.
         weight: its factor in the loss.
-        numbers: what the current window has seen; keys without the channel's name.
+        numbers: metrics of the current window, without the channel's name.
 
     Args:
         rows: all rows of the channel.
@@ -44,13 +44,14 @@ class Channel(ABC, Generic[R]):
         self.numbers: dict[str, float] = defaultdict(float)
 
     def drawn(self, step: int) -> list[Any]:
-        """Return the rows of optimizer step ``step`` of the run, from 0."""
+        """Return the rows of optimizer step ``step`` of the run, 0-based."""
         start = step * self._per_step
         return [self._rows[i] for i in self._plan[start : start + self._per_step]]
 
-    @abstractmethod
-    def window(self, student: Student, step: int) -> list[R]:
-        """Return what the step trains on, and begin its numbers anew."""
+    def window(self, policy: Policy, step: int) -> list[R]:
+        """Return what the step trains on, and reset ``numbers``."""
+        self.begin()
+        return self.drawn(step)
 
     @abstractmethod
     def size(self, row: R) -> int:
@@ -58,37 +59,30 @@ class Channel(ABC, Generic[R]):
 
     @abstractmethod
     def sequences(self, row: R) -> list[Row]:
-        """Return what the student reads of a row, as :meth:`loss` asks for it."""
+        """Return the sequences that the policy reads of a row, as :meth:`loss` needs them."""
 
     @abstractmethod
-    def id(self, row: R) -> str:
-        """Return the row's id, for messages."""
-
-    @abstractmethod
-    def loss(self, student: Student, rows: Sequence[R], window: Sequence[R]) -> Tensor:
-        """Return a micro-batch's share of the window's unweighted loss, and note its numbers."""
+    def loss(self, policy: Policy, rows: Sequence[R], window: Sequence[R]) -> Tensor:
+        """Return a micro-batch's share of the window's unweighted loss, and update ``numbers``."""
 
     def idle(self, window: Sequence[R]) -> None:
-        """Run the forwards of :meth:`loss` besides the student's own, for nothing.
-
-        Called where the model is in parts and other ranks run theirs.
-        """
+        """Run the forwards of :meth:`loss` besides the policy's own; other ranks run theirs."""
         return
 
     def finish(self, window: Sequence[R]) -> dict[str, float]:
-        """Return the window's numbers under ``<name>_…``; ``active`` counts what it trained on."""
+        """Return the window's numbers as ``<name>_…``; ``active`` counts what it trained on."""
         return {f"{self.name}_{key}": float(value) for key, value in self.numbers.items()}
 
     def split(self, window: Sequence[R], limit: int) -> list[list[R]]:
-        """Return the window as micro-batches of at most ``limit`` padded tokens a forward."""
+        """Return the window in micro-batches of at most ``limit`` padded tokens."""
         return micro_batches(window, [self.size(row) for row in window], limit)
 
     def begin(self) -> None:
-        """Start the numbers of a window."""
+        """Reset the numbers for a new window."""
         self.numbers = defaultdict(float, loss=0.0, active=0.0)
 
     def after_step(self, step: int) -> None:
-        """Called once the optimizer has made ``step`` steps; not for a step that was dropped."""
+        """Called after ``step`` optimizer steps; not after a step that was dropped."""
         return
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -1,14 +1,11 @@
 """The GRPO channel: answers to one state, each pushed by its reward against its group's mean.
 
-Belongs here: groups, advantages and their normaliser. Does not belong here: the clipped loss
-and the off-policy mask, which are TRL's (``GRPOTrainer._compute_loss``), and rewards
-(``composer_pipeline.training.rewards``).
-
-Sampled answers come from the model as it is at the step: one update each, so the ratio is 1.
-Recorded answers were not sampled from the model. Their importance ratio is taken as 1, so
-nothing clips: an offline surrogate, not policy gradient. What bounds it is TRL's off-policy
-mask (DeepSeek-V3.2): an answer below its group's mean is left alone once the model's mean
-log-probability of its tokens has fallen by more than the threshold below the base model's.
+The clipped loss and the off-policy mask are TRL's (``GRPOTrainer._compute_loss``). Sampled answers
+come from the policy of the step and are used once, so their ratio is 1. Recorded answers were
+not sampled from the policy: their ratio is taken as 1 and nothing clips, so this is an offline
+surrogate, not policy gradient. What bounds it is TRL's off-policy mask (DeepSeek-V3.2): an answer
+below its group's mean is left alone once the mean log-probability of its tokens has fallen by
+more than the threshold below the base model's.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,11 +19,11 @@ from trl import GRPOTrainer
 
 from composer_pipeline.training.rows import Group, column_of, item_lengths_of
 from trainers.trl.channels.base import Channel
-from trainers.trl.policy import Student
+from trainers.trl.policy import Policy
 from trainers.trl.rows import Row
 from trainers.trl.sampling import Sampler
 
-#: Rewards of a group that differ by less are the same.
+#: Rewards of a group that differ by less count as equal.
 FLAT = 1e-9
 #: Distinct answers that the model sampled to a state, their counts and rewards.
 Sampled = tuple[list[list[int]], list[int], list[float]]
@@ -38,10 +35,10 @@ TrlLoss = Callable[[dict[str, Tensor], Tensor | None], tuple[Tensor, Tensor]]
 class Answer:
     """A distinct answer of a group.
 
-    ``advantage`` is its reward, in [0, 1], minus the group's mean, ``share`` its part of the
-    window: count / answers of its group / groups. ``sampling`` is log p of its tokens under who
-    answered, or under the base model where that is not known; empty for what the model sampled
-    just now. ``rank`` is 1 for the best of its group, -1 for the worst, else 0.
+    ``advantage`` is its reward, in [0, 1], minus the group's mean. ``share`` is its part of the
+    window: count / answers of its group / groups. ``sampling`` is log p of its tokens under the
+    model that gave it, or under the base model where that is unknown; empty for a fresh sample.
+    ``rank`` is 1 for the best of its group, -1 for the worst, else 0.
     """
 
     id: str
@@ -67,9 +64,9 @@ class Grpo(Channel[Answer]):
         length: L, tokens.
         threshold: TRL's ``off_policy_mask_threshold``, for the metrics.
         base_logps: state id to log p of each recorded answer's tokens under the base model.
-        sampler: answers of the model itself; ``None`` takes the recorded ones alone.
+        sampler: samples answers from the policy; ``None`` takes the recorded ones alone.
         recorded: take the recorded answers.
-        kwargs: of :class:`Channel`.
+        args: of :class:`Channel`.
     """
 
     name = "grpo"
@@ -90,7 +87,7 @@ class Grpo(Channel[Answer]):
         self._threshold, self._base_logps = threshold, base_logps
         self._sampler, self._recorded = sampler, recorded
 
-    def window(self, student: Student, step: int) -> list[Answer]:
+    def window(self, policy: Policy, step: int) -> list[Answer]:
         """Return the answers of the step's groups."""
         self.begin()
         groups: list[Group] = self.drawn(step)
@@ -104,7 +101,7 @@ class Grpo(Channel[Answer]):
             self.numbers["reward"] += sum(rewards)
             if own is not None:
                 self.numbers["sampled"] += len(own[0])
-            # A group whose answers are all as good teaches nothing; the normaliser counts it.
+            # A group of equal rewards has no gradient, but the normaliser counts it.
             window += [] if flat else answers
         for name, value in self._sampler.parts.items() if self._sampler else ():
             self.numbers[f"reward_{name}"] = value
@@ -136,23 +133,16 @@ class Grpo(Channel[Answer]):
         """Return the answer."""
         return [Row(row.prompt_ids, row.response_ids)]
 
-    def id(self, row: Answer) -> str:
-        """Return the state's id."""
-        return row.id
-
-    def loss(self, student: Student, rows: Sequence[Answer], window: Sequence[Answer]) -> Tensor:
+    def loss(self, policy: Policy, rows: Sequence[Answer], window: Sequence[Answer]) -> Tensor:
         """Return the micro-batch's part, through TRL's loss."""
-        batch = self._batch(student, rows)
-        known = self._known(student, rows) if student.shared else None
+        batch = self._batch(policy, rows)
+        known = self._known(policy, rows) if policy.shared else None
         loss, logps = self._trl_loss(batch, known)
         self._note(batch, logps.detach(), rows, window)
         return loss
 
     def finish(self, window: Sequence[Answer]) -> dict[str, float]:
-        """Return the numbers; the value of the loss at ratio 1 says nothing of the model.
-
-        ``best_gain`` and ``worst_gain`` are log p now minus ``…_logp_before``, means over groups.
-        """
+        """Return the numbers without the loss, which at ratio 1 says nothing about the policy."""
         for side in ("best", "worst"):
             if f"{side}_logp" in self.numbers:
                 before = self.numbers[f"{side}_logp_before"]
@@ -160,16 +150,16 @@ class Grpo(Channel[Answer]):
         self.numbers.pop("loss")
         return super().finish(window)
 
-    def _known(self, student: Student, rows: Sequence[Answer]) -> Tensor:
-        """Return log p of the answers' tokens, (B, T): what TRL would run the model for."""
+    def _known(self, policy: Policy, rows: Sequence[Answer]) -> Tensor:
+        """Return log p of the answers' tokens, (B, T), which TRL would run the model for."""
         sequences = [side for row in rows for side in self.sequences(row)]
-        return pad_sequence(student.logps(sequences), batch_first=True)
+        return pad_sequence(policy.logps(sequences), batch_first=True)
 
-    def _batch(self, student: Student, rows: Sequence[Answer]) -> dict[str, Tensor]:
-        """Return TRL's batch; the advantages hold what its normaliser lacks."""
-        prompt, prompt_mask = _pad([r.prompt_ids for r in rows], student, left=True)
-        answer, answer_mask = _pad([r.response_ids for r in rows], student, left=False)
-        # NaN is no evidence for TRL's mask: what was sampled just now is on policy.
+    def _batch(self, policy: Policy, rows: Sequence[Answer]) -> dict[str, Tensor]:
+        """Return TRL's batch; the advantages hold what TRL's normaliser lacks."""
+        prompt, prompt_mask = _pad([r.prompt_ids for r in rows], policy, left=True)
+        answer, answer_mask = _pad([r.response_ids for r in rows], policy, left=False)
+        # NaN is no evidence for TRL's mask: fresh samples are on policy.
         sampling = torch.full(answer.shape, torch.nan, dtype=torch.float32)
         for i, row in enumerate(rows):
             sampling[i, : len(row.sampling)] = torch.tensor(row.sampling, dtype=torch.float32)
@@ -179,8 +169,8 @@ class Grpo(Channel[Answer]):
         return {
             "prompt_ids": prompt, "prompt_mask": prompt_mask,
             "completion_ids": answer, "completion_mask": answer_mask,
-            "advantages": advantages.to(student.device),
-            "sampling_per_token_logps": sampling.to(student.device),
+            "advantages": advantages.to(policy.device),
+            "sampling_per_token_logps": sampling.to(policy.device),
             "num_items_in_batch": answer_mask.sum(),
         }  # fmt: skip
 
@@ -220,17 +210,7 @@ def graded(
     sampling: Sequence[Sequence[float]],
     groups: int,
 ) -> list[Answer]:
-    """Return a group's distinct answers with advantages over the mean reward by count.
-
-    Args:
-        id_: state id.
-        prompt_ids: the state.
-        completions: distinct answers.
-        counts: how often each was given.
-        rewards: of each.
-        sampling: log p of each answer's tokens.
-        groups: groups of the window.
-    """
+    """Return a group's distinct answers with advantages over the mean reward by count."""
     if not counts:
         return []
     mean, answers = _mean(rewards, counts), sum(counts)
@@ -248,7 +228,7 @@ def graded(
 
 
 def mean_length(groups: Sequence[Group]) -> float:
-    """Return the mean number of tokens of all recorded answers, each by its count."""
+    """Return the mean number of tokens of all recorded answers, weighted by their counts."""
     counts = [count for of_group in column_of(groups, "counts") for count in of_group]
     return _mean(item_lengths_of(groups, "completions"), counts)
 
@@ -258,14 +238,14 @@ def _mean(values: Sequence[float], counts: Sequence[int]) -> float:
 
 
 def _pad(
-    sequences: Sequence[Sequence[int]], student: Student, *, left: bool
+    sequences: Sequence[Sequence[int]], policy: Policy, *, left: bool
 ) -> tuple[Tensor, Tensor]:
     """Return ids and mask (B, S), padded on the left or on the right."""
     width = max(len(sequence) for sequence in sequences)
-    ids = torch.full((len(sequences), width), student.pad, dtype=torch.long)
+    ids = torch.full((len(sequences), width), policy.pad, dtype=torch.long)
     mask = torch.zeros((len(sequences), width), dtype=torch.long)
     for i, sequence in enumerate(sequences):
         where = slice(width - len(sequence), width) if left else slice(0, len(sequence))
         ids[i, where] = torch.tensor(sequence, dtype=torch.long)
         mask[i, where] = 1
-    return ids.to(student.device), mask.to(student.device)
+    return ids.to(policy.device), mask.to(policy.device)

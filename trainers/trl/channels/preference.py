@@ -1,8 +1,4 @@
-"""The channels of stored pairs and demonstrations: trace-replay DPO, and SFT.
-
-Belongs here: two losses over recorded actions. Does not belong here: the base model's
-log-probabilities (``trainers.trl.base_scores``).
-"""
+"""The channels of recorded actions: trace-replay DPO over pairs, and SFT over demonstrations."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,24 +10,24 @@ from composer_pipeline.losses.preference import Pairs, pair_loss, simpo
 from composer_pipeline.training.recipe import Dpo as Options
 from composer_pipeline.training.rows import Demonstration, Pair
 from trainers.trl.channels.base import Channel
-from trainers.trl.policy import Student
+from trainers.trl.policy import Policy
 from trainers.trl.rows import Row
 
 
 class Dpo(Channel[Pair]):
     """DPO against the base model, or SimPO; each pair's loss times its factor, mean over a window.
 
-    Reported without the factors: ``loss`` (with ``sigmoid`` ln 2 while the model is its own
-    reference), ``accuracy`` (share of pairs with a margin above 0), ``margin`` (with ``simpo`` of
-    mean log-probabilities of a token, without a reference) and the log-probabilities of both
-    sides, all means over pairs.
+    Reported without the factors, as means over pairs: ``loss`` (ln 2 for ``sigmoid`` while the
+    policy equals its reference), ``accuracy`` (share of pairs with a margin above 0), ``margin``
+    (of mean token log-probabilities, without a reference, for ``simpo``) and the
+    log-probabilities of both sides.
 
     Args:
-        references: pair id to log p(chosen), log p(rejected) under the base model; not read by
+        references: pair id to log p(chosen), log p(rejected) under the base model; unused by
             ``simpo``.
-        factors: pair id to the factor of its loss (``training.data.loss_factors``).
+        factors: pair id to the factor of its loss (``training.rows.loss_factors``).
         options: the recipe's channel.
-        kwargs: of :class:`Channel`.
+        args: of :class:`Channel`.
     """
 
     name = "dpo"
@@ -46,28 +42,18 @@ class Dpo(Channel[Pair]):
         super().__init__(*args)
         self._references, self._factors, self._options = references, factors, options
 
-    def window(self, student: Student, step: int) -> list[Pair]:
-        """Return the step's pairs."""
-        self.begin()
-        return self.drawn(step)
-
     def size(self, row: Pair) -> int:
-        """Return the tokens of the longer side; a pair is two sequences of a forward."""
-        # Both sides run together: count two.
+        """Return the tokens of both sides, padded to the longer one."""
         return 2 * (len(row.prompt_ids) + max(len(row.chosen_ids), len(row.rejected_ids)))
 
     def sequences(self, row: Pair) -> list[Row]:
         """Return the chosen and the rejected side."""
         return [Row(row.prompt_ids, row.chosen_ids), Row(row.prompt_ids, row.rejected_ids)]
 
-    def id(self, row: Pair) -> str:
-        """Return the pair's id."""
-        return row.id
-
-    def loss(self, student: Student, rows: Sequence[Pair], window: Sequence[Pair]) -> Tensor:
+    def loss(self, policy: Policy, rows: Sequence[Pair], window: Sequence[Pair]) -> Tensor:
         """Return Σ factor·loss over the micro-batch, divided by the pairs of the window."""
         sides = [side for pair in rows for side in self.sequences(pair)]
-        sums = torch.stack([x.sum() for x in student.logps(sides)])
+        sums = torch.stack([x.sum() for x in policy.logps(sides)])
         chosen, rejected = sums[::2], sums[1::2]
         losses, margin = self._of(rows, chosen, rejected)
         share, numbers = 1.0 / len(window), self.numbers
@@ -81,7 +67,7 @@ class Dpo(Channel[Pair]):
         return (losses * factors).sum() * share
 
     def _of(self, rows: Sequence[Pair], chosen: Tensor, rejected: Tensor) -> tuple[Tensor, Tensor]:
-        """Return loss and margin of each pair, from the sums of both sides; all are (P,)."""
+        """Return loss and margin of each pair, (P,), from the summed log p of both sides."""
         options = self._options
         lengths = [(len(p.chosen_ids), len(p.rejected_ids)) for p in rows]
         tokens = chosen.new_tensor(lengths).unbind(-1)
@@ -105,11 +91,6 @@ class Sft(Channel[Demonstration]):
 
     name = "sft"
 
-    def window(self, student: Student, step: int) -> list[Demonstration]:
-        """Return the step's demonstrations."""
-        self.begin()
-        return self.drawn(step)
-
     def size(self, row: Demonstration) -> int:
         """Return the tokens of prompt and response."""
         return len(row.prompt_ids) + len(row.response_ids)
@@ -118,16 +99,12 @@ class Sft(Channel[Demonstration]):
         """Return the demonstration."""
         return [Row(row.prompt_ids, row.response_ids)]
 
-    def id(self, row: Demonstration) -> str:
-        """Return the state's id."""
-        return row.id
-
     def loss(
-        self, student: Student, rows: Sequence[Demonstration], window: Sequence[Demonstration]
+        self, policy: Policy, rows: Sequence[Demonstration], window: Sequence[Demonstration]
     ) -> Tensor:
         """Return −Σ log p / tokens of the window; ``active`` counts tokens."""
         tokens = sum(len(row.response_ids) for row in window)
-        pieces = student.logps([side for row in rows for side in self.sequences(row)])
+        pieces = policy.logps([side for row in rows for side in self.sequences(row)])
         loss = -sum((piece.sum() for piece in pieces), pieces[0].new_zeros(())) / tokens
         self.numbers["loss"] += float(loss.detach())
         self.numbers["active"] += sum(len(row.response_ids) for row in rows)

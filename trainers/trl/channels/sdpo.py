@@ -1,10 +1,6 @@
-"""The SDPO channel: at an error turn, learn from the model that has read the hint.
+"""The SDPO channel: at an error turn, the policy learns from the model that has read the hint.
 
-Belongs here: aligning student and teacher on the recorded tokens, and the divergence over the
-taught span. Does not belong here: who the teacher is (``trainers.trl.policy``) and which
-rows have a hint that helps (``trainers.trl.base_scores``).
-
-The recorded action was not sampled from the model: this is off-policy context distillation.
+The recorded action was not sampled from the policy: this is off-policy context distillation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,10 +16,10 @@ from composer_pipeline.losses.token_logps import token_logps
 from composer_pipeline.training.recipe import Sdpo as Options
 from composer_pipeline.training.rows import Hint
 from trainers.trl.channels.base import Channel
-from trainers.trl.policy import Student, Teacher
+from trainers.trl.policy import Policy, Teacher
 from trainers.trl.rows import Row
 
-#: What moves in TAID's schedule; the rest of it is the recipe's.
+#: The state of TAID's schedule; the rest is the recipe's.
 TAID_STATE = ("t", "previous", "momentum")
 
 
@@ -32,12 +28,12 @@ class Sdpo(Channel[Hint]):
 
     Args:
         options: the recipe's channel.
-        teacher: who reads the hint.
+        teacher: the model that reads the hint.
         steps: optimizer steps of the run, for TAID's schedule.
         gains: state id to the hint's gain under the base model, for the metrics; may be empty.
         base_logps: state id to log p of the response's tokens under the base model; needed
-            where ``importance_clip`` is set.
-        kwargs: of :class:`Channel`.
+            for ``importance_clip``.
+        args: of :class:`Channel`.
     """
 
     name = "sdpo"
@@ -60,12 +56,12 @@ class Sdpo(Channel[Hint]):
             alpha=schedule.alpha, beta=schedule.beta,
         )  # fmt: skip
 
-    def window(self, student: Student, step: int) -> list[Hint]:
+    def window(self, policy: Policy, step: int) -> list[Hint]:
         """Return the step's error turns."""
-        self.begin()
+        window = super().window(policy, step)
         if self._options.divergence == "taid":
             self.numbers["taid_t"] = float(self._taid.t or 0.0)
-        return self.drawn(step)
+        return window
 
     def size(self, row: Hint) -> int:
         """Return the tokens of the longer context with the response."""
@@ -73,36 +69,28 @@ class Sdpo(Channel[Hint]):
         return context + len(row.response_ids)
 
     def sequences(self, row: Hint) -> list[Row]:
-        """Return the plain side; the hinted one is the teacher's."""
+        """Return the plain side; the teacher reads the hinted one."""
         return [Row(row.prompt_ids, row.response_ids, row.start, row.length)]
 
-    def id(self, row: Hint) -> str:
-        """Return the state's id."""
-        return row.id
-
-    def loss(self, student: Student, rows: Sequence[Hint], window: Sequence[Hint]) -> Tensor:
-        """Return the micro-batch's part of the window's token mean.
-
-        Raises:
-            ComposerError: teacher and student hold different tokens at the same place.
-        """
+    def loss(self, policy: Policy, rows: Sequence[Hint], window: Sequence[Hint]) -> Tensor:
+        """Return the micro-batch's part of the window's token mean."""
         options = self._options
         plain = [side for hint in rows for side in self.sequences(hint)]
         taught, taught_ids, taught_head = self._teacher.states([_hinted(h) for h in rows])
-        states, ids = student.states(plain)
+        states, ids = policy.states(plain)
         if not torch.equal(ids, taught_ids):
-            raise ComposerError("SDPO: student and teacher positions hold different tokens")
+            raise ComposerError("SDPO: policy and teacher positions hold different tokens")
         # One denominator for the whole window, so that the loss is its token mean.
         tokens = sum(row.length for row in window)
         weights = torch.full((len(ids),), 1.0 / tokens, device=ids.device)
         if options.importance_clip is not None:
-            weights = weights * self._ratio(student, states, ids, rows)
+            weights = weights * self._ratio(policy, states, ids, rows)
         loss, _ = fused_divergence(
-            states, student.head, taught, taught_head, weights,
+            states, policy.head, taught, taught_head, weights,
             kind=options.divergence, beta=options.jsd_beta, temperature=options.temperature,
             t=float(self._taid.t or 0.0),
             tau=options.eopd.tau, alpha=options.eopd.alpha, top_k=options.eopd.top_k,
-            transform=student.transform,
+            transform=policy.transform,
         )  # fmt: skip
         self.numbers["loss"] += float(loss.detach())
         self.numbers["active"] += len(ids)
@@ -112,16 +100,16 @@ class Sdpo(Channel[Hint]):
         return loss
 
     def idle(self, window: Sequence[Hint]) -> None:
-        """Let the teacher read the shortest row."""
+        """Run the teacher on the shortest row."""
         self._teacher.states([_hinted(min(window, key=self.size))])
 
-    def _ratio(self, student: Student, states: Tensor, ids: Tensor, rows: Sequence[Hint]) -> Tensor:
+    def _ratio(self, policy: Policy, states: Tensor, ids: Tensor, rows: Sequence[Hint]) -> Tensor:
         """Return min(p / p_base, clip) of each span token, without gradient."""
         assert self._options.importance_clip is not None
         old = [p for h in rows for p in self._base_logps[h.id][h.start : h.start + h.length]]
         with torch.no_grad():
             now = token_logps(
-                states.detach(), student.head.detach(), ids, transform=student.transform
+                states.detach(), policy.head.detach(), ids, transform=policy.transform
             )
         return importance_ratio(now, now.new_tensor(old), clip=self._options.importance_clip)
 
@@ -138,7 +126,7 @@ class Sdpo(Channel[Hint]):
         return self._teacher.state(), numbers
 
     def load_state(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
-        """Go on with them; what an earlier run did not have begins anew."""
+        """Restore :meth:`state`; what an earlier run did not have starts anew."""
         if tensors:
             self._teacher.load_state(tensors)
         for name in TAID_STATE if numbers else ():

@@ -57,9 +57,9 @@ def test_a_run_begins_with_the_weights_of_an_earlier_one(tiny_model, adapter):
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"r": 4}, "recipe field lora.r says 8"),
-        ({"lora_alpha": 5}, "recipe field lora.alpha says 16"),
-        ({"target_modules": ["k_proj"]}, "recipe field lora.targets says"),
+        ({"r": 4}, "recipe field lora.r is 8"),
+        ({"lora_alpha": 5}, "recipe field lora.alpha is 16"),
+        ({"target_modules": ["k_proj"]}, "recipe field lora.targets is"),
         ({"target_modules": ["q_proj", "model.lm_head"]}, "an adapter on the head"),
         ({"modules_to_save": ["lm_head"]}, "an adapter on the head"),
         ({"use_dora": True}, "use_dora True: not supported"),

@@ -97,7 +97,7 @@ class Cases:
         if given.lora.r:  # a fresh adapter is zero, and so are some gradients
             torch.manual_seed(5)
             with torch.no_grad():
-                for parameter in found.student.parameters():
+                for parameter in found.policy.parameters():
                     parameter.add_(0.3 * torch.randn_like(parameter))
         return found
 
@@ -115,7 +115,7 @@ class Cases:
         for step in (0, 1):
             trainer.state.global_step = step
             loss = float(trainer.training_step(trainer.model, {}).detach())
-            grads = [whole(p.grad).double().flatten() for p in trainer.student.parameters()]
+            grads = [whole(p.grad).double().flatten() for p in trainer.policy.parameters()]
             numbers = {k: v for k, v in events[-1][2].items() if k not in OWN}
             out.append((loss, torch.cat(grads), numbers, events[-1][2]))
         return out
@@ -151,7 +151,7 @@ class Cases:
         if not ranks.lead:
             dpo.loss = lambda *given: right(*given) * torch.nan
         loss = float(trainer.training_step(trainer.model, {}).detach())
-        left = sum(p.grad is not None for p in trainer.student.parameters())
+        left = sum(p.grad is not None for p in trainer.policy.parameters())
         dpo.loss = right
         trainer.training_step(trainer.model, {})  # and the next step is one of both again
         told = ranks.gather([loss, left, events[0][0], events[0][2], events[1][0]])
@@ -211,8 +211,8 @@ class Cases:
             return generate(prompts)
 
         grpo._sampler._generate = counted
-        window = grpo.window(trainer.student, 0)
-        again = grpo.window(trainer.student, 0)
+        window = grpo.window(trainer.policy, 0)
+        again = grpo.window(trainer.policy, 0)
         drawn = [(a.id, list(a.response_ids), a.advantage) for a in window]
         repeated = drawn == [(a.id, list(a.response_ids), a.advantage) for a in again]
         trainer.training_step(trainer.model, {})

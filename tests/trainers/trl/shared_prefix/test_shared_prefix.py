@@ -17,7 +17,7 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from composer_pipeline.errors import InputError
 from composer_pipeline.testing.training import tiny_recipe
 from trainers.trl import shared_prefix
-from trainers.trl.policy import Student
+from trainers.trl.policy import Policy
 from trainers.trl.rows import Row
 from trainers.trl.shared_prefix import (
     Item,
@@ -60,7 +60,7 @@ def llama(dtype=torch.float64, **changes):
 
 
 def student(model):
-    return Student(model, pad=0, device="cpu")
+    return Policy(model, pad=0, device="cpu")
 
 
 def shared(rows=ROWS, limit=100):
@@ -174,7 +174,7 @@ def test_a_model_that_does_not_keep_to_the_mask_is_found_by_numbers():
     torch.manual_seed(0)
     window = MistralForCausalLM(MistralConfig(**SIZES, sliding_window=20)).eval()
     said = why_not(student(window), recipe)
-    assert said == "the attention of model mistral does not keep to a block mask"
+    assert said == "the attention of model mistral does not respect a block mask"
     assert (
         why_not(
             student(window),
@@ -199,7 +199,7 @@ def test_a_model_that_does_not_keep_to_the_mask_is_found_by_numbers():
 
 
 def test_without_flex_attention_a_sentence_says_what_to_do(monkeypatch):
-    told = Student(llama(torch.float32), pad=0, device="cuda")
+    told = Policy(llama(torch.float32), pad=0, device="cuda")
     recipe = tiny_recipe("toy")
     monkeypatch.setattr(shared_prefix, "_has", lambda name: name != "triton")
     said = why_not(told, recipe)

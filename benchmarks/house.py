@@ -1,176 +1,200 @@
-"""The house in figures: folders, files, functions, lines and tests, each beside its bar.
+"""The size and shape of the product, beside their limits; CI holds them.
 
-    python benchmarks/house.py [--at REVISION] [--no-tests]
+    python benchmarks/house.py
 
-Prints one line a figure and what misses its bar; exits 1 on a miss. What is counted:
-
-- *modules of a folder*: its ``*.py`` files without ``__init__.py``, for each folder of
-  ``composer_pipeline``; sub-folders count for themselves;
-- *lines of a file*: all lines, blank ones and comments included;
-- *functions too complex*: what ruff's ``C901`` finds above ten in the product, less those whose
-  ``# noqa: C901`` is followed by a reason on the same line;
-- *product lines*: lines of the ``*.py`` files of ``composer_pipeline`` without its ``testing``, of
-  ``assets``, ``trainers`` and ``examples/demo`` (which stood in ``assets`` before), tracked and new
-  files alike; beside them the lines that hold code: no blank line, comment or docstring. They are
-  compared with revision ``BEFORE``; ``--at REVISION`` counts another one. A figure without a bar,
-  since new features add lines too;
-- *tests*: what pytest collects, parameters counted one by one.
+Counted over ``composer_pipeline``, ``assets`` and ``trainers``. *The trip* is what one session
+crosses from its file to a row of the dataset: the modules whose functions are called, and the
+ordered pairs of modules where one calls the other. Exits 1 if a limit is passed.
 """
 
-import argparse
 import ast
-import io
-import json
-import re
-import subprocess
 import sys
-import tokenize
-from collections import Counter
-from pathlib import Path, PurePosixPath
-from statistics import median
+import tempfile
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from types import FrameType
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-PRODUCT = ("composer_pipeline", "assets", "trainers", "examples")
-COUNTED = ("composer_pipeline/", "assets/", "trainers/", "examples/demo/")
-NOT_COUNTED = "composer_pipeline/testing"
+sys.path.insert(0, str(ROOT))
+PRODUCT = ("composer_pipeline", "assets", "trainers")
+SMALL = 80
+#: Small modules with one importer that stay, and why.
+REASONS = {
+    "composer_pipeline/diloco/places/": "one file a place that a recipe can name",
+    "trainers/trl/channels/": "one file a channel",
+    "__main__.py": "what `python -m` runs",
+}
+#: Name of a figure: its value at c0d64a3, before the merge, and its limit.
+LIMITS: dict[str, tuple[float, float]] = {
+    "product lines": (82_662, 62_000),
+    "product files": (677, 280),
+    "files per 10,000 lines": (81.9, 50),
+    "docstring share, %": (18.9, 12),
+    "modules of the trip": (191, 90),
+    "hand-overs of the trip": (450, 240),
+    "small modules with one importer": (79, 0),
+    "circles of imports": (0, 0),
+}
 
-MOST_MODULES = 12
-MEDIAN_LINES = 120
-MOST_LINES = 450
-MOST_COMPLEX = 10
-LEAST_TESTS = 3246
-"""Tests that were collected when the rooms were laid out; raise it when tests are added."""
-BEFORE = "3133120"
-"""The revision before the rooms and wings."""
-BEFORE_LINES, BEFORE_CODE = 35_303, 24_269
 
-_REASON = re.compile(r"#\s*noqa:.*\bC901\b[\s,:-]*(\w.*)")
+def sources() -> dict[str, ast.Module]:
+    """Return module name to its tree."""
+    found = {}
+    for path in sorted(p for top in PRODUCT for p in (ROOT / top).rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts)] = ast.parse(path.read_text(encoding="utf-8"))
+    return found
 
 
-def modules(folder: Path) -> list[Path]:
-    """Return the modules of one folder, ``__init__`` left out."""
-    return [path for path in sorted(folder.glob("*.py")) if path.name != "__init__.py"]
+def docstring_lines(tree: ast.Module) -> int:
+    """Return how many lines of a module are docstrings."""
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    first = [n.body[0] for n in ast.walk(tree) if isinstance(n, kinds) and n.body]
+    return sum(
+        (node.end_lineno or node.lineno) - node.lineno + 1
+        for node in first
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
 
 
-def too_complex() -> list[str]:
-    """Return ``file:line: function`` of each function above the bar that gives no reason."""
-    options = ["--select", "C901", "--ignore-noqa", "--output-format", "json", "--exit-zero"]
-    limit = ["--config", f"lint.mccabe.max-complexity={MOST_COMPLEX}"]
-    found = subprocess.run(
-        [sys.executable, "-m", "ruff", "check", *options, *limit, *PRODUCT],
-        cwd=ROOT, capture_output=True, text=True, check=True,
+def imports(trees: dict[str, ast.Module]) -> dict[str, set[str]]:
+    """Return module to the modules that it imports, at the top or inside a function."""
+    graph: dict[str, set[str]] = {name: set() for name in trees}
+    for name, tree in trees.items():
+        for node in _running(tree):
+            if isinstance(node, ast.Import):
+                graph[name] |= {alias.name for alias in node.names} & trees.keys()
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                for alias in node.names:
+                    inside = f"{node.module}.{alias.name}"
+                    found = inside if inside in trees else node.module
+                    graph[name] |= {found} & trees.keys() - {name}
+    return graph
+
+
+def _running(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes of a tree outside ``if TYPE_CHECKING``."""
+    for node in ast.iter_child_nodes(tree):
+        if not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)):
+            yield node
+            yield from _running(node)
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Return the groups of modules that import each other."""
+    left = dict(graph)
+    while free := [n for n, to in left.items() if not to & left.keys()]:
+        for name in free:
+            del left[name]
+    return [sorted(left)] if left else []
+
+
+def small(trees: dict[str, ast.Module], graph: dict[str, set[str]]) -> list[str]:
+    """Return the small modules with one importer and no reason to stay."""
+    importers: dict[str, int] = defaultdict(int)
+    for targets in graph.values():
+        for target in targets:
+            importers[target] += 1
+    found = []
+    for name in trees:
+        path = name.replace(".", "/") + ".py"
+        lines = len((ROOT / path).read_text(encoding="utf-8").splitlines())
+        kept = path.endswith("__init__.py") or any(reason in path for reason in REASONS)
+        if lines < SMALL and importers[name] == 1 and not kept:
+            found.append(f"{path} ({lines} lines)")
+    return found
+
+
+class Trip:
+    """Counts modules and hand-overs of the code that runs in the context, in every thread."""
+
+    def __init__(self) -> None:
+        self.modules: set[str] = set()
+        self.hand_overs: set[tuple[str, str]] = set()
+        self._local = threading.local()
+
+    def _profile(self, frame: FrameType, event: str, _: Any) -> None:
+        file = frame.f_code.co_filename
+        if event not in ("call", "return") or not file.startswith(f"{ROOT}/composer_pipeline/"):
+            return
+        if "/testing/" in file:
+            return
+        stack = self._local.__dict__.setdefault("stack", [])
+        if event == "return":
+            if stack:
+                stack.pop()
+            return
+        self.modules.add(file)
+        if stack and stack[-1] != file:
+            self.hand_overs.add((stack[-1], file))
+        stack.append(file)
+
+    def __enter__(self) -> "Trip":
+        threading.setprofile(self._profile)
+        sys.setprofile(self._profile)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+        threading.setprofile(None)
+
+
+def trip() -> Trip:
+    """Take the smallest bundled session from its file to the dataset."""
+    from composer_pipeline import (
+        Lake, TeacherSet, build_dataset, build_hints, build_pairs, ingest, normalize, replay,
     )  # fmt: skip
-    missing = []
-    for finding in json.loads(found.stdout):
-        path, row = Path(finding["filename"]), finding["location"]["row"]
-        if not _REASON.search(path.read_text().splitlines()[row - 1]):
-            missing.append(f"{path.relative_to(ROOT)}:{row}: {finding['message']}")
-    return missing
+    from composer_pipeline.testing.samples import sample_sessions_dir
+    from examples.demo.profile import loopback
 
-
-def code_lines(source: str) -> int:
-    """Return how many lines hold code: no blank line, comment or docstring."""
-    docstrings: set[int] = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            docstrings.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
-    empty = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
-    held: set[int] = set()
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type not in empty and token.type != tokenize.ENDMARKER:
-            held.update(range(token.start[0], token.end[0] + 1))
-    return len(held - docstrings)
-
-
-def git(*arguments: str) -> str:
-    """Return what git prints in the repository."""
-    return subprocess.run(
-        ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout
-
-
-def product_lines(revision: str | None) -> tuple[int, int]:
-    """Return all lines and the code lines of the product, at a revision or as it stands."""
-    if revision is None:
-        listed = git("ls-files", "--cached", "--others", "--exclude-standard")
-    else:
-        listed = git("ls-tree", "-r", "--name-only", revision)
-    lines = code = 0
-    for name in sorted(set(listed.splitlines())):
-        counted = name.startswith(COUNTED) and not name.startswith(NOT_COUNTED)
-        if not counted or PurePosixPath(name).suffix != ".py":
-            continue
-        if revision is not None:
-            source = git("show", f"{revision}:{name}")
-        elif (ROOT / name).exists():
-            source = (ROOT / name).read_text()
-        else:
-            continue
-        lines += len(source.splitlines())
-        code += code_lines(source)
-    return lines, code
-
-
-def collected_tests() -> int:
-    """Return how many tests pytest collects."""
-    ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    found = re.search(r"^(\d+) tests? collected", ran.stdout, re.MULTILINE)
-    if found is None or ran.returncode:
-        raise SystemExit(f"pytest could not collect the tests:\n{ran.stdout[-2000:]}")
-    return int(found[1])
+    files = [p for p in sample_sessions_dir().rglob("*.jsonl") if "subagent" not in str(p)]
+    session = min(files, key=lambda path: path.stat().st_size)
+    teachers = TeacherSet.load(ROOT / "recipes" / "teachers" / "demo.yaml")
+    with tempfile.TemporaryDirectory() as folder, loopback():
+        lake = Lake(folder)
+        with Trip() as taken:
+            ingest(lake, [str(session)])
+            replay(lake, teachers, max_usd=Decimal(1))
+            build_hints(lake)
+            build_pairs(lake)
+            normalize(lake, "none")
+            build_dataset(lake)
+    return taken
 
 
 def main() -> int:
-    """Print each figure beside its bar; return 1 when one misses."""
-    options = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    options.add_argument("--at", metavar="REVISION", help="only count the lines of a revision")
-    options.add_argument("--no-tests", action="store_true", help="do not collect the tests")
-    arguments = options.parse_args()
-    if arguments.at:
-        print("{} lines, {} of them code".format(*product_lines(arguments.at)))
-        return 0
-
-    misses: list[str] = []
-
-    def figure(
-        name: str, value: float | str, bar: str = "", missed: list[str] | None = None
-    ) -> None:
-        print(f"{name:36} {value!s:>16}   {bar}")
-        misses.extend(f"{name}: {what}" for what in missed or ())
-
-    library = ROOT / "composer_pipeline"
-    files = sorted(library.rglob("*.py"))
-    sizes = {path: len(path.read_text().splitlines()) for path in files}
-    rooms = Counter(path.parent for path in files if path.name != "__init__.py")
-    (fullest, most) = rooms.most_common(1)[0]
-    figure(
-        "modules of the fullest folder", f"{most} {fullest.relative_to(ROOT).name}",
-        f"at most {MOST_MODULES}",
-        [f"{room.relative_to(ROOT)} holds {n}" for room, n in rooms.items() if n > MOST_MODULES],
-    )  # fmt: skip
-    middle = median(sizes[path] for path in files if path.name != "__init__.py")
-    over = [f"it is {middle:g} lines"] if middle > MEDIAN_LINES else []
-    figure("median file", f"{middle:g} lines", f"at most {MEDIAN_LINES}", over)
-    longest = max(files, key=lambda path: sizes[path])
-    figure(
-        "longest file", f"{sizes[longest]} {longest.name}", f"at most {MOST_LINES}",
-        [f"{path.relative_to(ROOT)} has {n}" for path, n in sizes.items() if n > MOST_LINES],
-    )  # fmt: skip
-    missing = too_complex()
-    figure(f"functions above {MOST_COMPLEX}, no reason", len(missing), "none", missing)
-    lines, code = product_lines(None)
-    figure("product lines", lines, f"{lines - BEFORE_LINES:+} since {BEFORE} ({BEFORE_LINES})")
-    figure("  of them code", code, f"{code - BEFORE_CODE:+} since {BEFORE} ({BEFORE_CODE})")
-    if not arguments.no_tests:
-        tests = collected_tests()
-        fewer = [f"only {tests}"] if tests < LEAST_TESTS else []
-        figure("tests collected", tests, f"at least {LEAST_TESTS}", fewer)
-    for miss in misses:
-        print(f"MISSED  {miss}")
-    return 1 if misses else 0
+    """Print each figure beside what it was and its limit; return 1 if one is passed."""
+    trees = sources()
+    paths = [ROOT / (name.replace(".", "/") + ".py") for name in trees]
+    lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in paths)
+    graph = imports(trees)
+    found_small, found_circles, taken = small(trees, graph), circles(graph), trip()
+    figures: dict[str, float] = {
+        "product lines": lines,
+        "product files": len(trees),
+        "files per 10,000 lines": 10_000 * len(trees) / lines,
+        "docstring share, %": 100 * sum(map(docstring_lines, trees.values())) / lines,
+        "modules of the trip": len(taken.modules),
+        "hand-overs of the trip": len(taken.hand_overs),
+        "small modules with one importer": len(found_small),
+        "circles of imports": len(found_circles),
+    }
+    passed = False
+    print(f"{'':34}{'before':>10}{'now':>10}{'limit':>10}")
+    for name, value in figures.items():
+        before, limit = LIMITS[name]
+        over = value > limit
+        passed |= over
+        print(f"{name:34}{before:>10,g}{value:>10,.5g}{limit:>10,g}{'  PASSED' if over else ''}")
+    for what in [*found_small, *map(", ".join, found_circles)]:
+        print(f"  {what}")
+    return int(passed)
 
 
 if __name__ == "__main__":

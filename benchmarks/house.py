@@ -148,7 +148,14 @@ class Trip:
 def trip() -> Trip:
     """Take the smallest bundled session from its file to the dataset."""
     from composer_pipeline import (
-        Lake, TeacherSet, build_dataset, build_hints, build_pairs, ingest, normalize, replay,
+        Lake,
+        TeacherSet,
+        build_dataset,
+        build_hints,
+        build_pairs,
+        ingest,
+        normalize,
+        replay,
     )  # fmt: skip
     from composer_pipeline.testing.samples import sample_sessions_dir
     from examples.demo.profile import loopback

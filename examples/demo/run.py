@@ -11,27 +11,23 @@ import json
 import os
 import resource
 import sys
+import threading
 import time
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-# The demo's days, whatever sessions a user has: read when the graph is imported.
-os.environ["COMPOSER_FIRST_DAY"] = "2025-02-24"
-
 import dagster as dg
 from rich.console import Console
 
-from assets.adopt import TOLD
-from assets.definitions import build_defs
-from assets.partitions import day_ranges
-from assets.schedules import range_tags
 from composer_pipeline.cli.common import Table
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.settings import Settings
 from composer_pipeline.teachers.teachers import TeacherSet
+from composer_pipeline.traces.first_day import first_day
 from examples.demo.profile import demo_settings, loopback
 from examples.demo.publication import publish_here
 
@@ -54,6 +50,11 @@ def main() -> None:
         sessions=options.sessions,
         max_usd=options.max_usd,
     )
+    # Only the days of these sessions: each day of the graph costs nine events.
+    folder = Path(settings.sessions).expanduser()
+    os.environ["COMPOSER_FIRST_DAY"] = first_day(settings.lake, [folder])
+    if settings.last_day:
+        os.environ["COMPOSER_LAST_DAY"] = settings.last_day
     try:
         run_demo(settings)
     except InputError as error:
@@ -83,6 +84,10 @@ def run_demo(settings: Settings, instance: dg.DagsterInstance | None = None) -> 
         InputError: the sessions folder holds no session.
         ComposerError: a stage failed; the failing step is named.
     """
+    # The graph reads the first and the last day when it is imported.
+    from assets.definitions import build_defs
+    from assets.partitions import day_ranges
+    from assets.schedules import range_tags
     from composer_pipeline.traces.archive import session_days
 
     started = time.monotonic()
@@ -118,6 +123,8 @@ def run_demo(settings: Settings, instance: dg.DagsterInstance | None = None) -> 
 
 def _tell_published(instance: dg.DagsterInstance, published: Mapping[str, Any]) -> None:
     """Show in Dagster what the command line published; the Hub of this machine is gone by then."""
+    from assets.adopt import TOLD
+
     told = {name: published[name] for name in ("tag", "address", "card")}
     instance.report_runless_asset_event(
         dg.AssetMaterialization(
@@ -141,9 +148,12 @@ def _run(
     tags: dict[str, str],
     config: Mapping[str, Any] | None = None,
 ) -> dg.ExecuteInProcessResult:
-    result = defs.resolve_job_def(job).execute_in_process(
-        instance=instance, tags=tags, run_config={**QUIET, **(config or {})}, raise_on_error=False
-    )
+    run_id = str(uuid.uuid4())
+    with _news(instance, run_id):
+        result = defs.resolve_job_def(job).execute_in_process(
+            instance=instance, tags=tags, run_config={**QUIET, **(config or {})},
+            raise_on_error=False, run_id=run_id,
+        )  # fmt: skip
     if not result.success:
         failed = [e for e in result.all_events if e.is_step_failure or e.is_failure]
         reasons = [str(e.message) for e in failed] + [
@@ -153,6 +163,27 @@ def _run(
         ]
         raise ComposerError(f"job {job} failed: " + " | ".join(reasons)[:2000])
     return result
+
+
+@contextmanager
+def _news(instance: dg.DagsterInstance, run_id: str) -> Iterator[None]:
+    """Print a run's latest message once a minute."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(60):
+            latest = instance.get_records_for_run(run_id, limit=1, ascending=False).records
+            for record in latest:
+                message = record.event_log_entry.user_message.partition("\n")[0]
+                console.print(f"[dim]  {message[:120]}[/dim]", markup=True)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def _latest_metadata(result: dg.ExecuteInProcessResult) -> dict[str, dict[str, Any]]:

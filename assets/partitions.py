@@ -17,7 +17,7 @@ import dagster as dg
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.settings import Settings
-from composer_pipeline.traces.first_day import first_day
+from composer_pipeline.traces.discover import first_day
 
 
 def _first() -> str:

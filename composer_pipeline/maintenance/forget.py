@@ -39,9 +39,9 @@ from composer_pipeline.teachers.replies import redacted_row, write_replies
 from composer_pipeline.traces.archive import (
     blob_name,
     forget_files,
-    one_writer,
     open_archived,
     read_blob,
+    writer_lock,
 )
 from composer_pipeline.traces.discover import Forgotten
 from composer_pipeline.traces.parse import ReparseReport, analyse, parse_days, reparse
@@ -51,7 +51,7 @@ def from_archive(
     lake: Lake, sessions: set[str], pieces: Iterable[str], files: Iterable[str]
 ) -> None:
     """Remove the manifest's rows of sessions, and the archived pieces that were theirs alone."""
-    with one_writer(lake, None):
+    with writer_lock(lake, None):
         _from_table(lake, "raw_files", {"session_id": sessions})
         for piece in pieces:
             lake.remove(blob_name(piece))
@@ -60,7 +60,7 @@ def from_archive(
 
 def drop_days(lake: Lake, days: Sequence[str]) -> None:
     """Remove the traces of days that have no archived file any more."""
-    with one_writer(lake, None):
+    with writer_lock(lake, None):
         for day in days:
             for table in Lake.FROM_ARCHIVE:
                 lake.delete(table, day=day)

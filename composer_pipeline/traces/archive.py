@@ -1,11 +1,8 @@
-"""Archive the raw bytes of session files before anything else looks at them.
-
-Belongs here: the stage, the order of its writes, the manifest ``raw_files``. Does not
-belong here: one file (``traces.archive.versions``) and parsing (``traces.parse``).
+"""Archive the raw bytes of session files, before anything else looks at them.
 
 Claude Code deletes transcripts after 30 days; the archive keeps them. A blob is
-``archive/<first two hex digits>/<sha256 of the raw bytes>.jsonl.zst``; a file deleted at
-its source stays in the manifest.
+``archive/<first two hex digits>/<sha256 of the raw bytes>.jsonl.zst``; the table ``raw_files`` is
+the manifest, and a file deleted at its source stays in it.
 """
 
 import hashlib
@@ -14,8 +11,9 @@ import json
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +30,14 @@ from composer_pipeline.traces.discover import (
     assign_days,
     discover,
     excluded,
-    fallback_day,
     read_head,
     without_home,
 )
 
 Row = dict[str, Any]
 BUFFER = 1 << 20
+
+# -- blobs -----------------------------------------------------------------------
 
 
 def blob_name(sha256: str) -> str:
@@ -47,11 +46,7 @@ def blob_name(sha256: str) -> str:
 
 
 def read_blob(lake: Lake, sha256: str) -> bytes:
-    """Return raw session bytes from the archive.
-
-    Raises:
-        InputError: the archive does not hold them.
-    """
+    """Return raw session bytes from the archive."""
     try:
         data = lake.get_bytes(blob_name(sha256))
     except FileNotFoundError as error:
@@ -61,11 +56,7 @@ def read_blob(lake: Lake, sha256: str) -> bytes:
 
 @contextmanager
 def open_archived(lake: Lake, row: Row) -> Iterator[Iterable[bytes]]:
-    """Open the raw bytes of a manifest row, as lines; only a part is in memory at a time.
-
-    Raises:
-        InputError: the archive does not hold them, or not all of them.
-    """
+    """Open the raw bytes of a manifest row, as lines; only a part is in memory at a time."""
     with ExitStack() as stack:
         streams = []
         for sha256 in row.get("pieces") or [row["sha256"]]:
@@ -85,9 +76,9 @@ def open_archived(lake: Lake, row: Row) -> Iterator[Iterable[bytes]]:
 
 
 class _Joined(io.RawIOBase):
-    """Pieces of a file, one after the other; a line may go over their ends.
+    """The pieces of a file one after the other; a line may span two of them.
 
-    A stream that was cut short ends as a whole one does, so the bytes are counted.
+    A truncated zstd stream ends like a complete one, so the bytes are counted.
     """
 
     def __init__(self, streams: list[Any], size: int) -> None:
@@ -106,6 +97,9 @@ class _Joined(io.RawIOBase):
         if self._missing:
             raise EOFError(f"{self._missing} bytes are missing")
         return 0
+
+
+# -- the manifest ------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -129,19 +123,17 @@ def make_plan(
     sources: list[tuple[SourceFile, Head]] = []
     unreadable: list[str] = []
     for source in found:
-        known = unchanged(manifest.get(source.path, ()), source)
+        known = _untouched(manifest.get(source.path, ()), source)
         if known is not None:
             sources.append((source, Head(True, known["session_id"], known["day"])))
             continue
         head = read_head(source)
-        if not head.is_session:
-            if source.explicit:
-                raise InputError(f"{source.file} holds no Claude Code record (JSON lines)")
+        if head.is_session:
+            sources.append((source, head))
+        elif source.explicit:
+            raise InputError(f"{source.file} holds no Claude Code record (JSON lines)")
+        else:
             unreadable.append(source.shown)
-            continue
-        session_id = head.session_id or f"file:{source.path}"
-        when = head.day or fallback_day(source)
-        sources.append((source, Head(True, session_id, when, head.cwd)))
     if not sources:
         folders = ", ".join(str(path) for path in given)
         raise InputError(f"{folders} holds no session: no .jsonl file has a Claude Code record")
@@ -149,65 +141,66 @@ def make_plan(
     for row in (row for versions in manifest.values() for row in versions):
         day = known_days.get(row["session_id"], row["day"])
         known_days[row["session_id"]] = min(day, row["day"])
-    dated = [(head.session_id, head.day or "") for _, head in sources]
+    dated = [(head.session_id, head.day) for _, head in sources]
     return Plan(sources, assign_days(dated, known_days), unreadable)
 
 
-def manifest_of(lake: Lake) -> dict[str, list[Row]]:
-    """Return the manifest's rows by path, each with its ``day``.
+def _manifest_rows(lake: Lake, days: list[str] | None = None) -> tuple[list[Row], set[str]]:
+    """Return the manifest with paths redacted by the current rules, and the days this changed.
 
-    Two folders can hold different sessions under one relative path; a path then has a
-    row in several days. Paths are redacted by the rules of now (:func:`redacted_again`).
+    Files whose paths differed only by a redacted name still get a path each.
     """
-    manifest: dict[str, list[Row]] = {}
-    for row in redacted_again(lake.rows("raw_files")):
-        manifest.setdefault(row["path"].split("#")[0], []).append(row)
-    return manifest
-
-
-def redacted_again(rows: Iterable[Row]) -> list[Row]:
-    """Return rows of the manifest with their paths as the rules of now redact them.
-
-    Files that only a name in their path told apart still have a path each.
-    """
-    out: list[Row] = []
+    rows: list[Row] = []
+    changed: set[str] = set()
     taken: set[tuple[str, str]] = set()
-    for row in rows:
+    for row in lake.rows("raw_files", days=days):
         path, parent = without_home(row["path"]), without_home(row["parent_path"])
         if (row["day"], path) in taken:
             path = f"{path}#{row['sha256'][:8]}"
         taken.add((row["day"], path))
-        out.append({**row, "path": path, "parent_path": parent})
-    return out
+        if (path, parent) != (row["path"], row["parent_path"]):
+            changed.add(row["day"])
+        rows.append({**row, "path": path, "parent_path": parent})
+    return rows, changed
 
 
-def stored(row: Row) -> Row:
-    """Return a row of the manifest as its partition holds it."""
-    return {name: value for name, value in row.items() if name != "day"}
+def _by_path(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    """Group rows by path; several days may hold different sessions under one relative path."""
+    manifest: dict[str, list[Row]] = {}
+    for row in rows:
+        manifest.setdefault(row["path"].split("#")[0], []).append(row)
+    return manifest
 
 
-def redact_manifest(lake: Lake, day: str) -> bool:
-    """Write a day's manifest with its paths by the rules of now; say whether they differed."""
-    before = lake.rows("raw_files", days=[day])
-    rows = [stored(row) for row in redacted_again(before)]
-    names = ("path", "parent_path")
-    if [[row[n] for n in names] for row in rows] == [[row[n] for n in names] for row in before]:
-        return False
-    lake.write("raw_files", sorted(rows, key=lambda row: str(row["path"])), day=day)
-    return True
+def _write_manifest(lake: Lake, day: str, rows: Iterable[Row]) -> None:
+    table = [
+        {name: value for name, value in row.items() if name != "day"}
+        for row in sorted(rows, key=lambda row: str(row["path"]))
+    ]
+    lake.write("raw_files", table, day=day)
 
 
-def unchanged(versions: Iterable[Row], source: SourceFile) -> Row | None:
-    """Return the version that has the size and the time of ``source``, if one has."""
+def redact_manifest(lake: Lake, day: str) -> None:
+    """Rewrite a day's manifest if the current rules redact its paths differently."""
+    rows, changed = _manifest_rows(lake, [day])
+    if changed:
+        _write_manifest(lake, day, rows)
+
+
+def _untouched(versions: Iterable[Row], source: SourceFile) -> Row | None:
+    """Return the version that has the size and the time of ``source``, if there is one."""
     for row in versions:
         if row["size"] == source.size and row["mtime_ns"] == source.mtime_ns:
             return row
     return None
 
 
+# -- one file ----------------------------------------------------------------------
+
+
 @dataclass(slots=True)
-class Harvested:
-    """One source file and the manifest row that stands for it now."""
+class HarvestedFile:
+    """One source file and its current manifest row."""
 
     source: SourceFile
     row: Row
@@ -218,37 +211,33 @@ class Harvested:
 class HarvestReport:
     """What a harvest did.
 
-    ``days`` are all days of the given files, ``changed_days`` those with new bytes;
-    ``files_by_day`` counts the manifest's rows; ``unreadable`` names the files that
-    hold no record; ``forgotten_files`` counts those of sessions that `forget` or
-    `withdraw` took out.
+    ``changed_days`` are those with new bytes, ``unreadable`` the files without a record;
+    ``forgotten_files`` counts those of forgotten or withdrawn sessions.
     """
 
-    files: list[Harvested] = field(default_factory=list)
+    files: list[HarvestedFile] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
-    days: list[str] = field(default_factory=list)
     changed_days: list[str] = field(default_factory=list)
-    files_by_day: dict[str, int] = field(default_factory=dict)
     new_files: int = 0
     grown_files: int = 0
     unchanged_files: int = 0
     forgotten_files: int = 0
     bytes_archived: int = 0
-    _by_day: dict[str, Counter[str]] = field(default_factory=dict)
+    by_day: dict[str, Counter[str]] = field(default_factory=dict)
 
     def day(self, day: str) -> dict[str, int]:
         """Return the numbers of one day: files, bytes, new, grown and unchanged files."""
         names = ("files", "bytes", "new_files", "grown_files", "unchanged_files")
-        counts = self._by_day.get(day, Counter())
+        counts = self.by_day.get(day, Counter())
         return {name: counts[name] for name in names}
 
     def count(self, day: str, what: str) -> None:
-        """Add one to a number, of the day and of all."""
-        self._by_day.setdefault(day, Counter())[what] += 1
+        """Add one to a number, of the day and in total."""
+        self.by_day.setdefault(day, Counter())[what] += 1
         setattr(self, what, getattr(self, what) + 1)
 
 
-def harvest_file(
+def _harvest_file(
     lake: Lake,
     rows: dict[str, Row],
     source: SourceFile,
@@ -258,61 +247,51 @@ def harvest_file(
 ) -> Row:
     """Archive one file and put its row into ``rows``; return the row that holds it."""
     known = rows.get(source.path)
-    untouched = unchanged(_versions(rows, source.path), source)
-    if untouched is not None:
+    versions = [
+        row
+        for path, row in rows.items()
+        if path == source.path or path.startswith(f"{source.path}#")
+    ]
+    if (untouched := _untouched(versions, source)) is not None:
         report.count(day, "unchanged_files")
         return untouched
-    with closing(Copy(known)) as whole:
-        whole.read(source)
-        return _keep(lake, rows, source, head, day, report, known, whole)
+    with closing(FileCopy(known)) as copy:
+        copy.read(source)
+        row: Row = {
+            "path": source.path,
+            "sha256": copy.sha256,
+            "size": copy.size,
+            "mtime_ns": source.mtime_ns,
+            "session_id": head.session_id,
+            "agent_id": source.agent_id,
+            "parent_path": source.parent_path,
+            "offset": copy.offset,
+            "pieces": copy.pieces,
+            "day": day,
+        }
+        if same := [row for row in versions if row["sha256"] == copy.sha256]:
+            report.count(day, "unchanged_files")
+            kept = {name: same[0][name] for name in ("path", "offset", "pieces")}
+            rows[kept["path"]] = {**row, **kept}  # only the time differs
+            return rows[kept["path"]]
+        shorter = known is not None and copy.size < known["size"]
+        if known is not None and shorter and _begins_with(lake, known, copy):
+            report.count(day, "unchanged_files")
+            return known
+        report.bytes_archived += copy.archive(lake)
+        report.count(day, "new_files" if known is None else "grown_files")
+        if known is not None and not copy.grew:
+            aside = row if shorter else known
+            aside = {**aside, "path": f"{source.path}#{aside['sha256'][:8]}"}
+            rows[aside["path"]] = aside
+            if shorter:
+                return aside
+        rows[source.path] = row
+        return row
 
 
-def _keep(
-    lake: Lake,
-    rows: dict[str, Row],
-    source: SourceFile,
-    head: Head,
-    day: str,
-    report: HarvestReport,
-    known: Row | None,
-    whole: "Copy",
-) -> Row:
-    """Archive what was read and put its row into ``rows``."""
-    row: Row = {
-        "path": source.path,
-        "sha256": whole.sha256,
-        "size": whole.size,
-        "mtime_ns": source.mtime_ns,
-        "session_id": head.session_id,
-        "agent_id": source.agent_id,
-        "parent_path": source.parent_path,
-        "offset": whole.offset,
-        "pieces": whole.pieces,
-        "day": day,
-    }
-    same = [r for r in _versions(rows, source.path) if r["sha256"] == whole.sha256]
-    if same:
-        report.count(day, "unchanged_files")
-        kept = {name: same[0][name] for name in ("path", "offset", "pieces")}
-        rows[same[0]["path"]] = {**row, **kept}  # touched: same bytes
-        return rows[same[0]["path"]]
-    if known is not None and whole.size < known["size"] and _begins(lake, known, whole):
-        report.count(day, "unchanged_files")
-        return known
-    report.bytes_archived += whole.archive(lake)
-    report.count(day, "new_files" if known is None else "grown_files")
-    if known is not None and not whole.grew:
-        aside = row if whole.size < known["size"] else known
-        aside = {**aside, "path": f"{source.path}#{aside['sha256'][:8]}"}
-        rows[aside["path"]] = aside
-        if whole.size < known["size"]:
-            return aside
-    rows[source.path] = row
-    return row
-
-
-class Copy:
-    """A file's bytes as they were when read, split into what is known and what is new.
+class FileCopy:
+    """A file's bytes as they were when read, split into a known and a new part.
 
     The bytes behind the known version become a piece of their own, so that a session that
     grows for weeks is archived once. A file that changes while it is read counts as it was
@@ -341,7 +320,7 @@ class Copy:
             cut = limit - self.size
             self._add(data[:cut])
             if self._whole.hexdigest() == self._known["sha256"]:  # type: ignore[index]
-                self._continue()
+                self._start_piece()
             data = data[cut:]
         self._add(data)
 
@@ -353,7 +332,7 @@ class Copy:
             self.offset = self.size + newline + 1
         self.size += len(data)
 
-    def _continue(self) -> None:
+    def _start_piece(self) -> None:
         assert self._known is not None
         self.grew = True
         self.pieces = list(self._known.get("pieces") or [self._known["sha256"]])
@@ -369,16 +348,13 @@ class Copy:
         with source.open() as file:
             while data := file.read(BUFFER):
                 self.add(data)
-        self._finish()
+        self._writer.close()
+        if self.size > self._start or not self.pieces:
+            self.pieces.append(self._tail.hexdigest())
 
     def close(self) -> None:
         """Drop the temporary file."""
         self._temporary.close()
-
-    def _finish(self) -> None:
-        self._writer.close()
-        if self.size > self._start or not self.pieces:
-            self.pieces.append(self._tail.hexdigest())
 
     @property
     def sha256(self) -> str:
@@ -395,53 +371,35 @@ class Copy:
         return self.size - self._start
 
 
-def _begins(lake: Lake, known: Row, whole: Copy) -> bool:
-    """Say whether the known version begins with the bytes of ``whole``."""
-    digest, left = hashlib.sha256(), whole.size
+def _begins_with(lake: Lake, known: Row, copy: FileCopy) -> bool:
+    digest, left = hashlib.sha256(), copy.size
     with open_archived(lake, known) as lines:
         for line in lines:
             digest.update(line[:left])
             left -= min(left, len(line))
             if not left:
                 break
-    return digest.hexdigest() == whole.sha256
+    return digest.hexdigest() == copy.sha256
 
 
-def _versions(rows: dict[str, Row], path: str) -> list[Row]:
-    return [row for name, row in rows.items() if name == path or name.startswith(f"{path}#")]
+# -- the stage -----------------------------------------------------------------------
 
-
+#: Label of the progress call while another process holds the writer lock.
 WAITING = "wait for another ingest"
 
 
-@contextmanager
-def one_writer(lake: Lake, progress: Progress | None) -> Iterator[None]:
-    """Be the only process that harvests or parses this lake, for a block.
+def writer_lock(lake: Lake, progress: Progress | None) -> AbstractContextManager[None]:
+    """Hold the lock of the processes that harvest or parse this lake, for a block.
 
-    Args:
-        lake: the lake.
-        progress: called with ``(WAITING, 0, 0)`` where another one has to end first.
-
-    Raises:
-        InputError, StorageError: the lake is not writable.
+    ``progress`` is called once with ``(WAITING, 0, 0)`` if another process holds it.
     """
-
-    def waiting() -> None:
-        if progress is not None:
-            progress(WAITING, 0, 0)
-
-    with lake.locked("traces", waiting):
-        yield
+    if progress is None:
+        return lake.locked("traces")
+    return lake.locked("traces", partial(progress, WAITING, 0, 0))
 
 
 def session_days(paths: Iterable[Path | str]) -> set[str]:
-    """Return the days that a harvest of ``paths`` into a new lake would fill.
-
-    Reads only the head of each file.
-
-    Raises:
-        InputError: as :func:`harvest`.
-    """
+    """Return the days that a harvest into a new lake would fill; reads only heads of files."""
     plan = make_plan({}, paths)
     return {plan.days[head.session_id] for _, head in plan.sources}
 
@@ -450,17 +408,14 @@ def days_changed(lake: Lake, paths: Iterable[Path | str]) -> list[str]:
     """Return the days with a file that is new or changed since the last harvest, sorted.
 
     Compares sizes and modification times and reads only the head of new files.
-
-    Raises:
-        InputError: as :func:`harvest`.
     """
-    manifest = manifest_of(lake)
+    manifest = _by_path(_manifest_rows(lake)[0])
     plan = make_plan(manifest, paths)
     return sorted(
         {
             plan.days[head.session_id]
             for source, head in plan.sources
-            if unchanged(manifest.get(source.path, ()), source) is None
+            if _untouched(manifest.get(source.path, ()), source) is None
         }
     )
 
@@ -475,45 +430,46 @@ def harvest(
 ) -> HarvestReport:
     """Archive session files and write the manifest of each day that changed.
 
-    Idempotent; an unchanged file costs one ``stat``. Blobs are written before the
-    manifest that names them, so a killed harvest is simply run again. A subagent's file
-    goes to the day of its session. Harvests of one lake, also from several machines, add up:
-    one waits for the other.
+    Idempotent; an unchanged file costs one ``stat``. Blobs are written before the manifest that
+    names them, so a killed harvest is simply run again. A subagent's file goes to the day of its
+    session. Harvests of one lake, also from several machines, add up: one waits for the other.
 
     Args:
         lake: where to.
         paths: files or folders; what to harvest.
         days: only files of these days; all when ``None``.
         exclude: globs of files and folders that are not read, besides ``COMPOSER_EXCLUDE``.
-        progress: called with ``("harvest", done, total)``, and once with
-            :data:`WAITING` where another harvest or parse has to end first.
+        progress: called with ``("harvest", done, total)``, and as by :func:`writer_lock`.
 
     Raises:
-        InputError: a path is missing, a folder holds no session, a file that was named
-            holds no record, or the lake is not writable. The lake is as it was.
+        InputError: a path is missing, a folder holds no session, a named file holds no record,
+            or the lake is not writable. The lake is unchanged.
     """
     paths = list(paths)
-    # Bad input makes no lake, not even its lock.
+    # Bad input creates no lake, not even its lock.
     first = None if lake.days("raw_files") else make_plan({}, paths, exclude)
     lake.check_writable()
-    with one_writer(lake, progress):
-        manifest = manifest_of(lake)
-        plan = first if first is not None and not manifest else make_plan(manifest, paths, exclude)
-        return _harvest(lake, manifest, plan, None if days is None else set(days), progress)
+    with writer_lock(lake, progress):
+        known, renamed = _manifest_rows(lake)
+        plan = first if first and not known else make_plan(_by_path(known), paths, exclude)
+        wanted = None if days is None else set(days)
+        # Changed redaction rules apply to all days, unless only some were requested.
+        written = renamed if wanted is None else set[str]()
+        return _harvest(lake, known, plan, wanted, written, progress)
 
 
 def _harvest(
     lake: Lake,
-    manifest: dict[str, list[Row]],
+    known: list[Row],
     plan: Plan,
     wanted: set[str] | None,
+    written: set[str],
     progress: Progress | None,
 ) -> HarvestReport:
     report = HarvestReport(unreadable=plan.unreadable)
     rows: dict[str, dict[str, Row]] = {}
-    for row in (row for versions in manifest.values() for row in versions):
+    for row in known:
         rows.setdefault(row["day"], {})[row["path"]] = row
-    written = _redacted_otherwise(lake, rows) if wanted is None else set[str]()
     changed: set[str] = set()
     forgotten = Forgotten(lake)
     for done, (source, head) in enumerate(plan.sources, 1):
@@ -522,8 +478,8 @@ def _harvest(
             report.forgotten_files += 1
         elif wanted is None or day in wanted:
             before = dict(rows.get(day, {}))
-            row = harvest_file(lake, rows.setdefault(day, {}), source, head, day, report)
-            report.files.append(Harvested(source, row, day))
+            row = _harvest_file(lake, rows.setdefault(day, {}), source, head, day, report)
+            report.files.append(HarvestedFile(source, row, day))
             if rows[day] != before:
                 written.add(day)
             if _hashes(rows[day]) != _hashes(before):
@@ -531,43 +487,27 @@ def _harvest(
         if progress is not None:
             progress("harvest", done, len(plan.sources))
     for day in sorted(written):
-        table = [stored(rows[day][path]) for path in sorted(rows[day])]
-        lake.write("raw_files", table, day=day)
-    report.days = sorted({item.day for item in report.files})
+        _write_manifest(lake, day, rows[day].values())
     report.changed_days = sorted(changed)
-    report.files_by_day = {day: len(rows[day]) for day in sorted(rows)}
-    for day, known in rows.items():
-        counts = report._by_day.setdefault(day, Counter())
-        counts["files"] = len(known)
-        counts["bytes"] = sum(row["size"] for row in known.values())
+    for day, files in rows.items():
+        counts = report.by_day.setdefault(day, Counter())
+        counts["files"] = len(files)
+        counts["bytes"] = sum(row["size"] for row in files.values())
     return report
-
-
-# -- one file --------------------------------------------------------------------
 
 
 def _hashes(rows: dict[str, Row]) -> dict[str, str]:
     return {path: row["sha256"] for path, row in rows.items()}
 
 
-def _redacted_otherwise(lake: Lake, rows: dict[str, dict[str, Row]]) -> set[str]:
-    """Return the days whose stored paths are not those of the rules of now."""
-    stored: dict[str, set[str]] = {}
-    for row in lake.rows("raw_files"):
-        stored.setdefault(row["day"], set()).update((row["path"], row["parent_path"]))
-    return {
-        day
-        for day, paths in stored.items()
-        if paths != {p for row in rows[day].values() for p in (row["path"], row["parent_path"])}
-    }
-
+# -- the high-water mark ---------------------------------------------------------------
 
 #: Path to (size, sha256) of every archived file at the last check that found nothing.
 HIGH_WATER = "checks/raw_sessions_high_water.json"
 
 
 def forget_files(lake: Lake, paths: Iterable[str]) -> None:
-    """Take files out of the high-water mark: they are gone on purpose."""
+    """Take deliberately removed files out of the high-water mark."""
     if lake.exists(HIGH_WATER):
         before, gone = json.loads(lake.get_bytes(HIGH_WATER)), set(paths)
         kept = {path: value for path, value in before.items() if path not in gone}
@@ -577,7 +517,7 @@ def forget_files(lake: Lake, paths: Iterable[str]) -> None:
 def shrunk_or_lost(lake: Lake) -> list[str]:
     """Return the archived files that are shorter than at the last check, or lack bytes.
 
-    Where there is none, the manifest of now is what the next check compares with.
+    If there are none, the current manifest is what the next check compares with.
     """
     now = {
         path: [int(size), sha]

@@ -1,12 +1,9 @@
 """Redacted pieces of messages, outside the graph: in memory while small, then on disk.
 
-Belongs here: where the content of a file waits between reading and writing, and its
-redaction on the way in. Does not belong here: what a piece means (``traces.graph.turns``).
-
-A piece is the JSON of one value: a text, a tool's input, a block. Each is redacted when
-it arrives, with the user names known so far; a name that shows up later is removed when
-the piece is read. The pool keeps :data:`MEMORY` bytes and spills the rest to an unnamed
-temporary file, so that the graph of a file of any size fits into memory.
+A piece is the JSON of one value: a text, a tool's input, a block. Each is redacted when it
+arrives, with the user names known so far; a name that shows up later is removed when the piece
+is read. At most :data:`MEMORY` bytes stay in memory, the rest goes to an unnamed temporary file,
+so that the graph of a file of any size fits into memory.
 """
 
 import hashlib
@@ -24,32 +21,23 @@ _CACHE_BYTES = 2 << 20
 
 #: Returns redacted JSON and what it replaced; `None` in its place keeps values as they are.
 Redact = Callable[[bytes, frozenset[str]], tuple[bytes, Counter[str]]]
-Counts = tuple[tuple[str, int], ...]
+Replacements = tuple[tuple[str, int], ...]
 
 
 class Redactor:
-    """Redacts values once for each distinct one, as far as a bounded memory goes.
-
-    Args:
-        redact: the rules, :func:`composer_pipeline.redaction.json_redactor`.
-    """
+    """Redacts each distinct value once, within a bounded memory."""
 
     def __init__(self, redact: Redact) -> None:
         self._redact = redact
         self._clean: set[bytes] = set()
-        self._changed: dict[bytes, tuple[bytes, Counts]] = {}
+        self._changed: dict[bytes, tuple[bytes, Replacements]] = {}
         self._held = 0
         self._names: frozenset[str] | None = None
         self._key = b""
-        self._interned: dict[Counts, Counts] = {}
+        self._interned: dict[Replacements, Replacements] = {}
 
-    def __call__(self, source: bytes, names: frozenset[str]) -> tuple[bytes, Counts]:
-        """Return the JSON of the redacted value and the replacements by kind.
-
-        Args:
-            source: the JSON of a value.
-            names: user names to remove besides.
-        """
+    def __call__(self, source: bytes, names: frozenset[str]) -> tuple[bytes, Replacements]:
+        """Return the JSON of the redacted value and the replacements by kind."""
         if len(source) < 8:
             return source, ()
         if names is not self._names and names != self._names:
@@ -78,37 +66,35 @@ class Redactor:
         return data, counts
 
 
-class Pool:
+class ContentStore:
     """The pieces of one file, by number.
 
-    Args:
-        redactor: applied to every piece; ``None`` only where nothing is stored.
-
-    ``replaced`` maps a piece, once it was read, to what redaction replaced in it.
+    ``replaced`` maps a piece, once it was read, to what redaction replaced in it. There is no
+    redactor only where nothing is stored.
     """
 
     def __init__(self, redactor: Redactor | None = None) -> None:
         self.redactor = redactor
         self.names: frozenset[str] = frozenset()
-        self.replaced: dict[int, Counts] = {}
+        self.replaced: dict[int, Replacements] = {}
         self._pieces: list[bytes] = []
         self._held = 0
         self._ends = array("Q")
         self._file: IO[bytes] | None = None
         self._stale = 0
 
-    def know(self, names: set[str]) -> None:
-        """Remove these user names too, also from pieces that are in the pool already."""
+    def add_names(self, names: set[str]) -> None:
+        """Remove these user names too, also from pieces that are stored already."""
         if not names <= self.names:
             self.names |= names
             self._stale = len(self._ends) + len(self._pieces)
 
     def put(self, value: Any) -> int:
-        """Keep a value; return its number."""
+        """Store a value; return its number."""
         return self.put_json(encode(value))
 
     def put_json(self, data: bytes) -> int:
-        """Keep a value given as JSON in the stored form; return its number."""
+        """Store a value given as JSON in the stored form; return its number."""
         pieces = self._pieces
         number = len(self._ends) + len(pieces)
         if self.redactor is not None:
@@ -142,7 +128,7 @@ class Pool:
         return decode_any(self.get(number))
 
     def redacted(self, data: bytes) -> bytes:
-        """Return the JSON of a value that is not kept."""
+        """Return the redacted JSON of a value that is not stored."""
         return data if self.redactor is None else self.redactor(data, self.names)[0]
 
     def _spill(self) -> None:

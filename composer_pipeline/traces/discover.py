@@ -1,8 +1,4 @@
-"""Which session files lie below the given paths.
-
-Belongs here: walking folders, telling main files from subagent files, opening packed
-files. Does not belong here: what a file holds (``traces.archive.heads``).
-"""
+"""Which session files lie below the given paths, whose session each is, and on which day."""
 
 import gzip
 import io
@@ -22,26 +18,34 @@ from typing import IO, Any
 
 import zstandard
 
-from composer_pipeline.errors import InputError
+from composer_pipeline.errors import InputError, StorageError
+from composer_pipeline.lake.place import bucket_errors
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.lake.withdrawn import Withdrawn, digest_of
 from composer_pipeline.redaction.redact import redact_text
-from composer_pipeline.traces.contents import parse_time
-from composer_pipeline.traces.records import KNOWN_TYPES, LineStats
+from composer_pipeline.traces.records import KNOWN_TYPES, LineStats, parse_time
 from composer_pipeline.traces.sources import read_any
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
-
 #: A PATH that stands for standard input.
 STDIN = "-"
+#: Files of Claude Code that are not sessions.
+_OTHER = frozenset({"history.jsonl", "journal.jsonl"})
+_AGENT = re.compile(r"^agent-(?P<id>.+?)\.jsonl(?:\.gz|\.zst)?$")
+
+_stdin_folders: list[tempfile.TemporaryDirectory[str]] = []
 
 
-def expanded(given: Path | str) -> list[Path]:
+def _expanded(given: Path | str) -> list[Path]:
     """Return what a PATH stands for: itself, the matches of a glob, or standard input."""
     if not str(given):
         raise InputError("an empty PATH names nothing")
     if str(given) == STDIN:
-        return [_standard_input()]
+        _stdin_folders.append(tempfile.TemporaryDirectory(prefix="composer-pipeline-"))
+        target = Path(_stdin_folders[-1].name, "stdin.jsonl")
+        with target.open("wb") as file:
+            shutil.copyfileobj(sys.stdin.buffer, file, 1 << 20)
+        return [target]
     path = Path(given).expanduser()
     if path.exists() or not any(char in str(path) for char in "*?["):
         return [path]
@@ -53,32 +57,13 @@ def expanded(given: Path | str) -> list[Path]:
     return found
 
 
-def _standard_input() -> Path:
-    """Copy standard input to a file that lasts as long as this process."""
-    folder = tempfile.TemporaryDirectory(prefix="composer-pipeline-")
-    _KEPT.append(folder)
-    target = Path(folder.name, "stdin.jsonl")
-    with target.open("wb") as file:
-        shutil.copyfileobj(sys.stdin.buffer, file, 1 << 20)
-    return target
-
-
-_KEPT: list[tempfile.TemporaryDirectory[str]] = []
-
-
-#: Files of Claude Code that are no sessions.
-_OTHER = frozenset({"history.jsonl", "journal.jsonl"})
-_AGENT = re.compile(r"^agent-(?P<id>.+?)\.jsonl(?:\.gz|\.zst)?$")
-
-
 @dataclass(frozen=True, slots=True)
 class SourceFile:
     """One file to harvest.
 
-    ``shown`` is its path relative to the PATH it was found under; ``path`` is the same
-    with user names removed, the key of the manifest. ``agent_id`` is empty for a main
-    file; ``parent_path`` is the manifest key of a subagent's main file where that can be
-    told from the path.
+    ``shown`` is its path relative to the PATH it was found under; ``path`` is the same without
+    user names, the key of the manifest. ``agent_id`` is empty for a main file; ``parent_path``
+    is the manifest key of a subagent's main file, if the path tells it.
     """
 
     file: Path
@@ -92,11 +77,7 @@ class SourceFile:
 
     @contextmanager
     def open(self) -> Iterator[IO[bytes]]:
-        """Open the raw, decompressed bytes.
-
-        Raises:
-            InputError: a compressed file is damaged or cut short.
-        """
+        """Open the raw, decompressed bytes."""
         with self.file.open("rb") as raw:
             try:
                 if self.file.suffix == ".gz":
@@ -110,7 +91,7 @@ class SourceFile:
 
 
 class _Frames(io.RawIOBase):
-    """The content of zstd frames; unlike the library's reader it tells one that is cut short."""
+    """The content of zstd frames; unlike the library's reader it detects a truncated one."""
 
     def __init__(self, raw: IO[bytes]) -> None:
         self._raw = raw
@@ -139,21 +120,32 @@ class _Frames(io.RawIOBase):
 
 
 def discover(paths: Iterable[Path | str]) -> list[SourceFile]:
-    """List the candidate files, sorted by path within each PATH, each file once.
-
-    Raises:
-        InputError: a path is missing or a folder holds no ``.jsonl`` file.
-    """
-    return [_source(file, root, explicit=named) for file, root, named in files_below(paths)]
+    """List the candidate files, sorted by path within each PATH, each file once."""
+    found = []
+    for file, root, named in files_below(paths):
+        shown = file.relative_to(root).as_posix()
+        for suffix in (".gz", ".zst"):  # the same session, however it is packed
+            shown = shown.removesuffix(suffix)
+        agent = _AGENT.match(file.name)
+        stat = file.stat()
+        found.append(
+            SourceFile(
+                file=file,
+                shown=shown,
+                path=without_home(shown),
+                agent_id=agent["id"] if agent else "",
+                parent_path=without_home(main_file_of(shown)) if agent else "",
+                explicit=named,
+                size=stat.st_size,
+                mtime_ns=stat.st_mtime_ns,
+            )
+        )
+    return found
 
 
 def files_below(paths: Iterable[Path | str]) -> list[tuple[Path, Path, bool]]:
-    """Return each candidate file once, with its folder of reference, and whether it was named.
-
-    Raises:
-        InputError: as :func:`discover`.
-    """
-    given = [path for item in paths for path in expanded(item)]
+    """Return each candidate file once, with its root folder, and whether it was named."""
+    given = [path for item in paths for path in _expanded(item)]
     if not given:
         raise InputError("no PATH given: name session files or folders of them")
     found: list[tuple[Path, Path, bool]] = []
@@ -176,33 +168,13 @@ def files_below(paths: Iterable[Path | str]) -> list[tuple[Path, Path, bool]]:
 
 
 def _is_candidate(file: Path) -> bool:
-    if not file.name.endswith(SUFFIXES):
-        return False
-    if file.name in _OTHER:
+    if not file.name.endswith(SUFFIXES) or file.name in _OTHER:
         return False
     return "subagents" not in file.parts or _AGENT.match(file.name) is not None
 
 
-def _source(file: Path, root: Path, *, explicit: bool) -> SourceFile:
-    shown = file.relative_to(root).as_posix()
-    for suffix in (".gz", ".zst"):  # the same session, however it is packed
-        shown = shown.removesuffix(suffix)
-    agent = _AGENT.match(file.name)
-    stat = file.stat()
-    return SourceFile(
-        file=file,
-        shown=shown,
-        path=without_home(shown),
-        agent_id=agent["id"] if agent else "",
-        parent_path=without_home(_parent_of(shown)) if agent else "",
-        explicit=explicit,
-        size=stat.st_size,
-        mtime_ns=stat.st_mtime_ns,
-    )
-
-
 def excluded(file: Path, globs: Sequence[str]) -> bool:
-    """Say whether a glob names a file, by its whole path or by the name of it or of a folder."""
+    """Return True if a glob matches the whole path, or the name of the file or a folder."""
     path = file.absolute()
     return any(fnmatchcase(name, glob) for glob in globs for name in (str(path), *path.parts))
 
@@ -212,13 +184,13 @@ def without_home(path: str) -> str:
     return redact_text(path)[0] if path else ""
 
 
-def _parent_of(shown: str) -> str:
-    """``<session>/subagents/**/agent-x.jsonl`` belongs to ``<session>.jsonl``."""
-    parts = PurePosixPath(shown).parts
-    if "subagents" in parts[1:]:
-        at = len(parts) - 1 - parts[::-1].index("subagents")
-        return "/".join(parts[:at]) + ".jsonl"
-    return ""
+def main_file_of(path: str) -> str:
+    """Return the main file of ``<session>/subagents/**/agent-x.jsonl``; empty if not one."""
+    parts = PurePosixPath(path).parts
+    if "subagents" not in parts[1:]:
+        return ""
+    at = len(parts) - 1 - parts[::-1].index("subagents")
+    return f"{PurePosixPath(*parts[:at])}.jsonl"
 
 
 #: Records after the first with session and time that are read for a working directory.
@@ -227,19 +199,18 @@ MOST_WITHOUT_FOLDER = 20
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What the first records of a file say; ``session_id`` and ``cwd`` may be empty."""
+    """What the first records of a file say; ``cwd`` may be empty."""
 
     is_session: bool
     session_id: str
-    day: str | None
+    day: str
     cwd: str = ""
 
 
 def read_head(source: SourceFile) -> Head:
-    """Read a file until its session and its first timestamp are known.
+    """Read a file until its session, its first timestamp and its folder are known.
 
-    Raises:
-        InputError: a file that was named explicitly cannot be read.
+    A file without a timestamp gets the day when it was last written.
     """
     session_id, moment, is_session, cwd, after = "", None, False, "", 0
     try:
@@ -257,22 +228,13 @@ def read_head(source: SourceFile) -> Head:
     except OSError as error:
         if source.explicit:
             raise InputError(f"{source.file} cannot be read: {error.strerror}") from error
-        return Head(False, "", None)
-    return Head(is_session, session_id, moment.date().isoformat() if moment else None, cwd)
-
-
-def fallback_day(source: SourceFile) -> str:
-    """Return the day of a file without any timestamp: when it was last written."""
-    return datetime.fromtimestamp(source.mtime_ns / 1e9, UTC).date().isoformat()
+        is_session = False
+    moment = moment or datetime.fromtimestamp(source.mtime_ns / 1e9, UTC)
+    return Head(is_session, session_id or f"file:{source.path}", moment.date().isoformat(), cwd)
 
 
 def assign_days(sessions: Sequence[tuple[str, str]], known: dict[str, str]) -> dict[str, str]:
-    """Return session id to day.
-
-    Args:
-        sessions: ``(session id, day of the file's first timestamp)`` of each file.
-        known: days that the lake already has.
-    """
+    """Return session id to day: the one that the lake knows, else the earliest of its files."""
     days = dict(known)
     for session_id, day in sessions:
         if session_id not in known:
@@ -284,10 +246,9 @@ FILE = "forgotten.json"
 
 
 class Forgotten:
-    """The forgotten sessions of a lake, as they are now.
+    """The forgotten and withdrawn sessions of a lake.
 
-    Raises:
-        InputError: the list is damaged; nothing may be archived by a guess.
+    A damaged list is an error: nothing may be archived by a guess.
     """
 
     def __init__(self, lake: Lake) -> None:
@@ -304,14 +265,53 @@ class Forgotten:
         return digest_of(session_id) in self._hashes or self._withdrawn.session(session_id)
 
     def folder(self, cwd: str) -> bool:
-        """Say whether a working directory lies in a repository that was withdrawn."""
+        """Return True if a working directory lies in a repository that was withdrawn."""
         return self._withdrawn.names_folders and self._withdrawn.folder(redact_text(cwd)[0])
-
-    def __len__(self) -> int:
-        return len(self._hashes)
 
     def add(self, session_ids: Iterable[str]) -> None:
         """Put sessions on the list, durably."""
         self._hashes |= {digest_of(session_id) for session_id in session_ids}
         text = json.dumps({"sessions": sorted(self._hashes)}, indent=1)
         self._lake.put_bytes(FILE, text.encode())
+
+
+# -- the first day -----------------------------------------------------------------
+
+#: Claude Code did not exist before; a session with an earlier date has a wrong clock.
+EARLIEST = "2025-02-24"
+#: Bytes of a file that are searched for a date: its first records.
+_HEAD_BYTES = 1 << 16
+_STAMP = re.compile(rb'"timestamp"\s*:\s*"(\d{4}-\d\d-\d\d)T')
+
+
+def first_day(lake_url: str, paths: Iterable[Path]) -> str:
+    """Return the first day that a lake holds or that session files begin on, ``YYYY-MM-DD``.
+
+    :data:`EARLIEST` if there is neither or the lake cannot be reached: surplus days are merely
+    empty, but missing days would hide sessions.
+    """
+    try:
+        found = [*Lake(lake_url).days("raw_files"), *_days_of(paths)]
+    except (OSError, StorageError):
+        return EARLIEST
+    except bucket_errors():
+        return EARLIEST
+    today = str(datetime.now(UTC).date())
+    return min((day for day in found if EARLIEST <= day <= today), default=EARLIEST)
+
+
+def _days_of(paths: Iterable[Path]) -> Iterator[str]:
+    for path in paths:
+        for file in path.rglob("*.jsonl*") if path.is_dir() else [path]:
+            if (found := _STAMP.search(_first_bytes(file))) is not None:
+                yield found[1].decode()
+            elif file.is_file():
+                yield str(datetime.fromtimestamp(file.stat().st_mtime, UTC).date())
+
+
+def _first_bytes(file: Path) -> bytes:
+    try:
+        with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as stream:
+            return stream.read(_HEAD_BYTES)
+    except (OSError, EOFError, zlib.error):
+        return b""

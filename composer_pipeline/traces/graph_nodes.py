@@ -1,7 +1,4 @@
-"""What the turn graph is made of: parts of messages, calls, nodes, notes.
-
-Belongs here: the data of the graph, without the rules that build it. Does not belong
-here: reading records into nodes (``traces.graph.collect``) and parents (``traces.graph.links``).
+"""What the turn graph is made of: parts of messages, calls, nodes, notes, recorded requests.
 
 The structs are not tracked by the garbage collector: none of them refers to what
 refers to it, and a long session has hundreds of thousands of them.
@@ -9,37 +6,37 @@ refers to it, and a long session has hundreds of thousands of them.
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
 
-from composer_pipeline.traces.content_store import Pool
-from composer_pipeline.traces.contents import Block, blocks_of, result_text
+from composer_pipeline.traces.content_store import ContentStore
 from composer_pipeline.traces.records import (
-    EMPTY,
     Message,
     Record,
     RequestRecord,
     Usage,
+    blocks_of,
     decode_any,
     decode_text,
+    result_text,
 )
 
 #: In place of a node: the record is transparent. In place of a record or a piece: none.
 TRANSPARENT = -1
-NONE = -1
+ABSENT = -1
 
 _MAX_TOKENS = 2**60
 
 NodeKind = Literal["response", "human", "compact_summary"]
 PartKind = Literal["text", "tool_use", "tool_result", "other"]
 #: Version, session and folder of a record.
-Where = tuple[str | None, str | None, str | None]
+RecordContext = tuple[str | None, str | None, str | None]
 
 
 class Part(msgspec.Struct, gc=False):
-    """One block of a message; its content is piece ``piece`` of the pool.
+    """One block of a message; its content is piece ``piece`` of the content store.
 
     The piece of a ``text`` or ``tool_result`` is a string, that of a ``tool_use`` its
     input, that of any other block the block. ``flag`` marks an erroneous result, or an
@@ -54,56 +51,49 @@ class Part(msgspec.Struct, gc=False):
 
 
 class Call(Part, gc=False, kw_only=True):
-    """One ``tool_use`` block of a response, with what the trace knows of its outcome.
+    """One ``tool_use`` block of a response, with its outcome as far as the trace has it.
 
-    ``node`` is the response that owns it, ``answer`` the piece of the first result,
-    ``failure`` that of the first one that is an error. ``input``, ``result`` and ``error``
-    are decoded from the pool at each access.
+    ``node`` is the response that owns it, ``answer`` the piece of the first result, ``failure``
+    that of the first one that is an error. Properties are decoded at each access.
     """
 
-    pool: Pool
+    contents: ContentStore
     node: int = TRANSPARENT
-    answer: int = NONE
+    answer: int = ABSENT
     answer_failed: bool = False
-    failure: int = NONE
+    failure: int = ABSENT
 
     @property
     def input(self) -> Any:
         """The arguments, redacted."""
-        return self.pool.load(self.piece)
+        return self.contents.load(self.piece)
 
     @property
     def answered(self) -> bool:
         """Whether any result was recorded."""
-        return self.answer != NONE
+        return self.answer != ABSENT
 
     @property
     def failed(self) -> bool:
         """Whether any result is an error."""
-        return self.failure != NONE
+        return self.failure != ABSENT
 
     @property
-    def result(self) -> Block | None:
-        """The first result, as a ``tool_result`` block whose content is a string."""
-        return self._block(self.answer, self.answer_failed)
+    def result(self) -> str | None:
+        """The text of the first result."""
+        return None if self.answer == ABSENT else str(self.contents.load(self.answer))
 
     @property
-    def error(self) -> Block | None:
-        """The first result that is an error."""
-        return self._block(self.failure, True)
+    def error(self) -> str | None:
+        """The text of the first result that is an error."""
+        return None if self.failure == ABSENT else str(self.contents.load(self.failure))
 
     def take(self, result: Part) -> None:
         """Note a result; the first one counts, and the first one that is an error."""
-        if self.answer == NONE:
+        if self.answer == ABSENT:
             self.answer, self.answer_failed = result.piece, result.flag
-        if result.flag and self.failure == NONE:
+        if result.flag and self.failure == ABSENT:
             self.failure = result.piece
-
-    def _block(self, piece: int, failed: bool) -> Block | None:
-        if piece == NONE:
-            return None
-        block = {"type": "tool_result", "tool_use_id": self.id, "content": self.pool.load(piece)}
-        return {**block, "is_error": True} if failed else block
 
 
 class Note(msgspec.Struct, gc=False):
@@ -132,7 +122,7 @@ class Node(msgspec.Struct, gc=False):
     key: str
     first: int
     timestamp: str | None = None
-    where: Where = (None, None, None)
+    context: RecordContext = (None, None, None)
     forked: bool = False
     parts: Sequence[Part] = ()
     calls: tuple[Call, ...] = ()
@@ -166,26 +156,19 @@ _THINKING = ("thinking", "redacted_thinking")
 
 
 class PartMaker:
-    """Makes parts of one trajectory; contents go to its pool.
+    """Makes the parts of one trajectory; ``names`` has one object for each name of a tool."""
 
-    Args:
-        pool: receives the contents.
-        names: one object for each name of a tool.
-    """
-
-    def __init__(self, pool: Pool, names: dict[str, str]) -> None:
-        self.pool = pool
+    def __init__(self, contents: ContentStore, names: dict[str, str]) -> None:
+        self.contents = contents
         self._names = names
 
     def of_message(self, message: Message, wire: dict[str, Any] | None = None) -> list[Part]:
-        """Keep the blocks of a decoded message; thinking and blank text are dropped.
+        """Store the blocks of a decoded message; thinking and blank text are dropped.
 
-        Args:
-            message: the message.
-            wire: for calls whose recorded input was normalised, what the model emitted.
+        ``wire`` is what the model emitted for calls whose recorded input was normalised.
         """
         parts: list[Part] = []
-        put, content = self.pool.put, message.content
+        put, content = self.contents.put, message.content
         if isinstance(content, str):
             return [Part("text", put(content))] if content and not content.isspace() else []
         for block in content or ():
@@ -201,7 +184,9 @@ class PartMaker:
                     known = wire is not None and call_id in wire
                     value = wire[call_id] if wire is not None and known else decode_any(block.input)
                     piece = put(value)
-                    parts.append(Call("tool_use", piece, call_id, name, known, pool=self.pool))
+                    parts.append(
+                        Call("tool_use", piece, call_id, name, known, contents=self.contents)
+                    )
             elif kind == "tool_result":
                 text = decode_text(block.content)
                 if text is None:
@@ -211,14 +196,9 @@ class PartMaker:
         return parts
 
     def of_content(self, content: Any, wire: dict[str, Any]) -> list[Part]:
-        """Keep the blocks of decoded content, as :meth:`of_message`.
-
-        Args:
-            content: a string or a list of blocks.
-            wire: for calls whose recorded input was normalised, what the model emitted.
-        """
+        """Store the blocks of decoded content, as :meth:`of_message`."""
         parts: list[Part] = []
-        put = self.pool.put
+        put = self.contents.put
         for block in blocks_of(content):
             kind = block.get("type")
             if kind == "tool_use":
@@ -228,7 +208,9 @@ class PartMaker:
                     name = self._names.setdefault(name, name)
                     piece = put(wire.get(call_id, block.get("input")))
                     known = call_id in wire
-                    parts.append(Call("tool_use", piece, call_id, name, known, pool=self.pool))
+                    parts.append(
+                        Call("tool_use", piece, call_id, name, known, contents=self.contents)
+                    )
             elif kind == "tool_result":
                 piece = put(result_text(block))
                 error = block.get("is_error") is True
@@ -244,26 +226,13 @@ class PartMaker:
                 parts.append(Part("other", put(block)))
         return parts
 
-    def block_of(self, part: Part) -> Block:
-        """Return a part as a block."""
-        value = self.pool.load(part.piece)
-        if part.kind == "text":
-            return {"type": "text", "text": value}
-        if part.kind == "tool_result":
-            block = {"type": "tool_result", "tool_use_id": part.id, "content": value}
-            return {**block, "is_error": True} if part.flag else block
-        if part.kind == "tool_use":
-            return {"type": "tool_use", "id": part.id, "name": part.name, "input": value}
-        return value if isinstance(value, dict) else {}
-
 
 class UuidIndex(dict[int, int]):
     """Positions of records by the hash of their uuid.
 
-    Python's hash of a text takes half the memory of the text. Of a long file only the
-    last records are in the dictionary; the others are in sorted arrays (``old``), because
-    nearly every parent is a recent record. :meth:`find` looks everywhere, ``get`` only
-    among the last ones.
+    Python's hash of a text takes half the memory of the text. Of a long file only the last records
+    are in the dictionary, since nearly every parent is a recent record; the others are in sorted
+    arrays (``old``). :meth:`find` looks everywhere, ``get`` only among the last ones.
     """
 
     RECENT = 1 << 15
@@ -290,19 +259,16 @@ class UuidIndex(dict[int, int]):
 
 _ROLES = ("user", "assistant", "system")
 
-#: Adds a message with this role and content to the store; returns its number.
-AddMessage = Callable[[str, Any], int]
-
 
 class Requests:
-    """The requests of one file.
+    """The recorded API requests of one file.
 
     A request holds the messages it adds and where the rest comes from, so that memory is
-    linear in the file. ``put`` keeps a value outside of memory and ``load`` brings it back.
+    linear in the file.
     """
 
-    def __init__(self, put: Callable[[Any], int], load: Callable[[int], Any]) -> None:
-        self._put, self._load = put, load
+    def __init__(self, contents: ContentStore) -> None:
+        self._contents = contents
         self._blobs: dict[str, int] = {}
         self._given: dict[str, tuple[str | None, int, tuple[str, ...]]] = {}
 
@@ -310,11 +276,11 @@ class Requests:
         return bool(self._given)
 
     def take(self, record: RequestRecord) -> None:
-        """Note a request or a blob; anything malformed is passed over."""
+        """Note a request or a blob; anything malformed is ignored."""
         if record.type == "api-request-blob":
             name, message = _text(record.hash), decode_any(record.message)
             if name and name not in self._blobs and _is_message(message):
-                self._blobs[name] = self._put([message["role"], message["content"]])
+                self._blobs[name] = self._contents.put([message["role"], message["content"]])
             return
         name, base, keep = _text(record.id), decode_any(record.base), decode_any(record.keep)
         tail = decode_any(record.tail)
@@ -345,19 +311,14 @@ class Requests:
         return [name for name, length in known.items() if length > 0]
 
     def parts(self, name: str) -> tuple[str | None, int, list[tuple[str, Any, int]]]:
-        """Return the base, how many messages are kept of it, and what is added.
-
-        Each addition is a role, a content and the number under which ``put`` kept it.
-        """
+        """Return the base, how much of it is kept, and the (role, content, piece) added."""
         base, keep, tail = self._given[name]
         pieces = [self._blobs[digest] for digest in tail]
-        return base, keep, [(*self._load(piece), piece) for piece in pieces]
+        return base, keep, [(*self._contents.load(piece), piece) for piece in pieces]
 
 
-def reference(record: Record) -> str | None:
+def request_of(record: Record) -> str | None:
     """Return the request that an assistant's record names."""
-    if record.request_ref is EMPTY:
-        return None
     value = decode_any(record.request_ref)
     if isinstance(value, dict):
         value = value.get("id")

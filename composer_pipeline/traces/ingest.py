@@ -1,15 +1,11 @@
-"""Harvest and parse in one call, with the counts of every file.
-
-Belongs here: what ``composer-pipeline ingest`` does and reports. Does not belong
-here: the two stages themselves.
-"""
+"""Harvest and parse in one call, with the counts of every file."""
 
 import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -19,91 +15,19 @@ from composer_pipeline.lake.store import Lake
 from composer_pipeline.redaction.user_rules import redaction_version
 from composer_pipeline.reports import Progress, Report
 from composer_pipeline.settings import Settings
-from composer_pipeline.traces.archive import Harvested, HarvestReport, harvest, open_archived
-from composer_pipeline.traces.discover import STDIN, files_below
+from composer_pipeline.traces.archive import HarvestedFile, HarvestReport, harvest, open_archived
+from composer_pipeline.traces.discover import STDIN, files_below, main_file_of
 from composer_pipeline.traces.outcomes import Facts, total_of
 from composer_pipeline.traces.parse import (
-    Found,
+    FileSummary,
     ParseReport,
     analyse,
-    found_in,
     is_current,
     is_redacted,
     parse_days,
+    summarise,
 )
 from composer_pipeline.versions import PARSER_VERSION
-
-#: What an ingest writes and what it leaves behind, beside the archive.
-_TABLES = ("raw_files", "messages", "chains", "states", "sessions")
-
-
-class Receipt(msgspec.Struct):
-    """What an ingest was given and left, as hashes, and what it said."""
-
-    files: str
-    lake: str
-    said: dict[str, Any]
-
-
-class Before:
-    """The files of some paths, as they are before an ingest looks at them.
-
-    A file that grows while it is read is thus another one at the next ingest.
-
-    Args:
-        lake: the lake.
-        paths: as the ingest is given them.
-        exclude: the globs of what it leaves out.
-
-    Raises:
-        InputError: a path is missing, or a folder holds no session.
-    """
-
-    def __init__(self, lake: Lake, paths: Sequence[Path | str], exclude: Sequence[str]) -> None:
-        self._lake = lake
-        globs = [*exclude, *Settings.from_env().excluded]
-        given = "\0".join([*(str(Path(path).expanduser().absolute()) for path in paths), *globs])
-        self._name = f"receipts/{_hash(given)}.json"
-        self._files = "" if STDIN in map(str, paths) else _hash("\n".join(_stats(paths)))
-
-    def said(self) -> dict[str, Any] | None:
-        """Return what the last ingest of these paths said, unless a file or the lake is new.
-
-        Reads sizes and times, and one small file.
-        """
-        if not self._files or not self._lake.exists(self._name):
-            return None
-        try:
-            found = msgspec.json.decode(self._lake.get_bytes(self._name), type=Receipt)
-        except msgspec.MsgspecError:  # it is only a shortcut: without it, everything is compared
-            return None
-        same = found.files == self._files and found.lake == _left(self._lake)
-        return found.said if same else None
-
-    def keep(self, said: dict[str, Any]) -> None:
-        """Remember what the ingest of these files left and said.
-
-        Raises:
-            StorageError: the lake is not writable.
-        """
-        if self._files:
-            receipt = Receipt(self._files, _left(self._lake), said)
-            self._lake.put_bytes(self._name, msgspec.json.encode(receipt))
-
-
-def _stats(paths: Sequence[Path | str]) -> Iterator[str]:
-    for file, _, _ in files_below(paths):
-        about = file.stat()
-        yield f"{file.absolute()}\0{about.st_size} {about.st_mtime_ns}"
-
-
-def _left(lake: Lake) -> str:
-    tables = " ".join(table_stamp(lake, table) for table in _TABLES)
-    return _hash(f"{PARSER_VERSION} {redaction_version()} {tables}")
-
-
-def _hash(text: str) -> str:
-    return hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
 
 
 @dataclass(slots=True)
@@ -133,7 +57,7 @@ class IngestReport(Report):
 
 
 #: What each file holds, by SHA-256.
-_Seen = dict[str, Found]
+_Seen = dict[str, FileSummary]
 
 
 def ingest(
@@ -146,9 +70,9 @@ def ingest(
 ) -> IngestReport:
     """Archive and parse session files.
 
-    Days whose archived files this parser has already written are not written again. Days
-    that other redaction rules wrote are redacted again from the archive, one after the other;
-    an interrupted run goes on where it stopped.
+    Days whose archived files this parser has already written are not written again. Days that
+    other redaction rules wrote are redacted again from the archive, one after the other; an
+    interrupted run continues where it stopped.
 
     Args:
         lake: gets ``raw_files`` and the archive, ``messages``, ``chains``, ``states`` and
@@ -164,7 +88,10 @@ def ingest(
     """
     harvested, parsed, seen = _ingest(lake, paths, days, exclude, progress)
     for item in harvested.files:
-        _ensure_counted(lake, item, seen)
+        if (sha256 := item.row["sha256"]) not in seen:
+            with open_archived(lake, item.row) as lines:
+                graph, _, facts = analyse(lines, subagent=bool(item.row["agent_id"]))
+            seen[sha256] = summarise(graph, facts, item.row["agent_id"])
     by_file = _by_file(harvested.files, seen)
     main = sum(not item.source.agent_id for item in harvested.files)
     totals: dict[str, Any] = {
@@ -178,6 +105,113 @@ def ingest(
     return IngestReport(totals, by_file, harvested, parsed)
 
 
+def _ingest(
+    lake: Lake,
+    paths: Iterable[Path | str],
+    days: Iterable[str] | None,
+    exclude: Sequence[str],
+    progress: Progress | None,
+) -> tuple[HarvestReport, ParseReport, _Seen]:
+    harvested = harvest(lake, paths, days=days, exclude=exclude, progress=progress)
+    seen: _Seen = {}
+    stale = {day for day in {file.day for file in harvested.files} if not is_current(lake, day)}
+    if days is None:
+        # Changed rules hold for all that is stored, not only for what was named now.
+        stale |= {day for day in lake.days("sessions") if not is_redacted(lake, day)}
+    parsed = parse_days(lake, sorted(stale), progress=progress, on_file=seen.__setitem__)
+    return harvested, parsed, seen
+
+
+def _distinct_states(files: list[HarvestedFile], seen: _Seen) -> dict[str, int]:
+    """Count the states as a day's table keeps them: once, as the agent's own if it has it."""
+    own: set[tuple[str, str]] = set()
+    below: set[tuple[str, str]] = set()
+    for item in files:
+        found = seen[item.row["sha256"]]
+        own.update((item.day, key) for key in found.states)
+        below.update((item.day, key) for key in found.subagent_states)
+    return {"distinct_states": len(own | below), "subagent_states": len(below - own)}
+
+
+def _by_file(files: list[HarvestedFile], seen: _Seen) -> dict[str, Facts]:
+    """Return the facts of main files; a subagent counts under its main file."""
+    below: dict[str, set[str]] = {}
+    for item in files:
+        if item.source.agent_id and (parent := main_file_of(str(item.source.file))):
+            below.setdefault(parent, set()).update(seen[item.row["sha256"]].responses)
+    out: dict[str, Facts] = {}
+    for item in files:
+        if not item.source.agent_id:
+            name = item.source.shown
+            if name in out:  # the same relative path below two PATHs
+                name = str(item.source.file)
+            facts = dict(seen[item.row["sha256"]].facts)
+            facts["subagent_responses"] = len(below.get(str(item.source.file), ()))
+            out[name] = facts
+    return out
+
+
+# -- only what is new ---------------------------------------------------------------
+
+#: Tables that an ingest writes: what it leaves behind, beside the archive.
+_TABLES = ("raw_files", "messages", "chains", "states", "sessions")
+
+
+class _CachedIngest(msgspec.Struct):
+    """Hashes of what an ingest read and wrote, and its report."""
+
+    files: str
+    lake: str
+    report: dict[str, Any]
+
+
+class IngestCache:
+    """The last report of an ingest of some paths, valid until a file or the lake changes.
+
+    Sizes and times are taken before the ingest reads the files: a file that grows meanwhile
+    differs at the next ingest.
+    """
+
+    def __init__(self, lake: Lake, paths: Sequence[Path | str], exclude: Sequence[str]) -> None:
+        self._lake = lake
+        globs = [*exclude, *Settings.from_env().excluded]
+        given = "\0".join([*(str(Path(path).expanduser().absolute()) for path in paths), *globs])
+        self._name = f"receipts/{_hash(given)}.json"
+        self._files = "" if STDIN in map(str, paths) else _hash("\n".join(_stats(paths)))
+
+    def load(self) -> dict[str, Any] | None:
+        """Return the cached report; ``None`` if there is none or something changed."""
+        if not self._files or not self._lake.exists(self._name):
+            return None
+        try:
+            found = msgspec.json.decode(self._lake.get_bytes(self._name), type=_CachedIngest)
+        except msgspec.MsgspecError:  # only a shortcut: without it, everything is compared
+            return None
+        same = found.files == self._files and found.lake == _state_of(self._lake)
+        return found.report if same else None
+
+    def save(self, report: dict[str, Any]) -> None:
+        """Remember the report of an ingest that has just ended."""
+        if self._files:
+            cached = _CachedIngest(self._files, _state_of(self._lake), report)
+            self._lake.put_bytes(self._name, msgspec.json.encode(cached))
+
+
+def _stats(paths: Sequence[Path | str]) -> Iterator[str]:
+    for file, _, _ in files_below(paths):
+        about = file.stat()
+        yield f"{file.absolute()}\0{about.st_size} {about.st_mtime_ns}"
+
+
+def _state_of(lake: Lake) -> str:
+    tables = " ".join(table_stamp(lake, table) for table in _TABLES)
+    return _hash(f"{PARSER_VERSION} {redaction_version()} {tables}")
+
+
+def _hash(text: str) -> str:
+    return hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
+
+
 def ingest_changes(
     lake: Lake,
     paths: Sequence[Path | str],
@@ -185,38 +219,30 @@ def ingest_changes(
     exclude: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Archive and parse what is new, and say what that was and what the lake holds now.
+    """Archive and parse what is new; return what that was and what the lake holds now.
 
-    Where nothing changed since the last such call, only sizes and times are read.
-
-    Args:
-        lake: as for :func:`ingest`.
-        paths: as for :func:`ingest`.
-        exclude: as for :func:`ingest`.
-        progress: as for :func:`ingest`.
-
-    Returns:
-        ``states`` is what the lake holds and ``plan`` and ``replay`` ask about, each response
-        once; ``subagent_states`` of them are those of ``subagents``. ``new_files``,
-        ``changed_files``, ``unchanged_files`` and ``unreadable_files`` are of ``paths``, and so
-        is ``forgotten_files``, where a session was not taken because it was forgotten or withdrawn.
-
-    Raises:
-        InputError: as :func:`ingest`.
+    If nothing changed since the last such call, only sizes and times are read. The arguments
+    are those of :func:`ingest`. ``states`` is what the lake holds and ``plan`` and ``replay``
+    ask about, ``subagent_states`` those of ``subagents`` among them. ``new_files``,
+    ``changed_files``, ``unchanged_files`` and ``unreadable_files`` are of ``paths``, and so is
+    ``forgotten_files``, if a forgotten or withdrawn session was left out.
     """
-    before = Before(lake, paths, exclude)
-    if (said := before.said()) is not None:
-        return said
+    cache = IngestCache(lake, paths, exclude)
+    if (report := cache.load()) is not None:
+        return report
     harvested, _, _ = _ingest(lake, paths, None, exclude, progress)
-    held = _held(lake)
-    counts = (harvested.new_files, harvested.grown_files, harvested.unchanged_files)
-    unreadable = {"unreadable_files": len(harvested.unreadable)}
+    changes = {
+        "new_files": harvested.new_files,
+        "changed_files": harvested.grown_files,
+        "unchanged_files": harvested.unchanged_files,
+    }
+    report = {"lake": lake.url, **changes, "unreadable_files": len(harvested.unreadable)}
     if harvested.forgotten_files:
-        unreadable["forgotten_files"] = harvested.forgotten_files
-    changes = dict(zip(("new_files", "changed_files", "unchanged_files"), counts, strict=True))
-    nothing = {"new_files": 0, "changed_files": 0, "unchanged_files": sum(counts)}
-    before.keep({"lake": lake.url, **nothing, **unreadable, **held})
-    return {"lake": lake.url, **changes, **unreadable, **held}
+        report["forgotten_files"] = harvested.forgotten_files
+    report.update(_held(lake))
+    total = sum(changes.values())
+    cache.save({**report, "new_files": 0, "changed_files": 0, "unchanged_files": total})
+    return report
 
 
 def _held(lake: Lake) -> dict[str, int]:
@@ -232,84 +258,17 @@ def _held(lake: Lake) -> dict[str, int]:
     }
 
 
-def _ingest(
-    lake: Lake,
-    paths: Iterable[Path | str],
-    days: Iterable[str] | None,
-    exclude: Sequence[str],
-    progress: Progress | None,
-) -> tuple[HarvestReport, ParseReport, _Seen]:
-    harvested = harvest(lake, paths, days=days, exclude=exclude, progress=progress)
-    seen: _Seen = {}
-    stale = {day for day in harvested.days if not is_current(lake, day)}
-    if days is None:
-        # Changed rules hold for all that is stored, not only for what was named now.
-        stale |= {day for day in lake.days("sessions") if not is_redacted(lake, day)}
-    parsed = parse_days(lake, sorted(stale), progress=progress, on_file=seen.__setitem__)
-    return harvested, parsed, seen
-
-
-def _distinct_states(files: list[Harvested], seen: _Seen) -> dict[str, int]:
-    """Count the states as a day's table keeps them: once, as the agent's own where it has it."""
-    own: set[tuple[str, str]] = set()
-    below: set[tuple[str, str]] = set()
-    for item in files:
-        found = seen[item.row["sha256"]]
-        own.update((item.day, key) for key in found.states)
-        below.update((item.day, key) for key in found.subagent_states)
-    return {"distinct_states": len(own | below), "subagent_states": len(below - own)}
-
-
-def _ensure_counted(lake: Lake, item: Harvested, seen: _Seen) -> None:
-    sha256 = item.row["sha256"]
-    if sha256 in seen:
-        return
-    with open_archived(lake, item.row) as lines:
-        graph, _, facts = analyse(lines, subagent=bool(item.row["agent_id"]))
-    seen[sha256] = found_in(graph, facts, item.row["agent_id"])
-
-
-def _by_file(files: list[Harvested], seen: _Seen) -> dict[str, Facts]:
-    """Return the facts of main files; a subagent counts under its main file."""
-    below: dict[str, set[str]] = {}
-    for item in files:
-        if item.source.agent_id and (parent := _main_of(item)):
-            below.setdefault(parent, set()).update(seen[item.row["sha256"]].responses)
-    out: dict[str, Facts] = {}
-    for item in files:
-        if not item.source.agent_id:
-            name = item.source.shown
-            if name in out:  # the same relative path below two PATHs
-                name = str(item.source.file)
-            facts = dict(seen[item.row["sha256"]].facts)
-            facts["subagent_responses"] = len(below.get(str(item.source.file), ()))
-            out[name] = facts
-    return out
-
-
-def _main_of(item: Harvested) -> str:
-    parts = PurePosixPath(str(item.source.file)).parts
-    if "subagents" not in parts:
-        return ""
-    at = len(parts) - 1 - parts[::-1].index("subagents")
-    return str(PurePosixPath(*parts[:at])) + ".jsonl"
-
+# -- the audit ----------------------------------------------------------------------
 
 _Key = TypeVar("_Key", str, tuple[str, str])
 Rows = list[dict[str, str | int]]
 
 
 def day_audit(lake: Lake, day: str, redactions: Mapping[str, int]) -> dict[str, Rows]:
-    """Return the audit tables of a day, each sorted, the most frequent first.
+    """Return a day's audit tables, each sorted, the most frequent first.
 
-    Args:
-        lake: the lake.
-        day: ``YYYY-MM-DD``, parsed.
-        redactions: replacements by kind; originals are nowhere.
-
-    Returns:
-        ``unknown_record_types`` (type, records), ``error_kinds`` (error_kind, source,
-        states, hints) and ``redactions_by_kind`` (kind, replacements).
+    They are ``unknown_record_types`` (type, records), ``error_kinds`` (error_kind, source, states,
+    hints) and, from the replacements by kind, ``redactions_by_kind`` (kind, replacements).
     """
     unknown: Counter[str] = Counter()
     for row in lake.rows("sessions", days=[day], columns=["unknown_types"]):

@@ -1,14 +1,10 @@
 """Turn nodes to stored messages: Anthropic-shaped, thinking removed, redacted, hashed.
 
-Belongs here: the JSON shape of a message, its hash, the lake's ``messages`` rows. Does
-not belong here: which messages form a prefix (``traces.states.extract``), and redaction, which
-has happened when a piece comes out of the pool (``traces.graph.pool``).
-
-A message is ``{"role", "content"}`` with blocks ``text``, ``tool_use``,
-``tool_result``, ``image``; unknown blocks pass. The results of a response are one user
-message behind it, in the order of the calls. Roles ``system`` and ``tools`` hold a
-recorded system prompt (a string) and recorded tool schemas (a list). Messages are
-joined from the JSON of their pieces, which is never decoded again.
+A message is ``{"role", "content"}`` with blocks ``text``, ``tool_use``, ``tool_result``,
+``image``; unknown blocks pass. The results of a response are one user message behind it, in the
+order of the calls. Roles ``system`` and ``tools`` hold a recorded system prompt (a string) and
+recorded tool schemas (a list). Messages are joined from the JSON of their pieces, which is never
+decoded again.
 """
 
 import hashlib
@@ -24,10 +20,9 @@ import pyarrow.compute as pc
 from composer_pipeline.lake.parquet import column, numbers, utf8
 from composer_pipeline.lake.schema import MESSAGES
 from composer_pipeline.redaction.user_rules import redaction_version
-from composer_pipeline.traces.content_store import Counts, Pool
-from composer_pipeline.traces.contents import blocks_of, result_text, text_of
-from composer_pipeline.traces.graph_nodes import NONE, Call, Node, Part
-from composer_pipeline.traces.records import encode
+from composer_pipeline.traces.content_store import Replacements
+from composer_pipeline.traces.graph_nodes import ABSENT, Call, Node, Part
+from composer_pipeline.traces.records import blake, blocks_of, encode, result_text, text_of
 from composer_pipeline.traces.trajectory import Trajectory
 
 _HEADS = {
@@ -41,12 +36,10 @@ Write = Callable[[pa.Table], None]
 
 
 class MessageStore:
-    """Distinct redacted messages of one partition, numbered in the order they came.
+    """The distinct redacted messages of one partition, numbered in the order of arrival.
 
-    Args:
-        write: receives the rows in batches; only hashes stay in memory.
-
-    ``counts`` adds up redactions by kind, once for each distinct message.
+    ``write`` receives the rows in batches; only hashes stay in memory. ``counts`` adds up
+    redactions by kind, once for each distinct message.
     """
 
     def __init__(self, write: Write | None = None) -> None:
@@ -57,14 +50,8 @@ class MessageStore:
         self._rows: list[tuple[bytes, str, bytes, int]] = []
         self._waiting = 0
 
-    def add(self, role: str, content: Sequence[bytes], counts: Iterable[Counts] = ()) -> int:
-        """Keep a message; return its number.
-
-        Args:
-            role: user, assistant, system or tools.
-            content: the JSON of its content, in pieces.
-            counts: what redaction replaced in its pieces.
-        """
+    def add(self, role: str, content: Sequence[bytes], counts: Iterable[Replacements] = ()) -> int:
+        """Store a message given as pieces of JSON, with their replacements; return its number."""
         text = b"".join((_HEADS[role], *content, b"}"))
         digest = hashlib.blake2b(text, digest_size=16).digest()
         number = self._number.get(digest)
@@ -84,7 +71,7 @@ class MessageStore:
         return number
 
     def flush(self) -> None:
-        """Hand the waiting rows to the writer."""
+        """Pass the waiting rows to the writer."""
         rows, self._rows, self._waiting = self._rows, [], 0
         if self._write is None or not rows:
             return
@@ -115,17 +102,12 @@ CLEARED_RESULT = "[Old tool result content cleared]"
 _MISSING, _CLEARED = orjson.dumps(MISSING_RESULT), orjson.dumps(CLEARED_RESULT)
 
 
-def dumps(value: Any) -> str:
-    """Return compact JSON with key order kept; lone surrogates become U+FFFD."""
-    return encode(value).decode()
-
-
 class Composer:
     """Writes the messages of one trajectory into a store."""
 
     def __init__(self, trajectory: Trajectory, store: MessageStore) -> None:
         self.graph = trajectory
-        self.pool: Pool = trajectory.pool
+        self.contents = trajectory.contents
         self.store = store
         self._names: dict[str, bytes] = {}
         self._last: tuple[str | None, bytes] = (None, b"")
@@ -133,22 +115,20 @@ class Composer:
     def node(self, node: Node, cleared: frozenset[str] = frozenset()) -> tuple[int, ...]:
         """Add what a node contributes to later prefixes: no, one or two messages.
 
-        Args:
-            node: the node.
-            cleared: tool ids whose results microcompaction had removed.
+        ``cleared`` are the tool ids whose results microcompaction had removed.
         """
         if node.kind != "response":
             return self._message("user", node.parts)
-        said = self._message("assistant", node.parts)
+        message = self._message("assistant", node.parts)
         if not node.calls:
-            return said
+            return message
         out: list[bytes] = []
-        counts: list[Counts] = []
+        counts: list[Replacements] = []
         for call in node.calls:
             self._result(call, cleared, out, counts)
         if node.beside_results:
             self._blocks(node.beside_results, out, counts)
-        return (*said, self._add("user", out, counts))
+        return (*message, self._add("user", out, counts))
 
     def inserts(self, inserts: Iterable[int]) -> list[int]:
         """Add the model-visible records between two nodes, in file order."""
@@ -162,15 +142,12 @@ class Composer:
         """Add a recorded system prompt or list of tools."""
         if piece is None:
             return None
-        data = self.pool.get(piece)
-        return self.store.add(role, [data], [self.pool.replaced.get(piece, ())])
+        data = self.contents.get(piece)
+        return self.store.add(role, [data], [self.contents.replaced.get(piece, ())])
 
-    def sent(self, role: str, content: Any, piece: int) -> int | None:
-        """Add a message of a recorded request, in the shape of all other messages.
-
-        ``piece`` is the pool's number of the message.
-        """
-        counts = [self.pool.replaced.get(piece, ())]
+    def request_message(self, role: str, content: Any, piece: int) -> int | None:
+        """Add a message of a recorded request, ``piece`` of the store, in the usual shape."""
+        counts = [self.contents.replaced.get(piece, ())]
         blocks = []
         for block in blocks_of(content):
             kind = block.get("type")
@@ -199,11 +176,11 @@ class Composer:
 
     def action(self, node: Node) -> str:
         """Return the JSON of a response's action, as :class:`composer_pipeline.actions.Action`."""
-        pool = self.pool
-        texts = [pool.load(part.piece) for part in node.parts if part.kind == "text"]
+        contents = self.contents
+        texts = [contents.load(part.piece) for part in node.parts if part.kind == "text"]
         calls = []
         for call in node.calls:
-            data = pool.get(call.piece)
+            data = contents.get(call.piece)
             if data[:1] != b"{":
                 data = b'{"input":%s}' % data
             name, identity = self._plain(call.name), self._plain(call.id)
@@ -213,18 +190,18 @@ class Composer:
 
     def _message(self, role: str, parts: Iterable[Part]) -> tuple[int, ...]:
         out: list[bytes] = []
-        counts: list[Counts] = []
+        counts: list[Replacements] = []
         self._blocks(parts, out, counts)
         return (self._add(role, out, counts),) if out else ()
 
-    def _add(self, role: str, blocks: list[bytes], counts: list[Counts]) -> int:
+    def _add(self, role: str, blocks: list[bytes], counts: list[Replacements]) -> int:
         """Add a message of blocks, each of which begins with a comma."""
         blocks[0] = b"[" + blocks[0][1:]
         blocks.append(b"]")
         return self.store.add(role, blocks, counts)
 
-    def _blocks(self, parts: Iterable[Part], out: list[bytes], counts: list[Counts]) -> None:
-        get, replaced = self.pool.get, self.pool.replaced
+    def _blocks(self, parts: Iterable[Part], out: list[bytes], counts: list[Replacements]) -> None:
+        get, replaced = self.contents.get, self.contents.replaced
         for part in parts:
             kind, piece = part.kind, part.piece
             if kind == "tool_result":
@@ -243,19 +220,19 @@ class Composer:
                 out += (b",", data)
 
     def _result(
-        self, call: Call, cleared: frozenset[str], out: list[bytes], counts: list[Counts]
+        self, call: Call, cleared: frozenset[str], out: list[bytes], counts: list[Replacements]
     ) -> None:
         piece = call.answer
         out.append(b',{"type":"tool_result","tool_use_id":%s,"content":' % self._plain(call.id))
-        if piece == NONE:
+        if piece == ABSENT:
             out += (_MISSING, b',"is_error":true}')
             return
         if call.id in cleared:
             out.append(_CLEARED)
         else:
-            out.append(self.pool.get(piece))
-            if piece in self.pool.replaced:
-                counts.append(self.pool.replaced[piece])
+            out.append(self.contents.get(piece))
+            if piece in self.contents.replaced:
+                counts.append(self.contents.replaced[piece])
         out.append(b',"is_error":true}' if call.answer_failed else b"}")
 
     def _plain(self, text: str) -> bytes:
@@ -267,13 +244,8 @@ class Composer:
             self._last = (text, found)
             return found
         if (known := self._names.get(text)) is None:
-            known = self._names[text] = self.pool.redacted(encode(text))
+            known = self._names[text] = self.contents.redacted(encode(text))
         return known
-
-
-def blake(*parts: str) -> str:
-    """Return BLAKE2b-128, hexadecimal, of the parts joined by NULs."""
-    return hashlib.blake2b("\0".join(parts).encode("utf-8", "replace"), digest_size=16).hexdigest()
 
 
 def state_id_of(session_id: str, message_id: str) -> str:
@@ -281,19 +253,15 @@ def state_id_of(session_id: str, message_id: str) -> str:
     return blake(session_id, message_id)
 
 
-_UNSAID = 255
+_NOT_COMPOSED = 255
 
 
 class Chains:
-    """The chains of one trajectory.
+    """The chains of one trajectory: shared prefixes of its states.
 
-    ``chains`` maps a chain's id to numbers of messages. Of each node, ``chain_of`` is its
-    chain, empty where no state needs one, and ``before`` the length of its prefix there.
-
-    Args:
-        trajectory: its turn graph.
-        compose: writes its messages.
-        file: what names its file: path and agent.
+    ``chains`` maps a chain's id to numbers of messages. Of each node, ``chain_of`` is its chain,
+    empty if no state needs one, and ``before`` the length of its prefix there. ``file`` is what
+    identifies its file: path and agent.
     """
 
     def __init__(self, trajectory: Trajectory, compose: Composer, file: tuple[str, str]) -> None:
@@ -350,19 +318,19 @@ class Chains:
                 numbers += self.compose.inserts(inserts)
             if number in wanted:
                 self.chain_of[number], self.before[number] = chain_id, len(numbers)
-            numbers += self._said(number, cleared)
+            numbers += self._messages_of(number, cleared)
         self.chains[chain_id] = numbers
 
-    def _said(self, number: int, cleared: frozenset[str]) -> Iterable[int]:
+    def _messages_of(self, number: int, cleared: frozenset[str]) -> Iterable[int]:
         node = self.graph.nodes[number]
         if cleared and any(call.id in cleared for call in node.calls):
             return self.compose.node(node, cleared)
         number = number if node.origin is None else node.origin
         count, at = self._counts[number], 2 * number
-        if count == _UNSAID:
-            said = self.compose.node(node)
-            count = self._counts[number] = len(said)
-            self._numbers[at : at + count] = array("i", said)
+        if count == _NOT_COMPOSED:
+            numbers = self.compose.node(node)
+            count = self._counts[number] = len(numbers)
+            self._numbers[at : at + count] = array("i", numbers)
         return self._numbers[at : at + count]
 
     def requests(self) -> dict[int, tuple[str, int, int | None]]:
@@ -373,14 +341,14 @@ class Chains:
         if not self.graph.requests or not self.graph.request_of:
             return {}
         wanted = set(self.graph.request_of.values())
-        where: dict[str, tuple[str, int, int | None]] = {}
+        built: dict[str, tuple[str, int, int | None]] = {}
         # For each message of a chain's requests: the length of the chain behind it.
         marks_of: dict[str, list[int]] = {}
         for name in self.graph.requests.order(wanted):
             base, keep, added = self.graph.requests.parts(name)
             chain_id, system, kept = "", None, 0
             if base is not None:
-                chain_id, _, system = where[base]
+                chain_id, _, system = built[base]
                 kept = marks_of[chain_id][keep - 1] if keep else 0
             if not chain_id or keep < len(marks_of[chain_id]):
                 before, marks = self.chains.get(chain_id, []), marks_of.get(chain_id, [])
@@ -389,15 +357,15 @@ class Chains:
                 marks_of[chain_id] = marks[:keep]
             chain = self.chains[chain_id]
             for role, content, piece in added:
-                number = self.compose.sent(role, content, piece)
+                number = self.compose.request_message(role, content, piece)
                 if role == "system":
                     system = number
                 elif number is not None:
                     chain.append(number)
                 marks_of[chain_id].append(len(chain))
-            where[name] = (chain_id, len(chain), system)
+            built[name] = (chain_id, len(chain), system)
         return {
-            number: where[name]
+            number: built[name]
             for number, name in self.graph.request_of.items()
-            if name in where and where[name][1]
+            if name in built and built[name][1]
         }

@@ -1,8 +1,4 @@
-"""What became of an action: facts about the turns behind a state.
-
-Belongs here: rules over the turn graph that need no judgement of the action itself.
-Does not belong here: classes of errors and their hints (``traces.states.failures``).
-"""
+"""What became of an action: facts about the turns behind a state, and how it failed."""
 
 import re
 from collections import Counter
@@ -12,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from composer_pipeline.traces.contents import result_text, text_of
 from composer_pipeline.traces.graph_nodes import Call, Node
 from composer_pipeline.traces.records import LineStats
 from composer_pipeline.traces.trajectory import Trajectory
@@ -22,42 +17,25 @@ Facts = dict[str, Any]
 REJECTION = "The user doesn't want to"
 EXIT_CODE = "Exit code "
 
-_SUMMED = [
-    "bytes",
-    "lines",
-    "bad_lines",
-    "glued_lines",
-    "responses",
-    "states",
-    "states_active_path",
-    "tool_calls",
-    "tool_results",
-    "tool_calls_without_result",
-    "tool_errors",
-    "tool_errors_user_rejection",
-    "tool_errors_exit_code",
-    "compactions",
-    "compact_summaries",
-    "branch_points",
-    "roots",
-    "dangling_parents",
-    "states_with_repaired_prefix",
-    "synthetic_assistant",
-    "subagent_responses",
-]
+_SUMMED = """
+    bytes lines bad_lines glued_lines responses states states_active_path tool_calls tool_results
+    tool_calls_without_result tool_errors tool_errors_user_rejection tool_errors_exit_code
+    compactions compact_summaries branch_points roots dangling_parents states_with_repaired_prefix
+    synthetic_assistant subagent_responses
+    """.split()  # noqa: SIM905  a line of names instead of a column
 
 
-def facts_of(trajectory: Trajectory, stats: LineStats, *, subagent_responses: int = 0) -> Facts:
+def facts_of(trajectory: Trajectory, stats: LineStats) -> Facts:
     """Count one file; the keys are those of the corpus' ``expected.json``.
 
-    ``synthetic_assistant`` counts the main records that the client made up itself, such as
-    "No response requested." or an API error: no model answered, so none is a response.
+    ``synthetic_assistant`` counts the main records that the client itself made up, such as "No
+    response requested." or an API error. ``subagent_responses`` are known to ``ingest`` alone.
     """
     nodes = [n for n in trajectory.nodes if n.origin is None]
     responses = [n for n in nodes if n.kind == "response"]
     states = [n for n in nodes if n.is_state]
     calls = [call for node in responses for call in node.calls]
-    errors = [str(error["content"]) for call in calls if (error := call.error)]
+    errors = [error for call in calls if (error := call.error) is not None]
     answered = sum(call.answered for call in calls)
     active = trajectory.active_nodes()
     models: Counter[str] = Counter(model for node in responses for model in node.models)
@@ -85,7 +63,7 @@ def facts_of(trajectory: Trajectory, stats: LineStats, *, subagent_responses: in
         "states_with_repaired_prefix": sum(n.repaired for n in states),
         "max_prefix_turns": max((n.depth for n in states), default=0),
         "synthetic_assistant": trajectory.synthetic,
-        "subagent_responses": subagent_responses,
+        "subagent_responses": 0,
     }
 
 
@@ -119,7 +97,7 @@ class LineStart:
         self._later = re.compile(rf"\n(?:{pattern})")
 
     def found(self, text: str) -> bool:
-        """Say whether any line of ``text`` begins with the pattern."""
+        """Return True if any line of ``text`` begins with the pattern."""
         return self._first.match(text) is not None or self._later.search(text) is not None
 
 
@@ -139,6 +117,7 @@ MAY_BE_SOFT = re.compile(
     rb"|failing|Exit code"
 )
 
+# Separators inside quotes do not count.
 _QUOTED = re.compile(r"'[^']*'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
 
 _PARTS = re.compile(r"&&|\|\||[;|\n&]")
@@ -156,12 +135,12 @@ _READER = re.compile(
 
 
 def looks_failed(command: str, output: str) -> bool:
-    """Say whether a command's output reads like a failure although none was reported.
+    """Return True if a command's output reads like a failure although none was reported.
 
-    Commands that only show text (``cat``, ``grep``, ``git log``) are never judged: the
-    words are then those of a file.
+    Commands that only show text (``cat``, ``grep``, ``git log``) are never judged: the words are
+    then those of a file.
     """
-    programs = [_PROGRAM.match(part.strip()) for part in _PARTS.split(_quoted_out(command))]
+    programs = [_PROGRAM.match(part.strip()) for part in _PARTS.split(_QUOTED.sub("''", command))]
     names = [match[0] for match in programs if match]
     if not names or all(_READER.fullmatch(name) for name in names):
         return False
@@ -170,13 +149,8 @@ def looks_failed(command: str, output: str) -> bool:
     return _SOFT.found(output)
 
 
-def _quoted_out(command: str) -> str:
-    """Remove what is quoted, so that its separators do not count."""
-    return _QUOTED.sub("''", command)
-
-
 def command_of(call: Call) -> str:
-    """Return the command line of a call; empty where it has none."""
+    """Return the command line of a call; empty if it has none."""
     arguments = call.input
     command = arguments.get("command") if isinstance(arguments, dict) else None
     return command if isinstance(command, str) else ""
@@ -192,13 +166,13 @@ CANCELLED = re.compile(
 # Claude Code says the first, Codex CLI the others.
 _EXITED = re.compile(r"Exit code |Exit code: |Process exited with code ")
 _ERROR_TAG = re.compile(r"^<tool_use_error>(.*?)(?:</tool_use_error>)?$", re.DOTALL)
-_SAID = re.compile(r"the user said:\s*\n?(.*)$", re.DOTALL)
+_USER_SAID = re.compile(r"the user said:\s*\n?(.*)$", re.DOTALL)
 _NOTE = re.compile(r"\n+Note: The user's next message may contain .*$", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """How an action failed. ``hint`` is the text to learn from, or ``None``."""
+    """How an action failed; ``hint`` is the text to learn from."""
 
     kind: str
     hint: str | None
@@ -213,29 +187,26 @@ def corrections(trajectory: Trajectory) -> dict[int, str]:
         if node.kind != "human" or node.origin is not None or node.parent is None:
             continue
         if trajectory.was_interrupted(node):
-            text = text_of(trajectory.content_of(node)).strip()
+            text = trajectory.text_of(node).strip()
             if text:
                 found.setdefault(node.parent, text)
     return found
 
 
 def failure_of(node: Node, correction: str | None, *, tests_failed: bool = False) -> Failure | None:
-    """Classify the outcome of a response's action; ``None`` where nothing failed.
+    """Classify the outcome of a response's action; ``None`` if nothing failed.
 
-    Args:
-        node: a response that is a state.
-        correction: the human prompt that followed an interruption, if one did.
-        tests_failed: the action ran tests, and they did not pass.
+    ``correction`` is the human prompt that followed an interruption.
     """
     ranked: list[tuple[int, int, Failure]] = []
     for position, call in enumerate(node.calls):
         if (error := call.error) is None:
             continue
-        text = result_text(error).strip()
+        text = error.strip()
         if CANCELLED.match(text):
             continue
         if text.startswith(REJECTION):
-            said = _SAID.search(text)
+            said = _USER_SAID.search(text)
             hint = _NOTE.sub("", said[1]).strip() if said else ""
             source = "user_rejection" if hint else "user_correction" if correction else None
             failure = Failure("user_rejection", hint or correction, source, position)
@@ -260,9 +231,13 @@ def _soft_failure(node: Node) -> Failure | None:
     for position, call in enumerate(node.calls):
         if call.name != "Bash" or not call.answered or call.failed:
             continue
-        if not MAY_BE_SOFT.search(call.pool.get(call.answer)) or (result := call.result) is None:
+        # Most results are ruled out by their undecoded JSON.
+        if (
+            not MAY_BE_SOFT.search(call.contents.get(call.answer))
+            or (result := call.result) is None
+        ):
             continue
-        text = result_text(result).strip()
+        text = result.strip()
         if looks_failed(command_of(call), text):
             return Failure("soft_failure", text, "soft_failure", position)
     return None
@@ -300,20 +275,16 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
 
 
 #: The outcome of most states; one object for all of them.
-_NOTHING = Outcome()
+_NO_OUTCOME = Outcome()
 
 
 def outcomes(graph: Trajectory, active: set[int]) -> list[Outcome | None]:
-    """Return the outcome of each node that is a state.
+    """Return the outcome of each node that is a state; ``active`` are the nodes of the active path.
 
     A state is *reverted* when its edits were undone with git further down its path, or
-    when it stands on an abandoned branch. Tests *passed* only where the output says so.
-
-    Args:
-        graph: the turn graph.
-        active: the nodes of the active path.
+    when it stands on an abandoned branch. Tests *passed* only if the output says so.
     """
-    found = [_own(node) if node.is_state else None for node in graph.nodes]
+    found = [_own_outcome(node) if node.is_state else None for node in graph.nodes]
     has_leaf_below = {graph.nodes[number].parent for number in active}
     for number, outcome in enumerate(found):
         if outcome is not None and number not in active:
@@ -335,31 +306,31 @@ def _mark(found: list[Outcome | None], number: int, **changes: Any) -> None:
         found[number] = msgspec.structs.replace(outcome, **changes)
 
 
-def _own(node: Node) -> Outcome:
+def _own_outcome(node: Node) -> Outcome:
     failed = corrected = False
     passed: bool | None = None
     for call in node.calls:
         text = ""
-        if call.failed and not CANCELLED.match(text := _text(call, error=True)):
+        if call.failed and not CANCELLED.match(text := call.error or ""):
             failed = True
             corrected = corrected or text.startswith(REJECTION)
         if call.name != "Bash" or not call.answered:
             continue
-        if not _TEST_HINT.search(call.pool.get(call.piece)):
+        if not _TEST_HINT.search(call.contents.get(call.piece)):
             continue
         if _TEST_COMMAND.search(command_of(call)):
-            text = text or _text(call)
+            text = text or call.result or ""
             if call.failed or _FAILED.found(text) or _FAILED_COUNT.search(text):
                 passed = False
             elif passed is None and (_PASSED.found(text) or _PASSED_COUNT.search(text)):
                 passed = True
     if not failed and not corrected and passed is None:
-        return _NOTHING
+        return _NO_OUTCOME
     return Outcome(followed_by_error=failed, followed_by_correction=corrected, tests_passed=passed)
 
 
 def _rewound(graph: Trajectory, number: int, active: set[int], inner: set[int | None]) -> bool:
-    """Say whether the path of ``number`` leaves the active path at a node that went on."""
+    """Return True if the path of ``number`` leaves the active path at a node that went on."""
     at: int | None = number
     while at is not None and at not in active:
         at = graph.nodes[at].parent
@@ -370,7 +341,7 @@ def _mark_undone(graph: Trajectory, number: int, found: list[Outcome | None]) ->
     for call in graph.nodes[number].calls:
         if call.name != "Bash" or call.failed:
             continue
-        if b"git " not in call.pool.get(call.piece):
+        if b"git " not in call.contents.get(call.piece):
             continue
         undo = _UNDO.search(command_of(call))
         if undo is None:
@@ -394,8 +365,3 @@ def _touched(call: Call, name: str | None) -> bool:
     arguments = call.input
     path = arguments.get("file_path") if isinstance(arguments, dict) else None
     return isinstance(path, str) and (path == name or path.endswith("/" + name.lstrip("./")))
-
-
-def _text(call: Call, *, error: bool = False) -> str:
-    block = call.error if error else call.result
-    return str(block["content"]) if block is not None else ""

@@ -1,8 +1,5 @@
 """The archive of some days to ``sessions``, ``messages``, ``chains`` and ``states``.
 
-Belongs here: the stage, file after file. Does not belong here: one file
-(``traces.parse.files``) and a day's partitions (``traces.parse.tables``).
-
 A day's partitions are a function of the manifest's rows of that day and of the parser:
 parsing again writes the same bytes.
 """
@@ -15,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
@@ -25,11 +23,11 @@ from composer_pipeline.lake.store import Lake
 from composer_pipeline.redaction.redact import json_redactor
 from composer_pipeline.redaction.user_rules import redaction_version
 from composer_pipeline.reports import Progress, Report
-from composer_pipeline.traces.archive import one_writer, open_archived, redact_manifest
+from composer_pipeline.traces.archive import open_archived, redact_manifest, writer_lock
 from composer_pipeline.traces.content_store import Redactor
-from composer_pipeline.traces.messages import MessageStore, blake
+from composer_pipeline.traces.messages import MessageStore
 from composer_pipeline.traces.outcomes import Facts, facts_of
-from composer_pipeline.traces.records import LineStats
+from composer_pipeline.traces.records import LineStats, blake
 from composer_pipeline.traces.sources import read_any
 from composer_pipeline.traces.states import Extracted, Rows, Source, extract
 from composer_pipeline.traces.trajectory import Subagent, Trajectory
@@ -42,12 +40,12 @@ _COMPACTS = "acompact"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FileSummary:
     """What one file holds: its facts, and the message ids of responses and states.
 
-    ``facts`` and ``responses`` are of the file's own trajectory. ``states`` are those of
-    the agent, ``subagent_states`` those of subagents, embedded ones included: together
-    they are what table ``states`` keeps of the file, where no other file has it better.
+    ``facts`` and ``responses`` are of the file's own trajectory. ``states`` are those of the
+    agent, ``subagent_states`` those of subagents, embedded ones included: together they are what
+    table ``states`` keeps of the file, unless another file has a better copy.
     """
 
     facts: Facts
@@ -57,34 +55,28 @@ class Found:
 
 
 #: Called with the SHA-256 of a file and what it holds.
-OnFile = Callable[[str, Found], None]
+OnFile = Callable[[str, FileSummary], None]
 
 
 def analyse(
     data: bytes | Iterable[bytes], *, subagent: bool = False, redactor: Redactor | None = None
 ) -> tuple[Trajectory, LineStats, Facts]:
-    """Read one file: its turn graph, its line counts and its facts.
-
-    Args:
-        data: its bytes, or the file split at newline bytes, newlines kept.
-        subagent: as :class:`composer_pipeline.traces.trajectory.Trajectory`.
-        redactor: as there; required for a graph that is stored.
-    """
+    """Read one file, bytes or lines: its turn graph, its line counts and its facts."""
     stats = LineStats()
     lines = io.BytesIO(data) if isinstance(data, bytes) else data
     trajectory = Trajectory(read_any(lines, stats), subagent=subagent, redactor=redactor)
     return trajectory, stats, facts_of(trajectory, stats)
 
 
-def found_in(trajectory: Trajectory, facts: Facts, agent_id: str) -> Found:
-    """Say what a file holds, by its turn graph; ``agent_id`` is empty for a main file."""
+def summarise(trajectory: Trajectory, facts: Facts, agent_id: str) -> FileSummary:
+    """Return what a file holds; ``agent_id`` is empty for a main file."""
     states: set[str] = set()
     below: set[str] = set()
     if not agent_id.startswith(_COMPACTS):
         (below if agent_id else states).update(trajectory.state_keys())
         for side in _embedded(trajectory).values():
             below |= side.trajectory.state_keys()
-    return Found(facts, trajectory.response_keys(), states, below)
+    return FileSummary(facts, trajectory.response_keys(), states, below)
 
 
 def _embedded(trajectory: Trajectory) -> dict[str, Subagent]:
@@ -96,12 +88,12 @@ def _embedded(trajectory: Trajectory) -> dict[str, Subagent]:
     }
 
 
-def is_trajectory(row: Row) -> bool:
-    """Say whether a manifest row is parsed: ``agent-acompact-*`` is only a summary's call."""
+def _is_trajectory(row: Row) -> bool:
+    """Return False for ``agent-acompact-*``, which only writes a summary."""
     return not row["agent_id"].startswith(_COMPACTS)
 
 
-def parse_file(
+def _parse_file(
     lake: Lake,
     row: Row,
     store: MessageStore,
@@ -112,20 +104,13 @@ def parse_file(
 ) -> list[Extracted]:
     """Make the rows of one archived file and of the subagents that it embeds.
 
-    Args:
-        lake: the lake.
-        row: the manifest's row.
-        store: receives the distinct messages.
-        states: receives the rows of the states.
-        redactor: applied to all content.
-        on_file: as :func:`composer_pipeline.traces.parse.parse_days`.
-        agent_calls: by session, the calls that start subagents; those of main files are added.
+    ``agent_calls`` are the calls that start subagents, by session; those of main files are added.
     """
     with open_archived(lake, row) as lines:
         trajectory, stats, facts = analyse(lines, subagent=bool(row["agent_id"]), redactor=redactor)
     if on_file is not None:
-        on_file(row["sha256"], found_in(trajectory, facts, row["agent_id"]))
-    if not is_trajectory(row):
+        on_file(row["sha256"], summarise(trajectory, facts, row["agent_id"]))
+    if not _is_trajectory(row):
         return []
     source = Source(row["path"], row["session_id"], row["agent_id"], row["sha256"])
     if source.agent_id:  # main files are parsed before the subagents of their session
@@ -141,11 +126,11 @@ def parse_file(
     return found
 
 
-#: Beyond this many characters two first prompts are not told apart.
+#: Beyond this many characters two first prompts count as equal.
 _GROUP_PROMPT_CHARS = 2000
 
 
-def session_rows(files: list[Extracted]) -> list[Row]:
+def _session_rows(files: list[Extracted]) -> list[Row]:
     """Return the rows of ``sessions``, in the order of sessions, subagents and paths."""
     late = datetime.max.replace(tzinfo=UTC)
     prompts: dict[str, tuple[tuple[Any, ...], str]] = {}
@@ -156,19 +141,19 @@ def session_rows(files: list[Extracted]) -> list[Row]:
         if session_id not in prompts or rank < prompts[session_id][0]:
             prompts[session_id] = (rank, file.first_prompt)
     rows = [
-        {**f.session, "group_id": group_of(prompts[f.source.session_id][1], f.source.session_id)}
+        {**f.session, "group_id": _group_of(prompts[f.source.session_id][1], f.source.session_id)}
         for f in files
     ]
     return sorted(rows, key=lambda row: (row["session_id"], row["agent_id"], row["path"]))
 
 
-def group_of(first_prompt: str, session_id: str) -> str:
-    """Return the split group of a session; its own id counts where it has no prompt."""
+def _group_of(first_prompt: str, session_id: str) -> str:
+    """Return the split group of a session; its own id counts if it has no prompt."""
     normal = " ".join(first_prompt.casefold().split())[:_GROUP_PROMPT_CHARS]
     return blake("prompt", normal) if normal else blake("session", session_id)
 
 
-def write_day(
+def _write_day(
     lake: Lake, day: str, files: list[Extracted], store: MessageStore, found: Rows
 ) -> dict[str, int]:
     """Write all tables of a day but ``messages``; return the numbers of the report."""
@@ -181,7 +166,7 @@ def write_day(
         {"chain_id": key, "messages": chains[key], "digest": _digest(store, chains[key])}
         for key in sorted(chains)
     ]
-    sessions = session_rows(files)
+    sessions = _session_rows(files)
     lake.write("chains", rows, day=day)
     lake.write("states", states, day=day)
     # Sessions come last: their hashes say that all of the day is written (`is_current`).
@@ -207,11 +192,6 @@ def _digest(store: MessageStore, numbers: list[int]) -> str:
     return hashlib.blake2b(hashes, digest_size=16).hexdigest()
 
 
-def row_order(row: Row) -> tuple[str, str, str]:
-    """Return the order of a day's files, which is also that of its states."""
-    return str(row["session_id"]), str(row["agent_id"]), str(row["path"])
-
-
 def _distinct_states(files: list[Extracted], states: Rows) -> pa.Table:
     """Keep each API response once, in the order of sessions, files and turns."""
     best: dict[str, tuple[int, int]] = {}
@@ -220,13 +200,14 @@ def _distinct_states(files: list[Extracted], states: Rows) -> pa.Table:
             known = best.setdefault(message_id, (number, at))
             if known[0] != number and _rank(file, at) < _rank(files[known[0]], known[1]):
                 best[message_id] = (number, at)
-    order = sorted(
-        range(len(files)),
-        key=lambda n: (files[n].source.session_id, files[n].source.agent_id, files[n].source.path),
-    )
+
+    def order(number: int) -> tuple[str, str, str]:
+        source = files[number].source
+        return source.session_id, source.agent_id, source.path
+
     kept = [
         files[number].first_row + at
-        for number in order
+        for number in sorted(range(len(files)), key=order)
         for at, message_id in enumerate(files[number].message_ids)
         if best[message_id][0] == number
     ]
@@ -291,51 +272,36 @@ def parse_days(
         InputError: a day is not written ``YYYY-MM-DD``, or the archive lacks a blob.
     """
     wanted = None if days is None else sorted({_checked(day) for day in days})
-    if wanted == []:
-        return ParseReport()
-    with one_writer(lake, progress):
-        return _parse_days(lake, wanted, progress, on_file)
-
-
-def _parse_days(
-    lake: Lake, days: list[str] | None, progress: Progress | None, on_file: OnFile | None
-) -> ParseReport:
-    have = lake.days("raw_files")
-    wanted = have if days is None else days
-    manifests: dict[str, list[Row]] = {day: [] for day in wanted if day in have}
-    for row in lake.rows("raw_files", days=manifests):
-        manifests[row["day"]].append(row)
-    total = sum(map(len, manifests.values()))
     report = ParseReport()
-    redactor = Redactor(json_redactor())
-    agent_calls: dict[str, dict[str, str]] = {}
-    done = 0
-
-    def parsed(row: Row, store: MessageStore, states: Rows) -> list[Extracted]:
-        nonlocal done
-        found = parse_file(lake, row, store, states, redactor, on_file, agent_calls)
-        done += 1
-        if progress is not None:
-            progress("parse", done, total)
-        return found
-
-    with _rare_collections():
+    if wanted == []:
+        return report
+    with writer_lock(lake, progress), _rare_collections():
+        have = lake.days("raw_files")
+        manifests: dict[str, list[Row]] = {
+            day: [] for day in (have if wanted is None else wanted) if day in have
+        }
+        for row in lake.rows("raw_files", days=manifests):
+            manifests[row["day"]].append(row)
+        done, total = 0, sum(map(len, manifests.values()))
+        redactor = Redactor(json_redactor())
         for day, rows in manifests.items():
-            agent_calls.clear()
+            agent_calls: dict[str, dict[str, str]] = {}
             writer = lake.writer("messages", day=day)
             try:
                 store = MessageStore(writer.write)
                 states = Rows()
                 files: list[Extracted] = []
-                for row in sorted(rows, key=row_order):
-                    files += parsed(row, store, states)
+                for row in sorted(rows, key=itemgetter("session_id", "agent_id", "path")):
+                    files += _parse_file(lake, row, store, states, redactor, on_file, agent_calls)
+                    done += 1
+                    if progress is not None:
+                        progress("parse", done, total)
                 store.flush()
-                # A state comes after its chain and its messages.
-                writer.commit()
+                writer.commit()  # a state comes after its chain and its messages
             finally:
                 writer.discard()
             report.days.append(day)
-            report.by_day[day] = write_day(lake, day, files, store, states)
+            report.by_day[day] = _write_day(lake, day, files, store, states)
             report.redactions.update(store.counts)
             report.redactions_by_day[day] = dict(store.counts)
     return report
@@ -343,11 +309,8 @@ def _parse_days(
 
 @contextmanager
 def _rare_collections() -> Iterator[None]:
-    """Let the garbage collector run rarely.
-
-    A graph is freed by its reference counts. Looking for cycles among its objects again
-    and again, while a file is read, takes one twentieth of the time and finds none.
-    """
+    # A graph is freed by its reference counts. Looking for cycles among its objects again
+    # and again, while a file is read, takes one twentieth of the time and finds none.
     before = gc.get_threshold()
     gc.set_threshold(_COLLECT_AFTER, *before[1:])
     try:
@@ -365,15 +328,15 @@ def _checked(day: str) -> str:
 
 
 def is_current(lake: Lake, day: str) -> bool:
-    """Say whether a day's partitions hold its archived files, as this parser writes them.
+    """Return True if a day's partitions hold its archived files, as this parser writes them.
 
-    A damaged file is none of this parser's: the day is parsed again from the archive.
+    A day with a damaged file is parsed again from the archive.
     """
     if lake.damaged_file(day) or not all(
         lake.partitions(table, day=day) for table in Lake.FROM_ARCHIVE
     ):
         return False
-    archived = {row["sha256"] for row in lake.rows("raw_files", days=[day]) if is_trajectory(row)}
+    archived = {row["sha256"] for row in lake.rows("raw_files", days=[day]) if _is_trajectory(row)}
     parsed = lake.read("sessions", days=[day], columns=["sha256"])["sha256"].to_pylist()
     parsers = lake.read("states", days=[day], columns=["parser_version"])["parser_version"]
     return (
@@ -384,9 +347,9 @@ def is_current(lake: Lake, day: str) -> bool:
 
 
 def is_redacted(lake: Lake, day: str) -> bool:
-    """Say whether all rows of a parsed day were redacted by the rules of now.
+    """Return True if all rows of a parsed day were redacted by the current rules.
 
-    A day's sessions are written last, so a day that was interrupted is not.
+    A day's sessions are written last, so a day that was interrupted was not.
     """
     if lake.damaged_file(day):
         return False
@@ -399,7 +362,7 @@ def is_redacted(lake: Lake, day: str) -> bool:
 
 @dataclass(slots=True)
 class ReparseReport(Report):
-    """What was written again: the days, their states, and why days could not be (``failed``)."""
+    """What was written again, and why days could not be (``failed``)."""
 
     days: list[str] = field(default_factory=list)
     states: int = 0
@@ -410,14 +373,9 @@ class ReparseReport(Report):
 def reparse(
     lake: Lake, days: Iterable[str] | None = None, *, progress: Progress | None = None
 ) -> ReparseReport:
-    """Write ``sessions``, ``messages``, ``chains`` and ``states`` of days again.
+    """Rewrite the tables of days (all when ``None``) from the archive.
 
     A day whose archived bytes are damaged keeps what it has; the others are written.
-
-    Args:
-        lake: the lake.
-        days: all days of the archive when ``None``.
-        progress: as :func:`composer_pipeline.traces.parse.parse_days`, a day at a time.
 
     Raises:
         InputError: a day has no archived file, or the manifest of one is damaged.
@@ -428,7 +386,7 @@ def reparse(
         raise InputError(f"lake {lake.url} has no archived session of {', '.join(missing)}")
     report = ReparseReport()
     for done, day in enumerate(wanted, start=1):
-        with one_writer(lake, progress):
+        with writer_lock(lake, progress):
             redact_manifest(lake, day)
         try:
             parsed = parse_days(lake, [day])

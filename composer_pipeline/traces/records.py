@@ -1,42 +1,28 @@
-"""Records as they are decoded: the envelope, its message, its blocks.
+"""Records as they are decoded: the envelope, its message, its blocks, and what one record says.
 
-Belongs here: the fields that later modules read, and nothing else of a line. Does not
-belong here: decoding (``traces.reading.decoding``).
+Only the fields that later stages read are decoded; everything else of a line is skipped.
 """
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Literal
 
 import msgspec
 import orjson
 
 #: Record types of Claude Code 2.0 to 2.1.3xx that are met in practice.
 KNOWN_TYPES = frozenset(
-    (
-        "user",
-        "assistant",
-        "system",
-        "progress",
-        "attachment",
-        "summary",
-        "file-history-snapshot",
-        "queue-operation",
-        "pr-link",
-        "last-prompt",
-        "mode",
-        "permission-mode",
-        "ai-title",
-        "custom-title",
-        "tag",
-        "worktree-state",
-        "api-request",
-        "api-request-shape",
-        "api-request-blob",
-        "content-replacement",
-    )
+    """
+    user assistant system progress attachment summary file-history-snapshot queue-operation pr-link
+    last-prompt mode permission-mode ai-title custom-title tag worktree-state api-request
+    api-request-shape api-request-blob content-replacement
+    """.split()  # noqa: SIM905  a line of names instead of a column
 )
+#: Record types that are nodes of the conversation graph.
+GRAPH_TYPES = frozenset({"user", "assistant", "system", "progress", "attachment"})
 
 #: An undecoded part that the line lacks. (msgspec has no optional ``Raw``.)
 EMPTY = msgspec.Raw()
@@ -45,7 +31,7 @@ EMPTY = msgspec.Raw()
 class Record(msgspec.Struct, rename="camel", kw_only=True, gc=False):
     """The envelope of one record.
 
-    Fields that a line lacks or spoils are ``None``, undecoded ones :data:`EMPTY`.
+    Fields that a line lacks or has with a wrong type are ``None``, undecoded ones :data:`EMPTY`.
     """
 
     type: str | None = None
@@ -107,7 +93,7 @@ class Message(msgspec.Struct, gc=False):
 
 
 class Progress(msgspec.Struct, rename="camel", gc=False):
-    """What a progress record tells; that of a subagent holds one of its records."""
+    """The data of a progress record; that of a subagent holds one of its records."""
 
     type: str | None = None
     agent_id: str | None = None
@@ -115,7 +101,7 @@ class Progress(msgspec.Struct, rename="camel", gc=False):
 
 
 class MessageRecord(Record, kw_only=True, gc=False):
-    """An envelope whose message, if there is one, is decoded."""
+    """An envelope with its message decoded, if there is one."""
 
     message: Message | None = None  # type: ignore[assignment]
     data: Progress | None = None
@@ -145,7 +131,7 @@ def decode_text(raw: msgspec.Raw) -> str | None:
 
 
 def decode_any(raw: msgspec.Raw | bytes | None) -> Any:
-    """Decode an undecoded part of a record; ``None`` where it is absent or broken."""
+    """Decode an undecoded part of a record; ``None`` if it is absent or broken."""
     if raw is EMPTY or raw is None:
         return None
     try:
@@ -173,7 +159,7 @@ def encode(value: Any) -> bytes:
 
 
 def trimmed(data: bytes) -> bytes:
-    """Return a copy without spare room: orjson leaves up to ten times what it wrote."""
+    """Return a copy without spare room: orjson over-allocates up to tenfold."""
     return bytes(memoryview(data))
 
 
@@ -187,7 +173,7 @@ UNREADABLE = Record()
 
 
 def _is_common(message: Any) -> bool:
-    """Say whether a message is decoded and has only blocks of common kinds."""
+    """Return True if a message is decoded and has only blocks of common kinds."""
     if type(message) is not Message:
         return False
     if type(content := message.content) is list:
@@ -198,7 +184,7 @@ def _is_common(message: Any) -> bool:
 
 
 def undecoded(line: bytes) -> Record:
-    """Decode the envelope alone; :data:`UNREADABLE` where that fails too."""
+    """Decode the envelope alone; :data:`UNREADABLE` if that fails too."""
     try:
         return _decode_record(line)
     except BROKEN:
@@ -208,7 +194,7 @@ def undecoded(line: bytes) -> Record:
 def embedded_record(record: Record) -> Record | None:
     """Return the record of a subagent that a progress record holds; ``None`` for any other.
 
-    It has the place of the record that holds it, and the subagent's id.
+    It gets the session, version and folder of the record that holds it.
     """
     if type(record) is not MessageRecord or (data := record.data) is None:
         return None
@@ -231,7 +217,7 @@ def embedded_record(record: Record) -> Record | None:
 
 
 def message_of(record: Record) -> Message | None:
-    """Return the decoded message of a record; ``None`` where a block is of another kind."""
+    """Return the decoded message of a record; ``None`` if a block is of another kind."""
     message: Any = record.message
     if type(message) is Message:
         return message
@@ -246,21 +232,10 @@ def message_of(record: Record) -> Message | None:
 
 REQUESTS = frozenset({"api-request", "api-request-blob"})
 
-_RAW_FIELDS = (
-    "request_ref",
-    "wire_tool_inputs",
-    "forked_from",
-    "compact_metadata",
-    "microcompact_metadata",
-    "attachment",
-    "message",
+_TEXT_FIELDS, _FLAG_FIELDS, _RAW_FIELDS = (
+    tuple(field.name for field in msgspec.structs.fields(Record) if field.type == kind)
+    for kind in (str | None, bool | None, msgspec.Raw)
 )
-
-_TEXT_FIELDS = tuple(
-    field.name for field in msgspec.structs.fields(Record) if field.type == str | None
-)
-
-_FLAG_FIELDS = ("is_sidechain", "is_meta", "is_compact_summary", "is_api_error_message")
 _REQUEST_FIELDS = ("id", "base", "keep", "tail", "hash")
 _WIRE_NAME = {f.name: f.encode_name for f in msgspec.structs.fields(RequestRecord)}
 _raw_decode = json.JSONDecoder().raw_decode
@@ -268,7 +243,7 @@ _SKIP = " \t\r\n\0"
 
 
 def salvage(line: bytes) -> tuple[list[Record], bool]:
-    """Decode the objects of a line one after the other; say whether nothing remained."""
+    """Decode the objects of a line one by one; also return whether the line held nothing else."""
     try:
         text = line.decode("utf-8", "surrogatepass")
     except UnicodeDecodeError:
@@ -310,17 +285,11 @@ def _from_object(value: dict[str, Any]) -> Record:
 
 
 _PLAIN = KNOWN_TYPES - REQUESTS
-
-
 _decode_request = msgspec.json.Decoder(RequestRecord).decode
 
 
 class LineStats(msgspec.Struct):
-    """What reading the lines of one file showed.
-
-    ``complete_bytes`` is the offset behind the last line that held a complete record:
-    where an incremental reader resumes when the tail was still being written.
-    """
+    """Counts from reading the lines of one file."""
 
     bytes: int = 0
     lines: int = 0
@@ -328,7 +297,6 @@ class LineStats(msgspec.Struct):
     glued_lines: int = 0
     records: int = 0
     last_line_bad: bool = False
-    complete_bytes: int = 0
     unknown_types: Counter[str] = msgspec.field(default_factory=Counter)
 
 
@@ -344,7 +312,7 @@ def read_records(lines: Iterable[bytes], stats: LineStats) -> Iterator[Record]: 
         stats: receives the counts; complete when the iterator is exhausted.
     """
     # One function, for speed: it runs for each of up to millions of lines.
-    size = count = records = complete = 0
+    size = count = records = 0
     decode, plain, common = decode_typed, _PLAIN, COMMON
     last_line_bad = stats.last_line_bad
     record: Record
@@ -371,8 +339,6 @@ def read_records(lines: Iterable[bytes], stats: LineStats) -> Iterator[Record]: 
                 stats.glued_lines += clean and len(found) > 1
                 stats.bad_lines += not clean
                 last_line_bad = not clean and not line.endswith(b"\n")
-                if found and not last_line_bad:
-                    complete = size
                 for record in found:
                     records += 1
                     if record.type not in KNOWN_TYPES:
@@ -381,7 +347,6 @@ def read_records(lines: Iterable[bytes], stats: LineStats) -> Iterator[Record]: 
                 continue
             count += 1
             records += 1
-            complete = size
             last_line_bad = False
             if record.type not in plain:
                 if record.type in REQUESTS:
@@ -394,4 +359,104 @@ def read_records(lines: Iterable[bytes], stats: LineStats) -> Iterator[Record]: 
         stats.bytes += size
         stats.lines += count
         stats.records += records
-        stats.complete_bytes = complete
+
+
+def blake(*parts: str) -> str:
+    """Return BLAKE2b-128, hexadecimal, of the parts joined by NULs."""
+    return hashlib.blake2b("\0".join(parts).encode("utf-8", "replace"), digest_size=16).hexdigest()
+
+
+# -- what one record says ----------------------------------------------------------
+
+UserKind = Literal[
+    "tool_result",
+    "compact_summary",
+    "interrupt",
+    "task_notification",
+    "local_command",
+    "meta",
+    "human",
+]
+#: A content block, decoded to plain values.
+PlainBlock = dict[str, Any]
+
+_LOCAL_COMMAND = (
+    "<command-name>",
+    "<command-message>",
+    "<local-command-stdout>",
+    "<local-command-stderr>",
+    "<local-command-caveat>",
+    "<bash-input>",
+    "<bash-stdout>",
+    "<bash-stderr>",
+    "Caveat: The messages below were generated by the user",
+)
+
+
+def blocks_of(content: Any) -> list[PlainBlock]:
+    """Return message content as a list of blocks; a string is one text block."""
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    if not isinstance(content, list):
+        return []
+    blocks: list[PlainBlock] = []
+    for item in content:
+        if isinstance(item, dict):
+            blocks.append(item)
+        elif isinstance(item, str):
+            blocks.append({"type": "text", "text": item})
+    return blocks
+
+
+def text_of(content: Any) -> str:
+    """Return string content, or the text blocks joined with newlines."""
+    if isinstance(content, str):
+        return content
+    texts = [b.get("text") for b in blocks_of(content) if b.get("type") == "text"]
+    return "\n".join(text for text in texts if isinstance(text, str))
+
+
+def result_text(result: PlainBlock) -> str:
+    """Return a tool result as one string; blocks that are not text become ``[type]``."""
+    content = result.get("content")
+    if isinstance(content, str):
+        return content
+    parts = [
+        text_of([block]) if block.get("type") == "text" else f"[{block.get('type')}]"
+        for block in blocks_of(content)
+    ]
+    return "\n".join(parts)
+
+
+def user_kind(record: Record, content: Any) -> UserKind:
+    """Classify a user record; only the start of its text counts.
+
+    The markers also occur inside results of sessions that read transcripts, so the
+    order of the tests matters.
+    """
+    blocks = content if isinstance(content, list) else ()
+    if any(isinstance(block, dict) and block.get("type") == "tool_result" for block in blocks):
+        return "tool_result"
+    if record.is_compact_summary:
+        return "compact_summary"
+    text = text_of(content).lstrip()
+    if text.startswith("[Request interrupted by user"):
+        return "interrupt"
+    if text.startswith("<task-notification>"):
+        return "task_notification"
+    if text.startswith(_LOCAL_COMMAND):
+        return "local_command"
+    return "meta" if record.is_meta else "human"
+
+
+def parse_time(text: str | None) -> datetime | None:
+    """Parse an ISO timestamp to UTC; ``None`` if it is absent or invalid."""
+    if not text:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+        if moment.tzinfo is UTC:
+            return moment
+        return moment.replace(tzinfo=moment.tzinfo or UTC).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None

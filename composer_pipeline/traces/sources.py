@@ -1,16 +1,11 @@
 """Trace sources: whose logs a file holds, and how they become records.
 
-Belongs here: the seam for agents other than Claude Code, and choosing a source by the
-content of a file. Does not belong here: reading Claude Code's lines (``traces.reading.records``)
-or another agent's (a module of its own, such as ``traces.reading.codex``).
-
 A source turns lines into the records of Claude Code (:class:`Record`): user and assistant
 messages with ``tool_use`` and ``tool_result`` blocks, linked by ``parent_uuid``. All that
-follows (turns, states, hints, redaction, chains) is then the same for every agent. A
-package adds a source as an entry point of the group ``composer_pipeline.trace_sources``.
+follows (turns, states, hints, redaction, chains) is then the same for every agent. A package
+adds a source as an entry point of the group ``composer_pipeline.trace_sources``.
 """
 
-import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
@@ -20,7 +15,14 @@ from typing import Any, Protocol, runtime_checkable
 import msgspec
 
 from composer_pipeline.plugins import Registry
-from composer_pipeline.traces.records import LineStats, Record, decode_any, encode, read_records
+from composer_pipeline.traces.records import (
+    LineStats,
+    Record,
+    blake,
+    decode_any,
+    encode,
+    read_records,
+)
 
 Item = dict[str, Any]
 
@@ -33,12 +35,6 @@ def raw(value: Any) -> msgspec.Raw:
 def text_or_none(value: Any) -> str | None:
     """Return a text that is not empty; ``None`` for anything else."""
     return value if isinstance(value, str) and value else None
-
-
-def hash_of(*parts: str) -> str:
-    """Return a stable name for some texts."""
-    data = "\0".join(parts).encode("utf-8", "replace")
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def texts_of(content: Any) -> list[Item]:
@@ -57,7 +53,7 @@ def texts_of(content: Any) -> list[Item]:
 
 
 def call_of(item: Item) -> Item | None:
-    """Return the block of a call; ``None`` where it has no id."""
+    """Return the block of a call; ``None`` if it has no id."""
     call_id = text_or_none(item.get("call_id")) or text_or_none(item.get("id"))
     if call_id is None:
         return None
@@ -75,7 +71,7 @@ def call_of(item: Item) -> Item | None:
 
 
 def output_of(item: Item) -> Item:
-    """Return the block of a result, an error where it failed or its exit code is not 0."""
+    """Return the block of a result, an error if it failed or its exit code is not 0."""
     output, failed = item.get("output"), False
     if isinstance(output, dict):
         failed = output.get("success") is False
@@ -128,11 +124,7 @@ _INTERRUPT = "[Request interrupted by user]"
 
 
 class Rollout:
-    """The conversation of one rollout, line by line.
-
-    Args:
-        stats: receives the counts of unknown items.
-    """
+    """The conversation of one rollout, line by line; counts unknown items into ``stats``."""
 
     def __init__(self, stats: LineStats) -> None:
         self.stats = stats
@@ -170,13 +162,13 @@ class Rollout:
                 yield from self._compacted(payload)
 
     def flush(self) -> Iterator[Record]:
-        """Yield the response whose items have been collected, if there is one."""
+        """Yield the response whose items have been collected, if any."""
         if not self._blocks:
             return
         blocks, self._blocks = self._blocks, []
         calls = [block["id"] for block in blocks if block["type"] == "tool_use"]
         spoken = "\0".join(str(block.get("text")) for block in blocks)
-        self.key = f"codex:{calls[0] if calls else hash_of(self.key, spoken)}"
+        self.key = f"codex:{calls[0] if calls else blake(self.key, spoken)}"
         usage, self._usage = self._usage, {}
         body = {"id": self.key, "role": "assistant", "model": self.model, "content": blocks}
         now, self.time = self.time, self._begun
@@ -243,7 +235,7 @@ class Rollout:
             yield from self.flush()
 
     def _compacted(self, payload: Item) -> Iterator[Record]:
-        """Begin anew with the summary and what the replacement keeps."""
+        """Start anew with the summary and what the replacement keeps."""
         self.last = None
         yield self._record("system", None, subtype="compact_boundary")
         kept = payload.get("replacement_history")
@@ -287,7 +279,7 @@ class Codex:
     name = "codex"
 
     def recognises(self, head: Sequence[bytes]) -> bool:
-        """Say whether the first line that is an object is a rollout's."""
+        """Return True if the first line that is an object is a rollout's."""
         for line in head:
             value = _object(line)
             if value is not None:
@@ -310,7 +302,6 @@ class Codex:
                 stats.bad_lines += 1
                 continue
             stats.records += 1
-            stats.complete_bytes = stats.bytes
             yield from rollout.take(value)
         yield from rollout.flush()
 
@@ -331,7 +322,7 @@ class TraceSource(Protocol):
     name: str
 
     def recognises(self, head: Sequence[bytes]) -> bool:
-        """Say whether a file that begins with these lines is one of this agent's.
+        """Return True if a file that begins with these lines is one of this agent's.
 
         Args:
             head: up to :data:`HEAD_LINES` lines, newlines kept.
@@ -354,7 +345,7 @@ class ClaudeCode:
     name = "claude_code"
 
     def recognises(self, head: Sequence[bytes]) -> bool:
-        """Say yes: lines that are no records are counted, never fatal."""
+        """Return True: lines that are not records are counted, never fatal."""
         return True
 
     def records(self, lines: Iterable[bytes], stats: LineStats) -> Iterator[Record]:
@@ -372,30 +363,18 @@ SOURCES: Registry[TraceSource] = Registry(
 
 @cache
 def sources() -> tuple[TraceSource, ...]:
-    """Return the sources in the order they are asked; Claude Code is the last.
-
-    Raises:
-        InputError: an entry point cannot be loaded or is no :class:`TraceSource`.
-    """
+    """Return the sources in the order they are tried; Claude Code is the last."""
     names = [name for name in SOURCES.names() if name != ClaudeCode.name]
     return tuple(SOURCES.get(name) for name in (*names, ClaudeCode.name))
 
 
 def source_of(head: Sequence[bytes]) -> TraceSource:
-    """Return the source whose file begins with these lines.
-
-    Raises:
-        InputError: as :func:`sources`.
-    """
+    """Return the source whose file begins with these lines."""
     return next(source for source in sources() if source.recognises(head))
 
 
 def read_any(lines: Iterable[bytes], stats: LineStats) -> Iterator[Record]:
-    """Yield the records of a file of any source; arguments as for ``read_records``.
-
-    Raises:
-        InputError: as :func:`sources`.
-    """
+    """Yield the records of a file of any source, as :func:`read_records`."""
     rest = iter(lines)
     head = list(islice(rest, HEAD_LINES))
     return source_of(head).records(chain(head, rest), stats)

@@ -1,9 +1,4 @@
-"""One trajectory to rows of ``chains`` and ``states``, and its row of ``sessions``.
-
-Belongs here: the columns of a state and of a session. Does not belong here: which messages
-a state saw (``traces.states.chains``), reading files, and which of two copies of a state is kept
-(``traces.parse``).
-"""
+"""One trajectory to rows of ``chains`` and ``states``, and its row of ``sessions``."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -16,11 +11,10 @@ from composer_pipeline.lake.parquet import column
 from composer_pipeline.lake.schema import STATES
 from composer_pipeline.redaction.redact import redact_text
 from composer_pipeline.redaction.user_rules import redaction_version
-from composer_pipeline.traces.contents import parse_time, text_of
 from composer_pipeline.traces.graph_nodes import Node
-from composer_pipeline.traces.messages import Chains, Composer, MessageStore, dumps, state_id_of
+from composer_pipeline.traces.messages import Chains, Composer, MessageStore, state_id_of
 from composer_pipeline.traces.outcomes import Facts, Outcome, corrections, failure_of, outcomes
-from composer_pipeline.traces.records import LineStats
+from composer_pipeline.traces.records import LineStats, encode, parse_time
 from composer_pipeline.traces.trajectory import Trajectory
 from composer_pipeline.versions import PARSER_VERSION
 
@@ -105,6 +99,12 @@ class Rows:
 
 Row = dict[str, Any]
 
+#: Facts of a file that are columns of its session.
+_SESSION_FACTS = """
+    lines bad_lines glued_lines responses states states_active_path tool_calls tool_results
+    tool_errors compactions roots branch_points versions
+    """.split()  # noqa: SIM905  a line of names instead of a column
+
 
 @dataclass(slots=True)
 class Source:
@@ -125,10 +125,9 @@ class Source:
 class Extracted:
     """What one file contributes to its day.
 
-    ``message_ids`` and ``n_messages`` are two columns of its states, which are the rows
-    from ``first_row`` on of the day's :class:`Rows`.
-    ``chains`` are numbers of messages. ``copied`` are the message ids whose records come
-    from another session's file.
+    ``message_ids`` and ``n_messages`` are two columns of its states, which are the rows from
+    ``first_row`` on of the day's :class:`Rows`. ``chains`` are numbers of messages. ``copied`` are
+    the message ids whose records come from another session's file.
     """
 
     source: Source
@@ -149,20 +148,8 @@ def extract(
     store: MessageStore,
     states: Rows,
 ) -> Extracted:
-    """Make the rows of one file; messages go to ``store``, redacted.
-
-    Args:
-        trajectory: its turn graph, read with a redactor.
-        stats: its line counts.
-        facts: its counts (:func:`composer_pipeline.traces.outcomes.facts_of`).
-        source: the manifest's row.
-        store: receives the distinct messages.
-        states: receives the rows of the states.
-
-    Raises:
-        ValueError: the graph was read without a redactor.
-    """
-    if trajectory.pool.redactor is None:
+    """Make the rows of one file; ``store`` receives its messages, ``states`` its states."""
+    if trajectory.contents.redactor is None:
         raise ValueError("a trajectory to store must be read with a redactor")
     return _Extractor(trajectory, source, store).run(stats, facts, states)
 
@@ -173,7 +160,7 @@ class _Extractor:
         self.source = source
         self.compose = Composer(trajectory, store)
         self.out = Extracted(source)
-        self.names = trajectory.pool.names
+        self.names = trajectory.contents.names
         self._hashes = store.hashes
         self._texts: dict[str, str] = {}
         self._replaced = "content-replacement" in trajectory.types
@@ -205,9 +192,9 @@ class _Extractor:
             states.add(row)
             self.out.message_ids.append(node.key)
             self.out.n_messages.append(row.n_messages)
-            if node.forked or node.where[1] not in (None, self.source.session_id):
+            if node.forked or node.context[1] not in (None, self.source.session_id):
                 self.out.copied.add(node.key)
-        self.out.first_prompt = self._first_prompt()
+        self.out.first_prompt = self._text(self.graph.first_prompt())
         self.out.session = self._session(stats, facts, project)
         return self.out
 
@@ -221,10 +208,8 @@ class _Extractor:
             self._texts[text] = clean
         return clean
 
-    # -- states ------------------------------------------------------------------
-
     def _state(self, node: Node, after: Outcome, correction: str | None) -> StateRow:
-        version, _, cwd = node.where
+        version, _, cwd = node.context
         system_hash, tools_hash = (
             self._snapshot_before(node.first) if self._snapshots else (None, None)
         )
@@ -255,18 +240,14 @@ class _Extractor:
             output_tokens=node.output_tokens,
             turn=node.depth,
             parser_version=PARSER_VERSION,
-            followed_by_error=after.followed_by_error,
-            followed_by_correction=after.followed_by_correction,
-            interrupted=after.interrupted,
-            reverted=after.reverted,
-            tests_passed=after.tests_passed,
+            **msgspec.structs.asdict(after),
         )
         failure = failure_of(node, correction, tests_failed=after.tests_passed is False)
         if failure is not None:
             row.error_kind = failure.kind
             row.hint_source = failure.source
             row.hint_call = failure.call if failure.hint else None
-            row.hint = failure.hint or None  # from the pool, hence redacted
+            row.hint = failure.hint or None  # from the contents, hence redacted
         return row
 
     def _snapshot_before(self, at: int) -> tuple[str | None, str | None]:
@@ -278,31 +259,8 @@ class _Extractor:
     def _hash(self, number: int | None) -> str | None:
         return None if number is None else self._hashes[number].hex()
 
-    # -- session -------------------------------------------------------------------
-
-    def _first_prompt(self) -> str:
-        for node in self.graph.nodes:
-            if node.kind == "human" and node.origin is None:
-                return self._text(text_of(self.graph.content_of(node)))
-        return ""
-
     def _session(self, stats: LineStats, facts: Facts, project: str) -> Row:
         nodes = [n for n in self.graph.nodes if n.kind == "response" and n.origin is None]
-        copied = [
-            "lines",
-            "bad_lines",
-            "glued_lines",
-            "responses",
-            "states",
-            "states_active_path",
-            "tool_calls",
-            "tool_results",
-            "tool_errors",
-            "compactions",
-            "roots",
-            "branch_points",
-            "versions",
-        ]
         return {
             "session_id": self.source.session_id,
             "agent_id": self.source.agent_id,
@@ -317,6 +275,6 @@ class _Extractor:
             "first_ts": parse_time(self.graph.first_time),
             "last_ts": parse_time(self.graph.last_time),
             "repaired_states": facts["states_with_repaired_prefix"],
-            "unknown_types": dumps(dict(sorted(stats.unknown_types.items()))),
-            **{name: facts[name] for name in copied},
+            "unknown_types": encode(dict(sorted(stats.unknown_types.items()))).decode(),
+            **{name: facts[name] for name in _SESSION_FACTS},
         }

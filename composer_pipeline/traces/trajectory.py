@@ -1,12 +1,8 @@
-"""Parents of turn nodes: the contraction that makes the conversation graph correct.
+"""The turn graph of one file: parents of turn nodes, and what nodes inherit from their prefixes.
 
-Belongs here: which node is the parent of which, what a node inherits from its prefix. Does
-not belong here: which record stands before which (``traces.graph.walk``), and which record
-belongs to which node (``traces.graph.collect``).
-
-The parent of a node is the first different node on the walk along ``parentUuid`` from
-the node's first record. What the model saw besides (meta records, interrupts, rendered
-attachments) hangs on the edge between two nodes as ``inserts``.
+The parent of a node is the first different node on the walk along ``parentUuid`` from the
+node's first record. What the model saw besides (meta records, interrupts, rendered attachments)
+hangs on the edge between two nodes as ``inserts``.
 """
 
 from collections.abc import Iterable
@@ -15,10 +11,9 @@ from typing import Any
 
 import msgspec
 
-from composer_pipeline.traces.content_store import Pool, Redactor
-from composer_pipeline.traces.contents import Block, text_of
+from composer_pipeline.traces.content_store import ContentStore, Redactor
 from composer_pipeline.traces.graph import UNRESOLVED, Collector
-from composer_pipeline.traces.graph_nodes import NONE, TRANSPARENT, Node
+from composer_pipeline.traces.graph_nodes import ABSENT, TRANSPARENT, Node
 from composer_pipeline.traces.records import Record
 
 
@@ -33,17 +28,14 @@ class _Boundary:
     tail: int = TRANSPARENT
 
 
-class Walk:
-    """Walks over the records of one file.
-
-    Args:
-        read: the file, read to its end. Copies of nodes that compactions kept are added.
-    """
+class Linker:
+    """Links the nodes of one file; adds copies of nodes that compactions kept."""
 
     def __init__(self, read: Collector) -> None:
         self.read = read
+        self.nodes = read.nodes
         self._find = read.index.find
-        found = [self._boundary(at, metadata) for at, metadata in read.sides.compacted.items()]
+        found = [self._boundary(at, metadata) for at, metadata in read.compacted.items()]
         self.kept = [boundary for boundary in found if boundary is not None]
 
     def dangling(self) -> int:
@@ -66,8 +58,8 @@ class Walk:
         return None if previous == TRANSPARENT else previous
 
     def is_visible(self, at: int) -> bool:
-        """Say whether a transparent record is text that the model saw, or changes it."""
-        return at in self.read.sides.notes or at in self.read.sides.clears
+        """Return True if a transparent record is text that the model saw, or changes it."""
+        return at in self.read.notes or at in self.read.clears
 
     def _boundary(self, at: int, metadata: Any) -> _Boundary | None:
         """Find what a compaction preserved, and add copies of it."""
@@ -88,7 +80,7 @@ class Walk:
 
     def _copied(self, boundary: _Boundary) -> _Boundary:
         """Add copies of what a compaction kept, one below the other."""
-        node_of, nodes = self.read.node_of, self.read.nodes
+        node_of, nodes = self.read.node_of, self.nodes
         last = node_of[boundary.anchor]
         inserts: list[int] = []
         for record in boundary.kept:
@@ -140,14 +132,14 @@ class Walk:
         """Return the nodes on the path from the last turn back to the start."""
         active: set[int] = set()
         at: int | None = self.read.last_turn
-        if at == NONE:
+        if at == ABSENT:
             return active
         seen: set[int] = set()
         while at is not None:
             number = self.read.node_of[at]
             if number != TRANSPARENT and number not in active:
                 active.add(number)
-                at = self.read.nodes[number].first
+                at = self.nodes[number].first
             if at in seen:
                 break
             seen.add(at)
@@ -158,34 +150,20 @@ class Walk:
             at = parent
         return active
 
-
-class Linker:
-    """Links the nodes of a file.
-
-    Args:
-        walk: over the file's records. The nodes are changed.
-    """
-
-    def __init__(self, walk: Walk) -> None:
-        self._walk = walk
-        self._read = walk.read
-        self._nodes = walk.read.nodes
-        self._attachments = "attachment" in walk.read.types
-
     def run(self) -> None:
         """Set the parents of all nodes and what they inherit from their prefixes."""
-        for number, node in enumerate(self._nodes):
+        for number, node in enumerate(self.nodes):
             if node.origin is None and not self._link_to_neighbour(number, node):
                 self._link(number, node)
         self._accumulate()
 
     def _link_to_neighbour(self, number: int, node: Node) -> bool:
         """Link in the usual case: the record before is its turn's only or first one."""
-        parent = self._read.parents[node.first]
-        if parent < 0 or self._walk.kept:
+        parent = self.read.parents[node.first]
+        if parent < 0 or self.kept:
             return False
-        target = self._read.node_of[parent]
-        if target in (TRANSPARENT, number) or self._nodes[target].first != parent:
+        target = self.read.node_of[parent]
+        if target in (TRANSPARENT, number) or self.nodes[target].first != parent:
             return False
         node.parent = target
         return True
@@ -193,20 +171,20 @@ class Linker:
     def _link(self, number: int, node: Node) -> None:
         """Walk back to the parent, and through it to its first record.
 
-        The walk goes on within the parent: what stands between its segments, such as a
-        note beside a result, was seen before this node too.
+        The walk continues within the parent: what stands between its segments, such as a note
+        beside a result, was seen before this node too.
         """
-        at, node_of = node.first, self._read.node_of
+        at, node_of = node.first, self.read.node_of
         seen = {at}
         inserts: list[int] = []
         target = TRANSPARENT
         while True:
-            parent, repaired = self._walk.parent(at)
+            parent, repaired = self.parent(at)
             if target == TRANSPARENT:
                 node.crossed_repair |= repaired
             if parent is None or parent in seen:
                 break
-            landed = self._walk.landing(at, parent)
+            landed = self.landing(at, parent)
             seen.add(parent)
             at = parent
             if target == TRANSPARENT:
@@ -214,16 +192,16 @@ class Linker:
                     target = landed
             elif landed not in (TRANSPARENT, target):
                 break
-            if node_of[at] == TRANSPARENT and self._walk.is_visible(at):
+            if node_of[at] == TRANSPARENT and self.is_visible(at):
                 inserts.append(at)
-            if target != TRANSPARENT and at == self._nodes[target].first:
+            if target != TRANSPARENT and at == self.nodes[target].first:
                 break
         node.parent = None if target == TRANSPARENT else target
         node.inserts = tuple(sorted(inserts))
 
     def _accumulate(self) -> None:
         """Compute what a node inherits from its prefix; break cycles of broken files."""
-        nodes = self._nodes
+        nodes = self.nodes
         done = bytearray(len(nodes))
         for start, node in enumerate(nodes):
             if node.parent is None or done[node.parent]:
@@ -247,13 +225,13 @@ class Linker:
 
     def _inherit(self, node: Node) -> None:
         node.repaired = node.crossed_repair
-        if node.inserts and (clears := self._read.sides.clears):
+        if node.inserts and (clears := self.read.clears):
             node.cleared = frozenset().union(*(clears.get(at, ()) for at in node.inserts))
-        if node.inserts and self._attachments:
-            notes = self._read.sides.notes
+        if node.inserts:
+            notes = self.read.notes
             node.attached = any(at in notes and notes[at].rendered for at in node.inserts)
         if node.parent is not None:
-            before = self._nodes[node.parent]
+            before = self.nodes[node.parent]
             node.depth = before.depth + 1
             node.repaired |= before.repaired
             node.attached |= before.attached
@@ -276,15 +254,15 @@ class Subagent:
 class Trajectory:
     """The turn graph of one file.
 
-    Reads the records once and keeps of each what the graph needs; texts go to ``pool``.
-    ``notes`` are the transparent records that the model saw, by position. ``sidechains``
-    are the subagents whose records the file embeds, by agent id; they share the pool.
+    Reads the records once and keeps what the graph needs; texts go to ``contents``. ``notes`` are
+    the transparent records that the model saw, by position. ``sidechains`` are the subagents whose
+    records the file embeds, by agent id; they share the contents.
 
     Args:
         records: the records of the file, in file order.
         subagent: the file is a subagent transcript, whose records all carry
-            ``isSidechain`` and ``agentId``; in a main file such records are no turns.
-        redactor: applied to all content; ``None`` where only the graph is asked for.
+            ``isSidechain`` and ``agentId``; in a main file such records are not turns.
+        redactor: applied to all content; ``None`` if only the graph is needed.
     """
 
     def __init__(
@@ -294,50 +272,47 @@ class Trajectory:
         subagent: bool = False,
         redactor: Redactor | None = None,
     ) -> None:
-        read = Collector(Pool(redactor), subagent=subagent, sidechains=True)
+        read = Collector(ContentStore(redactor), subagent=subagent, embedded=True)
         read.read(records)
         read.finish()
         self._link(read)
 
     def _link(self, read: Collector) -> None:
-        walk = Walk(read)
-        Linker(walk).run()
+        linker = Linker(read)
+        linker.run()
         self.subagent = read.subagent
         self.nodes = read.nodes
-        self.notes = read.sides.notes
-        self.pool = read.pool
+        self.notes = read.notes
+        self.contents = read.contents
         self.types = read.types
         self.versions = read.versions
-        self.session_ids = read.session_ids
-        self.agent_ids = read.agent_ids
         self.first_time = read.first_time
         self.last_time = read.last_time
         self.first_cwd = read.first_cwd
-        self.compactions = read.sides.compactions
+        self.compactions = read.compactions
         self.synthetic = read.responses.synthetic
-        self.snapshots = read.sides.snapshots
+        self.snapshots = read.snapshots
         self.requests = read.requests
         self.request_of = read.responses.request_of
-        self.dangling = walk.dangling()
-        self._parts = read.responses.parts
-        self._active = walk.active()
+        self.dangling = linker.dangling()
+        self._active = linker.active()
         self.sidechains: dict[str, Subagent] = {}
-        found = read.sidechains.found if read.sidechains else {}
+        found = read.sidechains
         calls = self.agent_calls() if found else {}
         for name in sorted(found):
             side = found.pop(name)  # what reading needed is freed, one after the other
             embedded = Trajectory.__new__(Trajectory)
-            embedded._link(side.records)
+            embedded._link(side)
             call = side.parent_call or calls.get(embedded.first_prompt())
             self.sidechains[name] = Subagent(embedded, call)
 
     def first_prompt(self) -> str:
-        """Return the text of the first human turn; empty where there is none."""
+        """Return the text of the first human turn; empty if there is none."""
         first = next((node for node in self.nodes if node.kind == "human"), None)
-        return text_of(self.content_of(first)) if first is not None else ""
+        return self.text_of(first) if first is not None else ""
 
     def agent_calls(self) -> dict[str, str]:
-        """Return prompt -> id of the calls that start subagents; the first of equal prompts."""
+        """Return prompt to id of the calls that start subagents; the first of equal prompts."""
         found: dict[str, str] = {}
         for node in self.nodes:
             for call in node.calls:
@@ -347,9 +322,10 @@ class Trajectory:
                     found.setdefault(prompt, call.id)
         return found
 
-    def content_of(self, node: Node) -> list[Block]:
-        """Return the blocks of a node's own parts, redacted; decoded at each call."""
-        return [self._parts.block_of(part) for part in node.parts]
+    def text_of(self, node: Node) -> str:
+        """Return the text of a node, redacted; decoded at each call."""
+        texts = [self.contents.load(part.piece) for part in node.parts if part.kind == "text"]
+        return "\n".join(texts)
 
     def path_to(self, number: int) -> list[int]:
         """Return the nodes from the root to ``number``, both included."""
@@ -363,13 +339,13 @@ class Trajectory:
     def active_nodes(self) -> set[int]:
         """Return the nodes on the path from the last turn back to the start.
 
-        Compaction boundaries are walked through by ``logicalParentUuid``, else by the
-        previous main record; a context reset ends the path.
+        Compaction boundaries are crossed by ``logicalParentUuid``, else by the previous main
+        record; a context reset ends the path.
         """
         return self._active
 
     def was_interrupted(self, node: Node) -> bool:
-        """Say whether the user interrupted between the node's parent and the node."""
+        """Return True if the user interrupted between the node's parent and the node."""
         notes = self.notes
         return any(at in notes and notes[at].kind == "interrupt" for at in node.inserts)
 
@@ -393,7 +369,7 @@ class Trajectory:
         node = self.nodes[number]
         if node.kind != "human":
             return number
-        return node.timestamp, text_of(self.content_of(node))
+        return node.timestamp, self.text_of(node)
 
     def states(self) -> list[int]:
         """Return the numbers of the nodes that are states, in file order."""

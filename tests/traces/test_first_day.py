@@ -9,7 +9,7 @@ import pytest
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.testing.samples import sample_sessions_dir
 from composer_pipeline.traces.archive import harvest, session_days
-from composer_pipeline.traces.first_day import EARLIEST, first_day
+from composer_pipeline.traces.discover import EARLIEST, first_day
 
 
 def test_the_first_session_of_lake_and_source(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.reports import Progress
-from composer_pipeline.traces.archive import WAITING, harvest, one_writer
+from composer_pipeline.traces.archive import WAITING, harvest, writer_lock
 from composer_pipeline.traces.ingest import ingest
 
 INGEST = """
@@ -74,7 +74,7 @@ def test_a_stage_waits_for_the_other_and_says_so(
     folder = _sessions(script, tmp_path / "sessions", 0)
     lake = Lake(tmp_path / "lake")
     harvest(lake, [folder])
-    with one_writer(lake, None):
+    with writer_lock(lake, None):
         waiting = _start(tmp_path / "lake", folder)
         _read_until(waiting, WAITING)
         assert lake.days("states") == []
@@ -90,8 +90,8 @@ def test_nothing_is_told_where_nobody_waits(tmp_path: Path) -> None:
         told.append(label)
 
     callback: Progress = progress
-    with one_writer(Lake(tmp_path), callback):
+    with writer_lock(Lake(tmp_path), callback):
         pass
-    with one_writer(Lake(tmp_path), callback):
+    with writer_lock(Lake(tmp_path), callback):
         pass
     assert told == []

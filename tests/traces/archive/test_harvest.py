@@ -206,7 +206,7 @@ def test_only_the_asked_days_are_harvested(lake: Lake, projects: Path, script: A
     talk(script, "s1", "2026-11-16").write(projects)
     talk(script, "s2", "2026-11-17").write(projects)
     report = harvest(lake, [projects], days={"2026-11-17"})
-    assert report.days == lake.days("raw_files") == ["2026-11-17"]
+    assert report.changed_days == lake.days("raw_files") == ["2026-11-17"]
     assert days_changed(lake, [projects]) == ["2026-11-16"]
 
 
@@ -438,7 +438,7 @@ def test_a_harvest_counts_the_files_of_all_its_days(
         talk(script, f"s-{day}", day).write(projects)
     report = harvest(lake, [projects])
     assert report.new_files == 3
-    assert [report.day(day)["new_files"] for day in report.days] == [1, 1, 1]
+    assert [report.day(day)["new_files"] for day in report.changed_days] == [1, 1, 1]
 
 
 def test_a_day_of_another_parser_is_parsed_again(lake: Lake, projects: Path, script: Any) -> None:

@@ -27,7 +27,7 @@ from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.settings import Settings
 from composer_pipeline.teachers.teachers import TeacherSet
-from composer_pipeline.traces.first_day import first_day
+from composer_pipeline.traces.discover import first_day
 from examples.demo.profile import demo_settings, loopback
 from examples.demo.publication import publish_here
 

@@ -22,7 +22,7 @@ from composer_pipeline.teachers.teachers import TeacherSet
 from composer_pipeline.versions import CONVERTER_VERSION
 
 if TYPE_CHECKING:
-    from composer_pipeline.teachers.plan import Plan
+    from composer_pipeline.teachers.plan import ReplayPlan
 
 BUDGET_KEY = dg.AssetKey("budget")
 
@@ -174,7 +174,7 @@ def replay_plan(
         context.add_asset_metadata(_page(store, day, found), partition_key=day)
 
 
-def _page(store: Lake, day: str, found: "Plan") -> dict[str, Any]:
+def _page(store: Lake, day: str, found: "ReplayPlan") -> dict[str, Any]:
     rows = [
         {
             "teacher": name,

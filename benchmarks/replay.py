@@ -79,7 +79,7 @@ class Conversations:
         self.teacher_set = teacher_set
         self.teachers = list(teacher_set.teachers)
         self.days = ["2026-11-16"]
-        self.verdicts: dict[str, Any] = {}
+        self.catalogue_checks: dict[str, Any] = {}
         self.states = [
             TraceState(
                 state_id=f"{n:032x}", session_id=f"s{n}", agent_id="", message_id=f"m{n}",

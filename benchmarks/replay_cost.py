@@ -40,15 +40,13 @@ from composer_pipeline.teachers.plan_model import (
     DEFAULT_P,
     DEFAULT_Q,
     EXPECTED_COMPLETION_TOKENS,
-    Prompt,
-    Reuse,
+    PrefixReuse,
+    SessionOutline,
     Tariff,
     asked_shares,
     expected_cost,
-    pieces,
-    reuse,
 )
-from composer_pipeline.teachers.questions import BYTES_PER_TOKEN, Questions
+from composer_pipeline.teachers.questions import BYTES_PER_TOKEN, Questions, too_long
 from composer_pipeline.teachers.run import replay
 from composer_pipeline.teachers.teachers import URL_VARIABLE, Teacher, TeacherSet
 from composer_pipeline.testing.openrouter.models import SimulatedModel
@@ -93,23 +91,28 @@ def halved(teacher: Teacher, read: str) -> Prices:
     return Prices(prompt, completion, input_cache_read=prompt * Decimal(read))
 
 
-def prompts_of(questions: Questions) -> tuple[list[Prompt], float]:
-    """Return every state's prompt in the order of asking, and a body's bytes beside it."""
+def reuse_of(questions: Questions) -> tuple[PrefixReuse, int, float]:
+    """Return what prompts share in the order of asking, sessions, and a body's other bytes."""
     teacher = questions.teachers[0]
-    found, rest = [], 0
+    found = PrefixReuse(minimum_bytes=CACHE_MINIMUM_TOKENS * BYTES_PER_TOKEN)
+    sessions = states = rest = 0
     for chain in questions.chains():
-        for state in chain:
-            question = questions.build(state, teacher)
-            if question.skip or question.refuse:
-                continue
-            shape = pieces(question.body)
-            found.append(Prompt(state.state_id, state.session_id, *shape))
-            rest += len(question.body) - sum(found[-1].sizes)
-    return found, rest / max(1, len(found))
+        session, ends = SessionOutline(questions), []
+        for row in chain:
+            outline = session.of(row.whole)
+            size = session.size(outline, teacher)
+            refused = outline.has_action or questions.has_secret(outline.state)
+            if not refused and not too_long(teacher, size):
+                ends.append((outline.node, 0))
+                rest += size - session.reach[outline.node]
+        found.add_session(ends, session.parents, session.reach)
+        sessions += bool(ends)
+        states += len(ends)
+    return found, sessions, rest / max(1, states)
 
 
 def cost(
-    found: Reuse, teachers: Sequence[Teacher], shares: Sequence[float], read: str, rest: float
+    found: PrefixReuse, teachers: Sequence[Teacher], shares: Sequence[float], read: str, rest: float
 ) -> tuple[float, float]:
     """Return (naive, asked with these shares) in USD for teachers, the cheapest first."""
     naive = asked = 0.0
@@ -128,13 +131,12 @@ def simulate(lake: Lake) -> float:
     default = TeacherSet.load(recipes_dir() / "teachers" / "default.yaml")
     questions = Questions(lake, default)
     began = time.process_time()
-    prompts, rest = prompts_of(questions)
-    found = reuse(prompts, minimum_bytes=CACHE_MINIMUM_TOKENS * BYTES_PER_TOKEN)
+    found, sessions, rest = reuse_of(questions)
+    states = sum(sum(band.states) for band in found.bands)
     total = sum(sum(band.bytes) for band in found.bands)
-    shared = sum(sum(held) for band in found.bands for held in band.held.values())
-    sessions = len({prompt.session_id for prompt in prompts})
+    shared = sum(sum(held) for band in found.bands for held in band.shared.values())
     console.print(
-        f"{len(prompts)} states in {sessions} sessions; {total / 1e6:,.0f} MB of"
+        f"{states} states in {sessions} sessions; {total / 1e6:,.0f} MB of"
         f" prompts, {shared / total:.1%} of them in an earlier prompt of the session"
         f" ({time.process_time() - began:.1f} CPU s)"
     )

@@ -1,12 +1,14 @@
-"""Commands that ask teachers: plan, replay."""
+"""The commands plan, replay and budget, and what plan and replay print."""
 
 import shlex
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import ROUND_UP, Decimal
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.text import Text
 
 from composer_pipeline.cli.common import (
     Bar,
@@ -24,10 +26,24 @@ from composer_pipeline.cli.common import (
     usd,
 )
 from composer_pipeline.errors import BudgetExhausted, ComposerError, InputError
+from composer_pipeline.money import PICO
 from composer_pipeline.settings import Settings
 
 if TYPE_CHECKING:
+    from composer_pipeline.teachers.plan import ReplayPlan, TeacherPlan
     from composer_pipeline.teachers.report import ReplayReport
+
+_STRATEGIES = {
+    "naive": "every prompt in full",
+    "chain": "sessions in order, prompts cached",
+    "chain_exact": "and stop when the vote is decided",
+    "chain_student": "and stop when the agent is confirmed",
+    "selected": "as the teacher file says",
+}
+#: Rows of each table; the screen has 40 lines.
+TEACHERS, DAYS, REASONS = 8, 6, 5
+#: Characters of a reason; the lines of a screen have 80.
+_REASON = 64
 
 
 @app.command
@@ -40,14 +56,13 @@ def plan(
     lake: LakeOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Say what a replay would cost, before it costs anything.
+    """Show what a replay would cost, before it costs anything.
 
     Args:
         teachers: teacher file (COMPOSER_TEACHERS).
         teacher: only this teacher of the file; may be given again.
         max_states: at most this many states; 0 is all.
     """
-    from composer_pipeline.cli.teachers_views import plan_tables
     from composer_pipeline.preferences.vote import VoteDecision
     from composer_pipeline.teachers.plan import plan as run
     from composer_pipeline.teachers.teachers import TeacherSet
@@ -96,11 +111,10 @@ def replay(
         teacher: only this teacher of the file; may be given again.
         max_states: at most this many states; 0 is all.
         again: unreadable asks again about replies that were paid for and cannot be read.
-        dry_run: say what it would ask and cost, as `plan`; buy nothing.
+        dry_run: show what it would ask and cost, as `plan`; buy nothing.
         verbose: list every question without a reply, and every day.
     """
     from composer_pipeline.cli.common import LiveReplay
-    from composer_pipeline.cli.teachers_views import replay_view
     from composer_pipeline.preferences.vote import VoteDecision
     from composer_pipeline.teachers.plan import selector_for
     from composer_pipeline.teachers.run import replay as run
@@ -151,7 +165,7 @@ def replay(
 
 
 def _command(report: "ReplayReport", teachers: str, typed: Sequence[str]) -> str:
-    """Return the command that goes on behind a ceiling."""
+    """Return the command to go on with after a ceiling stopped the run."""
     more = max(report.ceiling_usd, 2 * (report.next_call_usd or Decimal(0)))
     more = more.quantize(Decimal("0.01"), ROUND_UP)
     options = [f"--teachers {shlex.quote(teachers)}"] if teachers else []
@@ -253,3 +267,121 @@ def budget_lift(
     if not lifted:
         raise InputError(f"teacher {teacher} is not quarantined")
     show({"teacher": teacher, "lifted": lifted}, as_json, "budget lift")
+
+
+def plan_tables(found: "ReplayPlan") -> list[Table]:
+    """Return the tables: strategies, teachers, and what was assumed."""
+    title = f"{found.states} states, {found.calls} calls open, {found.cached} already answered"
+    ways = Table("way of asking", "", "calls", "expected", "of naive", title=title)
+    ways.title_justify = "left"
+    for name, way in found.strategies.items():
+        share = "-" if way.share_of_naive is None else f"{way.share_of_naive:.1%}"
+        ways.add_row(name, _STRATEGIES[name], f"{way.calls:.0f}", _usd(way.usd), share)
+    ways.add_row("worst", "bound, reserved", str(found.calls), _usd(found.worst_usd), "")
+
+    rows = Table("#", "teacher", "calls", "asked", "expected", "worst", "prices", "tokens")
+    for name, item in sorted(found.by_teacher.items(), key=lambda pair: (pair[1].rank, pair[0])):
+        measured = "measured" if item.measured_replies else "assumed"
+        rows.add_row(
+            str(item.rank or "-"), f"{name} (control)" if item.control else name,
+            str(item.calls), f"{item.asked_share:.0%}",
+            _usd(item.expected_picodollars / PICO),
+            _usd(item.worst_picodollars / PICO),
+            "stopped" if item.stop else item.prices, measured,
+        )  # fmt: skip
+
+    agreement = found.agreement
+    notes = Table("", "", show_header=False, box=None)
+    on = f"measured on {agreement.states} states" if agreement.source == "measured" else (
+        agreement.source
+    )  # fmt: skip
+    notes.add_row("agreement", f"p = {agreement.p:g}, q = {agreement.q:g} ({on})")
+    if any(item.prices == "caps" for item in found.by_teacher.values()):
+        notes.add_row("prices", "caps of the teacher file, no cached reads: no catalogue was read")
+    for name, item in found.by_teacher.items():
+        if item.answered_before:
+            notes.add_row("new calls", _why_new(name, item))
+        for line in [item.stop] if item.stop else item.warnings:
+            notes.add_row("note", line)
+    return [ways, rows, notes]
+
+
+def _why_new(name: str, item: "TeacherPlan") -> str:
+    """Return what made calls new that a teacher had answered."""
+    changed = ", ".join(
+        what if count == item.answered_before else f"{what} (at {count})"
+        for what, count in item.changed.items()
+    )
+    return (
+        f"{name}: {item.answered_before} of {item.calls} calls were answered and paid for"
+        f" before, under other settings; what changed: {changed}"
+    )
+
+
+def replay_view(report: "ReplayReport", go_on: str) -> Iterator[RenderableType]:
+    """Yield the sum, teachers, days and reasons; ``go_on`` is the command after a ceiling."""
+    bought = report.replies - report.cached
+    yield Text(
+        f"{'simulated ' if report.simulated else ''}replay of {report.states} states:"
+        f" {_usd(report.spent_usd)} of {_usd(report.ceiling_usd)} spent,"
+        f" {bought} replies bought, {report.cached} were there"
+    )
+    if report.reserved_usd:
+        yield Text(f"{_usd(report.reserved_usd)} more are held for replies of unknown outcome")
+    yield _teacher_table(report)
+    yield _day_table(report.by_day_teacher)
+    reasons = _reasons(report)
+    if reasons:
+        yield _table(("without a reply", "why"), reasons, REASONS)
+    if report.sweep:
+        yield Text(report.sweep[:200])
+    if report.exhausted_scope:
+        yield Text(
+            f"stopped by the ceiling of {report.exhausted_scope}: {_usd(report.left_usd)} left,"
+            f" the next call may need {_usd(report.next_call_usd)} (its worst case, and as much to"
+            f" fetch a lost reply).\ngo on: {go_on}"
+        )
+
+
+def _teacher_table(report: "ReplayReport") -> Table:
+    rows = [
+        (
+            name[:20], f"{item.replies}", f"{item.cached}", f"{item.not_asked}",
+            _usd(item.cost_picodollars / PICO), (item.stopped or "")[:24],
+        )
+        for name, item in report.by_teacher.items()
+    ]  # fmt: skip
+    heads = ("teacher", "replies", "there before", "not asked", "spent", "stopped")
+    return _table(heads, rows, TEACHERS)
+
+
+def _day_table(days: Mapping[str, Mapping[str, Mapping[str, int]]]) -> Table:
+    rows = []
+    for day in sorted(days, reverse=True):
+        mine = list(days[day].values())
+        usable, cost = (sum(item.get(n, 0) for item in mine) for n in ("ok", "cost_picodollars"))
+        rows.append((day, str(sum(item["rows"] for item in mine)), str(usable), _usd(cost / PICO)))
+    return _table(("day", "replies so far", "usable", "paid so far"), rows, DAYS)
+
+
+def _reasons(report: "ReplayReport") -> list[tuple[str, ...]]:
+    whys: Counter[str] = Counter()
+    for pair in [*report.not_bought, *report.skipped]:
+        # The rest of a reason differs from state to state.
+        whys[pair["why"].partition(": about")[0]] += 1
+    whys["refused: the prompt holds a secret or the action itself"] += report.refused
+    return [(str(count), why[:_REASON]) for why, count in whys.most_common() if count]
+
+
+def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], most: int) -> Table:
+    table = Table(*heads, box=None, pad_edge=False)
+    for row in rows[:most]:
+        table.add_row(*row)
+    if len(rows) > most:
+        table.add_row(f"+ {len(rows) - most} more", *[""] * (len(heads) - 1))
+    return table
+
+
+def _usd(amount: Any) -> str:
+    value = amount or 0
+    return f"${value:,.2f}" if value >= 1 else f"${value:.4f}"

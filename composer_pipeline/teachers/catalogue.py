@@ -1,9 +1,6 @@
 """The provider's catalogue: what a model costs, holds and is called today.
 
-Belongs here: fetching ``/models`` and ``/models/{slug}/endpoints`` once a run, keeping them in
-the lake, dated names, and a verdict on each teacher. Does not belong here: reading an entry
-(``replay.catalogue.model_records``), judging its prices (``replay.catalogue.price_bounds``),
-spending (``replay.ledger.ledger``), estimates (``replay.plan.plan``).
+It is fetched once per run and kept in the lake; each teacher is checked against it.
 """
 
 import asyncio
@@ -19,7 +16,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from composer_pipeline.errors import ComposerError, InputError
+from composer_pipeline.errors import ComposerError
 from composer_pipeline.files import flag, integer
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.teachers.client import MOST_BYTES, ask, new_session
@@ -27,6 +24,12 @@ from composer_pipeline.teachers.outcome import is_page, read_json
 from composer_pipeline.teachers.request import CACHE_WRITE
 from composer_pipeline.teachers.teachers import Endpoint, Teacher, TeacherSet
 
+MILLION = 1_000_000
+#: Folder of the lake with the raw catalogues, by day and content.
+FOLDER = "catalogue"
+#: Limits of one request for the catalogue, in seconds: of silence, and in all.
+SILENCE_S, TOTAL_S = 10.0, 30.0
+_DATED = re.compile(r"(?:19|20)\d\d-?(?:0[1-9]|1[0-2])-?(?:0[1-9]|[12]\d|3[01])(?!\d)|-\d{4}(?!\d)")
 #: Price keys, as the catalogue calls them.
 _KEYS = (
     "prompt", "completion", "request", "internal_reasoning",
@@ -35,10 +38,10 @@ _KEYS = (
 
 
 class Prices(msgspec.Struct, frozen=True):
-    """Prices in USD per token (``request``: per request); ``None`` where none is named.
+    """Prices in USD per token (``request``: per request); ``None`` if none is given.
 
-    A missing ``input_cache_read`` means that a cached token costs what ``prompt`` costs; a
-    missing ``input_cache_write`` that writing costs nothing on top of ``prompt``.
+    Without ``input_cache_read``, a cached token costs what ``prompt`` costs; without
+    ``input_cache_write``, writing costs nothing on top of ``prompt``.
     """
 
     prompt: Decimal | None = None
@@ -50,11 +53,7 @@ class Prices(msgspec.Struct, frozen=True):
     input_cache_write_1h: Decimal | None = None
 
     def of(self, key: str) -> Decimal:
-        """Return a price that must be there, with the meaning of missing ones filled in.
-
-        Raises:
-            KeyError: ``prompt`` or ``completion`` is missing.
-        """
+        """Return a price or the one that stands for it; KeyError without prompt or completion."""
         value: Decimal | None = getattr(self, key)
         if value is not None:
             return value
@@ -68,10 +67,9 @@ class Prices(msgspec.Struct, frozen=True):
 
 
 class Override(msgspec.Struct, frozen=True):
-    """Prices under a condition: prompts of strictly more tokens, or hours of the week.
+    """Prices for prompts of strictly more tokens, or at hours of the week (``windowed``).
 
-    ``windowed``: the condition is a time of day or of the week; such a price counts for the
-    worst case only.
+    A windowed price counts for the worst case only.
     """
 
     prices: Prices
@@ -80,55 +78,37 @@ class Override(msgspec.Struct, frozen=True):
 
 
 class Pricing(msgspec.Struct, frozen=True):
-    """An endpoint's plain prices and its overrides, later ones before earlier ones."""
+    """An endpoint's plain prices and its overrides; a later one has precedence, key by key."""
 
     base: Prices
     overrides: tuple[Override, ...] = ()
 
     def at(self, prompt_tokens: int) -> Prices:
-        """Return the prices for a prompt of so many tokens.
-
-        An override holds for *strictly more* than ``min_prompt_tokens``; of several that
-        hold, a later one wins key by key. Windows of time are left out.
-        """
+        """Return the prices for a prompt of so many tokens, windows of time left out."""
         found = self.base
         for override in self.overrides:
             if not override.windowed and prompt_tokens > override.min_prompt_tokens:
-                found = _over(found, override.prices)
+                new = {k: p for k in _KEYS if (p := getattr(override.prices, k)) is not None}
+                found = msgspec.structs.replace(found, **new)
         return found
 
     def worst(self, context_length: int) -> Prices:
-        """Return the dearest price of each key for any prompt below ``context_length``."""
+        """Return the highest price of each key for any prompt below ``context_length``."""
         reachable = [o.prices for o in self.overrides if o.min_prompt_tokens < context_length]
         every = [self.base, *reachable]
+        listed = {key: [getattr(prices, key) for prices in every] for key in _KEYS}
         return Prices(
-            **{
-                key: max((p for prices in every if (p := getattr(prices, key)) is not None),
-                         default=None)
-                for key in _KEYS
-            }
-        )  # fmt: skip
+            **{k: max((p for p in v if p is not None), default=None) for k, v in listed.items()}
+        )
 
     def worst_prompt(self, context_length: int, *, hour: bool = False) -> Decimal:
-        """Return the most that one prompt token can cost: plain, written or overridden.
-
-        Args:
-            context_length: longest prompt in tokens.
-            hour: whether requests ask for the cache that lasts an hour.
-
-        Raises:
-            KeyError: there is no prompt price.
-        """
+        """Return the most that a prompt token can cost; ``hour`` for a cache of an hour."""
         worst = self.worst(context_length)
         keys = ["prompt", "input_cache_write", *(["input_cache_write_1h"] if hour else [])]
         return max(worst.of(key) for key in keys)
 
     def worst_completion(self, context_length: int) -> Decimal:
-        """Return the most that one completion token can cost, reasoning included.
-
-        Raises:
-            KeyError: there is no completion price.
-        """
+        """Return the most that one completion token can cost, reasoning included."""
         worst = self.worst(context_length)
         return max(worst.of("completion"), worst.of("internal_reasoning"))
 
@@ -140,8 +120,6 @@ class EndpointRecord(msgspec.Struct, frozen=True):
     pricing: Pricing
     context_length: int | None = None
     max_completion_tokens: int | None = None
-    quantization: str | None = None
-    supported_parameters: tuple[str, ...] = ()
     supports_implicit_caching: bool | None = None
 
 
@@ -149,8 +127,8 @@ class ModelRecord(msgspec.Struct, frozen=True):
     """One model of the catalogue.
 
     ``canonical_slug`` is the dated name that provenance records. ``alias_target`` is what an
-    alias stands for today. ``is_distillable`` says whether the author allows training on the
-    outputs, ``None`` where nobody asked. ``endpoints`` is empty where they were not listed.
+    alias stands for today. ``is_distillable``: the author allows training on the outputs,
+    ``None`` if that was not asked. ``endpoints`` is empty if they were not listed.
     """
 
     id: str
@@ -160,7 +138,6 @@ class ModelRecord(msgspec.Struct, frozen=True):
     context_length: int | None = None
     max_completion_tokens: int | None = None
     supported_parameters: tuple[str, ...] = ()
-    input_modalities: tuple[str, ...] = ()
     expiration_date: date | None = None
     reasoning: dict[str, Any] | None = None
     is_distillable: bool | None = None
@@ -169,19 +146,17 @@ class ModelRecord(msgspec.Struct, frozen=True):
 
     @property
     def caches_implicitly(self) -> bool | None:
-        """Whether some endpoint caches prompts by itself; ``None`` where nobody says."""
-        told = [self.supports_implicit_caching]
-        told += [endpoint.supports_implicit_caching for endpoint in self.endpoints]
-        known = [flag for flag in told if flag is not None]
+        """Whether some endpoint caches prompts by itself; ``None`` if none says so or not."""
+        every = [self.supports_implicit_caching]
+        every += [endpoint.supports_implicit_caching for endpoint in self.endpoints]
+        known = [one for one in every if one is not None]
         return any(known) if known else None
 
     def offered(self, caps: tuple[Decimal, Decimal]) -> Pricing:
-        """Return the prices that a router which balances by price would most likely charge.
+        """Return the prices of the cheapest endpoint within the caps, else the model's own.
 
-        That is the cheapest endpoint within the caps, else the model's own prices.
-
-        Args:
-            caps: most USD per token for (prompt, completion).
+        A router that balances by price would most likely charge them. ``caps`` are USD per token
+        for (prompt, completion).
         """
         within = [
             endpoint.pricing
@@ -192,17 +167,11 @@ class ModelRecord(msgspec.Struct, frozen=True):
         return min(within, key=lambda p: p.base.of("prompt"), default=self.pricing)
 
 
-def _over(base: Prices, new: Prices) -> Prices:
-    changed = {key: p for key in _KEYS if (p := getattr(new, key)) is not None}
-    return msgspec.structs.replace(base, **changed)
-
-
 def read_model(row: Any) -> ModelRecord | None:
-    """Read one entry of ``/models``; ``None`` where it names no model."""
+    """Read one entry of ``/models``; ``None`` if it names no model."""
     if not isinstance(row, dict) or not isinstance(row.get("id"), str):
         return None
-    top = dig(row, "top_provider")
-    reasoning = row.get("reasoning")
+    reasoning, parameters = row.get("reasoning"), row.get("supported_parameters")
     return ModelRecord(
         id=row["id"],
         canonical_slug=str(row.get("canonical_slug") or row["id"]),
@@ -210,9 +179,8 @@ def read_model(row: Any) -> ModelRecord | None:
         alias_target=str(row["alias_target"]) if row.get("alias_target") else None,
         context_length=integer(row.get("context_length")),
         max_completion_tokens=integer(row.get("max_completion_tokens"))
-        or integer(dig(top, "max_completion_tokens")),
-        supported_parameters=_words(row.get("supported_parameters")),
-        input_modalities=_words(dig(row, "architecture", "input_modalities")),
+        or integer(dig(row, "top_provider", "max_completion_tokens")),
+        supported_parameters=tuple(map(str, parameters if isinstance(parameters, list) else ())),
         expiration_date=_date(row.get("expiration_date")),
         reasoning=reasoning if isinstance(reasoning, dict) else None,
         supports_implicit_caching=flag(row.get("supports_implicit_caching")),
@@ -220,7 +188,7 @@ def read_model(row: Any) -> ModelRecord | None:
 
 
 def read_endpoint(row: Any) -> EndpointRecord | None:
-    """Read one entry of ``/models/{slug}/endpoints``; ``None`` where it is no object."""
+    """Read one entry of ``/models/{slug}/endpoints``; ``None`` if it is no object."""
     if not isinstance(row, dict):
         return None
     return EndpointRecord(
@@ -228,8 +196,6 @@ def read_endpoint(row: Any) -> EndpointRecord | None:
         pricing=_pricing(row.get("pricing")),
         context_length=integer(row.get("context_length")),
         max_completion_tokens=integer(row.get("max_completion_tokens")),
-        quantization=str(row["quantization"]) if row.get("quantization") else None,
-        supported_parameters=_words(row.get("supported_parameters")),
         supports_implicit_caching=flag(row.get("supports_implicit_caching")),
     )
 
@@ -254,7 +220,7 @@ def _prices(value: Mapping[str, Any]) -> Prices:
 
 
 def _price(value: Any) -> Decimal | None:
-    """A price in USD per token; ``None`` for what is no price (-1 means "varies")."""
+    """Return USD per token; ``None`` for what is no price (-1 means "varies")."""
     if isinstance(value, bool) or not isinstance(value, str | int | Decimal):
         return None
     try:
@@ -265,14 +231,10 @@ def _price(value: Any) -> Decimal | None:
 
 
 def dig(value: Any, *keys: str) -> Any:
-    """Return a nested value, or ``None`` where a step is missing."""
+    """Return a nested value, or ``None`` if a step is missing."""
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
     return value
-
-
-def _words(value: Any) -> tuple[str, ...]:
-    return tuple(str(v) for v in value) if isinstance(value, list) else ()
 
 
 def _date(value: Any) -> date | None:
@@ -284,21 +246,15 @@ def _date(value: Any) -> date | None:
         return None
 
 
-MILLION = 1_000_000
-_DATED = re.compile(r"(?:19|20)\d\d-?(?:0[1-9]|1[0-2])-?(?:0[1-9]|[12]\d|3[01])(?!\d)|-\d{4}(?!\d)")
-
-
 class CatalogueError(ComposerError):
     """A teacher that the catalogue rules out; names the teacher and the field."""
 
     def __init__(self, teacher: str, field: str, sentence: str) -> None:
         super().__init__(f"teacher {teacher}: {field}: {sentence}")
-        self.teacher = teacher
-        self.field = field
 
 
 def is_dated(slug: str) -> bool:
-    """Say whether a slug names one release: it carries a date (``-20261101``, ``-0905``)."""
+    """Return True if a slug names one release, by a date (``-20261101``, ``-0905``)."""
     return bool(_DATED.search(slug))
 
 
@@ -309,10 +265,10 @@ def per_million(price: Decimal) -> str:
 
 
 def check_prices(teacher: Teacher, record: ModelRecord) -> None:
-    """Refuse what the reservation would not bound; see the module.
+    """Refuse what the reservation would not bound: a missing price, or one above its cap.
 
     Raises:
-        CatalogueError: a missing price, or one above its cap.
+        CatalogueError: names the field.
     """
     cap = {
         "prompt": teacher.max_price.prompt / MILLION,
@@ -326,7 +282,7 @@ def check_prices(teacher: Teacher, record: ModelRecord) -> None:
             if getattr(pricing.base, key) is None:
                 raise CatalogueError(
                     teacher.name, f"pricing.{key}",
-                    f"the catalogue names no such price for {record.id}",
+                    f"the catalogue has no such price for {record.id}",
                 )  # fmt: skip
     admitted = [
         (provider, pricing)
@@ -342,7 +298,7 @@ def check_prices(teacher: Teacher, record: ModelRecord) -> None:
             teacher.name, "max_price", f"no endpoint of {record.id} is within both caps"
         )
     for provider, pricing in admitted:
-        where = f"{record.id}" + (f" at {provider}" if provider else "")
+        where = f"{record.id} at {provider}" if provider else record.id
         _check_worst(teacher, where, pricing, bound)
 
 
@@ -376,7 +332,7 @@ def _above(teacher: Teacher, key: str, what: str, price: Decimal, cap: Decimal) 
 
 
 def warnings_of(teacher: Teacher, record: ModelRecord) -> list[str]:
-    """Return what is worth a look and stops nobody."""
+    """Return what is worth a look but does not stop a teacher."""
     found = []
     offered = [record.context_length, *(e.context_length for e in record.endpoints)]
     longest = max((n for n in offered if n is not None), default=None)
@@ -399,21 +355,14 @@ def warnings_of(teacher: Teacher, record: ModelRecord) -> list[str]:
     return found
 
 
-#: Folder of the lake with the raw catalogues, by day and content.
-FOLDER = "catalogue"
-#: The longest that one request of the catalogue may take in all, in seconds.
-TOTAL_S = 30.0
-
-
-class Verdict(msgspec.Struct, frozen=True):
+class CatalogueCheck(msgspec.Struct, frozen=True):
     """What the catalogue says about one teacher.
 
-    ``stop`` is one sentence that names the teacher and why it cannot be asked, or empty.
+    ``stop`` is one sentence that names the teacher and why it cannot be asked, or empty;
     ``warnings`` do not stop it. ``canonical_slug`` and ``distillable`` are provenance:
     ``enforced`` (the router admits only such models), ``declared`` or ``not enforced``.
     """
 
-    teacher: str
     record: ModelRecord | None = None
     canonical_slug: str = ""
     distillable: str = "enforced"
@@ -424,8 +373,8 @@ class Verdict(msgspec.Struct, frozen=True):
 class Catalogue(msgspec.Struct, frozen=True):
     """The models that an endpoint offered at one moment.
 
-    ``raw`` are the bytes as received, as one JSON object ``{models, distillable, endpoints}``;
-    ``sha256`` names them; ``source`` is where they came from.
+    ``raw`` are the bytes as received, as one JSON object ``{models, distillable, endpoints}``,
+    with their ``sha256``; ``source`` is the base URL that they came from.
     """
 
     models: dict[str, ModelRecord]
@@ -435,7 +384,7 @@ class Catalogue(msgspec.Struct, frozen=True):
     source: str
 
     def find(self, model: str) -> ModelRecord | None:
-        """Return the record of a slug, followed through aliases; ``None`` if unknown."""
+        """Return the record of a slug, aliases resolved; ``None`` if unknown."""
         seen: set[str] = set()
         name: str | None = model
         while name and name not in seen:
@@ -449,14 +398,7 @@ class Catalogue(msgspec.Struct, frozen=True):
         return None
 
     def check(self, teacher: Teacher, *, today: date | None = None) -> ModelRecord:
-        """Check one teacher against the catalogue.
-
-        Args:
-            teacher: of an endpoint of api openrouter.
-            today: the date that expiry is judged by.
-
-        Returns:
-            The model's record, by its dated name.
+        """Check a teacher of api openrouter; return the model's record, by its dated name.
 
         Raises:
             CatalogueError: the model is unknown, an alias of nothing dated, expired, has no
@@ -486,33 +428,26 @@ class Catalogue(msgspec.Struct, frozen=True):
         check_prices(teacher, record)
         return record
 
-    def verdicts(
-        self, teachers: Iterable[Teacher], *, today: date | None = None
-    ) -> dict[str, Verdict]:
+    def check_teachers(self, teachers: Iterable[Teacher]) -> dict[str, CatalogueCheck]:
         """Return what :meth:`check` says of each teacher; one bad teacher stops only itself."""
-        found: dict[str, Verdict] = {}
+        found: dict[str, CatalogueCheck] = {}
         for teacher in teachers:
+            record, stop = self.find(teacher.model), ""
             try:
-                record = self.check(teacher, today=today)
+                self.check(teacher)
             except CatalogueError as error:
-                known = self.find(teacher.model)
-                slug = known.canonical_slug if known else ""
-                found[teacher.name] = Verdict(
-                    teacher.name, known, slug, _terms(teacher, known), stop=str(error)
-                )
-                continue
-            found[teacher.name] = Verdict(
-                teacher.name, record, record.canonical_slug, _terms(teacher, record),
-                warnings=tuple(warnings_of(teacher, record)),
-            )  # fmt: skip
+                stop = str(error)
+            found[teacher.name] = CatalogueCheck(
+                record,
+                record.canonical_slug if record else "",
+                _training_terms(teacher, record),
+                stop,
+                tuple(warnings_of(teacher, record)) if record and not stop else (),
+            )
         return found
 
     def record(self, lake: Lake) -> str:
-        """Keep the raw catalogue in the lake, once for each content and day; return its name.
-
-        Raises:
-            InputError: the lake cannot be written.
-        """
+        """Keep the raw catalogue in the lake, once for each content and day; return its path."""
         name = f"{FOLDER}/{self.fetched_at:%Y-%m-%d}-{self.sha256[:16]}.json"
         if not lake.exists(name):
             document = {
@@ -527,37 +462,31 @@ class Catalogue(msgspec.Struct, frozen=True):
 
 def preflight(
     lake: Lake, teacher_set: TeacherSet, teachers: Sequence[Teacher]
-) -> dict[str, Verdict]:
-    """Fetch the catalogue for a run, keep it in the lake, and judge the teachers by it.
+) -> dict[str, CatalogueCheck]:
+    """Fetch the catalogue for a run, keep it in the lake, and check the teachers against it.
 
-    Returns:
-        A verdict for each teacher; empty where there is no catalogue, and then the caps that
-        go with every request are all that bounds the bill.
+    Empty if there is no catalogue; then the caps that go with every request are all that bounds
+    the bill.
     """
     found = fetch(teacher_set, teachers)
     if found is None:
         return {}
     found.record(lake)
-    return found.verdicts(teacher_set.at_the_router(teachers))
+    return found.check_teachers(teacher_set.at_the_router(teachers))
 
 
 def fetch(
     teacher_set: TeacherSet,
     teachers: Sequence[Teacher] | None = None,
-    *,
-    endpoints: bool = True,
-    timeout_s: float = 10.0,
 ) -> Catalogue | None:
-    """Fetch the catalogue once; ``None`` where the endpoint has none or cannot be reached.
+    """Fetch the catalogue once; ``None`` if the endpoint has none or cannot be reached.
 
     No key is sent: the catalogue is public. Which models may be trained on is asked with the
     catalogue's own filter, ``/models?distillable=true``.
 
     Args:
-        teacher_set: names the endpoint; one of api ``openai`` has no catalogue.
+        teacher_set: has the endpoint; one of api ``openai`` has no catalogue.
         teachers: whose endpoints to list too; all of the file when ``None``.
-        endpoints: also fetch ``/models/{slug}/endpoints`` of each teacher's model.
-        timeout_s: patience with silence, for each request.
 
     Raises:
         ComposerError: a web page answers, or the endpoint redirects.
@@ -568,14 +497,14 @@ def fetch(
     asked = teacher_set.at_the_router(every)
     if not asked:
         return None
-    models = sorted({teacher.model for teacher in asked}) if endpoints else []
-    return asyncio.run(_fetch(teacher_set.endpoint, models, timeout_s))
+    models = sorted({teacher.model for teacher in asked})
+    return asyncio.run(_fetch(teacher_set.endpoint, models))
 
 
-async def _fetch(endpoint: Endpoint, models: Sequence[str], timeout_s: float) -> Catalogue | None:
+async def _fetch(endpoint: Endpoint, models: Sequence[str]) -> Catalogue | None:
     url = endpoint.url()
     lists: dict[str, bytes] = {}
-    async with new_session(read_s=timeout_s, total_s=TOTAL_S, connections=1) as session:
+    async with new_session(read_s=SILENCE_S, total_s=TOTAL_S, connections=1) as session:
         get = partial(ask, session, "GET", most=MOST_BYTES)
         status, headers, everything = await get(f"{url}/models")
         if status == 200 and is_page(headers, everything):
@@ -605,21 +534,11 @@ def parse(
     *,
     distillable: bytes | None = None,
     source: str = "",
-    fetched_at: datetime | None = None,
 ) -> Catalogue | None:
-    """Read a catalogue from the bytes of ``/models`` and of ``/models/{slug}/endpoints``.
+    """Read a catalogue from ``/models`` and, by model, ``/models/{slug}/endpoints``.
 
-    A model or price in an unknown shape is left out, never guessed.
-
-    Args:
-        models: the answer of ``/models``.
-        endpoints: model -> the answer of its ``/endpoints``.
-        distillable: the answer of ``/models?distillable=true``, where it was asked.
-        source: base URL that they came from.
-        fetched_at: when; now if ``None``.
-
-    Returns:
-        The catalogue, or ``None`` where the bytes are no catalogue.
+    ``distillable`` is the answer of ``/models?distillable=true``. A model or price in an unknown
+    shape is left out, never guessed; ``None`` if the bytes are no catalogue.
     """
     rows = dig(read_json(models), "data")
     if not isinstance(rows, list):
@@ -643,55 +562,21 @@ def parse(
     terms = b',"distillable":' + distillable if isinstance(allowed, list) and distillable else b""
     raw = b'{"models":' + models + terms + b',"endpoints":{' + lists + b"}}"
     digest = hashlib.sha256(raw).hexdigest()
-    return Catalogue(records, raw, digest, fetched_at or datetime.now(UTC), source)
+    return Catalogue(records, raw, digest, datetime.now(UTC), source)
 
 
-def load(lake: Lake, name: str) -> Catalogue:
-    """Read a catalogue that :meth:`Catalogue.record` kept.
-
-    Raises:
-        InputError: there is none of that name, or it is damaged.
-    """
-    try:
-        document = json.loads(lake.get_bytes(name))
-        raw = str(document["raw"]).encode()
-        parts = msgspec.json.decode(raw, type=_Raw)
-        when = datetime.fromisoformat(document["fetched_at"])
-    except (FileNotFoundError, KeyError, ValueError, msgspec.DecodeError) as error:
-        raise InputError(f"lake {lake.url}: {name} is no recorded catalogue") from error
-    found = parse(
-        bytes(parts.models),
-        {model: bytes(answer) for model, answer in parts.endpoints.items()},
-        distillable=bytes(parts.distillable) or None,
-        source=str(document.get("source", "")),
-        fetched_at=when,
-    )
-    if found is None or found.sha256 != document.get("sha256"):
-        raise InputError(f"lake {lake.url}: {name} is damaged: its SHA-256 differs")
-    return found
-
-
-class _Raw(msgspec.Struct):
-    models: msgspec.Raw
-    endpoints: dict[str, msgspec.Raw]
-    distillable: msgspec.Raw = msgspec.Raw(b"")
-
-
-def terms_of(teacher: Teacher, verdict: Verdict | None) -> dict[str, str | None]:
+def terms_of(teacher: Teacher, check: CatalogueCheck | None) -> dict[str, str | None]:
     """Return the provenance columns of a teacher's replies; see the table ``replies``."""
-    said = {"licence": teacher.licence}
-    if verdict is None:
-        return {**said, "canonical_slug": None, "training_terms": _terms(teacher, None)}
     return {
-        **said,
-        "canonical_slug": verdict.canonical_slug or None,
-        "training_terms": verdict.distillable,
+        "licence": teacher.licence,
+        "canonical_slug": (check.canonical_slug or None) if check else None,
+        "training_terms": check.distillable if check else _training_terms(teacher, None),
     }
 
 
-def _terms(teacher: Teacher, record: ModelRecord | None) -> str:
+def _training_terms(teacher: Teacher, record: ModelRecord | None) -> str:
     if teacher.endpoint is not None:
-        return "not enforced"  # nobody stands between: the teacher file's licence is all there is
+        return "not enforced"  # no router stands between: only the file's licence counts
     if teacher.provider.enforce_distillable_text:
         return "enforced"
     return "declared" if record and record.is_distillable else "not enforced"

@@ -1,9 +1,6 @@
-"""What a replay would cost, before it costs anything.
+"""What a replay would cost, before it costs anything: the open questions, an estimate, a bound.
 
-Belongs here: estimates of the questions that are still open, and what other ways of asking
-them would cost. Does not belong here: the model of prompt caches and votes
-(``replay.plan.prompt_cache``), bounds (``replay.provider.bounds.worst_case``) and spending.
-Planning sends no session, needs no key and writes nothing.
+Planning sends no session, needs no API key and writes nothing.
 """
 
 import contextlib
@@ -18,23 +15,19 @@ import msgspec
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.money import PICO, to_pico
 from composer_pipeline.reports import Progress, Report
-from composer_pipeline.teachers.catalogue import Catalogue, Prices, Pricing, Verdict, fetch
+from composer_pipeline.teachers.catalogue import Catalogue, CatalogueCheck, Prices, Pricing, fetch
 from composer_pipeline.teachers.ledger.ledger import Ledger, existing_ledger, ledger_target
 from composer_pipeline.teachers.plan_model import (
     Agreement,
-    Calibration,
-    Measured,
-    Outline,
-    Reuse,
+    PrefixReuse,
+    PromptOutline,
+    ReplyTokens,
     SessionOutline,
     Tariff,
-    add_reuse,
     asked_shares,
-    empty_reuse,
     expected_cost,
     measure_agreement,
     measure_replies,
-    reuse_along,
 )
 from composer_pipeline.teachers.questions import Questions, too_long
 from composer_pipeline.teachers.request import worst_case
@@ -42,94 +35,19 @@ from composer_pipeline.teachers.selection import (
     CurtailedSelector,
     DaysFirst,
     Decide,
-    Price,
     ask_order,
     choose,
     has_vote,
 )
 from composer_pipeline.teachers.teachers import Teacher, TeacherSet, sampled
 
-#: What is left where everything that was recorded is as it was.
+#: What differs if every setting that was recorded is the same.
 MESSAGES = "messages of the state"
-#: What is left where the settings of the earlier call were not recorded.
-UNRECORDED = "not recorded then: messages of the state, endpoint, max_tokens, max_price or others"
-
-#: ``Call.meta`` that decides the body -> its name in a report, and whether values are shown.
-_META = {
-    "model": ("model", True),
-    "converter_version": ("converter_version", True),
-    "toolset": ("tools", False),
-}
-
-
-def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what differs between two ``Call.meta`` of one state and teacher; never nothing.
-
-    Args:
-        before: of an earlier call, as the ledger recorded it.
-        now: of the call that would be made.
-    """
-    found = []
-    for field, (name, shown) in _META.items():
-        old, new = before.get(field), now[field]
-        if old is not None and old != new:
-            found.append(f"{name} {old} -> {new}" if shown else name)
-    settings = before.get("settings")
-    if settings is None:
-        return tuple(found) or (UNRECORDED,)
-    for name in sorted(settings.keys() | now["settings"].keys()):
-        old, new = settings.get(name), now["settings"].get(name)
-        # Caps were recorded while they were part of the keys.
-        if old != new and not name.startswith("max_price."):
-            found.append(f"{name} {_word(old)} -> {_word(new)}")
-    return tuple(found) or (MESSAGES,)
-
-
-def explain(
-    ledger: Ledger, teacher: str, opened: Iterable[tuple[str, str, Mapping[str, Any]]]
-) -> tuple[int, dict[str, int]]:
-    """Count the open questions that were paid for before under other settings, and say which.
-
-    Where a state was answered more than once, the call with the fewest differences counts,
-    and of these the latest.
-
-    Args:
-        ledger: has the earlier calls.
-        teacher: name of the teacher.
-        opened: (day, state_id, ``Call.meta``) of each open question.
-
-    Returns:
-        How many, and change -> at how many of them, the most frequent first.
-    """
-    days: dict[str, dict[str, Mapping[str, Any]]] = {}
-    for day, state, meta in opened:
-        days.setdefault(day, {})[state] = meta
-    again, counted = 0, Counter[str]()
-    for day, asked in days.items():
-        nearest: dict[str, tuple[str, ...]] = {}
-        for state, before in ledger.bought(teacher, day):
-            if state in asked:
-                found = changes(before, asked[state])
-                if state not in nearest or _weight(found) <= _weight(nearest[state]):
-                    nearest[state] = found
-        again += len(nearest)
-        for found in nearest.values():
-            counted.update(found)
-    return again, dict(sorted(counted.items(), key=lambda pair: (-pair[1], pair[0])))
-
-
-def _weight(found: tuple[str, ...]) -> tuple[bool, int]:
-    return found == (UNRECORDED,), len(found)
-
-
-def _word(value: Any) -> str:
-    return "unset" if value is None else str(value)
-
-
-#: The smallest prefix that most providers cache, in tokens; the loopback server has none.
+#: What differs if the earlier call has no recorded settings, as in a rebuilt ledger.
+UNRECORDED = "not recorded then: messages of the state, endpoint, max_tokens or others"
+#: The smallest prefix that most providers cache, in tokens; the loopback server has no minimum.
 CACHE_MINIMUM_TOKENS = 1024
-
-#: Votes without a vote: every family votes, two that agree win.
+#: Without a vote, every family counts and two that agree win.
 _QUORUM = 2
 
 
@@ -144,12 +62,11 @@ class Strategy(msgspec.Struct, frozen=True):
 class TeacherPlan(msgspec.Struct):
     """One teacher in a plan.
 
-    ``calls`` are the most that may be made, ``expected_calls`` those that the vote is
-    expected to need. ``not_asked`` are the states outside the teacher's ``ask_share``.
-    ``prices``: ``catalogue``, ``file`` (api openai), or ``caps`` of the teacher file. ``stop``
-    says why the catalogue rules the teacher out. Of the ``calls``, ``answered_before`` have a
-    paid reply to the same state under other settings; ``changed`` says what differs, at how
-    many of them (:mod:`replay.plan.changed_settings`).
+    ``calls`` are the most that may be made, ``expected_calls`` those that the vote is expected
+    to need. ``not_asked`` are the states outside the teacher's ``ask_share``. ``prices``:
+    ``catalogue``, ``file`` (api openai), or ``caps`` of the teacher file. ``stop`` says why the
+    catalogue rules the teacher out. Of the ``calls``, ``answered_before`` have a paid reply to
+    the same state under other settings; ``changed`` says what differs, and at how many of them.
     """
 
     calls: int = 0
@@ -179,338 +96,14 @@ class TeacherPlan(msgspec.Struct):
     warnings: list[str] = msgspec.field(default_factory=list)
 
 
-class _Open(msgspec.Struct):
-    """The open questions of one teacher, added up; ``mine`` are those that selection leaves.
-
-    ``rest`` counts the bytes of bodies that are neither tools nor messages. ``calls`` are those
-    of the day that is being counted: (day, state, meta).
-    """
-
-    states: int = 0
-    audited: int = 0
-    rest: int = 0
-    mine: int = 0
-    mine_audited: int = 0
-    mine_bytes: int = 0
-    worst: int = 0
-    everything: Reuse | None = None
-    selected: Reuse | None = None
-    calls: list[tuple[str, str, dict[str, Any]]] = msgspec.field(default_factory=list)
-
-
-class Work:
-    """The figures of one plan as they come together.
-
-    Args:
-        questions: what would be asked.
-        measured: tokens of the lake's replies.
-        ledger: has what was bought; the caller closes it.
-        pricings: teacher -> prices and where they are from.
-        verdicts: teacher -> what the catalogue says.
-    """
-
-    def __init__(
-        self,
-        questions: Questions,
-        measured: Measured,
-        ledger: Ledger | None,
-        pricings: Mapping[str, tuple[Pricing, str]],
-        verdicts: Mapping[str, Verdict],
-    ) -> None:
-        self.questions = questions
-        self.measured = measured
-        self.ledger = ledger
-        self.pricings = pricings
-        self.verdicts = verdicts
-        self.simulated = questions.teacher_set.endpoint.simulated
-        self.by_teacher = {t.name: TeacherPlan(control=t.control) for t in questions.teachers}
-        self.selected: dict[str, Any] = {}
-        self._open = {teacher.name: _Open() for teacher in questions.teachers}
-        self._metas: dict[tuple[str, str], dict[str, Any]] = {}
-        self._seen: set[Any] = set()
-        self._calibrations: dict[str, Calibration] = {}
-        self._minimum: dict[str, int] = {}
-        self._everywhere = any(
-            questions.teacher_set.endpoint_of(t).api == "openai" for t in questions.teachers
-        )
-
-    def count(self, progress: Progress | None = None) -> None:
-        """Outline every question once, session by session, and sort out which are open.
-
-        Args:
-            progress: called as ("plan", states done, all states).
-        """
-        questions = self.questions
-        chosen, ruled_out = choose(questions.states, questions.teacher_set.selection)
-        self._chosen = {state.state_id for state in chosen}
-        selection = questions.teacher_set.selection
-        self._audited = {s.state_id for s in chosen if sampled(s.state_id, selection.audit_share)}
-        skipped = [rule for state, rule in ruled_out.items() if state not in self._audited]
-        self.selected = {
-            "curtail": selection.curtail,
-            "chosen": len(chosen),
-            "skipped": {rule: skipped.count(rule) for rule in sorted(set(skipped))},
-            "audited": len(self._audited),
-        }
-        if self.ledger:
-            questions.know(self.ledger)
-            self._calibrate(self.ledger)
-        for teacher in questions.teachers:
-            self._describe(teacher)
-        done, day = 0, ""
-        for states in questions.chains():
-            if states[0].day != day:
-                self._explain()
-                day = states[0].day
-            self._count_session(states)
-            done += len(states)
-            if progress:
-                progress("plan", done, len(questions.states))
-        self._explain()
-        for teacher in questions.teachers:
-            figures = self.by_teacher[teacher.name]
-            figures.caches_prompts = self._caches(teacher)
-
-    def _calibrate(self, ledger: Ledger) -> None:
-        """Measure the bodies of some replies: their tokens are known, their bytes are not kept."""
-        wanted = self.measured.sample()
-        teachers = {teacher.name: teacher for teacher in self.questions.teachers}
-        for state in self.questions.states:
-            for name in wanted.get(state.state_id, ()):
-                if name in teachers:
-                    request, asked = self.questions.request(state, teachers[name])
-                    there = ledger.replied(asked.keys)
-                    for known in [key for key in asked.keys if key in there][:1]:
-                        self.measured.bodies[known] = len(request.body)
-
-    def _explain(self) -> None:
-        """Say of each teacher why calls that it answered before are open."""
-        for name, figures in self.by_teacher.items():
-            calls, self._open[name].calls = self._open[name].calls, []
-            if self.ledger and calls:
-                again, changed = explain(self.ledger, name, calls)
-                figures.answered_before += again
-                both = Counter(figures.changed) + Counter(changed)
-                figures.changed = dict(sorted(both.items(), key=lambda item: (-item[1], item[0])))
-
-    def _count_session(self, states: Sequence[Any]) -> None:
-        if not self._everywhere:  # a session's name is in its bodies: no other has the same
-            self._seen.clear()
-        session = SessionOutline(self.questions)
-        asked: list[tuple[Outline, Teacher, tuple[str, ...]]] = []
-        for row in states:
-            outline, state = None, row.whole
-            for teacher in self.questions.teachers:
-                if not teacher.asks(state.state_id):
-                    self.by_teacher[teacher.name].not_asked += 1
-                    continue
-                outline = outline or session.of(state)
-                # Hashes grow with their chain, so they are taken in its order.
-                named = self.ledger or self._everywhere
-                keys = session.shell(outline, teacher).keys(outline, teacher.name) if named else ()
-                asked.append((outline, teacher, keys))
-        # One query for a session: one for each question takes longer than all the rest.
-        there = (
-            self.ledger.replied(key for *_, keys in asked for key in keys) if self.ledger else ()
-        )
-        opened: dict[str, list[Outline]] = {teacher.name: [] for teacher in self.questions.teachers}
-        for outline, teacher, keys in asked:
-            known = any(key in there for key in keys)
-            if self._count_one(session, outline, teacher, keys, known):
-                opened[teacher.name].append(outline)
-        self._share(session, opened)
-
-    def _count_one(
-        self,
-        session: SessionOutline,
-        outline: Outline,
-        teacher: Teacher,
-        keys: Sequence[str],
-        known: bool,
-    ) -> bool:
-        """Count one question; say whether it is open."""
-        figures, open_ = self.by_teacher[teacher.name], self._open[teacher.name]
-        size = session.shell(outline, teacher).size + outline.size
-        name = keys[0] if keys else (teacher.name, outline.toolset.digest, outline.node)
-        if name in self._seen or known:
-            figures.cached += 1
-            return False
-        if too_long(teacher, size):
-            figures.skipped += 1
-            return False
-        if outline.has_action or self.questions.has_secret(outline.state):
-            figures.refused += 1
-            return False
-        self._seen.add(name)
-        state_id = outline.state.state_id
-        audited = state_id in self._audited
-        open_.states += 1
-        open_.audited += audited
-        open_.rest += size - session.reach[outline.node]
-        if state_id in self._chosen:
-            open_.mine += 1
-            open_.mine_audited += audited
-            open_.mine_bytes += size
-            open_.worst += worst_case(teacher, size)
-            if self.ledger:
-                alike = (teacher.name, outline.toolset.digest)
-                if alike not in self._metas:
-                    self._metas[alike] = self.questions.meta(teacher, outline.toolset)
-                open_.calls.append((outline.state.day, state_id, self._metas[alike]))
-        return True
-
-    def _share(self, session: SessionOutline, opened: Mapping[str, Sequence[Outline]]) -> None:
-        """Add what a session's open prompts share, for each teacher; once for those alike."""
-        made: dict[Any, Reuse] = {}
-        for name, outlines in opened.items():
-            if not outlines:
-                continue
-            open_ = self._open[name]
-            if open_.everything is None or open_.selected is None:
-                each = open_.rest / open_.states
-                edges = self._tariff(name, each).edges()
-                open_.everything, open_.selected = empty_reuse(edges), empty_reuse(edges)
-            for total, mine in (
-                (open_.everything, outlines),
-                (open_.selected, [o for o in outlines if o.state.state_id in self._chosen]),
-            ):
-                key = (total.edges, self._minimum[name], tuple(o.state.state_id for o in mine))
-                if key not in made:
-                    made[key] = empty_reuse(total.edges)
-                    ends = ((o.node, int(o.state.state_id in self._audited)) for o in mine)
-                    reuse_along(
-                        made[key], ends, session.parents, session.reach, self._minimum[name]
-                    )
-                add_reuse(total, made[key])
-
-    def _describe(self, teacher: Teacher) -> None:
-        """Fill in what is known about a teacher before its questions are counted."""
-        figures, verdict = self.by_teacher[teacher.name], self.verdicts.get(teacher.name)
-        figures.prices = self.pricings[teacher.name][1]
-        if verdict:
-            figures.canonical_slug, figures.stop = verdict.canonical_slug, verdict.stop
-            figures.terms, figures.warnings = verdict.distillable, list(verdict.warnings)
-        calibration = self.measured.of(teacher)
-        self._calibrations[teacher.name] = calibration
-        figures.bytes_per_token = round(calibration.bytes_per_token, 3)
-        figures.completion_tokens = round(calibration.completion_tokens, 1)
-        figures.measured_replies = calibration.replies
-        least = 0 if self.simulated else CACHE_MINIMUM_TOKENS * calibration.bytes_per_token
-        self._minimum[teacher.name] = int(least)
-
-    def _caches(self, teacher: Teacher) -> bool:
-        """Say whether a teacher's provider reads repeated beginnings from a cache."""
-        verdict = self.verdicts.get(teacher.name)
-        implicit = verdict.record.caches_implicitly if verdict and verdict.record else None
-        priced = self.pricings[teacher.name][0].base.input_cache_read is not None
-        # Said in the body, and so by the teacher file alone.
-        api = self.questions.teacher_set.endpoint_of(teacher).api
-        explicit = teacher.cache_control != "off" and api != "openai"
-        explicit = explicit and self._open[teacher.name].states > 0
-        return priced and (implicit is not False or explicit)
-
-    def _tariff(self, name: str, rest: float) -> Tariff:
-        calibration = self._calibrations[name]
-        return Tariff(
-            self.pricings[name][0],
-            calibration.bytes_per_token,
-            calibration.completion_tokens,
-            self.by_teacher[name].caches_prompts,
-            rest,
-        )
-
-    def cost(
-        self, asked: Sequence[Teacher], agreement: Agreement, decide: Decide | None
-    ) -> dict[str, Strategy]:
-        """Cost every strategy, and fill in each teacher's expected and worst cost."""
-        curtail = self.questions.teacher_set.selection.curtail
-        voting: dict[str, int] = {}
-        for teacher in asked:
-            if has_vote(teacher, decide):
-                voting.setdefault(teacher.family, len(voting))
-        spoken: set[str] = set()
-        quorum = decide.quorum if decide else _QUORUM
-        ways = {
-            way: agreement.shares
-            if way == curtail and agreement.shares
-            else asked_shares(len(voting), way, p=agreement.p, q=agreement.q, quorum=quorum)
-            for way in ("off", "exact", "student")
-        }
-        names = ("naive", "chain", "chain_exact", "chain_student", "selected")
-        usd, calls = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
-        for rank, teacher in enumerate(asked, start=1):
-            figures, open_ = self.by_teacher[teacher.name], self._open[teacher.name]
-            tariff = self._tariff(teacher.name, open_.rest / open_.states if open_.states else 0.0)
-            figures.rank = rank
-            first = has_vote(teacher, decide) and teacher.family not in spoken
-            if first:
-                spoken.add(teacher.family)
-            shares = {
-                way: found[voting[teacher.family]] if first else 0.0 for way, found in ways.items()
-            }
-            shares["off"] = 1.0
-            if teacher.control:  # asked on its whole share, however the vote goes
-                shares = dict.fromkeys(ways, 1.0)
-            everything = open_.everything or empty_reuse(())
-            states, sure = open_.states, open_.audited
-            figures.naive_usd = expected_cost(everything, tariff, cached=False)
-            figures.chain_usd = expected_cost(everything, tariff)
-            sums = {
-                "naive": (figures.naive_usd, states),
-                "chain": (figures.chain_usd, states),
-                **{
-                    f"chain_{way}": (
-                        expected_cost(everything, tariff, share=shares[way]),
-                        sure + (states - sure) * shares[way],
-                    )
-                    for way in ("exact", "student")
-                },
-            }
-            selected = open_.selected or empty_reuse(())
-            figures.asked_share = round(shares[curtail], 4)
-            mine, sure = open_.mine, open_.mine_audited
-            figures.calls, figures.worst_picodollars = mine, open_.worst
-            figures.expected_calls = round(sure + (mine - sure) * shares[curtail], 1)
-            figures.prompt_tokens = int(open_.mine_bytes / tariff.bytes_per_token)
-            expected = expected_cost(selected, tariff, share=shares[curtail])
-            figures.expected_picodollars = min(to_pico(str(expected)), figures.worst_picodollars)
-            sums["selected"] = (figures.expected_picodollars / float(PICO), figures.expected_calls)
-            for name, (cost, number) in sums.items():
-                usd[name] += cost
-                calls[name] += number
-        naive = usd["naive"]
-        return {
-            name: Strategy(
-                round(usd[name], 9), round(usd[name] / naive, 4) if naive else None,
-                round(calls[name], 1),
-            )
-            for name in names
-        }  # fmt: skip
-
-
-def pricing_of(
-    teacher: Teacher, verdict: Verdict | None, prices: Mapping[str, Price] | None, api: str
-) -> tuple[Pricing, str]:
-    """Return a teacher's prices and where they are from."""
-    caps = (teacher.max_price.prompt / 1_000_000, teacher.max_price.completion / 1_000_000)
-    if api == "openai":
-        return Pricing(Prices(*caps)), "file"
-    if verdict and verdict.record and not verdict.stop:
-        return verdict.record.offered(caps), "catalogue"
-    if prices is not None and teacher.model in prices:
-        prompt, completion = prices[teacher.model]
-        return Pricing(Prices(prompt, completion)), "catalogue"
-    return Pricing(Prices(*caps)), "caps"
-
-
-class Plan(msgspec.Struct, Report):
+class ReplayPlan(msgspec.Struct, Report):
     """What would be asked. ``expected_usd`` is an estimate, ``worst_usd`` a bound.
 
     ``strategies`` compares ways of asking the same open questions: ``naive`` (every prompt in
-    full), ``chain`` (sessions in order, so that beginnings are read from the
-    prompt cache), ``chain_exact`` and ``chain_student`` (and curtailed voting), and
-    ``selected``, which is what the teacher file asks for and ``expected_usd`` says. The
-    bound is what the ledger would reserve if nothing ever came back.
+    full), ``chain`` (sessions in order, so that beginnings are read from the prompt cache),
+    ``chain_exact`` and ``chain_student`` (with curtailed voting), and ``selected``, which is
+    what the teacher file asks for and what ``expected_usd`` is. The bound is what the ledger
+    would reserve if no reply ever arrived.
     """
 
     states: int
@@ -526,10 +119,8 @@ class Plan(msgspec.Struct, Report):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values; USD amounts are numbers for display."""
-        data = super().to_dict()
-        data["expected_usd"] = float(self.expected_usd)
-        data["worst_usd"] = float(self.worst_usd)
-        return data
+        amounts = {"expected_usd": float(self.expected_usd), "worst_usd": float(self.worst_usd)}
+        return super().to_dict() | amounts
 
 
 def plan(
@@ -542,84 +133,68 @@ def plan(
     max_states: int | None = None,
     only_on_active_path: bool = False,
     ledger: str | os.PathLike[str] | None = None,
-    prices: Mapping[str, Price] | None = None,
     catalogue: Catalogue | None = None,
     decide: Decide | None = None,
     agreement: tuple[float, float] | None = None,
     progress: Progress | None = None,
-) -> Plan:
+) -> ReplayPlan:
     """Count the calls that a replay would make, and their cost.
 
     Args:
         lake: has the states, and the replies that calibrate the estimate.
-        teacher_set: who would be asked.
+        teacher_set: the teachers that would be asked.
         days: as for ``replay``.
         sessions: as for ``replay``.
         teachers: as for ``replay``.
         max_states: as for ``replay``.
         only_on_active_path: as for ``replay``.
-        ledger: path or URL of the ledger; in the lake when ``None``. It is not created.
-        prices: model -> USD per token of (prompt, completion), instead of a catalogue.
-        catalogue: asked from the endpoint when both are ``None``, and the teacher file's
-            caps where it cannot be asked.
-        decide: the vote, to measure agreement on the lake's replies; the assumed agreement
-            where ``None``.
-        agreement: (p, q) to assume instead of measuring; see ``replay.plan.prompt_cache``.
+        ledger: path or URL of the ledger; in the lake if ``None``. It is not created.
+        catalogue: fetched from the endpoint if ``None``; without one, the price caps of the
+            teacher file count.
+        decide: the vote, to measure agreement on the lake's replies; if ``None``, an agreement
+            is assumed.
+        agreement: (p, q) to assume instead of measuring; see ``teachers.plan_model``.
         progress: called as ("plan", states done, all states) after each session.
 
     Raises:
         InputError: as for ``replay``, except for the key and the ceiling.
     """
     questions = Questions(
-        lake,
-        teacher_set,
-        days=days,
-        sessions=sessions,
-        teachers=teachers,
-        max_states=max_states,
-        only_on_active_path=only_on_active_path,
-    )
-    if catalogue is None and prices is None:
+        lake, teacher_set, days=days, sessions=sessions, teachers=teachers,
+        max_states=max_states, only_on_active_path=only_on_active_path,
+    )  # fmt: skip
+    if catalogue is None:
         catalogue = fetch(teacher_set, questions.teachers)
-    at_the_router = teacher_set.at_the_router(questions.teachers)
-    verdicts = catalogue.verdicts(at_the_router) if catalogue else {}
-    pricings = {
-        teacher.name: pricing_of(
-            teacher, verdicts.get(teacher.name), prices, teacher_set.endpoint_of(teacher).api
-        )
-        for teacher in questions.teachers
-    }
-    opened = existing_ledger(ledger_target(lake, ledger))
-    measured = measure_replies(lake, questions.days)
-    with opened or contextlib.nullcontext():
-        work = Work(questions, measured, opened, pricings, verdicts)
-        work.count(progress)
-    order = ask_order(
-        questions.teachers,
-        {name: (p.base.of("prompt"), p.base.of("completion")) for name, (p, _) in pricings.items()},
+    checks = (
+        catalogue.check_teachers(teacher_set.at_the_router(questions.teachers)) if catalogue else {}
     )
-    asked = [t for name in order for t in questions.teachers if t.name == name]
-    asked = [t for t in asked if not work.by_teacher[t.name].stop]
+    replies = measure_replies(lake, questions.days)
+    opened = existing_ledger(ledger_target(lake, ledger))
+    with opened or contextlib.nullcontext():
+        counter = _Counter(questions, opened, checks, replies)
+        selected = counter.count(progress)
+    totals = _cheapest_first(counter.totals)
     if agreement is not None:
-        found = Agreement(agreement[0], agreement[1], "given")
+        agreed = Agreement(agreement[0], agreement[1], "given")
     elif decide is not None:
-        found = measure_agreement(
-            lake, questions.states, asked, decide, teacher_set.selection.curtail
-        )
+        curtail = teacher_set.selection.curtail
+        asked = [one.teacher for one in totals]
+        agreed = measure_agreement(lake, questions.states, asked, decide, curtail)
     else:
-        found = Agreement()
-    strategies = work.cost(asked, found, decide)
-    parts = work.by_teacher.values()
-    return Plan(
+        agreed = Agreement()
+    strategies = _cost(totals, teacher_set.selection.curtail, agreed, decide)
+    by_teacher = {name: one.figures for name, one in counter.totals.items()}
+    parts = by_teacher.values()
+    return ReplayPlan(
         states=len(questions.states),
         calls=sum(part.calls for part in parts),
         cached=sum(part.cached for part in parts),
         expected_usd=sum(part.expected_picodollars for part in parts) / PICO,
         worst_usd=sum(part.worst_picodollars for part in parts) / PICO,
-        by_teacher=work.by_teacher,
+        by_teacher=by_teacher,
         strategies=strategies,
-        agreement=found,
-        selection=work.selected,
+        agreement=agreed,
+        selection=selected,
         catalogue=catalogue.sha256[:16] if catalogue else "",
     )
 
@@ -631,31 +206,360 @@ def selector_for(
     teachers: Sequence[str] | None = None,
     days_first: DaysFirst = "",
 ) -> CurtailedSelector | None:
-    """Return the selector that a teacher file asks for; ``None`` where it asks for everything.
+    """Return the selector that a teacher file asks for; ``None`` if it asks for everything.
 
     It orders teachers as the plan does, by the catalogue's prices.
 
-    Args:
-        teacher_set: the teacher file.
-        decide: the vote.
-        teachers: names of teachers; all when ``None``.
-        days_first: which day is asked to its end first; as for ``replay``.
-
     Raises:
-        InputError: an unknown teacher.
+        InputError: ``teachers`` names an unknown one.
     """
     if not teacher_set.selection.active:
         return None
     asked = teacher_set.select(None if teachers is None else list(teachers))
     catalogue = fetch(teacher_set, asked)
-    verdicts = catalogue.verdicts(teacher_set.at_the_router(asked)) if catalogue else {}
-    pricings = {
-        t.name: pricing_of(t, verdicts.get(t.name), None, teacher_set.endpoint_of(t).api)[0].base
-        for t in asked
+    checks = catalogue.check_teachers(teacher_set.at_the_router(asked)) if catalogue else {}
+    prices = {
+        teacher.name: (base.of("prompt"), base.of("completion"))
+        for teacher in asked
+        for base in [_pricing(teacher_set, teacher, checks.get(teacher.name))[0].base]
     }
-    return CurtailedSelector(
-        teacher_set.selection,
-        decide,
-        prices={name: (p.of("prompt"), p.of("completion")) for name, p in pricings.items()},
-        days_first=days_first,
-    )
+    return CurtailedSelector(teacher_set.selection, decide, prices=prices, days_first=days_first)
+
+
+def _pricing(
+    teacher_set: TeacherSet, teacher: Teacher, check: CatalogueCheck | None
+) -> tuple[Pricing, str]:
+    """Return a teacher's prices and where they are from."""
+    caps = (teacher.max_price.prompt / 1_000_000, teacher.max_price.completion / 1_000_000)
+    if teacher_set.endpoint_of(teacher).api == "openai":
+        return Pricing(Prices(*caps)), "file"
+    if check and check.record and not check.stop:
+        return check.record.offered(caps), "catalogue"
+    return Pricing(Prices(*caps)), "caps"
+
+
+class _TeacherTotals:
+    """The open questions of one teacher, added up; ``selected_*`` are those to be asked."""
+
+    def __init__(
+        self,
+        teacher_set: TeacherSet,
+        teacher: Teacher,
+        check: CatalogueCheck | None,
+        replies: ReplyTokens,
+    ) -> None:
+        self.teacher = teacher
+        self.check = check
+        self.replies = replies
+        self.pricing, source = _pricing(teacher_set, teacher, check)
+        self.figures = TeacherPlan(control=teacher.control, prices=source)
+        if check:
+            self.figures.canonical_slug, self.figures.stop = check.canonical_slug, check.stop
+            self.figures.terms, self.figures.warnings = check.distillable, list(check.warnings)
+        endpoint = teacher_set.endpoint_of(teacher)
+        self.asks_for_cache = teacher.cache_control != "off" and endpoint.api != "openai"
+        self.minimum_tokens = 0 if teacher_set.endpoint.simulated else CACHE_MINIMUM_TOKENS
+        self.states = self.audited = 0
+        self.envelope_bytes = 0  # of bodies, what is neither tools nor messages
+        self.selected = self.selected_audited = self.selected_bytes = self.worst = 0
+        self.everything: PrefixReuse | None = None
+        self.selected_reuse: PrefixReuse | None = None
+        #: (day, state, meta) of the open calls of the day that is being counted.
+        self.calls: list[tuple[str, str, dict[str, Any]]] = []
+
+    def tariff(self) -> Tariff:
+        return Tariff(
+            self.pricing,
+            self.replies.bytes_per_token,
+            self.replies.completion(self.teacher.max_tokens),
+            self.figures.caches_prompts,
+            self.envelope_bytes / self.states if self.states else 0.0,
+        )
+
+    def finish(self) -> None:
+        """Fill in the figures that rest on the replies and on the count."""
+        figures = self.figures
+        figures.bytes_per_token = round(self.replies.bytes_per_token, 3)
+        figures.completion_tokens = round(self.replies.completion(self.teacher.max_tokens), 1)
+        figures.measured_replies = self.replies.replies
+        record = self.check.record if self.check else None
+        implicit = record.caches_implicitly if record else None
+        explicit = self.asks_for_cache and self.states > 0
+        figures.caches_prompts = self.pricing.base.input_cache_read is not None and (
+            implicit is not False or explicit
+        )
+
+
+def _cheapest_first(totals: Mapping[str, _TeacherTotals]) -> list[_TeacherTotals]:
+    """Return those that the catalogue does not rule out."""
+    going = [one for one in totals.values() if not one.figures.stop]
+    prices = {
+        one.teacher.name: (one.pricing.base.of("prompt"), one.pricing.base.of("completion"))
+        for one in going
+    }
+    return [totals[name] for name in ask_order([one.teacher for one in going], prices)]
+
+
+class _Counter:
+    """Counts every question once, session by session, and sorts out which are open."""
+
+    def __init__(
+        self,
+        questions: Questions,
+        ledger: Ledger | None,
+        checks: Mapping[str, CatalogueCheck],
+        replies: Mapping[str, ReplyTokens],
+    ) -> None:
+        self.questions = questions
+        self.ledger = ledger
+        teacher_set = questions.teacher_set
+        self.totals = {
+            teacher.name: _TeacherTotals(
+                teacher_set,
+                teacher,
+                checks.get(teacher.name),
+                replies.get(teacher.name, ReplyTokens()),
+            )
+            for teacher in questions.teachers
+        }
+        self._metas: dict[tuple[str, str], dict[str, Any]] = {}
+        self._seen: set[str] = set()
+        #: OpenRouter's bodies name their session, so no other session has the same.
+        self._same_in_sessions = any(
+            teacher_set.endpoint_of(teacher).api == "openai" for teacher in questions.teachers
+        )
+
+    def count(self, progress: Progress | None = None) -> dict[str, Any]:
+        """Count, and return what the teacher file selects."""
+        questions, selection = self.questions, self.questions.teacher_set.selection
+        chosen, ruled_out = choose(questions.states, selection)
+        self._chosen = {state.state_id for state in chosen}
+        self._audited = {s.state_id for s in chosen if sampled(s.state_id, selection.audit_share)}
+        skipped = Counter(rule for state, rule in ruled_out.items() if state not in self._audited)
+        self._measure_bodies()
+        done, day = 0, ""
+        for states in questions.chains():
+            if states[0].day != day:
+                self._explain()
+                day = states[0].day
+            self._count_session(states)
+            done += len(states)
+            if progress:
+                progress("plan", done, len(questions.states))
+        self._explain()
+        for totals in self.totals.values():
+            totals.finish()
+        return {
+            "curtail": selection.curtail,
+            "chosen": len(chosen),
+            "skipped": dict(sorted(skipped.items())),
+            "audited": len(self._audited),
+        }
+
+    def _measure_bodies(self) -> None:
+        """Build the bodies of some replies: their tokens are known, their bytes are not kept."""
+        sampled_states: dict[str, list[_TeacherTotals]] = {}
+        for totals in self.totals.values():
+            for state_id, _ in totals.replies.sample.values():
+                sampled_states.setdefault(state_id, []).append(totals)
+        for state in self.questions.states if sampled_states else ():
+            for totals in sampled_states.get(state.state_id, ()):
+                request, asked = self.questions.request(state, totals.teacher)
+                totals.replies.measure(asked.key, request.body)
+
+    def _explain(self) -> None:
+        """Say of each teacher why calls of a day that it answered before are open."""
+        for name, totals in self.totals.items():
+            calls, totals.calls = totals.calls, []
+            if self.ledger and calls:
+                again, changed = explain(self.ledger, name, calls)
+                figures = totals.figures
+                figures.answered_before += again
+                both = Counter(figures.changed) + changed
+                figures.changed = dict(sorted(both.items(), key=lambda item: (-item[1], item[0])))
+
+    def _count_session(self, states: Sequence[Any]) -> None:
+        if not self._same_in_sessions:
+            self._seen.clear()
+        session = SessionOutline(self.questions)
+        asked: list[tuple[PromptOutline, _TeacherTotals, str]] = []
+        for row in states:
+            outline, state = None, row.whole
+            for totals in self.totals.values():
+                if not totals.teacher.asks(state.state_id):
+                    totals.figures.not_asked += 1
+                    continue
+                outline = outline or session.of(state)
+                asked.append((outline, totals, session.key(outline, totals.teacher)))
+        # One query for a session: one for each question takes longer than all the rest.
+        replied = self.ledger.replied(key for *_, key in asked) if self.ledger else ()
+        opened: dict[str, list[PromptOutline]] = {name: [] for name in self.totals}
+        for outline, totals, key in asked:
+            if key in self._seen or key in replied:
+                totals.figures.cached += 1
+            elif self._count_open(session, outline, totals):
+                self._seen.add(key)
+                opened[totals.teacher.name].append(outline)
+        for name, outlines in opened.items():
+            if outlines:
+                self._add_prompts(session, self.totals[name], outlines)
+
+    def _count_open(
+        self, session: SessionOutline, outline: PromptOutline, totals: _TeacherTotals
+    ) -> bool:
+        """Count a question without a reply; return True if it is open."""
+        teacher, figures = totals.teacher, totals.figures
+        size = session.size(outline, teacher)
+        if too_long(teacher, size):
+            figures.skipped += 1
+            return False
+        if outline.has_action or self.questions.has_secret(outline.state):
+            figures.refused += 1
+            return False
+        state_id = outline.state.state_id
+        audited = state_id in self._audited
+        totals.states += 1
+        totals.audited += audited
+        totals.envelope_bytes += size - session.reach[outline.node]
+        if state_id in self._chosen:
+            totals.selected += 1
+            totals.selected_audited += audited
+            totals.selected_bytes += size
+            totals.worst += worst_case(teacher, size)
+            alike = (teacher.name, outline.toolset.digest)
+            if alike not in self._metas:
+                self._metas[alike] = self.questions.meta(teacher, outline.toolset)
+            totals.calls.append((outline.state.day, state_id, self._metas[alike]))
+        return True
+
+    def _add_prompts(
+        self, session: SessionOutline, totals: _TeacherTotals, outlines: Sequence[PromptOutline]
+    ) -> None:
+        """Add what a teacher's open prompts of a session share."""
+        if totals.everything is None or totals.selected_reuse is None:
+            edges = totals.tariff().edges()
+            minimum = int(totals.minimum_tokens * totals.replies.bytes_per_token)
+            totals.everything = PrefixReuse(edges, minimum)
+            totals.selected_reuse = PrefixReuse(edges, minimum)
+        ends = [(o.node, int(o.state.state_id in self._audited)) for o in outlines]
+        totals.everything.add_session(ends, session.parents, session.reach)
+        chosen = [
+            end for end, o in zip(ends, outlines, strict=True) if o.state.state_id in self._chosen
+        ]
+        totals.selected_reuse.add_session(chosen, session.parents, session.reach)
+
+
+def _cost(
+    asked: Sequence[_TeacherTotals], curtail: str, agreement: Agreement, decide: Decide | None
+) -> dict[str, Strategy]:
+    """Cost every strategy, and fill in each teacher's expected cost; the cheapest is first."""
+    voting: dict[str, int] = {}  # family -> its place
+    speakers: set[str] = set()
+    for one in asked:
+        if has_vote(one.teacher, decide) and one.teacher.family not in voting:
+            voting[one.teacher.family] = len(voting)
+            speakers.add(one.teacher.name)
+    quorum = decide.quorum if decide else _QUORUM
+    family_shares = {
+        way: agreement.shares
+        if way == curtail and agreement.shares
+        else asked_shares(len(voting), way, p=agreement.p, q=agreement.q, quorum=quorum)
+        for way in ("exact", "student")
+    }
+    names = ("naive", "chain", "chain_exact", "chain_student", "selected")
+    usd, calls = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
+    for rank, one in enumerate(asked, start=1):
+        teacher, figures, tariff = one.teacher, one.figures, one.tariff()
+        shares = {"off": 1.0}
+        for way, found in family_shares.items():
+            if teacher.control:  # asked on its whole share, however the vote goes
+                shares[way] = 1.0
+            else:
+                shares[way] = found[voting[teacher.family]] if teacher.name in speakers else 0.0
+        everything = one.everything or PrefixReuse()
+        figures.rank = rank
+        figures.naive_usd = expected_cost(everything, tariff, cached=False)
+        figures.chain_usd = expected_cost(everything, tariff)
+        figures.calls, figures.worst_picodollars = one.selected, one.worst
+        figures.asked_share = round(shares[curtail], 4)
+        more = (one.selected - one.selected_audited) * shares[curtail]
+        figures.expected_calls = round(one.selected_audited + more, 1)
+        figures.prompt_tokens = int(one.selected_bytes / tariff.bytes_per_token)
+        expected = expected_cost(one.selected_reuse or PrefixReuse(), tariff, share=shares[curtail])
+        figures.expected_picodollars = min(to_pico(str(expected)), figures.worst_picodollars)
+        sums = {
+            "naive": (figures.naive_usd, one.states),
+            "chain": (figures.chain_usd, one.states),
+            "selected": (figures.expected_picodollars / float(PICO), figures.expected_calls),
+        }
+        for way in ("exact", "student"):
+            sums[f"chain_{way}"] = (
+                expected_cost(everything, tariff, share=shares[way]),
+                one.audited + (one.states - one.audited) * shares[way],
+            )
+        for name, (cost, number) in sums.items():
+            usd[name] += cost
+            calls[name] += number
+    naive = usd["naive"]
+    return {
+        name: Strategy(
+            round(usd[name], 9), round(usd[name] / naive, 4) if naive else None,
+            round(calls[name], 1),
+        )
+        for name in names
+    }  # fmt: skip
+
+
+#: Field of ``Call.meta`` that decides the body -> its name in a report, and whether its values
+#: are shown.
+_META = {
+    "model": ("model", True),
+    "converter_version": ("converter_version", True),
+    "toolset": ("tools", False),
+}
+
+
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what differs between two ``Call.meta`` of one state and teacher; never empty."""
+    found = []
+    for field, (name, shown) in _META.items():
+        old, new = before.get(field), now[field]
+        if old is not None and old != new:
+            found.append(f"{name} {old} -> {new}" if shown else name)
+    settings = before.get("settings")
+    if settings is None:
+        return tuple(found) or (UNRECORDED,)
+    for name in sorted(settings.keys() | now["settings"].keys()):
+        old, new = settings.get(name, "unset"), now["settings"].get(name, "unset")
+        if old != new:
+            found.append(f"{name} {old} -> {new}")
+    return tuple(found) or (MESSAGES,)
+
+
+def explain(
+    ledger: Ledger, teacher: str, opened: Iterable[tuple[str, str, Mapping[str, Any]]]
+) -> tuple[int, Counter[str]]:
+    """Count the open (day, state, ``Call.meta``) that were paid for before, and what changed.
+
+    If a state was answered more than once, the call with the fewest differences counts, and of
+    these the latest.
+    """
+    days: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for day, state, meta in opened:
+        days.setdefault(day, {})[state] = meta
+    again, counted = 0, Counter[str]()
+    for day, asked in days.items():
+        nearest: dict[str, tuple[str, ...]] = {}
+        for state, before in ledger.bought(teacher, day):
+            if state in asked:
+                found = changes(before, asked[state])
+                if state not in nearest or _distance(found) <= _distance(nearest[state]):
+                    nearest[state] = found
+        again += len(nearest)
+        for found in nearest.values():
+            counted.update(found)
+    return again, counted
+
+
+def _distance(found: tuple[str, ...]) -> tuple[bool, int]:
+    return found == (UNRECORDED,), len(found)

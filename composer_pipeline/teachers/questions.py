@@ -22,7 +22,7 @@ from composer_pipeline.lake.parquet import column
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.money import NOTHING, Pico
 from composer_pipeline.redaction.user_rules import redaction_version
-from composer_pipeline.teachers.catalogue import Verdict, terms_of
+from composer_pipeline.teachers.catalogue import CatalogueCheck, terms_of
 from composer_pipeline.teachers.ledger.ledger import Ledger
 from composer_pipeline.teachers.ledger.values import Admission, Asked, Call
 from composer_pipeline.teachers.request import Request, serialise, settings_sent, worst_case
@@ -190,7 +190,7 @@ class Questions:
             self.states.sort(key=lambda s: (s.error_kind is None, _when(s), s.state_id))
             self.states = self.states[:max_states]
         #: What the catalogue says of each teacher, where there is one; provenance.
-        self.verdicts: Mapping[str, Verdict] = {}
+        self.catalogue_checks: Mapping[str, CatalogueCheck] = {}
         #: Teacher -> price caps that were part of its calls' keys; see :meth:`know`.
         self._caps: Mapping[str, Collection[bytes]] = {}
         self._settings = {
@@ -296,7 +296,7 @@ class Questions:
             "converter_version": CONVERTER_VERSION,
             "toolset": toolset.digest,
             "settings": self._settings[teacher.name],
-            **terms_of(teacher, self.verdicts.get(teacher.name)),
+            **terms_of(teacher, self.catalogue_checks.get(teacher.name)),
         }
 
     def resumed(self, question: Question, teacher: Teacher, told: Admission) -> Question | None:

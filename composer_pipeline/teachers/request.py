@@ -1,7 +1,4 @@
-"""One request to a chat-completions endpoint: its exact body, and what a call is known by.
-
-Belongs here: the bytes of a body and the hashes of them. Does not belong here: what sending
-them may cost (``replay.provider.bounds``) and sending them (``replay.provider.client``).
+"""One request to a chat-completions endpoint: its exact body, its two names and its worst case.
 
 A body is serialised once; its bytes are hashed and those bytes are sent. A call has two names:
 
@@ -12,12 +9,11 @@ digest  what is sent: endpoint name, wire and the exact body. The provider's res
         goes by these bytes, so only a call with the same digest can have paid for its hit
 ======  ==================================================================================
 
-A body without a cap (api ``openai``, a live probe) has one name for both. Before wire 2
-the digest was the key of every call.
+A body without a cap (api ``openai``) has one name for both.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -28,17 +24,15 @@ from composer_pipeline.chat.convert import Conversion, wire_messages
 from composer_pipeline.money import Pico, to_pico
 from composer_pipeline.teachers.teachers import MaxPrice, Teacher
 
-#: Named in a digest, and in a key that covers the exact body.
+#: Part of a digest, and of a key that covers the exact body.
 WIRE = "chat/completions@1"
-#: Named in a key that leaves the price cap out.
+#: Part of a key that leaves the price cap out.
 WIRE_WITHOUT_CAP = "chat/completions@2"
-
-
 _MESSAGES = b'"messages":['
 
 
 class Request(msgspec.Struct, frozen=True):
-    """One body. ``start`` and ``end`` bound the object ``max_price`` in it; 0 where it has none."""
+    """One body. ``start`` and ``end`` bound the object ``max_price`` in it; 0 if it has none."""
 
     body: bytes
     start: int = 0
@@ -46,19 +40,16 @@ class Request(msgspec.Struct, frozen=True):
 
     @property
     def cap(self) -> bytes:
-        """The JSON of ``max_price`` as it is sent; empty where there is none."""
+        """The JSON of ``max_price`` as it is sent; empty if there is none."""
         return self.body[self.start : self.end]
 
     def digest(self, endpoint: str) -> str:
-        """Return the name of what is sent, see above.
-
-        The endpoint's name counts and not its address: a demo server gets another port every
-        time.
-        """
+        """Return the name of what is sent; see the module."""
+        # Not the endpoint's address: a demo server gets another port every time.
         return _sha256(endpoint, WIRE, self.body)
 
     def key(self, endpoint: str) -> str:
-        """Return the name of what is asked, see above."""
+        """Return the name of what is asked; see the module."""
         if not self.end:
             return self.digest(endpoint)
         body = memoryview(self.body)
@@ -69,30 +60,16 @@ class Request(msgspec.Struct, frozen=True):
         body = self.body[: self.start] + cap + self.body[self.end :]
         return Request(body, self.start, self.start + len(cap))
 
-    def halves(self, endpoint: str, caps: Iterable[bytes] = ()) -> list[tuple[bytes, bytes]]:
-        """Return what the hash of each name covers before and behind the messages of the body.
+    def around_messages(self, endpoint: str) -> tuple[bytes, bytes]:
+        """Return what :meth:`key` hashes before and behind the messages of a body without any.
 
-        For a body without messages: with any messages between, the halves give the names of that
-        request.
-
-        Args:
-            endpoint: its name.
-            caps: former caps; empty stands for the cap of now.
-
-        Returns:
-            Of :meth:`key`, then of :meth:`digest` under each of the caps.
+        The hash of these with messages between them is the key of the body with the messages.
         """
         hole = self.body.index(_MESSAGES) + len(_MESSAGES)
         if not self.end:
-            return [(f"{endpoint}\n{WIRE}\n".encode() + self.body[:hole], self.body[hole:])]
-        named = [(WIRE_WITHOUT_CAP, b"{}"), *((WIRE, cap or self.cap) for cap in caps)]
-        return [
-            (
-                f"{endpoint}\n{wire}\n".encode() + self.body[:hole],
-                self.body[hole : self.start] + cap + self.body[self.end :],
-            )
-            for wire, cap in named
-        ]
+            return _name(endpoint, WIRE) + self.body[:hole], self.body[hole:]
+        tail = self.body[hole : self.start] + b"{}" + self.body[self.end :]
+        return _name(endpoint, WIRE_WITHOUT_CAP) + self.body[:hole], tail
 
     @property
     def prices(self) -> MaxPrice:
@@ -106,11 +83,7 @@ class Request(msgspec.Struct, frozen=True):
     ) -> "Request":
         """Return the request with fields before and after ``provider``, none of them empty.
 
-        Args:
-            before: fields.
-            provider: JSON of the provider's preferences without a cap, which becomes the last.
-            cap: JSON of ``max_price``.
-            after: fields.
+        ``provider`` is the JSON of the preferences, which ``max_price``, the ``cap``, ends.
         """
         head = orjson.dumps(before)[:-1] + b',"provider":' + provider[:-1] + b',"max_price":'
         body = head + cap + b"}," + orjson.dumps(after)[1:]
@@ -126,16 +99,10 @@ class Request(msgspec.Struct, frozen=True):
 def serialise(
     teacher: Teacher, conversion: Conversion, session_id: str, *, api: str = "openrouter"
 ) -> Request:
-    """Return the request to send.
+    """Return the request to send; with api ``openai`` it has OpenAI's fields only.
 
     The session is named by a hash, for sticky routing: the provider's prompt cache holds
     the session's prefix. Key order is frozen, because the response cache depends on it.
-
-    Args:
-        teacher: who is asked.
-        conversion: the messages and tools.
-        session_id: the session of the state.
-        api: ``openrouter``, or ``openai`` for a body with OpenAI's fields alone.
     """
     body: dict[str, Any] = {
         "model": teacher.model,
@@ -176,14 +143,9 @@ def _provider(teacher: Teacher) -> tuple[bytes, bytes]:
 
 
 def settings_sent(teacher: Teacher, endpoint: str, *, api: str = "openrouter") -> dict[str, Any]:
-    """Return what a key takes from the teacher file, model apart: name -> value.
+    """Return what a key takes from the teacher file, except for the model: name -> value.
 
     It is recorded with each call, so that a plan can say which setting made a call new.
-
-    Args:
-        teacher: who is asked.
-        endpoint: name of the endpoint, which is part of the key.
-        api: as for :func:`serialise`.
     """
     settings: dict[str, Any] = {
         "endpoint": endpoint,
@@ -197,8 +159,12 @@ def settings_sent(teacher: Teacher, endpoint: str, *, api: str = "openrouter") -
     return settings | {"cache_control": teacher.cache_control}
 
 
+def _name(endpoint: str, wire: str) -> bytes:
+    return f"{endpoint}\n{wire}\n".encode()
+
+
 def _sha256(endpoint: str, wire: str, *parts: bytes | memoryview) -> str:
-    digest = hashlib.sha256(f"{endpoint}\n{wire}\n".encode())
+    digest = hashlib.sha256(_name(endpoint, wire))
     for part in parts:
         digest.update(part)
     return digest.hexdigest()
@@ -211,30 +177,20 @@ def _number(price: Decimal) -> float | int:
 
 #: What a cached prompt token may cost to write, as a share of the prompt price.
 CACHE_WRITE = {"off": Decimal(1), "5m": Decimal("1.25"), "1h": Decimal(2)}
-
-
 #: Tokens that a chat template may add to a message, for the prefix-anchored bound.
 TEMPLATE_TOKENS = 64
-
-
 #: A measured prompt of fewer tokens than a sixteenth of its bytes is not believed.
 MOST_BYTES_PER_TOKEN = 16
-
-
 _AFTER_MESSAGES = b'],"tools":'
 
 
 def worst_case(teacher: Teacher, body: bytes | int, *, prompt_tokens: int | None = None) -> Pico:
-    """Return the most that sending ``body`` can cost, rounded up.
+    """Return the most that sending ``body``, or so many bytes, can cost, rounded up.
 
     A byte-level tokenizer makes at most one token of a byte, so the prompt has at most
-    ``min(len(body), context_length)`` tokens. Both prices are the caps that the router
-    enforces; reasoning is inside ``max_tokens``.
-
-    Args:
-        teacher: who is asked.
-        body: the exact body, or how many bytes it has.
-        prompt_tokens: a tighter bound on the prompt's tokens (:func:`anchored_tokens`).
+    ``min(len(body), context_length)`` tokens; ``prompt_tokens`` is a tighter bound
+    (:func:`anchored_tokens`). Both prices are the caps that the router enforces; reasoning is
+    inside ``max_tokens``.
     """
     size = body if isinstance(body, int) else len(body)
     tokens = min(size, teacher.context_length)
@@ -248,7 +204,7 @@ def worst_case(teacher: Teacher, body: bytes | int, *, prompt_tokens: int | None
 
 
 class Anchor(msgspec.Struct, frozen=True):
-    """A prompt whose tokens its teacher has counted: what a longer one may be bounded by.
+    """A prompt whose tokens its teacher has counted, to bound those of a longer one.
 
     ``end`` is where the body's messages end; the digests are of the bytes before and after.
     """
@@ -260,7 +216,7 @@ class Anchor(msgspec.Struct, frozen=True):
 
 
 def anchor(body: bytes, prompt_tokens: int) -> Anchor | None:
-    """Return the anchor of an answered body; ``None`` where its count is not believed."""
+    """Return the anchor of an answered body; ``None`` if its count is not believed."""
     end = body.find(_AFTER_MESSAGES)
     if end < 0 or prompt_tokens * MOST_BYTES_PER_TOKEN < len(body):
         return None
@@ -270,9 +226,9 @@ def anchor(body: bytes, prompt_tokens: int) -> Anchor | None:
 def anchored_tokens(body: bytes, before: Anchor | None) -> int | None:
     """Bound the prompt tokens of a body that extends an answered one; ``None`` if it does not.
 
-    Where the bodies differ only by messages added at the end, the longer prompt has at most
-    the tokens of the shorter one, one for each byte that was added, and what a chat template
-    may add to each message: P(k) <= P(k-1) + bytes + 64 messages (facts, option 2).
+    If the bodies differ only by messages added at the end, the longer prompt has at most the
+    tokens of the shorter one, one for each byte that was added, and what a chat template may
+    add to each message: P(k) <= P(k-1) + bytes + 64 messages.
     """
     if before is None or len(body) < before.end:
         return None

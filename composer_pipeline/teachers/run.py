@@ -336,7 +336,7 @@ def replay(
             )
         questions.know(opened)
         name = run_id or uuid.uuid4().hex
-        questions.verdicts = preflight(lake, teacher_set, questions.teachers)
+        questions.catalogue_checks = preflight(lake, teacher_set, questions.teachers)
         opened.do(operations.set_ceiling(f"run:{name}", Decimal(max_usd)))
         if budget:
             shared = opened.do(operations.raise_ceiling(budget, Decimal(max_usd)))
@@ -482,9 +482,9 @@ class _Run:
                 )  # fmt: skip
                 self.asked = waves.asked
                 await waves.recover()
-                for name, verdict in self.questions.verdicts.items():
-                    if verdict.stop:
-                        self.lanes[name].stop(verdict.stop)
+                for name, check in self.questions.catalogue_checks.items():
+                    if check.stop:
+                        self.lanes[name].stop(check.stop)
                 self.phase = "asking"
                 await waves.ask()
         except BaseException:

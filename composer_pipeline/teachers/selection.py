@@ -1,10 +1,5 @@
 """Whom to ask next: curtailed voting, value of information, and an audit of what it misses.
 
-Belongs here: when a vote is decided, the order of teachers and of sessions, the audit
-sample, and the estimate of the pairs that were missed. Does not belong here: what makes two
-actions the same and who wins (``preferences``, a layer above, which is handed in as
-:class:`Decide`), and asking (``replay.engine.run``).
-
 The cheapest teacher is asked first. *Exact* curtailing stops when no answers of the families
 still unasked could change the outcome of the k-of-n vote: a cluster that cannot be caught has
 won, or every cluster that still can win agrees with the agent, or none can reach the quorum.
@@ -18,6 +13,7 @@ pairs that curtailing and skipping missed are estimated without bias (Horvitz an
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Literal, Protocol
@@ -26,6 +22,7 @@ import msgspec
 import orjson
 
 from composer_pipeline.actions import Action, ToolCall
+from composer_pipeline.reports import Report
 from composer_pipeline.states.state import TraceState
 from composer_pipeline.teachers.teachers import Selection, SkipRule, Teacher, sampled
 
@@ -72,16 +69,11 @@ def value(found: Iterable[str]) -> float:
 
 
 def skips(states: Sequence[TraceState], rules: Iterable[SkipRule]) -> dict[str, SkipRule]:
-    """Return the states that the rules leave out, with the rule.
+    """Return ``state_id`` -> the rule that leaves the state out; never if its action went wrong.
 
-    Args:
-        states: in the order in which near-duplicates count: the first is kept.
-        rules: ``todo``: only to-do lists. ``named_read``: the first Read of a file that the
-            user's last words name. ``confirmation``: a short text that asks nothing.
-            ``near_duplicate``: equal action and equal last message, numbers and ids aside.
-
-    Returns:
-        ``state_id`` -> rule. A state whose action went wrong is never in it.
+    ``todo``: only to-do lists. ``named_read``: the first Read of a file that the user's last words
+    name. ``confirmation``: a short text that asks nothing. ``near_duplicate``: equal action and
+    equal last message, numbers and ids aside; the first of ``states`` is kept.
     """
     wanted = frozenset(rules)
     if not wanted:  # and no message of a large lake is read for it
@@ -129,7 +121,7 @@ def _reads_a_named_file(state: TraceState, call: ToolCall) -> bool:
 
 
 def _repeats(state: TraceState) -> bool:
-    """Say whether a call was made before, with equal arguments."""
+    """Return True if a call was made before, with equal arguments."""
     mine = {(call.name, orjson.dumps(call.arguments)) for call in state.action.tool_calls}
     if not mine:
         return False
@@ -170,13 +162,12 @@ def _blocks(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [block for block in content or [] if isinstance(block, dict)]
 
 
-#: Which day is asked first, and to its end before the next one begins; empty: all together.
+#: Which day is asked first, completely before the next one begins; empty: all days together.
 DaysFirst = Literal["", "oldest", "newest"]
 #: ``state_id`` -> what the teachers that were asked about this state so far did:
-#: ``{teacher name: its action}``. A teacher that was asked and gave nothing usable (an
-#: unusable or refused reply, a state too long for it, no budget, an unknown outcome) is there
-#: with ``None``; a teacher that was not asked yet is absent. Replies of earlier runs count as
-#: soon as the pair is in a wave: naming such a pair costs nothing.
+#: ``{teacher name: its action}``, ``None`` if it gave nothing usable (an unusable or refused
+#: reply, a state too long for it, no budget, an unknown outcome). A teacher that was not asked
+#: yet is absent. Replies of earlier runs count as soon as the pair is in a wave, at no cost.
 Answers = Callable[[str], Mapping[str, Action | None]]
 
 
@@ -193,15 +184,14 @@ class Selector(Protocol):
             teachers: every selected teacher, the same in each call.
             answers: what has come back; see :data:`Answers`.
 
-        A pair that was in an earlier wave is passed over; a wave of nothing else ends the
-        run, so a selector cannot keep it going for ever. So is a state outside a teacher's
-        ``ask_share``. The engine chooses the order of calls within a wave.
+        Pairs of an earlier wave and states outside a teacher's ``ask_share`` are passed over; a
+        wave of nothing else ends the run. The order of calls within a wave is not the selector's.
         """
         ...
 
 
 def by_day(states: Sequence["TraceState"], days_first: DaysFirst) -> list[list["TraceState"]]:
-    """Return the states of each day, in the order of days; all in one list where it is empty."""
+    """Return the states of each day, in the order of days; all in one list if it is empty."""
     if not days_first:
         return [list(states)]
     days: dict[str, list[TraceState]] = {}
@@ -212,12 +202,8 @@ def by_day(states: Sequence["TraceState"], days_first: DaysFirst) -> list[list["
 
 #: A typical question, in tokens, to order teachers by price: (prompt, completion).
 TYPICAL_TOKENS = (20_000, 400)
-
-
-#: Sessions are asked in so many groups, the most promising first.
+#: Number of groups in which sessions are asked, the most promising first.
 GROUPS = 4
-
-
 #: USD per token: (prompt, completion).
 Price = tuple[Decimal, Decimal]
 
@@ -230,29 +216,24 @@ class Cluster(msgspec.Struct, frozen=True):
 
 
 class Decide(Protocol):
-    """The vote as the selection needs it; ``agreement.replay_vote`` has the real one."""
+    """The vote as the selection needs it; ``preferences.vote`` implements it."""
 
     @property
     def quorum(self) -> int:
         """Fewest families that make a winner."""
 
     def votes(self, family: str) -> bool:
-        """Say whether a family votes; the agent's own does not. A control never does."""
+        """Return True if a family votes; the agent's own does not."""
 
     def tally(self, state: "TraceState", answers: Mapping[str, Action]) -> Sequence[Cluster]:
         """Return the clusters of ``{family: its usable action}``."""
 
 
 def decided(clusters: Sequence[Cluster], remaining: int, quorum: int) -> bool:
-    """Say whether ``remaining`` further votes can no longer change what comes out.
+    """Return True if ``remaining`` further votes can no longer change the outcome.
 
-    What comes out is: a pair for one known cluster, or no pair. A winner has at least
-    ``quorum`` families and more than every other cluster.
-
-    Args:
-        clusters: the votes so far.
-        remaining: families that may still vote; each joins a cluster or starts one.
-        quorum: fewest families of a winner.
+    The outcome is a pair for one known cluster, or no pair. A winner has at least ``quorum``
+    families and more than every other cluster; a further family joins a cluster or starts one.
     """
     sizes = [cluster.families for cluster in clusters]
     largest_other = [
@@ -275,7 +256,7 @@ def decided(clusters: Sequence[Cluster], remaining: int, quorum: int) -> bool:
 def least_needed(clusters: Sequence[Cluster], remaining: int, quorum: int) -> int:
     """Return the fewest further votes after which the vote can be decided; 0 if it is.
 
-    So many are asked at once: asking them one after the other would save nothing.
+    All of them are asked at once: asking them one after the other would save nothing.
     """
     for more in range(remaining + 1):
         left = remaining - more
@@ -294,7 +275,7 @@ def least_needed(clusters: Sequence[Cluster], remaining: int, quorum: int) -> in
 
 
 def pair_found(clusters: Sequence[Cluster], quorum: int) -> bool:
-    """Say whether a full vote with these clusters goes to one that is against the agent."""
+    """Return True if a full vote with these clusters goes to one that is against the agent."""
     ordered = sorted(clusters, key=lambda cluster: -cluster.families)
     if not ordered or ordered[0].families < quorum:
         return False
@@ -304,7 +285,7 @@ def pair_found(clusters: Sequence[Cluster], quorum: int) -> bool:
 
 
 def has_vote(teacher: Teacher, decide: Decide | None) -> bool:
-    """Say whether a teacher's replies may vote: no control, and of a family that votes."""
+    """Return True if a teacher's replies may vote: no control, and of a family that votes."""
     return not teacher.control and (decide is None or decide.votes(teacher.family))
 
 
@@ -313,12 +294,7 @@ def spokesmen(
 ) -> list[Teacher]:
     """Return one teacher for each family that may still vote, in the order given.
 
-    A family whose teacher gave nothing usable speaks through its next teacher.
-
-    Args:
-        teachers: the cheapest first.
-        known: teacher -> its action, ``None`` where it gave nothing usable.
-        decide: the vote.
+    A family whose teacher gave nothing usable (``None`` in ``known``) votes by its next teacher.
     """
     voters = [teacher for teacher in teachers if has_vote(teacher, decide)]
     spoken = {t.family for t in voters if known.get(t.name) is not None}
@@ -335,7 +311,7 @@ def clusters_of(
     known: Mapping[str, Action | None],
     decide: Decide,
 ) -> Sequence[Cluster]:
-    """Return the votes of ``known``, one a family."""
+    """Return the votes of ``known``, one per family."""
     answers: dict[str, Action] = {}
     for teacher in teachers:
         action = known.get(teacher.name)
@@ -345,14 +321,7 @@ def clusters_of(
 
 
 def how_many(clusters: Sequence[Cluster], remaining: int, quorum: int, curtail: str) -> int:
-    """Return how many further votes to ask for at once; 0 when asking is over.
-
-    Args:
-        clusters: the votes so far.
-        remaining: families that may still vote.
-        quorum: fewest families of a winner.
-        curtail: ``exact`` or ``student``.
-    """
+    """Return how many further votes to ask for at once; 0 once enough is known."""
     if decided(clusters, remaining, quorum):
         return 0
     if curtail == "student" and all(cluster.agrees_with_student for cluster in clusters):
@@ -360,12 +329,23 @@ def how_many(clusters: Sequence[Cluster], remaining: int, quorum: int, curtail: 
     return max(1, least_needed(clusters, remaining, quorum))
 
 
+def next_voters(
+    state: "TraceState",
+    teachers: Sequence[Teacher],
+    known: Mapping[str, Action | None],
+    decide: Decide,
+    curtail: str,
+) -> list[Teacher]:
+    """Return the teachers to ask after ``known``, the cheapest first; none once it is decided."""
+    waiting = spokesmen([t for t in teachers if t.asks(state.state_id)], known, decide)
+    votes = clusters_of(state, teachers, known, decide)
+    return waiting[: how_many(votes, len(waiting), decide.quorum, curtail)]
+
+
 def ask_order(teachers: Sequence[Teacher], prices: Mapping[str, Price] | None = None) -> list[str]:
     """Return the teachers' names, the cheapest for a typical question first.
 
-    Args:
-        teachers: the teachers.
-        prices: name -> USD per token; the caps of the file where a teacher is missing.
+    ``prices`` is name -> USD per token; the price caps of the file count for the others.
     """
 
     def cost(teacher: Teacher) -> Decimal:
@@ -397,7 +377,7 @@ def choose(
     return chosen, ruled_out
 
 
-class SelectionReport(msgspec.Struct):
+class SelectionReport(msgspec.Struct, Report):
     """What was left out, and what that may have missed.
 
     ``asked`` and ``full`` count (state, teacher) questions. ``missed_pairs`` estimates the
@@ -418,22 +398,9 @@ class SelectionReport(msgspec.Struct):
     missed_pairs: float | None = None
     missed_se: float | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        found: dict[str, Any] = msgspec.to_builtins(self)
-        return found
-
 
 class CurtailedSelector:
-    """Asks in waves; a :class:`composer_pipeline.teachers.selection.Selector` for one run.
-
-    Args:
-        selection: the teacher file's section.
-        decide: the vote.
-        prices: teacher -> USD per token, for the order of teachers; see :func:`ask_order`.
-        days_first: ``oldest`` or ``newest``: each day is asked to its end before the next one
-            begins; days together when empty.
-    """
+    """The :class:`Selector` of a teacher file; ``prices`` are as for :func:`ask_order`."""
 
     def __init__(
         self,
@@ -474,28 +441,26 @@ class CurtailedSelector:
         """Return the figures of the run; complete after the last wave."""
         groups = self._groups or []
         chosen = [state for group in groups for state in group]
-        left_out: list[str] = [
-            rule
-            for state_id, rule in self._ruled_out.items()
-            if not sampled(state_id, self.selection.audit_share)
-        ]
-        skipped = {rule: left_out.count(rule) for rule in sorted(set(left_out))}
+        share = self.selection.audit_share
+        skipped = Counter(
+            rule for state_id, rule in self._ruled_out.items() if not sampled(state_id, share)
+        )
         found = SelectionReport(
             states=self._states,
             chosen=len(chosen),
-            skipped=skipped,
+            skipped=dict(sorted(skipped.items())),
             asked=len(self._asked),
             full=self._full,
-            audit_share=self.selection.audit_share,
+            audit_share=share,
         )
         if self._answers is None:
             return found
-        share = self.selection.audit_share
         for state in chosen:
             known = self._answers(state.state_id)
             votes = clusters_of(state, self._teachers, known, self.decide)
             found.pairs += pair_found(votes, self.decide.quorum)
-            if sampled(state.state_id, share) and self._was_asked_in_full(state, known):
+            in_full = all(teacher.name in known for teacher in self._of(state))
+            if in_full and sampled(state.state_id, share):
                 found.audited += 1
                 if pair_found(votes, self.decide.quorum) and not self._would_find(state, known):
                     found.missed_in_audit += 1
@@ -504,8 +469,6 @@ class CurtailedSelector:
             found.missed_pairs = found.missed_in_audit / share - found.missed_in_audit
             found.missed_se = math.sqrt(found.missed_in_audit * (1 - share)) / share
         return found
-
-    # -- which states ------------------------------------------------------------
 
     def _prepare(self, states: Sequence["TraceState"], teachers: Sequence[Teacher]) -> None:
         known = {teacher.name: teacher for teacher in teachers}
@@ -522,10 +485,8 @@ class CurtailedSelector:
             else:
                 self._groups.append(day)
 
-    # -- which teachers ----------------------------------------------------------
-
     def _of(self, state: "TraceState") -> list[Teacher]:
-        """Return the teachers whose share of the states holds this one, the cheapest first."""
+        """Return the teachers whose share of the states has this one, the cheapest first."""
         return [teacher for teacher in self._teachers if teacher.asks(state.state_id)]
 
     def _next(self, state: "TraceState", answers: Answers) -> list[Teacher]:
@@ -536,31 +497,17 @@ class CurtailedSelector:
         if curtail == "off" or sampled(state.state_id, self.selection.audit_share):
             self._closed.add(state.state_id)
             return open_
-        still_open = {teacher.name for teacher in open_}
-        wanted = [
-            teacher
-            for teacher in self._wanted(state, answers(state.state_id))
-            if teacher.name in still_open
-        ]
+        wanted = [t for t in self._wanted(state, answers(state.state_id)) if t in open_]
         if not wanted:
             self._closed.add(state.state_id)
         # A control's answer decides nothing, so it need not wait for the vote.
         return wanted + [teacher for teacher in open_ if teacher.control]
 
     def _wanted(self, state: "TraceState", known: Mapping[str, Action | None]) -> list[Teacher]:
-        """Return the teachers to ask after ``known``; nobody when the vote is decided."""
-        waiting = spokesmen(self._of(state), known, self.decide)
-        votes = clusters_of(state, self._teachers, known, self.decide)
-        curtail = self.selection.curtail
-        return waiting[: how_many(votes, len(waiting), self.decide.quorum, curtail)]
-
-    # -- the audit ---------------------------------------------------------------
-
-    def _was_asked_in_full(self, state: "TraceState", known: Mapping[str, Action | None]) -> bool:
-        return all(teacher.name in known for teacher in self._of(state))
+        return next_voters(state, self._teachers, known, self.decide, self.selection.curtail)
 
     def _would_find(self, state: "TraceState", known: Mapping[str, Action | None]) -> bool:
-        """Say whether the pair would have been found without the audit."""
+        """Return True if the pair would have been found without the audit."""
         if state.state_id in self._ruled_out:
             return False
         if self.selection.curtail == "off":

@@ -7,8 +7,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from composer_pipeline.cli.teachers import _command
-from composer_pipeline.cli.teachers_views import replay_view
+from composer_pipeline.cli.teachers import _command, replay_view
 from composer_pipeline.teachers.report import ReplayReport, TeacherFigures
 
 LARGE = ReplayReport(

@@ -9,8 +9,8 @@ from rich.console import Console
 
 from composer_pipeline.cli import common
 from composer_pipeline.cli.preferences_views import show_pair
-from composer_pipeline.cli.teachers_views import plan_tables
-from composer_pipeline.teachers.plan import Plan, TeacherPlan
+from composer_pipeline.cli.teachers import plan_tables
+from composer_pipeline.teachers.plan import ReplayPlan, TeacherPlan
 
 RED, GREEN = "\x1b[31m", "\x1b[32m"
 BOLD_RED, BOLD_GREEN = "\x1b[1;31m", "\x1b[1;32m"
@@ -69,7 +69,7 @@ def test_teachers_stand_in_the_order_of_asking_and_say_why_they_stop() -> None:
         "beta": TeacherPlan(calls=4, rank=1, warnings=["prices rose"]),
         "gamma": TeacherPlan(calls=4, rank=2),
     }
-    plan = Plan(4, 12, 0, Decimal(1), Decimal(2), asked)
+    plan = ReplayPlan(4, 12, 0, Decimal(1), Decimal(2), asked)
     _, rows, notes = plan_tables(plan)
     assert [str(cell) for cell in rows.columns[1].cells] == ["beta", "gamma", "alpha"]
     about, words = ([str(cell) for cell in notes.columns[n].cells] for n in (0, 1))

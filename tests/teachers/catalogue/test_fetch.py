@@ -1,5 +1,6 @@
 """The catalogue: exact prices, overrides, caps, aliases, terms; and that it is kept."""
 
+import hashlib
 import json
 from collections.abc import Callable
 from datetime import date
@@ -10,9 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.teachers.catalogue import Catalogue, CatalogueError, fetch, load, parse
+from composer_pipeline.teachers.catalogue import Catalogue, CatalogueError, fetch, parse
 from composer_pipeline.teachers.run import replay
 from composer_pipeline.teachers.teachers import Teacher, TeacherSet
 from composer_pipeline.testing.openrouter.models import MODELS
@@ -25,7 +25,6 @@ ROW: dict[str, Any] = {
     "context_length": 200_000,
     "pricing": PRICING,
     "supported_parameters": ["tools"],
-    "architecture": {"input_modalities": ["text", "image"]},
     "top_provider": {"max_completion_tokens": 8192},
     "expiration_date": None,
 }
@@ -59,7 +58,6 @@ def test_prices_are_exact_and_records_complete() -> None:
     assert record.pricing.base.prompt == Decimal("0.0000003")
     assert record.canonical_slug == "x/y-20261101"
     assert record.max_completion_tokens == 8192
-    assert record.input_modalities == ("text", "image")
     assert record.expiration_date == date(2027, 1, 31)
     assert record.reasoning == {"mandatory": True}
 
@@ -103,7 +101,6 @@ def test_what_the_reservation_would_not_bound_stops_the_teacher(
 ) -> None:
     with pytest.raises(CatalogueError) as caught:
         catalogue(priced(**pricing)).check(teacher())
-    assert caught.value.field == field
     assert str(caught.value).startswith(f"teacher t: {field}: ")
     for number in numbers:
         assert number in str(caught.value)
@@ -172,26 +169,31 @@ def test_terms_against_training_stop_unless_the_file_says_so() -> None:
     with pytest.raises(CatalogueError, match=r"t: provider\.enforce_distillable_text: .*training"):
         forbidden.check(teacher())
     asked = teacher(provider={"enforce_distillable_text": False})
-    assert forbidden.verdicts([asked])["t"].distillable == "not enforced"
+    assert forbidden.check_teachers([asked])["t"].distillable == "not enforced"
     allowed = catalogue(row(), distillable=json.dumps({"data": [{"id": "x/y"}]}).encode())
-    assert allowed.verdicts([asked])["t"].distillable == "declared"
-    assert allowed.verdicts([teacher()])["t"].distillable == "enforced"
+    assert allowed.check_teachers([asked])["t"].distillable == "declared"
+    assert allowed.check_teachers([teacher()])["t"].distillable == "enforced"
 
 
 def test_one_bad_teacher_leaves_the_others() -> None:
-    found = catalogue(row(), {**ROW, "id": "x/z", "pricing": {}}).verdicts(
+    found = catalogue(row(), {**ROW, "id": "x/z", "pricing": {}}).check_teachers(
         [teacher(), teacher(name="u", model="x/z"), teacher(name="v", model="x/none")]
     )
     assert found["t"].stop == ""
     assert found["u"].stop.startswith("teacher u: pricing.prompt")
     assert "not in the catalogue" in found["v"].stop
     small = catalogue(row(context_length=1000, supported_parameters=["seed"]))
-    words = " ".join(small.verdicts([teacher(max_tokens=9000)])["t"].warnings)
+    words = " ".join(small.check_teachers([teacher(max_tokens=9000)])["t"].warnings)
     for word in ("1000", "8192", "no tools"):
         assert word in words
 
 
-def test_kept_once_and_read_back(
+def kept(lake: Lake, name: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(lake.get_bytes(name))
+    return document
+
+
+def test_kept_once(
     lake: Lake, teacher_set: TeacherSet, serve: Callable[..., LoopbackOpenRouter]
 ) -> None:
     serve()
@@ -202,16 +204,10 @@ def test_kept_once_and_read_back(
     name = first.record(lake)
     assert second.record(lake) == name
     assert first.sha256[:16] in name
-    kept = load(lake, name)
-    assert kept.models == first.models
-    assert kept.fetched_at == first.fetched_at
-    assert all(not v.stop for v in first.verdicts(teacher_set.teachers).values())
-    path = Path(lake.root) / name
-    path.write_text(path.read_text().replace("loopback/careful", "loopback/other"))
-    with pytest.raises(InputError, match="SHA-256"):
-        load(lake, name)
-    with pytest.raises(InputError, match="no recorded catalogue"):
-        load(lake, "catalogue/none.json")
+    document = kept(lake, name)
+    assert hashlib.sha256(document["raw"].encode()).hexdigest() == document["sha256"]
+    assert document["fetched_at"] == first.fetched_at.isoformat()
+    assert all(not v.stop for v in first.check_teachers(teacher_set.teachers).values())
 
 
 def test_no_catalogue_is_none(teacher_set: TeacherSet, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,8 +237,8 @@ def test_a_run_keeps_its_catalogue_and_stops_one_teacher(
     assert "provider.enforce_distillable_text" in stopped
     assert server.requests == len(server.bills) == 24
     assert {item["teacher"] for item in report.not_bought} == {"contrarian"}
-    (kept,) = (Path(lake.root) / "catalogue").iterdir()
-    assert load(lake, f"catalogue/{kept.name}").source == server.url
+    (file,) = (Path(lake.root) / "catalogue").iterdir()
+    assert kept(lake, f"catalogue/{file.name}")["source"] == server.url
     terms = {(r["teacher"], r["training_terms"], r["canonical_slug"]) for r in lake.rows("replies")}
     assert terms == {
         ("careful", "enforced", "loopback/careful-20261101"),

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from composer_pipeline.actions import Action
 from composer_pipeline.chat.convert import to_chat, wire_messages
-from composer_pipeline.cli.teachers_views import plan_tables
+from composer_pipeline.cli.teachers import plan_tables
 from composer_pipeline.dataset.build import build_dataset
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.explain import explain

@@ -318,7 +318,7 @@ def test_a_run_that_reaches_nobody_ends_without_trying_everything(
     lake: Lake, teacher_set: TeacherSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COMPOSER_OPENROUTER_URL", "http://127.0.0.1:9/api/v1")
-    engine = "composer_pipeline.teachers.engine"
+    engine = "composer_pipeline.teachers"
     monkeypatch.setattr(sys.modules[f"{engine}.rate_limit"], "PATIENCE_S", 0.0)
     monkeypatch.setattr(sys.modules[f"{engine}.run"], "TICK_S", 0.0)
     data = teacher_set.model_dump()
@@ -465,7 +465,7 @@ def test_plan_before_and_after(lake: Lake, teacher_set: TeacherSet, serve: Serve
     after = plan(lake, teacher_set).to_dict()
     assert (after["calls"], after["cached"], after["worst_usd"]) == (0, 48, 0)
     server.stop()
-    assert plan(lake, teacher_set, prices={}).by_teacher["careful"].prices == "caps"
+    assert plan(lake, teacher_set).by_teacher["careful"].prices == "caps"
 
 
 def test_window_shrinks_and_grows() -> None:

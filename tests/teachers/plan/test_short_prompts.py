@@ -1,20 +1,20 @@
 """What a plan may not promise: caches that a prompt is too short for, replies that cannot be."""
 
 import json
-from array import array
 from collections.abc import Callable
 from decimal import Decimal
 
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.teachers.catalogue import parse
-from composer_pipeline.teachers.plan import Plan, plan
-from composer_pipeline.teachers.plan_model import Prompt, Reuse, reuse
+from composer_pipeline.teachers.plan import ReplayPlan, plan
+from composer_pipeline.teachers.plan_model import PrefixReuse
 from composer_pipeline.teachers.run import replay
 from composer_pipeline.teachers.teachers import TeacherSet
 from composer_pipeline.testing.openrouter.faults import Fault
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from tests.fixtures.lake_states import write_session
+from tests.teachers.plan.prompts import Prompt, reuse
 
 
 def at_the_router(teacher_set: TeacherSet, **teacher: object) -> TeacherSet:
@@ -25,7 +25,7 @@ def at_the_router(teacher_set: TeacherSet, **teacher: object) -> TeacherSet:
     return TeacherSet.model_validate(data)
 
 
-def planned(lake: Lake, teachers: TeacherSet) -> Plan:
+def planned(lake: Lake, teachers: TeacherSet) -> ReplayPlan:
     """Plan with a catalogue in which cached prompts cost a tenth."""
     model = teachers.teachers[0].model
     prices = {
@@ -52,15 +52,15 @@ def test_a_beginning_is_cached_from_the_minimum_on() -> None:
     assert sizes_of(reuse(third, minimum_bytes=1024)) == (4800, 1200 + 1600)
 
 
-def sizes_of(found: Reuse) -> tuple[int, int]:
+def sizes_of(found: PrefixReuse) -> tuple[int, int]:
     """Return the bytes of all prompts, and those of them that an earlier prompt had."""
-    held = sum(sum(bytes_) for band in found.bands for bytes_ in band.held.values())
+    held = sum(sum(bytes_) for band in found.bands for bytes_ in band.shared.values())
     return sum(sum(band.bytes) for band in found.bands), held
 
 
 def prompt_of(name: str, *sizes: int) -> Prompt:
     """A prompt of one session; its pieces are those of every other one, as far as they go."""
-    return Prompt(name, "s", array("q", range(len(sizes))), array("i", sizes))
+    return Prompt(name, "s", range(len(sizes)), sizes)
 
 
 def test_a_real_endpoint_caches_from_a_thousand_tokens(lake: Lake, teacher_set: TeacherSet) -> None:

@@ -234,7 +234,7 @@ class World:
                 if slot in left:
                     delta = {name: tensor + left[slot][name] for name, tensor in delta.items()}
                 packed = Delta.pack(delta, codec)
-                if spec.leaves_alone:
+                if spec.takes_result_as_is:
                     packed = Delta.to(model.trained(), parts)
                 data = bytes(encode_delta(packed))
                 there = decode_delta(data, parts, codec)

@@ -90,8 +90,8 @@ def merged_steps(
 def _merged(
     state: OuterState, deltas: Sequence[Delta], weights: Sequence[float], spec: DiLoCoSpec
 ) -> Iterator[Step]:
-    lr, momentum = spec.outer
-    if len(deltas) == 1 and deltas[0].whole and spec.leaves_alone:
+    lr, momentum = spec.outer_step
+    if len(deltas) == 1 and deltas[0].whole and spec.takes_result_as_is:
         for name in sorted(state.theta):
             yield Step(name, deltas[0].parts[name], state.momentum[name])
         return

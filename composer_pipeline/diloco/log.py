@@ -219,7 +219,7 @@ class OuterLog:
         Raises:
             InputError: names the first field that differs.
         """
-        if self.store.create("spec.json", spec.to_json().encode()):
+        if self.store.create("spec.json", spec.model_dump_json(indent=1).encode()):
             return
         there = self.spec()
         difference = there.difference(spec) if there else "it is missing"

@@ -303,7 +303,7 @@ class Replica(Follower):
         if not contributed:
             self.wasted_tokens += tokens - fresh_tokens * carried
             self._pulse.wasted_tokens = self.wasted_tokens
-        elif packed is not None and self.spec.error_feedback and not packed.whole:
+        elif packed is not None and self.spec.feedback and not packed.whole:
             for name in delta:  # which is made from what was lost before
                 self.lost[name] = delta[name] - packed[name]
         self._follow(commit)
@@ -335,7 +335,7 @@ class Replica(Follower):
     ) -> Delta:  # fmt: skip
         """Return what travels: the parameters themselves where the round takes them as they are."""
         plain = delta is fresh and self.spec.codec == "fp32"
-        if local is not None and plain and self.spec.leaves_alone:
+        if local is not None and plain and self.spec.takes_result_as_is:
             return Delta.to(local, base)
         return Delta.pack(delta, self.spec.codec)
 

@@ -1,9 +1,4 @@
-"""What every replica of a run must agree on, before any work.
-
-Belongs here: the numbers and rules of a DiLoCo run, their defaults and their
-comparison. Does not belong here: where the log lives and which slot a process is
-(``log``, ``supervisor``), and how tensors are merged (``tensors``). No torch.
-"""
+"""What every replica of a run must agree on, before any work. No torch."""
 
 import json
 import re
@@ -19,146 +14,160 @@ from composer_pipeline.errors import InputError
 #: 1602.05629), and momentum as in DiLoCo (arXiv 2311.08105). Its 0.7/0.9 was worse than 0.4/0.8 in
 #: every run of ``make bench-diloco``.
 OUTER = {"fedavg": (1.0, 0.0), "nesterov": (0.4, 0.8)}
-#: Runs with fewer rounds than this average: the same experiment begins here.
+#: Runs with fewer rounds than this average by default.
 MOMENTUM_ROUNDS = 6
-#: Every so many rounds the whole state is written where all rounds are kept.
+#: Rounds from one whole state to the next where all rounds are kept.
 SNAPSHOT_EVERY = 5
-#: How a delta travels; ``tensors.codecs`` says what each makes of the numbers.
+#: How a delta travels (``codecs``).
 Codec = Literal["fp32", "bf16", "int8", "int4", "int2"]
-#: What a round merges: a fragment of the parameters by its number, 0-based, or all of them.
+#: What a round merges: a fragment of the parameters by its 0-based number, or all of them.
 Fragment = int | msgspec.UnsetType
 ALL: Fragment = msgspec.UNSET
-#: What a run may be called in a log.
+#: A run's name in a log.
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 def outer_defaults(merges: int, replicas: int) -> tuple[float, float]:
     """Return the outer ``(learning rate, momentum)`` for ``replicas`` and so many merges.
 
-    Momentum for runs long enough for it to pay; plain averaging for shorter ones and for one
+    Momentum for runs long enough to benefit; plain averaging for shorter ones and for one
     replica, where it leaves the inner optimizer's result as it is.
     """
     return OUTER["nesterov" if merges >= MOMENTUM_ROUNDS and replicas > 1 else "fedavg"]
 
 
-class DiLoCoSpec(BaseModel):
-    """The agreement between the replicas; written once to ``spec.json`` of the run.
+class DiLoCoRules(BaseModel):
+    """How a run's replicas train and agree: the ``diloco`` block of a recipe.
 
-    All times are seconds. ``rounds`` is the run's end (R): without it a late replica would
-    go on training after its peers have stopped.
+    A recipe adds where the replicas run, :class:`DiLoCoSpec` what they found. Times are seconds.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
-    rounds: int = Field(ge=1, description="R: outer rounds of the whole run")
-    inner_steps: int = Field(ge=1, description="H: optimiser steps on a replica per round")
-    pace: Literal["equal-steps", "equal-time"] = Field(
-        default="equal-steps", description="of slots in a round: H steps, or the fastest's time"
-    )
-    replicas: int = Field(default=2, ge=1, description="M: slots")
-    fragments: int = Field(
-        default=1, ge=1, description="P: parts of the parameters, of which a round merges one"
-    )
-    min_quorum: int = Field(default=1, ge=1, description="fewest valid deltas in a commit")
-    outer_lr: float | None = Field(default=None, gt=0)
-    outer_momentum: float | None = Field(default=None, ge=0, lt=1)
-    codec: Codec = Field(default="fp32", description="how a delta travels")
-    error_feedback: bool = Field(
-        default=False, description="what the codec lost of a delta is added to the slot's next one"
-    )
-    kept_rounds: int | None = Field(
-        default=10, ge=2, description="rounds whose deltas stay in the log, at most; None: all"
-    )
-    weights: Literal["equal", "tokens"] = Field(
-        default="equal",
-        description="of deltas in a merge: equal, or by trained tokens, as equal-time needs",
-    )
-    max_empty_rounds: int = Field(
-        default=1, ge=0, description="rounds of a run that may be committed without any delta"
-    )
-    norm_guard: float | None = Field(
-        default=30.0, gt=1, description="a delta above so many medians of recent norms is rejected"
-    )
-    join_timeout_s: float = Field(default=300.0, gt=0)
-    grace_s: float = Field(default=300.0, gt=0, description="after the first contribution")
-    heartbeat_timeout_s: float = Field(default=30.0, gt=0)
-    takeover_s: float = Field(default=10.0, gt=0, description="T: wait per place in the queue")
-    round_timeout_s: float = Field(default=3600.0, gt=0, description="longest wait for a quorum")
-    store_patience_s: float = Field(
-        default=300.0, ge=0, description="how long a store that fails is tried again"
-    )
-    late_decay: float = Field(
-        default=0.0, ge=0, le=1,
-        description="share of a change that came too late which its replica's next one carries",
-    )  # fmt: skip
-    data_plan: str = Field(default="", description="what the replicas train on, as text or hash")
-    model_signature: str = Field(default="", description="names, shapes, dtypes of what is trained")
-    base: str = Field(default="", description="what each replica found: weights, tokenizer, recipe")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _fill_outer(cls, values: object) -> object:
-        """Replace absent outer settings by the defaults for rounds and replicas."""
-        if isinstance(values, dict) and isinstance(values.get("rounds"), int):
-            given = values.get("replicas", cls.model_fields["replicas"].default)
-            replicas = given if isinstance(given, int) else 1  # refused later
-            parts = values.get("fragments", 1)
-            merges = values["rounds"] // parts if isinstance(parts, int) and parts > 0 else 0
-            lr, momentum = outer_defaults(merges, replicas)
-            values = dict(values)
-            # A lone learning rate or momentum keeps the other at its neutral value.
-            alone = values.get("outer_lr") is None, values.get("outer_momentum") is None
-            if all(alone):
-                values["outer_lr"], values["outer_momentum"] = lr, momentum
-            elif alone[0]:
-                values["outer_lr"] = 1.0
-            elif alone[1]:
-                values["outer_momentum"] = 0.0
-        return values
+    replicas: int = Field(2, ge=1)
+    """Processes that train side by side, each on a device of its own where there are any."""
+    rounds: int | None = Field(None, ge=1)
+    """How often they agree; 4 where neither `steps` nor `epochs` of the recipe is given."""
+    inner_steps: int = Field(10, ge=1)
+    """Optimizer steps of a replica in a round."""
+    pace: Literal["equal-steps", "equal-time"] = "equal-steps"
+    """What replicas of different speed have in common in a round. `equal-time`: the fastest makes
+    `inner_steps`, each other one as many as fit into the same time by its last rounds, and none
+    waits for a slow one; rows of the steps that it leaves out are not seen, so an epoch is
+    not complete. Use `weights: tokens` with it: otherwise a change of few steps counts like one of
+    many and shortens the outer step."""
+    fragments: int = Field(1, ge=1)
+    """Parts of the trained parameters, by layers and of about the same size, of which a round
+    merges one, in turn: each is trained for `fragments` times `inner_steps` steps until its turn
+    comes again, and a round's bytes shrink by that factor. The last round merges all."""
+    outer: Literal["fedavg", "nesterov"] | None = None
+    """How their changes are merged: `fedavg` takes the mean, `nesterov` with momentum (0.4, 0.8);
+    null: `nesterov` from 6 rounds of each fragment on, and `fedavg` for one replica."""
+    outer_lr: float | None = Field(None, gt=0)
+    """Step along the mean change of a round; null: that of `outer`."""
+    outer_momentum: float | None = Field(None, ge=0, lt=1)
+    """Nesterov momentum of that step; null: that of `outer`."""
+    min_quorum: int = Field(1, ge=1)
+    """Fewest replicas in a commit."""
+    join_timeout_s: float = Field(300.0, gt=0)
+    """Seconds that replicas wait for each other when they join; then the present ones start."""
+    grace_s: float = Field(300.0, gt=0)
+    """Seconds that a round waits for the others after its first contribution."""
+    codec: Codec = "fp32"
+    """How a replica's change travels and is merged: whole, as bfloat16, or as integers of 8, 4 or 2
+    bits with a scale for each block (1.01, 0.53 and 0.28 bytes a parameter)."""
+    error_feedback: bool | None = None
+    """Adds what the codec lost of a change to the replica's next one; null: with `int2` alone."""
+    kept_rounds: int | None = Field(10, ge=2)
+    """Rounds whose changes stay in the log at most; half as often the whole state is written, of
+    which two stay. 2 writes it each round; null keeps every change, as `keep_best` does."""
+    weights: Literal["equal", "tokens"] = "equal"
+    """What a replica counts in a merge: as much as the others, or by the tokens it trained on, as
+    `pace: equal-time` needs it."""
+    max_empty_rounds: int = Field(1, ge=0)
+    """Rounds that may merge nothing; one more, and the run fails."""
+    norm_guard: float | None = Field(30.0, gt=1)
+    """A replica's change above so many times the median of recent ones is left out; null: never."""
+    late_decay: float = Field(0.0, ge=0, le=1)
+    """Share of a change that came too late which its replica's next one carries; 0 drops it."""
+    heartbeat_timeout_s: float = Field(30.0, gt=0)
+    """Seconds without a heartbeat after which a replica counts as dead."""
+    takeover_s: float = Field(10.0, gt=0)
+    """Seconds after which the next replica in line commits in place of one that does not."""
+    round_timeout_s: float = Field(3600.0, gt=0)
+    """Seconds that a round waits for its quorum before the replica fails."""
+    store_patience_s: float = Field(300.0, ge=0)
+    """Seconds for which a log that `log` names is retried when it fails."""
 
     @model_validator(mode="after")
-    def _quorum_fits(self) -> Self:
+    def _quorum_is_reachable(self) -> Self:
         if self.min_quorum > self.replicas:
-            raise ValueError(
-                f"min_quorum {self.min_quorum} is larger than replicas {self.replicas}"
-            )
+            raise ValueError(f"min_quorum {self.min_quorum} exceeds replicas {self.replicas}")
         return self
 
     @property
-    def outer(self) -> tuple[float, float]:
-        """The outer ``(learning rate, momentum)``, never None."""
-        lr, momentum = self.outer_lr, self.outer_momentum
-        assert lr is not None
-        assert momentum is not None
-        return lr, momentum
+    def feedback(self) -> bool:
+        """Whether what the codec lost is added to the next change."""
+        return self.codec == "int2" if self.error_feedback is None else self.error_feedback
+
+
+class DiLoCoSpec(DiLoCoRules):
+    """The agreement between the replicas, written once to ``spec.json`` of the run.
+
+    ``rounds`` is the run's end (R): without it a late replica would go on training after its peers
+    have stopped.
+    """
+
+    rounds: int = Field(ge=1)
+    """R: outer rounds of the whole run."""
+    inner_steps: int = Field(ge=1)
+    """H: optimizer steps of a replica in a round."""
+    data_plan: str = ""
+    """What the replicas train on, as text or hash."""
+    model_signature: str = ""
+    """Names, shapes and dtypes of what is trained."""
+    base: str = ""
+    """What each replica found, names and hashes in turn: weights, tokenizer, recipe."""
 
     @property
-    def leaves_alone(self) -> bool:
-        """Whether the outer step is none: one replica, whose result the round takes as it is."""
-        return self.replicas == 1 and self.outer == (1.0, 0.0)
+    def outer_step(self) -> tuple[float, float]:
+        """The outer ``(learning rate, momentum)``.
+
+        By default that of ``outer``, or of :func:`outer_defaults`; a lone learning rate or
+        momentum without ``outer`` leaves the other one neutral.
+        """
+        if self.outer is not None:
+            lr, momentum = OUTER[self.outer]
+        elif self.outer_lr is None and self.outer_momentum is None:
+            lr, momentum = outer_defaults(self.rounds // self.fragments, self.replicas)
+        else:
+            lr, momentum = OUTER["fedavg"]
+        return (
+            lr if self.outer_lr is None else self.outer_lr,
+            momentum if self.outer_momentum is None else self.outer_momentum,
+        )
+
+    @property
+    def takes_result_as_is(self) -> bool:
+        """Whether a round's state is the result of its only replica."""
+        return self.replicas == 1 and self.outer_step == (1.0, 0.0)
 
     def fragment(self, round_: int) -> Fragment:
-        """Return which fragment a round merges; the last round merges all that is trained."""
+        """Return which fragment a round merges; the last round merges all."""
         if self.fragments == 1 or round_ == self.rounds:
             return ALL
         return (round_ - 1) % self.fragments
 
     def numbers(self, fragment: Fragment) -> list[int]:
-        """Return the fragments that are meant by one that may be all of them."""
+        """Return the numbers of one fragment, or of all."""
         return [fragment] if isinstance(fragment, int) else list(range(self.fragments))
 
-    @property
-    def snapshot_every(self) -> int:
-        """Rounds from one whole state in the log to the next: two of them cover what is kept."""
-        return SNAPSHOT_EVERY if self.kept_rounds is None else self.kept_rounds // 2
-
     def is_snapshot(self, round_: int) -> bool:
-        """Whether the whole state after a round is written."""
-        return round_ % self.snapshot_every == 0 or round_ == self.rounds
-
-    def to_json(self) -> str:
-        """Return the canonical JSON text of the spec (stable field order)."""
-        return self.model_dump_json(indent=1)
+        """Return whether the whole state after a round is written; two cover what is kept."""
+        every = SNAPSHOT_EVERY if self.kept_rounds is None else self.kept_rounds // 2
+        return round_ % every == 0 or round_ == self.rounds
 
     @classmethod
     def from_json(cls, text: str | bytes, source: str) -> "DiLoCoSpec":
@@ -186,35 +195,6 @@ class DiLoCoSpec(BaseModel):
 
 
 def identity_by_name(base: str) -> dict[str, str]:
-    """Return what a replica has found (``DiLoCoSpec.base``: names and hashes in turn), by name."""
+    """Return ``DiLoCoSpec.base`` as hashes by name."""
     words = base.split()
     return dict(zip(words[::2], words[1::2], strict=True))
-
-
-def shard(
-    n_rows: int, *, slot: int, replicas: int, start_round: int = 1, rows_per_round: int = 0
-) -> list[int]:
-    """Return the row numbers of one slot, in the order it trains on them.
-
-    Slot ``s`` has the rows ``i`` with ``i mod replicas == s``. A replica that starts at a
-    later round begins where that round begins (modulo its rows), so the data follow the
-    round and not the number of steps that the process itself has made.
-
-    Args:
-        n_rows: rows of the whole training split.
-        slot: 0-based slot.
-        replicas: M.
-        start_round: 1-based first round that the process trains.
-        rows_per_round: rows that one replica reads in a round; 0 disables the rotation.
-
-    Raises:
-        InputError: the slot gets no row.
-    """
-    rows = list(range(slot, n_rows, replicas))
-    if not rows:
-        raise InputError(
-            f"{n_rows} training rows are too few for {replicas} DiLoCo replicas: "
-            f"slot {slot} has none"
-        )
-    start = (start_round - 1) * rows_per_round % len(rows)
-    return rows[start:] + rows[:start]

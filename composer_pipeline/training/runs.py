@@ -17,7 +17,6 @@ from typing import Any, Literal
 
 import yaml
 
-from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.errors import ComposerError, InputError, StorageError
 from composer_pipeline.files import replace, take_lock, writing
 from composer_pipeline.lake.schema import TABLES
@@ -247,13 +246,7 @@ def extended(run_dir: str | Path, rounds: int) -> TrainingRecipe:
 
 def outer_of(recipe: TrainingRecipe) -> tuple[float, float]:
     """Return the outer learning rate and momentum of a recipe whose length is known."""
-    options = recipe.diloco
-    lr, momentum = options.outer_numbers
-    return DiLoCoSpec(
-        rounds=recipe.rounds, inner_steps=options.inner_steps, replicas=options.replicas,
-        fragments=options.fragments, min_quorum=options.min_quorum, outer_lr=lr,
-        outer_momentum=momentum,
-    ).outer  # fmt: skip
+    return recipe.diloco.agreement(recipe.rounds).outer_step
 
 
 def require_continues(recipe: TrainingRecipe, base: str, rows: str) -> TrainingRecipe:

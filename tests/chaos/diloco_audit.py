@@ -72,7 +72,7 @@ def _arithmetic(log: OuterLog, spec: DiLoCoSpec, commits: Sequence[Commit]) -> l
     there = {entry.key for entry in log.store.list("state")}
     first = next(commit for commit in commits if commit.state_key in there)
     state = decode_state(log.read(first.state_key, first.state_sha, first.state_size))
-    lr, mu = spec.outer
+    lr, mu = spec.outer_step
     for commit in commits[first.round + 1 :]:
         parts = fragment_of(state.theta, spec.fragments, commit.fragment)
         deltas = [

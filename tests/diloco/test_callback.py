@@ -257,7 +257,7 @@ def test_the_environment_makes_the_callback(tmp_path, monkeypatch) -> None:
     with pytest.raises(InputError, match="COMPOSER_DILOCO_URL is not set"):
         DiLoCoCallback.from_env()
     values = {"URL": str(tmp_path), "RUN": "run", "SLOT": "1", "ATTEMPT": "3"}
-    for name, value in {**values, "SPEC": SPEC.to_json()}.items():
+    for name, value in {**values, "SPEC": SPEC.model_dump_json()}.items():
         monkeypatch.setenv(f"COMPOSER_DILOCO_{name}", value)
     callback = DiLoCoCallback.from_env()
     assert (callback.slot, callback.replica.attempt, callback.spec) == (1, 3, SPEC)

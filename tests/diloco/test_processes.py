@@ -71,7 +71,7 @@ def oracle(
         fresh: slots whose inner optimiser starts empty, by round, from the committed parameters.
         fragments: names of the parameters that rounds merge in turn, up to the last one.
     """
-    lr, mu = spec.outer
+    lr, mu = spec.outer_step
     replicas = [toy.Inner(slot) for slot in range(spec.replicas)]
     lost: list[dict[str, Any]] = [{} for _ in replicas]
     shas = []
@@ -90,7 +90,7 @@ def oracle(
             change = {n: state.theta[n] - after[n] for n in names}
             change = {n: t + lost[slot].get(n, 0) for n, t in change.items()}
             arrived = Delta.pack(change, spec.codec)
-            if spec.error_feedback:
+            if spec.feedback:
                 lost[slot] |= {n: t - arrived[n] for n, t in change.items()}
             changes.append(arrived)
         for name in names:

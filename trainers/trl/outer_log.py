@@ -38,33 +38,13 @@ def place(recipe: TrainingRecipe, run_dir: Path) -> tuple[str, str]:
 
 def spec_of(recipe: TrainingRecipe, digest: str) -> DiLoCoSpec:
     """Return what the replicas agree on, except what each finds itself."""
-    options = recipe.diloco
-    outer_lr, outer_momentum = options.outer_numbers
-    return DiLoCoSpec(
-        rounds=recipe.rounds,
-        inner_steps=options.inner_steps,
-        pace=options.pace,
-        replicas=options.replicas,
-        fragments=options.fragments,
-        min_quorum=options.min_quorum,
-        outer_lr=outer_lr,
-        outer_momentum=outer_momentum,
-        join_timeout_s=options.join_timeout_s,
-        grace_s=options.grace_s,
-        heartbeat_timeout_s=options.heartbeat_timeout_s,
-        takeover_s=options.takeover_s,
-        round_timeout_s=options.round_timeout_s,
-        # A run folder that is full or gone fails the run elsewhere too: waiting hides why.
-        store_patience_s=options.store_patience_s if options.log else 0.0,
-        codec=options.codec,
-        error_feedback=options.feedback,
-        kept_rounds=None if recipe.keep_best else options.kept_rounds,
-        weights=options.weights,
-        max_empty_rounds=options.max_empty_rounds,
-        norm_guard=options.norm_guard,
-        late_decay=options.late_decay,
-        data_plan=digest,
-    )
+    changes: dict[str, object] = {"data_plan": digest}
+    if not recipe.diloco.log:
+        # A run folder that is full or gone fails the rest of the run too: waiting hides why.
+        changes["store_patience_s"] = 0.0
+    if recipe.keep_best:
+        changes["kept_rounds"] = None
+    return recipe.diloco.agreement(recipe.rounds, **changes)
 
 
 def take_up(recipe: TrainingRecipe, run_dir: Path, found: Contents, digest: str) -> None:

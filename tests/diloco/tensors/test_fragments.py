@@ -364,7 +364,7 @@ def test_the_momentum_of_other_fragments_stays(tmp_path: Path) -> None:
 
 def test_momentum_pays_where_each_fragment_is_merged_often_enough() -> None:
     def outer(**fields) -> tuple[float, float]:
-        return DiLoCoSpec.model_validate({"inner_steps": 1, **fields}).outer
+        return DiLoCoSpec.model_validate({"inner_steps": 1, **fields}).outer_step
 
     assert outer(rounds=12, fragments=2) == (0.4, 0.8)
     assert outer(rounds=11, fragments=2) == (1.0, 0.0)

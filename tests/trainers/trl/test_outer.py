@@ -21,4 +21,4 @@ from trainers.trl.outer_log import spec_of
 )
 def test_the_outer_step_is_named_or_follows_from_the_rounds(diloco, outer):
     recipe = TrainingRecipe.model_validate({"name": "x", "diloco": diloco})
-    assert spec_of(recipe, "rows").outer == outer
+    assert spec_of(recipe, "rows").outer_step == outer

@@ -208,7 +208,7 @@ def test_a_run_that_cannot_be_joined_is_one_sentence(options, says, tmp_path, mo
     log = OuterLog.open(str(tmp_path), "first")
     if "begun" not in says:
         spec = DiLoCoSpec(rounds=1, inner_steps=1, heartbeat_timeout_s=0.01)
-        inputs.publish(log, Inputs({}, spec.to_json(), here=2), {})
+        inputs.publish(log, Inputs({}, spec.model_dump_json(), here=2), {})
     place = ["--log", str(tmp_path), "--run-id", "first", "--run-dir", str(tmp_path / "here")]
     monkeypatch.setattr(sys, "argv", ["replica", *place, *options])
     assert replica.main() == 2

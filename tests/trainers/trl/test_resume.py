@@ -13,7 +13,6 @@ from composer_pipeline.diloco.callback import DiLoCoCallback
 from composer_pipeline.diloco.checkpoint import FILE, Keeping, read
 from composer_pipeline.diloco.log import OuterLog
 from composer_pipeline.diloco.replica import Replica
-from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.diloco.store import ObjectStore
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.testing.training import tiny_recipe
@@ -64,12 +63,9 @@ def start(make, tmp_path):
         before: Callable[[Any, DiLoCoCallback], None] | None = None, **options: Any,
     ) -> tuple[Any, list[tuple[str, int, dict[str, Any]]]]:  # fmt: skip
         seen: list[tuple[str, int, dict[str, Any]]] = []
-        options_of = recipe.diloco
-        spec = DiLoCoSpec(
-            rounds=recipe.rounds, inner_steps=options_of.inner_steps, replicas=1,
-            fragments=options_of.fragments, outer_lr=options_of.outer_lr, codec=options_of.codec,
-            error_feedback=options_of.feedback, data_plan=options.pop("data_plan", "toy"),
-        )  # fmt: skip
+        spec = recipe.diloco.agreement(
+            recipe.rounds, replicas=1, data_plan=options.pop("data_plan", "toy")
+        )
         url = str(tmp_path / folder / "outer")
         callback = DiLoCoCallback(url=url, run_id="run", slot=0, spec=spec, attempt=attempt)
         callbacks = [callback] if kill is None else [Kill(kill), callback]

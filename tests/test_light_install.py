@@ -107,5 +107,5 @@ def test_dependencies_bring_nothing_heavy_along() -> None:
 
 
 @pytest.mark.parametrize("extra", list(project()["optional-dependencies"]))
-def test_the_readme_says_what_an_extra_brings(extra: str) -> None:
-    assert f"| `{extra}` |" in (ROOT / "README.md").read_text()
+def test_the_usage_page_says_what_an_extra_brings(extra: str) -> None:
+    assert f"| `{extra}` |" in (ROOT / "docs" / "usage.md").read_text()

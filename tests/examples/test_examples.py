@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from composer_pipeline.testing.samples import sample_sessions_dir
+from examples.demo.profile import loopback
 from tests.places import ROOT
 
 #: What a reader is promised to see, as patterns of the output.
@@ -54,7 +56,17 @@ def test_every_example_is_run():
     assert files == set(PROMISED)
 
 
-def test_the_readme_prints_an_example():
+def test_the_readmes_program_runs(tmp_path, monkeypatch, capsys):
     section = (ROOT / "README.md").read_text(encoding="utf-8").split("## From Python\n")[1]
-    lines = section.split("\n## ")[0].split("```python\n")[1].split("```")[0]
-    assert lines == (ROOT / "examples" / "own_sessions_to_pairs.py").read_text(encoding="utf-8")
+    code = section.split("```python\n")[1].split("```")[0]
+    for written, here in (
+        ("recipes/teachers/default.yaml", str(ROOT / "recipes" / "teachers" / "demo.yaml")),
+        ("~/.claude/projects", str(sample_sessions_dir())),
+    ):
+        assert written in code
+        code = code.replace(written, here)
+    monkeypatch.chdir(tmp_path)
+    with loopback():
+        exec(code, {})
+    said = capsys.readouterr().out
+    assert re.search(r"worst case: \d\.\d+ USD\npairs: 101\n.", said), said

@@ -15,7 +15,7 @@ from composer_pipeline.lake.store import Lake
 from composer_pipeline.testing.training import write_dataset
 from tests.places import ROOT
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+USAGE = (ROOT / "docs" / "usage.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
@@ -56,13 +56,13 @@ def long_lake(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_readmes_snippet_trains_on_every_row(
+def test_the_snippet_of_the_usage_page_trains_on_every_row(
     long_lake, tiny_model, tmp_path, capsys, monkeypatch
 ):
     """Word for word but for the model; TRL's default ``max_length`` of 1,024 filters nothing."""
     monkeypatch.chdir(tmp_path)
     command, snippet = (
-        re.findall(pattern, README, re.M | re.S)[0].replace("YOUR_MODEL", tiny_model)
+        re.findall(pattern, USAGE, re.M | re.S)[0].replace("YOUR_MODEL", tiny_model)
         for pattern in (r"^(composer-pipeline export --format dpo --out pairs .*?)$",
                         r"^```python\n(from datasets import.*?)^```$")
     )  # fmt: skip

@@ -43,7 +43,7 @@ from composer_pipeline.lake.parquet import table_from_rows  # noqa: E402
 from composer_pipeline.lake.schema import TABLES  # noqa: E402
 from composer_pipeline.lake.store import Lake  # noqa: E402
 from composer_pipeline.maintenance.forget import withdraw  # noqa: E402
-from composer_pipeline.publishing.commit import bring, purge  # noqa: E402
+from composer_pipeline.publishing.commit import commit_files, purge  # noqa: E402
 from composer_pipeline.publishing.hub import (  # noqa: E402
     Content,
     Hub,
@@ -116,7 +116,7 @@ def uploaded(folder: Path, groups: int, megabytes: int, *, by_group: bool) -> di
             def prepare(_: Remote, file: Path = file) -> Mapping[str, Content]:
                 return {"data/pairs/train.parquet": file}
 
-            done = bring(client, prepare, lambda *_: False, private=True, dry_run=False)
+            done = commit_files(client, prepare, lambda *_: False, private=True, dry_run=False)
             sizes.append((file.stat().st_size, hub.xet.stored_bytes()))
         began = time.monotonic()
         purged = purge(client, done.head)

@@ -1,9 +1,6 @@
-"""Every file that a commit would carry, read by its format.
+"""The gates of publishing: every file of a commit is read by its format before it may leave.
 
-Belongs here: the one door, and the formats. Does not belong here: whether a value is private
-(``publishing.gates.scan``) and what rows must be like (``publishing.gates.rows``).
-
-A format that cannot be read is refused: what nobody looked at does not leave.
+A format that cannot be read is refused: what was not checked does not leave.
 """
 
 import hashlib
@@ -32,17 +29,11 @@ from composer_pipeline.redaction.user_rules import RedactionRules, active_rules,
 
 
 class PublishRefused(ComposerError):
-    """A gate found something in the data that must not be published. Exit code 1."""
+    """A gate found something that must not be published. Exit code 1."""
 
 
-def private(where: str, kinds: list[str], session: str = "") -> PublishRefused:
-    """Return the refusal of something private.
-
-    Args:
-        where: the file, or configuration, row and column.
-        kinds: what was found there; never its text.
-        session: the session that it comes from, where there is one.
-    """
+def _refusal(where: str, kinds: list[str], session: str = "") -> PublishRefused:
+    """Return the refusal of something private, by place and kinds; never with its text."""
     remedy = ""
     if session:
         remedy = (
@@ -53,25 +44,25 @@ def private(where: str, kinds: list[str], session: str = "") -> PublishRefused:
     return PublishRefused(f"{where} holds {', '.join(kinds)}{remedy}")
 
 
-_ASKS = "a public release needs a second scanner"
-#: Names of accounts that are folders of every machine: as a part of a path they name nobody.
+_PURPOSE = "a public release needs a second scanner"
+#: Account names that are folders of every machine: as a part of a path they identify nobody.
 _FOLDERS = frozenset(
     ("bin", "build", "data", "dev", "home", "lib", "opt", "src", "srv", "tmp", "usr", "var", "work")
 )
 
 
 def account_names() -> set[str]:
-    """Return the user name of who publishes, as the home folder tells it."""
+    """Return the publisher's user name, from the home folder."""
     return {name for name in user_names(f"{Path.home()}/") if name not in _FOLDERS}
 
 
 class Scanner:
-    """Remembers what is clean, by digest, over all files of one publication.
+    """Finds what is private, and remembers what is clean, by digest, over all files.
 
     Args:
-        public: ask the second scanner too; everybody will be able to read the files.
-        names: user names that must not stand in anything, besides those of the user's file.
-        allow: what may stand in the card although it looks private: the contact.
+        public: use the second scanner too; everybody will be able to read the files.
+        names: user names that must not occur, besides those of the user's file.
+        allow: what may occur in the card although it looks private: the contact.
     """
 
     def __init__(
@@ -85,37 +76,24 @@ class Scanner:
         self._card_rules = rules.model_copy(update={"allow": (*rules.allow, *self._allowed)})
 
     def of_json(self, source: str | bytes) -> list[str]:
-        """Return the kinds of what is private in a JSON value; its keys tell what its values are.
-
-        Raises:
-            ValueError: it is no JSON.
-            InputError: as :meth:`of_value`.
-        """
+        """Return the kinds of what is private in JSON; raise ValueError if it is not JSON."""
         data = source.encode("utf-8", "surrogatepass") if isinstance(source, str) else source
         return self._once(b"json", data, lambda: json.loads(source))
 
     def of_text(self, text: str, *, card: bool = False) -> list[str]:
-        """Return the kinds of what is private in a text; in the card, the contact may stand.
-
-        Raises:
-            InputError: as :meth:`of_value`.
-        """
+        """Return the kinds of what is private in a text; the card may hold the contact."""
         if card:
             return self.of_value(text, self._card_rules)
         return self._once(b"text", text.encode("utf-8", "surrogatepass"), lambda: text)
 
     def of_value(self, value: Any, rules: RedactionRules | None = None) -> list[str]:
-        """Return the kinds of what is private in a text or a JSON value, remembering nothing.
-
-        Raises:
-            InputError: the redaction file is wrong, or a public release has no second scanner.
-        """
+        """Return the kinds of what is private in a text or JSON value, without the memory."""
         kinds = find_secrets(value, self._names, rules)
         if self._public and not kinds:
             found = (
                 (place.kind, text[place.start : place.end])
                 for text in strings(value)
-                for place in second_opinion(text, _ASKS)
+                for place in second_opinion(text, _PURPOSE)
             )
             kinds = [kind for kind, secret in found if secret not in self._allowed]
         return kinds
@@ -130,50 +108,37 @@ class Scanner:
         return kinds
 
 
-#: Rows that are decoded at once.
+#: Rows that are decoded at a time.
 BATCH = 32
 
 
 def opened(content: bytes | Path, where: str) -> pq.ParquetFile:
-    """Open a Parquet file.
-
-    Raises:
-        PublishRefused: it is none.
-    """
+    """Open a Parquet file; refuse what is not one."""
     try:
         return pq.ParquetFile(content if isinstance(content, Path) else io.BytesIO(content))
     except (pa.ArrowInvalid, OSError) as error:
-        raise PublishRefused(f"{where} is no Parquet file that can be read") from error
+        raise PublishRefused(f"{where} is not a readable Parquet file") from error
 
 
 def check_parquet(file: pq.ParquetFile, where: str, scanner: Scanner) -> None:
-    """Refuse a file in which anything private stands: cells, names of columns, metadata.
-
-    Args:
-        file: the file.
-        where: what it is called in a refusal.
-        scanner: what is clean already.
-
-    Raises:
-        PublishRefused: something is private; the message names row, column and session.
-    """
+    """Refuse a file with anything private in its cells, column names or metadata."""
     schema = file.schema_arrow
     texts = [*schema.names, *(str(text) for text in _metadata(schema))]
     for text in texts:
         if kinds := scanner.of_text(text):
-            raise private(f"{where}: its schema", kinds)
+            raise _refusal(f"{where}: its schema", kinds)
     first = 0
     for batch in batches(file):
         for name in schema.names:
             for row, kinds in _private(batch.column(name), scanner):
                 session = _session(batch, row, scanner)
-                said = f", session {session}" if session else ""
-                raise private(f"{where}: row {first + row}{said}, column {name}", kinds, session)
+                origin = f", session {session}" if session else ""
+                raise _refusal(f"{where}: row {first + row}{origin}, column {name}", kinds, session)
         first += batch.num_rows
 
 
 def batches(file: pq.ParquetFile, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a file in order, at most :data:`BATCH` at once, never all of them."""
+    """Yield the rows of a file in order, at most :data:`BATCH` at a time."""
     for number in range(file.metadata.num_row_groups):
         yield from file.iter_batches(
             batch_size=BATCH, row_groups=[number], columns=columns, use_threads=False
@@ -189,7 +154,7 @@ def _metadata(schema: pa.Schema) -> Iterator[str]:
 
 
 def _private(column: pa.Array, scanner: Scanner) -> Iterator[tuple[int, list[str]]]:
-    """Yield (row, kinds) of the first private cell; distinct values are looked at once."""
+    """Yield (row, kinds) of the first private cell; each distinct value is scanned once."""
     is_list = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
     values = pc.list_flatten(column) if is_list else column
     is_json = "json" in str(values.type)
@@ -204,7 +169,7 @@ def _private(column: pa.Array, scanner: Scanner) -> Iterator[tuple[int, list[str
         try:
             kinds = scanner.of_json(value) if is_json else scanner.of_text(value)
         except json.JSONDecodeError:
-            kinds = ["what is no JSON"]
+            kinds = ["what is not JSON"]
         if kinds:
             at = pc.index(values, pa.scalar(value, values.type)).as_py()
             yield (pc.list_parent_indices(column)[at].as_py() if is_list else at), kinds
@@ -216,7 +181,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _printed(values: pa.Array) -> pa.Array | None:
-    """Return values of another type as texts; ``None`` for numbers, flags and times."""
+    """Return values of other types as texts; ``None`` for numbers, flags and times."""
     kind = values.type
     if (
         pa.types.is_integer(kind)
@@ -234,16 +199,16 @@ def _text(value: Any) -> str:
 
 
 def _session(batch: pa.RecordBatch, row: int, scanner: Scanner) -> str:
-    """Return the session of a row, where the table names it and may."""
+    """Return the session of a row, unless its id is private itself."""
     if "session_id" not in batch.schema.names:
         return ""
     session = str(batch.column("session_id")[row].as_py() or "")
     return "" if scanner.of_text(session) else session
 
 
-#: Says of a session's id why it must not be published; nothing where it may.
+#: Returns why a session, by id, must not be published; an empty text where it may.
 Barred = Callable[[str], str]
-#: What must not be in two splits: the column, and its name in a refusal.
+#: Columns whose values must not be in two splits, and their names in a refusal.
 _ONCE = {"group_id": "group", "session_id": "session", "prompt": "prompt"}
 _SIDES = ("pair_id", "chosen", "rejected")
 
@@ -251,16 +216,7 @@ _SIDES = ("pair_id", "chosen", "rejected")
 def check_rows(
     files: Iterable[tuple[str, str, pq.ParquetFile]], barred: Barred | None = None
 ) -> None:
-    """Refuse rows that no dataset may have.
-
-    Args:
-        files: (configuration, split, file) of every file of the dataset.
-        barred: says of a session why it must not be published, or nothing.
-
-    Raises:
-        PublishRefused: other columns than the table's, a group, session or prompt in two splits,
-            a side that is empty or equal to the other, a pair twice, or a barred session.
-    """
+    """Refuse rows that no dataset may have, in (configuration, split, file) of a whole dataset."""
     opened = list(files)
     for config, split, file in opened:
         _check_columns(config, split, file.schema_arrow)
@@ -310,7 +266,7 @@ def _check_barred(where: str, file: pq.ParquetFile, barred: Barred | None) -> No
 
 
 def _placed(file: pq.ParquetFile) -> Iterator[dict[str, str]]:
-    """Yield what of each row must be in one split: prompts by the digest of their messages."""
+    """Yield the values of each row that must be in one split; prompts as digests."""
     names = [name for name in _ONCE if name in file.schema_arrow.names]
     for batch in batches(file, names):
         columns = [
@@ -336,7 +292,7 @@ def _message(source: str) -> bytes:
 CARD = "README.md"
 _DATA = re.compile(rf"data/(?P<config>[^/]+)/(?P<split>{'|'.join(SPLITS)})[^/]*\.parquet")
 _SESSION = re.compile(rb'"(?:sessionId|session_id|id)":\s*"([^"\\]{8,64})"')
-#: Bytes of a text in a picture; ours have none.
+#: Bytes of a text in an image.
 _MOST = 1 << 20
 _PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -351,28 +307,28 @@ def check_files(
     """Refuse a commit that holds anything that must not be published.
 
     Every file is read as its readers will read it: Parquet row group by row group, JSON and
-    messages with their keys, lines of JSON, other texts, and the text chunks of pictures. The
-    rules are those of redaction, the user's own included, with the user name of who publishes.
+    messages with their keys, lines of JSON, other texts, and the text chunks of images. The
+    rules are those of redaction, including the user's own, and the publisher's user name.
 
     Args:
         files: path in the repository to the bytes, or to where they are.
-        public: ask a second scanner too; everybody will be able to read the files.
-        allow: texts that may stand in the card, such as the contact for withdrawals.
-        barred: says of a session why no row of it may be in the dataset, or nothing.
+        public: use the second scanner too; everybody will be able to read the files.
+        allow: texts that may occur in the card, such as the contact for withdrawals.
+        barred: returns why no row of a session may be in the dataset, or an empty text.
 
     Raises:
         InputError: the redaction file is wrong, or ``public`` without the second scanner.
         PublishRefused: something is private (the message names configuration, row, session and
-            column, and how to mend it), a format cannot be read, other columns than the table's,
+            column, and a remedy), a format cannot be read, other columns than the table's,
             a group, session or prompt in two splits, or a pair whose two sides are equal.
     """
     scanner = Scanner(public=public, names=account_names(), allow=allow)
-    # The data first: what the card repeats of them is better told where it comes from.
+    # Data first: what the card repeats of them is better reported at its origin.
     for name, content in sorted(
         files.items(), key=lambda item: (not item[0].startswith("data/"), item[0])
     ):
         if kinds := scanner.of_text(name):
-            raise private("the name of a file", kinds)
+            raise _refusal("the name of a file", kinds)
         _check_file(name, content, scanner)
     check_rows(
         (
@@ -398,17 +354,13 @@ def _check_file(name: str, content: Content, scanner: Scanner) -> None:
     elif data.startswith(_PNG):
         for text in _texts_of_png(name, data):
             if kinds := scanner.of_text(text):
-                raise private(f"{name}: a text of the picture", kinds)
+                raise _refusal(f"{name}: a text of the image", kinds)
     else:
-        check_text(name, data, scanner)
+        _check_text(name, data, scanner)
 
 
-def check_text(name: str, data: bytes, scanner: Scanner) -> None:
-    """Refuse a text file that holds something private; JSON is scanned with its keys.
-
-    Raises:
-        PublishRefused: it does, or is no text.
-    """
+def _check_text(name: str, data: bytes, scanner: Scanner) -> None:
+    """Refuse a text file that holds something private; JSON is scanned with its keys."""
     try:
         text = data.decode()
         kinds = (
@@ -417,9 +369,9 @@ def check_text(name: str, data: bytes, scanner: Scanner) -> None:
             else scanner.of_text(text, card=name == CARD)
         )
     except ValueError as error:
-        raise PublishRefused(f"{name} cannot be read, so nobody knows what it holds") from error
+        raise PublishRefused(f"{name} cannot be read, so its content cannot be checked") from error
     if kinds:
-        raise private(name, kinds)
+        raise _refusal(name, kinds)
 
 
 def _check_lines(name: str, data: bytes, scanner: Scanner) -> None:
@@ -430,15 +382,15 @@ def _check_lines(name: str, data: bytes, scanner: Scanner) -> None:
         try:
             kinds = scanner.of_json(line)
         except ValueError as error:
-            raise PublishRefused(f"{name}: line {number} is no JSON") from error
+            raise PublishRefused(f"{name}: line {number} is not JSON") from error
         if kinds:
             found = session[1].decode("utf-8", "replace") if session else ""
             found = "" if scanner.of_text(found) else found
-            raise private(f"{name}: line {number}", kinds, found)
+            raise _refusal(f"{name}: line {number}", kinds, found)
 
 
 def _texts_of_png(name: str, data: bytes) -> Iterator[str]:
-    """Yield the texts that a picture carries beside its points."""
+    """Yield the texts that an image carries beside its pixels."""
     at = len(_PNG)
     while at + 12 <= len(data):
         length, kind = struct.unpack(">I4s", data[at : at + 8])
@@ -472,5 +424,5 @@ def _inflated(name: str, kind: bytes, body: bytes) -> Iterator[str]:
         if stream.unconsumed_tail:
             raise PublishRefused(f"{name} has a text of more than {_MOST} bytes")
     except zlib.error as error:
-        raise PublishRefused(f"{name} cannot be read, so nobody knows what it holds") from error
+        raise PublishRefused(f"{name} cannot be read, so its content cannot be checked") from error
     yield text.decode("utf-8", "replace")

@@ -1,12 +1,6 @@
-"""The Hub's client with our patience: questions, one commit, tags.
-
-Belongs here: requests and their retries. Does not belong here: what a commit changes
-(``bring``), what is checked afterwards (``check``), and what may be published
-(``publishing.gates``).
-"""
+"""One repository on the Hugging Face Hub: reads, commits and tags, with our own retries."""
 
 import hashlib
-import io
 import os
 import re
 import socket
@@ -14,16 +8,18 @@ import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from io import BytesIO
 from pathlib import Path
-from typing import IO, Any, Literal, NoReturn, Self, TypeVar
+from typing import IO, Any, Literal, Self, TypeVar
 
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.reports import Progress
 
-#: The bytes of a file, or where they are: weights need not fit into memory.
+#: The bytes of a file, or its path: weights need not fit into memory.
 Content = bytes | Path
+RepoType = Literal["dataset", "model"]
+T = TypeVar("T")
 
 
 def plan_changes(
@@ -31,10 +27,8 @@ def plan_changes(
 ) -> dict[str, str]:
     """Return path to ``add``, ``replace`` or ``delete``, sorted by path.
 
-    Args:
-        files: what the repository shall hold.
-        remote: path to SHA-256 (LFS) or git blob id of what it holds.
-        ours: whether a path is one of a publication; other files are left alone.
+    ``remote`` maps each path of the repository to its SHA-256 (LFS) or git blob id. Only paths
+    that are ``ours`` are deleted.
     """
     changes = {}
     for path, content in files.items():
@@ -42,23 +36,21 @@ def plan_changes(
             changes[path] = "add"
         elif remote[path] not in hashes_of(content):
             changes[path] = "replace"
-    for path in remote:
-        if path not in files and ours(path):
-            changes[path] = "delete"
+    changes |= {path: "delete" for path in remote if path not in files and ours(path)}
     return dict(sorted(changes.items()))
 
 
 def hashes_of(content: Content) -> tuple[str, str]:
-    """Return the two names that the Hub may have for a content: SHA-256 and git blob id."""
+    """Return the two ids that the Hub may have for a content: SHA-256 and git blob id."""
     if isinstance(content, bytes):
         return _hashes(BytesIO(content), len(content))
     now = content.stat()
-    return _of_file(content, now.st_size, now.st_mtime_ns, now.st_ino)
+    return _file_hashes(content, now.st_size, now.st_mtime_ns, now.st_ino)
 
 
 @lru_cache(maxsize=1024)
-def _of_file(path: Path, size: int, *_: int) -> tuple[str, str]:
-    """Read a file once while it stays as it is: a publication asks for its hashes five times."""
+def _file_hashes(path: Path, size: int, *_: int) -> tuple[str, str]:
+    """Read an unchanged file once: a publication needs its hashes five times."""
     with path.open("rb") as stream:
         return _hashes(stream, size)
 
@@ -71,8 +63,10 @@ def _hashes(stream: IO[bytes], size: int) -> tuple[str, str]:
     return sha.hexdigest(), blob.hexdigest()
 
 
-#: Statuses of a Hub that is busy, limits us, or is ill for a moment.
-PASSING = (408, 429, 500, 502, 503, 504)
+# -- errors and retries ------------------------------------------------------------
+
+#: Statuses of a Hub that is busy, limits the rate, or fails for a moment.
+_TRANSIENT = (408, 429, 500, 502, 503, 504)
 _REASONS = {
     401: "the token is not accepted",
     403: "the token may not write there",
@@ -83,37 +77,37 @@ _REASONS = {
 
 
 @dataclass(frozen=True)
-class Trouble:
-    """What happened.
+class Failure:
+    """Why a request failed.
 
     Attributes:
-        said: why, as the end of a sentence.
-        passing: it may be gone in a moment.
-        wait_s: seconds that the Hub asks to wait, where it does.
-        status: its answer; 0 where there was none.
+        reason: the end of a sentence.
+        transient: it may be gone in a moment.
+        wait_s: seconds that the Hub asks to wait.
+        status: the HTTP status; 0 where there was no answer.
     """
 
-    said: str
-    passing: bool = False
+    reason: str
+    transient: bool = False
     wait_s: float | None = None
     status: int = 0
 
 
-class AskedToWait(Exception):
-    """An answer that the client would sleep on by itself; raised where it is received."""
+class RetryLaterError(Exception):
+    """A refusal on which the client would sleep by itself; raised by a hook of the client."""
 
     def __init__(self, status: int, wait_s: float | None) -> None:
         super().__init__(f"the Hub answered {status}")
         self.status, self.wait_s = status, wait_s
 
 
-def trouble_of(error: BaseException) -> Trouble | None:
+def _failure_of(error: BaseException) -> Failure | None:
     """Return what an error of the client means, or ``None`` for one that is not the Hub's."""
     chain = list(_chain(error))
-    # What the Hub said comes before what the connection did, and that before its wrappings.
+    # The Hub's answer says more than the connection's state, and that more than its wrappers.
     readers = (_answered, _unreachable, _lost)
     found = (read(one) for read in readers for one in chain)
-    return next((trouble for trouble in found if trouble), None)
+    return next((failure for failure in found if failure), None)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -122,70 +116,58 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _answered(error: BaseException) -> Trouble | None:
+def _answered(error: BaseException) -> Failure | None:
     from huggingface_hub import errors
 
-    if isinstance(error, AskedToWait):
-        said = f"the Hub answered {error.status}"
-        return Trouble(said, passing=True, wait_s=error.wait_s, status=error.status)
+    if isinstance(error, RetryLaterError):
+        reason = f"the Hub answered {error.status}"
+        return Failure(reason, transient=True, wait_s=error.wait_s, status=error.status)
     if not isinstance(error, errors.HfHubHTTPError) or error.response is None:
         return None
     status = int(error.response.status_code)
-    said = _REASONS.get(status, f"the Hub answered {status}")
+    reason = _REASONS.get(status, f"the Hub answered {status}")
     if isinstance(error, errors.GatedRepoError):
-        said = "it is gated, and the token's account has no access"
+        reason = "it is gated, and the token's account has no access"
     elif isinstance(error, errors.DisabledRepoError):
-        said = "the Hub has disabled it"
+        reason = "the Hub has disabled it"
     elif status == 403 and "create_pr" in str(error):
-        said = "the token may only open pull requests there"
-    return Trouble(said, passing=status in PASSING or status in (409, 412), status=status)
+        reason = "the token may only open pull requests there"
+    return Failure(reason, transient=status in (*_TRANSIENT, 409, 412), status=status)
 
 
-def _unreachable(error: BaseException) -> Trouble | None:
+def _unreachable(error: BaseException) -> Failure | None:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return Trouble("the certificate of the Hub is not accepted")
+        return Failure("the certificate of the Hub is not accepted")
     if isinstance(error, socket.gaierror):
-        return Trouble("the Hub's name is not known, or there is no network")
+        return Failure("the Hub's name is not known, or there is no network")
     return None
 
 
-def client_errors() -> tuple[type[Exception], ...]:
-    """Return what the client raises, besides errors of the system and of its own pool."""
+def _client_errors() -> tuple[type[Exception], ...]:
     from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
 
-    return AskedToWait, HTTPError
+    return RetryLaterError, HTTPError
 
 
-def _lost(error: BaseException) -> Trouble | None:
-    if isinstance(error, client_errors()):
-        return Trouble("the connection to the Hub was lost", passing=True)
-    return _of_xet(str(error)) if isinstance(error, ConnectionError) else None
-
-
-def _of_xet(text: str) -> Trouble:
-    """``hf_xet`` has tried again by itself for two minutes, and names the status in words."""
-    found = re.search(r"\((\d{3}) ", text)
+def _lost(error: BaseException) -> Failure | None:
+    if isinstance(error, _client_errors()):
+        return Failure("the connection to the Hub was lost", transient=True)
+    if not isinstance(error, ConnectionError):
+        return None
+    # hf_xet has retried by itself for two minutes, and gives the status in words.
+    found = re.search(r"\((\d{3}) ", str(error))
     status = int(found[1]) if found else 0
-    said = _REASONS.get(status, f"the Hub answered {status}")
-    return Trouble(said if status else "the upload to the Hub was lost", status=status)
+    reason = _REASONS.get(status, f"the Hub answered {status}")
+    return Failure(reason if status else "the upload to the Hub was lost", status=status)
 
 
-#: Seconds after which one step that keeps failing is given up.
+#: Seconds after which a step that keeps failing is given up.
 LIMIT_S = 120.0
 _LONGEST_S = 30.0
 
 
-class Patience:
-    """Waits between the attempts of one step.
-
-    Args:
-        subject: what a sentence of it begins with.
-        progress: called as ("waiting for the Hub", seconds waited, limit).
-        limit_s: seconds after which it is given up.
-
-    Attributes:
-        waited_s: seconds so far.
-    """
+class Retry:
+    """Waits between the attempts of one step; ``waited_s`` counts the seconds so far."""
 
     def __init__(
         self, subject: str, progress: Progress | None = None, limit_s: float = LIMIT_S
@@ -195,43 +177,40 @@ class Patience:
         self.waited_s = 0.0
         self._next = 1.0
 
-    def bear(self, trouble: Trouble) -> None:
-        """Wait, if it may pass and there is time for it.
-
-        Raises:
-            ComposerError: it does not pass by itself, or not in time.
-        """
-        if not trouble.passing:
-            raise ComposerError(f"{self._subject}: {trouble.said}") from None
+    def wait(self, failure: Failure) -> None:
+        """Wait before the next attempt; raise ComposerError if there shall be none."""
+        if not failure.transient:
+            raise ComposerError(f"{self._subject}: {failure.reason}") from None
         now = time.monotonic()
         self._since = now if self._since is None else self._since
         spent = max(now - self._since, self.waited_s)
-        wait = max(self._next, trouble.wait_s or 0.0)
+        wait = max(self._next, failure.wait_s or 0.0)
         if spent + wait > self._limit_s:
-            self._give_up(trouble)
+            if failure.wait_s and failure.wait_s > self._limit_s:
+                more = f"and asks to wait {failure.wait_s:.0f} s"
+            else:
+                more = f"for {self._limit_s:.0f} s; nothing is half-done, publish again"
+            raise ComposerError(f"{self._subject}: {failure.reason}, {more}") from None
         if self._progress:
             self._progress("waiting for the Hub", int(spent), int(self._limit_s))
         time.sleep(wait)
         self.waited_s += wait
         self._next = min(_LONGEST_S, 2 * self._next)
 
-    def _give_up(self, trouble: Trouble) -> NoReturn:
-        if trouble.wait_s and trouble.wait_s > self._limit_s:
-            more = f"and asks to wait {trouble.wait_s:.0f} s"
-        else:
-            more = f"for {self._limit_s:.0f} s; nothing is half-done, publish again"
-        raise ComposerError(f"{self._subject}: {trouble.said}, {more}") from None
 
+# -- the repository ----------------------------------------------------------------
 
-RepoType = Literal["dataset", "model"]
-T = TypeVar("T")
 #: Seconds without a byte after which a connection counts as lost.
 _SILENCE_S = 60.0
-#: A repository or revision that was just made may be unseen for some seconds.
-_UNSEEN = Trouble("the Hub does not show it", passing=True)
-#: Seconds for which a repository is waited for whose name was taken: perhaps by ourselves, and
-#: the answer was lost.
+#: A repository or revision that was just made may be invisible for some seconds.
+_INVISIBLE = Failure("the Hub does not show it", transient=True)
+#: Seconds to wait for a repository whose name was taken: perhaps by our own request, whose answer
+#: was lost.
 _TAKEN_S = 15.0
+#: Bytes that are read at once of a file that is read by ranges.
+_BLOCK = 1 << 16
+#: What the Hub itself puts into a new repository.
+_NEW = {".gitattributes", ".gitignore", "README.md"}
 
 
 @dataclass(frozen=True)
@@ -243,17 +222,12 @@ class Entry:
     lfs: bool
 
 
-#: What the Hub itself puts into a new repository.
-_NEW = {".gitattributes", ".gitignore", "README.md"}
-
-
 @dataclass(frozen=True)
 class Remote:
     """What a repository holds at its head; empty where there is none."""
 
     head: str = ""
     files: dict[str, Entry] = field(default_factory=dict)
-    private: bool = True
 
     @property
     def is_new(self) -> bool:
@@ -262,14 +236,10 @@ class Remote:
 
 
 class Hub:
-    """The real client, with our retries; a context manager. Holds the token; has no repr of it.
+    """A repository through the official client; a context manager.
 
-    Args:
-        repo: ``owner/name``.
-        token: may write there.
-        endpoint: another Hub; ``None`` takes ``HF_ENDPOINT`` or the real one.
-        repo_type: what kind of repository it is.
-        progress: called while it waits.
+    It holds the token, so it has no ``repr`` of its own. ``endpoint`` is another Hub; ``None`` is
+    ``HF_ENDPOINT`` or the real one. ``progress`` is called while it waits.
     """
 
     def __init__(
@@ -288,91 +258,79 @@ class Hub:
             ) from error
         self.repo, self.repo_type = repo, repo_type
         self.subject = f"{repo_type} {repo}"
+        self._path = f"{'datasets/' if repo_type == 'dataset' else ''}{repo}"
         self.hub = hub
         self.api = hub.HfApi(endpoint=endpoint, token=token)
         self._progress = progress
         #: What the client raises when the Hub refuses or is out of reach.
-        self.errors: tuple[type[Exception], ...] = (OSError, RuntimeError, *client_errors())
+        self.errors: tuple[type[Exception], ...] = (OSError, RuntimeError, *_client_errors())
 
     def __enter__(self) -> Self:
-        self.hub.set_client_factory(_client)
+        # The client's own session, except that it neither sleeps by itself nor hangs.
+        theirs = self.hub.get_session()
+        new = partial(type(theirs), follow_redirects=True)
+        request = theirs.event_hooks["request"]
+        self._restore = partial(new, event_hooks={"request": request}, timeout=theirs.timeout)
+        hooks = {"request": request, "response": [_raise_if_transient]}
+        self.hub.set_client_factory(partial(new, event_hooks=hooks, timeout=_SILENCE_S))
         return self
 
     def __exit__(self, *exc: object) -> None:
-        from huggingface_hub.utils._http import default_client_factory
-
-        self.hub.set_client_factory(default_client_factory)
+        self.hub.set_client_factory(self._restore)
 
     @property
     def page(self) -> str:
-        """Where people see it."""
-        folder = "datasets/" if self.repo_type == "dataset" else ""
-        return f"{self.api.endpoint}/{folder}{self.repo}"
+        """Its address for people."""
+        return f"{self.api.endpoint}/{self._path}"
 
     def refuse_others(self, remote: Remote, ours: bool, mark: str) -> None:
-        """Refuse a repository that holds something of somebody else.
-
-        Raises:
-            InputError: it is neither new nor ``ours``, which ``mark`` would show.
-        """
+        """Raise InputError for a repository that holds something else, without our ``mark``."""
         if not remote.is_new and not ours:
             raise InputError(
                 f"{self.subject} holds something that composer-pipeline did not publish (it has no"
                 f" {mark}); choose another name"
             )
 
-    def patience(self, limit_s: float = LIMIT_S) -> Patience:
-        """Return the patience of one step."""
-        return Patience(self.subject, self._progress, limit_s)
+    def retry(self, limit_s: float = LIMIT_S) -> Retry:
+        """Return the retries of one step."""
+        return Retry(self.subject, self._progress, limit_s)
 
-    def call(self, action: Callable[[], T], *, unseen: bool = False, limit_s: float = LIMIT_S) -> T:
-        """Do something that may be done twice, until it succeeds.
+    def call(
+        self, action: Callable[[], T], *, just_made: bool = False, limit_s: float = LIMIT_S
+    ) -> T:
+        """Repeat an idempotent action until it succeeds.
 
-        Args:
-            action: asks the client.
-            unseen: it is about something made a moment ago, so a 404 may pass.
-            limit_s: seconds after which it is given up.
-
-        Raises:
-            InputError: the environment keeps the Hub out of reach.
-            ComposerError: the Hub refused, or trouble did not pass.
+        ``just_made``: it is about something made a moment ago, so a 404 may pass.
         """
-        patience = self.patience(limit_s)
+        retry = self.retry(limit_s)
         while True:
             try:
                 return action()
             except self.errors as error:
-                trouble = self.trouble(error)
-                patience.bear(_UNSEEN if unseen and trouble.status == 404 else trouble)
+                failure = self.failure(error)
+                retry.wait(_INVISIBLE if just_made and failure.status == 404 else failure)
 
-    def trouble(self, error: BaseException) -> Trouble:
-        """Return what an error means.
-
-        Raises:
-            InputError: the environment keeps the Hub out of reach.
-            BaseException: the error itself, where it is not the Hub's.
-        """
+    def failure(self, error: BaseException) -> Failure:
+        """Return what an error means; raise it where it is not the Hub's."""
         if isinstance(error, self.hub.errors.OfflineModeIsEnabled):
             raise InputError(
                 "environment variable HF_HUB_OFFLINE keeps the Hub out of reach"
             ) from error
-        trouble = trouble_of(error)
-        if trouble is None:
+        failure = _failure_of(error)
+        if failure is None:
             raise error
-        return trouble
+        return failure
 
-    # -- what there is ---------------------------------------------------------
+    # -- reading -----------------------------------------------------------------
 
-    def look(self, *, private: bool, made_s: float = 0.0) -> Remote | None:
+    def remote(self, *, private: bool, just_made_s: float = 0.0) -> Remote | None:
         """Return what the repository holds, or ``None`` where there is none.
 
-        Args:
-            private: refuse one that everybody sees.
-            made_s: seconds for which it may be unseen, because it was made a moment ago.
+        It may be invisible for ``just_made_s`` seconds, where it was made a moment ago.
 
         Raises:
             InputError: it is public and ``private`` asks for a private one, or the other way
-                round, or it has another name today.
+                round, or it has been renamed.
         """
 
         def ask() -> Any:
@@ -381,15 +339,15 @@ class Hub:
             except self.hub.errors.GatedRepoError:
                 raise
             except self.hub.errors.RepositoryNotFoundError as error:
-                if made_s or error.response.status_code == 401:
+                if just_made_s or error.response.status_code == 401:
                     raise
                 return None
 
-        info = self.call(ask, unseen=bool(made_s), limit_s=made_s or LIMIT_S)
+        info = self.call(ask, just_made=bool(just_made_s), limit_s=just_made_s or LIMIT_S)
         if info is None:
             return None
         if info.id != self.repo:
-            raise InputError(f"{self.subject} is called {info.id} today; publish to that name")
+            raise InputError(f"{self.subject} is now called {info.id}; publish to that name")
         if private and not info.private:
             raise InputError(f"{self.subject} is public; private=False (--public) publishes there")
         if not private and info.private:
@@ -397,54 +355,51 @@ class Hub:
                 f"{self.subject} is private, and --public (private=False) does not change that:"
                 " make it public in its settings first, or leave the option out"
             )
-        return Remote(str(info.sha), self.tree(str(info.sha)), bool(info.private))
+        return Remote(str(info.sha), self.tree(str(info.sha)))
 
-    def tree(self, revision: str, *, made: bool = False) -> dict[str, Entry]:
+    def tree(self, revision: str, *, just_made: bool = False) -> dict[str, Entry]:
         """Return the files of a revision by path."""
-        entries = self.call(
-            lambda: list(
-                self.api.list_repo_tree(
-                    self.repo, repo_type=self.repo_type, recursive=True, revision=revision
-                )
-            ),
-            unseen=made,
-        )
+        list_tree = partial(
+            self.api.list_repo_tree,
+            self.repo, repo_type=self.repo_type, recursive=True, revision=revision,
+        )  # fmt: skip
         return {
             entry.path: Entry(
                 entry.lfs.sha256 if entry.lfs else entry.blob_id, entry.size, bool(entry.lfs)
             )
-            for entry in entries
+            for entry in self.call(lambda: list(list_tree()), just_made=just_made)
             if isinstance(entry, self.hub.hf_api.RepoFile)
         }
 
-    def read(self, path: str, revision: str, first: int = 0, last: int | None = None) -> bytes:
-        """Return the bytes ``first`` to ``last`` (exclusive) of a file; the whole by default."""
-        url = self.hub.hf_hub_url(
-            self.repo,
-            path,
-            repo_type=self.repo_type,
-            revision=revision,
-            endpoint=self.api.endpoint,
+    def read(self, path: str, revision: str) -> bytes:
+        """Return the bytes of a whole file."""
+        return self.call(lambda: bytes(self._open(path, revision, block_size=0).read()))
+
+    def read_ranges(self, path: str, revision: str, size: int, reader: Callable[[Any], T]) -> T:
+        """Return what ``reader`` makes of a file of ``size`` bytes, of which it loads ranges."""
+        return self.call(lambda: reader(self._open(path, revision, size=size, block_size=_BLOCK)))
+
+    def _open(self, path: str, revision: str, **options: Any) -> Any:
+        # A new one each time: it remembers for good that a revision could not be seen.
+        files = self.hub.HfFileSystem(
+            endpoint=self.api.endpoint, token=self.api.token, skip_instance_cache=True
         )
-        headers = dict(self.api._build_hf_headers())
-        if last is not None:
-            headers["Range"] = f"bytes={first}-{last - 1}"
+        return files.open(f"{self._path}/{path}", revision=revision, **options)
 
-        def ask() -> bytes:
-            answer = self.hub.get_session().get(url, headers=headers)
-            self.hub.utils.hf_raise_for_status(answer)
-            return bytes(answer.content)
+    def refs(self) -> dict[str, str]:
+        """Return every branch (``refs/heads/…``), tag and pull request to its commit."""
+        found = self.call(
+            lambda: self.api.list_repo_refs(
+                self.repo, repo_type=self.repo_type, include_pull_requests=True
+            )
+        )
+        every = [*found.branches, *found.tags, *found.converts, *(found.pull_requests or [])]
+        return {entry.ref: entry.target_commit for entry in every}
 
-        return self.call(ask)
-
-    # -- what is changed -------------------------------------------------------
+    # -- writing -----------------------------------------------------------------
 
     def create(self, *, private: bool) -> Remote:
-        """Make the repository and return what it holds.
-
-        Raises:
-            ComposerError: the name is taken by something that the token may not see.
-        """
+        """Make the repository and return what it holds."""
 
         def ask() -> float:
             try:
@@ -457,9 +412,9 @@ class Hub:
 
         limit_s = self.call(ask)
         try:
-            return self.look(private=private, made_s=limit_s) or Remote()
+            return self.remote(private=private, just_made_s=limit_s) or Remote()
         except ComposerError as error:
-            if limit_s < LIMIT_S and _UNSEEN.said in str(error):
+            if limit_s < LIMIT_S and _INVISIBLE.reason in str(error):
                 raise ComposerError(
                     f"{self.subject}: its name is taken, and the token may not see it"
                 ) from error
@@ -482,123 +437,46 @@ class Hub:
         )
         return str(info.oid)
 
-    def refs(self) -> dict[str, str]:
-        """Return every branch (``refs/heads/…``), tag and pull request to its commit."""
-        found = self.call(
-            lambda: self.api.list_repo_refs(
-                self.repo, repo_type=self.repo_type, include_pull_requests=True
-            )
-        )
-        every = [*found.branches, *found.tags, *found.converts, *(found.pull_requests or [])]
-        return {entry.ref: entry.target_commit for entry in every}
-
     def tag(self, name: str, revision: str) -> None:
-        """Name a commit, once."""
+        """Tag a commit, unless the tag exists."""
         if f"refs/tags/{name}" not in self.refs():
             self.call(
                 lambda: self.api.create_tag(
                     self.repo, tag=name, revision=revision, repo_type=self.repo_type, exist_ok=True
                 ),
-                unseen=True,
+                just_made=True,
             )
 
 
-class RemoteFile(io.RawIOBase):
-    """A file of the Hub that is read by ranges.
-
-    Args:
-        hub: asks.
-        path: in the repository.
-        revision: of it.
-        size: of the file in bytes.
-    """
-
-    def __init__(self, hub: Hub, path: str, revision: str, size: int) -> None:
-        self._hub, self._path, self._revision, self._size = hub, path, revision, size
-        self._at = 0
-
-    def readable(self) -> bool:
-        """It is."""
-        return True
-
-    def seekable(self) -> bool:
-        """It is."""
-        return True
-
-    def tell(self) -> int:
-        """Return the place."""
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to a place and return it."""
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        return self._at
-
-    def read(self, size: int | None = -1) -> bytes:
-        """Return the next bytes; a request each time."""
-        left = self._size - self._at
-        wanted = left if size is None or size < 0 else min(size, left)
-        if wanted <= 0:
-            return b""
-        data = self._hub.read(self._path, self._revision, self._at, self._at + wanted)
-        self._at += len(data)
-        return data
+def _raise_if_transient(response: Any) -> None:
+    """Leave a transient refusal to our retries: the client would sleep as long as it asks."""
+    if response.status_code in _TRANSIENT:
+        try:
+            wait_s = max(0.0, float(response.headers.get("Retry-After") or ""))
+        except ValueError:  # none, or a date
+            wait_s = None
+        raise RetryLaterError(response.status_code, wait_s)
 
 
-def _client() -> Any:
-    """Return the client's own session, except that it neither sleeps by itself nor hangs."""
-    from huggingface_hub.utils._http import default_client_factory
-
-    client = default_client_factory()
-    client.timeout = _SILENCE_S
-    client.event_hooks = {**client.event_hooks, "response": [_do_not_sleep]}
-    return client
-
-
-def _do_not_sleep(response: Any) -> None:
-    """Hand a passing refusal to our patience: the client would sleep however long it is told."""
-    if response.status_code in PASSING:
-        raise AskedToWait(response.status_code, _seconds(response.headers.get("Retry-After")))
-
-
-def _seconds(text: str | None) -> float | None:
-    try:
-        return max(0.0, float(text)) if text else None
-    except ValueError:  # a date
-        return None
-
-
-#: What the client accepts for owner and for name, without its two forbidden pairs.
+#: What the client accepts as owner and as name.
 _PART = re.compile(r"(?!.*(?:--|\.\.))[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9_])?")
 _TOKEN = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 def check_repo(repo: str) -> None:
-    """Refuse a name that is no repository's.
-
-    Raises:
-        InputError: it is not ``OWNER/NAME``, or the Hub takes no such name.
-    """
-    owner, slash, name = repo.partition("/")
-    if not slash or "/" in name or not owner or not name or re.search(r"\s", repo):
-        raise InputError(f"repo {repo!r} is not OWNER/NAME")
-    for part in (owner, name):
-        if len(part) > 96:
-            raise InputError(f"repo {repo[:40]}…: {part[:20]}… has more than 96 characters")
-        if not _PART.fullmatch(part) or part.endswith(".git"):
-            raise InputError(
-                f"repo {repo!r}: {part!r} is no name on the Hub: letters, digits, '-', '_' and '.',"
-                " not '--' or '..', no '-' or '.' at an end, no '.git'"
-            )
+    """Raise InputError unless a name is ``OWNER/NAME`` and the Hub accepts it."""
+    parts = repo.split("/")
+    if len(parts) != 2 or any(not _PART.fullmatch(p) or p.endswith(".git") for p in parts):
+        raise InputError(
+            f"repo {repo[:200]!r} is not OWNER/NAME: each has 1 to 96 letters, digits, '-', '_' and"
+            " '.', not '--' or '..', no '-' or '.' at an end, no '.git'"
+        )
 
 
 def token_of(variable: str, *, dry_run: bool) -> str:
-    """Return the token that a variable holds, else that of the client's stored login.
+    """Return the token of an environment variable, else that of the client's stored login.
 
     A dry run needs none. A token goes to the client, and nowhere else.
-
-    Raises:
-        InputError: there is none, or it has characters that no token has.
     """
     token = os.environ.get(variable, "").strip()
     where = f"environment variable {variable}"

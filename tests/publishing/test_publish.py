@@ -436,7 +436,7 @@ def test_a_gated_a_renamed_and_a_taken_repository(lake: Lake, hub: LoopbackHub) 
     with pytest.raises(ComposerError, match="it is gated, and the token's account has no access"):
         send(lake, hub)
     hub.moved = {"someone/former": REPO}
-    with pytest.raises(InputError, match=f"someone/former is called {REPO} today"):
+    with pytest.raises(InputError, match=f"someone/former is now called {REPO};"):
         publish(lake, "someone/former", endpoint=hub.endpoint)
     hub.hidden = {"other/taken"}
     with pytest.raises(ComposerError, match="its name is taken, and the token may not see it"):

@@ -221,7 +221,7 @@ def test_what_cannot_be_read_does_not_leave(name: str, data: bytes) -> None:
 
 def test_a_message_that_is_no_json_does_not_leave() -> None:
     broken = files(pairs_train=[row(0, prompt=["{not json"])])
-    with pytest.raises(PublishRefused, match="column prompt holds what is no JSON"):
+    with pytest.raises(PublishRefused, match="column prompt holds what is not JSON"):
         check_files(broken)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 from huggingface_hub.errors import HFValidationError
-from huggingface_hub.utils._validators import validate_repo_id
+from huggingface_hub.utils import validate_repo_id
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,13 +15,13 @@ from composer_pipeline.publishing.hub import check_repo
     ["me/a--b", "me/a..b", "me/rows.git", "me/.git", "me/-a", "me/a.", "m--e/a", "me/é", "me/a:b"],
 )
 def test_a_name_that_the_client_rejects(repo: str) -> None:
-    with pytest.raises(InputError, match="is no name on the Hub"):
+    with pytest.raises(InputError, match="is not OWNER/NAME: each has 1 to 96"):
         check_repo(repo)
 
 
 def test_a_name_that_is_too_long() -> None:
     check_repo(f"me/{'a' * 96}")
-    with pytest.raises(InputError, match="has more than 96 characters"):
+    with pytest.raises(InputError, match="1 to 96 letters"):
         check_repo(f"me/{'a' * 97}")
 
 

@@ -40,7 +40,7 @@ def dataset(
                 rows=len(mine), bytes=size, decoded=2 * size, sha256="0" * 64,
             )
         )  # fmt: skip
-    return Build("b" * 16, SCHEMA_VERSION, {}, {}, named, figures or {}), files
+    return Build("b" * 16, SCHEMA_VERSION, {}, named, figures or {}), files
 
 
 def pair(**columns: Any) -> Row:

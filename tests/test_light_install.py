@@ -18,7 +18,7 @@ from tests.places import ROOT
 HEAVY = {
     "torch", "trl", "transformers", "peft", "accelerate", "datasets", "safetensors", "gguf",
     "dagster", "dagster_webserver", "dotenv", "ray", "data_juicer", "sklearn", "scipy", "pandas",
-    "krippendorff", "huggingface_hub", "obstore", "psycopg", "betterleaks", "jinja2",
+    "krippendorff", "huggingface_hub", "obstore", "psycopg", "betterleaks",
     "openenv",
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Chat messages in order, every call answered exactly once."""
+"""States as chat messages, with every call answered exactly once, and replies as actions."""
 
 import hashlib
 import json
@@ -18,8 +18,6 @@ from composer_pipeline.states.state import TraceState
 from composer_pipeline.versions import CONVERTER_VERSION
 
 INTERRUPTED = "[no result: interrupted]"
-
-
 ORPHAN_PREFIX = "[tool result without call] "
 
 
@@ -28,6 +26,7 @@ def short_name(name: str) -> str:
     clean = re.sub(r"[^a-zA-Z0-9_-]", "_", name)
     if clean == name and 0 < len(name) <= 64:
         return name
+    # The hash keeps two changed names apart.
     return f"{clean[:55]}_{hashlib.blake2b(name.encode(), digest_size=4).hexdigest()}"
 
 
@@ -44,7 +43,7 @@ class Builder:
         self._images = 0
 
     def assistant(self, blocks: list[Any]) -> None:
-        """Add what the agent said and called; open calls are answered first."""
+        """Add the agent's text and calls; open calls are answered first."""
         self.close_calls({})
         texts: list[str] = []
         calls: list[dict[str, Any]] = []
@@ -71,7 +70,7 @@ class Builder:
         self.messages.append(message)
 
     def user(self, blocks: list[Any]) -> None:
-        """Add results of calls, and what the user said after them."""
+        """Add results of calls, and the user's text after them."""
         results: dict[str, str] = {}
         texts: list[str] = []
         open_ids = {recorded for recorded, _, _ in self._pending}
@@ -183,8 +182,11 @@ class Conversion(msgspec.Struct, frozen=True):
 
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]]
+    #: The names on the wire -> the recorded ones.
     tool_names: dict[str, str]
+    #: Counts of what had to be changed.
     flags: dict[str, int]
+    #: ``recorded`` or the version of the template.
     system_source: str
     version: str = CONVERTER_VERSION
 
@@ -193,22 +195,18 @@ def to_chat(state: TraceState, *, tools: Sequence[Mapping[str, Any]] = ()) -> Co
     """Convert a state's prefix to chat messages, system prompt first."""
     builder = Builder()
     for message in merge_roles(state.messages):
-        if message["role"] == "assistant":
-            builder.assistant(message["content"])
-        else:
-            builder.user(message["content"])
+        _feed(builder, message)
     builder.close_calls({})
     if any(call.id and call.id in builder.seen for call in state.action.tool_calls):
         builder.flags["action_in_prefix"] += 1
     if builder.messages and builder.messages[-1]["role"] == "assistant":
         builder.flags["ends_with_assistant"] += 1
     system, source = system_message(state)
-    offered = offered_tools(tools)
     recorded = builder.names | {str(tool["function"]["name"]) for tool in tools}
     names = {short_name(name): name for name in sorted(recorded)}
     return Conversion(
         messages=[{"role": "system", "content": system}, *builder.messages],
-        tools=offered,
+        tools=offered_tools(tools),
         tool_names=names,
         flags=dict(builder.flags),
         system_source=source,
@@ -227,16 +225,19 @@ def system_message(state: TraceState) -> tuple[str, str]:
 
 def offered_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return tools with names that every provider accepts."""
-    return [_renamed(tool) for tool in tools]
-
-
-def _renamed(tool: Mapping[str, Any]) -> dict[str, Any]:
-    function = {**tool["function"], "name": short_name(str(tool["function"]["name"]))}
-    return {"type": "function", "function": function}
+    return [
+        {
+            "type": "function",
+            "function": {**tool["function"], "name": short_name(str(tool["function"]["name"]))},
+        }
+        for tool in tools
+    ]
 
 
 def action_message(action: Action) -> dict[str, Any]:
-    """Return an action in chat form, rendered action-only."""
+    """Return an action in chat form, its text left out where there are calls."""
+    # A preference pair compares what was done, not how it was announced. Recorded ids leak nothing:
+    # calls are numbered.
     if not action.tool_calls:
         return {"role": "assistant", "content": action.text}
     calls = [
@@ -248,6 +249,7 @@ def action_message(action: Action) -> dict[str, Any]:
 
 def wire_messages(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return chat-form messages as the API wants them."""
+    # Only chat templates read the tool name of tool messages.
     wire: list[dict[str, Any]] = []
     for message in messages:
         if message["role"] == "tool":
@@ -327,12 +329,12 @@ class GrowingChain:
     def _restart(self, system: str) -> None:
         self._system = {"role": "system", "content": system}
         self._builder = Builder()
-        #: So many messages of the chain are in the builder, and no later one changes that.
+        #: Messages of the chain that are in the builder for good.
         self._fed = 0
 
     @property
     def settled(self) -> int:
-        """How many messages at the beginning stay as they are, however the chain goes on."""
+        """How many messages at the beginning stay the same, however the chain goes on."""
         # A text that follows is joined to the last message.
         return max(1, len(self._builder.messages))
 
@@ -376,7 +378,7 @@ def _last_run(messages: list[dict[str, Any]]) -> int:
 
 
 def _copy(builder: Builder) -> Builder:
-    """Return a builder that goes on from here; it counts what comes from now on alone."""
+    """Return a builder that continues from here, with counts of its own."""
     twin = Builder()
     twin.messages = list(builder.messages)
     twin._pending = list(builder._pending)
@@ -385,7 +387,7 @@ def _copy(builder: Builder) -> Builder:
 
 
 class ArgumentCheck:
-    """Says what is wrong with a call's arguments, by the schema that was offered."""
+    """Checks a call's arguments by the schema that was offered."""
 
     def __init__(self, tools: Iterable[Mapping[str, Any]]) -> None:
         self.names: dict[str, str] = {}
@@ -407,13 +409,13 @@ class ArgumentCheck:
             error = jsonschema.exceptions.best_match(validator.iter_errors(call.arguments))
         except referencing.exceptions.Unresolvable:
             return ""
-        return _said(call.name, error) if error else ""
+        return _describe(call.name, error) if error else ""
 
 
-def _said(tool: str, error: jsonschema.ValidationError) -> str:
+def _describe(tool: str, error: jsonschema.ValidationError) -> str:
     """Describe an error by the schema, never by the value: replies may hold private text."""
-    where = ".".join(str(part) for part in error.absolute_path)
-    of = f"{tool}: {where}" if where else tool
+    path = ".".join(str(part) for part in error.absolute_path)
+    of = f"{tool}: {path}" if path else tool
     if error.validator == "required":
         missing = [key for key in error.validator_value if key not in error.instance]
         return f"{of} without {missing[0]}" if missing else f"{of} without an argument"

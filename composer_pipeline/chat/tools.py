@@ -151,7 +151,8 @@ def _openai_form(tool: Any) -> dict[str, Any] | None:
 def session_tools(
     states: Sequence[TraceState], installed: Sequence[InstalledTools] = ()
 ) -> dict[str, Toolset]:
-    """Choose the tools of each session, the same for all its states."""
+    """Choose the tools of each session, the same for all its states, which must all be given."""
+    # Equal tools keep the start of every request equal, which the provider's prompt cache needs.
     names: dict[str, set[str]] = {}
     inputs: dict[str, dict[str, list[Mapping[str, Any]]]] = {}
     recorded: dict[str, list[Any]] = {}
@@ -183,7 +184,7 @@ def session_tools(
     }
 
 
-#: Days and sessions whose tools are kept in memory; others are read or made again.
+#: Days and sessions whose tools are cached.
 KEPT_DAYS, KEPT_SESSIONS = 16, 512
 
 
@@ -196,7 +197,7 @@ class _Pin(msgspec.Struct):
 
 
 class _Day:
-    """What the table says of one day: its pins, the tools of each state, the last of a session."""
+    """The stored tools of one day, by state, and the last ones of each session."""
 
     def __init__(self, pins: list[_Pin]) -> None:
         self.pins = pins
@@ -237,7 +238,7 @@ class Toolsets:
         return self._same.setdefault((chosen.digest, chosen.source), chosen)
 
     def pin(self, states: Iterable[TraceState]) -> None:
-        """Keep the tools of these states as they are; call it before they are asked."""
+        """Store the tools of these states for good; call it before teachers are asked."""
         by_day: dict[str, list[TraceState]] = {}
         for state in states:
             by_day.setdefault(state.day, []).append(state)

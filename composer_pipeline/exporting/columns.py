@@ -31,10 +31,9 @@ import pyarrow as pa
 from composer_pipeline.errors import InputError
 from composer_pipeline.exporting.student_samples import read_samples, sampled_pairs
 from composer_pipeline.files import Replacement, replace, writing
-from composer_pipeline.lake.exports import remember_exports
 from composer_pipeline.lake.parquet import TableFile
 from composer_pipeline.lake.schema import DATASETS, JSON_LIST
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake.store import Lake, remember_exports
 from composer_pipeline.preferences.contamination import is_strong
 from composer_pipeline.preferences.hints import SOURCE, consensus_hint
 from composer_pipeline.preferences.pairs import RECORDED

@@ -15,8 +15,7 @@ from composer_pipeline.chat.tools import Toolsets
 from composer_pipeline.errors import InputError
 from composer_pipeline.exporting import atif, pi
 from composer_pipeline.files import replace, writing
-from composer_pipeline.lake.exports import exports, remember_exports
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake.store import Lake, exports, remember_exports
 from composer_pipeline.reports import Progress, Report
 from composer_pipeline.states.load import WholeSession, whole_sessions
 

@@ -1,4 +1,1 @@
-"""The ground floor: Parquet tables, their schemas, atomic partition writes, DuckDB views.
-
-Import from the modules: ``lake.tables`` (tables) and ``lake.store`` (:class:`Lake`).
-"""
+"""The lake: Parquet tables in a folder or a bucket, their schemas and provenance."""

@@ -25,14 +25,15 @@ if TYPE_CHECKING:
     import duckdb
 
 _NUMBERS = {pa.int32(): "i", pa.int64(): "q", pa.float64(): "d", pa.uint8(): "B"}
-_MOMENT = pa.timestamp("us", tz="UTC")
+_TIME = pa.timestamp("us", tz="UTC")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _MOST_BYTES = 2**31 - 1
 
 
 def column(values: Sequence[Any], kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
-    """Return an Arrow array of Python values; ``None`` is null."""
+    """Return an Arrow array of Python values; ``None`` is null, a lone surrogate U+FFFD."""
+    # Other types are left to pyarrow, which loads pandas for them.
     if kind == pa.string():
         return _strings(values)
     if kind in _NUMBERS:
@@ -40,7 +41,7 @@ def column(values: Sequence[Any], kind: pa.DataType) -> pa.Array | pa.ChunkedArr
     if kind == pa.bool_():
         present = [value is not None for value in values]
         return _from_buffers(kind, len(values), present, [_bits(map(bool, values))])
-    if kind == _MOMENT:
+    if kind == _TIME:
         present = [value is not None for value in values]
         ticks = array("q", [0 if v is None else (v - _EPOCH) // _MICROSECOND for v in values])
         return _from_buffers(kind, len(values), present, [pa.py_buffer(ticks)])
@@ -59,7 +60,7 @@ def column(values: Sequence[Any], kind: pa.DataType) -> pa.Array | pa.ChunkedArr
 
 
 def utf8(values: Sequence[bytes]) -> pa.Array:
-    """Return a text column of encoded values."""
+    """Return a text column of UTF-8 values; anything else raises ``pyarrow.ArrowInvalid``."""
     buffers = [None, _offsets(values), pa.py_buffer(b"".join(values))]
     found = pa.Array.from_buffers(pa.string(), len(values), buffers)
     found.validate(full=True)
@@ -128,11 +129,8 @@ def _bits(flags: Iterable[bool]) -> pa.Buffer:
     return whole.cast(pa.bool_()).buffers()[1]
 
 
-_TIME = pa.timestamp("us", tz="UTC")
-
-
 def table_from_rows(spec: TableSpec, rows: Sequence[dict[str, Any]]) -> pa.Table:
-    """Build a table with ``spec``'s schema from dictionaries."""
+    """Build a table from dictionaries; ``list<arrow.json>`` values are objects or JSON text."""
     known = set(spec.schema.names)
     for row in rows:
         if not known.issuperset(row) and (unknown := set(row) - known):
@@ -149,7 +147,7 @@ def table_from_rows(spec: TableSpec, rows: Sequence[dict[str, Any]]) -> pa.Table
 
 
 def complete(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return a table with the columns of a schema; those that an old file lacks are null."""
+    """Return a table with the columns of a schema; missing ones are null."""
     have = set(table.column_names)
     columns = [
         table.column(f.name).cast(f.type) if f.name in have else pa.nulls(len(table), f.type)
@@ -226,7 +224,7 @@ _ENCODED = {
 
 
 def encode_parquet(table: pa.Table, *, compact: bool = False, grouped: bool = False) -> bytes:
-    """Return ``table`` as Parquet bytes with the writer settings of the lake."""
+    """Return ``table`` as Parquet bytes; the same table gives the same bytes."""
     sink = io.BytesIO()
     with parquet_writer(sink, table.schema, compact=compact, grouped=grouped) as writer:
         # An empty row group makes `datasets` fail on the file; none at all loads as no rows.
@@ -280,7 +278,8 @@ def parquet_writer(
 
 
 def _searched(schema: pa.Schema) -> list[str]:
-    """Return the columns that rows are looked for by: their least and greatest values are kept."""
+    """Return the columns that rows are searched by, whose statistics are written."""
+    # Statistics of texts would be two thirds of a footer, which is sent with every change.
     return [
         field.name
         for field in schema
@@ -291,13 +290,13 @@ def _searched(schema: pa.Schema) -> list[str]:
 
 
 def read_columns(file: Any, schema: pa.Schema, *, threads: bool) -> pa.Table:
-    """Return the columns of ``schema`` of an open file; those that it lacks are null."""
+    """Read the columns of ``schema`` from an open file; missing ones are null."""
     reader = pq.ParquetFile(file)
     return complete(reader.read(_there(reader, schema), use_threads=threads), schema)
 
 
 def read_batches(file: Any, schema: pa.Schema, rows: int, *, threads: bool) -> Iterator[pa.Table]:
-    """Yield :func:`read_columns` in tables of at most so many rows."""
+    """Yield :func:`read_columns` in tables of at most ``rows`` rows."""
     reader = pq.ParquetFile(file)
     columns = _there(reader, schema)
     for batch in reader.iter_batches(rows, columns=columns, use_threads=threads):
@@ -315,12 +314,16 @@ def _there(reader: pq.ParquetFile, schema: pa.Schema) -> list[str]:
     return [name for name in schema.names if name in have]
 
 
-#: Rows that are made into a table at once.
+#: Rows converted to a table at a time.
 _AT_ONCE = 64
 
 
 class PartitionWriter:
-    """Writes one partition in pieces; :meth:`commit` makes it visible, whole."""
+    """Writes one partition in pieces; :meth:`commit` makes it visible as a whole.
+
+    The pieces go to a temporary file: beside the partition on a local disk, in the machine's
+    temporary folder for a bucket.
+    """
 
     def __init__(self, place: str, spec: TableSpec, path: str, bucket: Any = None) -> None:
         self._place, self._spec, self._path, self._bucket = place, spec, path, bucket
@@ -351,7 +354,7 @@ class PartitionWriter:
             self._parquet.write_table(table, row_group_size=rows)
 
     def write_rows(self, rows: Iterable[dict[str, Any]]) -> None:
-        """Append rows and commit them; about a row group of them is in memory at a time."""
+        """Append rows and commit them, holding about one row group in memory."""
         try:
             for table in self._tables(iter(rows)):
                 self.write(table)
@@ -371,7 +374,7 @@ class PartitionWriter:
             yield pa.concat_tables(held)
 
     def write_group(self, table: pa.Table) -> None:
-        """Append rows, not empty, as one row group, whatever its size."""
+        """Append a non-empty table as one row group."""
         self.rows += len(table)
         with writing(self._place):
             self._parquet.write_table(table, row_group_size=table.num_rows)
@@ -400,12 +403,12 @@ class PartitionWriter:
             self._new.discard()
 
 
-#: Rows that are made into columns at once.
+#: Rows converted at a time.
 _BATCH = 32
 
 
 class TableFile:
-    """Takes rows one at a time; :meth:`commit` makes the file visible, whole."""
+    """Takes rows one at a time; :meth:`commit` makes the file visible as a whole."""
 
     def __init__(self, path: Path, columns: Mapping[str, pa.DataType], what: str) -> None:
         self._spec = TableSpec("", "", (), (), pa.schema(list(columns.items())))
@@ -443,9 +446,9 @@ class TableFile:
 
 
 _PARTITION = re.compile(r"(?P<table>\w+)(?:/\w+=[^/]*?)??(?:/day=(?P<day>[^/]+))?/part\.parquet")
-#: How a Parquet file begins and ends.
+#: The first and last bytes of a Parquet file.
 MAGIC = b"PAR1"
-#: The tables that a reparse writes again from the archive.
+#: The tables that a reparse rewrites from the archive.
 FROM_ARCHIVE = ("messages", "chains", "states", "sessions")
 
 
@@ -454,7 +457,7 @@ class DamagedFile(InputError):
 
 
 def remedy(table: str, day: str) -> str:
-    """Return what a person does about a damaged partition of a table."""
+    """Return how to repair a damaged partition of a table."""
     if table in FROM_ARCHIVE:
         return f"run composer-pipeline reparse --day {day}"
     stage = {
@@ -475,7 +478,7 @@ def remedy(table: str, day: str) -> str:
 
 @contextmanager
 def reading(url: str, path: str, table: str, day: str) -> Iterator[None]:
-    """Name the file that cannot be read."""
+    """Raise :class:`DamagedFile`, which names the file, where a read fails."""
     try:
         yield
     except FileNotFoundError:
@@ -487,7 +490,7 @@ def reading(url: str, path: str, table: str, day: str) -> Iterator[None]:
 
 @contextmanager
 def querying(url: str) -> Iterator[None]:
-    """Name the file that an SQL query could not read."""
+    """Raise :class:`DamagedFile`, which names the file, where an SQL query fails on one."""
     import duckdb  # 20 MB that a parse does not need
 
     try:
@@ -503,12 +506,12 @@ def querying(url: str) -> Iterator[None]:
 
 
 def cut_short(path: Path) -> bool:
-    """Say whether a file that is there does not end as a Parquet file does."""
+    """Return True if a file exists and does not end as a Parquet file does."""
     try:
         file = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
         return False
-    # Thousands of files are looked at when a lake is opened: no buffers, and no file objects.
+    # Thousands of files are checked when a lake is opened: no buffers, no file objects.
     try:
         size = os.fstat(file).st_size
         if size < 3 * len(MAGIC):

@@ -1,7 +1,4 @@
-"""The place of a lake: its file system, and whether a lake is there at all.
-
-A mistyped ``--lake`` must not look like an empty lake: only what makes a lake may meet none.
-"""
+"""Where a lake is: its file system, whether a lake is there, and its locks."""
 
 import contextlib
 import glob
@@ -22,11 +19,11 @@ from composer_pipeline.errors import InputError, StorageError
 from composer_pipeline.files import create_file, make_folder, take_lock, writing
 from composer_pipeline.lake.schema import TABLES
 
-#: What ``init`` writes, so that a lake without any table is one.
+#: Written by ``init``: a lake without a table is recognised by it.
 MARKER = "lake.json"
-#: What a build of the dataset writes last (``publishing.dataset``).
+#: Written last by a build of the dataset.
 BUILD = "dataset.json"
-#: Where the rows of such a build wait; a build that was killed leaves it.
+#: Holds the rows of an unfinished build of the dataset.
 UNFINISHED = ".dataset-build"
 _SIGNS = frozenset({*TABLES, MARKER, "archive", "ledger.db"})
 
@@ -73,7 +70,7 @@ def register_obstore() -> None:
 
 
 def holds_lake(fs: Any, root: str, url: str) -> bool:
-    """Say whether there is a lake: a table, an archive, a ledger, or what ``init`` writes."""
+    """Return True if there is a table, an archive, a ledger, or what ``init`` writes."""
     with reaching(url):
         try:
             found = fs.ls(root, detail=False)
@@ -83,13 +80,13 @@ def holds_lake(fs: Any, root: str, url: str) -> bool:
 
 
 def partition_folders(fs: Any, table: str, levels: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Yield the folders ``key=value``, level by level, of each partition that has its file."""
+    """Yield the ``key=value`` folder names of each partition that has its file."""
     if "file" not in fs.protocol:
         pattern = "/".join([glob.escape(table), *levels, "part.parquet"])
         for path in fs.glob(pattern):
             yield tuple(str(path).split("/")[-len(levels) - 1 : -1])
         return
-    # Twenty times as fast as a glob, which matters with some years of days.
+    # Twenty times as fast as a glob, which matters with years of days.
     found: list[tuple[str, ...]] = [()]
     for level in levels:
         key = level.removesuffix("*")
@@ -115,7 +112,7 @@ def _names(folder: str) -> list[str]:
 
 @contextmanager
 def reaching(url: str) -> Iterator[None]:
-    """Say in one sentence that the place of a lake cannot be reached."""
+    """Turn what a file system raises into one sentence: the lake cannot be reached."""
     try:
         yield
     except (FileNotFoundError, NotADirectoryError, InputError):
@@ -129,19 +126,19 @@ def _unreachable() -> tuple[type[Exception], ...]:
 
 
 def bucket_errors() -> tuple[type[Exception], ...]:
-    """Return the errors of the library for buckets, where it is in use."""
+    """Return the errors of obstore, if it is loaded."""
     found = sys.modules.get("obstore.exceptions")
     return (found.BaseError,) if found is not None else ()
 
 
 def _line(error: Exception) -> str:
-    """Return the first line of a message; a bucket's own has a page of debugging."""
+    """Return the first line of a message; obstore adds a page of debugging."""
     text = str(error).strip() or type(error).__name__
     return text.partition("\n")[0][:200]
 
 
 def check_folder(folder: Path, what: str) -> None:
-    """Prove that a folder can be written or made, and leave nothing behind."""
+    """Check that a folder can be written or created, and leave nothing behind."""
     while not folder.exists():
         folder = folder.parent
     if not folder.is_dir():
@@ -153,7 +150,7 @@ def check_folder(folder: Path, what: str) -> None:
 
 
 def check_bucket(fs: Any, root: str, what: str) -> None:
-    """Prove that a bucket can be written, and leave nothing behind."""
+    """Check that a bucket can be written, and leave nothing behind."""
     probe = f"{root}/.probe-{uuid.uuid4().hex}"
     with writing(what):
         fs.pipe_file(probe, b"")
@@ -169,7 +166,7 @@ def remove_empty(folder: Path, root: Path) -> None:
 
 
 def safe_value(value: str) -> str:
-    """Return a partition's value as it stands in the name of a folder."""
+    """Return a partition value that is safe in a folder name."""
     if not value or any(char in value for char in "/\\=*?[]") or value.startswith("."):
         raise InputError(f"{value!r} cannot be a partition value")
     return value
@@ -177,9 +174,9 @@ def safe_value(value: str) -> str:
 
 FOLDER = ".locks"
 
-#: Seconds after which a lease that nobody renewed is free; it is renewed in a quarter of that.
+#: Seconds after which a lease that was not renewed expires; it is renewed four times as often.
 LEASE_S = 60.0
-_LOOK_EVERY_S = 0.5
+_POLL_S = 0.5
 
 
 @contextmanager
@@ -207,7 +204,7 @@ def bucket_lock(
         if not told:
             waiting()
             told = True
-        time.sleep(_LOOK_EVERY_S)
+        time.sleep(_POLL_S)
     ended = threading.Event()
 
     def renew() -> None:
@@ -224,13 +221,12 @@ def bucket_lock(
         ours = lease.release()
     if not ours:
         raise StorageError(
-            f"lake {url}: this process stood still, and another one took its lock over;"
-            " run it again"
+            f"lake {url}: this process stalled and another one took over its lock; run it again"
         )
 
 
 class _Lease:
-    """The object of a lock, with only what S3, GCS and Azure all have: conditional puts."""
+    """A lock object, made of what S3, GCS and Azure all have: conditional puts."""
 
     def __init__(self, url: str, name: str) -> None:
         try:
@@ -250,23 +246,23 @@ class _Lease:
         self._ours: dict[str, str] = {}
 
     def take(self, lease_s: float) -> bool:
-        """Create the object, or take over one that was not renewed; say whether it is ours."""
+        """Create the object or take over an expired one; return True if it is ours."""
         if self._put("create"):
             return True
         try:
             held = self._api.head(self._store, self._key)
         except FileNotFoundError:
-            return False  # released just now: the next look creates it
+            return False  # released just now: the next attempt creates it
         age = (self._now() - held["last_modified"]).total_seconds()
         return age > lease_s and self._put(_unchanged(held))
 
     def renew(self) -> bool:
-        """Put the object again, if it is still ours; say whether it was."""
+        """Put the object again if it is still ours; return True if it was."""
         return self._put(self._ours)
 
     def release(self) -> bool:
-        """Remove the object if it is still ours; say whether it was."""
-        # A lease renewed now is nobody else's until it is removed.
+        """Remove the object if it is still ours; return True if it was."""
+        # Renewed first, so that it cannot expire before it is removed.
         if not self.renew():
             return False
         self._api.delete(self._store, self._key)
@@ -286,7 +282,7 @@ class _Lease:
         return True
 
     def _now(self) -> Any:
-        """Return the bucket's time, of an object that is put and removed."""
+        """Return the bucket's time, from an object that is put and removed."""
         probe = f"{FOLDER}/.now-{self._owner}"
         self._api.put(self._store, probe, b"", use_multipart=False)
         now = self._api.head(self._store, probe)["last_modified"]
@@ -295,5 +291,5 @@ class _Lease:
 
 
 def _unchanged(known: Mapping[str, Any]) -> dict[str, str]:
-    """Return the condition of a put over an object as it is known; S3 has tags, GCS versions."""
+    """Return the condition for replacing an object: S3 has tags, GCS versions."""
     return {name: known[name] for name in ("e_tag", "version") if known.get(name)}

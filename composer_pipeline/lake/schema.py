@@ -1,7 +1,6 @@
-"""Tables of what trainers read and the Hub gets.
+"""The tables of the lake: keys, partitions, columns with their types and descriptions.
 
-Columns stand in the order in which people read: the task, what was done in words, the messages,
-then numbers, and ids last.
+Columns of dataset tables are in reading order: task, action as text, messages, numbers, ids.
 """
 
 from collections.abc import Mapping
@@ -25,7 +24,13 @@ STATE_ID = {
 
 @dataclass(frozen=True)
 class TableSpec:
-    """A table: its name, its row key, the keys of its path, and its columns."""
+    """A table: its name, its row key, the keys of its path, and its columns.
+
+    ``compact`` tables have many small partitions that only this project reads: their files lack
+    the Arrow schema, the page index and most statistics. The row groups of ``grouped`` tables are
+    those that the writer asks for, and their pages are not cut by content, so that the bytes of
+    unchanged rows stay as they were.
+    """
 
     name: str
     description: str
@@ -51,7 +56,18 @@ def schema_of(columns: Mapping[str, tuple[pa.DataType, str]]) -> pa.Schema:
     )
 
 
-PAIR_COLUMNS: dict[str, tuple[pa.DataType, str]] = {
+_Columns = dict[str, tuple[pa.DataType, str]]
+
+
+def _table(
+    name: str, description: str, key: tuple[str, ...], partition_keys: tuple[str, ...],
+    columns: _Columns, *, compact: bool = False, grouped: bool = False,
+) -> TableSpec:  # fmt: skip
+    schema = schema_of(columns)
+    return TableSpec(name, description, key, partition_keys, schema, compact, grouped)
+
+
+PAIR_COLUMNS: _Columns = {
     "pair_id": (TEXT, "hash of (state, chosen action)"),
     **STATE_ID,
     "project": (TEXT, "redacted working directory of the session"),
@@ -95,110 +111,96 @@ PAIR_COLUMNS: dict[str, tuple[pa.DataType, str]] = {
         " null in old rows",
     ),
 }
-PAIRS = TableSpec(
+PAIRS = _table(
     "pairs",
     "Preference pairs: teachers that agree with each other against the agent.",
     ("pair_id",),
     ("day",),
-    schema_of(PAIR_COLUMNS),
+    PAIR_COLUMNS,
 )
-NORMALIZED_PAIRS = TableSpec(
+NORMALIZED_PAIRS = _table(
     "normalized_pairs",
     "Pairs that survived a data-juicer recipe.",
     ("pair_id",),
     ("day",),
-    schema_of({**PAIR_COLUMNS, "recipe": (TEXT, "name and hash of the data-juicer recipe")}),
+    {**PAIR_COLUMNS, "recipe": (TEXT, "name and hash of the data-juicer recipe")},
 )
-DROPS = TableSpec(
+DROPS = _table(
     "drops",
     "Every row that a stage dropped, and why.",
     ("pair_id", "step"),
     ("stage", "day"),
-    schema_of(
-        {
-            "pair_id": (TEXT, "dropped pair; of a row that is no pair, its state"),
-            "state_id": (TEXT, "its state"),
-            "step": (TEXT, "position and name of the operator, for example 2:text_length_filter"),
-            "op": (TEXT, "operator"),
-            "field": (TEXT, "column that was judged"),
-            "stat": (TEXT, "statistic, or empty"),
-            "value": (TEXT, "value of the statistic"),
-            "bound": (TEXT, "bound that it broke"),
-        }
-    ),
+    {
+        "pair_id": (TEXT, "dropped pair; of a row that is no pair, its state"),
+        "state_id": (TEXT, "its state"),
+        "step": (TEXT, "position and name of the operator, for example 2:text_length_filter"),
+        "op": (TEXT, "operator"),
+        "field": (TEXT, "column that was judged"),
+        "stat": (TEXT, "statistic, or empty"),
+        "value": (TEXT, "value of the statistic"),
+        "bound": (TEXT, "bound that it broke"),
+    },
 )
 
 
-REPLIES = TableSpec(
+REPLIES = _table(
     "replies",
     "One row for each teacher's answer to a state.",
     ("state_id", "teacher", "request_hash"),
     ("teacher", "day"),
-    schema_of(
-        {
-            **STATE_ID,
-            "family": (TEXT, "model family; one vote each"),
-            "request_hash": (
-                TEXT,
-                "key of the call: SHA-256 over endpoint name, wire and body but its price cap",
-            ),
-            "model": (TEXT, "model asked for"),
-            "model_served": (TEXT, "model named in the reply"),
-            "provider": (TEXT, "provider named in the reply"),
-            "generation_id": (TEXT, "OpenRouter generation"),
-            "status": (TEXT, "ok, unusable, unreadable, wrong_model, refused or unknown"),
-            "detail": (TEXT, "why a reply is not ok, or empty"),
-            "action": (TEXT, "JSON {text, tool_calls}; null unless ok"),
-            "finish_reason": (TEXT, "as in the reply"),
-            "prompt_tokens": (INT64, "billed prompt tokens"),
-            "completion_tokens": (INT64, "billed completion tokens"),
-            "cached_tokens": (INT64, "prompt tokens read from a cache"),
-            "reasoning_tokens": (INT64, "reasoning tokens"),
-            "cost_picodollars": (INT64, "billed cost, exact, 1e-12 USD"),
-            "latency_ms": (FLOAT, "from sending to the last byte"),
-            "obtained": (TEXT, "bought, or recovered from the provider's response cache"),
-            "simulated": (FLAG, "true when a loopback teacher answered"),
-            "raw": (pa.binary(), "reply, redacted, zstd; the ledger keeps the bytes as received"),
-            "schema_source": (TEXT, "where the tool schemas came from"),
-            "converter_version": (TEXT, "version of the message converter"),
-            "created_at": (TIMESTAMP, "when the reply was settled"),
-            "canonical_slug": (
-                TEXT,
-                "dated name of the model in the catalogue of the run, or null",
-            ),
-            "training_terms": (
-                TEXT,
-                "enforced (only models whose author allows training on outputs), declared"
-                " (not enforced, allowed by the catalogue), not enforced; null in old rows",
-            ),
-            "control": (FLAG, "bought as a control: never votes; null in old rows, which are not"),
-            "licence": (TEXT, "licence of the model, as in the teacher file; null in old rows"),
-        }
-    ),
+    {
+        **STATE_ID,
+        "family": (TEXT, "model family; one vote each"),
+        "request_hash": (
+            TEXT,
+            "key of the call: SHA-256 over endpoint name, wire and body but its price cap",
+        ),
+        "model": (TEXT, "model asked for"),
+        "model_served": (TEXT, "model named in the reply"),
+        "provider": (TEXT, "provider named in the reply"),
+        "generation_id": (TEXT, "OpenRouter generation"),
+        "status": (TEXT, "ok, unusable, unreadable, wrong_model, refused or unknown"),
+        "detail": (TEXT, "why a reply is not ok, or empty"),
+        "action": (TEXT, "JSON {text, tool_calls}; null unless ok"),
+        "finish_reason": (TEXT, "as in the reply"),
+        "prompt_tokens": (INT64, "billed prompt tokens"),
+        "completion_tokens": (INT64, "billed completion tokens"),
+        "cached_tokens": (INT64, "prompt tokens read from a cache"),
+        "reasoning_tokens": (INT64, "reasoning tokens"),
+        "cost_picodollars": (INT64, "billed cost, exact, 1e-12 USD"),
+        "latency_ms": (FLOAT, "from sending to the last byte"),
+        "obtained": (TEXT, "bought, or recovered from the provider's response cache"),
+        "simulated": (FLAG, "true when a loopback teacher answered"),
+        "raw": (pa.binary(), "reply, redacted, zstd; the ledger keeps the bytes as received"),
+        "schema_source": (TEXT, "where the tool schemas came from"),
+        "converter_version": (TEXT, "version of the message converter"),
+        "created_at": (TIMESTAMP, "when the reply was settled"),
+        "canonical_slug": (TEXT, "dated name of the model in the catalogue of the run, or null"),
+        "training_terms": (
+            TEXT,
+            "enforced (only models whose author allows training on outputs), declared"
+            " (not enforced, allowed by the catalogue), not enforced; null in old rows",
+        ),
+        "control": (FLAG, "bought as a control: never votes; null in old rows, which are not"),
+        "licence": (TEXT, "licence of the model, as in the teacher file; null in old rows"),
+    },
 )
 
-TOOLSETS = TableSpec(
+TOOLSETS = _table(
     "toolsets",
     "The tools that states were offered; a state that was asked keeps its tools for good.",
     ("session_id", "digest"),
     ("day",),
-    schema_of(
-        {
-            "session_id": (TEXT, "Claude Code session"),
-            "digest": (TEXT, "BLAKE2b-128 of the tools; replies in the ledger name it"),
-            "source": (
-                TEXT,
-                "where the schemas came from: recorded, registry, installed, inferred",
-            ),
-            "tools": (JSON_LIST, "tool schemas in OpenAI form, with recorded names"),
-            "state_ids": (STRINGS, "states of the session that were asked with them"),
-        }
-    ),
+    {
+        "session_id": (TEXT, "Claude Code session"),
+        "digest": (TEXT, "BLAKE2b-128 of the tools; replies in the ledger name it"),
+        "source": (TEXT, "where the schemas came from: recorded, registry, installed, inferred"),
+        "tools": (JSON_LIST, "tool schemas in OpenAI form, with recorded names"),
+        "state_ids": (STRINGS, "states of the session that were asked with them"),
+    },
     compact=True,
 )
 
-
-_Columns = dict[str, tuple[pa.DataType, str]]
 
 _TASK: _Columns = {"task": (TEXT, "the first words of the user, cut at 2,000 characters")}
 _PROMPT: _Columns = {
@@ -278,7 +280,7 @@ def _drop_columns() -> _Columns:
 
 
 def _dataset(name: str, description: str, key: tuple[str, ...], columns: _Columns) -> TableSpec:
-    return TableSpec(name, description, key, ("split",), schema_of(columns), grouped=True)
+    return _table(name, description, key, ("split",), columns, grouped=True)
 
 
 DATASET_PAIRS = _dataset(
@@ -377,254 +379,229 @@ DATASET_DROPS = _dataset(
 )
 
 
-HINTS = TableSpec(
+HINTS = _table(
     "hints",
     "What a trace says was wrong with an action, and the span it should teach.",
     ("state_id",),
     ("day",),
-    schema_of(
-        {
-            **STATE_ID,
-            "source": (TEXT, "tool_error, exit_code, user_rejection or user_correction"),
-            "error_kind": (TEXT, "as in states"),
-            "text": (TEXT, "the hint, redacted"),
-            "span_call": (INT32, "index of the call it is about; -1 is the whole action"),
-            "span_text": (TEXT, "JSON arguments of that call, or the action's text"),
-            "leakage": (FLOAT, "share of the span's word 3-grams that the hint contains"),
-        }
-    ),
+    {
+        **STATE_ID,
+        "source": (TEXT, "tool_error, exit_code, user_rejection or user_correction"),
+        "error_kind": (TEXT, "as in states"),
+        "text": (TEXT, "the hint, redacted"),
+        "span_call": (INT32, "index of the call it is about; -1 is the whole action"),
+        "span_text": (TEXT, "JSON arguments of that call, or the action's text"),
+        "leakage": (FLOAT, "share of the span's word 3-grams that the hint contains"),
+    },
 )
 
 
-VOTES = TableSpec(
+VOTES = _table(
     "votes",
     "One row for each state: who answered, how far apart the answers are, what came of it.",
     ("state_id",),
     ("day",),
-    schema_of(
-        {
-            **STATE_ID,
-            "reason": (TEXT, "pair, or the one reason why the state made none"),
-            "tier": (TEXT, "gold, silver, style or none"),
-            "tool": (TEXT, "first tool of the agent's action, or text"),
-            "n_replies": (INT32, "replies, usable or not"),
-            "n_usable": (INT32, "usable replies, the agent's own family included"),
-            "n_families": (INT32, "families that voted"),
-            "n_agree": (INT32, "families in the winning cluster; 0 without a winner"),
-            "winner_level": (TEXT, "loosest level of agreement inside the winning cluster"),
-            "student_level": (TEXT, "level of agreement of the agent with the winning cluster"),
-            "margin": (FLOAT, "(winning cluster - runner-up) / families"),
-            "entropy": (FLOAT, "of the sizes of the clusters, bits"),
-            "mutating": (FLAG, "either side changes files or state"),
-            "raters": (STRINGS, "agent, then each teacher with a usable reply, by name"),
-            "families": (STRINGS, "family of each rater; empty for the agent"),
-            "controls": (
-                pa.list_(FLAG),
-                "rater is a control: does not vote, by its own family or its entry",
-            ),
-            "mutates": (pa.list_(FLAG), "rater's action changes something"),
-            "labels": (STRINGS, "name of each voter's cluster; null where a rater has no vote"),
-            "levels": (
-                pa.list_(INT32),
-                "level of each two raters: (0,1), (0,2) ... (1,2) ...; 5 none",
-            ),
-            "winners": (STRINGS, "teachers of the winning cluster"),
-            "unusable": (STRINGS, "teacher: status: why, of each reply that cannot vote"),
-            "cost_picodollars": (INT64, "billed cost of all replies to the state"),
-            "simulated": (FLAG, "any teacher was simulated"),
-            "contamination": (STRINGS, "evidence that the session works on a benchmark"),
-        }
-    ),
+    {
+        **STATE_ID,
+        "reason": (TEXT, "pair, or the one reason why the state made none"),
+        "tier": (TEXT, "gold, silver, style or none"),
+        "tool": (TEXT, "first tool of the agent's action, or text"),
+        "n_replies": (INT32, "replies, usable or not"),
+        "n_usable": (INT32, "usable replies, the agent's own family included"),
+        "n_families": (INT32, "families that voted"),
+        "n_agree": (INT32, "families in the winning cluster; 0 without a winner"),
+        "winner_level": (TEXT, "loosest level of agreement inside the winning cluster"),
+        "student_level": (TEXT, "level of agreement of the agent with the winning cluster"),
+        "margin": (FLOAT, "(winning cluster - runner-up) / families"),
+        "entropy": (FLOAT, "of the sizes of the clusters, bits"),
+        "mutating": (FLAG, "either side changes files or state"),
+        "raters": (STRINGS, "agent, then each teacher with a usable reply, by name"),
+        "families": (STRINGS, "family of each rater; empty for the agent"),
+        "controls": (
+            pa.list_(FLAG),
+            "rater is a control: does not vote, by its own family or its entry",
+        ),
+        "mutates": (pa.list_(FLAG), "rater's action changes something"),
+        "labels": (STRINGS, "name of each voter's cluster; null where a rater has no vote"),
+        "levels": (pa.list_(INT32), "level of each two raters: (0,1), (0,2) ... (1,2) ...; 5 none"),
+        "winners": (STRINGS, "teachers of the winning cluster"),
+        "unusable": (STRINGS, "teacher: status: why, of each reply that cannot vote"),
+        "cost_picodollars": (INT64, "billed cost of all replies to the state"),
+        "simulated": (FLAG, "any teacher was simulated"),
+        "contamination": (STRINGS, "evidence that the session works on a benchmark"),
+    },
 )
 
-PREFERENCE_STATISTICS = TableSpec(
+PREFERENCE_STATISTICS = _table(
     "preference_statistics",
     "Quality of the preference data, one number a row; scope is a day, or all.",
     ("statistic", "a", "b", "tool"),
     ("scope",),
-    schema_of(
-        {
-            "statistic": (TEXT, "name of the number"),
-            "a": (TEXT, "teacher, or agent, or what the number is about; else empty"),
-            "b": (TEXT, "the other teacher of an agreement, else empty"),
-            "tool": (TEXT, "first tool of the agent's action, else empty"),
-            "value": (FLOAT, "the number; null where it could not be measured"),
-            "n": (INT64, "what it was measured on: states, pairs or sessions"),
-            "note": (TEXT, "why it was not measured, or empty"),
-        }
-    ),
+    {
+        "statistic": (TEXT, "name of the number"),
+        "a": (TEXT, "teacher, or agent, or what the number is about; else empty"),
+        "b": (TEXT, "the other teacher of an agreement, else empty"),
+        "tool": (TEXT, "first tool of the agent's action, else empty"),
+        "value": (FLOAT, "the number; null where it could not be measured"),
+        "n": (INT64, "what it was measured on: states, pairs or sessions"),
+        "note": (TEXT, "why it was not measured, or empty"),
+    },
 )
 
-NEAR_DUPLICATES = TableSpec(
+NEAR_DUPLICATES = _table(
     "near_duplicates",
     "Pairs that are much like an earlier one: tail of the prompt and chosen action.",
     ("pair_id",),
     ("scope",),
-    schema_of(
-        {
-            "pair_id": (TEXT, "the pair"),
-            "near": (TEXT, "the first pair of its group, by id"),
-            "similarity": (FLOAT, "Jaccard of their word 5-grams"),
-            "same_session": (FLAG, "both are of one session"),
-        }
-    ),
+    {
+        "pair_id": (TEXT, "the pair"),
+        "near": (TEXT, "the first pair of its group, by id"),
+        "similarity": (FLOAT, "Jaccard of their word 5-grams"),
+        "same_session": (FLAG, "both are of one session"),
+    },
 )
 
 
-CHAINS = TableSpec(
+CHAINS = _table(
     "chains",
     "One row for each root-to-leaf path: the numbers of its messages; prefixes are shared.",
     ("chain_id",),
     ("day",),
-    schema_of(
-        {
-            "chain_id": (TEXT, "one chain for each path from a root to a leaf"),
-            "messages": (pa.list_(INT32), "messages.n of each message of the path, in order"),
-            "digest": (TEXT, "BLAKE2b-128 over the messages' hashes: both tables fit together"),
-        }
-    ),
+    {
+        "chain_id": (TEXT, "one chain for each path from a root to a leaf"),
+        "messages": (pa.list_(INT32), "messages.n of each message of the path, in order"),
+        "digest": (TEXT, "BLAKE2b-128 over the messages' hashes: both tables fit together"),
+    },
     compact=True,
 )
-STATES = TableSpec(
+STATES = _table(
     "states",
     "One TraceState for each model response: what the agent saw, and what it did.",
     ("state_id",),
     ("day",),
-    schema_of(
-        {
-            **STATE_ID,
-            "agent_id": (TEXT, "subagent, empty for the main trajectory"),
-            "message_id": (TEXT, "id of the API response"),
-            "chain_id": (TEXT, "chain that holds the prefix"),
-            "n_messages": (INT32, "the prefix is the first n messages of the chain"),
-            "system_hash": (TEXT, "recorded system prompt in messages, or null"),
-            "tools_hash": (TEXT, "recorded tool schemas in messages, or null"),
-            "action": (
-                TEXT,
-                "JSON {text, tool_calls:[{name, arguments, id}]}, redacted;"
-                " null where it is the chain's message n_messages, which load_states reads",
-            ),
-            "fidelity": (
-                TEXT,
-                "exact_request, attachments_rendered, reconstructed or repaired",
-            ),
-            "on_active_path": (FLAG, "false on an abandoned branch"),
-            "repaired": (FLAG, "the prefix crossed a repaired edge"),
-            "error_kind": (
-                TEXT,
-                "user_rejection, failing_tests, exit_code, failed_edit, tool_error,"
-                " user_correction, soft_failure (a guess), or null",
-            ),
-            "hint": (TEXT, "what the trace says was wrong, redacted, or null"),
-            "hint_source": (
-                TEXT,
-                "tool_error, exit_code, user_rejection, user_correction or soft_failure",
-            ),
-            "hint_call": (INT32, "index of the failing call; -1 is the whole action"),
-            "project": (TEXT, "redacted working directory of the session"),
-            "cwd": (TEXT, "redacted working directory of the response"),
-            "model": (TEXT, "model that answered"),
-            "version": (TEXT, "Claude Code version"),
-            "ts": (TIMESTAMP, "timestamp of the first segment"),
-            "input_tokens": (INT64, "prompt tokens as reported, caches included"),
-            "output_tokens": (INT64, "completion tokens as reported"),
-            "turn": (INT32, "number of turn nodes before this state"),
-            "parser_version": (TEXT, "version of the parser"),
-            "followed_by_error": (FLAG, "a call failed that was not merely cancelled"),
-            "followed_by_correction": (FLAG, "the user rejected it or interrupted and said why"),
-            "interrupted": (FLAG, "the user interrupted right after it"),
-            "reverted": (FLAG, "its edits were undone later, or the user rewound to before it"),
-            "tests_passed": (FLAG, "whether the tests that it ran passed; null where it ran none"),
-        }
-    ),
+    {
+        **STATE_ID,
+        "agent_id": (TEXT, "subagent, empty for the main trajectory"),
+        "message_id": (TEXT, "id of the API response"),
+        "chain_id": (TEXT, "chain that holds the prefix"),
+        "n_messages": (INT32, "the prefix is the first n messages of the chain"),
+        "system_hash": (TEXT, "recorded system prompt in messages, or null"),
+        "tools_hash": (TEXT, "recorded tool schemas in messages, or null"),
+        "action": (
+            TEXT,
+            "JSON {text, tool_calls:[{name, arguments, id}]}, redacted;"
+            " null where it is the chain's message n_messages, which load_states reads",
+        ),
+        "fidelity": (TEXT, "exact_request, attachments_rendered, reconstructed or repaired"),
+        "on_active_path": (FLAG, "false on an abandoned branch"),
+        "repaired": (FLAG, "the prefix crossed a repaired edge"),
+        "error_kind": (
+            TEXT,
+            "user_rejection, failing_tests, exit_code, failed_edit, tool_error,"
+            " user_correction, soft_failure (a guess), or null",
+        ),
+        "hint": (TEXT, "what the trace says was wrong, redacted, or null"),
+        "hint_source": (
+            TEXT,
+            "tool_error, exit_code, user_rejection, user_correction or soft_failure",
+        ),
+        "hint_call": (INT32, "index of the failing call; -1 is the whole action"),
+        "project": (TEXT, "redacted working directory of the session"),
+        "cwd": (TEXT, "redacted working directory of the response"),
+        "model": (TEXT, "model that answered"),
+        "version": (TEXT, "Claude Code version"),
+        "ts": (TIMESTAMP, "timestamp of the first segment"),
+        "input_tokens": (INT64, "prompt tokens as reported, caches included"),
+        "output_tokens": (INT64, "completion tokens as reported"),
+        "turn": (INT32, "number of turn nodes before this state"),
+        "parser_version": (TEXT, "version of the parser"),
+        "followed_by_error": (FLAG, "a call failed that was not merely cancelled"),
+        "followed_by_correction": (FLAG, "the user rejected it or interrupted and said why"),
+        "interrupted": (FLAG, "the user interrupted right after it"),
+        "reverted": (FLAG, "its edits were undone later, or the user rewound to before it"),
+        "tests_passed": (FLAG, "whether the tests that it ran passed; null where it ran none"),
+    },
     compact=True,
 )
 
 
-RAW_FILES = TableSpec(
+RAW_FILES = _table(
     "raw_files",
     "One row for each harvested session file: where it was and which archived bytes it has.",
     ("path",),
     ("day",),
-    schema_of(
-        {
-            "path": (TEXT, "path relative to the harvested folder, home folder removed"),
-            "sha256": (TEXT, "key of the raw bytes in archive/"),
-            "size": (INT64, "bytes of the raw file"),
-            "mtime_ns": (INT64, "modification time when harvested; only a cheap test for change"),
-            "session_id": (TEXT, "session of the first record that names one"),
-            "agent_id": (TEXT, "subagent, empty for a main file"),
-            "parent_path": (TEXT, "main file of a subagent file, else empty"),
-            "offset": (INT64, "bytes up to the end of the last complete line"),
-            "pieces": (STRINGS, "keys in archive/ of the pieces that make up the file, in order"),
-        }
-    ),
+    {
+        "path": (TEXT, "path relative to the harvested folder, home folder removed"),
+        "sha256": (TEXT, "key of the raw bytes in archive/"),
+        "size": (INT64, "bytes of the raw file"),
+        "mtime_ns": (INT64, "modification time when harvested; only a cheap test for change"),
+        "session_id": (TEXT, "session of the first record that names one"),
+        "agent_id": (TEXT, "subagent, empty for a main file"),
+        "parent_path": (TEXT, "main file of a subagent file, else empty"),
+        "offset": (INT64, "bytes up to the end of the last complete line"),
+        "pieces": (STRINGS, "keys in archive/ of the pieces that make up the file, in order"),
+    },
     compact=True,
 )
 
-SESSIONS = TableSpec(
+SESSIONS = _table(
     "sessions",
     "One row for each trajectory (main session or subagent) of a file.",
     ("session_id", "agent_id", "path"),
     ("day",),
-    schema_of(
-        {
-            "session_id": (TEXT, "Claude Code session"),
-            "agent_id": (TEXT, "subagent, empty for the main trajectory"),
-            "path": (TEXT, "source file, as in raw_files"),
-            "project": (TEXT, "redacted working directory of the session"),
-            "group_id": (TEXT, "split group: sessions that share records or a first prompt"),
-            "first_prompt": (TEXT, "first human prompt, redacted, cut at 500 characters"),
-            "versions": (STRINGS, "Claude Code versions"),
-            "models": (STRINGS, "models that answered"),
-            "tools": (STRINGS, "names of the tools called"),
-            "first_ts": (TIMESTAMP, "first timestamp"),
-            "last_ts": (TIMESTAMP, "last timestamp"),
-            "lines": (INT32, "lines that are not blank"),
-            "bad_lines": (INT32, "lines that could not be decoded in full"),
-            "glued_lines": (INT32, "lines that held several records"),
-            "responses": (INT32, "API responses"),
-            "states": (INT32, "responses with a tool call or text"),
-            "states_active_path": (INT32, "states on the active path"),
-            "tool_calls": (INT32, "distinct tool calls"),
-            "tool_results": (INT32, "tool calls with a result"),
-            "tool_errors": (INT32, "tool calls whose result is an error"),
-            "compactions": (INT32, "compaction boundaries"),
-            "roots": (INT32, "nodes without a parent"),
-            "branch_points": (INT32, "real rewinds"),
-            "repaired_states": (INT32, "states whose prefix crossed a repaired edge"),
-            "unknown_types": (TEXT, "JSON object: unknown record type to count"),
-            "sha256": (TEXT, "key of the archived bytes that were parsed"),
-            "parent_call": (
-                TEXT,
-                "call of the parent that started the subagent, told by its prompt; "
-                "null if not found",
-            ),
-            "redaction_version": (
-                INT32,
-                "version of the redaction rules that wrote the day; null in old rows",
-            ),
-        }
-    ),
+    {
+        "session_id": (TEXT, "Claude Code session"),
+        "agent_id": (TEXT, "subagent, empty for the main trajectory"),
+        "path": (TEXT, "source file, as in raw_files"),
+        "project": (TEXT, "redacted working directory of the session"),
+        "group_id": (TEXT, "split group: sessions that share records or a first prompt"),
+        "first_prompt": (TEXT, "first human prompt, redacted, cut at 500 characters"),
+        "versions": (STRINGS, "Claude Code versions"),
+        "models": (STRINGS, "models that answered"),
+        "tools": (STRINGS, "names of the tools called"),
+        "first_ts": (TIMESTAMP, "first timestamp"),
+        "last_ts": (TIMESTAMP, "last timestamp"),
+        "lines": (INT32, "lines that are not blank"),
+        "bad_lines": (INT32, "lines that could not be decoded in full"),
+        "glued_lines": (INT32, "lines that held several records"),
+        "responses": (INT32, "API responses"),
+        "states": (INT32, "responses with a tool call or text"),
+        "states_active_path": (INT32, "states on the active path"),
+        "tool_calls": (INT32, "distinct tool calls"),
+        "tool_results": (INT32, "tool calls with a result"),
+        "tool_errors": (INT32, "tool calls whose result is an error"),
+        "compactions": (INT32, "compaction boundaries"),
+        "roots": (INT32, "nodes without a parent"),
+        "branch_points": (INT32, "real rewinds"),
+        "repaired_states": (INT32, "states whose prefix crossed a repaired edge"),
+        "unknown_types": (TEXT, "JSON object: unknown record type to count"),
+        "sha256": (TEXT, "key of the archived bytes that were parsed"),
+        "parent_call": (
+            TEXT,
+            "call of the parent that started the subagent, told by its prompt; null if not found",
+        ),
+        "redaction_version": (
+            INT32,
+            "version of the redaction rules that wrote the day; null in old rows",
+        ),
+    },
     compact=True,
 )
 
-MESSAGES = TableSpec(
+MESSAGES = _table(
     "messages",
     "One row for each distinct redacted message of a day.",
     ("hash",),
     ("day",),
-    schema_of(
-        {
-            "hash": (TEXT, "BLAKE2b-128 of the canonical JSON, hexadecimal"),
-            "role": (TEXT, "user, assistant, system or tools"),
-            "json": (TEXT, "Anthropic-shaped message, redacted, thinking removed"),
-            "n_chars": (INT32, "characters of json"),
-            "redactions": (INT32, "placeholders put in by redaction"),
-            "redaction_version": (INT32, "version of the redaction rules"),
-            "n": (INT32, "number of the message within its day, from 0; chains name it"),
-        }
-    ),
+    {
+        "hash": (TEXT, "BLAKE2b-128 of the canonical JSON, hexadecimal"),
+        "role": (TEXT, "user, assistant, system or tools"),
+        "json": (TEXT, "Anthropic-shaped message, redacted, thinking removed"),
+        "n_chars": (INT32, "characters of json"),
+        "redactions": (INT32, "placeholders put in by redaction"),
+        "redaction_version": (INT32, "version of the redaction rules"),
+        "n": (INT32, "number of the message within its day, from 0; chains name it"),
+    },
     compact=True,
 )
 

@@ -1,23 +1,24 @@
 """Reading and writing the lake: one Parquet file a partition, replaced atomically.
 
-A partition becomes visible in one step: a rename on a local disk (``files``), one PUT in a
-bucket. A reader sees the old file or the new one. Files are byte-deterministic: the same table
-gives the same bytes.
+A partition becomes visible in one step: a rename on a local disk, one PUT in a bucket. The same
+table gives the same bytes.
 """
 
 import glob
 import io
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from errno import EISDIR
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.files import replacing, writing
+from composer_pipeline.files import make_folder, replacing, writing
 from composer_pipeline.lake.parquet import (
     FROM_ARCHIVE,
     DamagedFile,
@@ -55,7 +56,7 @@ from composer_pipeline.lake.schema import TABLES, spec_of
 if TYPE_CHECKING:
     import duckdb
 
-#: Up to so many days are looked up one by one; listing takes longer the more there are.
+#: Up to this many days are looked up one by one instead of listing all.
 FEW_DAYS = 8
 
 
@@ -83,7 +84,7 @@ class Lake:
         return f"Lake({self.url!r})"
 
     def is_there(self) -> bool:
-        """Say whether the place holds a lake; a folder of other things is none.
+        """Return True if the place holds a lake; a folder of other things is not one.
 
         Raises:
             InputError: the place cannot be reached.
@@ -91,7 +92,7 @@ class Lake:
         return holds_lake(self.fs, self.root, self.url)
 
     def damaged_file(self, day: str) -> str:
-        """Return a file of a day's traces that does not end as one does; empty for none."""
+        """Return a truncated file of a day's traces, or an empty string."""
         for table in FROM_ARCHIVE if self.local else ():
             path = self.path(table, day=day)
             if cut_short(Path(path)):
@@ -100,7 +101,7 @@ class Lake:
 
     def leave_out_damaged(self) -> dict[str, str]:
         """Hide the days whose traces have a damaged file, and return them with the file."""
-        if not self.local:  # a bucket has no half of a file
+        if not self.local:  # a PUT is never partial
             return {}
         days = {day for table in FROM_ARCHIVE for day in self.days(table)}
         found = {day: self.damaged_file(day) for day in sorted(days)}
@@ -184,16 +185,16 @@ class Lake:
         return self.fs.open(f"{self.root}/{name}", "rb")
 
     def exists(self, name: str) -> bool:
-        """Say whether a file exists below the lake's root."""
+        """Return True if a file exists below the lake's root."""
         return bool(self.fs.exists(f"{self.root}/{name}"))
 
     def check_writable(self) -> None:
-        """Prove that the lake can be written, and leave nothing behind.
+        """Check that the lake can be written, and leave nothing behind.
 
         A local lake that does not exist yet is not created by the check.
 
         Raises:
-            InputError: a file stands where its folder must.
+            InputError: a file is where its folder should be.
             StorageError: it cannot be written.
         """
         if self.local:
@@ -210,7 +211,7 @@ class Lake:
 
         Args:
             name: of the lock.
-            waiting: called once, where another process holds it.
+            waiting: called once if another process holds it.
 
         Raises:
             InputError, StorageError: the lake is not writable.
@@ -239,7 +240,7 @@ class Lake:
         return len(payload)
 
     def delete(self, table: str, **keys: str) -> None:
-        """Remove one partition and its folders that are then empty; one that is not there is none.
+        """Remove one partition, if it exists, and its folders that are then empty.
 
         Raises:
             StorageError: the lake is not writable.
@@ -250,7 +251,7 @@ class Lake:
             remove_empty(Path(path).parent, Path(self.root))
 
     def remove(self, name: str) -> None:
-        """Remove a file below the lake's root; one that is not there is none.
+        """Remove a file below the lake's root, if it exists.
 
         Raises:
             StorageError: the lake is not writable.
@@ -282,11 +283,11 @@ class Lake:
         Args:
             table: the table's name.
             days: only these days (for tables with a ``day``); all when ``None``.
-            columns: only these columns of the file; partition keys come in any case.
+            columns: only these columns of the file; partition keys are always added.
             keys: fixed partition keys, for example ``teacher="qwen"``.
 
         A table without a partition gives an empty table with the right columns.
-        Columns that a partition written by an older version lacks are null.
+        Columns that a partition lacks are null.
         """
         spec = spec_of(table)
         wanted = None if days is None else set(days)
@@ -317,7 +318,7 @@ class Lake:
     def _parts(
         self, table: str, days: set[str] | None, keys: dict[str, str]
     ) -> list[dict[str, str]]:
-        """Return the partitions that a read is about; a few days are not looked for among all."""
+        """Return the partitions to read."""
         if days is None or len(days) > FEW_DAYS or "day" not in spec_of(table).partition_keys:
             parts = self.partitions(table, **keys)
             return [part for part in parts if days is None or part.get("day") in days]
@@ -335,7 +336,7 @@ class Lake:
 
     @contextmanager
     def _file(self, table: str, part: dict[str, str]) -> Iterator[Any]:
-        """Open a partition's file; what is wrong with it names it."""
+        """Open a partition's file; errors name it."""
         path = self.path(table, **part)
         shown = path.removeprefix(self.root + "/")
         # Threads of Arrow that hold an object of Python's can abort a process that ends: a file
@@ -367,7 +368,7 @@ class Lake:
     def batches(
         self, table: str, columns: Sequence[str] | None, rows: int, **keys: str
     ) -> Iterator[tuple[pa.Table, dict[str, str]]]:
-        """Yield tables of at most so many rows, each with its partition's keys; as :meth:`read`."""
+        """Yield tables of at most ``rows`` rows, each with its partition's keys."""
         spec = spec_of(table)
         schema = pa.schema([spec.schema.field(n) for n in columns or spec.schema.names])
         for part in self.partitions(table, **keys):
@@ -404,15 +405,6 @@ class Lake:
             found = con.execute(sql, list(parameters))
             return [column[0] for column in found.description or ()], found.fetchall()
 
-    def sql_source(self, table: str, **keys: str) -> str:
-        """Return the DuckDB table function that reads one partition, without its keys.
-
-        For connections of :meth:`duckdb`; a view has to list and open all partitions.
-        """
-        # DuckDB reads brackets of a path as a pattern.
-        path = f"{self._prefix()}{glob.escape(self.path(table, **keys))}".replace("'", "''")
-        return f"read_parquet('{path}', hive_partitioning=false)"
-
     def _prefix(self) -> str:
         if self.local:
             return ""
@@ -425,7 +417,7 @@ class Lake:
         A table without a partition is a view with its columns and no row. Partition
         keys are text columns.
         """
-        # Looked at once: another process may write a table's first partition meanwhile.
+        # Listed once: another process may write a table's first partition meanwhile.
         files = {name: self._files_of(name) for name in TABLES}
         empty = {name: plain_table(self.read(name)) for name, paths in files.items() if not paths}
         return connect(self.fs if not self.local else None, files, empty)
@@ -441,7 +433,7 @@ class Lake:
 
 
 def doubled_states(lake: Lake) -> list[str]:
-    """Return the state ids that stand in two rows, over all days."""
+    """Return the state ids that occur twice, over all days."""
     return _ids(lake, "SELECT state_id FROM states GROUP BY state_id HAVING count(*) > 1")
 
 
@@ -468,7 +460,7 @@ def pairs_without_difference(lake: Lake) -> list[str]:
 
 
 def groups_in_two_splits(lake: Lake) -> list[str]:
-    """Return the groups and sessions that are in two splits, over all configs of the dataset."""
+    """Return the groups and sessions that are in two splits of the dataset."""
     return _ids(
         lake,
         """
@@ -485,3 +477,34 @@ def groups_in_two_splits(lake: Lake) -> list[str]:
 
 def _ids(lake: Lake, sql: str) -> list[str]:
     return [str(row[0]) for row in lake.query(sql)]
+
+
+#: Lists the files outside of the lake that hold its rows, so that ``forget`` reaches them.
+EXPORTS = "exports.json"
+
+
+def remember_exports(lake: Lake, paths: Iterable[Path], what: str) -> None:
+    """List files before they are written, and make their folders; ``what`` names the option."""
+    absolute = {path.absolute() for path in paths}
+    for path in absolute:
+        with writing(f"{what} {path}"):
+            make_folder(path.parent)
+            if path.is_dir():
+                raise IsADirectoryError(EISDIR, os.strerror(EISDIR), str(path))
+    known = set(json.loads(lake.get_bytes(EXPORTS))) if lake.exists(EXPORTS) else set()
+    if more := set(map(str, absolute)) - known:
+        lake.put_bytes(EXPORTS, json.dumps(sorted(known | more), indent=1).encode())
+
+
+def exports(lake: Lake) -> list[Path]:
+    """Return the listed files that still exist."""
+    if not lake.exists(EXPORTS):
+        return []
+    return [path for path in map(Path, json.loads(lake.get_bytes(EXPORTS))) if path.is_file()]
+
+
+def prune_exports(lake: Lake) -> None:
+    """Take files that no longer exist off the list: a name may tell what was in one."""
+    if lake.exists(EXPORTS):
+        left = sorted(map(str, exports(lake)))
+        lake.put_bytes(EXPORTS, json.dumps(left, indent=1).encode())

@@ -1,8 +1,7 @@
-"""Tombstones: sessions that somebody took back, and when.
+"""Tombstones of withdrawn sessions, which stay for ever.
 
-A tombstone holds hashes alone: of what was named, of the ids of its sessions and, where a whole
-repository was named, of its folders, so that sessions of it that come later are known too. It
-stays for ever; the moment says which publications are older than it.
+A tombstone holds only hashes: of what was named, of its sessions' ids and, for a repository, of its
+folders, so that its later sessions are known too.
 """
 
 import hashlib
@@ -22,8 +21,10 @@ FILE = "withdrawn.json"
 class Withdrawal(msgspec.Struct, frozen=True, order=True):
     """One tombstone."""
 
+    #: UTC, ISO 8601 with seconds: publications before it are older than the withdrawal.
     at: str
     kind: Literal["session", "repository", "text"]
+    #: The hash of what was named: a session's id, the glob of a repository, a text.
     digest: str
     sessions: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
@@ -57,7 +58,7 @@ def add_withdrawal(
     sessions: Iterable[str],
     folders: Iterable[str] = (),
 ) -> Withdrawal:
-    """Put a tombstone, durably, and return it."""
+    """Add a tombstone and return it."""
     made = Withdrawal(
         datetime.now(UTC).isoformat(timespec="seconds"),
         kind,
@@ -95,11 +96,11 @@ class Withdrawn:
         return bool(self._folders)
 
     def session(self, session_id: str) -> bool:
-        """Say whether a session was taken back."""
+        """Return True if a session was withdrawn."""
         return bool(self._sessions) and digest_of(session_id) in self._sessions
 
     def folder(self, project: str) -> bool:
-        """Say whether a redacted working directory lies in a repository that was taken back."""
+        """Return True if a redacted working directory lies in a withdrawn repository."""
         if not self._folders or not project:
             return False
         path = PurePosixPath(project)

@@ -1,1 +1,1 @@
-"""Maintenance."""
+"""Looking after a lake: verify, forget, withdraw, status, doctor."""

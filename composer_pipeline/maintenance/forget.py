@@ -1,4 +1,4 @@
-"""Sessions out of a lake for good: tables, archive, books, exports.
+"""Removing sessions from a lake for good: tables, archive, ledger, exports.
 
 The plan is written into the lake before anything is removed, and removed when all is done. It
 holds ids and names of files, no text. Any later run finishes it first. The sessions go on the list
@@ -26,11 +26,10 @@ import zstandard
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.files import replace, strings
-from composer_pipeline.lake.exports import exports, prune_exports
 from composer_pipeline.lake.parquet import encode_parquet
 from composer_pipeline.lake.place import UNFINISHED
 from composer_pipeline.lake.schema import TABLES
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake.store import Lake, exports, prune_exports
 from composer_pipeline.lake.withdrawn import add_withdrawal, remove_withdrawal, withdrawals
 from composer_pipeline.maintenance.verify import blobs
 from composer_pipeline.reports import Progress, Report
@@ -50,7 +49,7 @@ from composer_pipeline.traces.parse import ReparseReport, analyse, parse_days, r
 def from_archive(
     lake: Lake, sessions: set[str], pieces: Iterable[str], files: Iterable[str]
 ) -> None:
-    """Remove the manifest's rows of sessions, and the archived pieces that were theirs alone."""
+    """Remove the manifest's rows of sessions, and the archived pieces that only they used."""
     with writer_lock(lake, None):
         _from_table(lake, "raw_files", {"session_id": sessions})
         for piece in pieces:
@@ -59,7 +58,7 @@ def from_archive(
 
 
 def drop_days(lake: Lake, days: Sequence[str]) -> None:
-    """Remove the traces of days that have no archived file any more."""
+    """Remove the traces of days without an archived file."""
     with writer_lock(lake, None):
         for day in days:
             for table in Lake.FROM_ARCHIVE:
@@ -67,7 +66,7 @@ def drop_days(lake: Lake, days: Sequence[str]) -> None:
 
 
 def from_tables(lake: Lake, sessions: set[str], states: set[str], pairs: set[str]) -> None:
-    """Remove the rows of sessions, states and pairs from every table behind the traces."""
+    """Remove the rows of sessions, states and pairs from every table after the traces."""
     gone = {"session_id": sessions, "state_id": states, "pair_id": pairs, "near": pairs}
     for name, spec in TABLES.items():
         mine = {column: ids for column, ids in gone.items() if column in spec.schema.names}
@@ -76,7 +75,7 @@ def from_tables(lake: Lake, sessions: set[str], states: set[str], pairs: set[str
 
 
 def _from_table(lake: Lake, name: str, gone: dict[str, set[str]]) -> None:
-    """Remove the rows that have one of the values from each partition of a table."""
+    """Remove the rows with one of the values from each partition of a table."""
     schema = TABLES[name].schema
     for part in lake.partitions(name):
         keys = {key: value for key, value in part.items() if key != "day"}
@@ -91,7 +90,7 @@ def _from_table(lake: Lake, name: str, gone: dict[str, set[str]]) -> None:
 
 
 def _without(table: pa.Table, gone: dict[str, set[str]]) -> pa.Table:
-    """Return the table without rows that have one of the values; itself where none has."""
+    """Return the table without rows that have one of the values; the same object if none has."""
     keep = None
     for column, values in gone.items():
         here = pc.is_in(table[column], value_set=pa.array(sorted(values), pa.string()))
@@ -101,7 +100,7 @@ def _without(table: pa.Table, gone: dict[str, set[str]]) -> pa.Table:
 
 
 def remove_leftovers(lake: Lake) -> None:
-    """Remove what a killed writer, or a killed build of the dataset, has left."""
+    """Remove what a killed writer, or a killed build of the dataset, left behind."""
     if lake.local:
         for path in Path(lake.root).rglob(".*.tmp"):
             path.unlink(missing_ok=True)
@@ -110,6 +109,7 @@ def remove_leftovers(lake: Lake) -> None:
 
 def from_exports(lake: Lake, sessions: set[str], pairs: set[str]) -> list[str]:
     """Remove the rows of sessions from exported files; return the files that had some."""
+    # A file without one of the columns, or that is not Parquet, is somebody else's: it stays.
     changed = []
     for path in exports(lake):
         before = path.read_bytes()
@@ -134,7 +134,7 @@ def from_exports(lake: Lake, sessions: set[str], pairs: set[str]) -> list[str]:
 
 
 def _shows(data: bytes, sessions: set[str]) -> bool:
-    """Return whether a file is a report (``report``) that shows a pair of one of these sessions."""
+    """Return True if a file is a report that shows a pair of one of these sessions."""
     if not data.startswith(b"<!doctype html>"):
         return False
     shown = re.findall(r'data-session="([^"]*)"', data.decode("utf-8", "replace"))
@@ -142,7 +142,7 @@ def _shows(data: bytes, sessions: set[str]) -> bool:
 
 
 def _is_session(data: bytes, sessions: set[str]) -> bool:
-    """Return whether a file is one of these sessions as ``interchange`` writes it."""
+    """Return True if a file is one of these sessions as ``export_sessions`` writes it."""
     try:
         head = json.loads(data.partition(b"\n")[0])
     except ValueError:
@@ -157,7 +157,7 @@ def _is_session(data: bytes, sessions: set[str]) -> bool:
 
 
 def _rows(path: Path, sessions: set[str], pairs: set[str]) -> bytes | None:
-    """Return a Parquet file without the rows; nothing where all go, ``None`` where none does."""
+    """Return a Parquet file without the rows: empty if none is left, ``None`` if none went."""
     try:
         table = pq.read_table(path)
     except (pa.ArrowInvalid, OSError):
@@ -176,7 +176,7 @@ def _lines(data: bytes, ids: set[str]) -> bytes:
     return b"".join(line for line in lines if not any(mark in line for mark in marks))
 
 
-#: How often a text may be wrapped in JSON inside JSON: a tool's result, quoted by another.
+#: Levels of JSON inside JSON that are searched: a tool's result, quoted by another.
 _DEPTH = 3
 
 
@@ -194,7 +194,7 @@ def by_id(lake: Lake, beginning: str) -> set[str]:
 
 
 def is_known(lake: Lake, session: str) -> bool:
-    """Say whether the lake holds anything of a session, by its id or the beginning of it."""
+    """Return True if the lake holds anything of a session, by its id or a prefix of it."""
     known = {row["session_id"] for row in _manifest(lake)} | _in_tables(lake)
     return bool(session) and any(name.startswith(session) for name in known)
 
@@ -209,12 +209,13 @@ def by_project(lake: Lake, glob: str) -> set[str]:
 
 
 def of_project(project: str, glob: str) -> bool:
-    """Say whether a glob names a project, by its path or its last folder."""
+    """Return True if a glob matches a project's path or its last folder."""
     return any(fnmatchcase(name, glob) for name in (project, project.rpartition("/")[2]))
 
 
 def by_text(lake: Lake, text: str, ledger: Ledger | None) -> set[str]:
-    """Return the sessions in which a text stands: raw, or in what a teacher answered."""
+    """Return the sessions that contain a text, raw or in a teacher's answer."""
+    # Also inside JSON inside JSON; not where it is encoded otherwise (Base64, compressed).
     if len(text.strip()) < 3:
         raise InputError("--text needs three characters at least")
     forms = forms_of(text)
@@ -233,7 +234,7 @@ def by_text(lake: Lake, text: str, ledger: Ledger | None) -> set[str]:
 
 
 def forms_of(text: str) -> list[bytes]:
-    """Return a text as it stands in JSON, and in JSON inside JSON."""
+    """Return a text as it is written in JSON, and in JSON inside JSON."""
     forms, found = {text}, {text.encode()}
     for _ in range(_DEPTH):
         plain = {json.dumps(form, ensure_ascii=False)[1:-1] for form in forms}
@@ -243,7 +244,7 @@ def forms_of(text: str) -> list[bytes]:
 
 
 def holds(data: bytes, text: str, forms: Sequence[bytes]) -> bool:
-    """Say whether bytes hold a text in one of its forms, or as JSON of another spelling."""
+    """Return True if bytes hold a text in one of its forms, or as JSON of another spelling."""
     if any(form in data for form in forms):
         return True
     if rb"\u" not in data and rb"\/" not in data:
@@ -256,7 +257,8 @@ def holds(data: bytes, text: str, forms: Sequence[bytes]) -> bool:
 
 
 def repeating(lake: Lake, sessions: set[str]) -> set[str]:
-    """Return the other sessions that hold records of these: forks, and sessions resumed."""
+    """Return the other sessions that hold records of these: forks and resumed sessions."""
+    # They are in the same days, and share a response or hold records that name a session.
     manifest = _manifest(lake)
     days = {row["day"] for row in manifest if row["session_id"] in sessions}
     near = [row for row in manifest if row["day"] in days]
@@ -297,7 +299,7 @@ def _in_tables(lake: Lake) -> set[str]:
 
 
 def _answers(lake: Lake, ledger: Ledger | None) -> Iterator[tuple[str, bytes]]:
-    """Yield (session, bytes) of everything that a teacher said."""
+    """Yield (session, bytes) of every teacher's answer."""
     for row in lake.rows("replies", columns=["session_id", "raw", "action"]):
         if row["raw"]:
             yield row["session_id"], zstandard.ZstdDecompressor().decompress(row["raw"])
@@ -312,7 +314,7 @@ def unnamed_of(lake: Lake, names: Iterable[str], sessions: set[str]) -> set[str]
 
 
 def _marks(sessions: Iterable[str]) -> list[bytes]:
-    """Return how records name their session."""
+    """Return the bytes by which records name their session."""
     return [f'"sessionId":{space}"{name}"'.encode() for name in sessions for space in ("", " ")]
 
 
@@ -322,7 +324,7 @@ _STEPS = 6
 
 @dataclass(slots=True)
 class Plan:
-    """What is to go: sessions, their states and pairs, their days, files and archived pieces."""
+    """What is to be removed: sessions, their states, pairs, days, files and archived pieces."""
 
     sessions: list[str] = field(default_factory=list)
     states: list[str] = field(default_factory=list)
@@ -389,12 +391,12 @@ def forget(
         if dry_run:
             return report
         lake.put_bytes(PLAN, json.dumps(asdict(plan), indent=1).encode())
-        report.replies = _from_books(lake, opened, plan, first=pending is None)
-        _tell(progress, 1)
+        report.replies = _from_ledger(lake, opened, plan, first=pending is None)
+        _report(progress, 1)
         _do(lake, plan, progress)
         report.exports = from_exports(lake, set(plan.sessions), set(plan.pairs))
         lake.remove(PLAN)
-        _tell(progress, 6)
+        _report(progress, 6)
         return report
     finally:
         if opened is not None:
@@ -402,22 +404,22 @@ def forget(
 
 
 def _do(lake: Lake, plan: Plan, progress: Progress | None) -> None:
-    """Remove everything that is in the lake but the books and the exports."""
+    """Remove everything in the lake except the ledger and the exports."""
     Forgotten(lake).add(plan.sessions)
-    _tell(progress, 2)
+    _report(progress, 2)
     from_archive(lake, set(plan.sessions), plan.pieces, plan.files)
-    _tell(progress, 3)
+    _report(progress, 3)
     left = [day for day in plan.days if day in lake.days("raw_files")]
     parse_days(lake, left)
     drop_days(lake, [day for day in plan.days if day not in left])
-    _tell(progress, 4)
+    _report(progress, 4)
     from_tables(lake, set(plan.sessions), set(plan.states), set(plan.pairs))
     remove_leftovers(lake)
-    _tell(progress, 5)
+    _report(progress, 5)
 
 
-def _from_books(lake: Lake, ledger: Ledger | None, plan: Plan, *, first: bool) -> int:
-    """Remove what teachers were asked and answered; nothing has begun where a replay runs."""
+def _from_ledger(lake: Lake, ledger: Ledger | None, plan: Plan, *, first: bool) -> int:
+    """Remove questions and answers; refused, before anything was removed, while a replay runs."""
     if ledger is None:
         return 0
     try:
@@ -428,7 +430,7 @@ def _from_books(lake: Lake, ledger: Ledger | None, plan: Plan, *, first: bool) -
         raise
 
 
-def _tell(progress: Progress | None, done: int) -> None:
+def _report(progress: Progress | None, done: int) -> None:
     if progress is not None:
         progress("forget", done, _STEPS)
 
@@ -445,7 +447,7 @@ def _pending(lake: Lake) -> Plan | None:
 
 
 def _with(lake: Lake, plan: Plan, sessions: set[str]) -> Plan:
-    """Return a plan that has what it had, and what the lake holds of further sessions."""
+    """Return the plan with what the lake holds of further sessions added."""
     every = sessions | set(plan.sessions)
     manifest = lake.rows("raw_files")
     mine = [row for row in manifest if row["session_id"] in every]
@@ -467,7 +469,7 @@ def _with(lake: Lake, plan: Plan, sessions: set[str]) -> Plan:
 
 
 def _pieces(row: dict[str, Any]) -> list[str]:
-    # A whole file may be there too, from before it grew by pieces.
+    # The whole file may be archived too, from before it grew by pieces.
     return [*(row["pieces"] or ()), row["sha256"]]
 
 
@@ -491,7 +493,7 @@ def _runs(lake: Lake) -> list[str]:
 
 
 _WHOLE_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-#: What brings the withdrawal to the Hub.
+#: The commands that apply the withdrawal to a repository on the Hub.
 NEXT = ("composer-pipeline dataset", "composer-pipeline publish --repo OWNER/NAME")
 
 Kind = Literal["session", "repository", "text"]
@@ -519,7 +521,7 @@ def withdraw(
     ledger: str | Path | None = None,
     progress: Progress | None = None,
 ) -> WithdrawReport:
-    """Take sessions back for good; with none named, finish what was interrupted."""
+    """Withdraw sessions for good; with none named, finish what was interrupted."""
     named = {"session": session, "repository": repository, "text": text}
     given: list[tuple[Kind, str]] = [(k, v) for k, v in named.items() if v]  # type: ignore[misc]
     if len(given) > 1:
@@ -564,7 +566,7 @@ def _unknown(
     ledger: str | Path | None,
     progress: Progress | None,
 ) -> WithdrawReport:
-    """Put a tombstone for a session that the lake holds nothing of, or no more."""
+    """Add a tombstone for a session that is not in the lake."""
     report = WithdrawReport([session], dry_run)
     if lake.exists(PLAN):
         report.forgotten = forget(lake, dry_run=dry_run, ledger=ledger, progress=progress)
@@ -575,7 +577,7 @@ def _unknown(
 
 
 def _folders(lake: Lake, glob: str) -> set[str]:
-    """Return the working directories of the sessions of a repository."""
+    """Return the working directories of a repository's sessions."""
     sessions = by_project(lake, glob)
     rows = lake.rows("sessions", columns=["session_id", "project"])
     return {row["project"] for row in rows if row["session_id"] in sessions and row["project"]}
@@ -588,7 +590,7 @@ def redact_again(
     ledger: str | Path | None = None,
     progress: Progress | None = None,
 ) -> tuple[ReparseReport, int]:
-    """Write the traces and the replies of days again; return the report and the reply rows."""
+    """Rewrite the traces and replies of days; return the report and the number of reply rows."""
     wanted = None if days is None else list(days)
     report = reparse(lake, wanted, progress=progress)
     opened = existing_ledger(ledger) if ledger else None
@@ -601,7 +603,7 @@ def redact_again(
 
 
 def _replies_of(lake: Lake, ledger: Ledger | None, teacher: str, day: str) -> int:
-    """Write a partition again, and return its rows."""
+    """Rewrite a partition and return its number of rows."""
     before = lake.rows("replies", teacher=teacher, days=[day])
     known = {row["key"] for row in ledger.rows(teacher, day)} if ledger else set()
     own = [redacted_row(row) for row in before if row["request_hash"] not in known]

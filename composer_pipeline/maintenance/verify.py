@@ -44,7 +44,7 @@ def verify(
     ledger: str | Path | None = None,
     progress: Progress | None = None,
 ) -> VerifyReport:
-    """Read a whole lake and say what is wrong with it; nothing is changed."""
+    """Read a whole lake and report what is wrong with it; nothing is changed."""
     report = VerifyReport()
     wanted = None if days is None else set(days)
     parts = [
@@ -85,7 +85,7 @@ def verify(
 
 
 def _withdrawn(lake: Lake, damaged: set[str]) -> Iterator[str]:
-    """Yield the sessions that somebody took back and that are here all the same."""
+    """Yield a sentence for each withdrawn session that is in the lake all the same."""
     withdrawn = Withdrawn(lake)
     if not withdrawn:
         return
@@ -114,7 +114,7 @@ def _manifest(lake: Lake, days: set[str] | None) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for day in lake.days("raw_files"):
         if days is None or day in days:
-            with suppress(DamagedFile):  # told with the other tables
+            with suppress(DamagedFile):  # reported with the other tables
                 rows += lake.rows("raw_files", days=[day])
     return rows
 
@@ -152,13 +152,13 @@ def _days(lake: Lake, days: list[str], damaged: set[str]) -> Iterator[str]:
         at, mend = f"lake {lake.url}: day {day}", f"run composer-pipeline reparse --day {day}"
         try:
             if not is_redacted(lake, day):
-                yield f"{at} was redacted by other rules than those of now; {mend}"
+                yield f"{at} was redacted by other rules than the current ones; {mend}"
             elif not is_current(lake, day):
                 yield f"{at} was not parsed from what is archived, or by an older parser; {mend}"
             elif broken := _broken_chains(lake, day):
                 yield f"{at}: {broken} chains do not fit their messages; {mend}"
         except DamagedFile:
-            continue  # told with the other tables
+            continue  # reported with the other tables
     if not damaged:
         for what, ids in (
             ("states stand in two rows", doubled_states(lake)),
@@ -219,23 +219,23 @@ _REBUILD = " run composer-pipeline budget rebuild"
 
 
 def wrong_columns(lake: Lake, table: str, days: Iterable[str] | None, **keys: str) -> list[str]:
-    """Return what is wrong with the columns of a table's partitions; footers alone are read."""
+    """Return what is wrong with the columns of a table's partitions; only footers are read."""
     known = TABLES[table].schema
     found = []
     for part in _parts(lake, table, days, keys):
         with lake.open(lake.path(table, **part).removeprefix(lake.root + "/")) as file:
             schema = pq.read_schema(file)
-        where = "/".join([table, *part.values()])
+        name = "/".join([table, *part.values()])
         for column in schema:
             if column.name not in known.names:
-                found.append(f"{where}: {column.name} is no column")
+                found.append(f"{name}: {column.name} is no column")
             elif column.type != known.field(column.name).type:
-                found.append(f"{where}: {column.name} is {column.type}")
+                found.append(f"{name}: {column.name} is {column.type}")
     return found
 
 
 def doubled_rows(lake: Lake, table: str, days: Iterable[str] | None, **keys: str) -> list[str]:
-    """Return the keys that stand in two rows of a table's partitions; as :func:`wrong_columns`."""
+    """Return the keys that occur twice in a table's partitions."""
     spec = TABLES[table]
     found = []
     for part in _parts(lake, table, days, keys):

@@ -1,1 +1,1 @@
-"""Normalization."""
+"""Filtering and cleaning of pairs with data-juicer."""

@@ -1,10 +1,9 @@
-"""Driving data-juicer's operators over flat columns.
+"""Running data-juicer's operators over flat columns, once for each distinct value.
 
 The operators' own batch methods are called, never ``op.run()``:
 
-- each (operator, field) gets fresh statistics. Stock data-juicer keeps one dictionary a
-  row, keyed by the statistic's name alone, so a second filter or deduplicator of the same
-  kind re-judges the number of the first field;
+- each (operator, field) gets fresh statistics. Stock data-juicer keeps one dictionary a row, keyed
+  by the statistic's name alone, so a second filter of the same kind re-judges the first field;
 - an error raises. Stock configurations skip it, and its whole batch of rows vanishes.
 """
 
@@ -61,7 +60,7 @@ def columnar(op: Any, texts: list[str]) -> tuple[str, list[int] | list[float]] |
 
 
 def is_columnar(op: Any) -> bool:
-    """Say whether :func:`columnar` counts for an operator."""
+    """Return True if :func:`columnar` computes an operator's statistic."""
     if op._name not in COLUMNAR or not _same_version():
         return False
     return not getattr(op, "tokenization", False) and getattr(op, "model_key", None) is None
@@ -143,7 +142,7 @@ Batch = dict[str, list[str]]
 #: (statistic, value, bound); for a deduplicator a hash; for a mapper a text.
 Results = list[Any]
 
-#: Below so many characters a second process costs more than it saves.
+#: Below this many characters a second process costs more than it saves.
 POOL_CHARS = 4_000_000
 
 
@@ -261,27 +260,30 @@ class _Columns:
     def distinct(self, name: str, alive: list[int]) -> tuple[list[str], list[int]]:
         """Return the distinct values of some rows in order of first use, and each row's."""
         places: dict[str, int] = {}
-        where = [places.setdefault(value, len(places)) for value in self.plain(name, alive)]
-        return list(places), where
+        positions = [places.setdefault(value, len(places)) for value in self.plain(name, alive)]
+        return list(places), positions
 
 
-Found = list[tuple[int, str, str, str, str]]  # row, field, stat, value, bound
+#: Dropped rows: row, field, statistic, value, bound.
+Dropped = list[tuple[int, str, str, str, str]]
 
 
-def _filter(executor: Executor, index: int, op: Any, columns: _Columns, alive: list[int]) -> Found:
+def _filter(
+    executor: Executor, index: int, op: Any, columns: _Columns, alive: list[int]
+) -> Dropped:
     if op._name in TEXT_FILTERS | MODEL_FILTERS:
         field = op.text_key
-        values, where = columns.distinct(field, alive)
+        values, positions = columns.distinct(field, alive)
         batch = {field: values}
     else:
         field = getattr(op, "field_key", "") or getattr(op, "filter_condition", "")
         field = field or op.text_key
         batch = {name: columns.plain(name, alive) for name in columns.names}
-        values, where = list(batch["pair_id"]), list(range(len(alive)))
+        values, positions = list(batch["pair_id"]), list(range(len(alive)))
     results = executor.run(index, op, batch, len(values))
     return [
         (row, field, *why)
-        for row, place in zip(alive, where, strict=True)
+        for row, place in zip(alive, positions, strict=True)
         if (why := results[place]) is not None
     ]
 
@@ -317,7 +319,8 @@ def _keep(op: Any, part: dict[str, Any], stats: list[dict[str, Any]]) -> Results
 
 
 def _as_stored(stats: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Statistics as stock data-juicer reads them back: datasets stores them as JSON."""
+    """Return statistics as stock data-juicer reads them back: datasets stores them as JSON."""
+    # That rounds a float to ten decimals, so a ratio of 1/3 is below a bound of 1/3.
     module = importlib.import_module("datasets.utils.json")
 
     def stored(value: Any) -> Any:
@@ -381,23 +384,23 @@ def _hashes(op: Any, batch: Batch, count: int) -> Results:
 
 def _deduplicate(
     executor: Executor, index: int, op: Any, columns: _Columns, alive: list[int]
-) -> Found:
+) -> Dropped:
     """Keep the first row of each hash; the rest name the pair that was kept."""
     field = op.text_key
     if getattr(op, "_composer_own", False):
         batch = {name: columns.plain(name, alive) for name in columns.names}
-        where = list(range(len(alive)))
+        positions = list(range(len(alive)))
     else:
-        values, where = columns.distinct(field, alive)
+        values, positions = columns.distinct(field, alive)
         batch = {field: values}
     count = len(next(iter(batch.values())))
     hashes = executor.run(index, op, batch, count)
     if op._name != "document_deduplicator":
-        return _clustered(op, field, hashes, where, alive)
+        return _clustered(op, field, hashes, positions, alive)
     key = importlib.import_module("data_juicer.utils.constant").HashKeys.hash
     first: dict[str, int] = {}
-    found: Found = []
-    for row, place in zip(alive, where, strict=True):
+    found: Dropped = []
+    for row, place in zip(alive, positions, strict=True):
         kept = first.setdefault(hashes[place][key], row)
         if kept != row:
             (pair_id,) = columns.plain("pair_id", [kept])
@@ -405,17 +408,19 @@ def _deduplicate(
     return found
 
 
-def _clustered(op: Any, field: str, hashes: Results, where: list[int], alive: list[int]) -> Found:
+def _clustered(
+    op: Any, field: str, hashes: Results, positions: list[int], alive: list[int]
+) -> Dropped:
     """Let a deduplicator that compares hashes with each other choose the rows it keeps."""
     names = list(hashes[0]) if hashes else []
-    data = {name: [hashes[place][name] for place in where] for name in names}
+    data = {name: [hashes[place][name] for place in positions] for name in names}
     kept, _ = op.process(_dataset({**data, "row": alive}))
     stay = set(kept["row"])
     bound = f"near-duplicate of a kept pair: {_arguments(op)}"
     return [(row, field, "", "", bound) for row in alive if row not in stay]
 
 
-def _select(op: Any, columns: _Columns, alive: list[int]) -> Found:
+def _select(op: Any, columns: _Columns, alive: list[int]) -> Dropped:
     field = getattr(op, "field_key", "")
     data: dict[str, list[Any]] = {"row": alive}
     names = columns.names if getattr(op, "_composer_own", False) else [field] if field else []

@@ -1,7 +1,7 @@
-"""Making data-juicer's operators from a recipe's steps, and which of them are run.
+"""The normalise recipe, and data-juicer's operators made from its steps.
 
-Call these functions only in a process that exists for it: importing data-juicer changes
-the environment, the root logger and more, and :func:`guard` cannot be undone.
+Load operators only in a process that exists for it: importing data-juicer changes the environment
+and the root logger, and :func:`guard` cannot be undone.
 """
 
 import ast
@@ -111,7 +111,7 @@ _REASONS = {
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """What a process that runs operators is told: the steps and where to run them."""
+    """What a worker process gets: the steps, and how to run them."""
 
     steps: list[tuple[str, dict[str, Any]]]
     np: int = 1
@@ -126,7 +126,9 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class _NoTorch(PathFinder):
-    """Finds every module but torch, so that libraries that ask for it are told no."""
+    """Finds every module but torch."""
+
+    # None in sys.modules would not do: datasets imports torch where its name is in there.
 
     @classmethod
     def find_spec(cls, fullname: str, path: Any = None, target: Any = None) -> Any:
@@ -186,7 +188,7 @@ def load_steps(
             if reason:
                 raise InputError(f"[{name}] {reason}")
             _check_arguments(name, arguments, ops, own=name in own)
-            # Direct construction of an operator raises on errors only when told so.
+            # An operator that is constructed directly raises on errors only with these.
             arguments["skip_op_error"] = False
             arguments["auto_op_parallelism"] = False
     made = []
@@ -332,7 +334,13 @@ Process = list[dict[str, dict[str, JsonValue] | None]]
 
 
 class NormalizeRecipe(BaseModel):
-    """The keys of a data-juicer configuration that mean something here."""
+    """The keys of a data-juicer configuration that are used here.
+
+    ``skip_op_error`` must be false: under data-juicer's default, true, one bad row makes a whole
+    batch vanish. The cache and automatic parallelism would make a run depend on earlier runs and
+    on the machine. ``np`` is the number of processes; ``custom_operator_paths`` are files or
+    packages with own operators, relative to the working folder.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -392,7 +400,7 @@ class NormalizeRecipe(BaseModel):
         ]
 
     def recipe_id(self, path: str | Path) -> str:
-        """Return ``name@hash``: the file's stem, and 12 digits over what the recipe does."""
+        """Return ``name@hash``: the file's stem, a hash of the steps and own operators' code."""
         text = json.dumps(self.steps(), sort_keys=True, separators=(",", ":"))
         digest = hashlib.blake2b(text.encode(), digest_size=6)
         for place in self.custom_operator_paths:

@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from composer_pipeline.errors import ComposerError
 from composer_pipeline.files import replacing
-from composer_pipeline.lake.exports import remember_exports
 from composer_pipeline.lake.provenance import (
     Derivation,
     FileStamps,
@@ -25,7 +24,7 @@ from composer_pipeline.lake.provenance import (
     write_record,
 )
 from composer_pipeline.lake.schema import TABLES
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake.store import Lake, remember_exports
 from composer_pipeline.normalization.judge import Drop
 from composer_pipeline.normalization.operators import NormalizeRecipe, Settings
 from composer_pipeline.normalization.text_columns import (

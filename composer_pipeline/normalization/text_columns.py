@@ -46,35 +46,6 @@ PAIR_PARTS = ("state_key", "chosen_text", "rejected_text")
 TAIL_CHARS = 2000
 
 
-def action_text(messages: Iterable[dict[str, Any]]) -> str:
-    """Return the text that operators judge: prose, then each call as name and arguments."""
-    return "\n".join(text for message in messages if (text := _message_text(message)))
-
-
-def narrow_row(row: dict[str, Any]) -> dict[str, str]:
-    """Return the flat columns of one pair (see :data:`COLUMNS`), the slow and plain way."""
-    for name in ("pair_id", "prompt", "chosen", "rejected"):
-        if row[name] is None:
-            raise InputError(f"table pairs: pair {row['pair_id']} has null in column {name}")
-    chosen, rejected = action_text(row["chosen"]), action_text(row["rejected"])
-    prompt = "\n".join(_message_text(message) for message in row["prompt"])
-    state_key = _state_key(
-        [_digest(_json(message).encode()) for message in row["prompt"]],
-        [_digest(_json(tool).encode()) for tool in row["tools"] or ()],
-    )
-    return {
-        "pair_id": row["pair_id"],
-        "state_key": state_key,
-        "prompt_tail_text": prompt[-TAIL_CHARS:],
-        "chosen_text": chosen,
-        "rejected_text": rejected,
-        "chosen_prose": "" if _called(row["chosen"]) else chosen,
-        "pair_text": pair_text(state_key, chosen, rejected),
-        "rejected_prose": "" if _called(row["rejected"]) else rejected,
-        "prompt_text": prompt,
-    }
-
-
 class Messages:
     """One message column: each distinct message decoded, rendered and hashed once."""
 
@@ -117,7 +88,7 @@ class Messages:
         return found
 
     def action(self, row: int) -> str:
-        """Return a row's messages as :func:`action_text` does."""
+        """Return the text that operators judge: prose, then each call as name and arguments."""
         return "\n".join(text for code in self.codes(row) if (text := self.text(code)))
 
     def tail(self, row: int, limit: int | None) -> str:
@@ -133,7 +104,7 @@ class Messages:
         return text if limit is None else text[-limit:]
 
     def called(self, row: int) -> bool:
-        """Say whether a row calls a tool."""
+        """Return True if a row calls a tool."""
         return _called(self.message(code) for code in self.codes(row))
 
     def digests(self, row: int) -> list[bytes]:
@@ -280,6 +251,8 @@ def rewritten(column: pa.ChunkedArray, changed: dict[bytes, str]) -> pa.ChunkedA
 
 def named_columns(steps: Iterable[tuple[str, dict[str, Any]]], *, every: bool) -> list[str]:
     """Return the columns that steps may read: those whose names occur in their arguments."""
+    # With ``every``, some operator is the user's own and may read any column but ``prompt_text``,
+    # which repeats every prompt. ``pair_text`` repeats both sides: its parts are sent instead.
     words = json.dumps([arguments for _, arguments in steps])
     names = {name for name in COLUMNS if name in words or (every and name != "prompt_text")}
     if "pair_text" in names:

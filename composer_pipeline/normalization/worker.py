@@ -127,7 +127,7 @@ def _answer(work: Path, request: Request, ops: list[Any], executor: Executor, sa
 
 
 WORKER = "composer_pipeline.normalization.worker"
-#: What a worker is started with, before the name of its folder.
+#: Python's arguments for a worker, before the name of its folder.
 COMMAND = ["-m", WORKER]
 
 _SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIALS")

@@ -27,9 +27,8 @@ from composer_pipeline.evaluation.evaluate import TRAINED
 from composer_pipeline.evaluation.report import HEAD, cells_of, pictures
 from composer_pipeline.evaluation.report import table as cells_table
 from composer_pipeline.files import replace
-from composer_pipeline.lake.exports import remember_exports
 from composer_pipeline.lake.provenance import build_id
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake.store import Lake, remember_exports
 from composer_pipeline.markdown import count, dollars, share
 from composer_pipeline.preferences.rules import Separability
 from composer_pipeline.preferences.vote_rows import AGENT, REASONS

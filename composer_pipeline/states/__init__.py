@@ -1,1 +1,1 @@
-"""States."""
+"""Trace states: the type, loading them, and previews of tables."""

@@ -1,4 +1,4 @@
-"""States of whole days, in their stored order, with their prefixes."""
+"""Loading trace states with their prefixes: by day, on demand, and by session."""
 
 import hashlib
 import json
@@ -15,29 +15,23 @@ import pyarrow.compute as pc
 
 from composer_pipeline.actions import Action
 from composer_pipeline.errors import InputError
-from composer_pipeline.lake.parquet import column
+from composer_pipeline.lake.parquet import column, rows_from_table
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.states.state import (
     Message,
     TraceState,
     action_of,
+    blocks_of,
     decoded,
     moment,
-    rows_of,
     state_of,
 )
 
 
 def chain_digest(hashes: Iterable[str | None]) -> str:
-    """Return what ``chains.digest`` is for messages with these hashes."""
+    """Return the value of ``chains.digest`` for messages with these hashes."""
     data = b"".join(bytes.fromhex(digest or "") for digest in hashes)
     return hashlib.blake2b(data, digest_size=16).hexdigest()
-
-
-def check_chain(lake: Lake, day: str, digest: str | None, hashes: list[str | None]) -> None:
-    """Refuse a chain that was written for other messages than are there now."""
-    if digest != chain_digest(hashes):
-        raise InputError(f"lake {lake.url}: day {day} is only partly written; parse it again")
 
 
 _LISTED = ["state_id", "session_id", "message_id", "n_messages", "error_kind", "agent_id"]
@@ -91,15 +85,17 @@ def load_state(lake: Lake, state_id: str) -> TraceState:
 
 
 class Path(msgspec.Struct):
-    """A chain of a day, whole, and states on it."""
+    """A whole chain of a day, and the states on it."""
 
+    #: Of its messages within the day: equal numbers are equal messages.
     numbers: list[int]
+    #: These go on after the last state: its action, and the results.
     messages: list[Message]
     states: list[TraceState]
 
 
 class DayTables:
-    """The tables of one day, read once; states are put together from them."""
+    """The tables of one day, read once, from which states are assembled."""
 
     def __init__(self, lake: Lake, day: str) -> None:
         self.lake, self.day = lake, day
@@ -141,7 +137,7 @@ class DayTables:
             yield decoded(texts[self._position[row[name]]].as_py()) if row[name] else None
 
     def actions(self, states: pa.Table) -> Iterator[Action]:
-        """Yield what the agent did in some rows of :attr:`states`; their prefixes are not read."""
+        """Yield the actions of some rows of :attr:`states`, without their prefixes."""
         texts = self._messages[1]
         for row, numbers in self._with_chains(states.select(["chain_id", "n_messages", "action"])):
             if row["action"] is not None:
@@ -155,17 +151,18 @@ class DayTables:
         chains = {row["chain_id"]: row for row in self._chains.filter(wanted).to_pylist()}
         hashes = self._messages[0]
         current, numbers = "", list[int]()
-        for row in rows_of(states):
+        for row in rows_from_table(states):
             if row["chain_id"] != current:
                 current = row["chain_id"]
                 chain = chains.get(current, {"messages": [], "digest": None})
                 numbers = chain["messages"]
-                check_chain(self.lake, self.day, chain["digest"], [_at(hashes, n) for n in numbers])
+                known = (hashes[n] if n < len(hashes) else None for n in numbers)
+                if chain["digest"] != chain_digest(known):  # written for other messages
+                    raise InputError(
+                        f"lake {self.lake.url}: day {self.day} is only partly written;"
+                        " parse it again"
+                    )
             yield row, numbers
-
-
-def _at(hashes: list[str], number: int) -> str | None:
-    return hashes[number] if number < len(hashes) else None
 
 
 def _unique(values: pa.ChunkedArray) -> pa.Array:
@@ -173,7 +170,7 @@ def _unique(values: pa.ChunkedArray) -> pa.Array:
 
 
 def following(lake: Lake, state: TraceState) -> list[dict[str, Any]]:
-    """Return the blocks of the user message behind the action: tool results, or a prompt."""
+    """Return the blocks of the user message after the action: tool results, or a prompt."""
     chains = lake.read("chains", days=[state.day])
     chains = chains.filter(pc.equal(chains["chain_id"], state.chain_id))
     numbers = chains["messages"].to_pylist()[0][state.n_messages : state.n_messages + 2]
@@ -182,11 +179,7 @@ def following(lake: Lake, state: TraceState) -> list[dict[str, Any]]:
     messages = [json.loads(texts[number].as_py()) for number in numbers]
     # The action itself is first; without calls and text of its own it is not repeated.
     behind = messages[1:] if messages and messages[0]["role"] == "assistant" else messages[:1]
-    for message in behind:
-        if message["role"] == "user":
-            content = message["content"]
-            return [{"type": "text", "text": content}] if isinstance(content, str) else content
-    return []
+    return next((blocks_of(message) for message in behind if message["role"] == "user"), [])
 
 
 def list_states(
@@ -195,7 +188,7 @@ def list_states(
     days: Iterable[str] | None = None,
     sessions: Collection[str] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield what is worth a line of each state, day by day, in the order of time."""
+    """Yield the listed columns of each state, day by day, in the order of time."""
     wanted = None if sessions is None else column(sorted(sessions), pa.string())
     for day in lake.days("states") if days is None else sorted(days):
         tables = DayTables(lake, day)
@@ -210,20 +203,19 @@ def list_states(
             yield row | {"tools": [call.name for call in action.tool_calls]}
 
 
-#: Messages of so many prefixes are kept. Messages are shared along a session, so this bounds
-#: what is decoded; one session is kept whatever its size.
+#: Decoded messages that are kept; one session is kept whatever its size.
 KEPT_MESSAGES = 12_000
 
 _COLUMNS = (
     "state_id", "session_id", "agent_id", "chain_id", "project", "n_messages", "on_active_path",
     "error_kind", "ts",
 )  # fmt: skip
-#: Texts that many rows of a day have: one object each.
+#: Texts that many rows of a day share as one object.
 _SHARED = ("session_id", "agent_id", "chain_id", "project")
 
 
 class _Row:
-    """A TraceState of which the columns above are here; the rest is read when asked for."""
+    """A TraceState with the columns above; the rest is read on demand."""
 
     __slots__ = ("_held", "_ticks", "day", *_COLUMNS[:-1])
 
@@ -241,7 +233,7 @@ class _Row:
 
     @property
     def whole(self) -> TraceState:
-        """The state with all of its columns, for many questions about one session at a time."""
+        """The state with all of its columns."""
         return self._held.whole(self.day, self.session_id, self.state_id)
 
     def __getattr__(self, name: str) -> Any:
@@ -251,7 +243,11 @@ class _Row:
 
 
 class StatesOnDemand:
-    """The states of some days, each once. ``states`` are in their stored order."""
+    """The states of some days, each once, in their stored order.
+
+    What is not in a state's row is read with its whole session and kept for a while, so go through
+    them session by session.
+    """
 
     def __init__(
         self,
@@ -315,71 +311,15 @@ def _values(table: pa.Table, name: str, same: dict[str, str]) -> list[Any]:
 
 
 def _messages(states: dict[str, TraceState]) -> int:
-    """Return about how many messages a session's states share."""
+    """Return about how many distinct messages a session's states have."""
     longest: dict[str, int] = {}
     for state in states.values():
         longest[state.chain_id] = max(longest.get(state.chain_id, 0), state.n_messages)
     return sum(longest.values())
 
 
-class StateReader:
-    """Single states, through one DuckDB connection that keeps Parquet footers in memory."""
-
-    def __init__(self, lake: Lake) -> None:
-        self.lake = lake
-        self._con = lake.duckdb()
-        self._con.execute("SET enable_object_cache = true")
-        self._con.execute("CREATE TEMP TABLE where_is AS SELECT state_id, day FROM states")
-
-    def get(self, state_id: str) -> TraceState:
-        """Return one state."""
-        found = self._rows("SELECT day FROM where_is WHERE state_id = ? LIMIT 1", state_id)
-        if not found:
-            raise InputError(f"lake {self.lake.url} has no state {state_id!r}")
-        day = found[0]["day"]
-        states, chained = (self.lake.sql_source(table, day=day) for table in ("states", "chains"))
-        row = self._rows(f"SELECT * FROM {states} WHERE state_id = ? LIMIT 1", state_id)[0]
-        row["day"] = day
-        chains = self._rows(
-            f"SELECT messages, digest FROM {chained} WHERE chain_id = ?", row["chain_id"]
-        )
-        chain: list[int] = chains[0]["messages"] if chains else []
-        known = self._column("hash", day, chain)
-        digest = chains[0]["digest"] if chains else None
-        check_chain(self.lake, day, digest, [known.get(number) for number in chain])
-        wanted = chain[: row["n_messages"] + (row["action"] is None)]
-        texts = self._column("json", day, wanted)
-        parts = {
-            name: self._rows(
-                f"SELECT json FROM {self.lake.sql_source('messages', day=day)} WHERE hash = ?",
-                row[name],
-            )
-            for name in ("system_hash", "tools_hash")
-            if row[name]
-        }
-        system, tools = (
-            decoded(parts[name][0]["json"]) if parts.get(name) else None
-            for name in ("system_hash", "tools_hash")
-        )
-        return state_of(row, [decoded(texts[number]) for number in wanted], system, tools)
-
-    def _column(self, name: str, day: str, numbers: list[int]) -> dict[int, str]:
-        if not numbers:
-            return {}
-        low, high = min(numbers), max(numbers)
-        source = self.lake.sql_source("messages", day=day)
-        sql = f"SELECT n, {name} FROM {source} WHERE n BETWEEN ? AND ?"
-        found: dict[int, str] = dict(self._con.execute(sql, [low, high]).fetchall())
-        return {number: found[number] for number in numbers if number in found}
-
-    def _rows(self, sql: str, *values: Any) -> list[dict[str, Any]]:
-        done = self._con.execute(sql, list(values))
-        names = [column[0] for column in done.description or ()]
-        return [dict(zip(names, row, strict=True)) for row in done.fetchall()]
-
-
 class WholeSession(msgspec.Struct, kw_only=True):
-    """A session of a day: its rows in ``sessions``, and the paths of each of its agents."""
+    """A session of a day: its rows in ``sessions``, and each agent's paths (main agent: ``""``)."""
 
     session_id: str
     day: str

@@ -20,7 +20,7 @@ Row = dict[str, Any]
 
 
 def sample(lake: Lake, table: str, columns: Sequence[str], rows: int, **keys: str) -> list[Row]:
-    """Return rows spread evenly over a partition's first row group, its first and last included."""
+    """Return rows spread evenly over a partition's first row group."""
     try:
         with lake.open(_name(lake, table, **keys)) as file:
             # Without a buffer ahead and without threads: the file is a Python object.
@@ -75,7 +75,7 @@ WIDTH = 58
 
 
 def printable(text: str) -> str:
-    """Return text without characters that move or hide others; line ends stay, tabs are blanks."""
+    """Return text without control characters; line ends stay, tabs become blanks."""
     plain = text.replace("\r\n", "\n").replace("\r", "\n").replace("\t", "    ")
     return "\n".join(line if line.isprintable() else _plain(line) for line in plain.split("\n"))
 
@@ -85,7 +85,7 @@ def _plain(line: str) -> str:
 
 
 def cut(text: str, chars: int, lines: int) -> str:
-    """Return at most so many characters and lines of a text, printable, and how much there is."""
+    """Return a text cut to some characters and lines, printable, with its full length."""
     shown = printable(text[:chars]).split("\n")
     kept = "\n".join(shown[:lines])
     if len(text) <= chars and len(shown) <= lines:
@@ -106,7 +106,7 @@ def side_by_side(left: str, right: str, width: int = WIDTH) -> str:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Return the lines of a text; long ones are wrapped, and go on as far in as they began."""
+    """Return the lines of a text; long ones are wrapped with their indent."""
     lines = []
     for line in text.split("\n"):
         if len(line) <= width:
@@ -124,7 +124,7 @@ def wrapped(text: str, width: int) -> list[str]:
 ROWS = 5
 _CHARS, _LINES = 900, 12
 _LINE = 110
-#: Columns of a block, which has room for two sides.
+#: Columns of a block of two sides.
 _WIDTH = 2 * WIDTH + 3
 
 
@@ -203,13 +203,13 @@ def _replies(lake: Lake, rows: int, keys: dict[str, str]) -> Texts:
     found = sample(lake, "replies", columns, rows, **keys)
     tasks = _tasks(lake, found, {"day": keys["day"]})
     for row in found:
-        said = [f"${(row['cost_picodollars'] or 0) / 1e12:.6f}"]
+        facts = [f"${(row['cost_picodollars'] or 0) / 1e12:.6f}"]
         if row["latency_ms"] is not None:
-            said.append(f"{row['latency_ms'] / 1000:.2f} s")
+            facts.append(f"{row['latency_ms'] / 1000:.2f} s")
         answer = Action.from_json(row["action"]).words() if row["action"] else row["detail"] or ""
         yield "\n".join(
             [
-                _head(f"session {row['session_id']}", row["model_served"], row["status"], *said),
+                _head(f"session {row['session_id']}", row["model_served"], row["status"], *facts),
                 *_task(tasks, row),
                 "── the answer ──" if row["action"] else "── why there is none ──", _cut(answer),
             ]
@@ -286,7 +286,7 @@ def query_of(lake: Lake, table: str, **keys: str) -> str:
 
 
 def row_count(lake: Lake, table: str, **keys: str) -> int | None:
-    """Return the rows of the partitions with these keys, or ``None`` where there is none."""
+    """Return the rows of the partitions with these keys, from footers; ``None`` without any."""
     every = keys.keys() >= set(TABLES[table].partition_keys)
     total = None
     for part in [keys] if every else lake.partitions(table, **keys):

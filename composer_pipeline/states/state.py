@@ -1,4 +1,4 @@
-"""What a TraceState is, and how one is put together from its row and its chain."""
+"""The trace state, and how one is assembled from its row and its chain."""
 
 import hashlib
 import json
@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 import orjson
-import pyarrow as pa
 
 from composer_pipeline.actions import Action, ToolCall
 
@@ -71,7 +70,7 @@ class TraceState(msgspec.Struct, frozen=True, kw_only=True):
 def state_of(
     row: dict[str, Any], chain: list[Message], system: Message | None, tools: Message | None
 ) -> TraceState:
-    """Put a state together from its row and the decoded messages of its chain."""
+    """Assemble a state from its row and the decoded messages of its chain."""
     text = row.pop("action")
     if text is None:
         action = action_of(chain[row["n_messages"]])
@@ -103,7 +102,7 @@ def action_of(message: Message) -> Action:
 
 
 def decoded(text: str) -> Message:
-    """Return a stored message, whose integers may have more than 64 bits."""
+    """Return a stored message; its integers may have more than 64 bits."""
     try:
         message: Message = orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -111,32 +110,24 @@ def decoded(text: str) -> Message:
     return message
 
 
-def rows_of(states: pa.Table) -> list[dict[str, Any]]:
-    """Return ``states.to_pylist()``, without pandas, which pyarrow imports to convert a time."""
-    if "ts" not in states.column_names:
-        rows: list[dict[str, Any]] = states.to_pylist()
-        return rows
-    at = states.column_names.index("ts")
-    rows = states.set_column(at, "ts", states["ts"].cast(pa.int64())).to_pylist()
-    for row in rows:
-        row["ts"] = moment(row["ts"])
-    return rows
-
-
 def moment(ticks: int | None) -> datetime | None:
-    """Return the UTC time of so many microseconds since 1970."""
+    """Return the UTC time of microseconds since 1970."""
     return None if ticks is None else _EPOCH + timedelta(microseconds=ticks)
 
 
 class Unseen:
-    """Tells messages that were not seen before, by object: prefixes of a session share them."""
+    """Finds messages that were not seen before, by object: prefixes of a session share them.
+
+    All states must be alive together, or another message gets an old one's address.
+    """
 
     def __init__(self) -> None:
         self._seen: set[int] = set()
         self._chains: dict[str, list[Message]] = {}
 
     def of(self, state: "TraceState") -> list["Message"]:
-        """Return a state's messages that no earlier one had, in no order."""
+        """Return a state's messages that no earlier state had, in no order."""
+        # Only what a grown chain has new is looked at, or time grows with the square of a session.
         messages, before = state.messages, self._chains.get(state.chain_id)
         if not before or len(before) > len(messages) or before[-1] is not messages[len(before) - 1]:
             before = []
@@ -148,7 +139,7 @@ class Unseen:
 
 
 def draw(state_id: str) -> tuple[str, str]:
-    """Return a sort key in which states stand in a fixed random order."""
+    """Return a sort key that puts states in a fixed random order."""
     return hashlib.blake2b(state_id.encode(), digest_size=8).hexdigest(), state_id
 
 
@@ -159,7 +150,7 @@ def blocks_of(message: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def block_text(block: Mapping[str, Any]) -> str:
-    """Return one block as text: said, called or answered."""
+    """Return one block as text."""
     kind = block.get("type")
     if kind == "text":
         return str(block.get("text"))

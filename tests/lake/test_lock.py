@@ -67,7 +67,7 @@ def test_a_dead_holders_lease_is_taken_over(s3: Any) -> None:
 def test_who_stood_still_too_long_fails(s3: Any) -> None:
     """Another process took the lease over; this one must not say that all is well."""
     thief = partial(s3.put_object, Bucket="bucket", Key="locked/lake/.locks/other", Body=b"thief")
-    with pytest.raises(StorageError, match="stood still, and another one took its lock over"):
+    with pytest.raises(StorageError, match="stalled and another one took over its lock"):
         _hold(thief)
     assert _names(s3) == ["other"], "the other's lease stays"
     s3.delete_object(Bucket="bucket", Key="locked/lake/.locks/other")  # tests run in any order

@@ -109,8 +109,6 @@ def test_a_folder_below_home_and_one_with_an_apostrophe(
     lake.write("pairs", [pair("p1")], day=DAY)
     assert (home / "lake" / "pairs").is_dir()
     assert lake.query("SELECT pair_id FROM pairs") == [("p1",)]
-    source = lake.sql_source("pairs", day=DAY)
-    assert lake.query(f"SELECT pair_id FROM {source}") == [("p1",)]
 
 
 def test_a_table_made_elsewhere_gets_the_descriptions(tmp_path: Path) -> None:

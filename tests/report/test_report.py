@@ -14,8 +14,7 @@ from composer_pipeline.diloco.views import History, RoundMark, Span, write_timel
 from composer_pipeline.errors import InputError
 from composer_pipeline.evaluation.evaluate import TRAINED
 from composer_pipeline.evaluation.report import Cell, Estimate
-from composer_pipeline.lake.exports import exports
-from composer_pipeline.lake.store import Lake
+from composer_pipeline.lake.store import Lake, exports
 from composer_pipeline.maintenance.forget import from_exports
 from composer_pipeline.report.write import default_place, write_report
 from composer_pipeline.settings import recipes_dir

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake
-from composer_pipeline.states.load import StateReader, load_states
+from composer_pipeline.states.load import load_state, load_states
 from composer_pipeline.traces.archive import harvest, make_plan, open_archived
 from composer_pipeline.traces.ingest import ingest
 from composer_pipeline.traces.parse import analyse
@@ -374,14 +374,11 @@ def test_a_rewound_action_is_reverted(lake: Lake, projects: Any, script: Any) ->
 # -- one state at a time -----------------------------------------------------------------
 
 
-def test_a_reader_of_single_states_equals_the_loader(
-    lake: Lake, projects: Any, script: Any
-) -> None:
+def test_a_single_state_equals_that_of_its_day(lake: Lake, projects: Any, script: Any) -> None:
     found = states_of(lake, with_requests(script).write(projects))
-    reader = StateReader(lake)
-    assert {s.message_id: reader.get(s.state_id) for s in found.values()} == found
+    assert {s.message_id: load_state(lake, s.state_id) for s in found.values()} == found
     with pytest.raises(InputError, match="has no state"):
-        reader.get("f" * 32)
+        load_state(lake, "f" * 32)
 
 
 def test_messages_of_another_parse_are_refused(lake: Lake, projects: Any, script: Any) -> None:
@@ -399,7 +396,7 @@ def test_messages_of_another_parse_are_refused(lake: Lake, projects: Any, script
     with pytest.raises(InputError, match="only partly written"):
         list(load_states(lake))
     with pytest.raises(InputError, match="only partly written"):
-        StateReader(lake).get(state.state_id)
+        load_state(lake, state.state_id)
 
 
 # -- properties ----------------------------------------------------------------------

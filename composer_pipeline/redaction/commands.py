@@ -1,8 +1,4 @@
-r"""Secrets that a command line gives away: options, arguments, what is piped in.
-
-Belongs here: reading one command of a text with the grammar of Bash, and which of its words
-are secret by a row of ``redaction.tables.programs``. Does not belong here: the rows, and names
-such as ``PGPASSWORD=...`` (``redaction.finders.assignments``).
+"""Secrets that a command line gives away: options, arguments, what is piped in.
 
 A command is read wherever its program stands: in a tool's input, a code block, a log, behind
 ``sudo`` or ``docker exec``, and as a list of strings (``["mysql", "-psecret"]``). The grammar
@@ -18,8 +14,9 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
+from composer_pipeline.redaction.finders import cookie_values
 from composer_pipeline.redaction.patterns import ESCAPED
-from composer_pipeline.redaction.secrets import Found, is_given_secret
+from composer_pipeline.redaction.secrets import Finding, is_given_secret
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +25,14 @@ class Program:
 
     Args:
         name: the id of the row among the rules.
-        programs: names of the programs, apart by spaces; without their folder.
-        options: options that take a secret, apart by spaces.
+        programs: names of the programs without their folder, separated by spaces.
+        options: options that take a secret, separated by spaces.
         words: words of the command that must come before, such as a subcommand; alternatives
             are separated by ``|``.
         part: ``all``, ``user:``, ``name=``, ``header``, ``cookie``, ``user%`` or ``user/``.
         argument: number of the argument, from 1 behind ``words``, that is a secret.
         stdin: the secret comes from a pipe, a here-string or a here-document.
-        shortest: shorter values are no secret.
+        shortest: shorter values are not secrets.
     """
 
     name: str
@@ -213,7 +210,7 @@ class Word:
 
     @property
     def end(self) -> int:
-        """Where it ends."""
+        """Return where it ends."""
         return self.start + len(self.text)
 
 
@@ -226,11 +223,7 @@ def _parser() -> Any:
 
 
 class ProgramRule:
-    """A row of the table, ready to run.
-
-    Args:
-        row: the row.
-    """
+    """A row of the table, ready to run."""
 
     def __init__(self, row: Program) -> None:
         self.row = row
@@ -250,7 +243,7 @@ class ProgramRule:
             return rf".*{_BEFORE}(?:{'|'.join(map(re.escape, plain))})"
         return ""
 
-    def __call__(self, text: str) -> Iterator[Found]:
+    def __call__(self, text: str) -> Iterator[Finding]:
         """Yield the secrets of the row in ``text``."""
         for match in self._program.finditer(text):
             begin = _begin(text, match.start())
@@ -266,7 +259,7 @@ class ProgramRule:
             words = _listed(text, match.end()) or _words(segment, at)
             yield from self._secrets(words)
 
-    def _secrets(self, words: list[Word]) -> Iterator[Found]:
+    def _secrets(self, words: list[Word]) -> Iterator[Finding]:
         words = words[1:]
         behind = words
         if self._words:
@@ -292,17 +285,15 @@ class ProgramRule:
                     yield from self._part(value)
                     break
 
-    def _part(self, word: Word) -> Iterator[Found]:
+    def _part(self, word: Word) -> Iterator[Finding]:
         """Yield the parts of a value that are secret."""
         if self.row.part == "cookie":
-            from composer_pipeline.redaction.finders import cookie_values
-
             yield from cookie_values(word.text, word.start)
             return
         for piece in _pieces(word) if self.row.part in ("name=", "secret=") else [word]:
             secret = self._secret(piece)
             if secret is not None and _is_value(secret.text):
-                yield Found(secret.start, secret.end, "COMMAND")
+                yield Finding(secret.start, secret.end, "COMMAND")
 
     def _secret(self, word: Word) -> Word | None:
         """Return the part of a word that is a secret by the row, without quotes."""
@@ -314,8 +305,8 @@ class ProgramRule:
             text, start = match[1], start + match.start(1)
         elif part in ("name=", "secret="):
             name, sign, value = text.partition("=")
-            told = part == "secret=" or _TELLING.search(name)
-            if not sign or not told or name.startswith("-"):
+            telling = part == "secret=" or _TELLING.search(name)
+            if not sign or not telling or name.startswith("-"):
                 return None
             text, start = value, start + len(name) + 1
         elif part != "all":
@@ -328,7 +319,7 @@ class ProgramRule:
             text, start = text[1:-1], start + 1
         return Word(text, start)
 
-    def _piped(self, text: str, at: int, segment: str, start: int) -> Iterator[Found]:
+    def _piped(self, text: str, at: int, segment: str, start: int) -> Iterator[Finding]:
         """Yield what is given to the standard input of a command."""
         line = text[max(0, at - 400) : at]
         before = _ECHO.search(line)
@@ -367,12 +358,12 @@ def _pieces(word: Word) -> Iterator[Word]:
 
 
 def _is_value(text: str) -> bool:
-    """Say whether a word is a secret itself, not another option or the place of one."""
+    """Return True for a secret itself, not another option or the place of one."""
     return is_given_secret(text, 4) and not text.startswith(("-", "/", "./", "~/", "@", "file:"))
 
 
 def _value(option: str, word: Word, following: Word | None) -> Word | None:
-    """Return the value that an option of the table has here; ``None`` if it is not there."""
+    """Return the value that an option of the table has here; ``None`` if it is absent."""
     if option == "*":
         return None if word.text.startswith("-") else word
     glued = option.endswith(("?", "*"))
@@ -391,7 +382,7 @@ def _value(option: str, word: Word, following: Word | None) -> Word | None:
 
 
 def _begin(text: str, at: int) -> int:
-    """Return where the program named at ``at`` begins, with its folder; -1 if it is no word."""
+    """Return where the program at ``at`` begins, with its folder; -1 if it is part of a word."""
     if text[at - 1 : at] != "/":
         return -1 if text[at - 1 : at] in _IN_NAME else at
     begin = at

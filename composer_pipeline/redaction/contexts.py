@@ -1,10 +1,7 @@
-r"""Secrets that a position gives away: headers, queries, SQL, settings files.
-
-Belongs here: one row for each such position. Does not belong here: names of variables and
-keys (``redaction.finders.assignments``), options of commands (``redaction.tables.programs``).
+"""Secrets that a position gives away: headers, queries, SQL, settings files.
 
 In a pattern only the group ``value`` is replaced. The literals are lower case; one of them
-occurs in a text, in any case, where the pattern can match.
+occurs in a text, in any case, if the pattern can match.
 """
 
 from collections.abc import Callable
@@ -29,7 +26,7 @@ class Context:
         kind: the kind of its placeholder.
         literals: one of these occurs.
         pattern: expression of ``re``; the group ``value`` is the secret.
-        judge: says whether a value at this position is a secret.
+        judge: returns whether a value at this position is a secret.
         gate: necessary condition, in the syntax that ``re`` and Hyperscan share.
     """
 

@@ -1,9 +1,6 @@
-r"""Readings of a text with its escapes decoded, and the way back to the text.
+"""Decodings of a text, and the way back to it: escapes, entities, wrapped lines, base64.
 
-Belongs here: percent-encoding, JSON escapes, HTML entities, quoted-printable and lines that a
-terminal wrapped. Does not belong here: base64 (``views.base64_runs``), rules.
-
-A view decodes the whole text, so that a secret keeps the words that give it away:
+A text is decoded as a whole, so that a secret keeps the words that give it away:
 ``password%3Dhunter2%21`` reads ``password=hunter2!``. What is found there is replaced in
 the text itself, from the first escape it touches to the last; everything else stays.
 """
@@ -27,17 +24,17 @@ Escape = tuple[int, int, str]
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class Decoding:
     """A way to decode a text.
 
     Args:
-        name: what it is called in reports.
+        name: its name in reports.
         literals: one of these occurs in the JSON source of a text, in any case, if there is
             something to decode.
         gate: if given, this expression (``re`` and Hyperscan) matches there too.
         escapes: yields ``(start, end, decoded)`` of each escape, in order.
-        first: the view runs before all rules, which would replace what stands before a break.
-        joins: the escapes are breaks of lines, and only what goes over one is replaced.
+        first: it runs before all rules, which would replace what stands before a break.
+        joins: the escapes are line breaks, and only what spans one is replaced.
     """
 
     name: str
@@ -48,13 +45,8 @@ class View:
     joins: bool = False
 
 
-class Decoded:
-    """A decoded text that knows where each part of it stood.
-
-    Args:
-        source: the text.
-        escapes: ``(start, end, decoded)`` in order.
-    """
+class DecodedText:
+    """A decoded text that knows where each part of it stood in ``source``."""
 
     def __init__(self, source: str, escapes: Iterable[Escape]) -> None:
         parts: list[str] = []
@@ -216,12 +208,16 @@ _JSON_GATE = (
     r"|kind:\s?[\\\"']*secret[\\\"']*\\\\n|://[^\s@\"]{0,80}:[^\s@\"]{0,80}\\\\/"
 )
 #: Gates hold on JSON source, where a backslash of the text stands twice.
-VIEWS: tuple[View, ...] = (
-    View("json", ("\\\\",), _JSON_GATE, _json),
-    View("percent", ("%",), r"%[2-7][0-9a-f]", _percent),
-    View("html", ("&",), r"&(?:#x?[0-9a-f]{2,5}|quot|apos|amp|equals|colon|commat);", _entities),
-    View("quoted-printable", ("=",), r"=3d|=40|[^=\s\\\"]{30}=(?:\\r)?\\n\S", _quoted, first=True),
-    View("wrapped", ("\\n",), "", _wrapped, first=True, joins=True),
+DECODINGS: tuple[Decoding, ...] = (
+    Decoding("json", ("\\\\",), _JSON_GATE, _json),
+    Decoding("percent", ("%",), r"%[2-7][0-9a-f]", _percent),
+    Decoding(
+        "html", ("&",), r"&(?:#x?[0-9a-f]{2,5}|quot|apos|amp|equals|colon|commat);", _entities
+    ),
+    Decoding(
+        "quoted-printable", ("=",), r"=3d|=40|[^=\s\\\"]{30}=(?:\\r)?\\n\S", _quoted, first=True
+    ),
+    Decoding("wrapped", ("\\n",), "", _wrapped, first=True, joins=True),
 )
 
 
@@ -343,7 +339,7 @@ def joined_end(pattern: re.Pattern[str], text: str, start: int) -> int:
 
 
 def _continues(text: str, chunk: re.Match[str]) -> bool:
-    """Say whether a line's first word looks like the rest of a broken token."""
+    """Return True if a line's first word looks like the rest of a broken token."""
     word, after = chunk[0], text[chunk.end() : chunk.end() + 1]
     if after not in ("", "\n", "\r", '"', "'", "\\", ",", "`", ")") or "/" in word:
         return False

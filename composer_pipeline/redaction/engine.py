@@ -1,14 +1,8 @@
-r"""The rules of redaction as functions of a text.
-
-Belongs here: one function for each way of finding private text, and which of them a
-text needs. Does not belong here: the tables (``redaction.tables.patterns``) and the walk
-over values (``redaction.text``).
-"""
+"""The rules of redaction as functions of a text, and which of them a text needs."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Protocol
 
 from composer_pipeline.redaction import patterns
 from composer_pipeline.redaction.commands import PROGRAMS, ProgramRule
@@ -17,11 +11,11 @@ from composer_pipeline.redaction.decodings import (
     BASE64_GATE,
     BREAK,
     BROKEN,
+    DECODINGS,
     MANY_LINES,
-    VIEWS,
-    Decoded,
+    DecodedText,
+    Decoding,
     Escape,
-    View,
     decoded_runs,
     joined_end,
     windows,
@@ -29,30 +23,21 @@ from composer_pipeline.redaction.decodings import (
 from composer_pipeline.redaction.finders import (
     ASSIGNMENT_GATE,
     ASSIGNMENT_LITERALS,
-    COOKIE_GATE,
+    STRUCTURE_FINDERS,
+    Finder,
     cookie_values,
     find_assignments,
-    find_cookies,
-    find_kubernetes,
     is_secret_name,
 )
 from composer_pipeline.redaction.patterns import Gate, dump_value, searcher
 from composer_pipeline.redaction.people import (
-    AUTHOR_GATE,
-    AUTHOR_LITERALS,
-    BLAME_GATE,
     DOMAIN,
     EMAIL_KEPT,
     HOME_GATES,
     HOMES,
     NAME_LETTERS,
-    OWNER_GATE,
-    PROMPT_GATE,
+    PEOPLE_FINDERS,
     SERVICE_USERS,
-    find_authors,
-    find_blamed,
-    find_owners,
-    find_prompts,
     is_personal,
     is_route,
     local_start,
@@ -63,58 +48,42 @@ from composer_pipeline.redaction.secrets import (
     MAX_DEPTH,
     PERSONAL,
     Edit,
-    Found,
-    Ledger,
-    Row,
+    Finding,
+    NamedRule,
+    Replacer,
     Rule,
     Trace,
     holds_key,
     is_given_secret,
     is_literal_secret,
 )
-from composer_pipeline.redaction.user_rules import RedactionRules, second_opinion
+from composer_pipeline.redaction.user_rules import RedactionRules, scan_externally
 
 
-class Judge(Protocol):
-    """What the readings need of the rules (``redaction.engine.Rules``)."""
-
-    #: Characters of user names.
-    name_letters: frozenset[str]
-
-    def active(self, source: bytes, names: Iterable[str]) -> list[Row]:
-        """Return the rules that may find something in the JSON of a text."""
-
-    def settle(self, text: str, active: list[Row], ledger: Ledger) -> str:
-        """Return the text with all that the active rules find replaced."""
-
-    def allowed(self, value: str) -> bool:
-        """Say whether the user's file lets a value stay."""
-
-
-def encoded(rules: Judge, text: str, ledger: Ledger) -> str:
+def encoded(rules: "Rules", text: str, replacer: Replacer) -> str:
     """Replace base64 that holds a secret."""
-    if ledger.depth >= MAX_DEPTH:
+    if replacer.depth >= MAX_DEPTH:
         return text
     found = []
     for start, end, plain in decoded_runs(text):
-        inner = Ledger(depth=ledger.depth + 1, names=ledger.names)
+        inner = Replacer(depth=replacer.depth + 1, names=replacer.names)
         rules.settle(plain, rules.active(dump_value(plain), ()), inner)
         if inner.counts and not rules.allowed(text[start:end]):
             kind = next((k for k in inner.counts if k not in _NOT_ALONE), "ENCODED")
-            found.append(Found(start, end, kind))
-    return ledger.put(text, found)
+            found.append(Finding(start, end, kind))
+    return replacer.put(text, found)
 
 
-def joined(rules: Judge, view: View, text: str, ledger: Ledger) -> str:
-    """Replace what is found where lines are joined, and goes over a break."""
-    breaks = list(view.escapes(text)) if ledger.depth < MAX_DEPTH else []
+def joined(rules: "Rules", decoding: Decoding, text: str, replacer: Replacer) -> str:
+    """Replace what is found only if lines are joined, across a break."""
+    breaks = list(decoding.escapes(text)) if replacer.depth < MAX_DEPTH else []
     if not breaks:
         return text
     parts = [(at, text[at:end], inside) for at, end, inside in windows(text, breaks)]
     # One look at all parts, each in its quotes, tells for most texts that there is nothing.
     every = dump_value([_without(part, inside) for _, part, inside in parts])
-    active = _others(rules, every, ledger)
-    if all(name.startswith(_OF_NAMES) for name, _ in active):
+    active = _others(rules, every, replacer)
+    if all(name.startswith(_NAME_RULES) for name, _ in active):
         # These find nothing over a break but where letters of names stand on both sides.
         letters = rules.name_letters
         parts = [
@@ -124,15 +93,15 @@ def joined(rules: Judge, view: View, text: str, ledger: Ledger) -> str:
         ]
     edits: list[Edit] = []
     for start, part, inside in parts:
-        whole = Decoded(part, inside)
-        active = _others(rules, dump_value(whole.text), ledger)
-        for edit in _inner(rules, whole, active, ledger, over=True):
+        whole = DecodedText(part, inside)
+        active = _others(rules, dump_value(whole.text), replacer)
+        for edit in _inner(rules, whole, active, replacer, over=True):
             if not edits or start + edit.start >= edits[-1].end:
                 edits.append(Edit(start + edit.start, start + edit.end, edit.new, edit.rule))
                 kinds = _PLACEHOLDER.findall(edit.new) or ["USER"]
-                ledger.counts.update(kinds)
-                ledger.placeholders += len(kinds)
-    return ledger.replace(text, edits)
+                replacer.counts.update(kinds)
+                replacer.placeholders += len(kinds)
+    return replacer.replace(text, edits)
 
 
 def _without(text: str, breaks: list[Escape]) -> str:
@@ -143,56 +112,54 @@ def _without(text: str, breaks: list[Escape]) -> str:
     return "".join([*parts, text[done:]])
 
 
-def decoded(rules: Judge, view: View, text: str, ledger: Ledger) -> str:
-    """Replace what is found in another reading of the whole text."""
-    escapes = list(view.escapes(text)) if ledger.depth < MAX_DEPTH else []
+def decoded(rules: "Rules", decoding: Decoding, text: str, replacer: Replacer) -> str:
+    """Replace what is found in a decoding of the whole text."""
+    escapes = list(decoding.escapes(text)) if replacer.depth < MAX_DEPTH else []
     if not escapes:
         return text
     merged: list[Edit] = []
-    whole = Decoded(text, escapes)
-    active = _others(rules, dump_value(whole.text), ledger)
-    for edit in _inner(rules, whole, active, ledger, over=False):
+    whole = DecodedText(text, escapes)
+    active = _others(rules, dump_value(whole.text), replacer)
+    for edit in _inner(rules, whole, active, replacer, over=False):
         if merged and edit.start < merged[-1].end:  # two in one escape
             last = merged.pop()
             edit = Edit(last.start, max(edit.end, last.end), last.new + edit.new, edit.rule)
         merged.append(edit)
-    return ledger.replace(text, merged)
+    return replacer.replace(text, merged)
 
 
 def _inner(
-    rules: Judge, part: Decoded, active: list[Row], ledger: Ledger, *, over: bool
+    rules: "Rules", part: DecodedText, active: list[NamedRule], replacer: Replacer, *, over: bool
 ) -> Iterator[Edit]:
     """Yield what is replaced in a decoded text, at its place in the source.
 
-    With ``over`` only what an escape is a part of; else it is counted here.
+    With ``over`` only what an escape is a part of; otherwise it is counted here.
     """
     if not active:
         return
     trace = Trace(len(part.text))
-    inner = Ledger(trace, ledger.depth + 1, ledger.names)
+    inner = Replacer(trace, replacer.depth + 1, replacer.names)
     rules.settle(part.text, active, inner)
     if not over:
-        ledger.counts.update(inner.counts)
-        ledger.placeholders += inner.placeholders
+        replacer.counts.update(inner.counts)
+        replacer.placeholders += inner.placeholders
     for edit in trace.edits():
         start, end = part.source(edit.start, edit.end)
         if not over or end - start != edit.end - edit.start:
-            yield Edit(start, end, edit.new, f"{ledger.rule}/{edit.rule}")
+            yield Edit(start, end, edit.new, f"{replacer.rule}/{edit.rule}")
 
 
-def _others(rules: Judge, source: bytes, ledger: Ledger) -> list[Row]:
-    """Return the active rules beside the view that runs now."""
-    return [row for row in rules.active(source, ledger.names) if row[0] != ledger.rule]
+def _others(rules: "Rules", source: bytes, replacer: Replacer) -> list[NamedRule]:
+    """Return the active rules except the decoding that is running."""
+    return [row for row in rules.active(source, replacer.names) if row[0] != replacer.rule]
 
 
 #: Rules that find nothing but names.
-_OF_NAMES = ("user", "home/")
+_NAME_RULES = ("user", "home/")
 _PLACEHOLDER = re.compile(r"\[(?:SECRET_)?([A-Z0-9_]+)_[0-9a-f]{4}\]")
 #: What does not make base64 worth replacing as a whole.
 _NOT_ALONE = frozenset(("HOME", "USER", *(PERSONAL - {"EMAIL"})))
 
-
-Finder = Callable[[str], Iterable[Found]]
 
 #: Rules that also judge values by their keys.
 KEYED = frozenset(("assigned", "account", "keyed"))
@@ -200,31 +167,25 @@ _MAX_PASSES = 8
 
 
 class Rules:
-    """The built-in rules and those of a user, ready to run.
+    """The built-in rules and those of a user, ready to run."""
 
-    Args:
-        rules: a user's rules.
-        off: ids of built-in rules to leave out; only tests have a use for it.
-    """
-
-    def __init__(self, rules: RedactionRules, off: Iterable[str] = ()) -> None:
+    def __init__(self, rules: RedactionRules) -> None:
         self._allow = frozenset(rules.allow)
         self._allow_patterns = [re.compile(text) for text in rules.allow_patterns]
         self._names = tuple(rules.names)
         self.name_letters = NAME_LETTERS.union(*self._names)
-        self._off = frozenset(off)
-        self._rules: list[Row] = []
+        self._rules: list[NamedRule] = []
         self._gates: list[Gate] = []
         self._always: list[int] = []
-        self._users: dict[frozenset[str], list[tuple[bytes, Row]]] = {}
+        self._users: dict[frozenset[str], list[tuple[bytes, NamedRule]]] = {}
         for extra in rules.patterns:
             pattern = partial(self._pattern, extra.kind, re.compile(extra.pattern))
             self._add(f"file/{extra.kind}", (extra.literal,) if extra.literal else (), pattern)
-        self._add_views(first=True)
+        self._add_decodings(first=True)
         for kind, hints, body in patterns.SHAPES:
             shape = partial(self._shape, kind, hints, patterns.compile_kind(body))
             self._add(f"shape/{kind}", hints, shape, patterns.SHAPE_GATES.get(kind, ""))
-        self._add("view/base64", ("",), partial(encoded, self), BASE64_GATE)
+        self._add("decoding/base64", ("",), partial(encoded, self), BASE64_GATE)
         for row in CONTEXTS:
             context = partial(self._context, row, patterns.compile_kind(row.pattern))
             self._add(f"context/{row.name}", row.literals, context, row.gate)
@@ -232,35 +193,32 @@ class Rules:
             command = ProgramRule(program)
             rule = partial(self._finder, command)
             self._add(f"command/{program.name}", command.literals, rule, command.gate)
-        self._add("cookies", ("cookie",), partial(self._finder, find_cookies), COOKIE_GATE)
-        self._add("kubernetes", ("secret",), partial(self._finder, find_kubernetes), _MANIFEST_GATE)
+        for name, literals, find, gate in STRUCTURE_FINDERS:
+            self._add(name, literals, partial(self._finder, find), gate)
         self._add("account", patterns.ACCOUNT_LITERALS, self._account)
-        self._add("keyed", _KEYED_LITERALS, _nothing, _KEYED_GATE)
+        self._add("keyed", ('"',), lambda text, _: text, _KEYED_GATE)
         self._add("assigned", ASSIGNMENT_LITERALS, self._assigned, ASSIGNMENT_GATE)
-        self._add("author", AUTHOR_LITERALS, partial(self._finder, find_authors), AUTHOR_GATE)
-        self._add("blame", (")",), partial(self._finder, find_blamed), BLAME_GATE)
-        self._add("prompt", ("@",), partial(self._finder, find_prompts), PROMPT_GATE)
-        self._add("owner", ("rw", "r-x"), partial(self._finder, find_owners), OWNER_GATE)
+        for name, literals, find, gate in PEOPLE_FINDERS:
+            self._add(name, literals, partial(self._finder, find), gate)
         self._add("email", ("@",), self._email, _EMAIL_GATE)
         self._add("host/url", patterns.URL_HOST_LITERALS, partial(self._host, patterns.URL_HOST))
         ssh = partial(self._host, patterns.SSH_TARGET)
         self._add("host/ssh", patterns.SSH_LITERALS, ssh, patterns.SSH_GATE)
-        self._add("host/machine", patterns.MACHINE_LITERALS, self._machine)
+        machine = partial(self._named_host, patterns.MACHINE)
+        self._add("host/machine", patterns.MACHINE_LITERALS, machine)
         for name in rules.hosts:
             named = re.compile(rf"(?<![A-Za-z0-9_-])(?i:{re.escape(name)})(?![A-Za-z0-9_-])")
             self._add("file/host", (name,), partial(self._named_host, named))
         for literal, home in HOMES:
             gate = HOME_GATES.get(literal, "")
             self._add(f"home/{literal}", (literal,), partial(self._home, literal, home), gate)
-        self._add_views(first=False)
-        if rules.second_net:
-            self._add("second_net", (), partial(self._finder, second_opinion))
+        self._add_decodings(first=False)
+        if rules.external_scanner:
+            self._add("external_scanner", (), partial(self._finder, scan_externally))
         self._search = searcher(self._gates)
 
     def _add(self, name: str, hints: tuple[str, ...], rule: Rule, gate: str = "") -> None:
         """Add a rule that finds nothing in a text without one of ``hints``."""
-        if name in self._off:
-            return
         number = len(self._rules)
         self._rules.append((name, rule))
         if hints:
@@ -268,24 +226,19 @@ class Rules:
         else:
             self._always.append(number)
 
-    def _add_views(self, *, first: bool) -> None:
-        for view in VIEWS:
-            if view.first == first:
-                run = partial(joined if view.joins else decoded, self, view)
-                self._add(f"view/{view.name}", view.literals, run, view.gate)
+    def _add_decodings(self, *, first: bool) -> None:
+        for row in DECODINGS:
+            if row.first == first:
+                run = partial(joined if row.joins else decoded, self, row)
+                self._add(f"decoding/{row.name}", row.literals, run, row.gate)
 
     @property
-    def rows(self) -> list[Row]:
-        """All rules by their ids, in order of precedence."""
+    def rows(self) -> list[NamedRule]:
+        """Return all rules by their ids, in order of precedence."""
         return list(self._rules)
 
-    def active(self, source: bytes, names: Iterable[str]) -> list[Row]:
-        """Return the rules that may find something, in order of precedence.
-
-        Args:
-            source: the JSON of a text or a value.
-            names: user names of this text.
-        """
+    def active(self, source: bytes, names: Iterable[str]) -> list[NamedRule]:
+        """Return the rules that may match the JSON of a text or value, in order of precedence."""
         numbers = self._search(source)
         numbers.update(self._always)
         chosen = [self._rules[number] for number in sorted(numbers)] if numbers else []
@@ -303,46 +256,46 @@ class Rules:
             chosen += [row for name, row in users if name in source]
         return chosen
 
-    def settle(self, text: str, active: list[Row], ledger: Ledger) -> str:
-        """Return the text with all that the active rules find replaced.
+    def settle(self, text: str, active: list[NamedRule], replacer: Replacer) -> str:
+        """Return the text with everything that the active rules find replaced.
 
-        A placeholder can end a word, so that what follows it is now seen to be a secret;
-        hence the rules run until nothing more is found.
+        A placeholder can end a word, so that what follows it turns out to be a secret; hence the
+        rules run until nothing more is found.
         """
         for _ in range(_MAX_PASSES):
-            before = ledger.placeholders
+            before = replacer.placeholders
             for name, rule in active:
-                ledger.rule = name
-                text = rule(text, ledger)
-            if ledger.placeholders == before:
+                replacer.rule = name
+                text = rule(text, replacer)
+            if replacer.placeholders == before:
                 break
         return text
 
-    def keyed(self, key: str, value: str, certain: bool, ledger: Ledger) -> str:  # noqa: C901  one early return a rule, in the order that rules win
-        """Redact a value that its key gives away, or for ``certain`` the structure around it."""
+    def keyed(self, replacer: Replacer, key: str, value: str, certain: bool) -> str:  # noqa: C901  one early return a rule, in the order that rules win
+        """Redact a value that its key or, if ``certain``, the structure around it gives away."""
         if self._kept(value):
             return value
         if certain:
-            return ledger.placeholder("KEYED", value) if is_given_secret(value, 3) else value
+            return replacer.placeholder("KEYED", value) if is_given_secret(value, 3) else value
         if "cookie" in key.lower() and "=" in value and len(value) < 8000:
-            return self._finder(cookie_values, value, ledger)
+            return self._finder(cookie_values, value, replacer)
         if _HEADER.fullmatch(key) and len(value) < 8000:
             line = f"{key}: {value}"
             for name, rule in self._rules:
                 if name in _HEADER_RULES:
-                    line = rule(line, ledger)
+                    line = rule(line, replacer)
             if not line.endswith(f" {value}"):
                 return line.removeprefix(f"{key}: ")
         if patterns.ACCOUNT_KEY.search(key) and patterns.ACCOUNT_VALUE.fullmatch(value):
-            return self._replace_account(value, ledger)
+            return self._replace_account(value, replacer)
         if not 6 <= len(value) <= 500 or not is_secret_name(key):
             return value
         if any(c.isspace() for c in value) or not is_literal_secret(key, value):
             return value
-        return value if "${" in value else ledger.placeholder("ASSIGNED", value)
+        return value if "${" in value else replacer.placeholder("ASSIGNED", value)
 
     def allowed(self, value: str) -> bool:
-        """Say whether the user's file lets a value stay."""
+        """Return True if the user's file lets a value stay."""
         if value in self._allow:
             return True
         return bool(self._allow_patterns) and any(p.fullmatch(value) for p in self._allow_patterns)
@@ -350,9 +303,9 @@ class Rules:
     def _kept(self, value: str) -> bool:
         return _REPLACED.search(value) is not None or self.allowed(value)
 
-    def _finder(self, find: Finder, text: str, ledger: Ledger) -> str:
+    def _finder(self, find: Finder, text: str, replacer: Replacer) -> str:
         found = [f for f in find(text) if not self._kept(text[f.start : f.end])]
-        return ledger.put(text, found) if found else text
+        return replacer.put(text, found) if found else text
 
     # -- secrets -----------------------------------------------------------------
 
@@ -362,26 +315,26 @@ class Rules:
         hints: tuple[str, ...],
         pattern: re.Pattern[str],
         text: str,
-        ledger: Ledger,
+        replacer: Replacer,
     ) -> str:
         if not any(hint in text for hint in hints):
             return text
         if kind not in MANY_LINES and BROKEN.search(text):
-            text = ledger.put(text, self._broken(kind, hints, pattern, text))
-        return ledger.put(text, self._whole(kind, pattern, text))
+            text = replacer.put(text, self._broken(kind, hints, pattern, text))
+        return replacer.put(text, self._whole(kind, pattern, text))
 
-    def _whole(self, kind: str, pattern: re.Pattern[str], text: str) -> Iterator[Found]:
+    def _whole(self, kind: str, pattern: re.Pattern[str], text: str) -> Iterator[Finding]:
         for match in pattern.finditer(text):
             value = match[0]
             if EXAMPLE.search(value) or self.allowed(value):
                 continue
             if kind == "PRIVATE_KEY" and not holds_key(value):
                 continue
-            yield Found(*match.span(), kind)
+            yield Finding(*match.span(), kind)
 
     def _broken(
         self, kind: str, hints: tuple[str, ...], pattern: re.Pattern[str], text: str
-    ) -> Iterator[Found]:
+    ) -> Iterator[Finding]:
         """Yield secrets that line breaks split."""
         done = 0
         for at in sorted({m.start() for hint in hints for m in re.finditer(re.escape(hint), text)}):
@@ -390,54 +343,56 @@ class Rules:
                 start -= 1
             end = joined_end(pattern, text, start) if start >= done else 0
             if end and not self.allowed(text[start:end]):
-                yield Found(start, end, kind, BREAK.sub("", text[start:end]))
+                yield Finding(start, end, kind, BREAK.sub("", text[start:end]))
                 done = end
 
-    def _context(self, row: Context, pattern: re.Pattern[str], text: str, ledger: Ledger) -> str:
+    def _context(
+        self, row: Context, pattern: re.Pattern[str], text: str, replacer: Replacer
+    ) -> str:
         found = []
         for match in pattern.finditer(text):
             value = match["value"]
             if self._kept(value) or EXAMPLE.search(value):
                 continue
             if row.judge is None or row.judge(value):
-                found.append(Found(*match.span("value"), row.kind))
-        return ledger.put(text, found)
+                found.append(Finding(*match.span("value"), row.kind))
+        return replacer.put(text, found)
 
-    def _pattern(self, kind: str, pattern: re.Pattern[str], text: str, ledger: Ledger) -> str:
+    def _pattern(self, kind: str, pattern: re.Pattern[str], text: str, replacer: Replacer) -> str:
         group: str | int = "value" if "value" in pattern.groupindex else 0
         found = []
         for match in pattern.finditer(text):
             value = match[group]
             if self._kept(value) or EXAMPLE.search(value):
                 continue
-            found.append(Found(*match.span(group), kind))
-        return ledger.put(text, found)
+            found.append(Finding(*match.span(group), kind))
+        return replacer.put(text, found)
 
-    def _assigned(self, text: str, ledger: Ledger) -> str:
+    def _assigned(self, text: str, replacer: Replacer) -> str:
         found = find_assignments(text)
-        return ledger.put(
-            text, (Found(a, b, "ASSIGNED") for a, b in found if not self.allowed(text[a:b]))
+        return replacer.put(
+            text, (Finding(a, b, "ASSIGNED") for a, b in found if not self.allowed(text[a:b]))
         )
 
     # -- accounts, addresses, hosts ------------------------------------------------
 
-    def _account(self, text: str, ledger: Ledger) -> str:
+    def _account(self, text: str, replacer: Replacer) -> str:
         for pattern in _ACCOUNTS:
             found = [
-                Found(*match.span("value"), "ACCOUNT")
+                Finding(*match.span("value"), "ACCOUNT")
                 for match in pattern.finditer(text)
                 if not self._public_account(match["value"])
             ]
-            text = ledger.put(text, found)
+            text = replacer.put(text, found)
         return text
 
-    def _replace_account(self, value: str, ledger: Ledger) -> str:
-        return value if self._public_account(value) else ledger.placeholder("ACCOUNT", value)
+    def _replace_account(self, value: str, replacer: Replacer) -> str:
+        return value if self._public_account(value) else replacer.placeholder("ACCOUNT", value)
 
     def _public_account(self, value: str) -> bool:
         return patterns.EXAMPLE_ACCOUNT.fullmatch(value) is not None or self.allowed(value)
 
-    def _email(self, text: str, ledger: Ledger) -> str:
+    def _email(self, text: str, replacer: Replacer) -> str:
         found = []
         at = text.find("@")
         while at >= 0:
@@ -446,31 +401,28 @@ class Rules:
             if domain and start < at:
                 address = text[start : domain.end()]
                 if not EMAIL_KEPT.search(address) and not self.allowed(address):
-                    found.append(Found(start, domain.end(), "EMAIL"))
+                    found.append(Finding(start, domain.end(), "EMAIL"))
             at = text.find("@", at + 1)
-        return ledger.put(text, found)
+        return replacer.put(text, found)
 
-    def _host(self, pattern: re.Pattern[str], text: str, ledger: Ledger) -> str:
+    def _host(self, pattern: re.Pattern[str], text: str, replacer: Replacer) -> str:
         found = []
         for match in pattern.finditer(text):
             user = match.groupdict().get("user")
             if user and is_personal(user) and user not in SERVICE_USERS | self._allow:
-                found.append(Found(*match.span("user"), "USER"))
+                found.append(Finding(*match.span("user"), "USER"))
             host = match["host"]
             if not patterns.PUBLIC_HOST.fullmatch(host) and not self.allowed(host):
-                found.append(Found(*match.span("host"), "HOST"))
-        return ledger.put(text, found)
+                found.append(Finding(*match.span("host"), "HOST"))
+        return replacer.put(text, found)
 
-    def _machine(self, text: str, ledger: Ledger) -> str:
-        return self._named_host(patterns.MACHINE, text, ledger)
-
-    def _named_host(self, pattern: re.Pattern[str], text: str, ledger: Ledger) -> str:
+    def _named_host(self, pattern: re.Pattern[str], text: str, replacer: Replacer) -> str:
         hosts = (m for m in pattern.finditer(text) if not self.allowed(m[0]))
-        return ledger.put(text, (Found(*m.span(), "HOST") for m in hosts))
+        return replacer.put(text, (Finding(*m.span(), "HOST") for m in hosts))
 
     # -- persons -------------------------------------------------------------------
 
-    def _home(self, literal: str, pattern: re.Pattern[str], text: str, ledger: Ledger) -> str:
+    def _home(self, literal: str, pattern: re.Pattern[str], text: str, replacer: Replacer) -> str:
         names = self._personal(pattern, text)
         if not names:
             return text
@@ -479,32 +431,30 @@ class Rules:
             for name in names:
                 if count := text.count(f"{prefix}{name}/"):
                     certain.add(name)
-                    if ledger.trace is None:
+                    if replacer.trace is None:
                         # Most of them by a plain replacement, far faster than a pattern.
                         text = text.replace(f"{prefix}{name}/", f"{prefix}user/")
-                        ledger.counts["HOME"] += count
+                        replacer.counts["HOME"] += count
             if text.count(prefix) == text.count(f"{prefix}user/"):
                 return text
         found = []
         for match in pattern.finditer(text):
             name = match["name"]
             if name in names and (name in certain or not is_route(match)):
-                found.append(Found(*match.span("name"), "HOME"))
-        return ledger.put(text, found)
+                found.append(Finding(*match.span("name"), "HOME"))
+        return replacer.put(text, found)
 
     def _personal(self, pattern: re.Pattern[str], text: str) -> set[str]:
         found = set(pattern.findall(text))
         return {name for name in found if is_personal(name) and not self.allowed(name)}
 
-    def _user(self, name: re.Pattern[str], text: str, ledger: Ledger) -> str:
+    def _user(self, name: re.Pattern[str], text: str, replacer: Replacer) -> str:
         known = [match.span() for match in name.finditer(text) if names_a_user(match)]
-        return ledger.put(text, (Found(*span, "USER") for span in known)) if known else text
+        return replacer.put(text, (Finding(*span, "USER") for span in known)) if known else text
 
 
 _PLAIN_HOMES = {"/home/": "/home/", "/users/": "/Users/"}
 # In the syntax that `re` and Hyperscan share; they hold on JSON source too.
-_MANIFEST_GATE = r"kind:(?:\s|\\[\"'])*secret"
-_KEYED_LITERALS = ('"',)
 #: A key of an object, or the first of a pair, that may tell of a secret.
 _KEYED_GATE = (
     r"(?:key|secret|token|pass|pwd|credential|auth|cookie|salt)[a-z0-9_-]*\"[:,]\[?\""
@@ -521,12 +471,3 @@ _HEADER_RULES = frozenset(
 _EMAIL_GATE = r"[A-Za-z0-9._%+-]@[A-Za-z0-9-]+\.[A-Za-z]"
 _REPLACED = re.compile(r"\[(?:SECRET|EMAIL|HOST|ACCOUNT|NAME)_")
 _ACCOUNTS = [patterns.compile_kind(body) for body in patterns.ACCOUNTS]
-
-
-def _nothing(text: str, ledger: Ledger) -> str:
-    return text
-
-
-def judged(rules: Rules, ledger: Ledger, key: str, value: str, certain: bool) -> str:
-    """Return :meth:`Rules.keyed`, with the ledger first: for ``partial``."""
-    return rules.keyed(key, value, certain, ledger)

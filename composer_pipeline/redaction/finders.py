@@ -1,24 +1,22 @@
-"""Secrets that a name gives away: ``DB_PASSWORD=...``, ``"apiKey": "..."``.
-
-Belongs here: which names tell of a secret, and which values are literal secrets rather
-than code. Does not belong here: secrets with a shape of their own
-(``redaction.tables.patterns``).
-"""
+"""Secrets that a name gives away: ``DB_PASSWORD=...``, ``"apiKey": "..."``, cookies, manifests."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import Any
 
 from composer_pipeline.redaction.patterns import LINE_HEAD
 from composer_pipeline.redaction.secrets import (
-    Found,
+    Finding,
     is_given_secret,
     is_literal_secret,
     is_long_random,
     is_password,
     is_placeholder,
 )
+
+#: Yields what is private in a text.
+Finder = Callable[[str], Iterable[Finding]]
 
 ASSIGNMENT_LITERALS = (
     "key", "secret", "token", "pass", "pwd", "credential", "salt", "mnemonic", "dsn",
@@ -145,7 +143,7 @@ _HEAD = re.compile(rf"{LINE_HEAD}[ \t]*(?:- |export )?[\"']?(?P<path>[A-Za-z0-9_
 
 
 def _in_section(text: str, end: int) -> bool:
-    """Say whether a line such as ``[database]``, with a number before it or not, stands above."""
+    """Return True if a line such as ``[database]``, numbered or not, stands above."""
     return any(
         _NUMBER.fullmatch(text, text.rfind("\n", 0, m.start()) + 1, m.start())
         for m in _SECTION.finditer(text, 0, end)
@@ -161,7 +159,7 @@ def _alone(before: str, following: str) -> bool:
 
 
 def is_secret_name(name: str) -> bool:
-    """Say whether what has this name is a secret."""
+    """Return True if a value with this name is a secret."""
     return _SECRET_NAME.search(name) is not None and not _ABOUT.search(name)
 
 
@@ -175,7 +173,7 @@ _PAIR = re.compile(r"[A-Za-z][A-Za-z0-9_. -]{2,60}")
 
 
 def with_keys(item: Any, judge: Judge, key: str = "") -> Any:
-    """Return a JSON value whose strings ``judge`` saw together with their keys.
+    """Return a JSON value whose strings were passed to ``judge`` together with their keys.
 
     Beside objects these are pairs of a name and a value: ``["Cookie", "sid=…"]``,
     ``{"name": "Cookie", "value": "sid=…"}``.
@@ -233,17 +231,17 @@ _SESSION = re.compile(
 _PLAIN_COOKIE = re.compile(r"[A-Za-z]{1,16}(?:[-_][A-Za-z]{1,12}){0,3}|[0-9]{1,4}|[01]|GA?\d\.\d.*")
 
 
-def cookie_values(text: str, start: int = 0) -> Iterator[Found]:
+def cookie_values(text: str, start: int = 0) -> Iterator[Finding]:
     """Yield the values of ``name=value; name=value`` that may open a session."""
     for match in _COOKIE.finditer(text):
         name, value = match["name"], match["value"]
         if name.lower() in _NOT_COOKIES or is_placeholder(value) or _PLAIN_COOKIE.fullmatch(value):
             continue
         if len(value) >= (6 if _SESSION.search(name) else 10):
-            yield Found(start + match.start("value"), start + match.end("value"), "COOKIE")
+            yield Finding(start + match.start("value"), start + match.end("value"), "COOKIE")
 
 
-def find_cookies(text: str) -> Iterator[Found]:
+def find_cookies(text: str) -> Iterator[Finding]:
     """Yield the values of cookies in headers, in any notation."""
     for match in _COOKIES.finditer(text):
         yield from cookie_values(match["pairs"], match.start("pairs"))
@@ -261,7 +259,7 @@ _ENTRY = re.compile(
 _OTHER = re.compile(rf"{LINE_HEAD}(?P<indent>[ \t]*)[^\n]*(?:\n|$)")
 
 
-def find_kubernetes(text: str) -> Iterator[Found]:
+def find_kubernetes(text: str) -> Iterator[Finding]:
     """Yield the values below ``data:`` and ``stringData:`` of a Secret in YAML."""
     starts = [0, *(m.end() for m in _DOCUMENT_END.finditer(text)), len(text)]
     for begin, end in pairwise(starts):
@@ -271,15 +269,22 @@ def find_kubernetes(text: str) -> Iterator[Found]:
             yield from _entries(text, data.end(), end, len(data["indent"]))
 
 
-def _entries(text: str, at: int, end: int, indent: int) -> Iterator[Found]:
+def _entries(text: str, at: int, end: int, indent: int) -> Iterator[Finding]:
     while at < end:
         match = _ENTRY.match(text, at, end)
         if match is not None and len(match["indent"]) > indent:
             if is_given_secret(match["value"], 3):
-                yield Found(*match.span("value"), "KUBERNETES")
+                yield Finding(*match.span("value"), "KUBERNETES")
             at = match.end()
             continue
         other = _OTHER.match(text, at, end)
         if other is None or len(other["indent"]) <= indent or other.end() == at:
             return
         at = other.end()
+
+
+#: Id, literals, function and gate of each rule; gates hold on JSON source too.
+STRUCTURE_FINDERS: tuple[tuple[str, tuple[str, ...], Finder, str], ...] = (
+    ("cookies", ("cookie",), find_cookies, COOKIE_GATE),
+    ("kubernetes", ("secret",), find_kubernetes, r"kind:(?:\s|\\[\"'])*secret"),
+)

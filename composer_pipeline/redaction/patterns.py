@@ -1,8 +1,4 @@
-r"""What private things look like: one table a way of knowing them.
-
-Belongs here: the patterns of secrets, hosts and account ids, with the literals that
-must occur before a pattern is tried. Does not belong here: when and on what they run
-(``redaction.text``), names and rules that a user adds (``redaction.user_rules``).
+"""Patterns of secrets, hosts and account ids, with the literals that must occur before one is tried.
 
 Literals are written in lower case and looked for in lower-cased text; patterns are
 exact. A pattern begins with a literal and looks behind it, which lets ``re`` skip ahead.
@@ -17,7 +13,7 @@ from typing import Any
 
 import orjson
 
-#: For gates: a control character as JSON writes it; its last letter is none of the text.
+#: For gates: a control character as JSON writes it; its last letter is not part of the text.
 ESCAPED = r"\\[bfnrt]|\\u00[01][0-9a-f]"
 #: What may stand before a line of a file that a tool shows: its number, a diff's mark.
 LINE_HEAD = (
@@ -56,11 +52,7 @@ SHAPES: tuple[tuple[str, tuple[str, ...], str], ...] = (
         r"|[A-Za-z0-9+/=\s\\\"',:>|-]{40,20000}-----END [A-Z0-9 ]{0,30}PRIVATE KEY(?: BLOCK)?-----"
         r"|[A-Za-z0-9+/=\s\\]{40,})",
     ),
-    (
-        "PUTTY_KEY",
-        ("Private-Lines:",),
-        r"Private-Lines: \d+\s+[A-Za-z0-9+/=\s\\]{40,}",
-    ),
+    ("PUTTY_KEY", ("Private-Lines:",), r"Private-Lines: \d+\s+[A-Za-z0-9+/=\s\\]{40,}"),
     (
         "OPENVPN_KEY",
         ("OpenVPN Static key",),
@@ -76,21 +68,13 @@ SHAPES: tuple[tuple[str, tuple[str, ...], str], ...] = (
         r"sk-(?<![A-Za-z0-9_-]sk-)(?:proj-|svcacct-|admin-|None-)?"
         r"(?=[A-Za-z_-]{0,60}[0-9])(?=[A-Za-z0-9_-]{0,200}[A-Z])[A-Za-z0-9_-]{20,}",
     ),
-    (
-        "AWS_KEY",
-        ("AKIA", "ASIA", "ABIA", "ACCA"),
-        r"A(?<![A-Za-z0-9]A)(?:KIA|SIA|BIA|CCA)[A-Z0-9]{16}(?![A-Za-z0-9])",
-    ),
+    ("AWS_KEY", ("AKIA", "ASIA", "ABIA", "ACCA"), r"A(?<![A-Za-z0-9]A)(?:KIA|SIA|BIA|CCA)[A-Z0-9]{16}(?![A-Za-z0-9])"),
     (
         "GITHUB_TOKEN",
         ("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_"),
         r"gh(?<![A-Za-z0-9]gh)[pousr]_[A-Za-z0-9]{30,}|github_pat_[A-Za-z0-9_]{22,}",
     ),
-    (
-        "GITLAB_TOKEN",
-        ("glpat-", "glptt-", "gldt-", "glrt-", "glcbt-", "glsoat-"),
-        r"gl(?<![A-Za-z0-9]gl)(?:pat|ptt|dt|rt|cbt|soat)-[A-Za-z0-9_-]{20,}",
-    ),
+    ("GITLAB_TOKEN", ("glpat-", "glptt-", "gldt-", "glrt-", "glcbt-", "glsoat-"), r"gl(?<![A-Za-z0-9]gl)(?:pat|ptt|dt|rt|cbt|soat)-[A-Za-z0-9_-]{20,}"),
     (
         "SLACK_TOKEN",
         ("xoxa-", "xoxb-", "xoxe-", "xoxo-", "xoxp-", "xoxr-", "xoxs-", "xapp-", "hooks.slack.com"),
@@ -98,31 +82,14 @@ SHAPES: tuple[tuple[str, tuple[str, ...], str], ...] = (
         r"|hooks\.slack\.com/services/T[A-Za-z0-9]+/B[A-Za-z0-9]+/[A-Za-z0-9]{16,}",
     ),
     ("HF_TOKEN", ("hf_",), r"hf_(?<![A-Za-z0-9_]hf_)[A-Za-z0-9]{30,}"),
-    (
-        "GOOGLE_KEY",
-        ("AIza", "GOCSPX-", "ya29."),
-        r"AIza(?<![A-Za-z0-9_-]AIza)[0-9A-Za-z_-]{35}|GOCSPX-[A-Za-z0-9_-]{20,}"
-        r"|ya29\.[A-Za-z0-9_-]{30,}",
-    ),
-    (
-        "STRIPE_KEY",
-        ("k_live_", "k_test_", "whsec_"),
-        r"[srp](?<![A-Za-z0-9].)k_(?:live|test)_[A-Za-z0-9]{16,}|whsec_[A-Za-z0-9+/=]{24,}",
-    ),
+    ("GOOGLE_KEY", ("AIza", "GOCSPX-", "ya29."), r"AIza(?<![A-Za-z0-9_-]AIza)[0-9A-Za-z_-]{35}|GOCSPX-[A-Za-z0-9_-]{20,}" r"|ya29\.[A-Za-z0-9_-]{30,}"),
+    ("STRIPE_KEY", ("k_live_", "k_test_", "whsec_"), r"[srp](?<![A-Za-z0-9].)k_(?:live|test)_[A-Za-z0-9]{16,}|whsec_[A-Za-z0-9+/=]{24,}"),
     ("NPM_TOKEN", ("npm_",), r"npm_(?<![A-Za-z0-9]npm_)[A-Za-z0-9]{36}"),
     ("PYPI_TOKEN", ("pypi-Ag",), r"pypi-AgEIcHlwaS5vcmc[A-Za-z0-9_-]{40,}"),
     ("SENDGRID_KEY", ("SG.",), r"SG\.(?<![A-Za-z0-9]SG\.)[A-Za-z0-9_-]{22}\.[A-Za-z0-9_-]{43}"),
     ("DIGITALOCEAN_TOKEN", ("_v1_",), r"do[op]_v1_(?<![A-Za-z0-9]do._v1_)[a-f0-9]{64}"),
-    (
-        "TELEGRAM_TOKEN",
-        (":AA",),
-        r"(?<![0-9])[0-9]{8,10}:AA[A-Za-z0-9_-]{33}(?![A-Za-z0-9_-])",
-    ),
-    (
-        "SHOPIFY_TOKEN",
-        ("shpat_", "shpss_", "shpca_", "shppa_"),
-        r"shp(?:at|ss|ca|pa)_[a-fA-F0-9]{32}",
-    ),
+    ("TELEGRAM_TOKEN", (":AA",), r"(?<![0-9])[0-9]{8,10}:AA[A-Za-z0-9_-]{33}(?![A-Za-z0-9_-])"),
+    ("SHOPIFY_TOKEN", ("shpat_", "shpss_", "shpca_", "shppa_"), r"shp(?:at|ss|ca|pa)_[a-fA-F0-9]{32}"),
     ("SQUARE_TOKEN", ("sq0atp-", "sq0csp-"), r"sq0(?:atp|csp)-[A-Za-z0-9_-]{22,}"),
     ("LINEAR_KEY", ("lin_api_",), r"lin_api_[A-Za-z0-9]{32,}"),
     ("NOTION_TOKEN", ("ntn_",), r"ntn_(?<![A-Za-z0-9_]ntn_)[A-Za-z0-9]{40,}"),
@@ -144,41 +111,21 @@ SHAPES: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("TAILSCALE_KEY", ("tskey-",), r"tskey-[a-z]+-[A-Za-z0-9]{8,}-[A-Za-z0-9]{16,}"),
     ("PULUMI_TOKEN", ("pul-",), r"pul-(?<![A-Za-z0-9_-]pul-)[a-f0-9]{40}"),
     ("RUBYGEMS_KEY", ("rubygems_",), r"rubygems_[a-f0-9]{48}"),
-    (
-        "FLY_TOKEN",
-        ("fm1a_", "fm1r_", "fm2_"),
-        r"fm(?<![A-Za-z0-9_]fm)(?:1[ar]|2)_[A-Za-z0-9+/=]{60,}",
-    ),
+    ("FLY_TOKEN", ("fm1a_", "fm1r_", "fm2_"), r"fm(?<![A-Za-z0-9_]fm)(?:1[ar]|2)_[A-Za-z0-9+/=]{60,}"),
     ("AZURE_SECRET", ("8Q~", "7Q~"), r"[A-Za-z0-9_~.-]{3}[78]Q~[A-Za-z0-9_~.-]{31,34}"),
     ("LANGSMITH_KEY", ("lsv2_",), r"lsv2_(?:pt|sk)_[a-f0-9]{32}_[a-f0-9]{10}"),
     ("LANGFUSE_KEY", ("sk-lf-",), r"sk-lf-[a-f0-9]{8}-(?:[a-f0-9]{4}-){3}[a-f0-9]{12}"),
     ("NVIDIA_KEY", ("nvapi-",), r"nvapi-[A-Za-z0-9_-]{40,}"),
     ("TAVILY_KEY", ("tvly-",), r"tvly-(?:dev-|prod-)?(?=[A-Za-z-]{0,60}[0-9])[A-Za-z0-9-]{20,}"),
     ("POSTHOG_KEY", ("phx_", "phs_"), r"ph(?<![A-Za-z0-9_]ph)[xs]_[A-Za-z0-9]{36,}"),
-    (
-        "AIRTABLE_TOKEN",
-        ("pat",),
-        r"pat(?<![A-Za-z0-9_]pat)[A-Za-z0-9]{14}\.[a-f0-9]{64}",
-    ),
-    (
-        "RESEND_KEY",
-        ("re_",),
-        r"re_(?<![A-Za-z0-9_]re_)(?=[A-Za-z0-9_]*[0-9])[A-Za-z0-9]{8}_[A-Za-z0-9]{20,}",
-    ),
+    ("AIRTABLE_TOKEN", ("pat",), r"pat(?<![A-Za-z0-9_]pat)[A-Za-z0-9]{14}\.[a-f0-9]{64}"),
+    ("RESEND_KEY", ("re_",), r"re_(?<![A-Za-z0-9_]re_)(?=[A-Za-z0-9_]*[0-9])[A-Za-z0-9]{8}_[A-Za-z0-9]{20,}"),
     ("ELEVENLABS_KEY", ("sk_",), r"sk_(?<![A-Za-z0-9_]sk_)[a-f0-9]{48}(?![A-Za-z0-9])"),
     ("HEROKU_KEY", ("HRKU-",), r"HRKU-[A-Za-z0-9_-]{36,}"),
     ("ONEPASSWORD_TOKEN", ("ops_eyJ",), r"ops_eyJ[A-Za-z0-9+/=_-]{100,}"),
-    (
-        "DISCORD_WEBHOOK",
-        ("/api/webhooks/",),
-        r"discord(?:app)?\.com/api/webhooks/\d{10,}/[A-Za-z0-9_-]{60,}",
-    ),
-    (
-        "JWT",
-        ("eyJ",),
-        r"eyJ(?<![A-Za-z0-9_-]eyJ)[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?",
-    ),
-)
+    ("DISCORD_WEBHOOK", ("/api/webhooks/",), r"discord(?:app)?\.com/api/webhooks/\d{10,}/[A-Za-z0-9_-]{60,}"),
+    ("JWT", ("eyJ",), r"eyJ(?<![A-Za-z0-9_-]eyJ)[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?"),
+)  # fmt: skip
 
 _UUID = r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"
 #: Account ids, in a context that says so; the group ``value`` becomes ``[ACCOUNT_xxxx]``.
@@ -269,7 +216,7 @@ def searcher(gates: list[Gate]) -> Callable[[bytes], set[int]]:
         import hyperscan
     except ImportError:
         return _plain_searcher(gates)
-    # Hyperscan stops at each place of a literal, also when its match was told already: what is
+    # Hyperscan stops at each place of a literal, also when its match was reported already: what is
     # in nearly every text is found faster by itself.
     with_breaks = {g.rule for g in gates if g.literals == (LINE_BREAK,) and not g.expression}
     line_break = LINE_BREAK.encode()
@@ -344,12 +291,7 @@ def dump_value(value: Any) -> bytes:
 
 
 def load_value(source: bytes | str) -> Any:
-    """Return the value of a JSON document.
-
-    Raises:
-        RecursionError: it is nested too deeply.
-        ValueError: it is not JSON.
-    """
+    """Return the value of a JSON document; ValueError, or RecursionError if too deep."""
     try:
         return orjson.loads(source)
     except orjson.JSONDecodeError:  # a lone surrogate, or a number that orjson does not take

@@ -1,48 +1,19 @@
-"""E-mail addresses, home folders and user names: telling persons from everything else.
-
-Belongs here: what an address is, which names are those of persons, where a known name
-stands for a user. Does not belong here: replacing them (``redaction.engine``).
-"""
+"""E-mail addresses, home folders, user names and authors: telling persons from everything else."""
 
 import re
 import string
 from collections.abc import Iterator
 
 from composer_pipeline.redaction.patterns import ESCAPED, compile_kind
-from composer_pipeline.redaction.secrets import Found
+from composer_pipeline.redaction.secrets import Finding
 
 #: Accounts that name no person.
 GENERIC_USERS = frozenset(
-    [
-        "user",
-        "users",
-        "runner",
-        "linuxbrew",
-        "node",
-        "ubuntu",
-        "vscode",
-        "shared",
-        "public",
-        "default",
-        "app",
-        "root",
-        "admin",
-        "username",
-        "youruser",
-        "yourname",
-        "your_username",
-        "username_here",
-        "me",
-        "you",
-        "name",
-        "test",
-        "tests",
-        "testuser",
-        "test-user",
-        "example",
-        "foo",
-        "bar",
-    ]
+    """
+    user users runner linuxbrew node ubuntu vscode shared public default app root admin
+    username youruser yourname your_username username_here me you name test tests testuser
+    test-user example foo bar
+    """.split()  # noqa: SIM905  a line of names instead of a column
 )
 #: Logins of machines and services, not of persons.
 SERVICE_USERS = frozenset(
@@ -127,7 +98,7 @@ _WORD = re.compile(r"[a-z]+(?:-[a-z]+)*")
 
 
 def is_personal(name: str) -> bool:
-    """Say whether a user name may be that of a person."""
+    """Return True if a user name may be that of a person."""
     return name.lower() not in GENERIC_USERS
 
 
@@ -144,7 +115,7 @@ def user_names(text: str) -> set[str]:
 
 
 def is_route(match: re.Match[str]) -> bool:
-    """Say whether ``/home/word`` is the path of a web page: all of it, and used as one."""
+    """Return True if ``/home/word`` is the path of a web page: all of it, and used as one."""
     if not match[0].startswith("/home/") or not _WORD.fullmatch(match["name"]):
         return False
     text, end = match.string, match.end()
@@ -154,7 +125,7 @@ def is_route(match: re.Match[str]) -> bool:
 
 
 def names_a_user(match: re.Match[str]) -> bool:
-    """Say whether the surroundings of a known user name show that it is one."""
+    """Return True if the surroundings of a known user name show that it is one."""
     text, begin, end = match.string, match.start(), match.end()
     before, after = text[begin - 1 : begin] if begin else "", text[end : end + 1]
     ends = not after or after in "/\\ \n\t\r\"'`:;,)]"
@@ -205,8 +176,8 @@ _MACHINE_NAME = re.compile(
 )
 
 
-def find_authors(text: str) -> Iterator[Found]:
-    """Yield the names of persons in the lines of Git that say who wrote something."""
+def find_authors(text: str) -> Iterator[Finding]:
+    """Yield the names of persons in the lines of Git that name an author."""
     found = [(*match.span("name"), match["name"]) for match in _GIT_NAME.finditer(text)]
     for address in _ADDRESSED.finditer(text):
         begin = max(text.rfind("\n", 0, address.start()) + 1, address.start() - 200)
@@ -215,14 +186,14 @@ def find_authors(text: str) -> Iterator[Found]:
             found.append((begin + start, begin + end, match["name"]))
     for start, end, name in sorted(found):
         if not _MACHINE_NAME.search(name):
-            yield Found(start, end, "NAME")
+            yield Finding(start, end, "NAME")
 
 
-def find_blamed(text: str) -> Iterator[Found]:
+def find_blamed(text: str) -> Iterator[Finding]:
     """Yield the names of persons in the output of ``git blame``."""
     for match in _BLAME.finditer(text):
         if not _MACHINE_NAME.search(match["name"]):
-            yield Found(*match.span("name"), "NAME")
+            yield Finding(*match.span("name"), "NAME")
 
 
 #: Accounts that systems come with; they own files.
@@ -251,15 +222,15 @@ _RIGHTS = "|".join(
 OWNER_GATE = rf"(?:{_RIGHTS})[-rwxst]{{6}}[.+@]?(?:[ \t]|\\t)+\d+(?:[ \t]|\\t)+[a-z_]"
 
 
-def find_owners(text: str) -> Iterator[Found]:
+def find_owners(text: str) -> Iterator[Finding]:
     """Yield owners, and groups of the same name, in the output of ``ls -l``."""
     for match in _LISTED.finditer(text):
         owner = match["owner"]
         if owner.lower() in _SYSTEM_USERS | SERVICE_USERS or not is_personal(owner):
             continue
-        yield Found(*match.span("owner"), "USER")
+        yield Finding(*match.span("owner"), "USER")
         if match["group"] == owner:
-            yield Found(*match.span("group"), "USER")
+            yield Finding(*match.span("group"), "USER")
 
 
 _PROMPT = re.compile(
@@ -272,7 +243,7 @@ _NO_HOST = re.compile(r"(?i)localhost|[0-9a-f]{12}|host(?:name)?|server|containe
 
 
 def _prompts(text: str) -> Iterator[re.Match[str]]:
-    """Yield the prompts at the beginnings of lines, and behind a line break as JSON writes it."""
+    """Yield prompts at the beginnings of lines, and behind a line break as JSON writes it."""
     done = at = 0
     while (at := text.find("@", max(at, done))) >= 0:
         line = text.rfind("\n", done, at) + 1
@@ -287,7 +258,7 @@ def _prompts(text: str) -> Iterator[re.Match[str]]:
         at += 1
 
 
-def find_prompts(text: str) -> Iterator[Found]:
+def find_prompts(text: str) -> Iterator[Finding]:
     """Yield the user and the host of shell prompts such as ``mira@build-7:~/x$``."""
     for match in _prompts(text):
         # Lists of packages are indented too: `  left-pad@1.3.0 > ...`.
@@ -295,6 +266,15 @@ def find_prompts(text: str) -> Iterator[Found]:
             continue
         user = match["user"]
         if is_personal(user) and user not in _SYSTEM_USERS | SERVICE_USERS:
-            yield Found(*match.span("user"), "USER")
+            yield Finding(*match.span("user"), "USER")
         if not _NO_HOST.fullmatch(match["host"]):
-            yield Found(*match.span("host"), "HOST")
+            yield Finding(*match.span("host"), "HOST")
+
+
+#: Id, literals, function and gate of each rule.
+PEOPLE_FINDERS = (
+    ("author", AUTHOR_LITERALS, find_authors, AUTHOR_GATE),
+    ("blame", (")",), find_blamed, BLAME_GATE),
+    ("prompt", ("@",), find_prompts, PROMPT_GATE),
+    ("owner", ("rw", "r-x"), find_owners, OWNER_GATE),
+)

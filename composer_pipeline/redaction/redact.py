@@ -1,9 +1,4 @@
-r"""Redaction: secrets, e-mail addresses, home folders, user names, hosts, account ids.
-
-Belongs here: what replaces private text, in which order, the residual scan. Does not
-belong here: what private things look like (``redaction.tables.patterns``), a user's own
-rules (``redaction.user_rules``), when redaction runs (``traces.states.messages`` before
-anything is stored; replay and publishing scan again and refuse on a hit).
+r"""Redaction of secrets, e-mail addresses, home folders, user names, hosts and account ids.
 
 Rules work on decoded strings. The same value always becomes the same placeholder, so
 prefixes stay consistent and actions stay comparable: ``[SECRET_AWS_KEY_3f2a]``,
@@ -11,10 +6,8 @@ prefixes stay consistent and actions stay comparable: ``[SECRET_AWS_KEY_3f2a]``,
 BLAKE2b hash of the value (too few to find the value by, enough to tell two of them
 apart); a home folder becomes ``/home/user``, ``/Users/user`` or ``C:\Users\user``.
 Redacting twice changes nothing, and :func:`find_secrets` finds nothing in redacted text.
-
-One pass of Hyperscan says which rules can find anything in a text (without Hyperscan, a
-search for the literals of each rule, which is slower and finds the same). Secrets are
-also found in base64, and where a line break splits them.
+One pass of Hyperscan finds the rules that can match a text (without Hyperscan, a search for
+the literals of each rule, which is slower and finds the same).
 
 Code is left alone: ``token = tokenizer.eos_token``, ``password = os.environ["PW"]``
 and ``git@github.com`` are not secrets. Not covered: names of people in prose, street
@@ -32,10 +25,10 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from composer_pipeline.redaction.engine import KEYED, Rules, judged
+from composer_pipeline.redaction.engine import KEYED, Rules
 from composer_pipeline.redaction.finders import with_keys
 from composer_pipeline.redaction.patterns import dump_value, load_value
-from composer_pipeline.redaction.secrets import MAX_DEPTH, Edit, Ledger, Row, Trace
+from composer_pipeline.redaction.secrets import MAX_DEPTH, Edit, NamedRule, Replacer, Trace
 from composer_pipeline.redaction.user_rules import RedactionRules
 
 # Between the strings of a value: white space for rules that stop at lines, and a NUL that
@@ -43,33 +36,26 @@ from composer_pipeline.redaction.user_rules import RedactionRules
 _SEPARATOR = "\n\0\n"
 
 
-def redact_in(value: Any, rules: Rules, active: list[Row], ledger: Ledger) -> Any:
-    """Return a value with its strings redacted, keys of objects included.
-
-    Args:
-        value: a JSON value; a text is one too.
-        rules: the rules.
-        active: those that may find something in the value.
-        ledger: counts what was replaced.
-    """
+def redact_in(value: Any, rules: Rules, active: list[NamedRule], replacer: Replacer) -> Any:
+    """Return a value or a text with its strings and keys redacted by the active rules."""
     if not active:
         return value
     if isinstance(value, str):
-        return _text(value, rules, active, ledger)
+        return rules.settle(_document(value, rules, replacer), active, replacer)
     if any(name in KEYED for name, _ in active):
-        ledger.rule = "keyed"
-        value = with_keys(value, partial(judged, rules, ledger))
+        replacer.rule = "keyed"
+        value = with_keys(value, partial(rules.keyed, replacer))
     leaves = strings(value)
-    known = [_document(leaf, rules, ledger) if leaf[:1] in _OPENS else leaf for leaf in leaves]
-    before, placeholders = dict(ledger.counts), ledger.placeholders
+    known = [_document(leaf, rules, replacer) if leaf[:1] in _OPENS else leaf for leaf in leaves]
+    before, placeholders = dict(replacer.counts), replacer.placeholders
     together = _SEPARATOR.join(known)
-    settled = rules.settle(together, active, ledger)
+    settled = rules.settle(together, active, replacer)
     if settled is together and known == leaves:
         return value
     parts = settled.split(_SEPARATOR)
     if len(parts) != len(leaves):  # a separator in the text, or a rule that ran over one
-        ledger.counts, ledger.placeholders = Counter(before), placeholders
-        parts = [rules.settle(leaf, active, ledger) for leaf in known]
+        replacer.counts, replacer.placeholders = Counter(before), placeholders
+        parts = [rules.settle(leaf, active, replacer) for leaf in known]
     return value if parts == leaves else _rebuild(value, iter(parts))
 
 
@@ -105,14 +91,10 @@ def _rebuild(item: Any, parts: Iterator[str]) -> Any:
     return item
 
 
-def _text(text: str, rules: Rules, active: list[Row], ledger: Ledger) -> str:
-    return rules.settle(_document(text, rules, ledger), active, ledger)
-
-
-def _document(text: str, rules: Rules, ledger: Ledger) -> str:
+def _document(text: str, rules: Rules, replacer: Replacer) -> str:
     """Redact a string that is a JSON document as the value it holds; its layout stays."""
     opening = _OPENING.match(text)
-    if opening is None or ledger.depth >= MAX_DEPTH:
+    if opening is None or replacer.depth >= MAX_DEPTH:
         return text
     if opening[1] + text.rstrip()[-1:] not in ("{}", "[]", '""'):
         return text
@@ -120,23 +102,22 @@ def _document(text: str, rules: Rules, ledger: Ledger) -> str:
         value = load_value(text)
     except (ValueError, RecursionError):
         return text
-    active = rules.active(dump_value(value), ledger.names)
+    active = rules.active(dump_value(value), replacer.names)
     if not active:
         return text
-    inner = Ledger(depth=ledger.depth + 1, names=ledger.names)
+    inner = Replacer(depth=replacer.depth + 1, names=replacer.names)
     redacted = redact_in(value, rules, active, inner)
     if not inner.counts:
         return text
-    ledger.counts.update(inner.counts)
-    ledger.placeholders += inner.placeholders
+    replacer.counts.update(inner.counts)
+    replacer.placeholders += inner.placeholders
     pairs = zip(strings(value), strings(redacted), strict=True)
-    ledger.rule = "document"
-    return ledger.replace(text, _places(text, {old: new for old, new in pairs if old != new}))
+    replacer.rule = "document"
+    return replacer.replace(text, _places(text, {old: new for old, new in pairs if old != new}))
 
 
 def _places(text: str, changed: dict[str, str]) -> Iterator[Edit]:
-    """Yield where the strings stand in a document, in whatever spelling."""
-    found = []
+    """Yield where the strings stand in a document, in any spelling."""
     for match in _STRING.finditer(text):
         try:
             value = json.loads(match[0])
@@ -144,8 +125,7 @@ def _places(text: str, changed: dict[str, str]) -> Iterator[Edit]:
             continue
         if value in changed:
             new = json.dumps(changed[value], ensure_ascii=False)[1:-1]
-            found.append(Edit(match.start() + 1, match.end() - 1, new, "document"))
-    yield from found
+            yield Edit(match.start() + 1, match.end() - 1, new, "document")
 
 
 #: How a text begins that may be a JSON document.
@@ -157,7 +137,7 @@ _STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 def redact_text(
     text: str, names: Iterable[str] = (), rules: RedactionRules | None = None
 ) -> tuple[str, Counter[str]]:
-    """Replace what is private in ``text``.
+    """Replace what is private in ``text``; return it and the number of replacements by kind.
 
     Args:
         text: a decoded string (not JSON source, where escapes hide word boundaries).
@@ -165,76 +145,54 @@ def redact_text(
             they stand as a path segment, after ``~`` or as an owner in ``ls -l``.
         rules: a user's rules; those of ``COMPOSER_REDACTION`` when ``None``.
 
-    Returns:
-        The text and the number of replacements for each kind; no original is kept.
-
     Raises:
         InputError: the redaction file is missing or wrong.
     """
-    ledger = Ledger(names=names)
+    replacer = Replacer(names=names)
     if len(text) < 6:
-        return text, ledger.counts
+        return text, replacer.counts
     compiled = compiled_rules(rules)
     return redact_in(
-        text, compiled, compiled.active(dump_value(text), names), ledger
-    ), ledger.counts
+        text, compiled, compiled.active(dump_value(text), names), replacer
+    ), replacer.counts
 
 
 def redact_value(
     value: Any, names: Iterable[str] = (), rules: RedactionRules | None = None
 ) -> tuple[Any, Counter[str]]:
-    """Redact every string inside a JSON value, keys of objects included.
+    """Redact every string inside a JSON value, keys of objects included, as :func:`redact_text`.
 
     A string under a telling key (``{"password": ...}``) is judged together with the key.
     Numbers, booleans and the shape stay as they are; key order is kept.
-
-    Raises:
-        InputError: the redaction file is missing or wrong.
     """
     compiled = compiled_rules(rules)
     active = compiled.active(dump_value(value), names)
     if not active:
         return value, Counter()
-    ledger = Ledger(names=names)
-    return redact_in(value, compiled, active, ledger), ledger.counts
+    replacer = Replacer(names=names)
+    return redact_in(value, compiled, active, replacer), replacer.counts
 
 
 def redact_json(
     source: bytes, names: Iterable[str] = (), rules: RedactionRules | None = None
 ) -> tuple[bytes, Counter[str]]:
-    """Redact the strings inside a JSON document, as :func:`redact_value`.
-
-    A document in which no rule can find anything is returned without being decoded.
-
-    Args:
-        source: the JSON, in UTF-8.
-        names: as in :func:`redact_text`.
-        rules: as in :func:`redact_text`.
-
-    Raises:
-        InputError: the redaction file is missing or wrong.
-        ValueError: ``source`` is not JSON.
-    """
+    """Redact the strings inside a JSON document (UTF-8), as :func:`redact_value`."""
     return json_redactor(rules)(source, names)
 
 
 def json_redactor(
     rules: RedactionRules | None = None,
 ) -> Callable[[bytes, Iterable[str]], tuple[bytes, Counter[str]]]:
-    """Return :func:`redact_json` with the rules that are in force now, for many documents.
-
-    Raises:
-        InputError: the redaction file is missing or wrong.
-    """
+    """Return :func:`redact_json` with the current rules, for many documents."""
     compiled = compiled_rules(rules)
 
     def redact(source: bytes, names: Iterable[str] = ()) -> tuple[bytes, Counter[str]]:
         active = compiled.active(source, names)
         if not active:
             return source, Counter()
-        ledger = Ledger(names=names)
-        value = redact_in(load_value(source), compiled, active, ledger)
-        return (dump_value(value) if ledger.counts else source), ledger.counts
+        replacer = Replacer(names=names)
+        value = redact_in(load_value(source), compiled, active, replacer)
+        return (dump_value(value) if replacer.counts else source), replacer.counts
 
     return redact
 
@@ -247,25 +205,13 @@ def find_secrets(
     This one function decides what may be stored in a table, sent to a teacher or published:
     a message is scanned whole, each string together with its keys. It finds nothing in what
     was redacted; anything else is a reason to refuse.
-
-    Args:
-        value: a text, or a JSON value such as a message.
-        names: as in :func:`redact_text`.
-        rules: as in :func:`redact_text`.
-
-    Raises:
-        InputError: the redaction file is missing or wrong.
     """
     redact = redact_text if isinstance(value, str) else redact_value
     return sorted(redact(value, names, rules)[1].elements())
 
 
 def compiled_rules(rules: RedactionRules | None = None) -> Rules:
-    """Return a user's rules with the built-in ones, ready to run; made once a process.
-
-    Raises:
-        InputError: the redaction file is missing or wrong.
-    """
+    """Return a user's rules with the built-in ones, ready to run; made once a process."""
     if rules is not None:
         return _of_rules(rules)
     return _of_file(os.environ.get("COMPOSER_REDACTION", ""))
@@ -285,13 +231,9 @@ def _of_file(path: str) -> Rules:
 class Replacement:
     """One replacement.
 
-    Args:
-        place: ``line:column``, both from 1; in JSON also the way to the string.
-        length: characters replaced.
-        rule: what found it; ``view/percent/assigned`` is the rule ``assigned`` on the
-            percent-decoded text.
-        new: what stands there after redaction.
-        shown: how what was replaced begins.
+    ``place`` is ``line:column``, both from 1, in JSON also the way to the string; ``rule`` is what
+    found it (``decoding/percent/assigned``: the rule ``assigned`` on the percent-decoded text);
+    ``shown`` is how the replaced text begins.
     """
 
     place: str
@@ -314,12 +256,7 @@ class Explanation:
 
 
 def explain_file(file: Path, rules: RedactionRules | None = None) -> Explanation:
-    """Return what redaction would replace in a file.
-
-    Raises:
-        InputError: the redaction file is missing or wrong.
-        OSError: the file cannot be read.
-    """
+    """Return what redaction would replace in a file."""
     text = file.read_text("utf-8", "replace")
     compiled, counts = compiled_rules(rules), Counter[str]()
     found: list[Replacement] = []
@@ -337,9 +274,9 @@ def explain_file(file: Path, rules: RedactionRules | None = None) -> Explanation
 
 
 def _in_value(rules: Rules, value: Any, counts: Counter[str], place: str) -> Iterator[Replacement]:
-    ledger = Ledger()
-    keyed = with_keys(value, partial(judged, rules, ledger))
-    counts.update(ledger.counts)
+    replacer = Replacer()
+    keyed = with_keys(value, partial(rules.keyed, replacer))
+    counts.update(replacer.counts)
     for (path, old), (_, new) in zip(_strings(value, ""), _strings(keyed, ""), strict=True):
         if old != new:
             yield Replacement(place + path, len(old), "keyed", new, _shown(old))
@@ -361,9 +298,9 @@ def _in_text(
     rules: Rules, text: str, counts: Counter[str], place: str = ""
 ) -> Iterator[Replacement]:
     trace = Trace(len(text))
-    ledger = Ledger(trace)
-    rules.settle(text, rules.active(dump_value(text), ()), ledger)
-    counts.update(ledger.counts)
+    replacer = Replacer(trace)
+    rules.settle(text, rules.active(dump_value(text), ()), replacer)
+    counts.update(replacer.counts)
     starts = [0]
     for line in text.split("\n"):
         starts.append(starts[-1] + len(line) + 1)

@@ -1,11 +1,7 @@
-"""What one redaction replaced: counts, placeholders, and where each stood.
+"""Replacing what was found, with its counts, placeholders and places; and which values are secrets.
 
-Belongs here: applying replacements to a text and remembering their places in the text as it
-was at first, also through several rules. Does not belong here: finding what to replace
-(``redaction.engine``).
-
-Places are kept only where somebody asks for them (a decoded view, ``composer-pipeline
-redact``); counting costs nothing more.
+Places are kept only if somebody needs them (a decoded text, ``composer-pipeline redact``);
+counting costs nothing more.
 """
 
 import base64
@@ -24,10 +20,10 @@ MAX_DEPTH = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Finding:
     """Something private in a text: ``text[start:end]`` is of this ``kind``.
 
-    ``value`` is what its placeholder is made of, where that is not the text itself.
+    ``value`` is what its placeholder is made of, if that is not the text itself.
     """
 
     start: int
@@ -38,7 +34,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """``text[start:end]`` of the first text became ``new`` by a ``rule``."""
+    """``text[start:end]`` of the original text became ``new`` by a ``rule``."""
 
     start: int
     end: int
@@ -47,11 +43,7 @@ class Edit:
 
 
 class Trace:
-    """Edits of a text, in places of the text as it was at first.
-
-    Args:
-        length: characters of the first text.
-    """
+    """Edits of a text, in places of the original text of ``length`` characters."""
 
     def __init__(self, length: int) -> None:
         # Pieces of the current text: kept characters (`new` is None) or a replacement.
@@ -102,13 +94,11 @@ class _Piece:
         return self.stop - self.begin if self.new is None else len(self.new)
 
 
-class Ledger:
-    """Counts of one redaction, by kind; its places too where it has a ``trace``.
+class Replacer:
+    """Counts of one redaction, by kind; its places too if it has a ``trace``.
 
-    Args:
-        trace: notes the places.
-        depth: how many encodings deep the text was found.
-        names: user names of the text.
+    ``depth`` is how many encodings deep the text was found, ``names`` the user names of the text,
+    ``rule`` the rule that is running.
     """
 
     __slots__ = ("counts", "depth", "names", "placeholders", "rule", "trace")
@@ -125,7 +115,7 @@ class Ledger:
         self.rule = ""
 
     def placeholder(self, kind: str, value: str) -> str:
-        """Count a replacement and return what stands for ``value`` now."""
+        """Count a replacement and return the placeholder of ``value``."""
         self.counts[kind] += 1
         if kind in ("USER", "HOME"):
             return "user"
@@ -147,8 +137,8 @@ class Ledger:
                 shift += len(edit.new) - (edit.end - edit.start)
         return "".join([*parts, text[done:]]) if parts else text
 
-    def put(self, text: str, found: Iterable[Found]) -> str:
-        """Return ``text`` with what was found replaced; of overlapping ones the first."""
+    def put(self, text: str, found: Iterable[Finding]) -> str:
+        """Return ``text`` with the findings replaced; of overlapping ones the first."""
         edits: list[Edit] = []
         done = 0
         for item in found:
@@ -160,10 +150,10 @@ class Ledger:
         return self.replace(text, edits)
 
 
-#: A rule's function: a text and the ledger of this redaction to the text redacted.
-Rule = Callable[[str, Ledger], str]
+#: A rule's function: a text and the replacer of this redaction to the text redacted.
+Rule = Callable[[str, Replacer], str]
 #: A rule by its id.
-Row = tuple[str, Rule]
+NamedRule = tuple[str, Rule]
 
 
 #: Words of examples and of values that are hidden already.
@@ -195,7 +185,7 @@ _EXPANSION = re.compile(r"^\$|\$\{|\$\(|`|^<|^%[A-Z_]+%$|^\{|^\{\{")
 
 
 def is_placeholder(value: str) -> bool:
-    """Say whether a value stands for a secret instead of being one: ``<key>``, ``${KEY}``."""
+    """Return True if a value stands for a secret instead of being one: ``<key>``, ``${KEY}``."""
     return (
         value.lower() in DUMMY_PASSWORDS
         or _PLACEHOLDER_WORDS.search(value) is not None
@@ -205,12 +195,7 @@ def is_placeholder(value: str) -> bool:
 
 
 def is_given_secret(value: str, shortest: int = 4) -> bool:
-    """Judge a value that stands where only a secret can stand: any literal is one.
-
-    Args:
-        value: the value, without quotes.
-        shortest: shorter ones are none.
-    """
+    """Judge a value that stands where only a secret can stand: any literal is one."""
     return len(value) >= shortest and not is_placeholder(value) and not _REFERENCE.match(value)
 
 
@@ -248,7 +233,7 @@ def is_literal_secret(name: str, value: str) -> bool:
 
 
 def is_password(name: str) -> bool:
-    """Say whether a name is that of a password, which may be short and simple."""
+    """Return True if a name is that of a password, which may be short and simple."""
     return _PASSWORD_NAME.search(name) is not None
 
 
@@ -263,7 +248,7 @@ _KEY_BEGINS = ("MI", "b3BlbnNzaC1r", "lQ", "lI", "xV", "xc")
 
 
 def holds_key(block: str) -> bool:
-    """Say whether a PEM block has a key behind its first line, not code or an ellipsis."""
+    """Return True if a PEM block has a key behind its first line, not code or an ellipsis."""
     body = block.partition("-----BEGIN ")[2].partition("-----")[2].partition("-----END")[0]
     chunks = _KEY_BODY.findall(body.replace("\\r", "").replace("\\n", "\n"))
     data = "".join(chunks)
@@ -272,7 +257,7 @@ def holds_key(block: str) -> bool:
 
 
 def is_basic(value: str) -> bool:
-    """Say whether base64 holds ``user:password``."""
+    """Return True if base64 holds ``user:password``."""
     body = value.rstrip("=").replace("-", "+").replace("_", "/")
     try:
         text = base64.b64decode(body + "=" * (-len(body) % 4), validate=True).decode("ascii")

@@ -1,8 +1,4 @@
-"""Rules that a user adds to redaction: an allow-list, names, hosts, patterns.
-
-Belongs here: the file that ``COMPOSER_REDACTION`` names, its checks, its version. Does
-not belong here: the built-in rules (``redaction.tables.patterns``) and applying them
-(``redaction.text``).
+"""Rules that a user adds to redaction: the file that ``COMPOSER_REDACTION`` names.
 
 The file is YAML; every field may be left out::
 
@@ -13,7 +9,7 @@ The file is YAML; every field may be left out::
     hosts: [build7.acme.net]               # host names, with everything below them
     patterns:                              # further secrets
       - {kind: ACME_TOKEN, pattern: 'acme_[a-z0-9]{32}', literal: acme_}
-    second_net: betterleaks                # a second scanner (extra `redaction-extra`)
+    external_scanner: betterleaks          # a second scanner (extra `redaction-extra`)
 
 Redaction fails closed: a file that is missing or wrong stops the stage before it writes.
 """
@@ -36,7 +32,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from composer_pipeline.config_file import read_model
 from composer_pipeline.errors import InputError
 from composer_pipeline.redaction.patterns import SHAPES, compile_kind
-from composer_pipeline.redaction.secrets import Found
+from composer_pipeline.redaction.secrets import Finding
 from composer_pipeline.versions import REDACTION_VERSION
 
 #: How long one expression may take on all texts that were made for it.
@@ -58,7 +54,7 @@ for number, (pattern, texts) in enumerate(json.load(sys.stdin)):
 """
 
 
-def first_slow(patterns: Iterable[str]) -> str | None:
+def _first_slow(patterns: Iterable[str]) -> str | None:
     """Return the first expression that takes too long on a text; ``None`` if none does."""
     wanted = list(patterns)
     if not wanted:
@@ -71,7 +67,7 @@ def first_slow(patterns: Iterable[str]) -> str | None:
     return wanted[len(done.stdout.split())]
 
 
-def sample(pattern: str) -> str:
+def _sample(pattern: str) -> str:
     """Return a text that the expression matches, as far as look-arounds allow."""
     return _text(parser.parse(pattern))
 
@@ -142,32 +138,21 @@ def _first(item: Any) -> str:
     return chr(argument if isinstance(argument, int) else argument[0])
 
 
-def load(asked_by: str) -> Any:
-    """Return the module ``betterleaks``.
-
-    Args:
-        asked_by: what needs it, for the message.
-
-    Raises:
-        InputError: it is not installed.
-    """
+def _scanner(caller: str) -> Any:
+    """Return the module ``betterleaks``; ``caller`` is what needs it, for the message."""
     try:
         import betterleaks
     except ImportError as error:
         raise InputError(
-            f"{asked_by}: betterleaks is not installed; pip install"
+            f"{caller}: betterleaks is not installed; pip install"
             " 'composer-pipeline[redaction-extra]'"
         ) from error
     return betterleaks
 
 
-def second_opinion(text: str, asked_by: str = "redaction field second_net") -> list[Found]:
-    """Return what the second scanner takes for a secret, in order; the longest first.
-
-    Raises:
-        InputError: it is not installed.
-    """
-    scanner = load(asked_by)
+def scan_externally(text: str, caller: str = "redaction field external_scanner") -> list[Finding]:
+    """Return what the external scanner takes for a secret, in order; the longest first."""
+    scanner = _scanner(caller)
     if len(text) < 16:
         return []
     places = []
@@ -180,7 +165,7 @@ def second_opinion(text: str, asked_by: str = "redaction field second_net") -> l
             continue  # a part of a placeholder
         kind = re.sub(r"[^A-Z0-9]+", "_", found[secret].upper())
         for match in re.finditer(re.escape(secret), text):
-            places.append(Found(*match.span(), kind))
+            places.append(Finding(*match.span(), kind))
     return sorted(places, key=lambda place: (place.start, -place.end))
 
 
@@ -219,7 +204,7 @@ class RedactionRules(BaseModel):
     names: tuple[Text, ...] = ()
     hosts: tuple[Text, ...] = ()
     patterns: tuple[ExtraPattern, ...] = ()
-    second_net: Literal["", "betterleaks"] = ""
+    external_scanner: Literal["", "betterleaks"] = ""
 
     @property
     def version(self) -> int:
@@ -234,22 +219,18 @@ class RedactionRules(BaseModel):
 
     @staticmethod
     def load(path: Path | str) -> "RedactionRules":
-        """Read a file.
-
-        Raises:
-            InputError: the file is missing, is not YAML, or a field is wrong.
-        """
+        """Read a file; InputError if it is missing, is not YAML, or a field is wrong."""
         rules = read_model(path, "redaction file", RedactionRules, empty=True)
         patterns = [extra.pattern for extra in rules.patterns]
-        if slow := first_slow([*patterns, *rules.allow_patterns]):
+        if slow := _first_slow([*patterns, *rules.allow_patterns]):
             field = "patterns" if slow in patterns else "allow_patterns"
             raise InputError(
                 f"redaction file {path}, field {field}: {slow!r} takes more than {SECONDS} s on"
                 " a text made to slow it down; rewrite its nested repetition"
             )
         _refuse_typed(path, rules)
-        if rules.second_net:
-            load("redaction field second_net")
+        if rules.external_scanner:
+            _scanner("redaction field external_scanner")
         return rules
 
 
@@ -264,7 +245,7 @@ def _refuse_typed(file: Path | str, rules: RedactionRules) -> None:
         shape = compile_kind(body)
         let = [("allow", value) for value in rules.allow if shape.search(value)]
         for pattern in rules.allow_patterns:
-            if shape.search(sample(pattern)) or re.fullmatch(pattern, sample(body)):
+            if shape.search(_sample(pattern)) or re.fullmatch(pattern, _sample(body)):
                 let.append(("allow_patterns", pattern))
         for field, value in let:
             raise InputError(
@@ -278,11 +259,7 @@ def _short(value: str) -> str:
 
 
 def active_rules() -> RedactionRules:
-    """Return the rules of the file that ``COMPOSER_REDACTION`` names; read once a process.
-
-    Raises:
-        InputError: as :meth:`RedactionRules.load`.
-    """
+    """Return the rules of the file that ``COMPOSER_REDACTION`` names; read once a process."""
     return _rules(os.environ.get("COMPOSER_REDACTION", ""))
 
 
@@ -292,9 +269,5 @@ def _rules(path: str) -> RedactionRules:
 
 
 def redaction_version() -> int:
-    """Return the version that messages redacted now carry.
-
-    Raises:
-        InputError: as :meth:`RedactionRules.load`.
-    """
+    """Return the version of the current rules, which redacted rows carry."""
     return active_rules().version

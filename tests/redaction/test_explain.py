@@ -19,7 +19,9 @@ def test_places_of_several_in_a_line_and_in_encoded_text(tmp_path: Path) -> None
         shown.append(lines[line - 1][column - 1 :][: item.length])
         assert item.shown == shown[-1][:3] + "…"
     assert shown == ["bob@acme.com", "carol@acme.org", "bob%40acme.com", "erin%40acme.net"]
-    assert [item.rule for item in found.replacements] == ["email"] * 2 + ["view/percent/email"] * 2
+    assert [item.rule for item in found.replacements] == ["email"] * 2 + [
+        "decoding/percent/email"
+    ] * 2
 
 
 def test_places_in_json_lines_name_the_string(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from composer_pipeline.redaction.redact import (
     redact_text,
     redact_value,
 )
-from composer_pipeline.redaction.secrets import Ledger
+from composer_pipeline.redaction.secrets import Replacer
 from composer_pipeline.redaction.user_rules import RedactionRules
 from composer_pipeline.traces.ingest import ingest
 from tests.redaction.labelled import FORMS, PERSONAL, Maker, Planted, decoys, secrets
@@ -71,7 +71,7 @@ def test_no_decoy_changes() -> None:
 
 
 def test_every_row_has_a_sample() -> None:
-    of_tables = {name for name in RULES if not name.startswith(("shape/", "view/", "keyed"))}
+    of_tables = {name for name in RULES if not name.startswith(("shape/", "decoding/", "keyed"))}
     assert of_tables == set(SAMPLES)
 
 
@@ -82,7 +82,7 @@ def test_a_row_that_is_switched_off_is_missed(name: str) -> None:
     text = frame.format(secret)
     assert secret not in redact_text(text)[0]
     others = [row for row in compiled_rules().rows if row[0] != name]
-    assert secret in compiled_rules().settle(text, others, Ledger())
+    assert secret in compiled_rules().settle(text, others, Replacer())
 
 
 @pytest.fixture(scope="module")
@@ -109,9 +109,9 @@ def test_a_gate_lets_through_what_its_rule_finds_in_any_white_space(
         (":", ": "),
     ):
         variant = text.replace(old, new)
-        ledger = Ledger()
-        compiled_rules().settle(variant, [(name, RULES[name])], ledger)
-        if ledger.counts:
+        replacer = Replacer()
+        compiled_rules().settle(variant, [(name, RULES[name])], replacer)
+        if replacer.counts:
             seen += 1
             for compiled in (compiled_rules(), without_hyperscan):
                 assert name in dict(compiled.active(dump_value(variant), ())), variant
@@ -150,33 +150,35 @@ def test_a_shape_that_is_switched_off_is_missed(name: str) -> None:
     text = f"use {planted.secret} from now on"
     # A view would run all rules on what it decodes.
     others = [
-        row for row in compiled_rules().rows if row[0] != name and not row[0].startswith("view/")
+        row
+        for row in compiled_rules().rows
+        if row[0] != name and not row[0].startswith("decoding/")
     ]
     assert planted.secret not in redact_text(text)[0]
-    left = compiled_rules().settle(text, others, Ledger())
+    left = compiled_rules().settle(text, others, Replacer())
     assert f"SECRET_{planted.kind}_" not in left
 
 
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("view/json", r"say \u0022DB_PASSWORD\u003dhunter22\u0022"),
-        ("view/percent", "next=%2Fx%3FDB_PASSWORD%3Dhunter22"),
-        ("view/html", "<p>&quot;DB_PASSWORD&#61;hunter22&quot;</p>"),
-        ("view/quoted-printable", "DB_PASSWO=\nRD=3Dhunter22"),
-        ("view/wrapped", " " * 55 + "mysql -u root -p hunt -phunter2\n2 shop"),
-        ("view/base64", "Zm9vIERCX1BBU1NXT1JEPWh1bnRlcjIyIGJhcgo="),
+        ("decoding/json", r"say \u0022DB_PASSWORD\u003dhunter22\u0022"),
+        ("decoding/percent", "next=%2Fx%3FDB_PASSWORD%3Dhunter22"),
+        ("decoding/html", "<p>&quot;DB_PASSWORD&#61;hunter22&quot;</p>"),
+        ("decoding/quoted-printable", "DB_PASSWO=\nRD=3Dhunter22"),
+        ("decoding/wrapped", " " * 55 + "mysql -u root -p hunt -phunter2\n2 shop"),
+        ("decoding/base64", "Zm9vIERCX1BBU1NXT1JEPWh1bnRlcjIyIGJhcgo="),
     ],
 )
 def test_a_view_that_is_switched_off_is_missed(name: str, text: str) -> None:
-    if name == "view/wrapped":
+    if name == "decoding/wrapped":
         text = "export DB_PASSWORD=".rjust(76) + "hunt\ner22\n"
     assert find_secrets(text)
     others = [row for row in compiled_rules().rows if row[0] != name]
-    ledger = Ledger()
-    compiled_rules().settle(text, others, ledger)
-    assert "er22" in compiled_rules().settle(text, others, Ledger()) or name == "view/base64"
-    assert ledger.counts.total() == 0
+    replacer = Replacer()
+    compiled_rules().settle(text, others, replacer)
+    assert "er22" in compiled_rules().settle(text, others, Replacer()) or name == "decoding/base64"
+    assert replacer.counts.total() == 0
 
 
 # -- every field of a session, every column of every table -----------------------------------

@@ -392,7 +392,7 @@ def test_rules_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         ("allow_patterns: ['.*']", "allow_patterns[0]"),
         ("patterns: [{kind: lower, pattern: abc}]", "patterns[0].kind"),
         ("patterns: [{kind: OK}]", "patterns[0].pattern"),
-        ("second_net: gitleaks", "second_net"),
+        ("external_scanner: gitleaks", "external_scanner"),
         ("[1, 2]", "mapping"),
         ("a: [", "YAML"),
         ("patterns: [{kind: SLOW, pattern: 'acme_(x+)+y'}]", "'acme_(x+)+y' takes more than"),
@@ -494,23 +494,23 @@ def test_other_rules_redact_every_stored_day_again_and_go_on_when_interrupted(
     assert seen[-1] == 2  # the first day was done before
 
 
-def test_the_second_net_is_asked_for_and_missing(
+def test_the_external_scanner_is_asked_for_and_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "betterleaks", None)
-    _file(tmp_path, monkeypatch, "second_net: betterleaks\nnames: [missing]")
+    _file(tmp_path, monkeypatch, "external_scanner: betterleaks\nnames: [missing]")
     with pytest.raises(InputError, match="redaction-extra"):
         redact_text("some text")
 
 
-def test_the_second_net_finds_what_the_first_does_not(
+def test_the_external_scanner_finds_what_the_first_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("betterleaks")
-    secret = "dp" + ".pt." + "aB3dE5gH7jK" * 4  # a kind that only the second net knows
+    secret = "dp" + ".pt." + "aB3dE5gH7jK" * 4  # a kind that only the external scanner knows
     text = f"use {secret[:-1]} and {PLANTED['GITHUB_TOKEN']} now"
     assert secret[:-1] in redact_text(text)[0]
-    _file(tmp_path, monkeypatch, "second_net: betterleaks")
+    _file(tmp_path, monkeypatch, "external_scanner: betterleaks")
     redacted, counts = redact_text(text)
     assert secret[:-1] not in redacted
     assert counts["DOPPLER_API_TOKEN"] == 1

@@ -153,8 +153,8 @@ class ReplyChecks:
     def of(self, meta: Mapping[str, Any]) -> ArgumentCheck | None:
         """Return the check of a call's ``meta``; ``None`` where the lake has no such tools."""
         digest = meta.get("toolset")
-        if digest is None:
-            return _listed(meta["tools"])
+        if digest is None:  # restored into a new ledger, by a lake that has lost its toolset
+            return None
         if digest not in self._made:
             toolset = self._toolsets.get(digest)
             if toolset is None:  # bought through another lake that shares the ledger
@@ -166,14 +166,6 @@ class ReplyChecks:
 def names_of(meta: Mapping[str, Any]) -> list[str]:
     """Return the names that the model of a call may answer by: asked, dated, declared."""
     return [meta["model"], meta.get("canonical_slug") or "", *(meta.get("served_as") or [])]
-
-
-def _listed(tools: Mapping[str, Sequence[str]]) -> ArgumentCheck:
-    """Read the list of a ledger's older rows: wire name -> (recorded name, required…)."""
-    return ArgumentCheck(
-        {"function": {"name": names[0], "parameters": {"required": list(names[1:])}}}
-        for names in tools.values()
-    )
 
 
 #: Of a name that a reply tells, so much is shown in its row; the raw bytes have all of it.

@@ -106,18 +106,16 @@ def overspent(store: Store) -> dict[str, Pico]:
     return {
         name: most
         for name, ceiling, held in scopes
-        if ceiling is not None and held > ceiling and (most := _most_above(store, name, ceiling))
+        if ceiling is not None and held > ceiling and (most := _most_above(store, name))
     }
 
 
-def _most_above(store: Store, name: str, ceiling: int) -> Pico:
+def _most_above(store: Store, name: str) -> Pico:
     """Return the most that a scope was ever charged above its ceiling of that moment."""
     history: list[tuple[int, int | None]] = [
         (at, None if detail == _NONE else int(detail))
         for at, detail in store.read(_HISTORY, (CEILING, name))[1]
     ]
-    # A ledger of before this history: its ceiling stands for all of the past.
-    history = history or [(0, ceiling)]
     changes: list[tuple[int, int]] = []
     rows = store.read("SELECT scopes, created_us, ended_us, state, reserve, cost FROM attempt")[1]
     for scopes, created, ended, state, reserve, cost in rows:
@@ -170,7 +168,7 @@ def end(
         batch.lost[attempt.key] = max(attempt.created_us, batch.lost.get(attempt.key, 0))
     # Only its own claim: another attempt may have claimed the key since this one was adopted.
     claim = batch.claim(attempt.key)
-    if claim and (claim[1] == attempt.id or (not claim[1] and claim[0] == attempt.owner)):
+    if claim and claim[1] == attempt.id:
         batch.set_claim(attempt.key, None)
     attempt.state, attempt.detail, attempt.cost = state, detail, cost
     attempt.ended_us = batch.now
@@ -257,12 +255,6 @@ def adopt(batch: Batch, owner: str) -> int:
         state = "unknown" if attempt.state == "sent" else "released"
         end(batch, attempt, state, "owner died")
         batch.event("adopted", attempt.teacher, attempt.id, f"{state}: {owner}")
-    # A ledger of version 1 has claims that name no attempt.
-    (stray,) = batch.session.fetch(("SELECT key FROM claim WHERE owner = ?", [owner]))
-    for (key,) in stray:
-        claim = batch.claim(key)
-        if claim and claim[0] == owner:
-            batch.set_claim(key, None)
     return len(attempts)
 
 

@@ -37,12 +37,12 @@ def retire(owner: str) -> None:
 
 def lives(owner: str) -> bool | None:
     """Say whether an owner lives; ``None`` where it is on another machine or boot."""
-    boot, pid, started, *instance = owner.split(":")
-    if boot != (_boot() if "@" in boot else _boot_id()):
+    boot, pid, started, instance = owner.split(":")
+    if boot != _boot():
         return None
     if _start_time(int(pid)) != started:
         return False
-    return int(pid) != os.getpid() or not instance or instance[0] in _instances
+    return int(pid) != os.getpid() or instance in _instances
 
 
 def _boot() -> str:

@@ -16,13 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from composer_pipeline.errors import ComposerError, InputError
-from composer_pipeline.teachers.ledger.schema import (
-    IN_FLIGHT,
-    VERSION,
-    check_idle,
-    found_version,
-    statements,
-)
+from composer_pipeline.teachers.ledger.schema import STATEMENTS, check_version
 from composer_pipeline.teachers.ledger.values import LedgerFull, Query, Session, Write
 
 if TYPE_CHECKING:
@@ -91,13 +85,13 @@ class PostgresStore:
                 # A bill must survive a power cut, whatever the server's default is.
                 self._db.execute("SET synchronous_commit TO on")
                 self._db.execute(f"SET lock_timeout TO '{BUSY_S}s'")
-                if self._version() != VERSION:
-                    self._prepare()
+                if not self._has_tables():
+                    self._create_tables()
         except ComposerError:
             self._db.close()
             raise
 
-    def _version(self) -> int | None:
+    def _has_tables(self) -> bool:
         rows = self._db.execute(
             "SELECT table_name FROM information_schema.tables WHERE table_schema = %s", (SCHEMA,)
         )
@@ -106,19 +100,14 @@ class PostgresStore:
         if "meta" in tables:
             row = self._db.execute("SELECT value FROM meta WHERE name = 'version'").fetchone()
             stamp = str(row[0]) if row else ""
-        return found_version(self.name, tables, stamp)
+        return check_version(self.name, tables, stamp)
 
-    def _prepare(self) -> None:
-        """Create or migrate the tables; whoever comes second finds it done."""
+    def _create_tables(self) -> None:
         with self._db.transaction():
             self._db.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (SCHEMA,))
             self._db.execute(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}")
-            version = self._version()
-            if version == 2:
-                ((now,),) = self._db.execute(f"SELECT {_NOW}")
-                check_idle(self.name, self._db.execute(IN_FLIGHT).fetchall(), now)
-            if version != VERSION:
-                for statement in statements(version):
+            if not self._has_tables():  # another process may have been first
+                for statement in STATEMENTS:
                     self._db.execute(_adapted(statement))
 
     @contextmanager
@@ -129,8 +118,7 @@ class PostgresStore:
                 f"SELECT value, {_NOW} FROM meta WHERE name = 'version' FOR UPDATE"
             ).fetchone()
             stamp, now = row or ("", 0)
-            if stamp != str(VERSION):
-                found_version(self.name, set(), stamp)
+            check_version(self.name, set(), stamp)
             yield _PostgresSession(self._db, now)
 
     def read(self, sql: str, params: Sequence[Any] = ()) -> tuple[list[str], list[tuple[Any, ...]]]:

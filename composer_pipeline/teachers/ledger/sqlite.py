@@ -17,13 +17,7 @@ import msgspec
 
 from composer_pipeline.errors import ComposerError, InputError, StorageError
 from composer_pipeline.files import create_file, make_folder
-from composer_pipeline.teachers.ledger.schema import (
-    IN_FLIGHT,
-    VERSION,
-    check_idle,
-    found_version,
-    statements,
-)
+from composer_pipeline.teachers.ledger.schema import STATEMENTS, check_version
 from composer_pipeline.teachers.ledger.values import LedgerFull, Query, Session, Write
 
 #: How long a transaction waits for those of other processes.
@@ -64,8 +58,8 @@ class SqliteStore:
                 self._db.execute("PRAGMA cache_size=-65536")
                 self._db.execute("PRAGMA wal_autocheckpoint=8000")
                 self._inode = self.path.stat().st_ino
-                if self._version() != VERSION:
-                    self._prepare()
+                if not self._has_tables():
+                    self._create_tables()
         except ComposerError:
             self._db.close()
             raise
@@ -85,7 +79,7 @@ class SqliteStore:
                 return
             time.sleep(0.02)
 
-    def _version(self) -> int | None:
+    def _has_tables(self) -> bool:
         tables = {
             n for (n,) in self._db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
         }
@@ -93,16 +87,12 @@ class SqliteStore:
         if "meta" in tables:
             row = self._db.execute("SELECT value FROM meta WHERE name = 'version'").fetchone()
             stamp = str(row[0]) if row else ""
-        return found_version(self.name, tables, stamp)
+        return check_version(self.name, tables, stamp)
 
-    def _prepare(self) -> None:
-        """Create or migrate the tables; whoever comes second finds it done."""
+    def _create_tables(self) -> None:
         with self._begin():
-            version = self._version()
-            if version == 2:
-                check_idle(self.name, self._db.execute(IN_FLIGHT), time.time_ns() // 1000)
-            if version != VERSION:
-                for statement in statements(version):
+            if not self._has_tables():  # another process may have been first
+                for statement in STATEMENTS:
                     self._db.execute(statement)
 
     @contextmanager
@@ -123,8 +113,7 @@ class SqliteStore:
         with self._errors(), self._begin():
             self._still_there()
             ((stamp,),) = self._db.execute("SELECT value FROM meta WHERE name = 'version'")
-            if stamp != str(VERSION):
-                found_version(self.name, set(), stamp)
+            check_version(self.name, set(), stamp)
             yield _SqliteSession(self._db)
 
     def _still_there(self) -> None:

@@ -15,7 +15,6 @@ from composer_pipeline.teachers.teachers import Endpoint, MaxPrice, Teacher
 from composer_pipeline.testing.openrouter.faults import Asked, Fault
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 from composer_pipeline.testing.personas import PersonaName, Script
-from tests.fixtures.old_ledger import as_version_2
 
 A = Action("", (ToolCall("Grep", {"pattern": "class Parser"}),))
 B = Action("", (ToolCall("Grep", {"pattern": "parser = "}),))
@@ -107,21 +106,7 @@ def test_an_account_that_is_refused_ends_the_judge(tmp_path: Path) -> None:
 
 
 def test_a_changed_price_cap_asks_nothing_again(tmp_path: Path) -> None:
-    """Nor does a ledger whose keys still covered the cap."""
     judged(tmp_path, lambda asked: None)
     same, judge, held, server = judged(tmp_path, lambda asked: None, factor=2)
     assert (same, judge.asked, judge.cached, server.requests) == (True, 0, 1, 0)
-    as_version_2(tmp_path / "ledger.db", settings=False)
-    same, judge, again, server = judged(tmp_path, lambda asked: None)
-    assert (same, judge.asked, judge.cached, server.requests) == (True, 0, 1, 0)
-    assert again.spent == held.spent > 0
-
-
-def test_what_was_lost_under_an_older_key_is_fetched(tmp_path: Path) -> None:
-    judged(tmp_path, lambda asked: Fault("reset", billed=False), generation_endpoint=False)
-    as_version_2(tmp_path / "ledger.db", settings=False)
-    same, judge, held, server = judged(tmp_path, lambda asked: None)
-    assert (same, judge.asked, held.spent) == (True, 1, server.billed)
-    with Ledger(tmp_path / "ledger.db") as ledger:
-        keys = {row["key"] for row in ledger.rows("judge:judge", "semantic")}
-    assert len(keys) == 1  # it went on under the older key, and not under a second one
+    assert held.spent > 0

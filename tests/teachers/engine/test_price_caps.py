@@ -21,7 +21,6 @@ from composer_pipeline.teachers.run import replay
 from composer_pipeline.teachers.teachers import TeacherSet
 from composer_pipeline.testing.openrouter.faults import Asked, Fault
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
-from tests.fixtures.old_ledger import as_version_2
 
 Serve = Callable[..., LoopbackOpenRouter]
 NAMES = ["careful", "steady"]
@@ -155,43 +154,6 @@ def test_lost_under_one_cap_and_fetched_under_another(
     assert sums(target) == (server.billed, 0, 0)
 
 
-@pytest.mark.parametrize("settings", [True, False])
-def test_the_replies_of_an_old_ledger_are_found(
-    lake: Lake, teacher_set: TeacherSet, serve: Serve, target: str | Path, settings: bool
-) -> None:
-    """Under any cap where the settings were recorded, else under the same one."""
-    server = serve()
-    run(lake, teacher_set, target)
-    billed = server.billed
-    as_version_2(target, settings=settings)
-    caps = capped(teacher_set) if settings else teacher_set
-    report = run(lake, caps, target)
-    assert (report.calls, report.cached, server.billed) == (0, 24, billed)
-    assert sums(target) == (billed, 0, 0)
-    assert len({row["request_hash"] for row in lake.rows("replies")}) == 24
-    # A reply that is bought from now on has the key of now; the older ones stay as they are.
-    server.faults = None
-    more = run(lake, caps, target, teachers=None)
-    assert (more.calls, more.cached) == (24, 24)
-    assert (
-        run(lake, capped(teacher_set, "3" if settings else "1"), target, teachers=None).calls == 0
-    )
-
-
-@pytest.mark.parametrize("factor", ["1", "2"])
-def test_what_an_old_ledger_lost_is_fetched_with_its_own_bytes(
-    lake: Lake, teacher_set: TeacherSet, serve: Serve, target: str | Path, factor: str
-) -> None:
-    server = serve(faults=lambda asked: Fault("reset"), generation_endpoint=False)
-    run(lake, capped(teacher_set, "1", attempts=1), target)
-    as_version_2(target)
-    server.faults, server.generation_endpoint = None, True
-    report = run(lake, capped(teacher_set, factor, recover_after_s=0), target)
-    assert (report.replies, report.recovered, server.hits) == (24, 24, 24)
-    assert len(server.bills) == 24
-    assert sums(target) == (server.billed, 0, 0)
-
-
 def test_lost_bytes_whose_cap_is_refused_now_give_way_to_the_files(
     lake: Lake, teacher_set: TeacherSet, serve: Serve, target: str | Path
 ) -> None:
@@ -263,13 +225,6 @@ def test_a_rebuilt_ledger_knows_the_replies_under_every_cap(
         assert rebuild(lake, ledger)["restored"] == 24
         assert ledger.status()["global"].spent == server.billed
     assert run(lake, capped(teacher_set), lost).calls == 0
-    # The lake of an older ledger has older keys, and those are tried too.
-    as_version_2(target)
-    run(lake, teacher_set, target)
-    older = tmp_path / "older.db"
-    with Ledger(older) as ledger:
-        assert rebuild(lake, ledger)["restored"] == 24
-    assert run(lake, teacher_set, older).calls == 0
     assert server.requests == 24
 
 

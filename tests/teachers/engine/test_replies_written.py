@@ -20,7 +20,6 @@ META = {
     "simulated": True,
     "schema_source": "recorded",
     "converter_version": "1",
-    "tools": {},
 }
 
 

@@ -1,4 +1,4 @@
-"""Ledgers that are older, newer, full, broken or unreachable; and passwords that stay hidden."""
+"""Ledgers of another version, or full, broken or unreachable; and passwords that stay hidden."""
 
 import asyncio
 import sqlite3
@@ -7,118 +7,17 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
-import zstandard
 
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.money import Pico
 from composer_pipeline.teachers.ledger import operations
 from composer_pipeline.teachers.ledger.group_commit import Commits
 from composer_pipeline.teachers.ledger.ledger import Ledger, existing_ledger
-from composer_pipeline.teachers.ledger.owner import process_identity
-from composer_pipeline.teachers.ledger.values import Bill, CacheHit, Call, LedgerFull, Reply
+from composer_pipeline.teachers.ledger.values import Bill, Call, LedgerFull, Reply
 
 CALL = Call("state", "t", "session", "2026-11-16", {})
 SCOPES = ["run:r", "global"]
-
-#: The tables of version 1, as the first release wrote them.
-V1 = """
-CREATE TABLE IF NOT EXISTS scope (
-  name TEXT PRIMARY KEY, ceiling BIGINT, spent BIGINT NOT NULL DEFAULT 0,
-  reserved BIGINT NOT NULL DEFAULT 0, unknown BIGINT NOT NULL DEFAULT 0);
-CREATE TABLE IF NOT EXISTS call (
-  key TEXT NOT NULL, state_id TEXT NOT NULL, teacher TEXT NOT NULL, session_id TEXT NOT NULL,
-  day TEXT NOT NULL, meta TEXT NOT NULL, PRIMARY KEY (key, state_id, teacher));
-CREATE INDEX IF NOT EXISTS call_partition ON call (teacher, day);
-CREATE TABLE IF NOT EXISTS attempt (
-  id TEXT PRIMARY KEY, key TEXT NOT NULL, state TEXT NOT NULL, reserve BIGINT NOT NULL,
-  cost BIGINT, scopes TEXT NOT NULL, owner TEXT NOT NULL, generation_id TEXT,
-  detail TEXT NOT NULL DEFAULT '', raw BLOB, created_us BIGINT NOT NULL, ended_us BIGINT);
-CREATE INDEX IF NOT EXISTS attempt_key ON attempt (key, state);
-CREATE INDEX IF NOT EXISTS attempt_state ON attempt (state, owner);
-CREATE TABLE IF NOT EXISTS reply (
-  key TEXT PRIMARY KEY, outcome TEXT NOT NULL, http_status BIGINT NOT NULL, body BLOB NOT NULL,
-  cost BIGINT, generation_id TEXT, latency_ms DOUBLE PRECISION NOT NULL,
-  obtained TEXT NOT NULL, detail TEXT NOT NULL, created_us BIGINT NOT NULL);
-CREATE TABLE IF NOT EXISTS claim (key TEXT PRIMARY KEY, owner TEXT NOT NULL);
-"""
-
-
-def version_1(path: Path) -> None:
-    """A ledger with a reply, an unknown attempt, and two that are in flight."""
-    db = sqlite3.connect(path)
-    db.execute("PRAGMA journal_mode=WAL")
-    db.executescript(V1)
-    boot, pid, start = process_identity().split(":")
-    alive = f"{boot.partition('@')[0]}:{pid}:{start}"
-    dead = f"{boot.partition('@')[0]}:{pid}:1"
-    scopes = msgspec.json.encode(SCOPES).decode()
-    for name in SCOPES:
-        db.execute("INSERT INTO scope VALUES (?, ?, ?, ?, ?)", (name, 1000, 7, 60, 20))
-    for key in ("billed", "lost", "flying", "left"):
-        db.execute(
-            "INSERT INTO call VALUES (?, 'state', 't', 'session', '2026-11-16', '{}')", (key,)
-        )
-    for key, state, reserve, cost, owner in (
-        ("billed", "done", 20, 7, dead),
-        ("lost", "unknown", 20, None, dead),
-        ("flying", "sent", 30, None, alive),
-        ("left", "sent", 30, None, dead),
-    ):
-        db.execute(
-            "INSERT INTO attempt (id, key, state, reserve, cost, scopes, owner, created_us)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, 1)",
-            (f"id-{key}", key, state, reserve, cost, scopes, owner),
-        )
-        if state == "sent":
-            db.execute("INSERT INTO claim VALUES (?, ?)", (key, owner))
-    db.execute(
-        "INSERT INTO reply VALUES ('billed', 'billed', 200, ?, 7, '', 1.5, 'bought', '', 1)",
-        (zstandard.ZstdCompressor().compress(b"paid"),),
-    )
-    db.commit()
-    db.close()
-
-
-def test_a_ledger_of_version_1_is_migrated_in_place(tmp_path: Path) -> None:
-    version_1(tmp_path / "ledger.db")
-    for _ in range(2):
-        with Ledger(tmp_path / "ledger.db") as ledger:
-            status = ledger.status()["run:r"]
-            assert (status.ceiling, status.spent, status.reserved, status.unknown) == (
-                1000, 7, 60, 20,
-            )  # fmt: skip
-    with Ledger(tmp_path / "ledger.db") as ledger:
-        assert ledger.do(operations.outcome("billed", CALL)) == "billed"
-        (billed, _) = ledger.rows("t", "2026-11-16")
-        assert (billed["body"], billed["cost"]) == (b"paid", 7)
-        assert ledger.unknown_calls() == {("state", "t")}
-        assert ledger.do(operations.reserve("flying", Pico(1), SCOPES, CALL)).kind == "busy"
-        assert ledger.do(operations.reserve("left", Pico(1), SCOPES, CALL)).kind == "reserved"
-        ledger.do(operations.settle("id-flying", Bill(Pico(5)), Reply(200, b"late")))
-        again = ledger.do(operations.reserve("lost", Pico(20), SCOPES, CALL, send=True))
-        ledger.do(operations.settle(again.attempt, CacheHit("gen-1", Pico(3)), Reply(200, b"hit")))
-        status = ledger.status()["run:r"]
-        assert (status.spent, status.reserved, status.unknown) == (15, 1, 30)
-
-
-def test_a_migration_that_fails_changes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from composer_pipeline.teachers.ledger import sqlite
-    from composer_pipeline.teachers.ledger.schema import statements
-
-    version_1(tmp_path / "ledger.db")
-    real = statements
-    monkeypatch.setattr(sqlite, "statements", lambda v: [*real(v), "SELECT no_such"])
-    with pytest.raises(InputError, match="no_such"):
-        Ledger(tmp_path / "ledger.db")
-    monkeypatch.undo()
-    db = sqlite3.connect(tmp_path / "ledger.db")
-    assert ("meta",) not in db.execute("SELECT name FROM sqlite_master").fetchall()
-    db.close()
-    Ledger(tmp_path / "ledger.db").close()
 
 
 def stamp(ledger: Ledger, version: str) -> None:
@@ -126,8 +25,8 @@ def stamp(ledger: Ledger, version: str) -> None:
         session.write([("UPDATE meta SET value = ? WHERE name = 'version'", [(version,)])])
 
 
-@pytest.mark.parametrize("version", ["99", "soon"])
-def test_a_newer_version_is_refused(target: str | Path, version: str) -> None:
+@pytest.mark.parametrize("version", ["3", "99", "soon"])
+def test_any_other_version_is_refused(target: str | Path, version: str) -> None:
     with Ledger(target) as running:
         name = running.name
         stamp(running, version)
@@ -135,7 +34,7 @@ def test_a_newer_version_is_refused(target: str | Path, version: str) -> None:
             Ledger(target)
         assert name in str(found.value)
         assert version in str(found.value)
-        # Also where another program migrates it under a process that runs.
+        # Also where another program changes it under a running process.
         with pytest.raises(InputError):
             running.do(operations.reserve("k", Pico(1), SCOPES, CALL))
 

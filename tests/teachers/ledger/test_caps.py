@@ -6,13 +6,11 @@ from typing import Any
 
 import pytest
 
-from composer_pipeline.errors import InputError
 from composer_pipeline.money import Pico
 from composer_pipeline.teachers.ledger import operations
 from composer_pipeline.teachers.ledger.ledger import Ledger
 from composer_pipeline.teachers.ledger.owner import retire
 from composer_pipeline.teachers.ledger.values import Admission, Asked, Bill, CacheHit, Call, Reply
-from tests.fixtures.old_ledger import as_version_2
 
 CALL = Call("state", "t", "session", "2026-11-16", {})
 SCOPES = ["run:r", "global"]
@@ -170,67 +168,6 @@ def test_a_forgotten_reply_is_had_again_with_its_own_bytes(ledger: Ledger) -> No
     assert (row["body"], row["cost"]) == (b"whole", 7)
 
 
-# -- ledgers of version 2 ----------------------------------------------------------------
-
-
-def test_an_old_ledger_is_migrated_and_its_keys_are_found(target: str | Path) -> None:
-    with Ledger(target) as ledger:
-        bought = reserve(ledger, "a")
-        ledger.do(operations.settle(bought.attempt, Bill(Pico(7)), Reply(200, b"paid")))
-        lose(ledger, "lost")
-    as_version_2(target)
-    for _ in range(2):
-        with Ledger(target) as ledger:
-            assert sums(ledger) == (7, 0, 100)
-    with Ledger(target) as ledger:
-        assert reserve(ledger, B) == Admission("cached", outcome="billed", key="a")
-        # The bytes are those of now, but its key is the one under which it was lost.
-        mine = Asked("new", "lost", "cap", ("new", "lost"), kept_s=3600)
-        told = reserve(ledger, mine)
-        assert (told.kind, told.key, told.digest, told.cap) == ("resume", "lost", "lost", "")
-        hit = reserve(ledger, again(mine, told))
-        ledger.do(operations.settle(hit.attempt, CacheHit("gen-1", Pico(9)), Reply(200, b"hit")))
-        assert sums(ledger) == (16, 0, 0)
-        assert reserve(ledger, mine) == Admission("cached", outcome="billed", key="lost")
-
-
-def test_the_older_key_counts_however_old_the_loss_of_the_same_bytes_is(
-    target: str | Path,
-) -> None:
-    with Ledger(target) as ledger:
-        lose(ledger, "a")
-    as_version_2(target)
-    with Ledger(target) as ledger:
-        same = Asked("k", "a", "cap a", ("k", "a"), kept_s=0)
-        other = Asked("k", "b", "cap b", ("k", "a"), kept_s=0)
-        assert reserve(ledger, same).key == "a"
-        assert reserve(ledger, other).kind == "reserved"
-
-
-def test_what_is_in_flight_under_an_older_key_is_in_flight(target: str | Path) -> None:
-    with Ledger(target) as ledger:
-        lose(ledger, "a")
-    as_version_2(target)
-    with Ledger(target) as ledger:
-        assert reserve(ledger, again(A, reserve(ledger, A))).kind == "reserved"
-        late = Asked("k", "b", "cap b", ("k", "a", "b"), kept_s=0)
-        assert (reserve(ledger, A).kind, reserve(ledger, late).kind) == ("busy", "busy")
-
-
 def test_where_the_older_key_has_come_to_nothing_the_new_one_is_next(ledger: Ledger) -> None:
     gone = Asked("a", "a", "", ("k", "a"), kept_s=3600)
     assert reserve(ledger, gone) == Admission("resume", key="k")
-
-
-def test_an_old_ledger_that_somebody_uses_is_not_migrated(target: str | Path) -> None:
-    """An older program could not settle what it has in flight: its bills would be lost."""
-    running = Ledger(target)
-    reserve(running, "a")
-    as_version_2(target)
-    with pytest.raises(InputError, match="older composer-pipeline that has calls in flight"):
-        Ledger(target)
-    retire(running.owner)  # killed: what it had in flight is adopted then
-    with Ledger(target) as ledger:
-        assert ledger.do(operations.adopt_dead()) == 1
-        assert sums(ledger) == (0, 0, 100)
-    running.close()

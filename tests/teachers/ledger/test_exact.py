@@ -10,7 +10,7 @@ import pytest
 from composer_pipeline.money import Pico, billed_pico
 from composer_pipeline.teachers.ledger import operations, transaction
 from composer_pipeline.teachers.ledger.ledger import Ledger
-from composer_pipeline.teachers.ledger.owner import lives, new_owner, process_identity, retire
+from composer_pipeline.teachers.ledger.owner import lives, new_owner, retire
 from composer_pipeline.teachers.ledger.sweep import proportional, set_run_key, sweep
 from composer_pipeline.teachers.ledger.values import (
     AttemptClosed,
@@ -299,13 +299,10 @@ def test_closing_gives_up_what_is_open(ledger: Ledger, target: str | Path) -> No
 
 def test_identity_of_owners() -> None:
     owner = new_owner()
-    assert owner.startswith(process_identity())
     assert lives(owner)
     assert lives(elsewhere(owner)) is None
     retire(owner)
     assert lives(owner) is False
-    # Before version 2 there was neither a namespace nor an instance.
-    assert lives(":".join([process_identity().partition("@")[0], *owner.split(":")[1:3]]))
 
 
 def test_a_hit_settles_what_its_own_run_lost(ledger: Ledger) -> None:

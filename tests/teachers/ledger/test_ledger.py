@@ -17,7 +17,7 @@ from composer_pipeline.lake.store import Lake
 from composer_pipeline.money import Pico, to_pico, to_usd
 from composer_pipeline.teachers.ledger import operations
 from composer_pipeline.teachers.ledger.ledger import Ledger, ledger_target
-from composer_pipeline.teachers.ledger.owner import lives, process_identity
+from composer_pipeline.teachers.ledger.owner import lives, new_owner
 from composer_pipeline.teachers.ledger.values import Bill, CacheHit, Call, Reply
 
 CALL = Call("state", "teacher", "session", "2026-11-16", {"family": "f"})
@@ -165,13 +165,13 @@ def test_ceiling_is_read_at_every_admission(ledger: Ledger) -> None:
 
 
 def test_identity_of_processes() -> None:
-    assert lives(process_identity())
-    boot, pid, _ = process_identity().split(":")
-    assert not lives(f"{boot}:{pid}:1")
-    assert not lives(f"other-boot:{pid}:{process_identity().split(':')[2]}")
+    boot, pid, started, instance = new_owner().split(":")
+    assert lives(f"{boot}:{pid}:{started}:{instance}")
+    assert not lives(f"{boot}:{pid}:1:{instance}")
+    assert not lives(f"other-boot:{pid}:{started}:{instance}")
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
-    assert not lives(f"{boot}:{child.pid}:12345")
+    assert not lives(f"{boot}:{child.pid}:12345:{instance}")
 
 
 CRASH = """

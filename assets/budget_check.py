@@ -12,7 +12,7 @@ import dagster as dg
 from composer_pipeline.lake.store import Lake
 
 if TYPE_CHECKING:
-    from composer_pipeline.teachers.ledger.values import ScopeStatus
+    from composer_pipeline.teachers.ledger.values import Scope
 
 NAME = "within_budget"
 
@@ -63,7 +63,7 @@ def budget_results(
         )
 
 
-def _below_what_was_spent(scopes: Mapping[str, "ScopeStatus"]) -> str:
+def _below_what_was_spent(scopes: Mapping[str, "Scope"]) -> str:
     """Return a sentence for each ceiling that was set below what was spent; mostly nothing."""
     from composer_pipeline.money import to_usd
 

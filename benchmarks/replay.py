@@ -98,7 +98,7 @@ class Conversations:
     def build(self, state: Any, teacher: Any) -> Any:
         """Build the body as ``Questions.build`` does."""
         from composer_pipeline.chat.convert import Conversion
-        from composer_pipeline.teachers.ledger.values import Asked, Call
+        from composer_pipeline.teachers.ledger.values import Call
         from composer_pipeline.teachers.questions import Question
         from composer_pipeline.teachers.request import serialise, worst_case
 
@@ -109,9 +109,8 @@ class Conversations:
             "schema_source": "bench", "converter_version": "bench", "toolset": "0" * 32,
         }  # fmt: skip
         call = Call(state.state_id, teacher.name, state.session_id, state.day, meta)
-        key, digest = request.key("bench"), request.digest("bench")
-        asked = Asked(key, digest, request.cap.decode(), (key,))
-        return Question(request, asked, worst_case(teacher, request.body), call)
+        names = request.key("bench"), request.digest("bench")
+        return Question(request.body, *names, worst_case(teacher, request.body), call)
 
 
 def ours(url: str, calls: int, in_flight: int) -> dict[str, Any]:

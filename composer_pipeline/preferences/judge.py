@@ -31,7 +31,7 @@ from composer_pipeline.teachers.client import Wire
 from composer_pipeline.teachers.ledger import operations
 from composer_pipeline.teachers.ledger.group_commit import Commits
 from composer_pipeline.teachers.ledger.ledger import Ledger, ledger_target
-from composer_pipeline.teachers.ledger.values import Asked, Call
+from composer_pipeline.teachers.ledger.values import Call
 from composer_pipeline.teachers.paid_call import PaidCalls
 from composer_pipeline.teachers.request import Request, worst_case
 from composer_pipeline.teachers.teachers import Endpoint, Teacher, TeacherSet
@@ -115,13 +115,12 @@ class SemanticJudge:
         if find_secrets([orjson.loads(action.to_json()) for action in (a, b)]):
             self.unjudged += 1
             return False
-        key, digest = request.key(self._endpoint.name), request.digest(self._endpoint.name)
+        key = request.key(self._endpoint.name)
         if key not in self._answers:
-            # The digest is the key of judgements that were bought while it covered the cap.
-            answer = self._recorded().get(key, self._recorded().get(digest))
+            answer = self._recorded().get(key)
             if answer is None:
-                asked = Asked(key, digest, request.cap.decode(), (key, digest))
-                answer = self._runner.run(self._ask(asked, request.body))
+                digest = request.digest(self._endpoint.name)
+                answer = self._runner.run(self._ask(key, digest, request.body))
             else:
                 self.cached += 1
             same = verdict_of(answer)
@@ -157,9 +156,9 @@ class SemanticJudge:
     def _teacher(self) -> str:
         return f"judge:{self._judge.name}"
 
-    async def _ask(self, asked: Asked, body: bytes) -> bytes:
+    async def _ask(self, key: str, digest: str, body: bytes) -> bytes:
         """Send a question at most :data:`TRIES` times; empty bytes where nothing came back."""
-        call = Call(asked.key[:32], self._teacher, "", DAY, {"kind": "semantic"})
+        call = Call(key[:32], self._teacher, "", DAY, {"kind": "semantic"})
         amount = worst_case(self._judge, body)
         async with (
             Commits(self._ledger) as commits,
@@ -167,10 +166,7 @@ class SemanticJudge:
         ):
             calls = PaidCalls(commits, self._run_id)
             for _ in range(TRIES):
-                admission = await calls.reserve(asked, amount, call)
-                if admission.kind == "resume":  # the same bytes, lost under the older key
-                    asked = msgspec.structs.replace(asked, key=admission.key)
-                    admission = await calls.reserve(asked, amount, call)
+                admission = await calls.reserve(key, amount, call, digest=digest)
                 if admission.kind == "refused":
                     raise BudgetExhausted(
                         f"budget exhausted in scope {admission.scope}; the semantic judge of"
@@ -180,7 +176,7 @@ class SemanticJudge:
                     raise ComposerError(f"{self._teacher} is quarantined: {admission.why}")
                 if admission.kind == "cached":  # another process has asked meanwhile
                     self._known = None
-                    return self._recorded().get(admission.key, b"")
+                    return self._recorded().get(key, b"")
                 if admission.kind != "reserved":
                     return b""
                 self.asked += 1

@@ -1,10 +1,4 @@
-"""One question's way: asked, asked again when it fails, and given up.
-
-Belongs here: the way of one (state, teacher) from its body to an answer in the ledger, or to
-the reason why there is none. Does not belong here: which is asked next
-(``replay.engine.order``), the run as a whole (``replay.engine.run``), paying
-(``replay.paid_call``), and what an outcome is (``replay.provider.outcome``).
-"""
+"""One question from its body to an answer in the ledger, or to the reason why there is none."""
 
 import asyncio
 import contextlib
@@ -22,7 +16,7 @@ from composer_pipeline.reports import Progress
 from composer_pipeline.teachers.client import Wire
 from composer_pipeline.teachers.ledger import operations
 from composer_pipeline.teachers.ledger.ledger import Ledger
-from composer_pipeline.teachers.ledger.values import Admission, Call
+from composer_pipeline.teachers.ledger.values import Call
 from composer_pipeline.teachers.outcome import (
     BUSY_STATUSES,
     Outcome,
@@ -31,7 +25,7 @@ from composer_pipeline.teachers.outcome import (
     settled_as_it_is,
 )
 from composer_pipeline.teachers.paid_call import PaidCalls
-from composer_pipeline.teachers.questions import Question, Questions, without
+from composer_pipeline.teachers.questions import Question, Questions
 from composer_pipeline.teachers.queue import ByteGate, Unit
 from composer_pipeline.teachers.rate_limit import Lane
 from composer_pipeline.teachers.replies import ReplyChecks, judge, names_of
@@ -41,12 +35,25 @@ from composer_pipeline.teachers.teachers import Teacher
 if TYPE_CHECKING:
     from composer_pipeline.states.state import TraceState
 
+#: Worst cases left free for recoveries: always one, which is enough to recover one after
+#: the other; so many where that is at most this share of the ceiling.
+HEADROOM_CALLS, HEADROOM_SHARE = 4, 8
+#: The share once the ceiling has refused a call: then only the calls under way count, no
+#: longer the most expensive one so far, so that smaller ones use what is left.
+TIGHT_SHARE = 16
+#: Returned for a call that the budget refuses for now.
+_LATER = "later"
+#: A wait for money or for somebody else's call: at least, at most, in seconds.
+_POLL_S, _LONGEST_POLL_S = 0.05, 0.5
+#: How often a waiting call looks whether the process it waits for has died, in seconds.
+_ADOPT_EVERY_S = 1.0
 
-class Answered:
+
+class Answers:
     """Actions by state and teacher; ``None`` for a teacher that gave nothing usable.
 
     Args:
-        ledger: has the replies of before.
+        ledger: has the earlier replies.
         checks: the argument checks of a day.
     """
 
@@ -61,12 +68,12 @@ class Answered:
         """Return teacher -> action of those that were asked about a state."""
         return self._actions.get(state_id, {})
 
-    def bought(self, call: Call, body: bytes) -> None:
-        """Remember a reply that has just come."""
-        self._note(call, self._judge(body, call.day, call.meta))
+    def add(self, call: Call, body: bytes) -> None:
+        """Add a reply that has just come."""
+        self._set(call, self._judge(body, call.day, call.meta))
 
-    def known(self, call: Call) -> None:
-        """Remember a reply that was there before."""
+    def add_stored(self, call: Call) -> None:
+        """Add a reply that the ledger had before."""
         partition = (call.teacher, call.day)
         if call.state_id not in self._stored.get(partition, {}):
             self._stored[partition] = {
@@ -74,32 +81,19 @@ class Answered:
                 for row in self._ledger.rows(*partition)
                 if row["outcome"] == "billed"
             }
-        self._note(call, self._stored[partition].get(call.state_id))
+        self._set(call, self._stored[partition].get(call.state_id))
 
-    def nothing(self, state_id: str, teacher: str) -> None:
-        """Remember that a teacher was asked, unless it gave an answer."""
+    def add_nothing(self, state_id: str, teacher: str) -> None:
+        """Add that a teacher was asked, unless it gave an answer."""
         self._actions.setdefault(state_id, {}).setdefault(teacher, None)
 
-    def _note(self, call: Call, action: Action | None) -> None:
+    def _set(self, call: Call, action: Action | None) -> None:
         self._actions.setdefault(call.state_id, {})[call.teacher] = action
 
     def _judge(self, body: bytes, day: str, meta: Mapping[str, Any]) -> Action | None:
         if day not in self._checks_of:
             self._checks_of[day] = self._checks(day)
         return judge(read_reply(body), self._checks_of[day].of(meta), names_of(meta))[2]
-
-
-#: Worst cases left free for recoveries: always one, which is enough to recover one after
-#: the other; so many where that is at most this share of the ceiling.
-HEADROOM_CALLS, HEADROOM_SHARE = 4, 8
-#: The share once the ceiling has refused a call: then only the calls under way count, no
-#: longer the dearest that there was, so that smaller ones use what is left.
-TIGHT_SHARE = 16
-_LATER = "later"
-#: A wait for money or for somebody else's call: at least, at most, in seconds.
-_POLL_S, _LONGEST_POLL_S = 0.05, 0.5
-#: How often a waiting call looks whether the process it waits for has died.
-_ADOPT_EVERY_S = 1.0
 
 
 class Caller:
@@ -112,7 +106,7 @@ class Caller:
         lanes: one for each teacher.
         stop: set when nothing more may be asked.
         progress: called after each answer.
-        answered: told what came back, where a selector wants to know.
+        answers: gets what came back, where a selector needs it.
         whole_days: once a ceiling has refused a call of one day, nothing is bought for another.
     """
 
@@ -125,7 +119,7 @@ class Caller:
         lanes: Mapping[str, Lane],
         stop: asyncio.Event,
         progress: Progress | None = None,
-        answered: Answered | None = None,
+        answers: Answers | None = None,
         whole_days: bool = False,
     ) -> None:
         self.questions = questions
@@ -136,29 +130,32 @@ class Caller:
         self.lanes = lanes
         self.stop = stop
         self.progress = progress
+        self.answers = answers
         self.limits = questions.teacher_set.limits
         self.gate = ByteGate(self.limits.inflight_mib << 20)
         #: Name of an endpoint -> its wire.
         self.wires: Mapping[str, Wire] = {}
+        #: Rows of the lake for questions that must not be sent.
         self.refusals: list[dict[str, Any]] = []
         self.skipped: list[dict[str, str]] = []
         self.not_bought: list[dict[str, str]] = []
         #: (teacher, day) -> questions that need not be asked again.
         self.settled: Counter[tuple[str, str]] = Counter()
+        #: Why the endpoint refuses the account; empty where it does not.
         self.account = ""
+        #: (state_id, teacher) of calls that earlier runs may have paid for.
         self.unknown: set[tuple[str, str]] = set()
         #: Key -> when its latest unknown attempt left, in microseconds since 1970.
         self.unknown_since: dict[str, int] = {}
-        self.answered = answered
-        #: Scope -> the least worst case that it refused, and what had to be free for it; the scope
-        #: that refused first is the first.
+        #: Scope -> the least worst case that it refused, and what had to be free for it; the
+        #: scope that refused first is the first.
         self.too_dear: dict[str, tuple[Pico, Pico]] = {}
         #: Scope -> the day of the call that it refused first.
         self.stopped_at: dict[str, str] = {}
         self._largest = NOTHING
-        #: Whether a ceiling has refused a call with room for the dearest of all.
+        #: Whether a ceiling has refused a call with room for the most expensive of all.
         self._tight = False
-        #: Attempt under way, key that was lost -> what its recovery needs.
+        #: Attempt under way, and key that was lost -> what its recovery needs.
         self._flying: dict[str, Pico] = {}
         self._lost: dict[str, Pico] = {}
         self._adopt_at = 0.0
@@ -175,14 +172,8 @@ class Caller:
     ) -> bool:
         """Get one answer, or record why there is none. Never raises for a bad answer.
 
-        Args:
-            state: what is asked about.
-            teacher: who is asked.
-            unit: the unit of the state, for the prefix-anchored bound.
-            first_pass: put it off where the budget refuses it.
-
-        Returns:
-            False where it was put off and has to be asked again.
+        ``unit`` is the unit of the state, for the prefix-anchored bound. With ``first_pass``,
+        return False, to be asked again, where the budget refuses it.
         """
         lane = self.lanes[teacher.name]
         question = self.questions.build(state, teacher)
@@ -199,8 +190,8 @@ class Caller:
             )
         else:
             self.settled[teacher.name, state.day] += 1
-        if self.answered:
-            self.answered.nothing(state.state_id, teacher.name)
+        if self.answers:
+            self.answers.add_nothing(state.state_id, teacher.name)
         lane.done += 1
         if self.progress:
             done = sum(one.done for one in self.lanes.values())
@@ -217,6 +208,7 @@ class Caller:
         *,
         first_pass: bool,
     ) -> str:
+        """Return why there is no answer, or an empty string."""
         chained = unit if unit is not None and unit.order == "chain" else None
         if chained:
             bound = anchored_tokens(question.body, chained.anchors.get(state.chain_id))
@@ -227,8 +219,9 @@ class Caller:
                 )
         closed = self._closed(lane, question)
         if closed or question.refuse or question.skip:
-            if known := await self.commits.do(operations.outcome(question.asked, question.call)):
-                self._known(question, lane, known)
+            stored = await self.commits.do(operations.outcome(question.key, question.call))
+            if stored:
+                self._count_stored(question, lane, stored)
             elif question.refuse:
                 lane.refused += 1
                 self.refusals.append(_refusal_row(question))
@@ -256,31 +249,31 @@ class Caller:
     ) -> tuple[str, Outcome | None]:
         """Ask until there is an answer; return why there is none, and the last outcome."""
         tries = sent_us = 0
-        # A call that another process lost may still be generated; of its own this one knows.
+        # A call that another process lost may still be generated; of its own, this one knows.
         wait = self.limits.recover_after_s
         price = TokenPrice(teacher.max_price.prompt, teacher.max_price.completion)
         recovery = (question.call.state_id, question.call.teacher) in self.unknown
-        now = question  # or the same with the bytes of a lost call
         while True:
             outcome: Outcome | None = None
-            lost_us = max(self.unknown_since.get(key, 0) for key in question.asked.keys)
-            if lost_us:
+            if lost_us := self.unknown_since.get(question.key, 0):
                 # While the lost call is still being generated, the same bytes are a second
                 # purchase; once it has ended, they are a hit of the response cache.
-                since = lost_us / 1_000_000
                 longest_s = self.limits.recover_after_s
-                await self._pause(min(since + longest_s - time.time(), longest_s))
+                await self._pause(min(lost_us / 1_000_000 + longest_s - time.time(), longest_s))
             await lane.acquire()
             try:
                 if why := self._closed(lane, question):
                     return why, None
-                room = NOTHING if recovery else self._room(now.to_recover)
-                admission = await self._admit(now, room, wait=wait)
+                room = NOTHING if recovery else self._room(question.to_recover)
+                admission = await self.calls.reserve(
+                    question.key, question.amount, question.call,
+                    digest=question.digest, headroom=room, recover_after_s=wait,
+                )  # fmt: skip
                 if admission.kind == "reserved":
                     tries += 1
                     sent_us = time.time_ns() // 1000
-                    self._flying[admission.attempt] = now.to_recover
-                    outcome = await self._chat(now, teacher, lane, admission.attempt, price)
+                    self._flying[admission.attempt] = question.to_recover
+                    outcome = await self._chat(question, teacher, lane, admission.attempt, price)
             finally:
                 lane.release()
             # The slot is for what is in flight; the bill is written without it.
@@ -290,23 +283,15 @@ class Caller:
                     outcome = msgspec.structs.replace(outcome, kind="unbilled", retryable=True)
                 if outcome.cut and not self._may_fetch_again(teacher, outcome, tries):
                     outcome = settled_as_it_is(outcome)
-                if now.asked.digest != question.asked.digest and _hopeless(outcome):
-                    # Nothing comes of the lost call's bytes any more: the file's are next, with
-                    # as many tries as ever.
-                    outcome = msgspec.structs.replace(outcome, stop="", retryable=True)
-                    tries -= 1
-                    question = without(question, now.asked.digest)
-                await self._settle(now, teacher, lane, admission.attempt, outcome)
+                await self._settle(question, teacher, lane, admission.attempt, outcome)
                 if outcome.kind == "unknown" and not outcome.ended:
-                    self.unknown_since[now.key] = sent_us
+                    self.unknown_since[question.key] = sent_us
                 if outcome.kind in ("billed", "unpriced", "refused"):
-                    self._lost.pop(now.key, None)
+                    self._lost.pop(question.key, None)
                     return "", outcome
-                if recovery or outcome.kind == "unknown":
-                    self._lost[now.key] = now.to_recover
-                if now.asked.digest in question.asked.tried:
-                    now = question
                 recovery = recovery or outcome.kind == "unknown"
+                if recovery:
+                    self._lost[question.key] = question.to_recover
                 if outcome.ended:
                     wait = 0.0
                 if outcome.stop or not outcome.retryable or tries >= self.limits.attempts:
@@ -317,10 +302,8 @@ class Caller:
                     longest = min(self.limits.backoff_cap_s, longest)
                     await self._pause(random.uniform(0, longest))  # noqa: S311
             elif admission.kind == "cached":
-                self._known(question, lane, admission.outcome)
+                self._count_stored(question, lane, admission.outcome)
                 return "", None
-            elif admission.kind == "resume":
-                question, now = self._resumed(question, teacher, admission)
             elif admission.kind == "quarantined":
                 lane.stop(f"bound_violation: {admission.why}")
                 return f"teacher stopped: {lane.stopped}", None
@@ -328,39 +311,22 @@ class Caller:
                 if first_pass:
                     return _LATER, None  # other recoveries make room
                 if not recovery and (
-                    not self._tight or room > self._room(now.to_recover, alone=True)
+                    not self._tight or room > self._room(question.to_recover, alone=True)
                 ):
-                    if self._tight:  # a dearer one is under way; this one may fit after it
+                    if self._tight:  # a larger one is under way; this one may fit after it
                         await self._wait()
                     self._tight = True
                     continue
-                self._refused(admission.scope, now, room)
+                self._refused(admission.scope, question, room)
                 return f"budget exhausted: {admission.scope}", None
             else:  # busy or wait: a call in flight will change that
                 await self._wait()
 
-    def _resumed(
-        self, question: Question, teacher: Teacher, told: Admission
-    ) -> tuple[Question, Question]:
-        """Return the question, and the question with the bytes that the ledger has told."""
-        if not told.digest:
-            return question, question
-        now = self.questions.resumed(question, teacher, told)
-        if now is None:  # they cannot be made again, and stay charged as they are
-            question = without(question, told.digest)
-        return question, now or question
-
-    async def _admit(self, question: Question, room: Pico, *, wait: float) -> Admission:
-        return await self.calls.reserve(
-            question.asked, question.amount, question.call, headroom=room, recover_after_s=wait
-        )
-
     def _room(self, amount: Pico, *, alone: bool = False) -> Pico:
         """Return what a call must leave free, so that what may be lost can be recovered.
 
-        Args:
-            amount: what the call's own recovery would need.
-            alone: as if no other call were under way.
+        ``amount`` is what the call's own recovery would need; ``alone`` is as if no other call
+        were under way.
         """
         self._largest = max(self._largest, amount)
         share = TIGHT_SHARE if self._tight else HEADROOM_SHARE
@@ -369,7 +335,7 @@ class Caller:
         return Pico(max(most, min(HEADROOM_CALLS * most, self.ceiling // share)))
 
     def _refused(self, scope: str, question: Question, room: Pico) -> None:
-        """Remember the least worst case that a scope refused: only cheaper calls go on."""
+        """Record the least worst case that a scope refused: only cheaper calls go on."""
         amount = question.amount
         self.stopped_at.setdefault(scope, question.call.day)
         if scope not in self.too_dear or amount < self.too_dear[scope][0]:
@@ -378,7 +344,7 @@ class Caller:
     async def _chat(
         self, question: Question, teacher: Teacher, lane: Lane, attempt: str, price: TokenPrice
     ) -> Outcome:
-        """Send once; what the teacher's window learns from it is told here."""
+        """Send once, and let the teacher's window learn from the outcome."""
         lane.calls += 1
         sent = lane.now()
         try:
@@ -404,9 +370,9 @@ class Caller:
         self, question: Question, teacher: Teacher, lane: Lane, attempt: str, outcome: Outcome
     ) -> None:
         """Write an outcome to the ledger, durable on return, and count it; judge it last."""
-        held = await self.calls.settle(self._wire(teacher), attempt, outcome)
+        within = await self.calls.settle(self._wire(teacher), attempt, outcome)
         self._flying.pop(attempt, None)
-        if not held:
+        if not within:
             lane.stop("bound_violation: a bill passed its worst case")
         lane.refused += outcome.kind == "refused"
         if outcome.kind in ("billed", "unpriced"):
@@ -416,8 +382,8 @@ class Caller:
             lane.cost = Pico(lane.cost + (outcome.cost or 0))
             lane.prompt_tokens += outcome.prompt_tokens
             lane.cached_tokens += outcome.cached_tokens
-            if self.answered:
-                self.answered.bought(question.call, outcome.body)
+            if self.answers:
+                self.answers.add(question.call, outcome.body)
         if outcome.stop == "account" and teacher.endpoint is None:
             self.account = outcome.detail
             for one in self.lanes.values():
@@ -430,20 +396,18 @@ class Caller:
         return self.wires[self.questions.teacher_set.endpoint_of(teacher).name]
 
     def _may_fetch_again(self, teacher: Teacher, outcome: Outcome, tries: int) -> bool:
-        """Say whether the whole of a cut reply may be had for nothing: once, or as a hit."""
+        """Return True if the whole of a cut reply may be had for nothing: once, or as a hit."""
         if outcome.source_id:
             return tries < self.limits.attempts
         endpoint = self.questions.teacher_set.endpoint_of(teacher)
         return tries == 1 and endpoint.api == "openrouter" and endpoint.recovery_cache_s > 0
 
-    # -- what is known and what is closed -----------------------------------------
-
-    def _known(self, question: Question, lane: Lane, outcome: str) -> None:
-        """Count a reply that was there before."""
+    def _count_stored(self, question: Question, lane: Lane, outcome: str) -> None:
+        """Count a reply that the ledger had before."""
         lane.cached += outcome == "billed"
         lane.refused += outcome == "refused"
-        if self.answered and outcome == "billed":
-            self.answered.known(question.call)
+        if self.answers and outcome == "billed":
+            self.answers.add_stored(question.call)
 
     def _closed(self, lane: Lane, question: Question) -> str:
         """Return why nothing more may be asked here, or an empty string."""
@@ -464,7 +428,7 @@ class Caller:
         """Wait until some money or a claim may be free."""
         await self._pause(_POLL_S)
         now = asyncio.get_running_loop().time()
-        if now >= self._adopt_at:  # whoever is waited for may have died
+        if now >= self._adopt_at:  # the process that is waited for may have died
             self._adopt_at = now + _ADOPT_EVERY_S
             await self.commits.do(operations.adopt_dead())
         await self.commits.changed(_LONGEST_POLL_S)
@@ -475,12 +439,6 @@ class Caller:
             return
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.stop.wait(), seconds)
-
-
-def _hopeless(outcome: Outcome) -> bool:
-    """Say whether asking again with the same bytes is of no use, though others may be."""
-    final = outcome.stop == "teacher" or not (outcome.stop or outcome.retryable)
-    return outcome.kind == "unbilled" and final
 
 
 def _refusal_row(question: Question) -> dict[str, Any]:

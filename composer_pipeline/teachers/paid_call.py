@@ -1,13 +1,8 @@
 """The only way to spend money: reserve the worst case, send, settle by the outcome.
 
-Belongs here: what every paid call has in common, whoever makes it: replays, live probes, the
-judge of meaning. Does not belong here: retries, pace and reports (each caller has its own),
-what an outcome is (``replay.provider.outcome``), and what the ledger does with it
-(``replay.ledger.rules``). Nothing else calls ``reserve`` or ``settle``; a test holds that.
-
-A call makes two durable commits: reserved and sent, then settled with the raw bytes. Between
-them every way out is covered: an outcome that nobody knows, also that of a cancelled task,
-stays charged at its worst case.
+Nothing else calls ``reserve`` or ``settle``; a test holds that. A call makes two durable
+commits: reserved and sent, then settled with the raw bytes. Between them every way out is
+covered: an unknown outcome, also that of a cancelled task, stays charged at its worst case.
 """
 
 import asyncio
@@ -17,17 +12,14 @@ from composer_pipeline.money import NOTHING, Pico
 from composer_pipeline.teachers.client import Wire
 from composer_pipeline.teachers.ledger import operations
 from composer_pipeline.teachers.ledger.group_commit import Commits
-from composer_pipeline.teachers.ledger.values import Admission, Asked, Bill, CacheHit, Call, Reply
+from composer_pipeline.teachers.ledger.values import Admission, Bill, CacheHit, Call, Reply
 from composer_pipeline.teachers.outcome import Outcome, TokenPrice
 
 
 class PaidCalls:
     """Pays for the calls of one run.
 
-    Args:
-        commits: the ledger.
-        run_id: the run's scope.
-        budget: a scope that the run shares with others, such as ``backfill:…``; empty is none.
+    ``budget`` is a scope that the run shares with others, such as ``backfill:…``; empty is none.
     """
 
     def __init__(self, commits: Commits, run_id: str, budget: str = "") -> None:
@@ -51,35 +43,32 @@ class PaidCalls:
 
     async def reserve(
         self,
-        key: str | Asked,
+        key: str,
         amount: Pico,
         call: Call,
         *,
+        digest: str = "",
         headroom: Pico = NOTHING,
         recover_after_s: float = 0.0,
     ) -> Admission:
         """Reserve a call's worst case in all its scopes, and mark it sent.
 
-        Only an answer of kind ``reserved`` may be sent, and must be. The arguments are those
+        Only an admission of kind ``reserved`` may be sent, and must be. The arguments are those
         of :func:`composer_pipeline.teachers.ledger.operations.reserve`.
         """
         return await self.commits.do(
             operations.reserve(
                 key, amount, self.scopes(call), call,
-                headroom=headroom, send=True, recover_after_s=recover_after_s,
+                digest=digest, headroom=headroom, send=True, recover_after_s=recover_after_s,
             )
         )  # fmt: skip
 
     async def send(
         self, wire: Wire, attempt: str, body: bytes, price: TokenPrice | None = None
     ) -> Outcome:
-        """Send the exact bytes once. A cancelled call stays charged.
+        """Send the exact bytes of a reserved attempt once. A cancelled call stays charged.
 
-        Args:
-            wire: the endpoint.
-            attempt: what :meth:`reserve` granted.
-            body: the exact bytes.
-            price: price of tokens where the endpoint's replies name no cost.
+        ``price`` is that of tokens, where the endpoint's replies name no cost.
         """
         try:
             return await wire.chat(body, price)
@@ -90,8 +79,7 @@ class PaidCalls:
     async def settle(self, wire: Wire, attempt: str, outcome: Outcome) -> bool:
         """Write an outcome to the ledger; durable on return, also where it is cancelled.
 
-        Returns:
-            False where a bill passed its worst case; the teacher is then quarantined.
+        Return False where a bill passed its worst case; the teacher is then quarantined.
         """
         detail, generation = outcome.detail, outcome.generation_id
         reply = Reply(outcome.status, outcome.body, generation, outcome.latency_ms, detail)
@@ -100,26 +88,20 @@ class PaidCalls:
         if outcome.kind == "billed" and outcome.cost is not None:
             return await self.commits.do(operations.settle(attempt, Bill(outcome.cost), reply))
         if outcome.kind == "unpriced":
-            return await self._keep(wire, attempt, reply)
+            # The bytes first, their cost then; until that is known the worst case stays charged.
+            await self.commits.do(operations.keep(attempt, reply))
+            return await self._ask_cost(wire, attempt, generation)
         if outcome.kind in ("unbilled", "refused"):
             # A refusal is kept: the same question would be refused again.
             refusal = reply if outcome.kind == "refused" else None
             await self.commits.do(operations.release(attempt, detail, refusal))
             return True
-        # Of an error the id names no generation that could be asked for its cost.
+        # The id of an error names no generation that could be asked for its cost.
         named = generation if 200 <= outcome.status < 300 else ""
         await self.commits.do(
             operations.mark_unknown(attempt, detail, raw=outcome.body or None, generation=named)
         )
         return not outcome.ended or await self._ask_cost(wire, attempt, named)
-
-    async def _keep(self, wire: Wire, attempt: str, reply: Reply) -> bool:
-        """Keep an answer's bytes first, and ask then what it cost.
-
-        Until that is known its worst case stays charged; a later run asks again.
-        """
-        await self.commits.do(operations.keep(attempt, reply))
-        return await self._ask_cost(wire, attempt, reply.generation_id)
 
     async def _ask_cost(self, wire: Wire, attempt: str, generation: str) -> bool:
         cost = await wire.generation_cost(generation) if generation else None
@@ -133,7 +115,7 @@ class PaidCalls:
             cost = await wire.generation_cost(source)
         except asyncio.CancelledError as error:  # the reply is here: keep it
             cancelled = error
-        held = await self.commits.do(operations.settle(attempt, CacheHit(source, cost), reply))
+        within = await self.commits.do(operations.settle(attempt, CacheHit(source, cost), reply))
         if cancelled:
             raise cancelled
-        return held
+        return within

@@ -364,8 +364,9 @@ class _Counter:
                 sampled_states.setdefault(state_id, []).append(totals)
         for state in self.questions.states if sampled_states else ():
             for totals in sampled_states.get(state.state_id, ()):
-                request, asked = self.questions.request(state, totals.teacher)
-                totals.replies.measure(asked.key, request.body)
+                request = self.questions.request(state, totals.teacher)
+                endpoint = self.questions.teacher_set.endpoint_of(totals.teacher)
+                totals.replies.measure(request.key(endpoint.name), request.body)
 
     def _explain(self) -> None:
         """Say of each teacher why calls of a day that it answered before are open."""

@@ -1,8 +1,6 @@
-"""What would be asked: states, their order, and the exact body for each teacher.
+"""What would be asked: which states, in which order, and the exact body for each teacher.
 
-Belongs here: the selection of states, chains, bodies with their keys and worst cases, and
-the last scan for secrets. Does not belong here: asking (``replay.engine.run``) or estimating
-(``replay.plan.plan``), which both start from the same questions.
+A replay sends these questions, a plan estimates them.
 """
 
 import hashlib
@@ -23,14 +21,228 @@ from composer_pipeline.lake.store import Lake
 from composer_pipeline.money import NOTHING, Pico
 from composer_pipeline.redaction.user_rules import redaction_version
 from composer_pipeline.teachers.catalogue import CatalogueCheck, terms_of
-from composer_pipeline.teachers.ledger.ledger import Ledger
-from composer_pipeline.teachers.ledger.values import Admission, Asked, Call
+from composer_pipeline.teachers.ledger.values import Call
 from composer_pipeline.teachers.request import Request, serialise, settings_sent, worst_case
 from composer_pipeline.teachers.teachers import Teacher, TeacherSet
 from composer_pipeline.versions import CONVERTER_VERSION
 
 if TYPE_CHECKING:
     from composer_pipeline.states.state import TraceState
+
+#: Bytes of a body that make one token, for estimates and for the context limit only.
+BYTES_PER_TOKEN = 4
+
+
+class Question(msgspec.Struct, frozen=True):
+    """One request to one teacher.
+
+    ``body`` are the exact bytes, ``key`` and ``digest`` their names (see
+    :mod:`composer_pipeline.teachers.request`), ``amount`` their worst case. ``skip`` says why it
+    will not be sent although it could be; ``refuse`` says why it must not be sent.
+    ``unanchored`` is the worst case of the bytes alone, where ``amount`` is less because the
+    prompt before them was measured.
+    """
+
+    body: bytes
+    key: str
+    digest: str
+    amount: Pico
+    call: Call
+    skip: str = ""
+    refuse: str = ""
+    unanchored: Pico = NOTHING
+
+    @property
+    def to_recover(self) -> Pico:
+        """What another run must reserve to fetch the answer, should this one lose it."""
+        return max(self.amount, self.unanchored)
+
+
+def too_long(teacher: Teacher, size: int) -> str:
+    """Return why a body of so many bytes is not sent to a teacher; empty where it may be."""
+    tokens = size // BYTES_PER_TOKEN + teacher.max_tokens
+    if tokens <= teacher.context_length:
+        return ""
+    return f"context_length: about {tokens} tokens, {teacher.name} takes {teacher.context_length}"
+
+
+class Questions:
+    """The questions of one run.
+
+    Raises InputError for an unknown teacher, a bad ``max_states``, or a lake without states.
+
+    Args:
+        lake: where the states are.
+        teacher_set: the teacher file.
+        days: only states of these days; all when ``None``.
+        teachers: only these teachers; all when ``None``.
+        sessions: only states of these sessions; all when ``None``.
+        max_states: only so many states, failed actions first, then by time.
+        only_on_active_path: leave out abandoned branches.
+    """
+
+    def __init__(
+        self,
+        lake: Lake,
+        teacher_set: TeacherSet,
+        *,
+        days: Sequence[str] | None = None,
+        teachers: Sequence[str] | None = None,
+        sessions: Collection[str] | None = None,
+        max_states: int | None = None,
+        only_on_active_path: bool = False,
+    ) -> None:
+        from composer_pipeline.states.load import StatesOnDemand
+
+        self.teacher_set = teacher_set
+        self.teachers = teacher_set.select(None if teachers is None else list(teachers))
+        if max_states is not None and max_states < 1:
+            raise InputError("--max-states must be at least 1")
+        known_days = lake.days("states")
+        # A backfill names its days, and a day without a session is no error.
+        if not known_days and days is None:
+            raise InputError(f"lake {lake.url} has no states; ingest sessions first")
+        self.days = known_days if days is None else sorted(set(days) & set(known_days))
+        admits = lru_cache(1024)(teacher_set.projects.admits)
+        first = None
+        if max_states is not None:
+            first = partial(
+                sessions_of_first,
+                max_states,
+                sessions=sessions,
+                admits=admits,
+                only_on_active_path=only_on_active_path,
+            )
+        # Each state once, though a lake may hold it twice; messages are read by session.
+        loaded = StatesOnDemand(lake, self.days, first).states
+        self._toolsets = Toolsets(lake, loaded)
+        self.states = [
+            state
+            for state in loaded
+            if (sessions is None or state.session_id in sessions)
+            and admits(state.project)
+            and (state.on_active_path or not only_on_active_path)
+        ]
+        self._cut = max_states is not None
+        if max_states is not None:
+            self.states.sort(key=lambda s: (s.error_kind is None, _when(s), s.state_id))
+            self.states = self.states[:max_states]
+        #: What the catalogue says of each teacher, where there is one; provenance.
+        self.catalogue_checks: Mapping[str, CatalogueCheck] = {}
+        self._settings = {
+            teacher.name: settings_sent(teacher, endpoint.name, api=endpoint.api)
+            for teacher in self.teachers
+            for endpoint in [teacher_set.endpoint_of(teacher)]
+        }
+        self._conversions: dict[str, Conversion] = {}
+        self._clean: set[bytes] = set()
+        self._lake = lake
+        #: Day -> whether the current rules have redacted it.
+        self._redacted: dict[str, bool] = {}
+
+    @property
+    def selected_days(self) -> list[str]:
+        """The days of the selected states, and of all states where nothing cuts their number."""
+        return sorted({state.day for state in self.states}) if self._cut else self.days
+
+    def chains(self) -> list[list["TraceState"]]:
+        """Return the states of each session in time order, sessions in time order.
+
+        Asked in this order, each request starts with the previous one, which the
+        provider's prompt cache then holds.
+        """
+        sessions: dict[str, list[TraceState]] = {}
+        for state in sorted(self.states, key=lambda s: (_when(s), s.n_messages, s.state_id)):
+            sessions.setdefault(state.session_id, []).append(state)
+        return list(sessions.values())
+
+    def pin_tools(self) -> None:
+        """Store the tools of the selected states for good; call it before anything is asked."""
+        self._toolsets.pin(self.states)
+
+    def build(self, state: "TraceState", teacher: Teacher) -> Question:
+        """Build the question about a state for a teacher; nothing is sent."""
+        conversion = self._convert(state)
+        request, endpoint = self.request(state, teacher), self.teacher_set.endpoint_of(teacher)
+        body = request.body
+        meta = self.meta(teacher, self.toolset(state))
+        call = Call(state.state_id, teacher.name, state.session_id, state.day, meta)
+        refuse = ""
+        skip = too_long(teacher, len(body))
+        if not skip and conversion.flags.get("action_in_prefix"):
+            refuse = "action_in_prefix"
+        elif not skip and self._has_secret(conversion):
+            refuse = "secret"
+        return Question(
+            body,
+            request.key(endpoint.name),
+            request.digest(endpoint.name),
+            worst_case(teacher, body),
+            call,
+            skip,
+            refuse,
+        )
+
+    def request(self, state: "TraceState", teacher: Teacher) -> Request:
+        """Return the request about a state; it is not scanned for secrets."""
+        api = self.teacher_set.endpoint_of(teacher).api
+        return serialise(teacher, self._convert(state), state.session_id, api=api)
+
+    def toolset(self, state: "TraceState") -> Toolset:
+        """Return the tools that a state is asked with."""
+        return self._toolsets.of(state)
+
+    def meta(self, teacher: Teacher, toolset: Toolset) -> dict[str, Any]:
+        """Return ``Call.meta``: what is recorded of a question beside its bytes."""
+        return {
+            "family": teacher.family,
+            "control": teacher.control,
+            "model": teacher.model,
+            **({"served_as": teacher.served_as} if teacher.served_as else {}),
+            "simulated": self.teacher_set.endpoint_of(teacher).simulated,
+            "schema_source": toolset.source,
+            "converter_version": CONVERTER_VERSION,
+            "toolset": toolset.digest,
+            "settings": self._settings[teacher.name],
+            **terms_of(teacher, self.catalogue_checks.get(teacher.name)),
+        }
+
+    def has_secret(self, state: "TraceState") -> bool:
+        """Return True if a state shows a secret, for a plan.
+
+        What the current rules have redacted is not scanned a second time; :meth:`build` does
+        that to every byte that is sent.
+        """
+        day = state.day
+        if day not in self._redacted:
+            table = self._lake.read("messages", days=[day], columns=["redaction_version"])
+            versions = set(table["redaction_version"].unique().to_pylist())
+            self._redacted[day] = versions <= {redaction_version()}
+        return not self._redacted[day] and self._has_secret(self._convert(state))
+
+    def _convert(self, state: "TraceState") -> Conversion:
+        known = self._conversions.get(state.state_id)
+        if known is None:
+            known = to_chat(state, tools=self._toolsets.of(state).tools)
+            # Teachers walk a session at about the same pace; keep what they share.
+            if len(self._conversions) > 512:
+                self._conversions.clear()
+            self._conversions[state.state_id] = known
+        return known
+
+    def _has_secret(self, conversion: Conversion) -> bool:
+        """Scan every part of the body once; parts are shared along a session."""
+        from composer_pipeline.redaction.redact import find_secrets
+
+        for part in [*conversion.messages, *conversion.tools]:
+            digest = hashlib.blake2b(orjson.dumps(part), digest_size=16).digest()
+            if digest in self._clean:
+                continue
+            # The whole message, decoded: its keys tell what its values are.
+            if find_secrets(part):
+                return True
+            self._clean.add(digest)
+        return False
 
 
 def sessions_of_first(
@@ -43,13 +255,8 @@ def sessions_of_first(
 ) -> set[str]:
     """Return the sessions of the first states: failed actions first, then by time and id.
 
-    Args:
-        number: how many states.
-        rows: ``states`` with the columns that are read here, days in order; of a state that is
-            in it twice the last row counts.
-        sessions: only states of these sessions; all when ``None``.
-        admits: whether states of a project may be asked.
-        only_on_active_path: leave out abandoned branches.
+    ``rows`` are columns of ``states``, days in order; of a state that is in it twice the last
+    row counts. ``admits`` returns True if states of a project may be asked.
     """
     last = {state: at for at, state in enumerate(rows["state_id"].to_pylist())}
     if len(last) < len(rows):
@@ -73,308 +280,6 @@ def sessions_of_first(
         keys, sort_keys=[(name, "ascending", "at_start") for name in keys.column_names]
     )
     return set(rows["session_id"].take(order[:number]).to_pylist())
-
-
-#: Bytes of a body that make one token, for estimates and for the context limit only.
-BYTES_PER_TOKEN = 4
-
-
-class Question(msgspec.Struct, frozen=True):
-    """One request to one teacher. ``amount`` is its worst case.
-
-    ``asked`` is how the ledger knows it. ``skip`` says why it will not be sent although it
-    could be; ``refuse`` says why it must not be sent. ``unanchored`` is the worst case of the
-    bytes alone, where ``amount`` is less because the prompt before them was measured.
-    """
-
-    request: Request
-    asked: Asked
-    amount: Pico
-    call: Call
-    skip: str = ""
-    refuse: str = ""
-    unanchored: Pico = NOTHING
-
-    @property
-    def to_recover(self) -> Pico:
-        """What another run must reserve to fetch the answer, should this one lose it."""
-        return max(self.amount, self.unanchored)
-
-    @property
-    def body(self) -> bytes:
-        """The exact bytes."""
-        return self.request.body
-
-    @property
-    def key(self) -> str:
-        """What the call goes under; see :class:`~composer_pipeline.teachers.provider.Request`."""
-        return self.asked.key
-
-
-def too_long(teacher: Teacher, size: int) -> str:
-    """Return why a body of so many bytes is not sent to a teacher; empty where it may be."""
-    tokens = size // BYTES_PER_TOKEN + teacher.max_tokens
-    if tokens <= teacher.context_length:
-        return ""
-    return f"context_length: about {tokens} tokens, {teacher.name} takes {teacher.context_length}"
-
-
-def without(question: Question, digest: str) -> Question:
-    """Return a question that is not to be asked with the bytes of ``digest`` again."""
-    asked = question.asked
-    return msgspec.structs.replace(
-        question, asked=msgspec.structs.replace(asked, tried=(*asked.tried, digest))
-    )
-
-
-class Questions:
-    """The questions of one run.
-
-    Args:
-        lake: where the states are.
-        teacher_set: the teacher file.
-        days: only states of these days; all when ``None``.
-        teachers: only these teachers; all when ``None``.
-        sessions: only states of these sessions; all when ``None``.
-        max_states: only so many states, failed actions first, then by time.
-        only_on_active_path: leave out abandoned branches.
-
-    Raises:
-        InputError: an unknown teacher, a bad ``max_states``, or a lake without states.
-    """
-
-    def __init__(
-        self,
-        lake: Lake,
-        teacher_set: TeacherSet,
-        *,
-        days: Sequence[str] | None = None,
-        teachers: Sequence[str] | None = None,
-        sessions: Collection[str] | None = None,
-        max_states: int | None = None,
-        only_on_active_path: bool = False,
-    ) -> None:
-        from composer_pipeline.states.load import StatesOnDemand
-
-        self.teacher_set = teacher_set
-        self.teachers = teacher_set.select(None if teachers is None else list(teachers))
-        if max_states is not None and max_states < 1:
-            raise InputError("--max-states must be at least 1")
-        known_days = lake.days("states")
-        # A backfill names its days, and a day without a session is nothing to complain of.
-        if not known_days and days is None:
-            raise InputError(f"lake {lake.url} has no states; ingest sessions first")
-        self.days = known_days if days is None else sorted(set(days) & set(known_days))
-        admits = lru_cache(1024)(teacher_set.projects.admits)
-        # Each once, though a lake may hold one twice; messages are read a session at a time.
-        first = None
-        if max_states is not None:
-            first = partial(
-                sessions_of_first,
-                max_states,
-                sessions=sessions,
-                admits=admits,
-                only_on_active_path=only_on_active_path,
-            )
-        loaded = StatesOnDemand(lake, self.days, first).states
-        self._toolsets = Toolsets(lake, loaded)
-        self.states = [
-            state
-            for state in loaded
-            if (sessions is None or state.session_id in sessions)
-            and admits(state.project)
-            and (state.on_active_path or not only_on_active_path)
-        ]
-        self._cut = max_states is not None
-        if max_states is not None:
-            self.states.sort(key=lambda s: (s.error_kind is None, _when(s), s.state_id))
-            self.states = self.states[:max_states]
-        #: What the catalogue says of each teacher, where there is one; provenance.
-        self.catalogue_checks: Mapping[str, CatalogueCheck] = {}
-        #: Teacher -> price caps that were part of its calls' keys; see :meth:`know`.
-        self._caps: Mapping[str, Collection[bytes]] = {}
-        self._settings = {
-            teacher.name: settings_sent(teacher, endpoint.name, api=endpoint.api)
-            for teacher in self.teachers
-            for endpoint in [teacher_set.endpoint_of(teacher)]
-        }
-        self._conversions: dict[str, Conversion] = {}
-        self._clean: set[bytes] = set()
-        self._lake = lake
-        #: Day -> whether the rules of now have redacted it.
-        self._redacted: dict[str, bool] = {}
-
-    @property
-    def asked_days(self) -> list[str]:
-        """The days of the selected states, and of all states where nothing cuts their number."""
-        return sorted({state.day for state in self.states}) if self._cut else self.days
-
-    def chains(self) -> list[list["TraceState"]]:
-        """Return the states of each session in time order, sessions in time order.
-
-        Asked in this order, each request starts with the previous one, which the
-        provider's prompt cache then holds.
-        """
-        sessions: dict[str, list[TraceState]] = {}
-        for state in sorted(self.states, key=lambda s: (_when(s), s.n_messages, s.state_id)):
-            sessions.setdefault(state.session_id, []).append(state)
-        return list(sessions.values())
-
-    def pin_tools(self) -> None:
-        """Keep the tools of the selected states for good; call it before anything is asked.
-
-        Raises:
-            StorageError: the lake is not writable.
-        """
-        self._toolsets.pin(self.states)
-
-    def know(self, ledger: Ledger) -> None:
-        """Learn under which price caps a ledger's calls were made while caps were in the keys.
-
-        Replies of such calls are found again, and those without an outcome are asked again
-        with their own bytes. A rebuilt ledger, and one older than the record of the settings,
-        tell no caps: there the teacher file's is tried.
-        """
-        self._caps = {
-            teacher.name: _caps_in_keys(ledger.metas(teacher.name)) for teacher in self.teachers
-        }
-
-    def build(self, state: "TraceState", teacher: Teacher) -> Question:
-        """Build the body of a state for a teacher; nothing is sent."""
-        conversion = self._convert(state)
-        request, asked = self.request(state, teacher)
-        body = request.body
-        meta = self.meta(teacher, self.toolset(state))
-        call = Call(state.state_id, teacher.name, state.session_id, state.day, meta)
-        refuse = ""
-        skip = too_long(teacher, len(body))
-        if not skip and conversion.flags.get("action_in_prefix"):
-            refuse = "action_in_prefix"
-        elif not skip and self._has_secret(conversion):
-            refuse = "secret"
-        return Question(request, asked, worst_case(teacher, body), call, skip, refuse)
-
-    def request(self, state: "TraceState", teacher: Teacher) -> tuple[Request, Asked]:
-        """Return the body of a state for a teacher and its names; it is not scanned for secrets."""
-        endpoint = self.teacher_set.endpoint_of(teacher)
-        request = serialise(teacher, self._convert(state), state.session_id, api=endpoint.api)
-        key, digest = request.key(endpoint.name), request.digest(endpoint.name)
-        former = [
-            request.capped(cap or request.cap).digest(endpoint.name)
-            for cap in self.caps_of(teacher)
-            if request.cap
-        ]
-        asked = Asked(
-            key,
-            digest,
-            request.cap.decode(),
-            (key, *former),
-            # A generation may have ended that long after its call, and is kept from then on.
-            kept_s=endpoint.recovery_cache_s + 2 * self.teacher_set.limits.read_timeout_s
-            if endpoint.recovery_cache_s
-            else 0.0,
-        )
-        return request, asked
-
-    def toolset(self, state: "TraceState") -> Toolset:
-        """Return the tools that a state is asked with."""
-        return self._toolsets.of(state)
-
-    def caps_of(self, teacher: Teacher) -> Collection[bytes]:
-        """Return the caps that were part of a teacher's keys; see :meth:`know`."""
-        return self._caps.get(teacher.name, ())
-
-    def meta(self, teacher: Teacher, toolset: Toolset) -> dict[str, Any]:
-        """Return ``Call.meta``: what is recorded of a question beside its bytes."""
-        return {
-            "family": teacher.family,
-            "control": teacher.control,
-            "model": teacher.model,
-            **({"served_as": teacher.served_as} if teacher.served_as else {}),
-            "simulated": self.teacher_set.endpoint_of(teacher).simulated,
-            "schema_source": toolset.source,
-            "converter_version": CONVERTER_VERSION,
-            "toolset": toolset.digest,
-            "settings": self._settings[teacher.name],
-            **terms_of(teacher, self.catalogue_checks.get(teacher.name)),
-        }
-
-    def resumed(self, question: Question, teacher: Teacher, told: Admission) -> Question | None:
-        """Return a question with the bytes that it was asked with before.
-
-        Args:
-            question: as :meth:`build` made it.
-            teacher: who is asked.
-            told: the ledger's answer ``resume``.
-
-        Returns:
-            ``None`` where those bytes cannot be made again. The worst case is that of the cap
-            in them.
-        """
-        asked = msgspec.structs.replace(
-            question.asked, key=told.key, digest=told.digest, cap=told.cap
-        )
-        if told.digest == question.asked.digest:
-            return msgspec.structs.replace(question, asked=asked)
-        endpoint = self.teacher_set.endpoint_of(teacher).name
-        caps = [told.cap.encode()] if told.cap else self._caps.get(teacher.name, ())
-        for cap in caps:
-            request = question.request.capped(cap or question.request.cap)
-            if request.digest(endpoint) == told.digest:
-                capped = teacher.model_copy(update={"max_price": request.prices})
-                return msgspec.structs.replace(
-                    question, request=request, asked=asked, amount=worst_case(capped, request.body)
-                )
-        return None
-
-    def _convert(self, state: "TraceState") -> Conversion:
-        known = self._conversions.get(state.state_id)
-        if known is None:
-            known = to_chat(state, tools=self._toolsets.of(state).tools)
-            # Teachers walk a session at about the same pace; keep what they share.
-            if len(self._conversions) > 512:
-                self._conversions.clear()
-            self._conversions[state.state_id] = known
-        return known
-
-    def has_secret(self, state: "TraceState") -> bool:
-        """Say for a plan whether a state shows a secret.
-
-        What the rules of now have redacted is not scanned a second time; :meth:`build` does that
-        to every byte that is sent.
-        """
-        day = state.day
-        if day not in self._redacted:
-            table = self._lake.read("messages", days=[day], columns=["redaction_version"])
-            versions = set(table["redaction_version"].unique().to_pylist())
-            self._redacted[day] = versions <= {redaction_version()}
-        return not self._redacted[day] and self._has_secret(self._convert(state))
-
-    def _has_secret(self, conversion: Conversion) -> bool:
-        """Scan every part of the body once; parts are shared along a session."""
-        from composer_pipeline.redaction.redact import find_secrets
-
-        for part in [*conversion.messages, *conversion.tools]:
-            digest = hashlib.blake2b(orjson.dumps(part), digest_size=16).digest()
-            if digest in self._clean:
-                continue
-            # The whole message, decoded: its keys tell what its values are.
-            if find_secrets(part):
-                return True
-            self._clean.add(digest)
-        return False
-
-
-def _caps_in_keys(metas: Sequence[Mapping[str, Any]]) -> list[bytes]:
-    """Return the caps of calls of before wire 2; empty for one that was not recorded."""
-    caps = set()
-    for meta in metas:
-        settings = meta.get("settings")
-        if settings is None:
-            caps.add(b"")
-        elif "max_price.prompt" in settings:
-            caps.add(Request.cap_of(settings["max_price.prompt"], settings["max_price.completion"]))
-    return sorted(caps)
 
 
 def _when(state: "TraceState") -> float:

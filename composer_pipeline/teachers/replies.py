@@ -465,7 +465,7 @@ def check_ledger(lake: Lake, ledger: Ledger) -> None:
     """
     if not lake.partitions("replies"):
         return
-    known = ledger.noted()
+    known = ledger.recorded()
     counted: Counter[tuple[str, str]] = Counter()
     for part in lake.partitions("replies"):
         asked = lake.read(

@@ -14,7 +14,7 @@ import msgspec
 from composer_pipeline.errors import ComposerError
 from composer_pipeline.money import PICO, Pico
 from composer_pipeline.reports import Report
-from composer_pipeline.teachers.ledger.values import ScopeStatus
+from composer_pipeline.teachers.ledger.values import Scope
 from composer_pipeline.teachers.rate_limit import Lane
 from composer_pipeline.teachers.teachers import Endpoint
 
@@ -213,9 +213,7 @@ class Snapshot(msgspec.Struct, frozen=True):
         )
 
 
-def snapshot(
-    phase: str, elapsed_s: float, lanes: Mapping[str, Lane], scope: ScopeStatus
-) -> Snapshot:
+def snapshot(phase: str, elapsed_s: float, lanes: Mapping[str, Lane], scope: Scope) -> Snapshot:
     """Build a snapshot from the lanes and the run's scope."""
     by_teacher = {
         name: TeacherProgress(
@@ -253,7 +251,7 @@ def replay_report(
     endpoint: Endpoint,
     states: int,
     lanes: Mapping[str, Lane],
-    scope: ScopeStatus,
+    scope: Scope,
     by_day_teacher: dict[str, dict[str, dict[str, int]]],
     skipped: list[dict[str, str]],
     not_bought: list[dict[str, str]],
@@ -305,7 +303,7 @@ def replay_report(
 
 def at_ceiling(
     report: ReplayReport,
-    scopes: Mapping[str, ScopeStatus],
+    scopes: Mapping[str, Scope],
     too_dear: Mapping[str, tuple[Pico, Pico]],
 ) -> ReplayReport:
     """Return the report with what the scope that refused has left, and what a call needs.

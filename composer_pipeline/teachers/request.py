@@ -22,7 +22,7 @@ import orjson
 
 from composer_pipeline.chat.convert import Conversion, wire_messages
 from composer_pipeline.money import Pico, to_pico
-from composer_pipeline.teachers.teachers import MaxPrice, Teacher
+from composer_pipeline.teachers.teachers import Teacher
 
 #: Part of a digest, and of a key that covers the exact body.
 WIRE = "chat/completions@1"
@@ -38,11 +38,6 @@ class Request(msgspec.Struct, frozen=True):
     start: int = 0
     end: int = 0
 
-    @property
-    def cap(self) -> bytes:
-        """The JSON of ``max_price`` as it is sent; empty if there is none."""
-        return self.body[self.start : self.end]
-
     def digest(self, endpoint: str) -> str:
         """Return the name of what is sent; see the module."""
         # Not the endpoint's address: a demo server gets another port every time.
@@ -55,11 +50,6 @@ class Request(msgspec.Struct, frozen=True):
         body = memoryview(self.body)
         return _sha256(endpoint, WIRE_WITHOUT_CAP, body[: self.start], b"{}", body[self.end :])
 
-    def capped(self, cap: bytes) -> "Request":
-        """Return the same request under another cap."""
-        body = self.body[: self.start] + cap + self.body[self.end :]
-        return Request(body, self.start, self.start + len(cap))
-
     def around_messages(self, endpoint: str) -> tuple[bytes, bytes]:
         """Return what :meth:`key` hashes before and behind the messages of a body without any.
 
@@ -70,12 +60,6 @@ class Request(msgspec.Struct, frozen=True):
             return _name(endpoint, WIRE) + self.body[:hole], self.body[hole:]
         tail = self.body[hole : self.start] + b"{}" + self.body[self.end :]
         return _name(endpoint, WIRE_WITHOUT_CAP) + self.body[:hole], tail
-
-    @property
-    def prices(self) -> MaxPrice:
-        """The prices of the cap, in USD per million tokens."""
-        numbers = msgspec.json.decode(self.cap, type=dict[str, Decimal])
-        return MaxPrice(prompt=numbers["prompt"], completion=numbers["completion"])
 
     @classmethod
     def around(

@@ -1,15 +1,9 @@
-"""Asking each teacher about its states, within the ceiling, and surviving anything.
-
-Belongs here: the run as a whole: recovery first, progress, stopping. Does not belong here: waves of
-calls (``replay.engine.waves``), one call's life (``replay.engine.caller``), the order of calls
-(``replay.engine.order``), the key and its sweep (``replay.engine.run_key``), the report
-(``replay.engine.report``), what an outcome is (``replay.provider.outcome``), and the arithmetic
-of the ceiling (``replay.ledger.ledger``).
+"""A replay: asking each teacher about its states, within the ceiling, and surviving anything.
 
 A run goes: adopt what dead processes left; settle generations whose cost can be asked; send
 again, byte for byte, what may have been paid for (the provider's response cache gives the
-reply for nothing); then wave after wave, each teacher in the order that its provider's prompt
-cache likes; then sweep what is still unknown against the key's usage; then write the
+reply for nothing); then ask round after round, each teacher in the order that its provider's
+prompt cache likes; then sweep what is still unknown against the key's usage; then write the
 ``replies`` partitions from the ledger. Running it again asks nothing twice.
 """
 
@@ -30,7 +24,7 @@ from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.money import Pico, ceiling_of
 from composer_pipeline.reports import Progress
-from composer_pipeline.teachers.caller import Answered, Caller
+from composer_pipeline.teachers.caller import Answers, Caller
 from composer_pipeline.teachers.catalogue import preflight
 from composer_pipeline.teachers.client import RunKey, open_wires
 from composer_pipeline.teachers.ledger import operations
@@ -65,186 +59,6 @@ if TYPE_CHECKING:
 
 #: Recoveries at a time, before anything new is asked.
 RECOVERIES = 4
-
-
-class Waves:
-    """Starts the calls of one run.
-
-    Args:
-        caller: gets the answers.
-        tasks: where the calls run.
-        stop: set when nothing more may be asked.
-        selector: chooses what to ask, wave by wave; everything at once when ``None``.
-        answered: what came back, for the selector.
-        days_first: which day is asked to its end before the next one begins.
-        day_done: called with a day when nothing more will be asked of it; only where
-            ``days_first`` says which is first, and never while a call is under way.
-    """
-
-    def __init__(
-        self,
-        caller: Caller,
-        tasks: Tasks,
-        stop: asyncio.Event,
-        selector: Selector | None = None,
-        answered: Answered | None = None,
-        *,
-        days_first: DaysFirst = "",
-        day_done: Callable[[str], None] | None = None,
-    ) -> None:
-        self.caller = caller
-        self.questions = caller.questions
-        self.lanes = caller.lanes
-        self.tasks = tasks
-        self.stop = stop
-        self.selector = selector
-        self.answered = answered
-        self._days_first = days_first
-        self._day_done = day_done
-        days = by_day(self.questions.states, days_first) if days_first else []
-        #: Days that are not done, the next one first.
-        self._open_days = [states[0].day for states in days]
-        #: (state_id, teacher) that were asked, or will be.
-        self.asked: set[tuple[str, str]] = set()
-        self._recovered: set[tuple[str, str]] = set()
-
-    async def recover(self) -> None:
-        """Fetch what earlier runs may have paid for, before anything is bought.
-
-        A recovery that the ceiling refuses is tried again as long as others make room: asked
-        beside new calls, one that is lost in its turn would leave no room for any.
-        """
-        caller = self.caller
-        if not caller.unknown:
-            return
-        gate = asyncio.Semaphore(RECOVERIES)
-
-        async def one(state: "TraceState", teacher: Teacher) -> None:
-            async with gate:
-                if await caller.answer(state, teacher, first_pass=True):
-                    self._recovered.add((state.state_id, teacher.name))
-
-        pairs = [
-            (state, teacher)
-            for state in self.questions.states
-            for teacher in self.questions.teachers
-            if (state.state_id, teacher.name) in caller.unknown
-        ]
-        left, before = pairs, len(pairs) + 1
-        while left and len(left) < before:
-            for state, teacher in left:
-                self.tasks.spawn(one(state, teacher))
-            await self.tasks.finish()
-            before = len(left)
-            left = [(s, t) for s, t in left if (s.state_id, t.name) not in self._recovered]
-        for state, teacher in pairs:
-            self.lanes[teacher.name].asked += (state.state_id, teacher.name) in self._recovered
-
-    async def ask(self) -> None:
-        """Ask everything, or wave after wave until the selector names nothing new."""
-        if self.selector is None or self.answered is None:
-            await self._ask_everything()
-        else:
-            await self._ask_selected(self.selector, self.answered)
-        self._finish_days()
-
-    async def _ask_everything(self) -> None:
-        days = by_day(self.questions.states, self._days_first)
-        waves = []
-        for states in days:
-            wave = {
-                teacher.name: {s.state_id for s in states if teacher.asks(s.state_id)}
-                for teacher in self.questions.teachers
-            }
-            waves.append(wave)
-            for name, ids in wave.items():
-                self.asked.update((state_id, name) for state_id in ids)
-        self.asked.update(self._recovered)
-        for name, lane in self.lanes.items():
-            lane.asked = sum(who == name for _, who in self.asked)
-        for states, wave in zip(days, waves, strict=True):
-            if self.stop.is_set():
-                return
-            self._finish_days(states[0].day if states else "")
-            await self._wave(wave)
-
-    async def _ask_selected(self, selector: Selector, answered: Answered) -> None:
-        states, teachers = self.questions.states, self.questions.teachers
-        named = self.asked
-        named.update(self._recovered)
-        while not self.stop.is_set():
-            wanted: dict[str, set[str]] = {teacher.name: set() for teacher in teachers}
-            days = set()
-            before = len(named)
-            for state, teacher in selector.next_wave(states, teachers, answered.of):
-                if not teacher.asks(state.state_id):
-                    continue
-                pair = (state.state_id, teacher.name)
-                if pair not in named:
-                    self.lanes[teacher.name].asked += 1
-                    wanted[teacher.name].add(state.state_id)
-                    days.add(state.day)
-                named.add(pair)
-            if len(named) == before:
-                return
-            self._finish_days(next(day for day in [*self._open_days, *days] if day in days))
-            await self._wave(wanted)
-
-    def _finish_days(self, up_to: str = "") -> None:
-        """Tell the days before one, or all, that nothing more is asked of them."""
-        while self._open_days and self._open_days[0] != up_to and not self.stop.is_set():
-            day = self._open_days.pop(0)
-            if self._day_done:
-                self._day_done(day)
-
-    async def _wave(self, wanted: dict[str, set[str]]) -> None:
-        """Ask each teacher about its states, in its own order."""
-        chains = self.questions.chains()
-        drivers = set()
-        for teacher in self.questions.teachers:
-            ids = wanted[teacher.name]
-            cut = units(
-                [
-                    [
-                        state
-                        for state in chain
-                        if state.state_id in ids
-                        and (state.state_id, teacher.name) not in self._recovered
-                    ]
-                    for chain in chains
-                ],
-                teacher.prompt_cache,
-            )
-            drivers.add(self.tasks.spawn(self._drive(teacher, Queue(cut))))
-        await self.tasks.finish(drivers)
-
-    async def _drive(self, teacher: Teacher, queue: Queue) -> None:
-        """Start a teacher's calls, a bounded number of them at once."""
-        # Twice the window's cap: calls that wait for a retry must not hold up the others.
-        room = asyncio.Semaphore(2 * teacher.concurrency)
-        while not self.stop.is_set():
-            await room.acquire()
-            item = await queue.next()
-            if item is None:
-                return
-            self.tasks.spawn(self._one(teacher, queue, room, *item))
-            await asyncio.sleep(0)
-
-    async def _one(
-        self,
-        teacher: Teacher,
-        queue: Queue,
-        room: asyncio.Semaphore,
-        state: "TraceState",
-        unit: Unit,
-    ) -> None:
-        try:
-            await self.caller.answer(state, teacher, unit)
-        finally:
-            queue.done(unit)
-            room.release()
-
-
 #: Seconds between two progress snapshots.
 TICK_S = 1.0
 
@@ -269,7 +83,7 @@ def replay(
     days_first: DaysFirst = "",
     on_day: OnDay | None = None,
 ) -> ReplayReport:
-    """Buy the teachers' replies that are not there yet, and write the lake's partitions.
+    """Buy the teachers' replies that are missing, and write the lake's partitions.
 
     Args:
         lake: has the states; gets the ``replies``.
@@ -284,7 +98,7 @@ def replay(
         progress: called as (teacher, done, total) after each answer.
         max_states: only so many states, failed actions first, then by time.
         only_on_active_path: leave out abandoned branches.
-        selector: chooses what to ask, wave by wave; everything at once when ``None``.
+        selector: chooses what to ask, round by round; everything at once when ``None``.
         on_progress: called with a :class:`Snapshot` about once a second and at the end.
         again: ``unreadable`` asks again about replies that were paid for and cannot be read;
             while the provider's response cache has them, that costs nothing.
@@ -334,7 +148,6 @@ def replay(
             forget_replies(
                 lake, opened, [t.name for t in questions.teachers], questions.days, again
             )
-        questions.know(opened)
         name = run_id or uuid.uuid4().hex
         questions.catalogue_checks = preflight(lake, teacher_set, questions.teachers)
         opened.do(operations.set_ceiling(f"run:{name}", Decimal(max_usd)))
@@ -371,7 +184,7 @@ def replay(
         asyncio.run(run.main(api_key))
         with paid_replies_are_safe():
             # A day that is done is not written twice, unless the bill made its costs exact.
-            write([day for day in questions.asked_days if run.sweep or day not in figures])
+            write([day for day in questions.selected_days if run.sweep or day not in figures])
             report = run.report(figures)
             whole_run = bool((failure := run.failure(report)) or report.exhausted_scope)
             fair = {name for name, lane in run.lanes.items() if not whole_run | lane.unreachable}
@@ -382,6 +195,184 @@ def replay(
     if failure:
         raise ComposerError(failure)
     return report
+
+
+class Scheduler:
+    """Starts the calls of one run, round by round.
+
+    Args:
+        caller: gets the answers.
+        tasks: where the calls run.
+        stop: set when nothing more may be asked.
+        selector: chooses what to ask in a round; everything at once when ``None``.
+        answers: what came back, for the selector.
+        days_first: which day is asked to its end before the next one begins.
+        day_done: called with a day when nothing more will be asked of it; only where
+            ``days_first`` says which is first, and never while a call is under way.
+    """
+
+    def __init__(
+        self,
+        caller: Caller,
+        tasks: Tasks,
+        stop: asyncio.Event,
+        selector: Selector | None = None,
+        answers: Answers | None = None,
+        *,
+        days_first: DaysFirst = "",
+        day_done: Callable[[str], None] | None = None,
+    ) -> None:
+        self.caller = caller
+        self.questions = caller.questions
+        self.lanes = caller.lanes
+        self.tasks = tasks
+        self.stop = stop
+        self.selector = selector
+        self.answers = answers
+        self._days_first = days_first
+        self._day_done = day_done
+        days = by_day(self.questions.states, days_first) if days_first else []
+        #: Days that are not done, the next one first.
+        self._open_days = [states[0].day for states in days]
+        #: (state_id, teacher) that were asked, or will be.
+        self.asked: set[tuple[str, str]] = set()
+        self._recovered: set[tuple[str, str]] = set()
+
+    async def recover(self) -> None:
+        """Fetch what earlier runs may have paid for, before anything is bought.
+
+        A recovery that the ceiling refuses is tried again as long as others make room: asked
+        beside new calls, one that is lost in its turn would leave no room for any.
+        """
+        caller = self.caller
+        if not caller.unknown:
+            return
+        gate = asyncio.Semaphore(RECOVERIES)
+
+        async def one(state: "TraceState", teacher: Teacher) -> None:
+            async with gate:
+                if await caller.answer(state, teacher, first_pass=True):
+                    self._recovered.add((state.state_id, teacher.name))
+
+        pairs = [
+            (state, teacher)
+            for state in self.questions.states
+            for teacher in self.questions.teachers
+            if (state.state_id, teacher.name) in caller.unknown
+        ]
+        left, before = pairs, len(pairs) + 1
+        while left and len(left) < before:
+            for state, teacher in left:
+                self.tasks.spawn(one(state, teacher))
+            await self.tasks.finish()
+            before = len(left)
+            left = [(s, t) for s, t in left if (s.state_id, t.name) not in self._recovered]
+        for state, teacher in pairs:
+            self.lanes[teacher.name].asked += (state.state_id, teacher.name) in self._recovered
+
+    async def ask(self) -> None:
+        """Ask everything, or round after round until the selector names nothing new."""
+        if self.selector is None or self.answers is None:
+            await self._ask_everything()
+        else:
+            await self._ask_selected(self.selector, self.answers)
+        self._finish_days()
+
+    async def _ask_everything(self) -> None:
+        days = by_day(self.questions.states, self._days_first)
+        rounds = []
+        for states in days:
+            wanted = {
+                teacher.name: {s.state_id for s in states if teacher.asks(s.state_id)}
+                for teacher in self.questions.teachers
+            }
+            rounds.append(wanted)
+            for name, ids in wanted.items():
+                self.asked.update((state_id, name) for state_id in ids)
+        self.asked.update(self._recovered)
+        for name, lane in self.lanes.items():
+            lane.asked = sum(teacher == name for _, teacher in self.asked)
+        for states, wanted in zip(days, rounds, strict=True):
+            if self.stop.is_set():
+                return
+            self._finish_days(states[0].day if states else "")
+            await self._ask_round(wanted)
+
+    async def _ask_selected(self, selector: Selector, answers: Answers) -> None:
+        states, teachers = self.questions.states, self.questions.teachers
+        named = self.asked
+        named.update(self._recovered)
+        while not self.stop.is_set():
+            wanted: dict[str, set[str]] = {teacher.name: set() for teacher in teachers}
+            days = set()
+            before = len(named)
+            for state, teacher in selector.next_wave(states, teachers, answers.of):
+                if not teacher.asks(state.state_id):
+                    continue
+                pair = (state.state_id, teacher.name)
+                if pair not in named:
+                    self.lanes[teacher.name].asked += 1
+                    wanted[teacher.name].add(state.state_id)
+                    days.add(state.day)
+                named.add(pair)
+            if len(named) == before:
+                return
+            self._finish_days(next(day for day in [*self._open_days, *days] if day in days))
+            await self._ask_round(wanted)
+
+    def _finish_days(self, up_to: str = "") -> None:
+        """Report the days before one, or all, as done."""
+        while self._open_days and self._open_days[0] != up_to and not self.stop.is_set():
+            day = self._open_days.pop(0)
+            if self._day_done:
+                self._day_done(day)
+
+    async def _ask_round(self, wanted: dict[str, set[str]]) -> None:
+        """Ask each teacher about its states, in its own order."""
+        chains = self.questions.chains()
+        drivers = set()
+        for teacher in self.questions.teachers:
+            ids = wanted[teacher.name]
+            cut = units(
+                [
+                    [
+                        state
+                        for state in chain
+                        if state.state_id in ids
+                        and (state.state_id, teacher.name) not in self._recovered
+                    ]
+                    for chain in chains
+                ],
+                teacher.prompt_cache,
+            )
+            drivers.add(self.tasks.spawn(self._drive(teacher, Queue(cut))))
+        await self.tasks.finish(drivers)
+
+    async def _drive(self, teacher: Teacher, queue: Queue) -> None:
+        """Start a teacher's calls, a bounded number of them at once."""
+        # Twice the window's cap: calls that wait for a retry must not hold up the others.
+        room = asyncio.Semaphore(2 * teacher.concurrency)
+        while not self.stop.is_set():
+            await room.acquire()
+            item = await queue.next()
+            if item is None:
+                return
+            self.tasks.spawn(self._one(teacher, queue, room, *item))
+            await asyncio.sleep(0)
+
+    async def _one(
+        self,
+        teacher: Teacher,
+        queue: Queue,
+        room: asyncio.Semaphore,
+        state: "TraceState",
+        unit: Unit,
+    ) -> None:
+        try:
+            await self.caller.answer(state, teacher, unit)
+        finally:
+            queue.done(unit)
+            room.release()
 
 
 class _Run:
@@ -413,7 +404,7 @@ class _Run:
         self.days_first = days_first
         self.day_done: Callable[[str], None] | None = None
         self.on_progress = on_progress
-        self.answered = Answered(ledger, checks) if checks else None
+        self.answers = Answers(ledger, checks) if checks else None
         self.lanes = {
             teacher.name: Lane(teacher.concurrency, breaker_pause_s=self.limits.backoff_cap_s)
             for teacher in questions.teachers
@@ -424,8 +415,6 @@ class _Run:
         self.sweep = ""
         self.asked: set[tuple[str, str]] = set()  # (state_id, teacher)
         self._began = time.monotonic()
-
-    # -- the run -------------------------------------------------------------------
 
     async def main(self, api_key: str | None) -> None:
         self.stop = asyncio.Event()
@@ -446,7 +435,7 @@ class _Run:
                     lanes=self.lanes,
                     stop=self.stop,
                     progress=self.progress,
-                    answered=self.answered,
+                    answers=self.answers,
                     whole_days=bool(self.days_first),
                 )
                 await self._run(api_key, commits)
@@ -476,17 +465,17 @@ class _Run:
                 self.teacher_set, self.questions.teachers, secret
             ) as self.caller.wires:
                 await self._settle_old(key)
-                waves = Waves(
-                    self.caller, self.tasks, self.stop, self.selector, self.answered,
+                scheduler = Scheduler(
+                    self.caller, self.tasks, self.stop, self.selector, self.answers,
                     days_first=self.days_first, day_done=self.day_done,
                 )  # fmt: skip
-                self.asked = waves.asked
-                await waves.recover()
+                self.asked = scheduler.asked
+                await scheduler.recover()
                 for name, check in self.questions.catalogue_checks.items():
                     if check.stop:
                         self.lanes[name].stop(check.stop)
                 self.phase = "asking"
-                await waves.ask()
+                await scheduler.ask()
         except BaseException:
             await key.abandon()
             raise
@@ -494,7 +483,7 @@ class _Run:
         self.sweep = await key.finish()
 
     def _interrupt(self, loop: asyncio.AbstractEventLoop, signals: list[signal.Signals]) -> None:
-        """Admit nothing more; what is in flight may finish. A second signal ends at once."""
+        """Start nothing more; what is in flight may finish. A second signal ends at once."""
         self.interrupted = True
         self.stop.set()
         for number in signals:
@@ -505,7 +494,7 @@ class _Run:
             lane.close()
 
     async def _settle_old(self, key: RunKey) -> None:
-        """Settle what earlier runs may have paid for, as far as it can be known without asking."""
+        """Settle what earlier runs may have paid for, where its cost is known without asking."""
         self.phase = "recovering"
         caller = self.caller
         wire = caller.wires[self.teacher_set.endpoint.name]
@@ -513,14 +502,12 @@ class _Run:
             cost = await wire.generation_cost(generation)
             if cost is not None:
                 await caller.commits.do(operations.reconcile(attempt, cost))
-        # Noted before the sweep: what it settles has still to be fetched.
+        # Read before the sweep: what it settles has still to be fetched.
         caller.unknown = self.ledger.unknown_calls()
         for lost in self.ledger.unknown_attempts():
             since = caller.unknown_since.get(lost.key, 0)
             caller.unknown_since[lost.key] = max(since, lost.created_us)
         await key.sweep_old()
-
-    # -- progress and the report -----------------------------------------------------
 
     async def _tick(self) -> None:
         while True:
@@ -563,7 +550,7 @@ class _Run:
         return at_ceiling(found, scopes, self.caller.too_dear)
 
     def failure(self, report: ReplayReport) -> str:
-        """Return why the run did not end by itself, or never began; empty where it did."""
+        """Return why the run ended early or never began; empty where it did neither."""
         endpoint, refused = self.teacher_set.endpoint, self.caller.account
         if refused:
             check = f"check {endpoint.api_key_env} and its credit"

@@ -19,7 +19,7 @@ import zstandard
 
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.teachers.ledger.ledger import Ledger
-from composer_pipeline.teachers.ledger.values import ScopeStatus
+from composer_pipeline.teachers.ledger.values import Scope
 from composer_pipeline.testing.openrouter.server import LoopbackOpenRouter
 
 #: Scopes of which a call is in one of several: together they are charged everything.
@@ -53,7 +53,7 @@ class Truth:
         return self.by_model[self.models[name]] if kind == "teacher" else self.total
 
 
-def worst(truth: Truth, status: Mapping[str, ScopeStatus]) -> tuple[int, int]:
+def worst(truth: Truth, status: Mapping[str, Scope]) -> tuple[int, int]:
     """Return (overspend, money that the ledger does not cover) of the worst scope."""
     overspend = uncovered = 0
     charged: Counter[str] = Counter()
@@ -112,9 +112,7 @@ class Watch(threading.Thread):
             raise self.failure
 
 
-def difference(
-    truth: Truth, status: Mapping[str, ScopeStatus], *, shared_key: bool
-) -> tuple[int, int]:
+def difference(truth: Truth, status: Mapping[str, Scope], *, shared_key: bool) -> tuple[int, int]:
     """Return (|ledger - truth|, money not covered) of the worst scope, nothing in flight.
 
     A sweep knows the sum of what a key was billed, not its parts. A scope that holds only

@@ -106,5 +106,5 @@ def test_a_hit_whose_source_is_asked_for_when_it_is_cancelled_is_kept(tmp_path: 
         asyncio.run(main(ledger))
         sums = ledger.status()["run:r"]
         assert (sums.spent, sums.reserved, sums.unknown) == (0, 0, 5)
-        assert ledger.has_reply("k")
+        assert ledger.replied(["k"])
         assert [generation for _, generation in ledger.unsettled_generations()] == ["gen-1"]

@@ -74,7 +74,7 @@ def test_the_day_of_a_budget_is_the_day_in_utc(ledger: Ledger, zone: str) -> Non
 
 def test_a_refusal_is_kept_and_a_failure_is_not(ledger: Ledger) -> None:
     assert book(ledger, Outcome("unbilled", 503, b"busy")) == (0, 0, 0)
-    assert not ledger.has_reply("k")
+    assert not ledger.replied(["k"])
     assert book(ledger, Outcome("refused", 400, b"too long", detail="refusal")) == (0, 0, 0)
     (row,) = ledger.rows("t", CALL.day)
     assert (row["outcome"], row["body"], row["detail"]) == ("refused", b"too long", "refusal")
@@ -83,7 +83,7 @@ def test_a_refusal_is_kept_and_a_failure_is_not(ledger: Ledger) -> None:
 def test_a_lost_reply_whose_generation_ended_is_asked_for_its_cost(ledger: Ledger) -> None:
     cut = Outcome("unknown", 200, b'{"id"', generation_id="gen-1", ended=True)
     assert book(ledger, cut) == (3, 0, 0)
-    assert not ledger.has_reply("k")  # it is still to be fetched
+    assert not ledger.replied(["k"])  # it is still to be fetched
     assert ledger.unknown_calls() == {("state", "t")}
 
 

@@ -1,7 +1,4 @@
-"""Many calls in flight, few commits: the ledger as an event loop uses it.
-
-Belongs here: the queue, the one thread that writes, and what cancelling means. Does not
-belong here: what an operation does (``replay.ledger.rules``).
+"""Group commit: many calls in flight, few durable transactions.
 
 A durable commit costs the disk one flush, whatever is in it. While one runs, the operations
 of all other calls gather, and the next commit takes up to 512 of them.
@@ -32,23 +29,17 @@ _Entry = tuple[Operation[Any], "asyncio.Future[Any]"]
 class Commits:
     """Group commit for the coroutines of one event loop.
 
-    ``async with Commits(ledger) as commits:``; leaving the block writes all that was asked
-    for. The ledger's own methods may be used meanwhile.
+    ``async with Commits(ledger) as commits:``; leaving the block writes everything queued and
+    leaves the ledger open. The ledger's own methods may be used meanwhile.
 
-    What was asked for is carried out, also where the waiting task is cancelled; but a
-    cancelled ``reserve`` gives back what it was granted, since nobody will send it.
-
-    Args:
-        ledger: stays open when the block is left.
-        batch: operations in one transaction.
-        queue: operations in the queue from which on a new admission waits.
+    A queued operation is carried out even if the waiting task is cancelled; but a cancelled
+    ``reserve`` gives back what it was granted, since nobody will send it.
     """
 
-    def __init__(self, ledger: Ledger, *, batch: int = BATCH, queue: int = QUEUE) -> None:
+    def __init__(self, ledger: Ledger, *, queue: int = QUEUE) -> None:
         self.ledger = ledger
-        #: Transactions so far.
+        #: How many transactions were written.
         self.commits = 0
-        self._batch = batch
         self._places = queue
         self._queue: deque[_Entry] = deque()
         self._ready = threading.Condition()
@@ -56,7 +47,7 @@ class Commits:
         self._defect: BaseException | None = None
         self._pending = 0
         self._drained = asyncio.Event()
-        # Both wake those that wait now, and are cleared at once.
+        # Both wake those that wait, and are cleared at once.
         self._pulse = asyncio.Event()
         self._room = asyncio.Event()
         self._thread = threading.Thread(target=self._write, name="ledger", daemon=True)
@@ -79,12 +70,7 @@ class Commits:
             self._thread.join()
 
     async def do(self, operation: Operation[T]) -> T:
-        """Run an operation of ``replay.ledger.rules``; durable on return.
-
-        Raises:
-            AttemptClosed: the operation needs an attempt that has ended.
-            ComposerError: its transaction failed as a whole, and nothing was written.
-        """
+        """Run an operation, durable on return; raise what :meth:`Ledger.do` raises."""
         while operation.admits and self._pending >= self._places:
             await self._room.wait()
         future = self._submit(operation)
@@ -97,7 +83,7 @@ class Commits:
             raise
 
     async def changed(self, timeout_s: float) -> None:
-        """Wait until something ended here that may have freed money or a key, or the time."""
+        """Wait until something ended that may have freed money or a key, or for the time given."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._pulse.wait()
@@ -145,7 +131,7 @@ class Commits:
             with self._ready:
                 if not self._queue and not self._closing:
                     self._ready.wait(BEAT_S)  # after which the empty batch is a heartbeat
-                entries = [self._queue.popleft() for _ in range(min(self._batch, len(self._queue)))]
+                entries = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
                 if not entries and self._closing:
                     return
             results: list[Any]

@@ -1,7 +1,5 @@
 """The ledger in a PostgreSQL database, shared by several machines.
 
-Belongs here: PostgreSQL. Does not belong here: rules (``replay.ledger.rules``).
-
 The tables live in a schema of their own, so that a database may hold other things too. A
 write transaction locks the row with the ledger's version first: one writer at a time, as
 with SQLite's file lock, and therefore no deadlocks. Times are the server's.
@@ -24,15 +22,14 @@ if TYPE_CHECKING:
 
 #: One host of a URL: a name, an address, or a folder of a socket; with a port.
 _PLACE = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\[\]:@]*)(:\d*)?")
-#: Options of a URL that say which database it is; no other one is shown.
+#: Options of a URL that identify the database; no other one is shown.
 _SHOWN = ("host", "hostaddr", "port", "dbname", "user")
 
 
 def without_password(url: str) -> tuple[str, list[str]]:
     """Return a URL fit for messages, and the strings that must not be in any.
 
-    Raises:
-        InputError: it is no URL; nothing of it is told, since any part may be the password.
+    The InputError of what is no URL shows nothing of it: any part may be the password.
     """
     try:
         parts = urlsplit(url)
@@ -112,7 +109,7 @@ class PostgresStore:
 
     @contextmanager
     def transaction(self) -> Iterator[Session]:
-        """Open the write transaction; see :class:`Store`."""
+        """Implement :class:`Store`."""
         with self._errors(), self._db.pipeline(), self._db.transaction():
             row = self._db.execute(
                 f"SELECT value, {_NOW} FROM meta WHERE name = 'version' FOR UPDATE"
@@ -122,13 +119,13 @@ class PostgresStore:
             yield _PostgresSession(self._db, now)
 
     def read(self, sql: str, params: Sequence[Any] = ()) -> tuple[list[str], list[tuple[Any, ...]]]:
-        """Run one query; see :class:`Store`."""
+        """Implement :class:`Store`."""
         with self._errors():
             cursor = self._db.execute(_adapted(sql), params)
             return [column.name for column in cursor.description or ()], cursor.fetchall()
 
     def compact(self) -> None:
-        """Write the tables anew; see :class:`Store`."""
+        """Rewrite the tables."""
         with self._errors():
             for table in ("call", "attempt", "reply", "event"):
                 self._db.execute(f"VACUUM (FULL) {SCHEMA}.{table}")

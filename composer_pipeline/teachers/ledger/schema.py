@@ -20,9 +20,8 @@ CREATE TABLE attempt (
   id TEXT PRIMARY KEY, key TEXT NOT NULL, state TEXT NOT NULL, reserve BIGINT NOT NULL,
   cost BIGINT, scopes TEXT NOT NULL, owner TEXT NOT NULL, generation_id TEXT,
   detail TEXT NOT NULL DEFAULT '', raw BLOB, created_us BIGINT NOT NULL, ended_us BIGINT,
-  teacher TEXT NOT NULL, digest TEXT NOT NULL, cap TEXT NOT NULL);
+  teacher TEXT NOT NULL, digest TEXT NOT NULL);
 CREATE INDEX attempt_trouble ON attempt (key) WHERE detail <> '';
-CREATE INDEX attempt_digest ON attempt (digest) WHERE detail <> '';
 CREATE INDEX attempt_open ON attempt (owner) WHERE state IN ('reserved', 'sent');
 CREATE INDEX attempt_unknown ON attempt (created_us) WHERE state = 'unknown';
 CREATE TABLE reply (

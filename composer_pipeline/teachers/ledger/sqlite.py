@@ -1,7 +1,4 @@
-"""The ledger in one SQLite file (WAL), shared by the processes of one machine.
-
-Belongs here: SQLite. Does not belong here: rules (``replay.ledger.rules``).
-"""
+"""The ledger in one SQLite file (WAL), shared by the processes of one machine."""
 
 import contextlib
 import os
@@ -11,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -26,17 +23,9 @@ _BROKEN = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 
 class SqliteStore:
-    """One ledger file.
+    """One ledger file; it is created where it does not exist."""
 
-    Args:
-        path: the file; made where it does not exist.
-        synchronous: FULL keeps every commit through a power cut, NORMAL only through a
-            killed process. A ledger is always FULL; NORMAL is for measuring the difference.
-    """
-
-    def __init__(
-        self, path: str | os.PathLike[str], synchronous: Literal["FULL", "NORMAL"] = "FULL"
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self.name = str(self.path)
         with self._errors():
@@ -52,7 +41,8 @@ class SqliteStore:
         try:
             with self._errors():
                 self._use_wal()
-                self._db.execute(f"PRAGMA synchronous={synchronous}")
+                # FULL keeps every commit through a power cut, NORMAL only through a killed process.
+                self._db.execute("PRAGMA synchronous=FULL")
                 # Keys are hashes, so each call touches other pages: keep 64 MB of them here,
                 # and copy them back to the file only every 32 MB of journal.
                 self._db.execute("PRAGMA cache_size=-65536")
@@ -65,13 +55,13 @@ class SqliteStore:
             raise
 
     def _use_wal(self) -> None:
-        """Switch a new file to WAL: of processes that begin it at once SQLite refuses some."""
+        """Switch a new file to WAL; SQLite refuses some of the processes that do so at once."""
         deadline = time.monotonic() + BUSY_S
         while True:
             try:
                 self._db.execute("PRAGMA journal_mode=WAL")
             except sqlite3.OperationalError as error:
-                # Where waiting could be a deadlock SQLite says busy at once, whatever `timeout`.
+                # SQLite reports busy at once, whatever `timeout`, where waiting could deadlock.
                 busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
                 if not busy or time.monotonic() > deadline:
                     raise
@@ -109,7 +99,7 @@ class SqliteStore:
 
     @contextmanager
     def transaction(self) -> Iterator[Session]:
-        """Open the write transaction; see :class:`Store`."""
+        """Implement :class:`Store`."""
         with self._errors(), self._begin():
             self._still_there()
             ((stamp,),) = self._db.execute("SELECT value FROM meta WHERE name = 'version'")
@@ -117,7 +107,7 @@ class SqliteStore:
             yield _SqliteSession(self._db)
 
     def _still_there(self) -> None:
-        """Stop where the file was deleted or replaced: what is written would be lost."""
+        """Raise StorageError if the file was deleted or replaced: writes would be lost."""
         try:
             there = self.path.stat().st_ino == self._inode
         except FileNotFoundError:
@@ -129,13 +119,13 @@ class SqliteStore:
             )
 
     def read(self, sql: str, params: Sequence[Any] = ()) -> tuple[list[str], list[tuple[Any, ...]]]:
-        """Run one query; see :class:`Store`."""
+        """Implement :class:`Store`."""
         with self._errors():
             cursor = self._db.execute(_adapted(sql), _values(params))
             return [column[0] for column in cursor.description], cursor.fetchall()
 
     def compact(self) -> None:
-        """Write the file anew, and empty its journal; see :class:`Store`."""
+        """Rewrite the file and empty its journal."""
         with self._errors():
             self._db.execute("VACUUM")
             ((busy, *_),) = self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")

@@ -1,7 +1,4 @@
-"""Making a run exact again: what its unknown attempts cost, by the provider's own meter.
-
-Belongs here: the quiescent sweep and the keys it needs. Does not belong here: asking the
-provider for a key's usage (``replay.provider.client``).
+"""The quiescent sweep: what a run's unknown attempts cost, by the provider's own meter.
 
 With a key that only this run uses, and nothing in flight, the unknown attempts must have
 cost ``usage - baseline - spent``. The sum is exact; its parts are not known. The attempts'
@@ -13,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from composer_pipeline.money import Pico, to_usd
-from composer_pipeline.teachers.ledger.transaction import Batch, Operation
+from composer_pipeline.teachers.ledger.transaction import Operation, Transaction
 from composer_pipeline.teachers.ledger.values import NotQuiescent, SweepMismatch, SweepResult
 
 
@@ -27,13 +24,13 @@ def sweep(
 ) -> Operation[SweepResult]:
     """Charge a run's unknown attempts what they cost, by the meter of the run's own keys.
 
-    The result says what was swept; with nothing unknown, that usage and ledger agree exactly.
-    The operation raises NotQuiescent where calls are in flight or the grace is not over, and
-    SweepMismatch unless ``0 <= usage - baseline - spent <= charged as unknown``.
+    With nothing unknown, the result says that usage and ledger agree exactly. Raises
+    NotQuiescent where calls are in flight or the grace is not over, and SweepMismatch unless
+    ``0 <= usage - baseline - spent <= charged as unknown``.
 
     Args:
         run_scope: ``run:…``; all its calls used keys that nothing else used.
-        key_usage: usage of these keys now, own provider keys (BYOK) included where costs
+        key_usage: current usage of these keys, own provider keys (BYOK) included where costs
             include them.
         baseline: their usage before the run.
         grace_s: seconds since the last change in the run before its unknown attempts may be
@@ -43,18 +40,18 @@ def sweep(
             they stay charged as they are, and what they are settled with later counts apart.
     """
 
-    def run(batch: Batch) -> SweepResult:
-        scope = batch.scope(run_scope)
-        if scope.reserved or _in_flight(batch, run_scope):
+    def run(tx: Transaction) -> SweepResult:
+        scope = tx.scope(run_scope)
+        if scope.reserved or _in_flight(tx, run_scope):
             raise NotQuiescent(f"{run_scope} cannot be swept while calls are in flight")
-        unknown = [a for a in batch.unknown_attempts() if run_scope in a.scopes]
+        unknown = [a for a in tx.unknown_attempts() if run_scope in a.scopes]
         attempts = [attempt for attempt in unknown if attempt.created_us >= since_us]
-        age = (batch.now - _touched(batch, run_scope)) / 1_000_000
+        age = (tx.now - _touched(tx, run_scope)) / 1_000_000
         if attempts and age < grace_s:
             left = grace_s - age
             raise NotQuiescent(f"{run_scope} can be swept in {left:.0f} s, not before", left)
         worst = sum(attempt.reserve for attempt in attempts)
-        value = key_usage - baseline - scope.spent + _settled_late(batch, run_scope, since_us)
+        value = key_usage - baseline - scope.spent + _settled_late(tx, run_scope, since_us)
         if not 0 <= value <= worst:
             raise SweepMismatch(
                 f"{run_scope}: the provider's bill leaves {to_usd(value)} USD for unknown"
@@ -69,33 +66,25 @@ def sweep(
         for name, reserve in reserves.items():
             # All scopes that every attempt is in get the sum. Of another one (a teacher, a
             # day) nobody knows its part: it is charged the most that the part can be.
-            batch.move([name], unknown=-reserve, spent=min(value, reserve))
+            tx.move([name], unknown=-reserve, spent=min(value, reserve))
         for attempt, cost in zip(attempts, shares, strict=True):
-            attempt.state, attempt.cost, attempt.ended_us = "swept", Pico(cost), batch.now
-            batch.touch(attempt)
+            attempt.state, attempt.cost, attempt.ended_us = "swept", Pico(cost), tx.now
+            tx.touch(attempt)
         if attempts:
-            batch.event(
-                "swept", "", "", f"{run_scope}: {len(attempts)} attempts, {to_usd(value)} USD"
-            )
+            tx.event("swept", "", "", f"{run_scope}: {len(attempts)} attempts, {to_usd(value)} USD")
         return SweepResult(len(attempts), Pico(worst), Pico(value), scope.spent)
 
     return Operation(run, scopes=[run_scope], ends=True)
 
 
 def set_run_key(run_scope: str, key_hash: str, baseline: Pico) -> Operation[None]:
-    """Remember that a run uses a key of its own, and the key's usage before the run.
+    """Record that a run uses a key of its own, and the key's usage before; the first one stays."""
 
-    Args:
-        run_scope: ``run:…``.
-        key_hash: a hash of the key, or the provider's; never the key.
-        baseline: the key's usage. The first one given stays.
-    """
-
-    def run(batch: Batch) -> None:
-        batch.later(
+    def run(tx: Transaction) -> None:
+        tx.later(
             "INSERT INTO run_key (run, key_hash, baseline_pico, created_us) VALUES (?, ?, ?, ?)"
             " ON CONFLICT (run, key_hash) DO NOTHING",
-            run_scope, key_hash, baseline, batch.now,
+            run_scope, key_hash, baseline, tx.now,
         )  # fmt: skip
 
     return Operation(run)
@@ -116,18 +105,18 @@ def proportional(total: int, weights: Sequence[int]) -> list[int]:
     return parts
 
 
-def _in_flight(batch: Batch, run_scope: str) -> bool:
-    (rows,) = batch.session.fetch(
+def _in_flight(tx: Transaction, run_scope: str) -> bool:
+    (rows,) = tx.session.fetch(
         ("SELECT scopes FROM attempt WHERE state IN ('reserved', 'sent')", [])
     )
     return any(f'"{run_scope}"' in scopes for (scopes,) in rows)
 
 
-def _settled_late(batch: Batch, run_scope: str, since_us: int) -> int:
+def _settled_late(tx: Transaction, run_scope: str, since_us: int) -> int:
     """Return what was learned since then of attempts that are older: the baseline holds it."""
     if not since_us:
         return 0
-    (rows,) = batch.session.fetch(
+    (rows,) = tx.session.fetch(
         (
             "SELECT scopes, cost FROM attempt"
             " WHERE state = 'done' AND created_us < ? AND ended_us >= ?",
@@ -137,6 +126,6 @@ def _settled_late(batch: Batch, run_scope: str, since_us: int) -> int:
     return sum(cost for scopes, cost in rows if f'"{run_scope}"' in scopes)
 
 
-def _touched(batch: Batch, run_scope: str) -> int:
-    (rows,) = batch.session.fetch(("SELECT touched_us FROM scope WHERE name = ?", [run_scope]))
+def _touched(tx: Transaction, run_scope: str) -> int:
+    (rows,) = tx.session.fetch(("SELECT touched_us FROM scope WHERE name = ?", [run_scope]))
     return int(rows[0][0]) if rows else 0

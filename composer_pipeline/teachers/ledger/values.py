@@ -1,7 +1,6 @@
-"""What the ledger is told and what it answers: values and errors, without any storage.
+"""The values and errors of the ledger, and what a database must offer to hold one.
 
-Belongs here: structs and exceptions. Does not belong here: SQL and rules. Amounts are
-:data:`~composer_pipeline.money.Pico`, times microseconds since 1970 UTC.
+Amounts are :data:`~composer_pipeline.money.Pico`, times are microseconds since 1970 UTC.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +22,7 @@ class LedgerFull(StorageError):
 
 
 class NotQuiescent(ComposerError):
-    """A sweep came too early. ``wait_s``: seconds of grace left; 0 while calls are open."""
+    """A sweep came too early. ``wait_s``: seconds of grace left; 0 while calls are in flight."""
 
     def __init__(self, message: str, wait_s: float = 0.0) -> None:
         super().__init__(message)
@@ -40,7 +39,7 @@ class SweepMismatch(ComposerError):
 
 
 class Call(msgspec.Struct, frozen=True):
-    """Which question a key stands for; enough to rebuild the lake's row without the state."""
+    """The question behind a key, with all that the lake's row needs besides the reply."""
 
     state_id: str
     teacher: str
@@ -49,46 +48,19 @@ class Call(msgspec.Struct, frozen=True):
     meta: dict[str, Any]
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """What a call asks and with which bytes, where its key does not cover all of them.
-
-    Attributes:
-        key: what the call goes under.
-        digest: names the exact bytes; the key where empty.
-        cap: the part of the bytes that the key leaves out.
-        keys: the keys under which the same may have been asked before, the one for new calls
-            first; the key alone where empty.
-        kept_s: for how long the provider may answer lost bytes again for nothing.
-        tried: digests of bytes that need not be asked again.
-    """
-
-    key: str
-    digest: str = ""
-    cap: str = ""
-    keys: tuple[str, ...] = ()
-    kept_s: float = 0.0
-    tried: tuple[str, ...] = ()
-
-
 class Admission(msgspec.Struct, frozen=True):
-    """The answer to ``reserve``.
+    """The answer to a reservation.
 
-    ``cached``: a reply is there, ``outcome`` says which. ``resume``: the same may have been
-    paid for under ``key`` with the bytes of ``digest`` and ``cap``; ask with those, or, where
-    ``digest`` is empty, with those of new calls. ``busy``: someone is asking right now.
-    ``wait``: money in flight may come back. ``refused``: ``scope`` has no room.
-    ``quarantined``: the teacher once billed more than its worst case, ``why`` says how;
-    waiting does not help. ``reserved``: send it.
+    ``reserved``: send the call. ``cached``: there is a reply, ``outcome`` says which. ``busy``:
+    the key is in flight. ``wait``: money in flight may come back. ``refused``: ``scope`` has no
+    room. ``quarantined``: the teacher once billed more than its worst case, see ``why``.
     """
 
-    kind: Literal["cached", "resume", "busy", "wait", "refused", "quarantined", "reserved"]
+    kind: Literal["cached", "busy", "wait", "refused", "quarantined", "reserved"]
     attempt: str = ""
     scope: str = ""
     outcome: str = ""
     why: str = ""
-    key: str = ""
-    digest: str = ""
-    cap: str = ""
 
 
 class Bill(msgspec.Struct, frozen=True):
@@ -98,10 +70,10 @@ class Bill(msgspec.Struct, frozen=True):
 
 
 class CacheHit(msgspec.Struct, frozen=True):
-    """An answer for nothing, out of the provider's response cache.
+    """A free answer from the provider's response cache.
 
-    ``source`` is the generation that was billed for it once. ``source_cost`` is what that one
-    cost, or ``None`` while the provider does not tell: never the hit's own cost of nothing.
+    ``source`` is the generation that was billed for it once, ``source_cost`` what that one cost,
+    ``None`` while the provider does not say; it is never the hit's own cost of nothing.
     """
 
     source: str
@@ -109,7 +81,7 @@ class CacheHit(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """An answer as it came, to be stored with its key. ``detail`` says why one is a refusal."""
+    """An answer as it came. ``detail`` says why a refusal is one."""
 
     http_status: int
     body: bytes
@@ -118,22 +90,22 @@ class Reply(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
-class ScopeStatus(msgspec.Struct, frozen=True):
-    """The sums of one scope; ``ceiling`` is ``None`` where nobody set one."""
+class Scope(msgspec.Struct):
+    """The ceiling and sums of a scope; ``ceiling`` is ``None`` where nobody set one."""
 
     ceiling: Pico | None
-    spent: Pico
-    reserved: Pico
-    unknown: Pico
+    spent: Pico = NOTHING
+    reserved: Pico = NOTHING
+    unknown: Pico = NOTHING
 
     @property
     def held(self) -> Pico:
-        """What may still turn out to be spent: calls in flight, and those without an outcome."""
+        """What may still be spent: calls in flight, and those whose outcome is unknown."""
         return Pico(self.reserved + self.unknown)
 
 
 class UnknownAttempt(msgspec.Struct, frozen=True):
-    """An attempt whose bill nobody knows. ``answered``: its key has a reply all the same."""
+    """An attempt whose bill is unknown. ``answered``: its key has a reply all the same."""
 
     id: str
     key: str
@@ -144,7 +116,7 @@ class UnknownAttempt(msgspec.Struct, frozen=True):
     answered: bool
 
 
-class RunKey(msgspec.Struct, frozen=True):
+class KeyBaseline(msgspec.Struct, frozen=True):
     """A provider key of a run: its hash (never the key) and its usage before the run."""
 
     run: str
@@ -168,7 +140,7 @@ class SweepResult(msgspec.Struct, frozen=True):
 class Event(msgspec.Struct, frozen=True):
     """Something a person should know, such as ``bound_violation``, ``adopted`` or ``swept``.
 
-    ``teacher`` is the scope where a ceiling was changed.
+    ``teacher`` holds the scope where a ceiling was changed.
     """
 
     at_us: int
@@ -178,15 +150,15 @@ class Event(msgspec.Struct, frozen=True):
     detail: str
 
 
-#: The columns of ``attempt``, in the order of :class:`Attempt`.
+#: The columns of ``attempt`` in the order of :class:`Attempt`, ``raw`` apart.
 COLUMNS = (
     "id, key, state, reserve, cost, scopes, owner, generation_id, detail, created_us,"
-    " ended_us, teacher, digest, cap"
+    " ended_us, teacher, digest"
 )
 
 
 class Attempt(msgspec.Struct):
-    """One row of ``attempt``; ``raw`` only where this batch writes it."""
+    """One row of ``attempt``. ``digest`` names the exact bytes that were sent."""
 
     id: str
     key: str
@@ -200,10 +172,8 @@ class Attempt(msgspec.Struct):
     created_us: int
     ended_us: int | None
     teacher: str
-    #: Names the exact bytes that were sent; empty where nobody knows them any more.
     digest: str
-    #: The part of them that the key leaves out.
-    cap: str
+    #: Compressed bytes of an answer; set only where this transaction writes them.
     raw: bytes | None = None
 
     @property
@@ -211,29 +181,20 @@ class Attempt(msgspec.Struct):
         """Whether it is in flight, as far as the ledger knows."""
         return self.state in ("reserved", "sent")
 
+    def inserted(self) -> tuple[Any, ...]:
+        """Return the values of a new row, ``raw`` last."""
+        return (
+            self.id, self.key, self.state, self.reserve, self.cost, dump(self.scopes), self.owner,
+            self.generation_id, self.detail, self.created_us, self.ended_us, self.teacher,
+            self.digest, self.raw,
+        )  # fmt: skip
 
-class Scope(msgspec.Struct):
-    """One row of ``scope``."""
-
-    ceiling: Pico | None
-    spent: Pico = NOTHING
-    reserved: Pico = NOTHING
-    unknown: Pico = NOTHING
-
-
-def inserted(a: Attempt | None) -> tuple[Any, ...]:
-    """Return the values of a new attempt, in the order of its columns and ``raw``."""
-    assert a is not None
-    return (
-        a.id, a.key, a.state, a.reserve, a.cost, dump(a.scopes), a.owner, a.generation_id,
-        a.detail, a.created_us, a.ended_us, a.teacher, a.digest, a.cap, a.raw,
-    )  # fmt: skip
-
-
-def updated(a: Attempt | None) -> tuple[Any, ...]:
-    """Return the values that may have changed, and the id."""
-    assert a is not None
-    return (a.state, a.cost, a.generation_id, a.detail, a.raw, a.ended_us, a.id)
+    def updated(self) -> tuple[Any, ...]:
+        """Return the values that may have changed, and the id."""
+        return (
+            self.state, self.cost, self.generation_id, self.detail, self.raw, self.ended_us,
+            self.id,
+        )  # fmt: skip
 
 
 def dump(value: Any) -> str:
@@ -241,13 +202,8 @@ def dump(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-_decoder = msgspec.json.Decoder(list[str])
-
-
-def read_list(text: str) -> list[str]:
-    """Read a list of names that :func:`dump` wrote."""
-    return _decoder.decode(text)
-
+#: Reads the names that :func:`dump` wrote to ``attempt.scopes``.
+read_names = msgspec.json.Decoder(list[str]).decode
 
 #: A statement and its parameters; a list as a parameter belongs to ``IN :many``.
 Query = tuple[str, Sequence[Any]]
@@ -273,8 +229,8 @@ class Session(Protocol):
 class Store(Protocol):
     """A database with the ledger's tables.
 
-    Every method raises ``InputError`` for a database that is broken or no ledger,
-    ``LedgerFull`` where its disk is full, and ``ComposerError`` where it cannot be reached.
+    Every method raises ``InputError`` for a database that is broken or no ledger, ``LedgerFull``
+    where its disk is full, and ``ComposerError`` where it cannot be reached.
     """
 
     #: For messages; never with a password.
@@ -282,7 +238,7 @@ class Store(Protocol):
 
     @contextmanager
     def transaction(self) -> Iterator[Session]:
-        """Open the write transaction; it is durable when the block has been left."""
+        """Open the write transaction; it is durable once the block is left."""
         ...
 
     def read(self, sql: str, params: Sequence[Any] = ()) -> tuple[list[str], list[tuple[Any, ...]]]:
@@ -290,7 +246,7 @@ class Store(Protocol):
         ...
 
     def compact(self) -> None:
-        """Write the database anew, without the bytes of what was deleted."""
+        """Rewrite the database without the bytes of what was deleted."""
         ...
 
     def close(self) -> None:

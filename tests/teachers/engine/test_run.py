@@ -438,7 +438,7 @@ def test_recover_first_with_the_budget_gone(
         db.execute("DELETE FROM reply WHERE key = ?", (key,))
         db.execute(
             "UPDATE attempt SET state = 'sent', cost = NULL, generation_id = NULL,"
-            " owner = 'old-boot:1:1' WHERE key = ?", (key,),
+            " owner = 'old-boot:1:1:gone' WHERE key = ?", (key,),
         )  # fmt: skip
         db.execute(
             "UPDATE scope SET spent = spent - ?, reserved = reserved + ?"

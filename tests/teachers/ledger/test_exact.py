@@ -10,8 +10,8 @@ import pytest
 from composer_pipeline.money import Pico, billed_pico
 from composer_pipeline.teachers.ledger import operations, transaction
 from composer_pipeline.teachers.ledger.ledger import Ledger
-from composer_pipeline.teachers.ledger.owner import lives, new_owner, retire
 from composer_pipeline.teachers.ledger.sweep import proportional, set_run_key, sweep
+from composer_pipeline.teachers.ledger.transaction import lives, new_owner, retire
 from composer_pipeline.teachers.ledger.values import (
     AttemptClosed,
     Bill,
@@ -249,11 +249,16 @@ def elsewhere(owner: str) -> str:
     return "00000000-other-boot@1:" + owner.partition(":")[2]
 
 
+def beat(ledger: Ledger) -> None:
+    ledger._beat = 0.0
+    ledger.apply([])
+
+
 def test_on_another_machine_the_heartbeat_decides(
     ledger: Ledger, target: str | Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ledger.owner = elsewhere(ledger.owner)
-    ledger.beat()
+    beat(ledger)
     attempt = send(ledger, "a")
     with Ledger(target) as other:
         assert other.do(operations.reserve("a", Pico(1), [], CALL)).kind == "busy"
@@ -269,7 +274,7 @@ def test_an_owner_elsewhere_is_dead_after_a_minute_without_a_beat(
     ledger: Ledger, target: str | Path, silent_s: int, adopted: int
 ) -> None:
     ledger.owner = elsewhere(ledger.owner)
-    ledger.beat()
+    beat(ledger)
     send(ledger, "a")
     with Ledger(target) as other, other._store.transaction() as session:
         earlier = "UPDATE owner SET beat_us = beat_us - ? WHERE id = ?"
@@ -280,7 +285,7 @@ def test_an_owner_elsewhere_is_dead_after_a_minute_without_a_beat(
 
 def test_an_owner_elsewhere_that_never_beat_is_dead(ledger: Ledger, target: str | Path) -> None:
     ledger.owner = elsewhere(ledger.owner)
-    ledger.beat()
+    beat(ledger)
     send(ledger, "a")
     with Ledger(target) as other, other._store.transaction() as session:
         session.write([("DELETE FROM owner WHERE id = ?", [(ledger.owner,)])])

@@ -101,7 +101,7 @@ def test_a_cancelled_settlement_is_written(ledger: Ledger) -> None:
 
     asyncio.run(main())
     assert sums(ledger) == (2, 0, 0)
-    assert ledger.has_reply("a")
+    assert ledger.replied(["a"])
 
 
 def test_a_cancelled_reservation_is_given_back(ledger: Ledger) -> None:
@@ -241,7 +241,7 @@ def test_what_was_answered_is_there_after_kill_nine(ledger: Ledger, target: str 
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     assert done.stdout.count("sent") == 10
     assert done.stdout.count("done") == 5
-    assert all(ledger.has_reply(f"k{n}") for n in range(1, 10, 2))
+    assert all(ledger.replied([f"k{n}"]) for n in range(1, 10, 2))
     assert sums(ledger) == (15, 25, 0)
     assert ledger.do(rules.adopt_dead()) == 5
     assert sums(ledger) == (15, 0, 25)

@@ -17,7 +17,7 @@ from composer_pipeline.lake.store import Lake
 from composer_pipeline.money import Pico, to_pico, to_usd
 from composer_pipeline.teachers.ledger import operations
 from composer_pipeline.teachers.ledger.ledger import Ledger, ledger_target
-from composer_pipeline.teachers.ledger.owner import lives, new_owner
+from composer_pipeline.teachers.ledger.transaction import lives, new_owner
 from composer_pipeline.teachers.ledger.values import Bill, CacheHit, Call, Reply
 
 CALL = Call("state", "teacher", "session", "2026-11-16", {"family": "f"})

@@ -20,10 +20,9 @@ from hypothesis.stateful import (
 from composer_pipeline.money import Pico
 from composer_pipeline.teachers.ledger import operations
 from composer_pipeline.teachers.ledger.ledger import Ledger
-from composer_pipeline.teachers.ledger.owner import retire
 from composer_pipeline.teachers.ledger.sweep import sweep
+from composer_pipeline.teachers.ledger.transaction import retire
 from composer_pipeline.teachers.ledger.values import (
-    Asked,
     AttemptClosed,
     Bill,
     CacheHit,
@@ -42,23 +41,17 @@ SCOPES = ["run:1", "run:2", "global", "teacher:x", "teacher:y", "day:2026-11-16"
 OPEN = ("reserved", "sent")
 #: A question is asked under one of two price caps; what it can cost more under the second.
 CAPS = {"A": 0, "B": 5}
-#: kind, price cap, how long the provider keeps lost bytes, whether to repeat an answered key,
-#: teacher, headroom, send, share of the worst case
+#: kind, price cap, whether to repeat an answered key, teacher, headroom, send, share of the worst
+#: case
 ASKED = st.tuples(
     st.sampled_from("abc"),
     st.sampled_from("AB"),
-    st.sampled_from([3600, 3600, 0]),
     st.sampled_from([False, False, False, True]),
     st.sampled_from("xy"),
     st.sampled_from([0, 0, 15]),
     st.sampled_from([True, True, False]),
     st.integers(0, 100),
 )
-
-
-def keys_of(question: str) -> tuple[str, ...]:
-    """Its key, and those that it had while they covered the cap: the digests of its bytes."""
-    return (question, *(f"{question}{cap}" for cap in CAPS))
 
 
 class Machine(RuleBasedStateMachine):
@@ -142,28 +135,12 @@ class Machine(RuleBasedStateMachine):
         for one in asked:
             self.reserve_one(data, *one)
 
-    def answered(self, question: str) -> str:
-        return next((self.replies[key] for key in keys_of(question) if key in self.replies), "")
-
     def reserve_one(
-        self, data: st.DataObject, kind: str, cap: str, kept: int, repeat: bool, *rest: Any
+        self, data: st.DataObject, kind: str, cap: str, repeat: bool, *rest: Any
     ) -> None:
-        if self.answered(f"{kind}{self.serial[kind]}") and not repeat:
+        if f"{kind}{self.serial[kind]}" in self.replies and not repeat:
             self.serial[kind] += 1
-        question = f"{kind}{self.serial[kind]}"
-        asked = Asked(question, question + cap, cap, keys_of(question), kept)
-        self.reserve_asked(data, asked, *rest)
-
-    @rule(data=st.data(), kind=st.sampled_from("abc"), cap=st.sampled_from("AB"))
-    def an_older_version_lost_it(self, data: st.DataObject, kind: str, cap: str) -> None:
-        """As a migration finds it: under a key of the exact bytes, and without a cap."""
-        self.serial[kind] += 1
-        digest = f"{kind}{self.serial[kind]}{cap}"
-        before = set(self.attempts)
-        self.reserve_asked(data, Asked(digest), "x", 0, True, 50)
-        for number in set(self.attempts) - before:
-            self.any_ledger(data).do(operations.mark_unknown(number, "reset"))
-            self.attempts[number]["state"] = "unknown"
+        self.reserve_with(data, f"{kind}{self.serial[kind]}", cap, *rest)
 
     @rule(data=st.data(), kind=st.sampled_from("abc"), shares=st.permutations([20, 80]))
     def lose_under_both_caps(self, data: st.DataObject, kind: str, shares: list[int]) -> None:
@@ -171,51 +148,34 @@ class Machine(RuleBasedStateMachine):
         question = f"{kind}{self.serial[kind]}"
         for cap, share in zip("AB", shares, strict=True):
             before = set(self.attempts)
-            asked = Asked(question, question + cap, cap, keys_of(question))
-            self.reserve_asked(data, asked, "y", 0, True, share)
+            self.reserve_with(data, question, cap, "y", 0, True, share)
             for number in set(self.attempts) - before:
                 self.any_ledger(data).do(operations.mark_unknown(number, "reset"))
                 self.attempts[number]["state"] = "unknown"
 
-    def told_other_bytes(self, asked: Asked) -> tuple[str, str] | None:
-        """Return (key, digest) to go on with; ``None`` where those of the call are right."""
-        lost = [
-            (a["key"], a["digest"])
-            for a in self.attempts.values()
-            if a["key"] in asked.keys and a["state"] in ("unknown", "swept", "done")
-        ]
-        if (asked.key, asked.digest) in lost:
-            return None
-        if mine := [one for one in lost if one[1] == asked.digest]:
-            return mine[-1]
-        if lost and asked.kept_s:
-            return lost[-1]
-        return (asked.keys[0], "") if asked.keys and asked.key != asked.keys[0] else None
-
-    def reserve_asked(
+    def reserve_with(
         self,
         data: st.DataObject,
-        asked: Asked,
+        question: str,
+        cap: str,
         teacher: str,
         headroom: int,
         send: bool,
         share: int,
     ) -> None:
         ledger = self.any_ledger(data)
-        digest = asked.digest or asked.key
-        amount, run = AMOUNT[digest[0]] + CAPS[digest[-1]], RUN[digest[0]]
+        amount, run = AMOUNT[question[0]] + CAPS[cap], RUN[question[0]]
         scopes = [run, f"teacher:{teacher}", "global", "day:2026-11-16"]
-        call = Call(digest[:-1], teacher, "session", "2026-11-16", {})
+        call = Call(question, teacher, "session", "2026-11-16", {})
         got = ledger.do(
             operations.reserve(
-                asked, Pico(amount), scopes, call, headroom=Pico(headroom), send=send
+                question, Pico(amount), scopes, call,
+                digest=question + cap, headroom=Pico(headroom), send=send,
             )
-        )
-        keys = asked.keys or (asked.key,)
-        holders = [a for a in self.attempts.values() if a["key"] in keys and a["state"] in OPEN]
-        if outcome := self.answered(digest[:-1]):
+        )  # fmt: skip
+        holders = [a for a in self.attempts.values() if a["key"] == question and a["state"] in OPEN]
+        if outcome := self.replies.get(question):
             assert (got.kind, got.outcome) == ("cached", outcome)
-            assert self.replies[got.key] == outcome
             return
         if teacher in self.quarantined:
             assert got.kind == "quarantined"
@@ -225,11 +185,6 @@ class Machine(RuleBasedStateMachine):
             return
         for holder in holders:
             self.adopt(holder["owner"])
-        if told := self.told_other_bytes(asked):
-            assert (got.kind, got.key, got.digest) == ("resume", *told)
-            again = Asked(told[0], told[1], got.cap, asked.keys, asked.kept_s)
-            self.reserve_asked(data, again, teacher, headroom, send, share)
-            return
         for scope in scopes:
             ceiling = self.ceilings[scope]
             spent, reserved, unknown = self.sums(scope)
@@ -240,8 +195,8 @@ class Machine(RuleBasedStateMachine):
             return
         assert got.kind == "reserved"
         self.attempts[got.attempt] = {
-            "key": asked.key,
-            "digest": digest,
+            "key": question,
+            "digest": question + cap,
             "state": "sent" if send else "reserved",
             "reserve": amount,
             "cost": None,
@@ -296,22 +251,19 @@ class Machine(RuleBasedStateMachine):
         return [
             i
             for i, a in self.attempts.items()
-            if a["state"] == "unknown"
-            and not a["generation"]
-            and not self.answered(a["digest"][:-1])
+            if a["state"] == "unknown" and not a["generation"] and a["key"] not in self.replies
         ]
 
     @precondition(lambda self: self.recoverable())
-    @rule(data=st.data(), cap=st.sampled_from("AB"), kept=st.booleans(), told=st.booleans())
-    def recover(self, data: st.DataObject, cap: str, kept: bool, told: bool) -> None:
+    @rule(data=st.data(), cap=st.sampled_from("AB"), told=st.booleans())
+    def recover(self, data: st.DataObject, cap: str, told: bool) -> None:
         """Ask again, under any cap; the provider's cache answers, and names what it billed.
 
         It answers with what the very same bytes have bought.
         """
         lost = self.attempts[data.draw(st.sampled_from(self.recoverable()))]
-        question, before = lost["digest"][:-1], set(self.attempts)
-        asked = Asked(question, question + cap, cap, keys_of(question), 3600 if kept else 0)
-        self.reserve_asked(data, asked, "x", 0, True, 0)
+        before = set(self.attempts)
+        self.reserve_with(data, lost["key"], cap, "x", 0, True, 0)
         if not set(self.attempts) - before:
             return
         (number,) = set(self.attempts) - before
@@ -458,8 +410,8 @@ class Machine(RuleBasedStateMachine):
         claims = self.ledgers[2]._store.read("SELECT key, attempt FROM claim")[1]
         flying = [(a["key"], i) for i, a in self.attempts.items() if a["state"] in OPEN]
         assert sorted(claims) == sorted(flying)
-        # Whatever the cap and whichever key: nobody else asks the same meanwhile.
-        questions = [a["digest"][:-1] for a in self.attempts.values() if a["state"] in OPEN]
+        # Whatever the cap: nobody else asks the same meanwhile.
+        questions = [a["key"] for a in self.attempts.values() if a["state"] in OPEN]
         assert len(questions) == len(set(questions))
 
 

@@ -1,8 +1,5 @@
 """Telling Dagster what the lake holds: what the command line did, and days without sessions.
 
-Belongs here: the job ``adopt``, and the same at the end of each harvest. Does not belong here:
-what the lake holds (``composer_pipeline.maintenance.status``).
-
 Events are reported without a run, and only where Dagster does not know of a day: a second time
 costs one question an asset. Today is not over, and never told as empty. Dagster cannot forget a
 day: where an older session comes late, the check ``up_to_date`` names what is green and not made.
@@ -29,15 +26,7 @@ def tell_lake(
     teachers: TeachersResource,
     skip: Collection[str] = (),
 ) -> int:
-    """Report the days that the lake holds, and those without sessions; return how many.
-
-    Args:
-        instance: where to.
-        lake: what is told of.
-        sessions: the source; a day that has sessions there is not empty.
-        teachers: the teacher file; one that cannot be read has no teachers.
-        skip: days that the run at hand makes.
-    """
+    """Report the days that the lake holds, and those without sessions; return how many."""
     from composer_pipeline.maintenance.status import days_held, empty_days, rows_of
     from composer_pipeline.teachers.teachers import TeacherSet
 

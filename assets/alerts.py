@@ -1,8 +1,4 @@
-"""Alerts: what a person should know without opening the UI.
-
-Belongs here: what counts as a problem, and telling each one once. Does not belong here: how a
-message is sent and what is left out of it (``assets.alerts``).
-"""
+"""Alerts: what a person should know without opening the UI."""
 
 import json
 import os
@@ -30,16 +26,7 @@ _SHORTEST_SECRET = 8
 
 
 def send_alert(problems: Sequence[str], url: str) -> None:
-    """Post ``{"text": …}``, which Slack, Mattermost, Google Chat and their likes take.
-
-    Args:
-        problems: a sentence each; at most 20 are sent, and how many more there are.
-        url: the webhook; only its host is ever told.
-
-    Raises:
-        InputError: the URL is none.
-        ComposerError: the webhook was not reached within 5 s, or refused.
-    """
+    """Post ``{"text": …}``, which Slack, Mattermost, Google Chat and their likes take."""
     import httpx
 
     parts = urlsplit(url)
@@ -84,13 +71,7 @@ Problems = Iterator[tuple[str, str]]
 
 
 def problems(instance: dg.DagsterInstance, since: float, now: float) -> dict[str, str]:
-    """Return what went wrong since a moment and what still is wrong, a sentence by name.
-
-    Args:
-        instance: where runs, ticks and freshness are kept.
-        since: seconds since 1970 of the earliest event.
-        now: the present in the same unit.
-    """
+    """Return what went wrong since a moment and what still is wrong, a sentence by name."""
     found: dict[str, str] = {}
     for look in (_runs, _ticks, _queue):
         found |= look(instance, since, now)

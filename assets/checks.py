@@ -1,10 +1,6 @@
-"""The checks of every asset.
+"""The checks of every asset; those of the teachers are built from the teacher file."""
 
-The door of the folder: ``assets.definitions`` takes ``CHECKS``, and builds those of the
-teachers, which their file names.
-"""
-
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +21,7 @@ from composer_pipeline.lake.store import (
 
 if TYPE_CHECKING:
     from composer_pipeline.lake.provenance import Staleness
+    from composer_pipeline.teachers.ledger.values import Scope
 
 
 def result(bad: Sequence[str], what: str, name: str | None = None) -> dg.AssetCheckResult:
@@ -280,13 +277,7 @@ def _stale_of(asset: str) -> Asked:
 def up_to_date(
     stale: Stale, asset: str, green: Collection[str] = frozenset()
 ) -> dg.AssetCheckResult:
-    """Return the result of ``up_to_date``: the days that were made otherwise, and their cure.
-
-    Args:
-        stale: the days that are not current.
-        asset: its name.
-        green: the days that Dagster shows as made; one that was not is told too.
-    """
+    """Return the result of ``up_to_date``: the days that were made otherwise, and their cure."""
     old = {
         day: why.reason
         for day, why in sorted(stale.items())
@@ -387,6 +378,61 @@ def teachers(teachers: TeachersResource) -> dg.AssetCheckResult:
         passed=True,
         metadata={"file": dg.MetadataValue.path(teachers.file), "teachers": len(names)},
         description=f"The file names {', '.join(names)}.",
+    )
+
+
+WITHIN_BUDGET = "within_budget"
+
+
+def budget_check(key: dg.AssetKey) -> dg.AssetCheckSpec:
+    """Return the check of a teacher's asset."""
+    return dg.AssetCheckSpec(
+        WITHIN_BUDGET,
+        asset=key,
+        blocking=True,
+        description=(
+            "No scope was charged above the ceiling of that moment. A ceiling that is set below"
+            " what was spent, which is how one stops spending, is no overspend."
+        ),
+    )
+
+
+def budget_results(
+    lake: Lake, ledger: str, keys: Iterable[dg.AssetKey], *, free: bool
+) -> Iterator[dg.AssetCheckResult]:
+    """Evaluate the check for some teachers."""
+    from composer_pipeline.money import to_usd
+    from composer_pipeline.teachers.ledger.ledger import existing_ledger, ledger_target
+
+    books = existing_ledger(ledger_target(lake, ledger or None))
+    over, lowered = {}, ""
+    if books is not None:
+        with books:
+            over, lowered = books.overspent(), _below_what_was_spent(books.status())
+    said = ", ".join(f"{scope} by {to_usd(pico)} USD" for scope, pico in over.items())
+    for key in keys:
+        yield dg.AssetCheckResult(
+            passed=not over,
+            asset_key=key,
+            check_name=WITHIN_BUDGET,
+            severity=dg.AssetCheckSeverity.WARN if free else dg.AssetCheckSeverity.ERROR,
+            metadata={"scopes_overspent": len(over)},
+            description=f"Charged above the ceiling of that moment: {said}."
+            if over
+            else f"No scope was charged above its ceiling.{lowered}",
+        )
+
+
+def _below_what_was_spent(scopes: Mapping[str, "Scope"]) -> str:
+    """Return a sentence for each ceiling that was set below what was spent; mostly nothing."""
+    from composer_pipeline.money import to_usd
+
+    return "".join(
+        f" The ceiling of {scope}, {to_usd(held.ceiling)} USD, is below the"
+        f" {to_usd(held.spent)} USD that it has spent: nothing is bought until it is raised"
+        " (job set_ceiling), and what is free goes on."
+        for scope, held in sorted(scopes.items())
+        if held.ceiling is not None and held.ceiling < held.spent
     )
 
 

@@ -1,7 +1,6 @@
 """The code location: assets, checks, jobs, schedules and resources put together.
 
-Belongs here: the wiring, built lazily so that importing this module reads no file.
-``build_defs`` takes overrides, so that tests and the demo can swap resources.
+Importing this module reads no file.
 """
 
 import warnings
@@ -15,7 +14,6 @@ warnings.filterwarnings("ignore", category=dg.BetaWarning)
 warnings.filterwarnings("ignore", category=dg.PreviewWarning)
 
 from assets import alerts, checks, money, preferences, publication, schedules, traces, training  # noqa: E402
-from assets.executors import executor_of  # noqa: E402
 from assets.replay import build_replay, teacher_key  # noqa: E402
 from assets.resources import default_resources  # noqa: E402
 from composer_pipeline.errors import InputError  # noqa: E402
@@ -26,15 +24,7 @@ from composer_pipeline.teachers.teachers import TeacherSet  # noqa: E402
 def build_defs(
     settings: Settings | None = None, resource_overrides: Mapping[str, Any] | None = None
 ) -> dg.Definitions:
-    """Return the definitions.
-
-    With a teacher file that cannot be read there are no ``teacher_replies`` and all the rest; the
-    check ``teachers`` says what is wrong with it.
-
-    Args:
-        settings: where things are; from the environment when not given.
-        resource_overrides: resources by name that replace the default ones.
-    """
+    """Return the definitions."""
     settings = settings or Settings.from_env()
     teachers = _teachers(settings)
     reply_keys = [teacher_key(teacher.name) for teacher in teachers.teachers] if teachers else []
@@ -67,6 +57,28 @@ def build_defs(
         resources={**default_resources(settings), **(resource_overrides or {})},
         executor=executor_of(settings.executor),
     )
+
+
+#: A step of ours waits for the network or starts a process of its own, so few at once are enough.
+_MOST_STEPS = 4
+
+
+def executor_of(name: str) -> dg.ExecutorDefinition:
+    """Return an executor: ``in_process``, ``multiprocess``, or ``k8s`` (a job for each step)."""
+    if name == "in_process":
+        return dg.in_process_executor
+    if name == "multiprocess":
+        preload = {"forkserver": {"preload_modules": ["assets.definitions"]}}
+        return dg.multiprocess_executor.configured(
+            {"max_concurrent": _MOST_STEPS, "start_method": preload}
+        )
+    if name == "k8s":
+        try:
+            from dagster_k8s import k8s_job_executor
+        except ImportError as error:
+            raise InputError("COMPOSER_EXECUTOR=k8s needs the extra `deploy`") from error
+        return k8s_job_executor.configured({"max_concurrent": _MOST_STEPS})
+    raise InputError(f"COMPOSER_EXECUTOR: {name!r} is none of in_process, multiprocess, k8s")
 
 
 def _teachers(settings: Settings) -> TeacherSet | None:

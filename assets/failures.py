@@ -1,8 +1,4 @@
-"""What a run that failed says in the UI: one sentence, with the trace below it.
-
-Belongs here: turning the library's errors into Dagster's ``Failure``, and reading the sentence of
-a run that failed. Does not belong here: the sentences themselves, which the library writes.
-"""
+"""What a run that failed says in the UI: one sentence, with the trace below it."""
 
 import errno
 import inspect
@@ -23,11 +19,7 @@ _OF_DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 def one_sentence(function: _Function) -> _Function:
-    """Let an asset fail with the library's sentence, and not with the name of its step.
-
-    What the user has to change is not tried again; what may pass is, where the asset has a
-    retry policy.
-    """
+    """Let an asset fail with the library's sentence, and not with the name of its step."""
     if inspect.isgeneratorfunction(function):
 
         @wraps(function)

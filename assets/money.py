@@ -1,8 +1,4 @@
-"""Money in Dagster: which runs share a ceiling, what was spent, and what a purchase will cost.
-
-Does not belong here: the ledger's arithmetic (``composer_pipeline.teachers.ledger``) and buying
-(``assets.replay``).
-"""
+"""Money in Dagster: which runs share a ceiling, what was spent, and what a purchase will cost."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
@@ -227,13 +223,7 @@ PageOf = Callable[[str, str], Mapping[str, Any]]
 
 
 class DayRecorder:
-    """Records the partitions of one run as they are done.
-
-    Args:
-        context: of the run.
-        keys: teacher -> its asset.
-        page_of: the metadata of a teacher's day.
-    """
+    """Records the partitions of one run as they are done."""
 
     def __init__(
         self, context: dg.AssetExecutionContext, keys: Mapping[str, dg.AssetKey], page_of: PageOf
@@ -261,11 +251,7 @@ class DayRecorder:
             self.day(day, missing.get(day, {}))
 
     def result(self, name: str) -> "dg.MaterializeResult[None]":
-        """Return the result of a teacher all of whose days are recorded.
-
-        Dagster writes no event for a result with this key: it is how its own observations, which
-        are told through the context too, are kept from being told twice.
-        """
+        """Return the result of a teacher all of whose days are recorded."""
         told = {SYSTEM_METADATA_KEY_SOURCE_ASSET_OBSERVATION: True}
         return dg.MaterializeResult(asset_key=self._keys[name], metadata=told)
 
@@ -278,16 +264,7 @@ def tell_ceiling(
     bought: Mapping[str, str],
     sentence: str,
 ) -> None:
-    """Say on each teacher's asset where a ceiling ended the run.
-
-    Args:
-        context: of the run.
-        keys: teacher -> its asset.
-        day: the day that was stopped in the middle.
-        missing: teacher -> replies to it that are missing.
-        bought: teacher -> what of it was bought, in words.
-        sentence: what the next call needed, what is left, and where to raise it.
-    """
+    """Say on each teacher's asset where a ceiling ended the run."""
     context.log.warning(sentence)
     for name, key in keys.items():
         context.log_event(
@@ -318,16 +295,7 @@ TagsOf = Callable[[str], Mapping[str, str] | None]
 
 
 def shared_scope(run_id: str, tags: Mapping[str, str], tags_of: TagsOf) -> str:
-    """Return the scope that a run shares with all that one click has started.
-
-    A backfill that is executed again belongs to the first one. Dagster takes the backfill's tags
-    from a run that is executed again after its backfill has ended, so the first run is asked.
-
-    Args:
-        run_id: the run.
-        tags: its tags.
-        tags_of: looks up the tags of the first run of a chain of executions.
-    """
+    """Return the scope that a run shares with all that one click has started."""
     if scope := _backfill(tags):
         return scope
     root = tags.get(_ROOT_RUN)

@@ -1,6 +1,6 @@
 """Which numbers of an asset are drawn over time, and what each of them says.
 
-Belongs here: names and sentences. Does not belong here: numbers. Dagster draws a plot of every
+Dagster draws a plot of every
 numeric entry of a page; more than eight hide those that matter, so all other numbers stand in one
 table (``pages.table_page``).
 """
@@ -179,10 +179,7 @@ def run_dir_of(instance: dg.DagsterInstance, asset: str) -> str | None:
 
 
 def figures(asset: str, numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return numbers as metadata: those that are drawn by name, all others in one table.
-
-    What is ``None`` was not measured and is left out; 0 is a number.
-    """
+    """Return numbers as metadata: those that are drawn by name, all others in one table."""
     known = {
         name: value
         for name, value in numbers.items()
@@ -194,17 +191,7 @@ def figures(asset: str, numbers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class TablePage:
-    """What the page of an asset says after a run, by partition.
-
-    Made before the stage runs, so that it knows how many rows there were.
-
-    Args:
-        asset: its name in :data:`~assets.pages.PLOTS`.
-        table: the table that it writes.
-        lake: where.
-        days: the days of the run; nothing for a table without days.
-        keys: partition keys besides the day, for example ``teacher``.
-    """
+    """What the page of an asset says after a run, by partition."""
 
     def __init__(
         self, asset: str, table: str, lake: Lake, days: Iterable[str] = (), **keys: str
@@ -213,12 +200,7 @@ class TablePage:
         self._before = {day: self._rows(day) for day in days or ("",)}
 
     def of(self, day: str = "", numbers: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the metadata of a day, or of the whole table.
-
-        Args:
-            day: one of those of the run.
-            numbers: what the stage reports of it.
-        """
+        """Return the metadata of a day, or of the whole table."""
         from composer_pipeline.states.previews import place_of, preview, query_of
 
         keys = self._keys_of(day)

@@ -1,6 +1,6 @@
 """Days, and the two backfill policies.
 
-Belongs here: the one partition set and the two policies. Assets with equal policy
+Assets with equal policy
 and equal partitions share a run in a backfill; a third policy would split the chain.
 
 Days begin with the first session, of the lake or at the source, when the definitions are loaded;
@@ -57,11 +57,7 @@ GAP = 7
 
 
 def days_of(context: dg.AssetExecutionContext) -> list[str]:
-    """Return the days that a run is for, all of them days that there are.
-
-    Raises:
-        InputError: one is in the future, or outside the graph's days; Dagster asks only the UI.
-    """
+    """Return the days that a run is for, all of them days that there are."""
     days = list(context.partition_keys)
     for day in days:
         if not DAYS.has_partition_key(day):
@@ -72,13 +68,7 @@ def days_of(context: dg.AssetExecutionContext) -> list[str]:
 
 
 def day_ranges(days: list[str], held: Collection[str] | None = None) -> list[tuple[str, str]]:
-    """Return the maximal ranges (first, last) of ``days``, sorted.
-
-    Args:
-        days: what the ranges cover.
-        held: days that hold something; a range goes on over at most ``GAP`` others, since a run
-            of its own costs more than making them. ``None``: ranges are contiguous.
-    """
+    """Return the maximal ranges (first, last) of ``days``, sorted."""
     ranges: list[tuple[str, str]] = []
     for day in sorted(set(days)):
         if ranges and _reaches(ranges[-1][1], day, held):

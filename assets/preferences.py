@@ -1,6 +1,6 @@
 """Preferences: hints, pairs, normalised pairs and the dataset.
 
-Belongs here: the assets of the group ``preferences``. The logic is in
+The logic is in
 ``composer_pipeline.preferences`` and ``composer_pipeline.publishing``.
 """
 

@@ -1,6 +1,6 @@
 """The dataset's publication: the asset and its checks.
 
-Belongs here: Dagster definitions of the group ``preferences`` that face the Hub. The logic is in
+The logic is in
 ``composer_pipeline.publishing``. The token comes from ``HF_TOKEN`` or the client's stored login.
 """
 

@@ -1,7 +1,6 @@
 """Replay: every teacher answers every state, under one ceiling.
 
-Belongs here: one asset a teacher, all made by one subsettable multi-asset, so that one
-process drives all teachers. The logic and the ledger are in ``composer_pipeline.teachers``.
+The logic and the ledger are in ``composer_pipeline.teachers``.
 """
 
 import json
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import Field
 
-from assets.budget_check import budget_check, budget_results
+from assets.checks import budget_check, budget_results
 from assets.failures import one_sentence
 from assets.money import (
     COST_TAG,

@@ -1,7 +1,6 @@
 """Resources: where the lake, the sessions, the recipes and the trainer are.
 
-Belongs here: thin configuration objects with an opener each. Does not belong here:
-keys. ``OPENROUTER_API_KEY`` and ``HF_TOKEN`` are read from the environment by the code
+``OPENROUTER_API_KEY`` and ``HF_TOKEN`` are read from the environment by the code
 that sends them, so they are in no run configuration and no log.
 """
 
@@ -17,15 +16,7 @@ from composer_pipeline.settings import Settings, recipes_dir
 
 
 def amount_of(given: object, name: str) -> Decimal:
-    """Return an amount in USD; a number does as well as its text.
-
-    Args:
-        given: what a person has typed.
-        name: of the field, for the message.
-
-    Raises:
-        InputError: it is not a number.
-    """
+    """Return an amount in USD; a number does as well as its text."""
     wrong = f"{name}: {given!r} is not an amount in USD"
     if isinstance(given, bool) or not isinstance(given, str | int | float):
         raise InputError(wrong)
@@ -67,11 +58,7 @@ class TeachersResource(dg.ConfigurableResource[None]):
     max_usd: str = "1.00"
 
     def ceiling(self, override: object = "") -> Decimal:
-        """Return the ceiling of a run in USD; a number does as well as its text.
-
-        Raises:
-            InputError: it is not a number.
-        """
+        """Return the ceiling of a run in USD; a number does as well as its text."""
         chosen = self.max_usd if override in ("", None) else override
         return amount_of(chosen, "max_usd")
 
@@ -90,11 +77,7 @@ class RecipesResource(dg.ConfigurableResource[None]):
     evaluate_per_kind: int = 0
 
     def rules(self) -> PreferenceRules:
-        """Return the preference recipe.
-
-        Raises:
-            InputError: it cannot be read.
-        """
+        """Return the preference recipe."""
         return PreferenceRules.load(self.preferences)
 
 

@@ -113,11 +113,7 @@ def forget(
 
 
 def forget_runs(instance: dg.DagsterInstance, before: datetime) -> tuple[int, int]:
-    """Delete the runs that ended before a moment; return (how many, how many had to stay).
-
-    A run stays that made the newest materialisation of an asset or of one of its days: without
-    its events Dagster would show that day as never made.
-    """
+    """Delete the runs that ended before a moment; return (how many, how many had to stay)."""
     needed = _makers_of_the_newest(instance)
     old = dg.RunsFilter(statuses=_ENDED, updated_before=before)
     gone = kept = 0
@@ -309,10 +305,7 @@ def _runs(
     nothing: str = "",
     selection: list[dg.AssetKey] | None = None,
 ) -> Requests:
-    """Yield one request a range, or the reason why there is nothing to do.
-
-    A range goes over days without sessions, never over a day that nobody asked for.
-    """
+    """Yield one request a range, or the reason why there is nothing to do."""
     store = lake.open()
     held = {*store.days("raw_files"), *store.days("states")}
     ranges = day_ranges([day for day in days if DAYS.has_partition_key(day)], held)

@@ -1,6 +1,6 @@
 """Traces: archive the raw sessions, parse them into TraceStates.
 
-Belongs here: the assets ``raw_sessions`` and ``trace_states``. The logic is in
+The logic is in
 ``composer_pipeline.traces``.
 """
 

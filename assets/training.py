@@ -1,6 +1,6 @@
 """Training: the composer loss through a trainer plug-in, held-out evaluation, and the report.
 
-Belongs here: the assets ``trained_model``, ``model_evaluation`` and ``report``. The trainer is the
+The trainer is the
 command ``python -m trainers.<name>``, run through Dagster Pipes; it needs no Dagster.
 """
 

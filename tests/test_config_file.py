@@ -8,7 +8,7 @@ from typing import Annotated
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
-from composer_pipeline.cli.app import main
+from composer_pipeline.cli.__main__ import main
 from composer_pipeline.config_file import read_model
 from composer_pipeline.diloco.spec import DiLoCoSpec
 from composer_pipeline.errors import InputError

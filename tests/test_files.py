@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from composer_pipeline.cli.app import main
+from composer_pipeline.cli.__main__ import main
 from composer_pipeline.errors import InputError, StorageError
 from composer_pipeline.files import Replacement, replace, replacing
 from composer_pipeline.lake.schema import DROPS

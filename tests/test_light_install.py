@@ -33,7 +33,7 @@ class Missing(MetaPathFinder):
 
 HEAVY = set(json.loads(sys.argv[1]))
 sys.meta_path.insert(0, Missing())
-from composer_pipeline.cli.app import main
+from composer_pipeline.cli.__main__ import main
 from composer_pipeline.settings import recipes_dir
 from composer_pipeline.testing.samples import sample_sessions_dir
 from examples.demo.profile import loopback

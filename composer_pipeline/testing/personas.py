@@ -1,8 +1,5 @@
 """How the simulated teachers decide: scripts, personas, and answers for unknown states.
 
-Belongs here: which action a simulated teacher takes. Does not belong here: HTTP, prices and
-faults (``testing.openrouter``).
-
 A script knows, for a prefix, what the agent did and whether there was something better.
 
 ========== =====================================================================

@@ -1,8 +1,4 @@
-"""A small dataset and a small model, for tests of trainers.
-
-Belongs here: rows in the dataset tables' schema that need no earlier stage, and a random
-model of a few hundred thousand parameters. Does not belong here: recorded sessions.
-"""
+"""A small dataset and a small model, for tests of trainers."""
 
 from pathlib import Path
 from typing import Any
@@ -56,10 +52,7 @@ def prompt(index: int) -> list[dict[str, Any]]:
 
 
 def write_dataset(lake: Lake, *, rows: int = 8, split: str = "train") -> None:
-    """Write ``rows`` rows of each dataset table; the agent's action is always wrong.
-
-    Its successes are states of their own. No two splits share a prompt.
-    """
+    """Write ``rows`` rows of each dataset table; the agent's action is always wrong."""
     pairs, groups, hints, successes = [], [], [], []
     for i in range(rows):
         name = NAMES[i % len(NAMES)]
@@ -116,10 +109,7 @@ def write_tiny_model(folder: Path, *, hidden: int = 32, layers: int = 2) -> Path
 
 
 def tiny_recipe(model: str, **changes: Any) -> TrainingRecipe:
-    """Return a recipe of a few short steps; ``changes`` replace top-level fields.
-
-    The hint-gain gate is off: a random model gains nothing from a hint.
-    """
+    """Return a recipe of a few short steps; ``changes`` replace top-level fields."""
     fields: dict[str, Any] = {
         "name": "tiny",
         "model": model,

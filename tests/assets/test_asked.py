@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from assets import checks, traces
-from assets.budget_check import budget_results
+from assets.checks import budget_results
 from assets.definitions import build_defs
 from assets.pages import column_schema, figures, usd
 from assets.preferences import build_preferences, quality_numbers, quality_pictures

@@ -19,7 +19,10 @@ def test_definitions_load_no_heavy_module() -> None:
 
 
 def test_library_and_cli_load_no_heavy_module() -> None:
-    assert loaded("import composer_pipeline.cli.app, composer_pipeline.maintenance.doctor") == set()
+    assert (
+        loaded("import composer_pipeline.cli.__main__, composer_pipeline.maintenance.doctor")
+        == set()
+    )
 
 
 def test_probe_sees_a_heavy_module() -> None:

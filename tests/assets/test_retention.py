@@ -7,7 +7,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets.executors import executor_of
+from assets.definitions import executor_of
 from assets.resources import RetentionResource
 from assets.schedules import build_retention, forget_old_runs, forget_runs
 from composer_pipeline.errors import InputError

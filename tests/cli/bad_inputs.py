@@ -162,7 +162,6 @@ budget --ledger {empty}                               | ledger
 budget --ledger postgresql://127.0.0.1:9/x            | postgresql
 budget rebuild --ledger {file}                        | ledger
 budget set global 1 --ledger {file}                   | ledger
-tools bogus                                           | bogus
 tools list x                                          | x
 pairs --rules {tmp}/nowhere.yaml                      | nowhere.yaml
 pairs --rules {file}                                  | file.txt

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from composer_pipeline.cli.app import main
+from composer_pipeline.cli.__main__ import main
 from composer_pipeline.settings import recipes_dir
 from composer_pipeline.testing.samples import sample_sessions_dir
 

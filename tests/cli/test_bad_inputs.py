@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import zstandard
 
-from composer_pipeline.cli.app import main
+from composer_pipeline.cli.__main__ import main
 from composer_pipeline.lake.parquet import FROM_ARCHIVE
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.settings import recipes_dir

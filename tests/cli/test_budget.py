@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from composer_pipeline.cli.app import main
+from composer_pipeline.cli.__main__ import main
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.money import Pico
 from composer_pipeline.teachers.ledger import operations

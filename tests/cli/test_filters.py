@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from composer_pipeline.cli.app import main
+from composer_pipeline.cli.__main__ import main
 from composer_pipeline.cli.common import DayFilter, SessionFilter
 from composer_pipeline.errors import InputError
 from composer_pipeline.lake.store import Lake

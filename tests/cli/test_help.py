@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from composer_pipeline.cli.app import PARTS, main
+from composer_pipeline.cli.__main__ import PARTS, main
 from composer_pipeline.cli.common import app
 
 

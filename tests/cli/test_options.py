@@ -17,7 +17,7 @@ import pytest
 from rich.console import Console
 
 from composer_pipeline.cli import common
-from composer_pipeline.cli.app import main
+from composer_pipeline.cli.__main__ import main
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.settings import recipes_dir
 from composer_pipeline.teachers.report import ReplayReport, TeacherFigures

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from composer_pipeline.cli.app import main
+from composer_pipeline.cli.__main__ import main
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.maintenance.status import status
 from composer_pipeline.settings import load_env_file, with_values

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from composer_pipeline.cli.app import main
+from composer_pipeline.cli.__main__ import main
 from composer_pipeline.cli.training import _recipe
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.settings import Settings

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from composer_pipeline.cli.app import main
+from composer_pipeline.cli.__main__ import main
 from composer_pipeline.diloco import inputs, slots
 from composer_pipeline.diloco.codecs import Delta, encode_delta
 from composer_pipeline.diloco.heartbeat import Pulse

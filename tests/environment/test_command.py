@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from composer_pipeline.cli.app import main
+from composer_pipeline.cli.__main__ import main
 from composer_pipeline.lake.store import Lake
 from tests.fixtures.lake_states import write_sessions
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from composer_pipeline.actions import Action
 from composer_pipeline.chat.convert import to_chat
 from composer_pipeline.chat.tools import Toolsets
-from composer_pipeline.cli.app import main
+from composer_pipeline.cli.__main__ import main
 from composer_pipeline.errors import InputError
 from composer_pipeline.exporting.atif import documents
 from composer_pipeline.exporting.sessions import export_sessions

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from composer_pipeline import ingest
-from composer_pipeline.cli.app import main
+from composer_pipeline.cli.__main__ import main
 from composer_pipeline.dataset.build import build_dataset
 from composer_pipeline.dataset.files import CONFIGS
 from composer_pipeline.errors import InputError

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from composer_pipeline.actions import Action
-from composer_pipeline.cli.app import main
+from composer_pipeline.cli.__main__ import main
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.normalization.stage import normalize
 from composer_pipeline.settings import recipes_dir
@@ -50,7 +50,7 @@ def pair(pair_id: str, chosen: Any, rejected: Any, prompt: str = "go") -> dict[s
 
 def command(lake: Lake, recipe: Path, *more: str) -> list[str]:
     # Through `-c`: the console script of the environment may belong to another checkout.
-    code = "from composer_pipeline.cli.app import main; main()"
+    code = "from composer_pipeline.cli.__main__ import main; main()"
     return [
         *(sys.executable, "-c", code, "normalize", "--lake", lake.root),
         *("--recipe", str(recipe), "--json", *more),

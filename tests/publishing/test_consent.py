@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from composer_pipeline.cli.app import main
+from composer_pipeline.cli.__main__ import main
 from composer_pipeline.dataset.build import build_dataset
 from composer_pipeline.dataset.consent import FILE, check_public, find_consent
 from composer_pipeline.dataset.files import CONFIGS

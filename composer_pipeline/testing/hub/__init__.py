@@ -1,10 +1,5 @@
 """A Hugging Face Hub on the loopback interface that the real client libraries talk to.
 
-Belongs here: the endpoints that ``huggingface_hub``, ``hf_xet``, ``datasets`` and ``transformers``
-call to create a dataset or model repository, commit to it, tag it, read it back, rewrite its
-history and empty it, with the Hub's own refusals and its bad days.
-Does not belong here: any knowledge of what this project publishes.
-
 Set ``HF_ENDPOINT`` to :attr:`LoopbackHub.endpoint` before the client is imported, or pass
 ``endpoint=`` to it; ``python -m composer_pipeline.testing.hub`` serves one until it is ended. The
 process keeps everything in memory; what ``hf_xet`` uploads lies in a folder that it writes itself.

@@ -1,7 +1,4 @@
-"""Repositories of the stand-in: commits, refs and trees.
-
-Does not belong here: HTTP (``endpoints``), and where uploaded bytes wait (``objects``).
-"""
+"""Repositories of the stand-in: commits, refs and trees."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -9,10 +6,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Commit:
-    """A commit: its id, its message, and the whole tree as path to bytes.
-
-    ``at`` is when it was made, on the server's clock in seconds; ``parent`` is an id or nothing.
-    """
+    """A commit: its id, its message, and the whole tree as path to bytes."""
 
     oid: str
     message: str
@@ -23,12 +17,7 @@ class Commit:
 
 @dataclass
 class Repo:
-    """A repository; ``commits`` is the branch main, and starts with the Hub's own first commit.
-
-    ``gated``: everybody sees that it exists, and nobody reads its files. ``tags``, ``branches``
-    (without main) and ``pulls`` (as ``refs/pr/1``) name commits; ``others`` are the commits that
-    main does not reach. ``pushed``: id of each object in its storage to file name and size.
-    """
+    """A repository; ``commits`` is the branch main, and starts with the Hub's own first commit."""
 
     private: bool
     gated: bool = False
@@ -65,10 +54,7 @@ class Repo:
         return self.head
 
     def squash(self, message: str) -> Commit:
-        """Make the head's tree the only commit of main, seen at once.
-
-        Other refs keep what they reach.
-        """
+        """Make the head's tree the only commit of main, seen at once."""
         old, head = self.commits, self.head
         self.commits = []
         self.add(message, head.files, old[0].at)

@@ -1,7 +1,4 @@
-"""When the stand-in begins and ends.
-
-Does not belong here: what it knows (``state``), and what it answers (``endpoints``).
-"""
+"""When the stand-in begins and ends."""
 
 import base64
 import hashlib
@@ -29,14 +26,7 @@ from composer_pipeline.testing.hub.repository import Commit, Repo, is_lfs, oid_o
 
 @dataclass(frozen=True)
 class Fault:
-    """What becomes of one request.
-
-    Attributes:
-        status: the answer in place of the right one; 0 answers nothing at all.
-        retry_after: seconds that the answer asks to wait.
-        done: the request is carried out, and its answer lost.
-        message: what a refusal says.
-    """
+    """What becomes of one request."""
 
     status: int = 0
     retry_after: float | None = None
@@ -165,29 +155,7 @@ def _unpack(scheme: int, data: bytes, size: int) -> bytes:
 
 
 class HubState:
-    """Repositories, tokens, what came, and the bad days that are planned.
-
-    Args:
-        token: a token that may do everything.
-        xet: folder into which ``hf_xet`` writes.
-
-    Attributes:
-        tokens: further tokens to what they may: ``write``, ``read`` or ``pull-requests``.
-        repos: ``owner/name`` to dataset repository.
-        models: ``owner/name`` to model repository.
-        moved: former name of a repository to its name today.
-        hidden: names that are taken by what none of the tokens may see.
-        blobs: SHA-256 to the bytes of an object that came by LFS.
-        requests: (method, path) of every request, in order.
-        kinds: the kind of every request, in order; ``endpoints.ROUTES`` lists them.
-        faults: (kind, fault) pairs; each is what becomes of the next request of its kind.
-        limits: kind to its rate limit.
-        lag_s: seconds that a new commit stays unseen by those who ask for ``main``.
-        clock: what time it is, in seconds.
-        before_commit: called with the repository before a commit is judged, for a
-            publisher that was faster.
-        watch: called with kind and ``before`` or ``after`` around every request.
-    """
+    """Repositories, tokens, what came, and the bad days that are planned."""
 
     #: Where it answers.
     endpoint = ""

@@ -1,6 +1,4 @@
 """A loopback OpenRouter that keeps exact books.
 
-    python -m composer_pipeline.testing.openrouter --port 8399 --faults 0.2 --lifetime 600
-
-Does not belong here: what a teacher answers (``testing.personas``).
+python -m composer_pipeline.testing.openrouter --port 8399 --faults 0.2 --lifetime 600
 """

@@ -1,9 +1,5 @@
 """The loopback provider's books: tokens, prompt caches, keys and every bill, exactly.
 
-Belongs here: how many tokens a body has, which of them a prompt cache held, what a
-generation costs, whose key pays, and what a key's usage shows. Does not belong here: HTTP
-(``testing.openrouter.server``) or what a model answers.
-
 Tokens are counted without a tokenizer, so that anyone can check a bill with ``wc -c``:
 
 * a prompt has ``ceil(bytes of the request's body / 4)`` tokens;
@@ -77,14 +73,7 @@ class PromptCache:
     def look_up(
         self, model: SimulatedModel, body: Mapping[str, Any], now: float, ready: float
     ) -> tuple[int, bool]:
-        """Return (tokens read from the cache, whether the rest is written), and remember.
-
-        Args:
-            model: whose cache.
-            body: the request.
-            now: seconds, monotonic.
-            ready: when this generation is over; its prefixes are usable from then on.
-        """
+        """Return (tokens read from the cache, whether the rest is written), and remember."""
         if model.cache == "none":
             return 0, False
         pieces = [orjson.dumps(body.get("tools") or [])]
@@ -122,11 +111,7 @@ class PromptCache:
 
 
 def sticky_key(body: Mapping[str, Any]) -> str:
-    """Return what routes a request to the provider that it used before.
-
-    ``session_id``, else ``prompt_cache_key``, else a hash of the first system and the first
-    other message.
-    """
+    """Return what routes a request to the provider that it used before."""
     for name in ("session_id", "prompt_cache_key"):
         if body.get(name):
             return f"{name}:{body[name]}"
@@ -137,14 +122,7 @@ def sticky_key(body: Mapping[str, Any]) -> str:
 
 
 class Books:
-    """Who may call, who paid what, and what the account's endpoints tell about it.
-
-    Args:
-        api_key: the account's key; where ``None``, any key and no key will do.
-        management_key: mints keys; ``api_key`` does where ``None``.
-        credit: picodollars that the account has; ``None`` is enough for everything.
-        usage_lag: seconds after a generation until usage and limits know of its cost.
-    """
+    """Who may call, who paid what, and what the account's endpoints tell about it."""
 
     def __init__(
         self,
@@ -223,11 +201,7 @@ class Books:
         return self._shown.total() if key_hash is None else self._shown[key_hash]
 
     def refuses(self, key: ApiKey) -> int:
-        """Return 402 or 403 where the account or the key has nothing left, else 0.
-
-        Checked before a generation and settled after it, as documented: calls in flight
-        together pass a limit that none of them had reached.
-        """
+        """Return 402 or 403 where the account or the key has nothing left, else 0."""
         if self.credit is not None and self.usage() >= self.credit:
             return 402
         if key.limit is not None and self.usage(key.hash) >= key.limit:

@@ -5,9 +5,6 @@
 prints one JSON line with its URL and serves the bundled sessions' script. With ``--teachers FILE``
 it serves that file's models at its prices (``testing.openrouter.rehearsal``), and the line names a
 copy of the file that asks it.
-
-Belongs here: the options, and what the server is made of by them. Does not belong here: serving
-(``testing.openrouter.server``).
 """
 
 import argparse
@@ -35,10 +32,7 @@ _PER_TOKEN = 1_000_000
 
 
 def models_of(teachers: TeacherSet) -> list[SimulatedModel]:
-    """Return a simulated model for each model of a teacher file.
-
-    A control repeats the agent's own action; so does every third of the others.
-    """
+    """Return a simulated model for each model of a teacher file."""
     personas = cycle(_VOTERS)
     found: dict[str, SimulatedModel] = {}
     for teacher in teachers.teachers:
@@ -56,17 +50,7 @@ def models_of(teachers: TeacherSet) -> list[SimulatedModel]:
 
 
 def write_rehearsal(teachers: TeacherSet, url: str, out: Path, *, key_variable: str) -> None:
-    """Write a copy of a teacher file whose every question goes to the loopback server.
-
-    The endpoint has a name of its own, so that no simulated reply passes for a paid one, and
-    another variable for its key, so that no real key is sent to it.
-
-    Args:
-        teachers: the file.
-        url: of the loopback server.
-        out: the copy.
-        key_variable: the environment variable with the loopback server's key.
-    """
+    """Write a copy of a teacher file whose every question goes to the loopback server."""
     body = teachers.model_dump(mode="json", exclude={"defaults"}, exclude_none=True)
     name = f"{teachers.endpoint.name[:50]}-rehearsal"
     recovery = teachers.endpoint.recovery_cache_s

@@ -1,8 +1,4 @@
-"""What goes wrong at the loopback provider, by hand or by a seeded mix.
-
-Belongs here: the kinds of fault, which request gets which, and the replies of refusals.
-Does not belong here: how a damaged reply is delivered (``testing.openrouter.delivery``).
-"""
+"""What goes wrong at the loopback provider, by hand or by a seeded mix."""
 
 import gzip
 import hashlib
@@ -31,12 +27,7 @@ class Odd(msgspec.Struct):
 
 
 def odd_answer(name: str, payload: bytes) -> Odd:
-    """Return a billed reply in an odd shape.
-
-    Args:
-        name: of :data:`ODD_ANSWERS`.
-        payload: the good reply.
-    """
+    """Return a billed reply in an odd shape."""
     return ODD_ANSWERS[name](_read.decode(payload))
 
 
@@ -218,23 +209,7 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """What goes wrong with one request.
-
-    Nothing is billed: ``error`` (the given HTTP status), ``gateway`` (that status with an
-    HTML body), ``in_body`` (status 200 with an error), ``moderation`` (refused for its
-    content), ``unavailable`` (404, or 503 where ``retryable``, with the availability
-    ``code``), ``empty`` (no token and no finish reason), ``failed`` (``finish_reason``
-    error).
-
-    The reply is lost on its way, billed unless ``billed`` is false: ``truncate``, ``garble``
-    (half the JSON), ``reset``, ``hang``, ``lost_gateway`` (an HTML body instead).
-
-    The reply arrives and is billed: ``slow`` (in pieces over ``seconds``), ``length`` (cut
-    off by the token limit), ``overcount`` and ``undercount`` (wrong tokens in ``usage``, the
-    right cost), ``no_cost`` (no ``usage``), ``overcharge`` (billed a thousandfold),
-    ``misreport`` (``usage.cost`` is half of what is billed), ``odd`` (the shape ``code`` of
-    ``testing.openrouter.odd``; ``odd_refusal`` likewise, and nothing is billed).
-    """
+    """What goes wrong with one request."""
 
     kind: Literal[
         "error", "gateway", "in_body", "moderation", "unavailable", "empty", "failed",
@@ -347,11 +322,7 @@ class FaultMix:
 
 
 def parse_mix(text: str) -> dict[str, int]:
-    """Read ``reset=2,hang=1`` as weights.
-
-    Raises:
-        InputError: not of that form.
-    """
+    """Read ``reset=2,hang=1`` as weights."""
     weights = {}
     for part in text.split(","):
         name, _, weight = part.partition("=")
@@ -362,11 +333,7 @@ def parse_mix(text: str) -> dict[str, int]:
 
 
 def flaky_fault(asked: Asked) -> Fault | None:
-    """Return the flaky persona's own fault: decided by the body and how often it came.
-
-    About one body in eight fails the first time and works the second; one in sixteen is
-    always cut off; one in thirty-two is always refused for its content.
-    """
+    """Return the flaky persona's own fault: decided by the body and how often it came."""
     dice = int(asked.digest[:8], 16) % 32
     if dice == 0:
         return Fault("moderation")

@@ -1,8 +1,5 @@
 """The loopback provider's catalogue: models, their prices, and how each caches prompts.
 
-Belongs here: what a simulated model is and how ``GET /models`` shows it. Does not belong
-here: what a call costs (``testing.openrouter.billing``).
-
 Prices are USD per token, decimal text in the catalogue, as on OpenRouter.
 """
 
@@ -39,15 +36,7 @@ class PriceOverride(msgspec.Struct, frozen=True):
 
 
 class SimulatedModel(msgspec.Struct, frozen=True):
-    """A model on the server.
-
-    ``cache``: ``automatic`` finds every prefix that the model saw in the session;
-    ``explicit`` finds only prefixes that ended at a ``cache_control`` breakpoint, and
-    caches nothing for a request without one; ``none`` never caches. A prefix below
-    ``cache_minimum`` tokens is not cached; one is kept ``cache_ttl`` seconds after its last
-    use. ``private`` models are left out by the account's privacy filter; ``zdr`` ones keep
-    nothing; the outputs of ``distillable`` ones may be trained on.
-    """
+    """A model on the server."""
 
     slug: str
     persona: PersonaName

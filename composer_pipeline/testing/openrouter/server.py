@@ -1,10 +1,5 @@
 """A loopback server that speaks OpenRouter's API over real HTTP, and knows the true bill.
 
-Belongs here: the server's life, chat completions, the response cache. Does not belong here:
-prices (``testing.openrouter.models``), money (``testing.openrouter.billing``), the other
-endpoints (``testing.openrouter.account``), faults (``testing.openrouter.faults``), what a
-simulated teacher decides (``testing.personas``), the command line (``testing.openrouter.command``).
-
 It listens on 127.0.0.1 only, needs no key unless it is given one, and stops by itself.
 
 Billing follows the documentation: a generation runs to its end and is billed, whether or

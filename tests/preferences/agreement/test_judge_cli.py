@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.cli.app import main
+from composer_pipeline.cli.__main__ import main
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.vote_rows import level_of
 from composer_pipeline.teachers.ledger.ledger import Ledger

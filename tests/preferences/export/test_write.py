@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from composer_pipeline.chat.convert import to_chat, wire_messages
-from composer_pipeline.cli.app import main
+from composer_pipeline.cli.__main__ import main
 from composer_pipeline.dataset.build import build_dataset
 from composer_pipeline.errors import InputError
 from composer_pipeline.exporting.columns import export

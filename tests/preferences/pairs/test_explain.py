@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.cli.app import main
+from composer_pipeline.cli.__main__ import main
 from composer_pipeline.lake.schema import TABLES
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.preferences.explain import explain

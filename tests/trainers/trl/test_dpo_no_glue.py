@@ -10,7 +10,7 @@ from datasets import load_dataset
 from transformers import AutoModelForCausalLM
 from trl import DPOConfig, DPOTrainer
 
-from composer_pipeline.cli.app import main
+from composer_pipeline.cli.__main__ import main
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.testing.training import write_dataset
 from tests.places import ROOT

@@ -1,8 +1,4 @@
-"""A recipe as one: the model, its rows, its length, and the checks across its parts.
-
-Belongs here: ``TrainingRecipe`` and how it is read. Does not belong here: which trainer can carry
-it (``training.trainer``) and how it runs.
-"""
+"""The training recipe: model, channels, rows, length and optimizer of a run, and their checks."""
 
 import math
 import re
@@ -17,121 +13,95 @@ from composer_pipeline.diloco.spec import RUN_ID, DiLoCoRules, DiLoCoSpec
 
 
 class Part(BaseModel):
-    """Unknown keys and numbers that are not finite are refused."""
+    """A part of the recipe; unknown keys and non-finite numbers are rejected."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
 
 
-#: Parts of the reward; ``training.rewards.parts`` says what each is worth.
+#: Parts of the reward; see ``training.rewards``.
 RewardPart = Literal["validity", "match", "votes", "edit", "outcome", "repeat"]
 
 
 class Grpo(Part):
-    """Policy gradient on answers to one state, rewarded by how close they are to the consensus.
+    """Policy gradient on answers to one state, rewarded by similarity to the consensus.
 
     ``source: recorded`` takes the agent's and the teachers' answers: an offline surrogate, since
-    nobody sampled them from the model. An answer that is worse than its group's mean is left
-    alone once the model's log-probability of it has fallen, a token, by more than
-    ``off_policy_threshold`` nats below the base model's. ``sampled`` lets the model answer
-    ``group_size`` times: one action from one state. ``mixed`` joins both in one group.
+    they were not sampled from the model. An answer worse than its group's mean is ignored once the
+    model's log-probability of it, per token, has fallen by more than ``off_policy_threshold`` nats
+    below the base model's. ``sampled`` samples ``group_size`` answers from the model, one action
+    each. ``mixed`` puts both in one group.
 
-    ``rewards`` weighs the parts that are added up. ``match`` with the consensus and ``votes``
-    (the best match with a teacher's action, times its share of the votes) are in [0, 1], ``edit``
-    (diffs of a file that the prompt shows) in [-1, 1]. ``validity`` is -1, and nothing else
-    counts, for a call that the offered tools refuse. ``outcome`` is 0.2 or -0.5 for the agent's own
-    action, as the trace shows no error of it or one; ``repeat`` -0.5 for a call that failed before.
+    ``rewards`` are the weights of the parts that are summed. ``match`` with the consensus and
+    ``votes`` (the best match with a teacher's action, times its share of the votes) are in [0, 1],
+    ``edit`` (diffs of a file that the prompt shows) in [-1, 1]. ``validity`` is -1, and nothing
+    else counts, for a call that the offered tools do not accept. ``outcome`` is 0.2 for the agent's
+    own action if it worked and -0.5 if it failed; ``repeat`` is -0.5 for a call that failed before.
     """
 
     weight: float = Field(1.0, ge=0)
     """Factor of this term in the loss; 0 turns it off."""
     source: Literal["recorded", "sampled", "mixed"] = "recorded"
-    """Whose answers: `recorded`, `sampled` from the model, or `mixed`: both in one group."""
+    """Answers: `recorded`, `sampled` from the model, or `mixed`: both in one group."""
     group_size: int = Field(4, ge=2)
-    """Answers that the model samples to a state; unused with `recorded`."""
+    """Answers sampled for a state; unused with `recorded`."""
     groups_per_step: int = Field(1, ge=1)
-    """States that one optimizer step of one replica takes."""
+    """States in one optimizer step of one replica."""
     off_policy_threshold: float | None = Field(0.5, gt=0)
-    """Nats a token below the base model at which a bad answer is left alone; null: never."""
+    """Nats per token below the base model at which a bad answer is ignored; null: never."""
     rewards: dict[RewardPart, Annotated[float, Field(gt=0)]] = Field({"match": 1.0}, min_length=1)
     """Weight of each part: `validity`, `match`, `votes`, `edit`, `outcome`, `repeat`."""
 
     @property
     def recorded(self) -> bool:
-        """Whether recorded answers are trained on."""
+        """True if recorded answers are trained on."""
         return self.source != "sampled"
 
     @property
     def sampled(self) -> bool:
-        """Whether the model answers."""
+        """True if answers are sampled from the model."""
         return self.source != "recorded"
-
-
-class Taid(Part):
-    """The schedule of TAID's target between student (0) and teacher (1); upstream's names."""
-
-    t_start: float = Field(0.4, ge=0, le=1)
-    """Share of the teacher in the target at the first step."""
-    t_end: float = Field(1.0, ge=0, le=1)
-    """Its share at the last step."""
-    alpha: float = Field(5e-4, ge=0)
-    """How fast the share grows beyond the straight line when the loss falls."""
-    beta: float = Field(0.99, ge=0, lt=1)
-    """Decay of the running mean of the loss's relative change, a step."""
-
-
-class Eopd(Part):
-    """Entropy-aware distillation: threshold in nats, weight and support of its forward term."""
-
-    tau: float = Field(0.8, ge=0)
-    """Nats of the teacher's entropy above which the forward term is added."""
-    alpha: float = Field(1.0, ge=0)
-    """Weight of the forward term."""
-    top_k: int = Field(16, ge=1)
-    """Entries of the teacher's vocabulary in the forward term."""
 
 
 class Sdpo(Part):
     """Self-distillation at error turns; the teacher also sees the hint.
 
-    ``hint_gain`` keeps a row only where the hint helps:
-    under the base model it must raise log p(consensus or recovery) − log p(failed action).
-    ``teacher: frozen`` is the model before training, ``ema`` follows the student by
-    ``ema_rate`` a step, ``live`` is the student itself (known to be unstable).
-    ``divergence: jsd`` mixes by ``jsd_beta`` at ``temperature``; ``taid`` and ``eopd`` have
-    their own fields. ``importance_clip`` weights each token by min(p/p_base, clip), because
-    the recorded action was not sampled from the model.
+    ``hint_gain`` keeps a row only if the hint helps: under the base model it must raise
+    log p(consensus or recovery) − log p(failed action). ``teacher: frozen`` is the model before
+    training, ``ema`` follows the student by ``ema_rate`` per step, ``live`` is the student itself
+    (known to be unstable). ``divergence: jsd`` mixes by ``jsd_beta`` at ``temperature``; ``taid``
+    (arXiv 2501.16937) and ``eopd`` (arXiv 2603.07079) have the settings of their papers.
+    ``importance_clip`` weights each token by min(p/p_base, clip), because the recorded action was
+    not sampled from the model.
     """
 
     weight: float = Field(1.0, ge=0)
     """α of the composer loss; 0 turns the term off."""
     rows_per_step: int = Field(1, ge=1)
-    """Error turns that one optimizer step of one replica takes."""
+    """Error turns in one optimizer step of one replica."""
     hint_gain: bool = True
     """Keep only rows whose hint helps the base model; false keeps all."""
     teacher: Literal["frozen", "ema", "live"] = "frozen"
-    """Who reads the hint: `frozen`, `ema` or `live`."""
+    """The model that reads the hint: `frozen`, `ema` or `live`."""
     ema_rate: float = Field(0.02, gt=0, le=1)
-    """How far `ema` moves to the student in a step: 1 is the student itself."""
+    """How far `ema` moves towards the student in a step: 1 is the student itself."""
     divergence: Literal["jsd", "taid", "eopd"] = "jsd"
     """From student to teacher: `jsd`, `taid` or `eopd`."""
     jsd_beta: float = Field(0.5, ge=0, le=1)
     """0: KL(teacher, student); 1: KL(student, teacher); between: of both to their mixture."""
     temperature: float = Field(1.0, gt=0)
-    """Divides the logits of both sides; read by `jsd` alone."""
-    taid: Taid = Taid()
-    eopd: Eopd = Eopd()
+    """Divides the logits of both sides; used only by `jsd`."""
     importance_clip: float | None = Field(None, gt=0)
-    """Upper limit of p / p_base, by which a token's term is multiplied; null: no factor."""
+    """Upper limit of the factor p / p_base of a token's term; null: no factor."""
 
 
 class Dpo(Part):
-    """Trace-replay DPO: the teachers' action against the agent's.
+    """Trace-replay DPO: the teachers' action preferred to the agent's.
 
-    ``weight`` is the composer loss's β; ``beta`` is DPO's own. ``loss`` has TRL's names; all of
-    them compare with the base model but ``simpo``, which compares mean log-probabilities of a
-    token and needs no base pass over the pairs (upstream: ``beta: 2.0, simpo_gamma: 0.5``).
+    ``weight`` is the composer loss's β; ``beta`` is DPO's own. ``loss`` has TRL's names; all
+    compare with the base model except ``simpo``, which compares mean log-probabilities per token
+    and needs no base pass over the pairs (upstream: ``beta: 2.0, simpo_gamma: 0.5``).
     """
 
     weight: float = Field(1.0, ge=0)
@@ -142,13 +112,13 @@ class Dpo(Part):
     ] = "sigmoid"  # fmt: skip
     """TRL's loss type of DPO, or `simpo`."""
     beta: float = Field(0.1, gt=0)
-    """DPO's own: how much a nat of margin counts; higher stays closer to the base model."""
+    """DPO's own β, the weight of a nat of margin; higher stays closer to the base model."""
     label_smoothing: float = Field(0.0, ge=0, lt=0.5)
-    """Share of pairs taken to be the wrong way round; read by `robust`, `exo_pair` and `simpo`."""
+    """Assumed share of pairs in the wrong order; used by `robust`, `exo_pair` and `simpo`."""
     simpo_gamma: float = Field(0.5, ge=0)
-    """Margin that `simpo` asks for, in units of beta times nats a token."""
+    """Margin of `simpo`, in units of beta times nats per token."""
     pairs_per_step: int = Field(2, ge=1)
-    """Pairs that one optimizer step of one replica takes."""
+    """Pairs in one optimizer step of one replica."""
 
     @model_validator(mode="after")
     def _smoothing_is_read(self) -> "Dpo":
@@ -156,31 +126,31 @@ class Dpo(Part):
             raise ValueError("loss exo_pair needs a label_smoothing above 0, for example 0.001")
         if self.label_smoothing and self.loss not in ("robust", "exo_pair", "simpo"):
             raise ValueError(
-                f"label_smoothing is not read by loss {self.loss}, only by robust, exo_pair and"
+                f"label_smoothing is not used by loss {self.loss}, only by robust, exo_pair and"
                 " simpo"
             )
         return self
 
     @property
     def needs_reference(self) -> bool:
-        """Whether the base model has to score the pairs."""
+        """True if the base model has to score the pairs."""
         return self.loss != "simpo"
 
 
 class Sft(Part):
-    """Likelihood of actions to repeat: keeps the other terms from unlearning what was right.
+    """Likelihood of actions to imitate: keeps the other terms from unlearning right actions.
 
-    ``source: consensus`` is what the teachers of each group agree on. ``successes`` are the
-    agent's own actions that nothing in the trace speaks against, at states that no teacher
-    decided: they cost no teacher. ``both`` draws from all rows of both alike.
+    ``source: consensus`` is the consensus of each group's teachers. ``successes`` are the agent's
+    own actions without any sign of failure in the trace, at states without a teachers' decision:
+    they cost no teacher. ``both`` draws evenly from all rows of both.
     """
 
     weight: float = Field(0.2, ge=0)
     """Factor of this term in the loss; 0 turns it off."""
     source: Literal["consensus", "successes", "both"] = "consensus"
-    """Whose actions: `consensus` of the teachers, the agent's own `successes`, or `both`."""
+    """Actions: `consensus` of the teachers, the agent's own `successes`, or `both`."""
     rows_per_step: int = Field(2, ge=1)
-    """Demonstrations that one optimizer step of one replica takes."""
+    """Demonstrations in one optimizer step of one replica."""
 
 
 class Channels(Part):
@@ -198,7 +168,7 @@ class Channels(Part):
         return self
 
     def weights(self) -> dict[str, float]:
-        """Return the weights of the channels that are on, in the order of their work."""
+        """Return the weights of the channels that are on, in the order in which they run."""
         every = {
             "grpo": self.grpo.weight, "sdpo": self.sdpo.weight, "dpo": self.dpo.weight,
             "sft": self.sft.weight,
@@ -206,7 +176,7 @@ class Channels(Part):
         return {name: weight for name, weight in every.items() if weight > 0}
 
     def rows_per_step(self) -> dict[str, int]:
-        """Return how many rows one optimizer step of one replica takes from each channel."""
+        """Return the rows of each channel in one optimizer step of one replica."""
         every = {
             "grpo": self.grpo.groups_per_step, "sdpo": self.sdpo.rows_per_step,
             "dpo": self.dpo.pairs_per_step, "sft": self.sft.rows_per_step,
@@ -351,7 +321,7 @@ class DiLoCo(DiLoCoRules):
         return self
 
 
-#: Rounds of a recipe that does not say how long it is.
+#: Rounds of a recipe without rounds, steps or epochs.
 DEFAULT_ROUNDS = 4
 
 
@@ -375,7 +345,7 @@ class Lora(Part):
         if heads:
             raise ValueError(
                 f"targets has {heads[0]}: an adapter on the head would never be trained, since"
-                " the losses read its weight"
+                " the losses use the head's weight directly"
             )
         return self
 
@@ -383,48 +353,48 @@ class Lora(Part):
 class Data(Part):
     """How rows become token windows.
 
-    Where a model's chat template takes one call a message, parallel calls of the prompt become
-    calls one after another, and of an action with several calls the first is kept.
+    If a model's chat template takes one call per message, parallel calls of the prompt become
+    consecutive calls, and of an action with several calls the first is kept.
 
-    ``max_tools_tokens`` bounds the tool schemas inside the prompt (never more than an eighth
-    of it): beyond it they are shortened, then limited to their names; 0 offers none.
-    ``drop_lost_files`` leaves out rows whose action names a file that the prompt showed and the
-    window does not: nobody could know that name.
+    ``max_tools_tokens`` bounds the tool schemas inside the prompt (at most an eighth of it): beyond
+    it they are shortened, then reduced to their names; 0 offers none. ``drop_lost_files`` drops
+    rows whose action names a file that the prompt showed but the window does not: the model could
+    not know that name.
     """
 
     max_prompt_tokens: int = Field(1024, ge=64)
-    """Tokens of a prompt; a longer one is cut as docs/architecture.md says."""
+    """Tokens of a prompt; a longer one is cut as described in docs/architecture.md."""
     max_completion_tokens: int = Field(256, ge=8)
     """Tokens of an action; a row with a longer one is dropped."""
     max_tools_tokens: int = Field(512, ge=0)
     """Tokens of the tool schemas inside the prompt; 0 offers no tools."""
     max_dropped_share: float = Field(0.5, ge=0, le=1)
-    """Share of a channel's rows whose loss is still accepted; more ends the run."""
+    """Share of a channel's rows that may be dropped; more ends the run."""
     drop_lost_files: bool = True
-    """Leave out rows whose action names a file that only the whole prompt showed."""
+    """Drop rows whose action names a file that only the full prompt showed."""
 
 
 class TrainingRecipe(Part):
-    """One training run. Times are seconds, lengths tokens.
+    """One training run. Times are in seconds, lengths in tokens.
 
-    How long it is, is said once: by ``diloco.rounds`` of ``diloco.inner_steps`` optimizer steps,
-    by ``steps``, or by ``epochs``. The last two are rounded up to whole rounds. An epoch takes
-    every row of every channel at least once, all replicas together.
+    Its length is given once: by ``diloco.rounds`` of ``diloco.inner_steps`` optimizer steps, by
+    ``steps`` or by ``epochs``. The last two are rounded up to whole rounds. In an epoch the
+    replicas together take every row of every channel at least once.
     """
 
     name: str = Field(min_length=1)
-    """Begins the run folder's name."""
+    """Prefix of the run folder's name."""
     trainer: str = "trl"
-    """Which back end trains: an entry point in `composer_pipeline.trainers`."""
+    """The training backend: an entry point in `composer_pipeline.trainers`."""
     model: str = "smollm2-135m"
-    """`smollm2-135m` (comes with a package, no network), a model's folder, or a Hub id."""
+    """`smollm2-135m` (from a package, without a network), a model's folder, or a Hub id."""
     start_from: str = ""
-    """An earlier adapter to go on from: run folder, adapter folder or Hub id."""
+    """An earlier adapter to continue from: run folder, adapter folder or Hub id."""
     extends: str = ""
-    """Folder of a finished run to go on from, moments and all: `diloco.rounds` counts its rounds
-    too, and nothing else may change. `train --extend` writes it."""
+    """Folder of a finished run to continue, including optimizer moments: `diloco.rounds` counts
+    its rounds too, and nothing else may change. `train --extend` sets it."""
     report_to: tuple[Literal["tensorboard", "wandb", "trackio", "mlflow"], ...] = ()
-    """Where transformers reports each step besides metrics.jsonl."""
+    """Where transformers reports each step, in addition to metrics.jsonl."""
     lora: Lora = Lora()
     channels: Channels = Channels()
     data: Data = Data()
@@ -435,73 +405,73 @@ class TrainingRecipe(Part):
     epochs: float | None = Field(None, gt=0)
     """Passes over the largest channel, rounded up to whole rounds."""
     learning_rate: float = Field(1e-4, gt=0)
-    """Of the optimizer, after the warm-up."""
+    """Learning rate after the warm-up."""
     optimizer: Literal["adamw_torch", "adamw_torch_fused", "adafactor", "sgd", "muon"] = (
         "adamw_torch"
     )
-    """By its name in transformers; `muon`: PyTorch's, for the layers' matrices, with AdamW for the
+    """The name in transformers; `muon`: PyTorch's, for the matrices of layers, with AdamW for the
     rest, at AdamW's learning rates."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """Of the learning rate, over all steps of the run."""
+    """Learning-rate schedule over all steps of the run."""
     warmup_steps: int = Field(0, ge=0)
     """Optimizer steps in which the learning rate rises from 0."""
     weight_decay: float = Field(0.0, ge=0)
-    """Pull of the trained parameters to 0 (decoupled in AdamW)."""
+    """Weight decay of the trained parameters (decoupled in AdamW)."""
     max_grad_norm: float = Field(1.0, gt=0)
-    """A longer gradient is scaled down to this norm."""
+    """Gradients are clipped to this norm."""
     dtype: Literal["fp32", "bf16"] = "fp32"
     """`bf16`: weights in bf16 with adapters in fp32; autocast without LoRA."""
     activation_checkpointing: bool = False
-    """Compute activations again in the backward: less memory, more time."""
+    """Recompute activations in the backward pass: less memory, more time."""
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
     """Implementation in transformers; `flash_attention_2` needs its package and a GPU."""
     micro_batch_tokens: int = Field(4096, ge=64)
-    """Tokens, padding included, of one forward of any channel: memory, not mathematics."""
+    """Tokens, padding included, of one forward of any channel; affects memory, not the result."""
     shared_prefix: Literal["auto", "on", "off"] = "auto"
-    """Rows with equal beginnings share one forward: `auto` where the model can, `on` or not at
-    all, `off`: each row by itself."""
+    """Rows with a common prefix share one forward: `auto` where the model supports it, `on`
+    (an error where it does not), or `off`."""
     draw: Literal["independent", "by-state"] = "independent"
-    """Order of rows: each channel's own, or rows of one state in one step where channels share
-    states, so that `shared_prefix` saves more. Each row comes once an epoch either way."""
+    """Order of rows: independent for each channel, or rows of one state in one step where channels
+    share states, so that `shared_prefix` saves more. Each row comes once per epoch either way."""
     seed: int = Field(0, ge=0)
-    """Of the order of rows, the adapter's beginning and sampled answers."""
+    """Of the order of rows, the adapter's initialisation and sampled answers."""
     threads: int = Field(1, ge=0)
-    """CPU threads of a replica; 0 leaves it to torch."""
+    """CPU threads of a replica; 0: torch's default."""
     norms_every: int = Field(10, ge=1)
-    """Steps between measurements of each channel's own gradient."""
+    """Steps between measurements of each channel's own gradient norm."""
     checkpoint_every: int | None = Field(10, ge=1)
-    """Optimizer steps of a round after which a replica keeps what a restart goes on from: the
-    trained parameters and the optimizer's state, on its own disk; null: only after the last."""
-    max_bad_steps: int = Field(3, ge=1)
-    """Consecutive steps with a non-finite loss or gradient that end the run."""
+    """Optimizer steps between a replica's checkpoints for restarts (trained parameters and
+    optimizer state, on its own disk); null: only at the end of a round."""
     eval_every: int | None = Field(None, ge=1)
-    """Rounds between looks at held-out rows (and after the last); null: none."""
+    """Rounds between evaluations on held-out rows (and after the last); null: none."""
     eval_rows: int = Field(64, ge=1)
     """Held-out rows of each channel, at most."""
     keep_best: bool = False
-    """The checkpoint is that of the round with the lowest held-out loss."""
+    """Keep the checkpoint of the round with the lowest held-out loss."""
 
     @model_validator(mode="after")
     def _one_length(self) -> "TrainingRecipe":
-        said = {"steps": self.steps, "epochs": self.epochs, "diloco.rounds": self.diloco.rounds}
-        given = [name for name, value in said.items() if value is not None]
+        lengths = {"steps": self.steps, "epochs": self.epochs, "diloco.rounds": self.diloco.rounds}
+        given = [name for name, value in lengths.items() if value is not None]
         if len(given) > 1:
-            raise ValueError(f"{' and '.join(given)} both say how long the run is; keep one")
+            raise ValueError(f"{' and '.join(given)} both set the length of the run; keep one")
         return self
 
     @model_validator(mode="after")
     def _best_is_known(self) -> "TrainingRecipe":
         if self.keep_best and self.eval_every is None:
-            raise ValueError("keep_best needs eval_every: nothing says which round was best")
+            raise ValueError("keep_best needs eval_every to know which round was best")
         return self
 
     @model_validator(mode="after")
-    def _somebody_looks(self) -> "TrainingRecipe":
+    def _replica_0_evaluates(self) -> "TrainingRecipe":
         if self.eval_every is not None and self.diloco.here == 0:
-            raise ValueError("eval_every needs diloco.local_replicas of 1: replica 0 looks")
+            raise ValueError(
+                "eval_every needs diloco.local_replicas of at least 1: replica 0 evaluates"
+            )
         if self.eval_every is not None and self.diloco.fragments > 1:
             raise ValueError(
-                "eval_every looks at what a round has committed, which no replica holds whole with"
+                "eval_every evaluates the committed state, which no replica holds completely with"
                 " diloco.fragments above 1: leave one of them out"
             )
         return self
@@ -509,7 +479,7 @@ class TrainingRecipe(Part):
     @model_validator(mode="after")
     def _adapter_continues(self) -> "TrainingRecipe":
         if self.start_from and self.lora.r == 0:
-            raise ValueError("start_from is an adapter, and lora.r 0 trains none")
+            raise ValueError("start_from is an adapter, but lora.r 0 trains none")
         return self
 
     @model_validator(mode="after")
@@ -518,10 +488,10 @@ class TrainingRecipe(Part):
             return self
         if self.channels.sdpo.weight and self.channels.sdpo.teacher != "live":
             raise ValueError(
-                "ranks.sharding fsdp2 with lora.r 0 has no room for a second model: set lora.r"
+                "ranks.sharding fsdp2 with lora.r 0 cannot hold a second model: set lora.r"
                 " above 0, channels.sdpo.weight 0, or ranks.sharding ddp"
             )
-        if self.optimizer in ("adafactor", "muon"):  # they look at whole matrices
+        if self.optimizer in ("adafactor", "muon"):  # both need whole matrices
             raise ValueError(
                 f"ranks.sharding fsdp2 with lora.r 0 cannot use optimizer {self.optimizer}"
             )
@@ -529,28 +499,20 @@ class TrainingRecipe(Part):
 
     @property
     def rounds(self) -> int:
-        """Rounds of the run.
-
-        Raises:
-            ValueError: the recipe says ``epochs`` and was not :meth:`resolved`.
-        """
+        """Rounds of the run; ValueError where ``epochs`` was not :meth:`resolved`."""
         if self.epochs is not None:
-            raise ValueError("epochs are not known as rounds before the rows are counted")
+            raise ValueError("epochs cannot be converted to rounds before the rows are counted")
         if self.steps is not None:
             return math.ceil(self.steps / self.diloco.inner_steps)
         return self.diloco.rounds or DEFAULT_ROUNDS
 
     @property
     def total_steps(self) -> int:
-        """Optimizer steps of one replica in the whole run; raises as :attr:`rounds`."""
+        """Optimizer steps of one replica in the whole run."""
         return self.rounds * self.diloco.inner_steps
 
     def steps_per_epoch(self, rows: Mapping[str, int]) -> int:
-        """Return the steps in which the replicas together take every row of every channel.
-
-        Args:
-            rows: usable rows by channel.
-        """
+        """Return the steps of an epoch, given the usable rows by channel."""
         together = {
             channel: per_step * self.diloco.replicas
             for channel, per_step in self.channels.rows_per_step().items()
@@ -558,11 +520,7 @@ class TrainingRecipe(Part):
         return max(math.ceil(rows[channel] / taken) for channel, taken in together.items())
 
     def resolved(self, rows: Mapping[str, int]) -> "TrainingRecipe":
-        """Return the recipe with its length as ``diloco.rounds``.
-
-        Args:
-            rows: usable rows by channel, which decide what an epoch is.
-        """
+        """Return the recipe with its length as ``diloco.rounds``, given the rows by channel."""
         recipe = self
         if self.epochs is not None:
             steps = math.ceil(self.epochs * self.steps_per_epoch(rows))
@@ -571,10 +529,10 @@ class TrainingRecipe(Part):
         return recipe.model_copy(update={"steps": None, "diloco": diloco})
 
     def agreed(self) -> str:
-        """Return as JSON what all machines of a run must have in common.
+        """Return as JSON the fields that all machines of a run must agree on.
 
-        Its name, its paths, where its log is and how a machine computes may differ. How long it
-        is and its outer step are for the replicas' own agreement (``diloco.spec``).
+        Name, paths, the log's location and how a machine computes may differ; length and outer
+        step are agreed on in ``diloco.spec``.
         """
         paths = ("name", "model", "start_from", "extends")
         own = dict.fromkeys((*paths, "threads", "checkpoint_every", "ranks"), True)
@@ -584,9 +542,5 @@ class TrainingRecipe(Part):
 
     @staticmethod
     def load(path: str | Path) -> "TrainingRecipe":
-        """Read a recipe from a YAML file.
-
-        Raises:
-            InputError: the file is missing, not YAML, or a field is wrong; names both.
-        """
+        """Read a recipe from a YAML file; InputError names the file and the field."""
         return read_model(path, "training recipe", TrainingRecipe)

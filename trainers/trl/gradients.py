@@ -156,11 +156,15 @@ class StepGradients:
         return [a + b for a, b in zip(whole, parts.tolist(), strict=True)]
 
 
+#: Consecutive steps with a non-finite loss or gradient that end the run.
+MAX_BAD_STEPS = 3
+
+
 class Watch:
     """Tracks which channels had a gradient in this round, and consecutive bad steps."""
 
-    def __init__(self, channels: Sequence[str], *, inner_steps: int, max_bad_steps: int) -> None:
-        self._inner, self._limit = inner_steps, max_bad_steps
+    def __init__(self, channels: Sequence[str], *, inner_steps: int) -> None:
+        self._inner = inner_steps
         self._largest = dict.fromkeys(channels, 0.0)
         self._bad = self._good = self._steps = 0
 
@@ -175,12 +179,11 @@ class Watch:
         self._bad, self._good, self._steps = (numbers[key] for key in ("bad", "good", "steps"))
 
     def bad(self, what: str) -> None:
-        """Count a bad step; raises ``BadSteps`` after ``max_bad_steps`` in a row."""
+        """Count a bad step; raises ``BadSteps`` after MAX_BAD_STEPS in a row."""
         self._bad, self._steps = self._bad + 1, self._steps + 1
-        if self._bad >= self._limit:
+        if self._bad >= MAX_BAD_STEPS:
             raise BadSteps(
-                f"{what}; {self._bad} bad steps in a row (max_bad_steps {self._limit}): lower"
-                " learning_rate or check the row"
+                f"{what}; {self._bad} bad steps in a row: lower learning_rate or check the row"
             )
 
     def good(self, numbers: dict[str, float]) -> None:

@@ -293,7 +293,6 @@ class ComposerTrainer(GRPOTrainer):
         self._watch = Watch(
             [channel.name for channel in self.channels],
             inner_steps=recipe.diloco.inner_steps,
-            max_bad_steps=recipe.max_bad_steps,
         )
         self._micro_batch_tokens, self._halved = recipe.micro_batch_tokens, False
         self._logps, self._known = torch.empty(0), None  # type: tuple[Tensor, Tensor | None]

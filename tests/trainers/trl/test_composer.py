@@ -303,18 +303,18 @@ def test_an_answer_that_fell_far_below_the_base_is_left_alone(make, toy_data, sh
 def test_losses_that_are_not_finite_end_the_run(make):
     seen, callback = events_of()
     diloco = {"replicas": 1, "rounds": 3, "inner_steps": 4}
-    trainer = make(tiny_recipe("toy", diloco=diloco, max_bad_steps=2), **callback)
+    trainer = make(tiny_recipe("toy", diloco=diloco), **callback)
     dpo = channel(trainer, "dpo")
     honest = dpo.loss
     dpo.loss = lambda student, rows, window: (
         honest(student, rows, window) * (math.inf if trainer.state.global_step else 1)
     )
     with pytest.raises(
-        BadSteps, match=r"step 3: channel dpo: loss \(inf\) is not finite for row p"
+        BadSteps, match=r"step 4: channel dpo: loss \(inf\) is not finite for row p"
     ):
         trainer.train()
     assert [(kind, step) for kind, step, _ in seen] == [
-        ("step", 1), ("bad_step", 2), ("bad_step", 3),
+        ("step", 1), ("bad_step", 2), ("bad_step", 3), ("bad_step", 4),
     ]  # fmt: skip
 
 
@@ -358,7 +358,10 @@ def test_one_bad_step_is_dropped_and_the_run_goes_on(make, norms_every, shared_p
 
 @pytest.mark.parametrize("shared_prefix", ["on", "off"])
 def test_a_gradient_that_is_not_finite_counts_too(make, shared_prefix):
-    recipe = tiny_recipe("toy", channels=only("sft"), max_bad_steps=1, shared_prefix=shared_prefix)
+    diloco = {"replicas": 1, "rounds": 1, "inner_steps": 4}
+    recipe = tiny_recipe(
+        "toy", diloco=diloco, channels=only("sft"), shared_prefix=shared_prefix
+    )  # fmt: skip
     trainer = make(recipe)
     parameter = trainer.policy.parameters()[0]
     parameter.register_hook(lambda grad: grad * math.inf)
@@ -370,7 +373,7 @@ def test_only_bad_steps_in_a_row_end_the_run(make):
     """A run of a week may have more bad steps than the limit, each behind a good one."""
     seen, callback = events_of()
     diloco = {"replicas": 1, "rounds": 1, "inner_steps": 6}
-    recipe = tiny_recipe("toy", diloco=diloco, channels=only("sft"), max_bad_steps=2)
+    recipe = tiny_recipe("toy", diloco=diloco, channels=only("sft"))
     trainer = make(recipe, **callback)
     sft = channel(trainer, "sft")
     honest = sft.loss

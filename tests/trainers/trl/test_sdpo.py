@@ -49,8 +49,8 @@ def spans(trainer, teacher):
 
 
 JSD = {"jsd_beta": 0.3, "temperature": 1.7}
-TAID = {"divergence": "taid", "taid": {"t_start": 0.6}}
-EOPD = {"divergence": "eopd", "eopd": {"tau": 0.1, "alpha": 0.7, "top_k": 5}}
+TAID = {"divergence": "taid"}
+EOPD = {"divergence": "eopd"}
 
 
 @pytest.mark.parametrize("lora", [8, 0])
@@ -58,8 +58,8 @@ EOPD = {"divergence": "eopd", "eopd": {"tau": 0.1, "alpha": 0.7, "top_k": 5}}
     ("options", "formula"),
     [
         (JSD, lambda s, t: generalized_jsd(s, t, beta=0.3, temperature=1.7)),
-        (TAID, lambda s, t: taid(s, t, t=0.6)),
-        (EOPD, lambda s, t: eopd(s, t, tau=0.1, alpha=0.7, top_k=5)),
+        (TAID, lambda s, t: taid(s, t, t=0.4)),
+        (EOPD, eopd),
     ],
 )
 def test_the_loss_is_the_recipes_divergence_from_the_model_before_training(
@@ -235,13 +235,13 @@ def test_a_dropped_step_moves_neither_teacher_nor_schedule(make):
 
 
 def test_taids_target_moves_with_the_steps(make):
-    trainer = make(recipe_of(inner=4, divergence="taid", taid={"t_start": 0.2, "t_end": 0.9}))
+    trainer = make(recipe_of(inner=4, divergence="taid"))
     seen: list[float] = []
     trainer._on_event = lambda kind, step, numbers: seen.append(numbers["sdpo_taid_t"])
     trainer.train()
-    assert seen[0] == pytest.approx(0.2)
+    assert seen[0] == pytest.approx(0.4)
     assert seen == sorted(seen)
-    assert seen[-1] == pytest.approx(0.2 + 0.7 * 7 / 8, abs=1e-3)
+    assert seen[-1] == pytest.approx(0.4 + 0.6 * 7 / 8, abs=1e-3)
 
 
 def test_the_importance_clip_weights_each_token(make, toy_base, shake):

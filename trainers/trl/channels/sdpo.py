@@ -50,11 +50,7 @@ class Sdpo(Channel[Hint]):
         super().__init__(*args)
         self._options, self._teacher = options, teacher
         self._gains, self._base_logps = gains, base_logps
-        schedule = options.taid
-        self._taid = TaidScheduler(
-            total_steps=steps, t_start=schedule.t_start, t_end=schedule.t_end,
-            alpha=schedule.alpha, beta=schedule.beta,
-        )  # fmt: skip
+        self._taid = TaidScheduler(total_steps=steps)
 
     def window(self, policy: Policy, step: int) -> list[Hint]:
         """Return the step's error turns."""
@@ -88,9 +84,7 @@ class Sdpo(Channel[Hint]):
         loss, _ = fused_divergence(
             states, policy.head, taught, taught_head, weights,
             kind=options.divergence, beta=options.jsd_beta, temperature=options.temperature,
-            t=float(self._taid.t or 0.0),
-            tau=options.eopd.tau, alpha=options.eopd.alpha, top_k=options.eopd.top_k,
-            transform=policy.transform,
+            t=float(self._taid.t or 0.0), transform=policy.transform,
         )  # fmt: skip
         self.numbers["loss"] += float(loss.detach())
         self.numbers["active"] += len(ids)

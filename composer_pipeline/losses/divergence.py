@@ -1,14 +1,13 @@
-"""Divergences between a student's and a teacher's next-token distributions, from logits.
+"""Divergences between a student's and a teacher's next-token distributions.
 
-Belongs here: per-token values with their formulas, in plain differentiable torch. Does
-not belong here: the memory-saving form (``losses.fused``) and how tokens are reduced to a
-loss in a training step (the caller's weights).
+Each exists twice: from logits in plain differentiable torch, the readable definition, and fused
+from hidden states (:func:`fused_divergence`), which never holds all logits.
 
-Conventions. Logits are aligned: row i of the student, the teacher and the weights speak
-about the same token; nothing is shifted. The teacher never receives a gradient. Weights
-are floating-point numbers that already contain mask and normaliser (:func:`mean_weights`);
-a 0/1 integer mask is refused, because upstream's ``labels != -100`` silently reads it as
-"keep everything". ``p_s`` and ``p_t`` are the softmax of logits / temperature.
+Conventions. Logits are aligned: row i of the student, the teacher and the weights belongs to the
+same token; nothing is shifted. The teacher never receives a gradient. Weights are floating-point
+numbers that already contain mask and normaliser (:func:`mean_weights`); an integer 0/1 mask is
+rejected, because upstream's ``labels != -100`` silently reads it as "keep everything". ``p_s`` and
+``p_t`` are the softmax of logits / temperature.
 """
 
 import math
@@ -189,19 +188,6 @@ def eopd(
     return reverse + alpha * uncertain * forward
 
 
-def entropy_mix(student_logits: Tensor, teacher_logits: Tensor) -> Tensor:
-    """Return w·KL(p_t‖p_s) + (1-w)·KL(p_s‖p_t), w = H(p_t)/log V clamped to [0, 1].
-
-    A convex mixture that is not the paper's EOPD. Logits (..., V), result (...,).
-    """
-    student = log_softmax(student_logits, -1)
-    teacher = log_softmax(teacher_logits.detach(), -1)
-    weight = (entropy(teacher) / math.log(teacher.shape[-1])).clamp(0, 1)
-    forward = entries_from_logps(student, teacher, 0.0).sum(-1)
-    reverse = entries_from_logps(student, teacher, 1.0).sum(-1)
-    return weight * forward + (1 - weight) * reverse
-
-
 def entropy(logps: Tensor) -> Tensor:
     """Return the entropy in nats of log-probabilities (..., V), shape (...,)."""
     return -(logps.exp() * logps).sum(-1)
@@ -219,7 +205,10 @@ _LARGEST = {torch.float32: 80.0, torch.float64: 700.0}
 def jsd_(
     student: Tensor, teacher: Tensor, a: Tensor, b: Tensor, *, beta: float, clip: float | None
 ) -> Tensor:
-    """Return the generalised JSD of each row, (r,): ``divergence.generalized_jsd``."""
+    """Return :func:`generalized_jsd` of each row, (r,); the logits' gradient goes into ``student``.
+
+    All four tensors are (r, V); ``a`` and ``b`` are buffers, and ``teacher`` is overwritten.
+    """
     p_s, norm_s = _softmax(student, a)
     p_t, norm_t = _softmax(teacher, b)
     gap = teacher.sub_(student).add_(norm_s - norm_t)  # log p_t - log p_s
@@ -246,7 +235,6 @@ def jsd_(
 def _clipped_(
     student: Tensor, gap: Tensor, p_s: Tensor, p_t: Tensor, beta: float, clip: float
 ) -> Tensor:
-    """The JSD with each entry's contribution clamped from above; the gradient into ``student``."""
     # by_logp is ∂c_v / ∂log p_s,v; the softmax turns it into by_logp - p_s·Σ by_logp.
     if beta == 0:
         entries, by_logp = gap.mul_(p_t), torch.neg(p_t, out=student)
@@ -263,7 +251,7 @@ def _clipped_(
 
 
 def taid_(student: Tensor, teacher: Tensor, a: Tensor, b: Tensor, *, t: float) -> Tensor:
-    """Return TAID's cross-entropy of each row, (r,): ``divergence.taid``."""
+    """Return :func:`taid` of each row, (r,); tensors as in :func:`jsd_`."""
     target = torch.softmax(teacher.mul_(t).add_(student, alpha=1 - t), -1, out=b)
     p_s, norm_s = _softmax(student, a)
     # An entry with an infinite logit contributes nothing.
@@ -276,7 +264,7 @@ def taid_(student: Tensor, teacher: Tensor, a: Tensor, b: Tensor, *, t: float) -
 def eopd_(
     student: Tensor, teacher: Tensor, a: Tensor, b: Tensor, *, tau: float, alpha: float, top_k: int
 ) -> Tensor:
-    """Return the entropy-aware distillation loss of each row, (r,): ``divergence.eopd``."""
+    """Return :func:`eopd` of each row, (r,); tensors as in :func:`jsd_`."""
     p_s, norm_s = _softmax(student, a)
     p_t, norm_t = _softmax(teacher, b)
     best, index = teacher.topk(min(top_k, teacher.shape[-1]), dim=-1)
@@ -293,19 +281,19 @@ def eopd_(
 
 
 def _softmax(logits: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
-    """Return p in ``out``, (r, V), and the log of the sum that normalises it, (r, 1)."""
+    # p in ``out``, (r, V), and the log of its normaliser, (r, 1).
     p = torch.softmax(logits, -1, out=out)
-    # Of the largest entry: its p is never 0, and no second pass of exponentials is needed.
+    # From the largest entry: its p is never 0, and no second pass of exponentials is needed.
     norm = logits.amax(-1, keepdim=True) - p.amax(-1, keepdim=True).log()
     return p, norm
 
 
 def _dot(x: Tensor, y: Tensor) -> Tensor:
-    """Return Σ_v x·y of each row, (r,)."""
+    # Σ_v x·y of each row, (r,)
     return torch.linalg.vecdot(x, y, dim=-1)
 
 
-#: Vocabulary entries of a head that are widened at a time where no kernel adds up in float32.
+#: Vocabulary entries of a head that are widened at once where no kernel accumulates in float32.
 _TILE = 8192
 
 
@@ -338,12 +326,12 @@ PLAIN = LogitTransform()
 
 
 def wide_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return what logits and sums of tensors of a type are kept in: float32, or float64."""
+    """Return the type of logits and sums for tensors of a type: float32, or float64."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def project_(out: Tensor, hidden: Tensor, head: Tensor) -> Tensor:
-    """Write ``hidden @ head.T``, not rounded to bf16, into ``out``, and return it.
+    """Write ``hidden @ head.T`` into ``out``, not rounded to bf16, and return it.
 
     Args:
         out: (C, V), float32 or float64.
@@ -362,7 +350,7 @@ def project_(out: Tensor, hidden: Tensor, head: Tensor) -> Tensor:
 
 
 def add_product_(total: Tensor, grad: Tensor, hidden: Tensor) -> None:
-    """Add ``grad.T @ hidden`` to ``total``, not rounded to bf16 before it is added.
+    """Add ``grad.T @ hidden`` to ``total``, not rounded to bf16 before the addition.
 
     Args:
         total: (V, H), float32 or float64.
@@ -370,7 +358,7 @@ def add_product_(total: Tensor, grad: Tensor, hidden: Tensor) -> None:
         hidden: (C, H).
     """
     if total.is_cuda and hidden.dtype != total.dtype:
-        # Tensor cores multiply bf16 and add up in float32.
+        # Tensor cores multiply bf16 and accumulate in float32.
         torch.addmm(
             total, grad.to(hidden.dtype).T, hidden, out_dtype=total.dtype, out=total
         )  # fmt: skip
@@ -379,7 +367,7 @@ def add_product_(total: Tensor, grad: Tensor, hidden: Tensor) -> None:
 
 
 def multiply_(out: Tensor, grad: Tensor, head: Tensor) -> None:
-    """Write ``grad @ head`` into ``out``: each row once, so that no rounding adds up.
+    """Write ``grad @ head`` into ``out``; each row is written once, so no rounding accumulates.
 
     Args:
         out: (C, H), of the hidden states' type.
@@ -393,9 +381,9 @@ def multiply_(out: Tensor, grad: Tensor, head: Tensor) -> None:
 
 
 Kind = Literal["jsd", "taid", "eopd"]
-#: Logits of a block and two buffers, to its divergences: ``losses.blocks``.
+#: Logits of a block of rows and two buffers, to the divergence of each row.
 Block = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-#: Logits of one side that are held at a time, and those of a block on a CPU.
+#: Logits of one side that are held at once, and those of a block on a CPU.
 _CHUNK_ENTRIES, _BLOCK_ENTRIES = 2**25, 2**17
 
 
@@ -426,7 +414,7 @@ def fused_divergence(
         teacher_head: (V, H_t); no gradient flows into it.
         weights: (N,), floating point: mask, normaliser and importance ratio.
         kind: ``jsd`` (beta, temperature, token_clip), ``taid`` (t) or ``eopd`` (tau,
-            alpha, top_k), as in ``losses.divergence``.
+            alpha, top_k), as the functions of these names.
         beta: weight of the teacher in the JSD's mixture.
         temperature: divides both logits.
         token_clip: upper bound of each vocabulary entry's contribution (``jsd``).
@@ -434,11 +422,11 @@ def fused_divergence(
         tau: EOPD's entropy threshold in nats.
         alpha: EOPD's forward weight.
         top_k: EOPD's support.
-        transform: what the model does to its logits; of student and teacher alike.
-        chunk: tokens projected at a time; ``None``: as many as a few hundred megabytes hold.
+        transform: the model's transform of its logits, for student and teacher.
+        chunk: tokens projected at once; ``None``: as many as a few hundred megabytes hold.
 
     Returns:
-        A scalar with a gradient, whose backward runs once, and (N,) values without one.
+        A scalar whose backward can run once, and (N,) values without a gradient.
 
     Raises:
         TypeError: the weights are a mask of integers or booleans.
@@ -452,46 +440,28 @@ def fused_divergence(
             f"{rows} student rows, {teacher_hidden.shape[0]} teacher rows, weights"
             f" {tuple(weights.shape)}"
         )
-    if not 0.0 <= beta <= 1.0:
-        raise ValueError(f"beta must be in [0, 1], got {beta}")
+    _check_beta(beta)
     if rows == 0:
         # A zero on the graph: ranks must agree on whether there is a backward.
         return hidden.sum() * 0, weights.new_zeros(0)
-    # Only the JSD has a temperature.
-    block, divisor = _block_of(kind, beta, token_clip, t, tau, alpha, top_k), 1.0
-    if kind == "jsd":
-        divisor = temperature
+    blocks: dict[str, Block] = {
+        "jsd": partial(jsd_, beta=beta, clip=token_clip),
+        "taid": partial(taid_, t=t),
+        "eopd": partial(eopd_, tau=tau, alpha=alpha, top_k=top_k),
+    }
+    block, divisor = blocks[kind], temperature if kind == "jsd" else 1.0
     teacher = (teacher_hidden.detach(), teacher_head.detach())
     loss, values = _Fused.apply(hidden, head, *teacher, weights, block, transform, divisor, chunk)
     return loss, values
 
 
-def _block_of(
-    kind: str, beta: float, clip: float | None, t: float, tau: float, alpha: float, top_k: int
-) -> Block:
-    if kind == "jsd":
-        return partial(jsd_, beta=beta, clip=clip)
-    if kind == "taid":
-        return partial(taid_, t=t)
-    if kind == "eopd":
-        return partial(eopd_, tau=tau, alpha=alpha, top_k=top_k)
-    raise ValueError(f"unknown divergence {kind!r}")
-
-
 class _Fused(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        hidden: Tensor,
-        head: Tensor,
-        teacher_hidden: Tensor,
-        teacher_head: Tensor,
-        weights: Tensor,
-        block: Block,
-        transform: LogitTransform,
-        temperature: float,
+        ctx: Any, hidden: Tensor, head: Tensor, teacher_hidden: Tensor, teacher_head: Tensor,
+        weights: Tensor, block: Block, transform: LogitTransform, temperature: float,
         chunk: int | None,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         rows, vocabulary = hidden.shape[0], head.shape[0]
         wide, device = wide_dtype(hidden.dtype), hidden.device
         need_hidden, need_head = ctx.needs_input_grad[0], ctx.needs_input_grad[1]
@@ -536,7 +506,7 @@ class _Fused(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> tuple[Tensor | None, ...]:
         if ctx.gradients is None:
             raise RuntimeError("fused_divergence: a second backward through the same loss")
-        # Scaled where they are: a copy of the head's is as large as the head.
+        # Scaled in place: a copy of the head's gradient is as large as the head.
         (grad_hidden, grad_head), ctx.gradients = ctx.gradients, None
         if grad_hidden is not None:
             grad_hidden.mul_(grads[0])
@@ -546,12 +516,11 @@ class _Fused(torch.autograd.Function):
 
 
 def _chunk(vocabulary: int) -> int:
-    """Return the rows that are projected at a time: more is faster, and takes more memory."""
     return max(16, min(256, _CHUNK_ENTRIES // vocabulary))
 
 
 def _block(vocabulary: int, device: torch.device) -> int:
-    """Return the rows of a block: on a CPU few enough that its buffers stay in the cache."""
+    # On a CPU few enough rows that the buffers stay in the cache.
     if device.type != "cpu":
         return 2**31
     threads: int = torch.get_num_threads()

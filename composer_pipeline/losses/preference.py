@@ -1,8 +1,4 @@
-"""Preference losses (DPO, SimPO) on sequence log-probabilities.
-
-Belongs here: pairwise losses, and log-probabilities from logits. Does not belong here: those
-from hidden states (``losses.token_logps``), batching and reference passes.
-"""
+"""Preference losses (DPO, SimPO) on sequence log-probabilities."""
 
 import math
 from collections.abc import Callable
@@ -16,30 +12,9 @@ from torch.nn.functional import logsigmoid
 _DISCOPOP_TAU = 0.05
 
 
-def label_logps(logits: Tensor, labels: Tensor, *, average: bool) -> Tensor:
-    """Return sequence log-probabilities of unshifted logits and labels (−100 is ignored).
-
-    Args:
-        logits: (B, S, V); position j predicts label j + 1.
-        labels: (B, S).
-        average: divide by the number of kept tokens (SimPO) instead of summing (DPO).
-
-    Returns:
-        (B,).
-    """
-    targets = labels[:, 1:]
-    mask = targets != -100
-    logps = torch.log_softmax(logits[:, :-1], -1)
-    picked = logps.gather(-1, targets.clamp(min=0).unsqueeze(-1)).squeeze(-1) * mask
-    return picked.sum(-1) / mask.sum(-1) if average else picked.sum(-1)
-
-
 @dataclass(frozen=True)
 class Pairs:
-    """Sums of log p over completions, each (P,); references made at temperature 1.
-
-    ``chosen_tokens`` and ``rejected_tokens`` are the completions' lengths.
-    """
+    """Sums of log p over completions and their lengths in tokens, each (P,), at temperature 1."""
 
     chosen: Tensor
     rejected: Tensor
@@ -65,7 +40,7 @@ class Pairs:
 
     @property
     def margin_per_token(self) -> Tensor:
-        """Difference of the log-ratios a token of each side, (P,)."""
+        """Difference of the log-ratios per token of each side, (P,)."""
         return self.of_chosen / self.chosen_tokens - self.of_rejected / self.rejected_tokens
 
 
@@ -92,7 +67,7 @@ def _discopop(pairs: Pairs, beta: float, _: float) -> Tensor:
     return -logsigmoid(x) * (1 - share) + (-x).exp() * share
 
 
-#: TRL's losses of single pairs by TRL's names: pairs, beta and label smoothing, to (P,).
+#: TRL's pairwise losses by TRL's names: (pairs, beta, label smoothing) to (P,).
 _OF_PAIRS: dict[str, Callable[[Pairs, float, float], Tensor]] = {
     "sigmoid": lambda p, beta, _: -logsigmoid(beta * p.margin),
     "hinge": lambda p, beta, _: torch.relu(1 - beta * p.margin),
@@ -112,20 +87,19 @@ _OF_PAIRS: dict[str, Callable[[Pairs, float, float], Tensor]] = {
     + 1 - (beta * p.margin).sigmoid(),
     "discopop": _discopop,
 }  # fmt: skip
-PAIR_LOSSES = frozenset(_OF_PAIRS)
 
 
 def pair_loss(kind: str, pairs: Pairs, *, beta: float, label_smoothing: float = 0.0) -> Tensor:
     """Return a loss of TRL's ``DPOTrainer`` for each pair, (P,).
 
-    Those that sort a batch (``aot``, ``aot_unpaired``) are no losses of pairs; ``sft`` is a
+    Not covered: losses that sort a batch (``aot``, ``aot_unpaired``), and ``sft``, which is a
     channel of its own.
 
     Args:
-        kind: one of :data:`PAIR_LOSSES`.
+        kind: TRL's name of the loss.
         pairs: log-probabilities.
         beta: strength of the reference.
-        label_smoothing: share of pairs that are the wrong way round (``robust``, ``exo_pair``).
+        label_smoothing: share of pairs in the wrong order (``robust``, ``exo_pair``).
     """
     return _OF_PAIRS[kind](pairs, beta, label_smoothing)
 

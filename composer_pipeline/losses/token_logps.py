@@ -1,9 +1,6 @@
 """Log-probabilities of tokens from hidden states, without ever holding (N, V) logits.
 
-Belongs here: the kernel behind the channels that compare or raise log-probabilities. Does not
-belong here: sums over sequences, and the losses on them (``losses.preference``).
-
-Rows go through in chunks against the whole vocabulary. The backward projects each chunk again
+Rows are projected in chunks against the whole vocabulary. The backward projects each chunk again
 and turns its logits into their gradient in place, so that no chunk's logits are kept.
 """
 
@@ -36,7 +33,7 @@ def token_logps(
         hidden: (N, H), the states that predict the targets.
         head: (V, H), the output embedding.
         targets: (N,), token ids.
-        transform: what the model does to its logits.
+        transform: the model's transform of its logits.
         chunk: positions projected at a time.
 
     Returns:
@@ -56,13 +53,9 @@ def token_logps(
 class _TokenLogps(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        hidden: Tensor,
-        head: Tensor,
-        targets: Tensor,
-        transform: LogitTransform,
+        ctx: Any, hidden: Tensor, head: Tensor, targets: Tensor, transform: LogitTransform,
         chunk: int,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         rows, wide = hidden.shape[0], wide_dtype(hidden.dtype)
         logps = torch.empty(rows, dtype=wide, device=hidden.device)
         norms = torch.empty(rows, dtype=wide, device=hidden.device)

@@ -1,12 +1,7 @@
-"""From the dataset tables to a folder of token windows.
+"""Building the training rows: from the dataset tables to a folder of token windows.
 
-Belongs here: reading, counting what was dropped and why, and when that is too much. Does not
-belong here: what a row becomes (``training.data.make``) and the files
-(``training.data.arrow_rows``). Imports no torch.
-
-Rows are made part by part of a table and written to ``parts/``, so memory does not grow with their
-number, and a build that was killed goes on with the part that is missing. In the end the parts
-are joined, and the summary is written.
+Rows are made in parts of a table, written to ``parts/`` and finally joined, so that memory does not
+grow with their number and a killed build continues with the missing part.
 """
 
 import json
@@ -32,17 +27,14 @@ from composer_pipeline.training.rows import (
     Group,
     Hint,
     Pair,
-    RowWriter,
     TrainingData,
     feeds,
-    file_of,
-    finish,
     writing_rows,
 )
 from composer_pipeline.training.window_text import Dropped, Message, action_message, names_lost_file
 from composer_pipeline.training.windows import Windows
 
-#: Dropping these is how GRPO works, not a sign of wrong data.
+#: GRPO drops these by design, so they do not count as loss.
 ZERO_VARIANCE = "zero-variance group"
 #: The action names a file that the prompt showed and the window does not.
 LOST_FILE = "lost file"
@@ -51,12 +43,7 @@ _Row = Mapping[str, Any]
 
 
 class Prompt:
-    """A row's window, made when it is first asked for and used by every channel.
-
-    Args:
-        windows: renders.
-        row: has ``prompt`` and ``tools``.
-    """
+    """A row's window, rendered on first use and shared by all channels."""
 
     def __init__(self, windows: Windows, row: _Row) -> None:
         self._windows, self._row = windows, row
@@ -67,21 +54,19 @@ class Prompt:
 
     @cached_property
     def ids(self) -> list[int]:
-        """The token ids, ending with the assistant's header."""
+        """Token ids, ending with the assistant's header."""
         return self._windows.prompt_ids(*self._cut)
 
     @property
     def cut(self) -> bool:
-        """Whether anything of the prompt was left out or shortened."""
+        """True if any part of the prompt was left out or shortened."""
         window, _ = self._cut
         return sum(_length(m) for m in window) < sum(_length(m) for m in self._row["prompt"])
 
     def action(self, messages: Any, *, shown: bool = True) -> Message:
-        """Return the one action of a row's column, in the template's form.
+        """Return a row's action in the template's form.
 
-        Raises:
-            Dropped: it is not one assistant message, or, where it has to be ``shown``, names a
-                file that the window lost.
+        Drops the row where the action is ``shown`` but names a file that the window lost.
         """
         action = self._windows.template.form.action(action_message(messages))
         if (
@@ -93,34 +78,21 @@ class Prompt:
         return action
 
     def response(self, action: Message) -> list[int]:
-        """Return the ids of an action behind this prompt.
-
-        Raises:
-            Dropped: it is too long, or the template refuses it.
-        """
+        """Return the ids of an action after this prompt."""
         return self._windows.response_ids(*self._cut, action)
 
     def span(self, action: Message, call: int) -> tuple[int, int]:
-        """Return start and length of one call in the response."""
+        """Return start and length of one call in the response, in tokens."""
         return self._windows.span(*self._cut, action, call)
 
     def hinted(self, hint: str) -> list[int]:
-        """Return the ids of the prompt whose last words are the hint."""
+        """Return the ids of the prompt with the hint as its end."""
         window, tools = self._cut
         return self._windows.prompt_ids(self._windows.hinted(window, hint), tools)
 
 
-def pair(windows: Windows, row: _Row) -> Pair:
-    """Return a row of ``dataset_pairs`` as token ids.
-
-    Raises:
-        Dropped: it does not fit, or both sides have the same tokens.
-    """
-    return pair_of(Prompt(windows, row), row)
-
-
 def pair_of(prompt: Prompt, row: _Row) -> Pair:
-    """Return a preference pair; see :func:`pair`."""
+    """Return a row of ``dataset_pairs`` as token ids."""
     chosen = prompt.response(prompt.action(row["chosen"]))
     rejected = prompt.response(prompt.action(row["rejected"]))
     if chosen == rejected:
@@ -139,34 +111,26 @@ def group_of(
 ) -> Group:
     """Return the distinct answers to a state with their counts and rewards.
 
-    Args:
-        prompt: the state's window.
-        row: of ``dataset_groups``.
-        grader: says what an answer is worth.
-        recorded: the model gives no answers of its own, so that the recorded ones must differ
-            in what they are worth.
-        failed: whether the agent's own action ended in an error.
-
-    Raises:
-        Dropped: there is no consensus, no answer fits, or all are worth the same.
+    ``recorded``: the model samples no answers, so the recorded ones must differ in reward.
+    ``failed``: whether the agent's own action ended in an error, if known.
     """
     consensus = _consensus_answer(prompt, row)
     counts: Counter[tuple[int, ...]] = Counter()
     answers: dict[tuple[int, ...], Message] = {}
     given: list[tuple[str, Message]] = []
-    why = "no candidate"
+    problem = "no candidate"
     for who, message in zip(row["sources"] or [], row["candidates"] or [], strict=True):
         try:
             candidate = prompt.action([message], shown=False)
             ids = tuple(prompt.response(candidate))
         except Dropped as reason:
-            why = str(reason)
+            problem = str(reason)
             continue
         counts[ids] += 1
         answers.setdefault(ids, candidate)
         given.append((who, candidate))
     if not counts:
-        raise Dropped(why)
+        raise Dropped(problem)
     case = case_of(grader.weights, consensus, given, row, failed)
     rewards = {ids: grader.grade(answer, case).value for ids, answer in answers.items()}
     if recorded and max(rewards.values()) - min(rewards.values()) < 1e-9:
@@ -177,36 +141,24 @@ def group_of(
         [list(ids) for ids in counts],
         list(counts.values()),
         list(rewards.values()),
-        # What nobody will answer again needs no more than the consensus.
+        # Without sampled answers only the consensus is needed.
         (Case(consensus) if recorded else case).to_json(),
     )
 
 
 def demonstration_of(prompt: Prompt, row: _Row) -> Demonstration:
-    """Return a state and its consensus action.
-
-    Raises:
-        Dropped: there is no consensus, or it does not fit.
-    """
+    """Return a state and its consensus action."""
     response = prompt.response(_consensus_answer(prompt, row))
     return Demonstration(row["state_id"], prompt.ids, response)
 
 
 def success_of(prompt: Prompt, row: _Row) -> Demonstration:
-    """Return a state and the agent's own action there.
-
-    Raises:
-        Dropped: it does not fit.
-    """
+    """Return a state and the agent's own action there."""
     return Demonstration(row["state_id"], prompt.ids, prompt.response(prompt.action(row["action"])))
 
 
 def hint_of(prompt: Prompt, row: _Row, consensus: list[Any] | None) -> Hint:
-    """Return an error turn with the target that its hint should lead to.
-
-    Raises:
-        Dropped: there is no hint, or the failed call cannot be told from others.
-    """
+    """Return an error turn with the action that its hint should lead to."""
     text = (row["hint"] or "").strip()
     if not text:
         raise Dropped("empty hint")
@@ -225,7 +177,7 @@ def _consensus_answer(prompt: Prompt, row: _Row) -> Message:
 
 
 def _target(prompt: Prompt, response: list[int], *known: list[Any] | None) -> list[int]:
-    """Return the ids of the first better action that is one: not the failing one again."""
+    # The first known action that differs from the failing one.
     for messages in known:
         try:
             ids = prompt.response(prompt.action(messages or []))
@@ -242,7 +194,7 @@ def _length(message: Message) -> int:
 
 _Maker = Callable[[Prompt, _Row], Any]
 
-#: Rows of a table in one part, and the folder of the parts.
+#: Rows of a table in a part, and the folder of the parts.
 PART, PARTS = 64, "parts"
 
 
@@ -251,14 +203,12 @@ def build(
 ) -> TrainingData:
     """Write the windows of a split for the weighted channels into ``folder``, and open it.
 
-    Raises:
-        InputError: a weighted channel has no usable row, or loses more rows than
-            ``data.max_dropped_share`` (zero-variance groups are not counted as loss).
-        StorageError: the disk is full or read-only.
+    Raises InputError where a channel has no usable row or loses more rows than
+    ``data.max_dropped_share``.
     """
     make_folder(folder)
-    for left in folder.rglob(".*.tmp"):  # of a build that was killed
-        left.unlink()
+    for leftover in folder.rglob(".*.tmp"):  # of a killed build
+        leftover.unlink()
     windows = Windows(tokenizer, recipe.data)
     consensus = _consensus(lake, split) if "sdpo" in recipe.channels.weights() else {}
     grpo = recipe.channels.grpo
@@ -267,10 +217,7 @@ def build(
     makers: dict[str, dict[str, _Maker]] = {
         "dataset_groups": {
             "grpo": lambda prompt, row: group_of(
-                prompt,
-                row,
-                grader,
-                recorded=recorded,
+                prompt, row, grader, recorded=recorded,
                 failed=None if failed is None else row["state_id"] in failed,
             ),
             "sft": demonstration_of,
@@ -280,7 +227,7 @@ def build(
         },
         "dataset_pairs": {"dpo": pair_of},
         "dataset_successes": {"sft": success_of},
-    }
+    }  # fmt: skip
     tables = feeds(recipe.channels)
     tally = {channel: Tally() for channel in recipe.channels.weights()}
     files: dict[str, list[Path]] = {channel: [] for channel in CHANNELS}
@@ -292,43 +239,41 @@ def build(
                 _make(part, making, windows, rows)
             for channel, counted in json.loads((part / SUMMARY).read_bytes()).items():
                 tally[channel].add(Tally(**counted))
-                files[channel].append(file_of(part, CHANNELS[channel][0]))
+                files[channel].append(part / f"{CHANNELS[channel][0]}.arrow")
     for channel, counted in tally.items():
         _check(recipe, channel, counted)
     for channel, (name, kind) in CHANNELS.items():
-        with writing_rows(file_of(folder, name), kind) as out:
+        with writing_rows(folder / f"{name}.arrow", kind) as out:
             for file in files[channel]:
                 out.copy(file)
-    finish(
-        folder,
-        {
-            "seen": {channel: counted.seen for channel, counted in tally.items()},
-            "dropped": {
-                f"{channel}: {reason}": rows
-                for channel, counted in tally.items()
-                for reason, rows in sorted(counted.dropped.items())
-            },
-            "statistics": {channel: counted.statistics() for channel, counted in tally.items()},
+    summary = {
+        "seen": {channel: counted.seen for channel, counted in tally.items()},
+        "dropped": {
+            f"{channel}: {reason}": rows
+            for channel, counted in tally.items()
+            for reason, rows in sorted(counted.dropped.items())
         },
-    )
+        "statistics": {channel: counted.statistics() for channel, counted in tally.items()},
+    }
+    replace(folder / SUMMARY, json.dumps(summary, indent=1))
     shutil.rmtree(folder / PARTS)
     return TrainingData.load(folder)
 
 
 def _parts(rows: Iterator[_Row]) -> Iterator[list[_Row]]:
-    """Yield rows in lists of :data:`PART`."""
     while part := list(islice(rows, PART)):
         yield part
 
 
 def _make(part: Path, makers: Mapping[str, _Maker], windows: Windows, rows: Sequence[_Row]) -> None:
-    """Write what some rows of a table become in each channel, and last of all their tally."""
+    # The tally is written last: its presence marks the part as complete.
     tally = {channel: Tally() for channel in makers}
     with ExitStack() as stack:
-        out: dict[str, RowWriter[Any]] = {}
-        for channel in makers:
-            name, kind = CHANNELS[channel]
-            out[channel] = stack.enter_context(writing_rows(file_of(part, name), kind))
+        out = {
+            channel: stack.enter_context(writing_rows(part / f"{name}.arrow", kind))
+            for channel, (name, kind) in CHANNELS.items()
+            if channel in makers
+        }
         for row in rows:
             prompt = Prompt(windows, row)
             for channel, maker in makers.items():
@@ -344,7 +289,7 @@ def _make(part: Path, makers: Mapping[str, _Maker], windows: Windows, rows: Sequ
 
 @dataclass
 class Tally:
-    """What became of the rows of one channel."""
+    """Counts of one channel's rows; lengths are tokens of prompts."""
 
     seen: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
@@ -354,14 +299,14 @@ class Tally:
     longest: int = 0
 
     def keep(self, prompt: "Prompt") -> None:
-        """Count a row that is kept."""
+        """Count a kept row."""
         self.kept += 1
         self.cut += prompt.cut
         self.tokens += len(prompt.ids)
         self.longest = max(self.longest, len(prompt.ids))
 
     def add(self, other: "Tally") -> None:
-        """Count the rows of another tally too."""
+        """Add the counts of another tally."""
         self.seen += other.seen
         self.dropped.update(other.dropped)
         self.kept += other.kept
@@ -370,7 +315,7 @@ class Tally:
         self.longest = max(self.longest, other.longest)
 
     def statistics(self) -> dict[str, float]:
-        """Return the numbers of ``TrainingData.statistics``; lengths are tokens of prompts."""
+        """Return the numbers of ``TrainingData.statistics``."""
         return {
             "rows": self.kept,
             "cut_share": self.cut / max(1, self.kept),
@@ -382,26 +327,22 @@ class Tally:
 
 def _check(recipe: TrainingRecipe, channel: str, counted: Tally) -> None:
     table, seen = " and ".join(feeds(recipe.channels)[channel]), counted.seen
-    why = ", ".join(f"{rows} {reason}" for reason, rows in counted.dropped.most_common(6))
+    reasons = ", ".join(f"{rows} {reason}" for reason, rows in counted.dropped.most_common(6))
     if not counted.kept:
         raise InputError(
             f"channel {channel}: none of {seen} rows of {table} can be trained on"
-            f" ({why or 'the split is empty'})"
+            f" ({reasons or 'the split is empty'})"
         )
     lost = counted.dropped.total() - counted.dropped[ZERO_VARIANCE]
     if lost > recipe.data.max_dropped_share * seen:
         raise InputError(
             f"channel {channel}: {lost} of {seen} rows of {table} dropped"
-            f" ({why}), more than data.max_dropped_share {recipe.data.max_dropped_share}"
+            f" ({reasons}), more than data.max_dropped_share {recipe.data.max_dropped_share}"
         )
 
 
 def require_rows(lake: Lake, recipe: TrainingRecipe, *, split: str = "train") -> dict[str, int]:
-    """Return the rows of each weighted channel, before any model is loaded.
-
-    Raises:
-        InputError: a weighted channel has none.
-    """
+    """Return the row count of each weighted channel, before any model is loaded."""
     counts = rows_of_tables(lake, recipe, split)
     for channel, rows in counts.items():
         if not rows:
@@ -415,7 +356,7 @@ def require_rows(lake: Lake, recipe: TrainingRecipe, *, split: str = "train") ->
 
 
 def rows_of_tables(lake: Lake, recipe: TrainingRecipe, split: str) -> dict[str, int]:
-    """Return the rows that the tables of each weighted channel have."""
+    """Return the row count of the tables of each weighted channel."""
     return {
         channel: sum(lake.read(t, columns=["state_id"], split=split).num_rows for t in tables)
         for channel, tables in feeds(recipe.channels).items()
@@ -423,13 +364,13 @@ def rows_of_tables(lake: Lake, recipe: TrainingRecipe, split: str) -> dict[str, 
 
 
 def _failed(lake: Lake, split: str) -> set[str]:
-    """Return the states whose action the trace shows an error of."""
+    # States whose recorded action ended in an error.
     rows = lake.iter_rows("dataset_hints", columns=["state_id"], split=split)
     return {row["state_id"] for row in rows}
 
 
 def _consensus(lake: Lake, split: str) -> dict[str, list[Any]]:
-    """Return state id to the consensus of the error turns that teachers answered too."""
+    # State id to consensus, for error turns that teachers answered.
     wanted = {
         row["state_id"]
         for row in lake.iter_rows("dataset_hints", columns=["state_id"], split=split)

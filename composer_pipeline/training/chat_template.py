@@ -1,14 +1,12 @@
-"""What a tokenizer's chat template takes, found out before any row is rendered.
+"""Chat templates: the form of messages that one accepts, rendering, and parsing of answers.
 
-Belongs here: the training template that TRL ships for a model, and the form of messages that a
-template renders truly. Does not belong here: budgets (``training.windows.policy``).
-
-Templates differ: some take one call a message (and raise, or silently leave out the second),
-some want arguments as text, some put an assistant's text behind the results of its calls, some
-open a reasoning block that a recorded action does not have. Small conversations with known words
-are rendered in every form, and the first form that shows all of them in their order is used.
+Templates differ: some take one call a message (and raise, or silently drop the second), some want
+arguments as text, some put an assistant's text behind the results of its calls, some open a
+reasoning block that a recorded action does not have. Small conversations with known words are
+rendered in every form, and the first form that shows all words in order is used.
 """
 
+import copy
 import importlib.util
 import json
 from collections.abc import Sequence
@@ -19,29 +17,27 @@ from typing import Any
 
 import orjson
 
+from composer_pipeline.errors import InputError
 from composer_pipeline.training.window_text import Dropped, Message, Texts, calls_of, tool_call
 
-#: Put before a template that would otherwise open a reasoning block; it stays with the tokenizer.
+#: Prepended to a template that would otherwise open a reasoning block.
 NO_THINKING = "{%- set enable_thinking = false -%}"
 
 
 @dataclass(frozen=True)
 class Form:
-    """How messages are written for a template.
+    """How messages are written for a template."""
 
-    ``one_call``: parallel calls become calls one after another, each with its result; of an
-    action the first call is taken. The calls of one response were made without seeing each
-    other's results, so this is what an agent would do that makes one call at a time.
-    ``text_beside_calls``: an assistant's text is kept where it made calls too.
-    ``arguments_as_text``: arguments are JSON text and not a mapping.
-    """
-
+    #: Parallel calls become consecutive calls, each with its result; of an action only the first
+    #: is kept. The calls of one response were made without seeing each other's results.
     one_call: bool = False
+    #: An assistant's text is kept where it also made calls.
     text_beside_calls: bool = True
+    #: Arguments are JSON text, not a mapping.
     arguments_as_text: bool = False
 
     def history(self, messages: Sequence[Message]) -> list[Message]:
-        """Return plain messages in this form, arguments still mappings."""
+        """Return plain messages in this form; arguments stay mappings."""
         out: list[Message] = []
         at = 0
         while at < len(messages):
@@ -70,7 +66,7 @@ class Form:
         return {**message, "content": content, "tool_calls": calls[:1] if self.one_call else calls}
 
     def written(self, messages: Sequence[Message]) -> list[Message]:
-        """Return messages as the template gets them."""
+        """Return messages as they are passed to the template."""
         if not self.arguments_as_text:
             return list(messages)
         return [
@@ -82,11 +78,7 @@ class Form:
 
 
 class ChatTemplate:
-    """Renders plain messages with a tokenizer's template, in the form that it takes.
-
-    Args:
-        tokenizer: a fast tokenizer; its template is replaced by the one for training.
-    """
+    """Renders plain messages with a tokenizer's template, which becomes its training template."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
@@ -105,7 +97,7 @@ class ChatTemplate:
         _, tokenizer.chat_template, self.form = best
 
     def shows_calls(self) -> bool:
-        """Say whether a call and its result stand in what is rendered."""
+        """Return True if rendered text contains a call and its result."""
         history = [{"role": "user", "content": "task0"}, _calls("a"), _result("a")]
         try:
             text = self.render(history, [], open_=False)
@@ -114,11 +106,7 @@ class ChatTemplate:
         return all(word in text for word in _words(history))
 
     def render(self, messages: Sequence[Message], tools: Sequence[Any], *, open_: bool) -> str:
-        """Return the template's text; ``open_`` ends it with the assistant's header.
-
-        Raises:
-            Dropped: the template refuses the messages; says why.
-        """
+        """Return the template's text; ``open_`` ends it with the assistant's header."""
         from jinja2 import TemplateError
 
         try:
@@ -134,24 +122,19 @@ class ChatTemplate:
         return text
 
     def response(self, window: Sequence[Message], tools: Sequence[Any], action: Message) -> str:
-        """Return the text of an action behind a window whose assistant's header is open.
-
-        Raises:
-            Dropped: the template refuses it, or rendering it changes what stands before it.
-        """
+        """Return the text of an action behind a window whose assistant's header is open."""
         head = self.render(window, tools, open_=True)
         full = self.render([*window, action], tools, open_=False)
         if full.startswith(head):
             return full[len(head) :]
-        # Some templates take back the reasoning of earlier turns once a turn is over. The model
-        # is asked behind ``head`` all the same, so what it says is what follows the last header.
+        # Some templates remove the reasoning of earlier turns once a turn is over. The model is
+        # still prompted with ``head``, so its answer is what follows the last header.
         header = head.removeprefix(self.render(window, tools, open_=False))
         if header in ("", head) or header not in full:
             raise Dropped("chat template is not prefix preserving")
         return full[full.rindex(header) + len(header) :]
 
     def _renders(self, probe: list[Message], action: Message) -> bool:
-        """Say whether all words of a probe are shown, in their order, and the action's behind."""
         history = self.form.history(probe)
         try:
             text = self.render(history, [], open_=True)
@@ -167,11 +150,8 @@ class ChatTemplate:
 
 
 def _use_training_template(tokenizer: Any) -> None:
-    """Give a tokenizer the template for training, if TRL ships one for it.
-
-    What ``trl.chat_template_utils.get_training_chat_template`` does, from the files that it reads:
-    importing it costs four seconds and 200 MB.
-    """
+    # As trl.chat_template_utils.get_training_chat_template, from the files that it reads:
+    # importing it costs four seconds and 200 MB.
     found = importlib.util.find_spec("trl")
     folders = found.submodule_search_locations if found else None
     for folder in folders or ():
@@ -188,7 +168,6 @@ def _as_text(call: dict[str, Any]) -> dict[str, Any]:
 
 
 def _words(messages: Sequence[Message]) -> list[str]:
-    """Return the words of probes in the order in which they must appear."""
     words: list[str] = []
     for message in messages:
         words += [message["content"]] if message["content"] else []
@@ -219,19 +198,65 @@ def _probes() -> list[tuple[list[Message], Message]]:
     ]  # fmt: skip
 
 
+class AnswerReader:
+    """Parses a model's answers, token ids, into chat messages with the grammar that TRL ships."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._reader = _with_grammar(tokenizer)
+
+    @property
+    def end(self) -> int:
+        """The id that ends an answer."""
+        return int(self._reader.eos_token_id)
+
+    def ended(self, answer: Sequence[int]) -> bool:
+        """Return True if an answer ends with the end token and was not cut off."""
+        return bool(answer) and answer[-1] == self.end
+
+    def message(
+        self, answer: Sequence[int], prompt: Sequence[int], tools: Sequence[Any] | None = None
+    ) -> dict[str, Any]:
+        """Return an answer as an assistant message; what is no tool call is text."""
+        from trl import chat_template_utils as templates
+
+        # Templates whose arguments have no types need the schemas of the tools offered.
+        message: dict[str, Any] = templates.parse_response(
+            self._reader, list(answer), prefix=list(prompt), tools=list(tools) if tools else None
+        )
+        return message
+
+
+def _with_grammar(tokenizer: Any) -> Any:
+    """Return a copy of the tokenizer that parses answers."""
+    from trl import chat_template_utils as templates
+
+    known = copy.deepcopy(tokenizer)
+    known.chat_template = tokenizer.chat_template.removeprefix(NO_THINKING)
+    for name, text in vars(templates).items():
+        # TRL's training templates write answers like the templates that they were derived from.
+        if name.endswith("_training_chat_template") and text == known.chat_template:
+            plain = name.replace("_training_chat_template", "_chat_template")
+            known.chat_template = getattr(templates, plain)
+    try:
+        return templates.add_response_schema(known)
+    except ValueError as error:
+        own = getattr(tokenizer, "response_template", None) or getattr(
+            tokenizer, "response_schema", None
+        )
+        if own:
+            return known
+        raise InputError(
+            "answers in this model's chat template cannot be parsed: trl has no grammar for it"
+        ) from error
+
+
 def offered_tools(
     texts: Texts, tools: Sequence[Any], messages: Sequence[Message], budget: int
 ) -> list[Any]:
-    """Return all tools as fully as the budget allows; a budget of 0 is none.
+    """Return the tools in as much detail as a token budget allows; a budget of 0 offers none.
 
-    Whole schemas, then argument names and types, then names alone, then as many as fit: those
-    used last in ``messages`` first, so that nothing depends on the action to come.
-
-    Args:
-        texts: counts tokens.
-        tools: schemas in chat form.
-        messages: plain messages of the prompt.
-        budget: tokens of all schemas together.
+    Whole schemas, then argument names and types, then names only, then as many names as fit, the
+    most recently used in ``messages`` first, so that nothing depends on the action to come.
     """
     if budget == 0:
         return []
@@ -258,7 +283,6 @@ def _name(tool: Any) -> str:
 
 
 def _slim(tool: Any, *, bare: bool = False) -> Any:
-    """Return a tool schema with argument names and types only, or with its name only."""
     given = {} if bare else tool.get("function", tool).get("parameters") or {}
     properties = {
         key: {"type": value.get("type", "string") if isinstance(value, dict) else "string"}
@@ -268,7 +292,7 @@ def _slim(tool: Any, *, bare: bool = False) -> Any:
 
 
 def _whole(tool: Any) -> dict[str, Any]:
-    """Return a schema with every field that templates take for granted."""
+    """Return a schema with every field that templates require."""
     function = tool.get("function", tool)
     parameters = {"type": "object", "properties": {}, **(function.get("parameters") or {})}
     whole = {**function, "description": function.get("description") or "", "parameters": parameters}

@@ -1,10 +1,7 @@
-"""Which accelerators a run may use: found without loading torch.
+"""The accelerators that a run may use, found without loading torch.
 
-Belongs here: counting devices, their memory, and giving one to each replica. Does not belong
-here: what a recipe needs of them (``training.planning``).
-
-Only NVIDIA devices are found. What ``CUDA_VISIBLE_DEVICES`` names is taken at its word; without
-it ``nvidia-smi`` is asked. A torch built for the CPU uses none.
+Only NVIDIA devices are found, from ``CUDA_VISIBLE_DEVICES`` (taken at its word) or, without it,
+from ``nvidia-smi``. A CPU build of torch uses none.
 """
 
 import importlib.metadata
@@ -23,18 +20,14 @@ _QUERY = ("--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits"
 
 @dataclass(frozen=True)
 class Device:
-    """One accelerator: its name for ``CUDA_VISIBLE_DEVICES``, and bytes where known."""
+    """One accelerator: its name in ``CUDA_VISIBLE_DEVICES``, and its memory in bytes if known."""
 
     name: str
     memory: int | None
 
 
 def devices(environ: Mapping[str, str] | None = None) -> list[Device]:
-    """Return the accelerators that this process may use, in torch's order; none on a CPU.
-
-    Args:
-        environ: in place of this process's environment.
-    """
+    """Return the accelerators that this process may use, in torch's order; none on a CPU."""
     environ = os.environ if environ is None else environ
     if _cpu_build():
         return []
@@ -51,16 +44,7 @@ def devices(environ: Mapping[str, str] | None = None) -> list[Device]:
 def device_of_each(
     replicas: int, available: list[Device], *, processes: int = 1
 ) -> list[dict[str, str]]:
-    """Return the variables that give each replica devices of its own; empty ones on a CPU.
-
-    Args:
-        replicas: how many there are.
-        available: as :func:`devices` returns them.
-        processes: of each replica; every one needs a device.
-
-    Raises:
-        InputError: there are devices, but fewer than processes.
-    """
+    """Return the environment of each replica, which selects its devices; empty on a CPU."""
     if not available:
         return [{} for _ in range(replicas)]
     needed = replicas * processes
@@ -82,7 +66,7 @@ def device_of_each(
 
 
 def host_memory() -> int:
-    """Return the bytes that processes may still take on this machine."""
+    """Return the bytes of memory available on this machine."""
     path = Path("/proc/meminfo")
     lines = path.read_text(encoding="ascii").splitlines() if path.is_file() else []
     for line in lines:
@@ -99,7 +83,7 @@ def _cpu_build() -> bool:
 
 
 def _listed() -> list[tuple[str, str, int]]:
-    """Return index, uuid and bytes of each device of ``nvidia-smi``; none where it is not there."""
+    # Index, uuid and bytes of each device; none without nvidia-smi.
     program = shutil.which("nvidia-smi")
     if program is None:
         return []

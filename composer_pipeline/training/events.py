@@ -1,8 +1,4 @@
-"""``metrics.jsonl``: the events of a run, one strict JSON object a line.
-
-Belongs here: writing lines that every JSON reader takes, and reading a file whose writer was
-killed. Does not belong here: which events there are (``trainers``) and their sums
-(``training.run``).
+"""``metrics.jsonl``, the events of a run as JSON Lines, and running a command that prints events.
 
 JSON has no NaN and no infinity: such a number is written as ``null``, and the event's
 ``non_finite`` names its field.
@@ -25,19 +21,19 @@ from composer_pipeline.parent import child_of_this
 
 
 def strict(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an event with ``null`` for every number that is not finite, and their names."""
+    """Return an event with its non-finite numbers replaced by ``None`` and named."""
     odd = sorted(k for k, v in value.items() if isinstance(v, float) and not math.isfinite(v))
     out = {k: None if k in odd else v for k, v in value.items()}
     return {**out, "non_finite": odd} if odd else out
 
 
 def line(event: Mapping[str, Any]) -> str:
-    """Return an event as one line of strict JSON, without its end."""
+    """Return an event as one line of strict JSON, without the newline."""
     return json.dumps(strict(event), allow_nan=False)
 
 
 def parse(text: str) -> dict[str, Any] | None:
-    """Return the event of a line, or ``None`` for one that is no JSON object: a torn one."""
+    """Return the event of a line, or ``None`` if it is not a JSON object (a torn line)."""
     try:
         event = json.loads(text)
     except ValueError:
@@ -47,11 +43,7 @@ def parse(text: str) -> dict[str, Any] | None:
 
 @contextmanager
 def appending(path: Path) -> Iterator[IO[bytes]]:
-    """Open the file behind its last whole line; what a kill tore off is cut away.
-
-    Raises:
-        StorageError: the file cannot be written.
-    """
+    """Open a file for appending after its last complete line; a torn line is truncated."""
     with writing(str(path)):
         file = path.open("ab+")
         try:
@@ -64,27 +56,18 @@ def appending(path: Path) -> Iterator[IO[bytes]]:
 
 
 def append(file: IO[bytes], event: Mapping[str, Any]) -> None:
-    """Write one event behind the others.
-
-    Raises:
-        StorageError: the file cannot be written; what was in it is whole.
-    """
+    """Append one event."""
     with writing(str(getattr(file, "name", "metrics"))):
         file.write(line(event).encode() + b"\n")
         file.flush()
 
 
 def recover(file: IO[bytes], known: Path, logs: Iterable[Path]) -> int:
-    """Append what replicas said and nobody took down, because a kill came first; return how many.
-
-    Args:
-        file: as from :func:`appending`.
-        known: the same file's path: its events differ from the replicas' by ``time`` alone.
-        logs: output of replicas.
-    """
-    there = {_key(event) for event in read(known)}
+    """Append events of the replicas' logs that a kill kept out of the file; return how many."""
+    # The file's events differ from those of the logs by ``time`` only.
+    present = {_key(event) for event in read(known)}
     found = [strict(event) for log in logs for event in read(log) if "event" in event]
-    missing = [event for event in found if _key(event) not in there]
+    missing = [event for event in found if _key(event) not in present]
     for event in missing:
         append(file, {"time": time.time(), **event})
     return len(missing)
@@ -95,7 +78,7 @@ def _key(event: Mapping[str, Any]) -> str:
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events in the order of the file; lines that a kill has torn are left out."""
+    """Yield the events of a file in order, without torn lines."""
     with path.open(encoding="utf-8", errors="replace") as file:
         for text in file:
             event = parse(text)
@@ -115,7 +98,7 @@ def _cut_torn_line(file: IO[bytes]) -> None:
         file.write(b"\n")
 
 
-#: Lines of output that an error shows where the command said none itself.
+#: Lines of output that an error shows where the command printed no ``error:`` line.
 TAIL_LINES = 20
 
 
@@ -127,19 +110,10 @@ def run_process(
     what: str,
     on_event: Callable[[dict[str, Any]], None],
 ) -> None:
-    """Run a command to its end.
+    """Run a command and call ``on_event`` with each JSON object that it prints.
 
-    Args:
-        command: program and arguments. A line of its output that is a JSON object is an
-            event; a line ``error: …`` says why it fails.
-        cwd: its working directory.
-        env: variables besides the caller's own.
-        what: what ended, in the error where the command said nothing: ``training``.
-        on_event: called with each event.
-
-    Raises:
-        InputError: the command exited with 2.
-        ComposerError: it exited with another code but 0.
+    A line ``error: …`` is the message of the error raised where the command fails: InputError for
+    exit code 2, ComposerError for another. ``env`` is added to the caller's environment.
     """
     tail: deque[str] = deque(maxlen=TAIL_LINES)
     with subprocess.Popen(

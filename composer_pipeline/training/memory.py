@@ -1,16 +1,12 @@
-"""Bytes of a training process at its peak, part by part, from shape, recipe and load.
+"""Predicted peak memory of a training process, part by part.
 
-Belongs here: the formulas. Does not belong here: rows (``training.planning.loads``) and what a
-machine has (``training.devices``).
-
-Where the figures come from. Bytes kept for backward are what autograd saves in transformers'
-Llama layers, counted term by term in :func:`kept_by_layer`; PyTorch's own count of saved tensors
-agrees within 0.1 % in seven settings (``tests/training/planning``). What lives only for a moment
-is read from the code of the losses. On the host the C allocator holds what tensors gave
-back: a share fitted to the measurements of ``benchmarks/train_memory.py``. Not in it: the
-interpreter, libraries, a CUDA context, and fragmentation on a device, where nothing was measured.
-Parts of layers (``ranks.sharding: fsdp2``) are reckoned from what ``trainers.trl.ranks`` cuts; not
-measured either.
+Bytes kept for the backward pass are what autograd saves in transformers' Llama layers, counted
+term by term in :func:`kept_by_layer`; PyTorch's own count of saved tensors agrees within 0.1 % in
+seven settings (``tests/training/planning``). Short-lived tensors are read from the code of the
+losses. On the host the C allocator holds freed memory: a share fitted to the measurements of
+``benchmarks/train_memory.py``. Not included: the interpreter, libraries, a CUDA context, and
+fragmentation on a device. Sharded layers (``ranks.sharding: fsdp2``) follow ``trainers.trl.ranks``
+and were not measured.
 """
 
 import json
@@ -25,33 +21,29 @@ from composer_pipeline.training.recipe import TrainingRecipe
 
 @dataclass(frozen=True)
 class RowSize:
-    """A row of a channel as tokens.
+    """A row of a channel as numbers of tokens."""
 
-    Attributes:
-        size: what packing counts; of a pair both sides.
-        prompt: of its longest prompt.
-        responses: of each response that it brings into the forward.
-        selected: positions whose log-probability counts.
-    """
-
+    #: What packing counts; of a pair both sides.
     size: int
+    #: Its longest prompt.
     prompt: int
+    #: Each response that it adds to the forward.
     responses: tuple[int, ...]
+    #: Positions whose log-probability counts.
     selected: int
 
 
 @dataclass(frozen=True)
 class Load:
-    """One forward: ``rows`` sequences of ``width`` tokens, padding included.
-
-    ``padded`` says that some are shorter, ``cache`` that the forward is the sampling of answers.
-    """
+    """One forward: ``rows`` sequences of ``width`` tokens, padding included."""
 
     channel: str
     rows: int
     width: int
     selected: int
+    #: Some sequences are shorter than ``width``.
     padded: bool
+    #: The forward samples answers.
     cache: bool = False
 
     @property
@@ -72,12 +64,7 @@ def load_of(channel: str, rows: Sequence[RowSize]) -> Load:
 
 
 def loads_of(recipe: TrainingRecipe, batches: dict[str, list[list[RowSize]]]) -> list[Load]:
-    """Return every forward of a run.
-
-    Args:
-        recipe: says whether answers are sampled.
-        batches: the micro-batches of each channel.
-    """
+    """Return every distinct forward of a run, given each channel's micro-batches."""
     found = {load_of(channel, batch) for channel, many in batches.items() for batch in many}
     grpo = recipe.channels.grpo
     if "grpo" in batches and grpo.sampled:
@@ -89,7 +76,7 @@ def loads_of(recipe: TrainingRecipe, batches: dict[str, list[list[RowSize]]]) ->
 
 
 def assumed_rows(recipe: TrainingRecipe, channel: str) -> list[RowSize]:
-    """Return the rows of one window where none can be counted: all as long as they may be."""
+    """Return the rows of one step where none can be counted: each as long as the recipe allows."""
     prompt, answer = recipe.data.max_prompt_tokens, recipe.data.max_completion_tokens
     one = RowSize(prompt + answer, prompt, (answer,), answer)
     many = recipe.channels.rows_per_step()[channel]
@@ -98,9 +85,9 @@ def assumed_rows(recipe: TrainingRecipe, channel: str) -> list[RowSize]:
     return [one] * (many * recipe.channels.grpo.group_size if channel == "grpo" else many)
 
 
-#: Model types whose layers have the parts that ``memory`` counts.
+#: Model types whose layers have the parts that are counted here.
 KNOWN = ("llama", "mistral", "qwen2", "qwen3", "smollm3")
-#: With a norm of each head's query and key.
+#: With a norm on each head's query and key.
 _QK_NORM = ("qwen3",)
 #: With a bias on query, key and value.
 _QKV_BIAS = ("qwen2",)
@@ -123,18 +110,16 @@ class ModelShape:
 
     @staticmethod
     def load(path: Path) -> "ModelShape":
-        """Read a config.json, or the one of a model's folder.
-
-        Raises:
-            InputError: it is not there, not JSON, or of another family.
-        """
+        """Read a config.json, given its path or the model's folder."""
         path = path / "config.json" if path.is_dir() else path
         try:
-            config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            config: Any = json.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise InputError(f"model config {path} cannot be read: {error.strerror}") from error
         except ValueError as error:
             raise InputError(f"model config {path} is not JSON: {error}") from error
+        if not isinstance(config, dict):
+            raise InputError(f"model config {path} is not a JSON object")
         kind = config.get("model_type")
         if kind not in KNOWN:
             raise InputError(
@@ -161,7 +146,7 @@ class ModelShape:
 
     @property
     def linears(self) -> dict[str, tuple[int, int]]:
-        """The linear maps of a layer: name to (inputs, outputs)."""
+        """Linear maps of a layer: name to (inputs, outputs)."""
         h, i, kv = self.hidden, self.intermediate, self.kv_heads * self.head_dim
         q = self.heads * self.head_dim
         return {
@@ -184,7 +169,7 @@ class ModelShape:
         return embeddings + self.layers * (self.layer_parameters + small + bias) + h
 
     def targets(self, recipe: TrainingRecipe) -> list[str]:
-        """Return the linear maps of a layer that the recipe's adapter sits on."""
+        """Return the linear maps of a layer that have an adapter."""
         given = recipe.lora.targets
         return [n for n in self.linears if recipe.lora.r and (given == "all-linear" or n in given)]
 
@@ -197,13 +182,13 @@ class ModelShape:
 
 
 #: Bytes of optimizer state for each trained parameter; Adafactor's rows and columns are small.
-#: Muon needs 4 for a matrix of a layer and AdamW's 8 for embeddings: the larger is reckoned.
+#: Muon needs 4 for a matrix of a layer and AdamW's 8 for embeddings: the larger is taken.
 OPTIMIZER = {"adamw_torch": 8, "adamw_torch_fused": 8, "adafactor": 0, "sgd": 0, "muon": 8}
-#: Positions that a loss projects at a time, and TRL's tile (``trl.kernels.chunked_logprob``).
+#: Positions that a loss projects at once, and TRL's tile (``trl.kernels.chunked_logprob``).
 LOGPS_CHUNK, FUSED_CHUNK, TILE_TOKENS, TILE_VOCABULARY = 256, 64, 4096, 32768
-#: float32 copies of a chunk's logits that the divergence holds at once, forward and gradient.
+#: float32 copies of a chunk's logits that the divergence holds, forward and gradient together.
 DIVERGENCE_COPIES = 8
-#: What TRL's tile costs besides itself without Triton, bytes an element, and with it.
+#: Bytes an element that TRL's tile costs beside itself, without Triton and with it.
 TILE_HOST, TILE_DEVICE = 29, 0
 #: Bytes that glibc holds beside live tensors, as a share of them: fitted, host only.
 HOST_ALLOCATOR = 0.5
@@ -211,7 +196,7 @@ HOST_ALLOCATOR = 0.5
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes at the peak; ``worst`` is the channel whose micro-batch makes it."""
+    """Bytes at the peak; ``worst`` is the channel whose micro-batch causes it."""
 
     weights: int
     adapter: int
@@ -231,18 +216,14 @@ class Memory:
         return sum(self.parts().values())
 
     def parts(self) -> dict[str, int]:
-        """Return the parts by name."""
+        """Return bytes by part."""
         return {name: value for name, value in asdict(self).items() if name != "worst"}
 
 
 def peak(shape: ModelShape, recipe: TrainingRecipe, loads: list[Load], *, device: bool) -> Memory:
-    """Return the memory of one process of a replica at the heaviest of its micro-batches.
+    """Return the memory of one process of a replica at its heaviest micro-batch.
 
-    Args:
-        shape: of the model.
-        recipe: precision, adapter, optimizer, channels.
-        loads: the micro-batches that may be the heaviest.
-        device: on an accelerator, where TRL's head runs in Triton.
+    On a ``device`` TRL's head runs in Triton.
     """
     lora = recipe.lora.r > 0
     trained = shape.trained(recipe) if lora else _cut(shape, recipe)
@@ -251,7 +232,7 @@ def peak(shape: ModelShape, recipe: TrainingRecipe, loads: list[Load], *, device
     if "sdpo" in recipe.channels.weights():
         copies = {"frozen": not lora, "ema": True, "live": False}
         teacher = 4 * trained if copies[sdpo.teacher] else 0
-    # The parts that every micro-batch meets.
+    # Independent of the micro-batch.
     static = {
         "weights": (_cut(shape, recipe) + _gathered(shape, recipe))
         * (2 if _half(recipe) and lora else 4),
@@ -276,24 +257,20 @@ def peak(shape: ModelShape, recipe: TrainingRecipe, loads: list[Load], *, device
 
 
 def _cut(shape: ModelShape, recipe: TrainingRecipe) -> int:
-    """Return the parameters that one process keeps: with ``fsdp2``, its part of the layers."""
+    # With fsdp2 a process keeps its shard of the layers.
     layers, ranks = shape.layers * shape.layer_parameters, recipe.ranks
     parts = ranks.processes if ranks.sharding == "fsdp2" else 1
     return shape.parameters - layers + -(-layers // parts)
 
 
 def _gathered(shape: ModelShape, recipe: TrainingRecipe) -> int:
-    """Return the parameters of cut layers that are whole for a while: one in use, one fetched."""
+    # Two sharded layers are whole at a time: one in use, one prefetched.
     several = recipe.ranks.sharding == "fsdp2" and recipe.ranks.processes > 1
     return min(2, shape.layers) * shape.layer_parameters if several else 0
 
 
 def kept_on_disk(shape: ModelShape, recipe: TrainingRecipe) -> int:
-    """Return the bytes that one replica keeps for a restart (``checkpoint_every``).
-
-    Trained parameters, the optimizer's state and an averaged teacher; some KiB of random numbers
-    and names are not in it.
-    """
+    """Return the bytes of a replica's checkpoint: parameters, optimizer and averaged teacher."""
     averaged = "sdpo" in recipe.channels.weights() and recipe.channels.sdpo.teacher == "ema"
     return shape.trained(recipe) * (4 + OPTIMIZER[recipe.optimizer] + 4 * averaged)
 
@@ -301,7 +278,7 @@ def kept_on_disk(shape: ModelShape, recipe: TrainingRecipe) -> int:
 def _moving(
     shape: ModelShape, recipe: TrainingRecipe, load: Load, *, device: bool
 ) -> tuple[int, int, int]:
-    """Return the activations for backward, what only passes by, and the loss of a micro-batch."""
+    """Return bytes of the activations kept for backward, of short-lived tensors and of the loss."""
     if load.cache:
         width = 2 if _half(recipe) else 4
         cache = 2 * shape.layers * shape.kv_heads * shape.head_dim * width
@@ -309,7 +286,7 @@ def _moving(
     layer = kept_by_layer(shape, recipe, load)
     width = 2 if _half(recipe) else 4
     full_half = _half(recipe) and not recipe.lora.r
-    # The last norm, and the other factor of its weight where that is trained.
+    # The last norm, and the second factor of its weight's gradient where that is trained.
     ends = 4 * shape.hidden * (2 if not recipe.lora.r else int(recipe.activation_checkpointing))
     stream = shape.hidden * (4 if full_half else width)
     # Backward of a gated MLP holds the gradients of its product, gate and up at once.
@@ -327,10 +304,10 @@ def _moving(
 def kept_by_layer(shape: ModelShape, recipe: TrainingRecipe, load: Load) -> int:
     """Return the bytes that one layer keeps for its backward.
 
-    A layer of Llama keeps, for each token: the input of both norms in float32 with one number
-    each; query, key, value and the attention's result with its log-sum; the MLP's gate, its
-    activation and the other half. A trained linear map or an adapter keeps its input as well,
-    and where autocast computes each map casts that input anew.
+    A layer of Llama keeps for each token: the input of both norms in float32 with one number each;
+    query, key, value and the attention's result with its log-sum; the MLP's gate, its activation
+    and the up projection. A trained linear map or an adapter also keeps its input; under autocast
+    each map casts that input separately.
     """
     h, i, q = shape.hidden, shape.intermediate, shape.heads * shape.head_dim
     kv = shape.kv_heads * shape.head_dim
@@ -339,7 +316,7 @@ def kept_by_layer(shape: ModelShape, recipe: TrainingRecipe, load: Load) -> int:
     norms = 2 * (4 * h + 4)
     if shape.qk_norm:
         norms += 4 * (q + kv) + 4 * (shape.heads + shape.kv_heads)
-    if not r:  # the norms' weights are trained: their other factor
+    if not r:  # the norms' weights are trained: the second factor of their gradients
         norms += 2 * 4 * h + (4 * (q + kv) if shape.qk_norm else 0)
     attention = b * (2 * q + 2 * kv) + 4 * shape.heads
     if load.padded:  # a mask: transformers repeats keys and values for each query head
@@ -354,12 +331,12 @@ def kept_by_layer(shape: ModelShape, recipe: TrainingRecipe, load: Load) -> int:
 
 
 def _inputs(shape: ModelShape, recipe: TrainingRecipe, b: int) -> int:
-    """Return the bytes of inputs a token that linear maps keep besides what is kept anyway."""
+    # Bytes a token of inputs that linear maps keep beyond what is kept anyway.
     h, i, q = shape.hidden, shape.intermediate, shape.heads * shape.head_dim
     at = set(shape.targets(recipe)) if recipe.lora.r else set(shape.linears)
     attention, mlp = at & {"q_proj", "k_proj", "v_proj"}, at & {"gate_proj", "up_proj"}
     if not _half(recipe):
-        # One tensor for all maps that read it; the attention's result is kept anyway.
+        # Maps that read one tensor share it; the attention's result is kept anyway.
         return b * (h * bool(attention) + h * bool(mlp) + i * ("down_proj" in at))
     copies = h * (len(attention) + len(mlp)) + i * ("down_proj" in at)
     if recipe.lora.r:  # PEFT goes through float32, so that nothing is shared
@@ -368,14 +345,14 @@ def _inputs(shape: ModelShape, recipe: TrainingRecipe, b: int) -> int:
 
 
 def _cast_parameters(shape: ModelShape, recipe: TrainingRecipe) -> int:
-    """Return the parameters of which autocast keeps a bf16 copy."""
+    # Parameters of which autocast keeps a bf16 copy.
     if not _half(recipe):
         return 0
     return shape.trained(recipe) if recipe.lora.r else shape.layers * shape.layer_parameters
 
 
 def _logits(shape: ModelShape, recipe: TrainingRecipe, load: Load, *, device: bool) -> int:
-    """Return the bytes of a loss between forward and backward."""
+    # Bytes of a loss between forward and backward.
     v, b = shape.vocabulary, 2 if _half(recipe) else 4
     head = 4 * v * shape.hidden if not recipe.lora.r else 0
     if load.channel == "grpo":

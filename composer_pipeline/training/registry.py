@@ -1,8 +1,4 @@
-"""Which trainers there are, and whether one can carry a recipe.
-
-Belongs here: the registry and the check before any work. Does not belong here: the contract
-(``training.trainer``).
-"""
+"""The trainers, the protocol that they implement, and the check of a recipe before any work."""
 
 import importlib.util
 from collections.abc import Mapping, Sequence
@@ -24,9 +20,9 @@ class Capabilities:
     """What a trainer can do.
 
     Attributes:
-        channels: the channels of the composer loss that it carries; others it cannot.
+        channels: the channels of the composer loss that it supports.
         diloco: it can run as several replicas.
-        modules: modules that must be importable, with the line that installs them.
+        modules: modules that must be importable, with the command that installs each.
     """
 
     channels: Mapping[str, Fidelity]
@@ -41,18 +37,18 @@ class Trainer(Protocol):
     name: str
 
     def capabilities(self) -> Capabilities:
-        """Say what the trainer can carry."""
+        """Return what the trainer supports."""
         ...
 
     def command(self, python: str, recipe: Path, lake: str, run_dir: Path) -> Sequence[str]:
-        """Return the command that trains; it must write the run folder's contract."""
+        """Return the command that trains and writes ``composer.json`` into the run folder."""
         ...
 
     def code(self) -> Sequence[Path]:
         """Return the trainer's own files, and folders whose every ``*.py`` file counts.
 
-        A run is used again only while they are as they were, so name all that decides what
-        comes out; what a trainer imports from ``composer_pipeline`` is counted without it.
+        A finished run is reused only while these files are unchanged, so name everything that
+        affects the result; modules of ``composer_pipeline`` are counted anyway.
         ``[Path(__file__).parent]`` is right for a trainer that is a package.
         """
         ...
@@ -60,27 +56,27 @@ class Trainer(Protocol):
 
 @runtime_checkable
 class Merger(Protocol):
-    """What a trainer may have besides: base and adapter of a finished run as one model."""
+    """Optional for a trainer: merge base and adapter of a finished run into one model."""
 
     def merge_command(self, python: str, run_dir: Path) -> Sequence[str]:
-        """Return the command that writes ``merged/`` into a run folder, whole or not at all."""
+        """Return the command that writes ``merged/`` into a run folder atomically."""
         ...
 
 
 @runtime_checkable
 class Planner(Protocol):
-    """What a trainer may have besides: what a run will need, before it starts."""
+    """Optional for a trainer: report what a run will need before it starts."""
 
     def plan_command(self, python: str, recipe: Path, lake: str, run_dir: Path) -> Sequence[str]:
         """Return the command that prints one event ``plan`` with the fields of ``PlanReport``.
 
-        It takes ``--probe``, ``--memory-gib N`` and ``--model-config FILE`` besides.
+        The command also accepts ``--probe``, ``--memory-gib N`` and ``--model-config FILE``.
         """
         ...
 
 
 def repo_root() -> Path:
-    """Return the folder that ``composer_pipeline`` lies in."""
+    """Return the folder that contains ``composer_pipeline`` and ``trainers``."""
     return Path(__file__).resolve().parents[2]
 
 
@@ -90,7 +86,7 @@ class TRL:
     name = "trl"
 
     def capabilities(self) -> Capabilities:
-        """Every channel, with DiLoCo; GRPO on recorded answers is a surrogate."""
+        """Return every channel, with DiLoCo; GRPO on recorded answers is a surrogate."""
         install = "pip install 'composer-pipeline[train]'"
         return Capabilities(
             channels={"grpo": "surrogate", "sdpo": "exact", "dpo": "exact", "sft": "exact"},
@@ -100,8 +96,7 @@ class TRL:
 
     def command(self, python: str, recipe: Path, lake: str, run_dir: Path) -> Sequence[str]:
         """Return ``python -m trainers.trl --recipe … --lake … --run-dir …``."""
-        options = ["--recipe", str(recipe), "--lake", lake, "--run-dir", str(run_dir)]
-        return [python, "-m", "trainers.trl", *options]
+        return _command(python, "trainers.trl", recipe, lake, run_dir)
 
     def merge_command(self, python: str, run_dir: Path) -> Sequence[str]:
         """Return ``python -m trainers.trl.checkpoints --run-dir …``."""
@@ -109,12 +104,16 @@ class TRL:
 
     def plan_command(self, python: str, recipe: Path, lake: str, run_dir: Path) -> Sequence[str]:
         """Return ``python -m trainers.trl.plan --recipe … --lake … --run-dir …``."""
-        options = ["--recipe", str(recipe), "--lake", lake, "--run-dir", str(run_dir)]
-        return [python, "-m", "trainers.trl.plan", *options]
+        return _command(python, "trainers.trl.plan", recipe, lake, run_dir)
 
     def code(self) -> Sequence[Path]:
         """Return the folder ``trainers/trl``."""
         return [repo_root() / "trainers" / "trl"]
+
+
+def _command(python: str, module: str, recipe: Path, lake: str, run_dir: Path) -> list[str]:
+    options = ["--recipe", str(recipe), "--lake", lake, "--run-dir", str(run_dir)]
+    return [python, "-m", module, *options]
 
 
 TRAINERS: Registry[Trainer] = Registry(
@@ -126,20 +125,15 @@ TRAINERS: Registry[Trainer] = Registry(
 
 
 def validate(recipe: TrainingRecipe) -> Trainer:
-    """Return the recipe's trainer after checking that it can carry the recipe.
-
-    Raises:
-        InputError: a channel has a weight that the trainer cannot carry, replicas that it
-            cannot run, or a module it needs is missing.
-    """
+    """Return the recipe's trainer after checking that it supports the recipe."""
     trainer = TRAINERS.get(recipe.trainer, "recipe field trainer")
     able = trainer.capabilities()
     for channel in recipe.channels.weights():
         if channel not in able.channels:
             carried = ", ".join(able.channels) or "none"
             raise InputError(
-                f"recipe field channels.{channel}.weight: trainer {trainer.name!r} cannot carry"
-                f" this channel (it carries: {carried}); set the weight to 0"
+                f"recipe field channels.{channel}.weight: trainer {trainer.name!r} does not"
+                f" support this channel (it supports: {carried}); set the weight to 0"
             )
     if recipe.diloco.replicas > 1 and not able.diloco:
         raise InputError(

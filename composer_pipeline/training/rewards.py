@@ -1,8 +1,4 @@
-"""A reward put together from its named parts.
-
-Belongs here: weights, the gate, and the sum. Does not belong here: what a part is worth
-(``training.rewards.parts``).
-"""
+"""Rewards of GRPO: the parts, their weights, and the state that they grade an answer at."""
 
 import json
 import re
@@ -21,22 +17,16 @@ from composer_pipeline.actions import ERROR_PREFIX, apply_edits, unnumbered, val
 NAME, KEYS, VALUES = 0.2, 0.3, 0.5
 _COMMAND_KEYS = frozenset({"command", "cmd"})
 _EXACT = re.compile(r"(^|_)(path|file|id|url)s?$")
-#: SequenceMatcher is cubic at worst: longer strings are compared by words, at their ends.
+#: Longer strings are compared by words, at their ends: SequenceMatcher is cubic at worst.
 _MAX_CHARS, _MAX_WORDS = 500, 400
 
 
 def action_match(candidate: Mapping[str, Any], consensus: Mapping[str, Any]) -> float:
-    """Return how close an action is to the consensus action, in [0, 1].
+    """Return how similar an action is to the consensus action, in [0, 1].
 
-    A call scores 0.2 for the tool, 0.3·Jaccard of the argument names and 0.5·mean value
-    similarity; names with an empty value count only where the consensus leaves them empty
-    too. Another tool scores 0. Calls are compared in order and averaged over the longer
-    list, so that missing and surplus calls cost. Text answers are compared as strings; text
-    against a call scores 0.
-
-    Args:
-        candidate: an assistant message in chat form.
-        consensus: the assistant message to match.
+    A call scores 0.2 for the tool, 0.3·Jaccard of the argument names and 0.5·mean value similarity;
+    another tool scores 0. Calls are compared in order and averaged over the longer list, so that
+    missing and surplus calls cost. Text is compared as a string; text against a call scores 0.
     """
     left, right = calls_of(candidate), calls_of(consensus)
     if bool(left) != bool(right):
@@ -49,7 +39,7 @@ def action_match(candidate: Mapping[str, Any], consensus: Mapping[str, Any]) -> 
 
 
 def calls_of(message: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Return a chat message's calls as name and arguments; what is no object has the key ``""``."""
+    """Return a chat message's calls; text that is no JSON object is the argument ``""``."""
     calls = []
     for call in message.get("tool_calls") or ():
         function = call.get("function", call)
@@ -67,8 +57,8 @@ def _call(candidate: tuple[str, dict[str, Any]], wanted: tuple[str, dict[str, An
     if candidate[0] != wanted[0]:
         return 0.0
     have, want = candidate[1], wanted[1]
-    # An empty value for an argument that should have one is no argument: an empty Edit
-    # must not collect the credit for naming the right arguments.
+    # An empty value for an argument that should have one does not count: an empty Edit must not
+    # earn the credit for naming the right arguments.
     keys = {key for key in have if not _empty(have[key]) or _empty(want.get(key, ""))}
     union = keys | set(want)
     if not union:
@@ -92,7 +82,7 @@ def _value(key: str, have: Any, want: Any) -> float:
 
 
 def normal_path(text: str) -> str:
-    """Return a path without what does not change it."""
+    """Return a path without redundant slashes and leading ``./``."""
     text = re.sub(r"/+", "/", text.strip())
     return text.removeprefix("./").rstrip("/") or text
 
@@ -127,30 +117,29 @@ _ANY_FILE = frozenset({"Bash", "Task", "Agent"})
 
 
 class Case(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A state as its parts of the reward see it; only what they ask for is filled.
+    """A state that answers are graded at; only fields that the weighted parts need are set."""
 
-    ``consensus`` is the teachers' action; ``votes`` are the teachers' distinct actions with how
-    many gave each; ``recorded`` is the agent's own action and ``failed`` whether its result was an
-    error (``None``: not known); ``tools`` are the tools offered, without descriptions; ``errors``
-    the calls of the prompt that failed, as :func:`call_key`; ``files`` path to text, as far as the
-    prompt shows it.
-    """
-
+    #: The teachers' action.
     consensus: Message
+    #: The teachers' distinct actions and how many gave each.
     votes: list[tuple[Message, int]] = []
+    #: The agent's own action, and whether its result was an error, if known.
     recorded: Message | None = None
     failed: bool | None = None
+    #: The tools offered, without descriptions.
     tools: list[dict[str, Any]] = []
+    #: Failed calls of the prompt, as :func:`call_key`.
     errors: list[str] = []
+    #: Path to text, as far as the prompt shows it.
     files: dict[str, str] = {}
 
     def to_json(self) -> str:
-        """Return it as compact JSON."""
+        """Return the case as compact JSON."""
         return msgspec.json.encode(self).decode()
 
     @staticmethod
     def from_json(text: str) -> "Case":
-        """Read :meth:`to_json`'s form."""
+        """Parse :meth:`to_json`'s form."""
         return msgspec.json.decode(text, type=Case)
 
 
@@ -161,16 +150,11 @@ def case_of(
     row: Mapping[str, Any],
     failed: bool | None = None,
 ) -> Case:
-    """Return what the named parts need of a row.
+    """Return what the named parts need of a row of ``dataset_groups``.
 
-    Args:
-        parts: names of ``training.rewards.parts.PARTS``.
-        consensus: the teachers' action, in the template's form.
-        answers: who answered (``agent`` or a teacher's name) and the answer, in the same form.
-        row: ``prompt`` and ``tools`` of ``dataset_groups``.
-        failed: whether the agent's own action ended in an error.
+    ``answers`` are pairs of ``agent`` or a teacher's name, and the answer in the template's form.
     """
-    agent = next((message for who, message in answers if who == "agent"), None)
+    agent = next((message for source, message in answers if source == "agent"), None)
     edited = {
         str(arguments.get("file_path")) for name, arguments in calls_of(consensus) if name in EDITS
     }
@@ -187,29 +171,28 @@ def case_of(
 
 
 def _votes(answers: Sequence[tuple[str, Message]]) -> list[tuple[Message, int]]:
-    """Return the teachers' distinct answers with how many gave each; the agent has no vote."""
     votes: dict[str, tuple[Message, int]] = {}
-    for who, message in answers:
-        if who != "agent":
+    for source, message in answers:
+        if source != "agent":  # the agent has no vote
             key = json.dumps([calls_of(message), message.get("content")], sort_keys=True)
             votes[key] = (message, votes.get(key, (message, 0))[1] + 1)
     return list(votes.values())
 
 
 def _schema(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a tool without its description, which is most of it."""
+    # Without the description, which is most of it.
     function = tool["function"]
     kept = {"name": function["name"], "parameters": function.get("parameters")}
     return {"type": "function", "function": kept}
 
 
 def call_key(name: str, arguments: Mapping[str, Any]) -> str:
-    """Return a call as text, the same for the same name and arguments."""
+    """Return a canonical text of a call."""
     return json.dumps([name, arguments], sort_keys=True)
 
 
 def failed_calls(prompt: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the calls of a chat prompt whose result was an error, each once."""
+    """Return the distinct calls of a chat prompt whose result was an error."""
     return list(dict.fromkeys(
         call_key(name, arguments) for name, arguments, text in _called(prompt)
         if text.startswith(ERROR_PREFIX)
@@ -217,11 +200,11 @@ def failed_calls(prompt: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def known_files(prompt: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return path to text of the files that a chat prompt shows whole and nothing may have changed.
+    """Return path to text of the files that a chat prompt shows whole and unchanged since.
 
-    A Read without limits and a Write show a file, edits that apply keep it known. A command or
-    another agent makes every file unknown: stricter than what comparing teachers asks
-    (``preferences.actions.file_knowledge``), which reads the command.
+    A Read without limits and a Write show a file, and edits that apply keep it known. A command or
+    another agent makes every file unknown, unlike in the comparison of teachers, which parses the
+    command.
     """
     known: dict[str, str] = {}
     for name, arguments, text in _called(prompt):
@@ -240,27 +223,27 @@ def known_files(prompt: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _called(prompt: Sequence[Mapping[str, Any]]) -> list[tuple[str, dict[str, Any], str]]:
-    """Return name, arguments and result of each answered call, in the order of the results."""
-    asked: dict[str, tuple[str, dict[str, Any]]] = {}
+    # Name, arguments and result of each answered call, in the order of the results.
+    pending: dict[str, tuple[str, dict[str, Any]]] = {}
     out = []
     for message in prompt:
         for call, named in zip(message.get("tool_calls") or (), calls_of(message), strict=True):
-            asked[str(call.get("id"))] = named
-        if message["role"] == "tool" and str(message.get("tool_call_id")) in asked:
-            name, arguments = asked[str(message["tool_call_id"])]
+            pending[str(call.get("id"))] = named
+        if message["role"] == "tool" and str(message.get("tool_call_id")) in pending:
+            name, arguments = pending[str(message["tool_call_id"])]
             out.append((name, arguments, str(message.get("content") or "")))
     return out
 
 
-#: What is taken off where a call that failed before is made again, and where the agent's own action
-#: is given that failed; what is added where it did not.
+#: Reward for repeating a call that failed before, for the agent's own action that failed, and for
+#: the agent's own action that worked.
 REPEATED, FAILED, WORKED = -0.5, -0.5, 0.2
-#: Lines of a diff beyond which two are compared by their ends: the ratio is cubic at worst.
+#: Lines beyond which diffs are compared by their ends: the ratio is cubic at worst.
 _MAX_LINES = 400
 
 
 class Scored(NamedTuple):
-    """What a part says: the value, and why in words without any text of the answer."""
+    """A part's value and the reason, which contains no text of the answer."""
 
     value: float
     reason: str
@@ -270,9 +253,9 @@ Part = Callable[[Mapping[str, Any], Case], Scored | None]
 
 
 def validity(answer: Mapping[str, Any], case: Case) -> Scored | None:
-    """Return -1 for a call of a tool that was not offered or that its schema refuses, else 0.
+    """Return -1 for a call of a tool that was not offered or that violates its schema, else 0.
 
-    ``None`` where nothing says which tools there were, or the answer calls none.
+    ``None`` where the offered tools are unknown or the answer calls none.
     """
     schemas = {tool["function"]["name"]: tool["function"].get("parameters") for tool in case.tools}
     calls = calls_of(answer)
@@ -282,7 +265,7 @@ def validity(answer: Mapping[str, Any], case: Case) -> Scored | None:
         if name not in schemas:
             return Scored(-1.0, "a tool that was not offered")
         if "" in arguments:
-            return Scored(-1.0, f"arguments of {name} are no object")
+            return Scored(-1.0, f"arguments of {name} are not an object")
         if not _fits(arguments, schemas[name]):
             return Scored(-1.0, f"arguments of {name} do not fit its schema")
     return Scored(0.0, "valid")
@@ -295,9 +278,9 @@ def match(answer: Mapping[str, Any], case: Case) -> Scored:
 
 
 def votes(answer: Mapping[str, Any], case: Case) -> Scored | None:
-    """Return the best match with a teacher's action times its votes over the most, in [0, 1].
+    """Return the best match with a teacher's action times its share of the most votes, in [0, 1].
 
-    The agent's own action is never a target. ``None`` without a teacher's action.
+    ``None`` without a teacher's action; the agent's own action is never a target.
     """
     if not case.votes:
         return None
@@ -309,10 +292,10 @@ def votes(answer: Mapping[str, Any], case: Case) -> Scored | None:
 
 
 def edit(answer: Mapping[str, Any], case: Case) -> Scored | None:
-    """Return how alike the diffs are that answer and consensus make of a known file, in [-1, 1].
+    """Return the similarity of the diffs of answer and consensus to a known file, in [-1, 1].
 
-    1 is the same text afterwards, 0 no edit of that file, -1 an edit that cannot be applied.
-    ``None`` where the consensus is not one edit that applies to a text that the prompt shows.
+    1 is the same resulting text, 0 no edit of that file, -1 an edit that cannot be applied.
+    ``None`` where the consensus is not one edit that applies to a file shown by the prompt.
     """
     wanted = calls_of(case.consensus)
     if len(wanted) != 1 or wanted[0][0] not in EDITS:
@@ -327,18 +310,18 @@ def edit(answer: Mapping[str, Any], case: Case) -> Scored | None:
         return Scored(0.0, "no edit of that file")
     after = before
     for name, arguments in edits:
-        made = apply_edits(after, name, arguments)
-        if made is None:
+        edited = apply_edits(after, name, arguments)
+        if edited is None:
             return Scored(-1.0, "an edit that cannot be applied")
-        after = made
+        after = edited
     ratio = _ratio(_diff(before, after), _diff(before, target))
     return Scored(ratio, f"{ratio:.0%} of the consensus's diff")
 
 
 def outcome(answer: Mapping[str, Any], case: Case) -> Scored | None:
-    """Return what the trace says of the agent's own action, for the same action alone.
+    """Return 0.2 for the agent's own action if it worked, -0.5 if its result was an error.
 
-    0.2 where it worked, -0.5 where its result was an error: evidence that needs no teacher.
+    ``None`` for any other action. This evidence needs no teacher.
     """
     own = calls_of(case.recorded) if case.recorded is not None else []
     if not own or case.failed is None or calls_of(answer) != own:
@@ -349,7 +332,7 @@ def outcome(answer: Mapping[str, Any], case: Case) -> Scored | None:
 
 
 def repeat(answer: Mapping[str, Any], case: Case) -> Scored | None:
-    """Return -0.5 where a call is made again that failed in the prompt with the same arguments."""
+    """Return -0.5 for a call that failed in the prompt with the same arguments, else ``None``."""
     if any(call_key(*call) in case.errors for call in calls_of(answer)):
         return Scored(REPEATED, "a call that failed before")
     return None
@@ -379,7 +362,6 @@ def _same_file(arguments: Mapping[str, Any], path: str) -> bool:
 
 
 def _diff(before: str, after: str) -> list[str]:
-    """Return the changed lines of a unified diff, with what stands around them."""
     lines = list(unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=1))[2:]
     half = _MAX_LINES // 2
     return lines if len(lines) <= _MAX_LINES else lines[:half] + lines[-half:]
@@ -394,7 +376,7 @@ def _ratio(have: list[str], want: list[str]) -> float:
 
 
 class Grade(NamedTuple):
-    """What an answer is worth, and what each part said; parts with nothing to say are left out."""
+    """An answer's reward, and the parts that apply to it."""
 
     value: float
     parts: dict[str, Scored]
@@ -403,30 +385,21 @@ class Grade(NamedTuple):
 class Grader:
     """Grades answers by weighted parts.
 
-    ``validity`` is a gate: what it refuses is worth minus its weight, and no other part is asked.
-
-    Args:
-        weights: part to its weight; see ``PARTS``.
+    ``validity`` is a gate: an invalid answer earns minus its weight, and no other part counts.
     """
 
     def __init__(self, weights: Mapping[Any, float]) -> None:
         self.weights: dict[str, float] = dict(weights)
 
     def grade(self, answer: Mapping[str, Any], case: Case) -> Grade:
-        """Return the weighted sum of the parts that have something to say.
-
-        Args:
-            answer: an assistant message in chat form.
-            case: the state; :func:`~composer_pipeline.training.rewards.case_of` with the
-                same parts.
-        """
+        """Return the weighted sum of the parts that apply."""
         found: dict[str, Scored] = {}
         # The gate first, whatever the order of the weights.
         for name in sorted(self.weights, key=lambda name: name != "validity"):
-            said = PARTS[name](answer, case)
-            if said is None:
+            scored = PARTS[name](answer, case)
+            if scored is None:
                 continue
-            found[name] = said
-            if name == "validity" and said.value < 0:
+            found[name] = scored
+            if name == "validity" and scored.value < 0:
                 break
-        return Grade(sum(self.weights[name] * said.value for name, said in found.items()), found)
+        return Grade(sum(self.weights[name] * part.value for name, part in found.items()), found)

@@ -1,12 +1,9 @@
-"""Running a trainer: from a recipe and a lake to a finished run folder.
+"""Running a trainer: from a recipe and a lake to a finished run folder, and reading one.
 
-Belongs here: the run's identity, the command that trains, waiting for it, and reading its
-result. Does not belong here: training; it happens in the trainer's own process, so that
-the same command runs under Dagster Pipes, in a pod, or by hand. Imports no torch.
-
-A run is identified by its recipe, the bytes of its training rows and the code that trains.
-The same three give the same folder; when that is complete it is used again, and when it was
-interrupted it goes on from its last committed round.
+A run is identified by its recipe, the bytes of its training rows and the code that trains. The
+same inputs give the same folder: a complete one is reused, an interrupted one continues from its
+last committed round. The trainer runs in its own process, so that the same command works under
+Dagster Pipes, in a pod, or by hand.
 """
 
 import json
@@ -32,15 +29,15 @@ from composer_pipeline.training.runs import fingerprint, set_aside
 
 RECIPE, DATA, METRICS, RESULT = "recipe.yaml", "data", "metrics.jsonl", "composer.json"
 CHECKPOINT, MERGED, HELD_OUT = "checkpoint", "merged", "held-out"
-#: The numbers of a channel that say whether it gets anywhere, at the first and last round.
+#: Numbers that show a channel's progress, taken at the first and the last round.
 PROGRESS: dict[str, tuple[str, ...]] = {
     "grpo": ("grpo_best_gain", "grpo_worst_gain"),
     "sdpo": ("sdpo_loss",),
     "dpo": ("dpo_loss", "dpo_accuracy"),
     "sft": ("sft_loss",),
 }
-#: What else a metric line says besides numbers of channels.
-_PLACE = frozenset({"event", "time", "slot", "step", "of"})
+#: Fields of a step event that are not metrics.
+_NOT_METRICS = frozenset({"event", "time", "slot", "step", "of"})
 
 
 class _Round(Protocol):
@@ -50,17 +47,16 @@ class _Round(Protocol):
 
 @dataclass(frozen=True)
 class PreparedRun:
-    """A checked run: the command that trains it, and where. ``env`` is added to the caller's.
-
-    ``no_merge`` is why ``merge_command`` is empty.
-    """
+    """A checked run: the command that trains it, and where."""
 
     command: list[str]
+    #: Added to the caller's environment.
     env: dict[str, str]
     cwd: str
     run_dir: Path
     complete: bool
     merge_command: list[str]
+    #: Why ``merge_command`` is empty.
     no_merge: str = ""
 
 
@@ -68,8 +64,8 @@ class PreparedRun:
 class TrainReport(Report):
     """A finished run.
 
-    ``metrics`` are numbers; ``reused`` says that nothing was trained now; ``merged`` is the
-    folder of base and adapter as one model, where it was asked for.
+    ``reused`` is True where nothing was trained by this call; ``merged`` is the folder with base
+    and adapter as one model, if there is one.
     """
 
     run_dir: Path
@@ -84,15 +80,7 @@ def prepare(
 ) -> PreparedRun:
     """Check a recipe against trainer and lake, and return its run.
 
-    Args:
-        lake: holds the dataset tables with split=train.
-        recipe: a recipe, or the path of its YAML file.
-        run_root: folder of all runs.
-        begin: write the recipe into a run folder that has none.
-
-    Raises:
-        InputError: the recipe is wrong, its trainer cannot carry it, or a channel with a
-            weight has no row.
+    With ``begin`` the recipe is written into a run folder that has none.
     """
     if not isinstance(recipe, TrainingRecipe):
         recipe = TrainingRecipe.load(recipe)
@@ -103,24 +91,18 @@ def prepare(
     complete = (run_dir / RESULT).is_file()
     if begin and not complete:
         make_folder(run_dir)
-        # A run that has begun holds its recipe with the length resolved.
+        # The recipe of a run that has begun has its length resolved.
         if not (run_dir / RECIPE).is_file():
             write_recipe(recipe, run_dir)
     command = trainer.command(sys.executable, run_dir / RECIPE, lake.url, run_dir)
     merge_command, no_merge = _merging(trainer, recipe, run_dir)
     return PreparedRun(
-        list(command),
-        environment(recipe),
-        str(repo_root()),
-        run_dir,
-        complete,
-        merge_command,
+        list(command), environment(recipe), str(repo_root()), run_dir, complete, merge_command,
         no_merge,
     )
 
 
 def _merging(trainer: Trainer, recipe: TrainingRecipe, run_dir: Path) -> tuple[list[str], str]:
-    """Return the command that merges, or why there is none."""
     if not isinstance(trainer, Merger):
         return [], f"recipe field trainer: {trainer.name!r} writes no merged weights"
     if not recipe.lora.r:
@@ -129,7 +111,7 @@ def _merging(trainer: Trainer, recipe: TrainingRecipe, run_dir: Path) -> tuple[l
 
 
 def _absolute(recipe: TrainingRecipe) -> TrainingRecipe:
-    """Name folders from the root: the trainer works in another folder than the caller."""
+    # The trainer's working directory is not the caller's.
     names = {"model": recipe.model, "start_from": recipe.start_from, "extends": recipe.extends}
     folders = {field: Path(name).expanduser() for field, name in names.items() if name}
     found: dict[str, Any] = {f: str(p.absolute()) for f, p in folders.items() if p.is_dir()}
@@ -156,12 +138,13 @@ def train(
         run_root: folder of all runs.
         progress: called as (label, done, total): rows of a channel that the base model has
             scored, then steps of all replicas.
-        force: train again; a run of the same inputs is moved aside to ``<folder>.<n>``.
-        merge: also write base and adapter as one model, where it is not there yet.
+        force: train again; a run of the same inputs is moved to ``<folder>.<n>``.
+        merge: also write base and adapter as one model.
 
     Raises:
-        InputError: as in :func:`prepare`, or what the trainer itself refuses.
-        ComposerError: training failed, or another process trains in the run's folder; names it.
+        InputError: the recipe is wrong, its trainer does not support it, or a weighted channel has
+            no row.
+        ComposerError: training failed, or another process is training in the run folder.
     """
     run = prepare(lake, recipe, run_root)
     if force:
@@ -179,11 +162,7 @@ def train(
 
 
 def report(run_dir: str | Path, *, reused: bool = False) -> TrainReport:
-    """Read a finished run.
-
-    Raises:
-        InputError: the folder holds no finished run.
-    """
+    """Read a finished run."""
     run_dir = Path(run_dir)
     result = finished(run_dir)
     merged = run_dir / MERGED
@@ -197,11 +176,7 @@ def report(run_dir: str | Path, *, reused: bool = False) -> TrainReport:
 
 
 def finished(run_dir: Path) -> dict[str, Any]:
-    """Return the content of a finished run's ``composer.json``.
-
-    Raises:
-        InputError: the folder holds no finished run.
-    """
+    """Return the content of a finished run's ``composer.json``."""
     if not (run_dir / RESULT).is_file():
         raise InputError(f"{run_dir} holds no finished training run")
     result: dict[str, Any] = json.loads((run_dir / RESULT).read_text(encoding="utf-8"))
@@ -209,11 +184,7 @@ def finished(run_dir: Path) -> dict[str, Any]:
 
 
 def about(run_dir: Path) -> dict[str, str]:
-    """Return what a finished run was made of, in words: model, dataset, recipe, rounds.
-
-    Raises:
-        InputError: the folder holds no finished run.
-    """
+    """Return model, dataset, recipe and rounds of a finished run as text."""
     result = finished(run_dir)
     base, start, commits = result["base"], result.get("start_from"), result["commits"]
     recipe, rows = TrainingRecipe.model_validate(result["recipe"]), result["rows"]
@@ -232,7 +203,7 @@ def about(run_dir: Path) -> dict[str, str]:
 
 
 def environment(recipe: TrainingRecipe) -> dict[str, str]:
-    """Return the variables that a trainer process needs besides the caller's own."""
+    """Return the variables to add to a trainer's environment."""
     paths = [str(repo_root()), *filter(None, [os.environ.get("PYTHONPATH")])]
     env = {
         "PYTHONPATH": os.pathsep.join(paths),
@@ -257,15 +228,12 @@ def write_recipe(recipe: TrainingRecipe, run_dir: Path) -> None:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write indented JSON so that it appears whole or not at all."""
+    """Write indented JSON atomically."""
     replace(path, json.dumps(value, indent=1, allow_nan=False))
 
 
 def read_steps(run_dir: Path) -> dict[tuple[int, int], dict[str, float]]:
-    """Return the numbers of each (slot, step); a step that was repeated counts once.
-
-    A number that was not finite is left out (``training.runs.events``).
-    """
+    """Return the finite numbers of each (slot, step); a repeated step counts once."""
     steps = {}
     for event in read(run_dir / METRICS):
         if event.get("event") == "step":
@@ -275,17 +243,17 @@ def read_steps(run_dir: Path) -> dict[tuple[int, int], dict[str, float]]:
 
 
 def _is_number(name: str, value: object) -> bool:
-    return name not in _PLACE and isinstance(value, (int, float))
+    return name not in _NOT_METRICS and isinstance(value, (int, float))
 
 
 def summarise(
     recipe: TrainingRecipe, run_dir: Path, rounds: Sequence[_Round], seconds: float
 ) -> dict[str, float]:
-    """Return a run's numbers: those of the first and last round, totals, rounds.
+    """Return a run's numbers.
 
-    ``<key>_first`` and ``<key>_last`` are means over the steps of all replicas in that round,
-    since a single step has few rows; ``<channel>_active`` is a sum over the whole run (tokens,
-    for DPO pairs). Every one depends on the model. ``seconds`` are those since the last start.
+    ``<key>_first`` and ``<key>_last`` are means over the steps of all replicas in the first and
+    last round, since a single step has few rows; ``<channel>_active`` is a sum over the run
+    (tokens; pairs for DPO); ``seconds`` counts from the last start.
     """
     steps = read_steps(run_dir)
     inner = recipe.diloco.inner_steps
@@ -304,12 +272,11 @@ def summarise(
         if values:
             numbers[key] = max(values) if key == "peak_memory_mib" else sum(values)
     replicas = recipe.diloco.replicas
-    everybody = sum(len(round_.included) == replicas for round_ in rounds)
     return {
         **numbers,
         "rounds": len(rounds),
-        "rounds_merged": sum(bool(round_.included) for round_ in rounds),
-        "rounds_with_all_replicas": everybody,
+        "rounds_merged": sum(bool(r.included) for r in rounds),
+        "rounds_with_all_replicas": sum(len(r.included) == replicas for r in rounds),
         "replicas": replicas,
         "steps": recipe.total_steps,
         "seconds": round(seconds, 1),
@@ -317,17 +284,13 @@ def summarise(
 
 
 def held_out_losses(run_dir: Path) -> dict[int, float]:
-    """Return round to loss on held-out rows; a round that was measured again counts once."""
+    """Return the held-out loss by round; a round that was measured again counts once."""
     found = (event for event in read(run_dir / METRICS) if event["event"] == "held_out")
     return {event["round"]: event["loss"] for event in found if event["loss"] is not None}
 
 
 def best_round(measured: Mapping[int, float]) -> int:
-    """Return the round with the lowest held-out loss; of equals the earliest.
-
-    Raises:
-        ComposerError: no round was measured.
-    """
+    """Return the round with the lowest held-out loss, the earliest of equals."""
     if not measured:
         raise ComposerError(
             "recipe field keep_best: no round was measured on held-out rows; train with --force"
@@ -335,12 +298,59 @@ def best_round(measured: Mapping[int, float]) -> int:
     return min(sorted(measured), key=measured.__getitem__)
 
 
+#: Curve to the number of a step that it shows. GRPO's loss at ratio 1 says nothing about the
+#: model, so the gain of its best answers is shown.
+CURVES = {
+    "grpo best gain": "grpo_best_gain",
+    "sdpo": "sdpo_loss",
+    "dpo": "dpo_loss",
+    "sft": "sft_loss",
+}
+
+Points = list[tuple[float, float]]
+
+
+def channel_curves(run_dir: Path) -> dict[str, Points]:
+    """Return (step, mean over replicas) for each channel that has values."""
+    if not (run_dir / METRICS).is_file():
+        return {}
+    steps = sorted(read_steps(run_dir).items())
+    series: dict[str, Points] = {}
+    for name, key in CURVES.items():
+        by_step: dict[int, list[float]] = {}
+        for (_, step), row in steps:
+            if key in row:
+                by_step.setdefault(step, []).append(row[key])
+        if by_step:
+            series[name] = [(step, sum(v) / len(v)) for step, v in sorted(by_step.items())]
+    return series
+
+
+def held_out_curve(run_dir: Path) -> Points:
+    """Return (round, held-out loss); empty if none was measured."""
+    if not (run_dir / METRICS).is_file():
+        return []
+    return [(round_, loss) for round_, loss in sorted(held_out_losses(run_dir).items())]
+
+
+def round_losses(run_dir: Path, inner_steps: int) -> dict[str, dict[int, float]]:
+    """Return each channel's mean number by round, and the held-out loss by round."""
+    found: dict[str, dict[int, float]] = {}
+    for name, points in channel_curves(run_dir).items():
+        of: dict[int, list[float]] = {}
+        for step, value in points:
+            of.setdefault((int(step) - 1) // inner_steps + 1, []).append(value)
+        found[name] = {round_: sum(v) / len(v) for round_, v in of.items()}
+    if held := held_out_curve(run_dir):
+        found["held out"] = {int(round_): loss for round_, loss in held}
+    return found
+
+
 def _execute(run: PreparedRun, progress: Progress | None) -> None:
-    """Run the command and pass on what the base model scores, and the steps of all replicas."""
     seen: dict[int, int] = {}
     replicas = TrainingRecipe.load(run.run_dir / RECIPE).diloco.replicas
 
-    def passed(event: dict[str, Any]) -> None:
+    def forward(event: dict[str, Any]) -> None:
         if progress is None:
             return
         if event.get("event") == "base":
@@ -350,7 +360,7 @@ def _execute(run: PreparedRun, progress: Progress | None) -> None:
             progress("train", sum(seen.values()), event["of"] * replicas)
 
     try:
-        run_process(run.command, cwd=run.cwd, env=run.env, what="training", on_event=passed)
+        run_process(run.command, cwd=run.cwd, env=run.env, what="training", on_event=forward)
     except InputError:
         raise
     except ComposerError as error:

@@ -1,8 +1,4 @@
-"""Who may write a run folder: its lock, and moving a run aside.
-
-Belongs here: one process at a time in a folder, and a new start that deletes nothing. Does not
-belong here: what the files of a run say. The kernel releases the lock when its holder dies.
-"""
+"""Run folders: locks, fingerprints, the content of models behind names, and extended runs."""
 
 import hashlib
 import json
@@ -40,14 +36,10 @@ LOCK = ".lock"
 
 @contextmanager
 def alone(run_dir: Path) -> Iterator[None]:
-    """Hold the folder's lock; the folder must exist.
-
-    Raises:
-        ComposerError: another process trains there, or has moved the folder meanwhile.
-    """
+    """Hold the lock of an existing run folder; the kernel releases it when the process dies."""
 
     def busy() -> None:
-        raise ComposerError(f"another process is training in {run_dir}; wait for it, or end it")
+        raise ComposerError(f"another process is training in {run_dir}; wait for it, or stop it")
 
     with writing(f"run folder {run_dir}"):
         file = (run_dir / LOCK).open("w")
@@ -59,13 +51,7 @@ def alone(run_dir: Path) -> Iterator[None]:
 
 
 def set_aside(run_dir: Path) -> Path | None:
-    """Rename a run's folder to the first free ``<name>.<n>`` and return it.
-
-    Nothing is deleted. ``None`` where there is no such folder.
-
-    Raises:
-        ComposerError: another process trains in the folder.
-    """
+    """Rename a run's folder to the first free ``<name>.<n>``; return it, or ``None`` if absent."""
     if not run_dir.is_dir():
         return None
     with alone(run_dir):
@@ -78,18 +64,18 @@ def set_aside(run_dir: Path) -> Path | None:
 
 
 def _same_file(descriptor: int, path: Path) -> bool:
-    """Whether a path still leads to an open file: a lock on a moved file locks another folder."""
+    # A lock on a file that was moved protects another folder.
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
         return False
 
 
-#: Files below this are read each time.
+#: Bytes below which a file is read each time.
 SMALL = 1 << 20
-#: A file changed within this many seconds may change again without another time.
+#: A file changed within so many seconds may change again without a new modification time.
 RACY_S = 2.0
-#: Files of a model folder that say nothing about what it computes.
+#: Files of a model folder that do not affect what it computes.
 IGNORED = ("README.md", "LICENSE", "composer.json")
 
 Kind = Literal["offline default", "folder", "hub", "run"]
@@ -97,31 +83,22 @@ Kind = Literal["offline default", "folder", "hub", "run"]
 
 @dataclass(frozen=True)
 class Content:
-    """What is behind a name in a recipe.
+    """What a name in a recipe refers to."""
 
-    ``name`` is for other machines: a Hub id or the offline default as it is, a folder by its
-    last part. ``digest`` is ``commit:…`` of a Hub id and ``blake2b:…`` of files otherwise.
-    ``licence`` is empty where it is not known.
-    """
-
+    #: A Hub id or the offline default unchanged, a folder by its last part.
     name: str
     kind: Kind
+    #: ``commit:…`` of a Hub id, else ``blake2b:…`` of the files.
     digest: str
+    #: Empty if unknown.
     licence: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as plain data."""
-        return asdict(self)
 
 
 def model_content(name: str) -> Content:
-    """Return what a recipe's ``model`` is now.
+    """Return the current content of a recipe's ``model``.
 
-    The offline default is known by the file it is converted from; where its package is not
-    installed the digest is empty, and loading it says what to install.
-
-    Raises:
-        InputError: no such folder, an adapter in place of a model, or the Hub refuses.
+    The digest of the offline default is that of the file it is converted from, and empty without
+    its package.
     """
     if name == SMOLLM2:
         source = gguf_folder()
@@ -134,21 +111,17 @@ def model_content(name: str) -> Content:
 
 
 def adapter_content(name: str) -> Content:
-    """Return what a recipe's ``start_from`` is now.
-
-    Raises:
-        InputError: no such adapter.
-    """
+    """Return the current content of a recipe's ``start_from``."""
     folder = adapter_folder(name)
     if folder is None:
         return Content(name, "hub", f"commit:{commit_of(name, 'start_from')}")
-    # The checkpoint of a run is better known by the run's name.
-    said = folder.parent.name if folder.name == "checkpoint" else folder.name
-    return Content(said, "folder", f"blake2b:{folder_digest(folder)}", _licence(folder))
+    # A run's checkpoint goes by the run's name.
+    label = folder.parent.name if folder.name == "checkpoint" else folder.name
+    return Content(label, "folder", f"blake2b:{folder_digest(folder)}", _licence(folder))
 
 
 def folder_digest(folder: Path) -> str:
-    """Return a digest of names and bytes of a folder's own files; not of folders in it."""
+    """Return a digest of the names and bytes of a folder's own files, without sub-folders."""
     digest = hashlib.blake2b(digest_size=16)
     for path in sorted(folder.iterdir()):
         if path.is_file() and not path.name.startswith(".") and path.name not in IGNORED:
@@ -157,7 +130,7 @@ def folder_digest(folder: Path) -> str:
 
 
 def file_digest(path: Path) -> str:
-    """Return a digest of a file's bytes; read once for as long as the file stays as it is."""
+    """Return a digest of a file's bytes, cached while the file is unchanged."""
     stat = path.stat()
     if stat.st_size < SMALL:
         return _digest(path)
@@ -170,7 +143,7 @@ def file_digest(path: Path) -> str:
             return str(found["digest"])
     digest = _digest(path)
     if time.time() - max(stat.st_mtime, stat.st_ctime) > RACY_S:
-        with suppress(StorageError):  # only a cache
+        with suppress(StorageError):  # a cache only
             replace(known, json.dumps({"key": key, "digest": digest}))
     return digest
 
@@ -194,46 +167,34 @@ RECIPE, RESULT = "recipe.yaml", "composer.json"
 
 
 def earlier(run_dir: Path) -> tuple[TrainingRecipe, dict[str, Any]]:
-    """Return a finished run's recipe and its result.
-
-    Raises:
-        InputError: the folder holds no finished run.
-    """
+    """Return a finished run's recipe and its result."""
     if not (run_dir / RESULT).is_file():
         raise InputError(
-            f"{run_dir} holds no finished training run: only such a one can be extended; one that"
-            " was interrupted goes on with the command that began it"
+            f"{run_dir} holds no finished training run, and only a finished one can be extended;"
+            " an interrupted one continues with the command that started it"
         )
     result: dict[str, Any] = json.loads((run_dir / RESULT).read_text(encoding="utf-8"))
     return TrainingRecipe.load(run_dir / RECIPE), result
 
 
 def run_content(name: str) -> Content:
-    """Return what a recipe's ``extends`` is now: the last state that the run committed.
-
-    Raises:
-        InputError: it is no finished run.
-    """
+    """Return the content of a recipe's ``extends``: the last state that the run committed."""
     run_dir = Path(name).expanduser()
     _, result = earlier(run_dir)
     return Content(run_dir.name, "run", f"sha256:{result['commits'][-1]['state_sha']}")
 
 
 def extended(run_dir: str | Path, rounds: int) -> TrainingRecipe:
-    """Return the recipe of a finished run, to be trained on to ``rounds`` rounds in all.
+    """Return the recipe that continues a finished run up to ``rounds`` rounds in total.
 
-    It keeps the outer step of the earlier run, also where a longer one would have another by
-    default.
-
-    Raises:
-        InputError: no finished run, or not more rounds than it has.
+    It keeps the outer step of the earlier run even where the default for more rounds differs.
     """
     folder = Path(run_dir).expanduser().absolute()
     recipe, _ = earlier(folder)
     if rounds <= recipe.rounds:
         raise InputError(
-            f"--rounds {rounds}: {folder.name} has {recipe.rounds} rounds already; say how many it"
-            " shall have in all"
+            f"--rounds {rounds}: {folder.name} already has {recipe.rounds} rounds; give the total"
+            " number of rounds"
         )
     lr, momentum = outer_of(recipe)
     changed = {
@@ -250,45 +211,40 @@ def outer_of(recipe: TrainingRecipe) -> tuple[float, float]:
 
 
 def require_continues(recipe: TrainingRecipe, base: str, rows: str) -> TrainingRecipe:
-    """Return the recipe of the run that a recipe extends.
+    """Return the earlier run's recipe; raise InputError if more than the length differs.
 
-    Args:
-        recipe: with its length resolved; its ``extends`` is set.
-        base: digest of its model now.
-        rows: digest of its training rows now.
-
-    Raises:
-        InputError: it differs from the earlier run in more than its length; names the field.
+    ``recipe`` has its length resolved; ``base`` and ``rows`` are the current digests of its model
+    and training rows.
     """
     name = Path(recipe.extends).name
     before, result = earlier(Path(recipe.extends))
     if recipe.rounds <= before.rounds:
         raise InputError(
-            f"recipe field diloco.rounds: {recipe.rounds}, and {name}, which it extends, has"
-            f" {before.rounds} already"
+            f"recipe field diloco.rounds: {recipe.rounds}, but {name}, which it extends,"
+            f" already has {before.rounds}"
         )
     same = {"model": (result["base"]["digest"], base), "rows": (result["dataset_sha"], rows)}
     for what, (then, now) in same.items():
         if then != now:
             raise InputError(
-                f"{name} cannot be extended: its {what} have changed since; train anew, or with its"
-                " adapter as start_from"
+                f"{name} cannot be extended: its {what} changed since; train from the start, or"
+                " with its adapter as start_from"
             )
     if outer_of(before) != outer_of(recipe):
         raise InputError(
-            f"recipe fields diloco.outer_lr and diloco.outer_momentum are {outer_of(recipe)}, and"
-            f" {name}, which it extends, has {outer_of(before)}: say so in the recipe"
+            f"recipe fields diloco.outer_lr and diloco.outer_momentum are {outer_of(recipe)}, but"
+            f" {name}, which it extends, has {outer_of(before)}; set them in the recipe"
         )
     then, now = json.loads(before.agreed()), json.loads(recipe.agreed())
     if odd := next((field for field in then if then[field] != now.get(field)), ""):
         raise InputError(
-            f"recipe field {odd} is {now.get(odd)!r}, and {name}, which it extends, has"
-            f" {then[odd]!r}: an extended run keeps what it began with; start_from begins another"
+            f"recipe field {odd} is {now.get(odd)!r}, but {name}, which it extends, has"
+            f" {then[odd]!r}; an extended run keeps its settings, start_from begins a new run"
         )
     return before
 
 
-#: The library's own code that decides what comes out of a training, below its folder.
+#: Code of the library that affects the result of a training, relative to its folder.
 LIBRARY = (
     "losses", "diloco", "training/rows.py", "training/build_rows.py", "training/windows.py",
     "training/chat_template.py", "training/window_text.py", "training/rewards.py",
@@ -296,25 +252,20 @@ LIBRARY = (
 )  # fmt: skip
 
 
-#: File of a run folder with what is behind the recipe's names, and what it holds:
-#: field of the recipe to :class:`~composer_pipeline.training.runs.Content`.
+#: File of a run folder with the content behind the recipe's names: field to :class:`Content`.
 CONTENTS = "contents.json"
 Contents = dict[str, dict[str, str]]
 
 
 def fingerprint(lake: Lake, recipe: TrainingRecipe, trainer: Trainer) -> str:
-    """Return the identity of a run, 12 hexadecimal digits.
+    """Return the fingerprint of a run, 12 hexadecimal digits.
 
-    It covers the recipe, the content of its model and of the adapter it starts from, the
-    training rows, the code that trains, and the versions of the modules that the trainer
-    says it needs.
-
-    Raises:
-        InputError: the trainer names code that is not there, or the model cannot be found.
+    It covers the recipe, the content of its model and adapter, the training rows, the code that
+    trains, and the versions of the modules that the trainer needs.
     """
     for path in trainer.code():
         if not path.exists():
-            raise InputError(f"trainer {trainer.name!r} names code that is not there: {path}")
+            raise InputError(f"trainer {trainer.name!r} names code that does not exist: {path}")
     digest = hashlib.blake2b(digest_size=6)
     digest.update(recipe.model_dump_json().encode())
     digest.update(dataset_digest(lake, recipe).encode())
@@ -327,17 +278,13 @@ def fingerprint(lake: Lake, recipe: TrainingRecipe, trainer: Trainer) -> str:
 
 
 def contents(recipe: TrainingRecipe) -> Contents:
-    """Return what is behind the names in a recipe: ``model``, ``start_from``, ``extends``.
-
-    Raises:
-        InputError: one of them cannot be found.
-    """
+    """Return the contents of a recipe's ``model``, ``start_from`` and ``extends``."""
     found = {"model": model_content(recipe.model)}
     if recipe.start_from:
         found["start_from"] = adapter_content(recipe.start_from)
     if recipe.extends:
         found["extends"] = run_content(recipe.extends)
-    return {name: content.to_dict() for name, content in found.items()}
+    return {name: asdict(content) for name, content in found.items()}
 
 
 def versions(trainer: Trainer) -> dict[str, str]:
@@ -352,10 +299,9 @@ def versions(trainer: Trainer) -> dict[str, str]:
 
 
 def files_of(code: Iterable[Path]) -> Iterator[tuple[str, Path]]:
-    """Yield (name, file): files as they are, folders with every ``*.py`` below, by name.
+    """Yield (name, file) of given files and of every ``*.py`` below given folders.
 
-    A name begins with that of the file or folder that was given, so that the same code in
-    another place is the same code.
+    Names are relative, so that the same code in another place has the same fingerprint.
     """
     for given in code:
         if given.is_dir():
@@ -377,7 +323,7 @@ def dataset_digest(lake: Lake, recipe: TrainingRecipe, *, split: str = "train") 
 
 
 def simulated_rows(lake: Lake, recipe: TrainingRecipe, *, split: str = "train") -> dict[str, int]:
-    """Return how many rows of each table that is trained on come from a simulated teacher."""
+    """Return, by table that is trained on, how many rows come from a simulated teacher."""
     out = {}
     for name in tables_of(recipe.channels):
         if "simulated" in TABLES[name].schema.names:

@@ -1,8 +1,4 @@
-"""Messages as templates take them, and turns.
-
-Belongs here: one plain form of a message, and what belongs to a turn. Does not belong here: what
-a certain template needs (``training.windows.template``).
-"""
+"""Plain chat messages and turns, counting and shortening of texts, and the files that they name."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,20 +8,16 @@ from typing import Any
 from composer_pipeline.actions import PATH_ARGUMENTS
 
 Message = dict[str, Any]
-#: The system message of a window whose prompt has none; templates invent worse ones.
+#: The system message of a window whose prompt has none; templates insert worse ones.
 SYSTEM = "You are a coding agent."
 
 
 class Dropped(Exception):
-    """A row cannot be trained on; the message is the reason that is counted."""
+    """A row cannot be trained on; the message is the reason under which it is counted."""
 
 
 def action_message(messages: Sequence[Message]) -> Message:
-    """Return the one assistant message of an action, normalised for templates.
-
-    Raises:
-        Dropped: there is not exactly one.
-    """
+    """Return the single assistant message of an action as a plain message."""
     assistants = [message for message in messages if message.get("role") == "assistant"]
     if len(assistants) != 1:
         raise Dropped("action is not one assistant message")
@@ -33,11 +25,7 @@ def action_message(messages: Sequence[Message]) -> Message:
 
 
 def plain_message(message: Message) -> Message:
-    """Return a message with text content and dictionary arguments.
-
-    Raises:
-        Dropped: arguments that are text are not a JSON object.
-    """
+    """Return a message with text content and mappings as arguments."""
     out: Message = {"role": message["role"], "content": message.get("content") or ""}
     if message.get("tool_calls"):
         out["tool_calls"] = [
@@ -50,7 +38,7 @@ def plain_message(message: Message) -> Message:
 
 
 def tool_call(name: str, arguments: Any) -> dict[str, Any]:
-    """Return one tool call in chat form."""
+    """Return a tool call in chat form."""
     return {"type": "function", "function": {"name": name, "arguments": arguments}}
 
 
@@ -61,7 +49,7 @@ def calls_of(message: Message) -> list[tuple[str, dict[str, Any]]]:
 
 
 def split_turns(messages: Sequence[Message]) -> tuple[Message, list[list[Message]]]:
-    """Return the plain system message and turns; an assistant's results stay in its turn."""
+    """Return the plain system message and the turns; results belong to their call's turn."""
     plain = [plain_message(message) for message in messages]
     first = 1 if plain and plain[0]["role"] == "system" else 0
     turns: list[list[Message]] = []
@@ -84,22 +72,18 @@ def _object(arguments: Any) -> dict[str, Any]:
     return arguments
 
 
-#: Stands where the middle of an over-long text was.
+#: Replaces the middle of a shortened text.
 CUT = "\n[…]\n"
-#: A text with more characters a token than this does not exist but for runs of blanks.
+#: Most characters of a token, except for runs of blanks.
 _MOST_CHARS = 12
-#: Characters of each of the four parts by which a long text is measured.
+#: Characters of each of the four samples by which a long text is measured.
 _SAMPLE = 512
-#: Texts whose length is remembered: the states of one session share their messages.
+#: Texts whose length is cached: the states of a session share messages.
 _REMEMBERED = 1 << 16
 
 
 class Texts:
-    """Counts and cuts for one tokenizer.
-
-    Args:
-        tokenizer: a fast tokenizer.
-    """
+    """Counts and shortens texts for one tokenizer."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -107,12 +91,12 @@ class Texts:
         self.shortened = lru_cache(maxsize=4096)(self._shortened)
 
     def ids(self, text: str) -> list[int]:
-        """Tokenise rendered text; the template already wrote the special tokens."""
+        """Tokenise rendered text, which already contains the special tokens."""
         ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
         return ids
 
     def count(self, text: str) -> int:
-        """Return about how many tokens a text has; of a long one only parts are tokenised."""
+        """Return the approximate number of tokens; of a long text only samples are tokenised."""
         if not text:
             return 0
         key = hash(text)
@@ -130,7 +114,7 @@ class Texts:
         return sum(len(self.ids(part)) for part in parts) * len(text) // (4 * _SAMPLE)
 
     def _shortened(self, text: str, tokens: int) -> str:
-        """Return head and tail of a text, about ``tokens`` in all, with a mark between."""
+        # Head and tail of the text, about ``tokens`` in total, with CUT between.
         half = max(1, (tokens - 4) // 2)
         if len(text) <= half:  # a token has at least one character, or a byte of one
             return text
@@ -140,7 +124,7 @@ class Texts:
             if len(offsets) <= tokens:
                 return text
             return text[: offsets[half - 1][1]] + CUT + text[offsets[-half][0] :]
-        # Only the ends are tokenised: the middle of a long log costs nothing.
+        # Only the ends of a long text are tokenised.
         head, tail = text[:ends], text[-ends:]
         first, last = self._offsets(head), self._offsets(tail)
         stop = first[min(half, len(first)) - 1][1]
@@ -151,12 +135,12 @@ class Texts:
         return found["offset_mapping"]
 
 
-#: Tools whose result is a file's content.
+#: Tools whose result is the content of a file.
 READERS = frozenset({"Read", "NotebookRead", "read_file", "view"})
 
 
 def paths_of(message: Message) -> Iterator[str]:
-    """Yield the files that the calls of a plain message name in arguments of their own."""
+    """Yield the files that calls of a plain message name in path arguments."""
     for _, arguments in calls_of(message):
         for key in PATH_ARGUMENTS:
             value = arguments.get(key)
@@ -165,7 +149,7 @@ def paths_of(message: Message) -> Iterator[str]:
 
 
 def shows(messages: Iterable[Message], path: str) -> bool:
-    """Say whether a path stands in a content or an argument of plain messages."""
+    """Return True if a path occurs in a content or an argument of plain messages."""
     return any(
         path in message["content"] or any(_holds(args, path) for _, args in calls_of(message))
         for message in messages
@@ -173,13 +157,7 @@ def shows(messages: Iterable[Message], path: str) -> bool:
 
 
 def names_lost_file(action: Message, prompt: Sequence[Message], window: Sequence[Message]) -> bool:
-    """Say whether an action names a file that the prompt showed and the window does not.
-
-    Args:
-        action: a plain assistant message.
-        prompt: all messages that the agent saw.
-        window: what is left of them.
-    """
+    """Return True if an action names a file that the prompt showed but the window does not."""
     missing = [path for path in dict.fromkeys(paths_of(action)) if not shows(window, path)]
     if not missing:
         return False

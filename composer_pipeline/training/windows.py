@@ -1,13 +1,11 @@
-"""Windows: a prompt under its budget, and the ids of what follows it.
+"""Windows: a prompt cut to its token budget, and the ids of the actions after it.
 
-Belongs here: exact token counts, ids of prompts and responses, spans, hinted prompts. Does not
-belong here: what stays of a long prompt (``training.windows.policy``).
-
-A response is tokenised once, behind its prompt, and leaves the prompt's own tokens
-unchanged; a hinted prompt gets the same response ids appended, never re-tokenised.
+A response is tokenised once, after its prompt, and leaves the prompt's own tokens unchanged; a
+hinted prompt gets the same response ids appended, never tokenised again.
 """
 
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,13 +30,13 @@ from composer_pipeline.training.window_text import (
     tool_call,
 )
 
-#: Stands where turns were left out.
+#: Replaces turns that were left out.
 LEFT_OUT = "[{} earlier turns are left out here]"
 #: Turns whose files count as touched, and how many files at most.
 TOUCHED_TURNS, TOUCHED_FILES = 8, 6
-#: A text of an old turn is shortened to this many tokens before a turn is left out.
+#: Texts of an old turn are shortened to so many tokens before the turn is left out.
 STUB = 24
-#: The user's own words are never shortened further than this.
+#: The user's messages are never shortened further than this.
 USER_STUB = 160
 #: Shares of the budget: system message, task, last turn, reads of touched files, near turns.
 SYSTEM_SHARE, TASK_SHARE, LAST_SHARE, READ_SHARE, NEAR_SHARE = 0.2, 0.2, 0.35, 0.15, 0.15
@@ -48,14 +46,14 @@ _FULL = 1 << 30
 
 @dataclass(frozen=True)
 class Overhead:
-    """Tokens that a template spends around a message, and around a call with its result."""
+    """Tokens that a template adds around a message, and around a call with its result."""
 
     message: int
     call: int
 
 
 class _Turn:
-    """A turn with the sizes of its texts, so that its cost at any length is a sum."""
+    # A turn with the sizes of its texts, so that its cost at any length is a sum.
 
     def __init__(self, texts: Texts, messages: list[Message], overhead: Overhead) -> None:
         self.messages = messages
@@ -72,12 +70,12 @@ class _Turn:
                     self.sizes.append(texts.count(json.dumps(value)))  # templates escape it
 
     def cost(self, length: int) -> int:
-        """Return tokens when no text is longer than ``length``."""
+        """Return the tokens of the turn with each text shortened to ``length``."""
         length = max(length, self.least)
         return self.fixed + sum(min(size, length) for size in self.sizes)
 
     def longest(self, tokens: int) -> int:
-        """Return the largest length whose cost is at most ``tokens``, 0 when there is none."""
+        """Return the largest length whose cost is at most ``tokens``, or 0."""
         if self.cost(_FULL) <= tokens:
             return _FULL
         low, high = self.least, max(self.sizes, default=self.least)
@@ -96,15 +94,7 @@ def fit(
     turns: Sequence[list[Message]],
     budget: int,
 ) -> tuple[list[Message], int]:
-    """Return the messages that stay and their tokens, estimated, without tools.
-
-    Args:
-        texts: counts and shortens.
-        overhead: what the template adds.
-        system: the plain system message.
-        turns: plain turns, oldest first.
-        budget: tokens that the estimate stays below.
-    """
+    """Return the messages that fit a token budget and their estimated tokens, without tools."""
     head = _Turn(texts, [system], overhead)
     head.least = 1
     length = head.longest(int(budget * SYSTEM_SHARE)) or 1
@@ -121,7 +111,7 @@ def fit(
 
 
 def _lengths(turns: list[_Turn], budget: int) -> dict[int, int]:
-    """Return turn number to the length of its texts, for the turns that stay."""
+    # Turn number to the length of its texts, for the turns that are kept.
     last = len(turns) - 1
     lengths: dict[int, int] = {}
     left = budget
@@ -137,7 +127,7 @@ def _lengths(turns: list[_Turn], budget: int) -> dict[int, int]:
         return length > 0
 
     if not keep(last, budget * (LAST_SHARE if last else 1.0)):
-        lengths[last] = 1  # whether that fits is for the caller to see
+        lengths[last] = 1  # the caller checks whether that fits
         left -= turns[last].cost(1)
     if last:
         keep(0, budget * TASK_SHARE)
@@ -155,7 +145,7 @@ def _lengths(turns: list[_Turn], budget: int) -> dict[int, int]:
 
 
 def _latest_reads(turns: Sequence[_Turn]) -> list[int]:
-    """Return the turns with the latest read of each file touched last, newest touch first."""
+    # The turns with the latest read of each recently touched file, the newest touch first.
     touched: list[str] = []
     for turn in reversed(turns[-TOUCHED_TURNS:]):
         for message in turn.messages:
@@ -200,13 +190,12 @@ def _short_call(texts: Texts, call: dict[str, Any], length: int) -> dict[str, An
 
 
 def _mark(kept: list[Message], missing: int) -> None:
-    """Say at the end of the message before it that turns are missing."""
-    said = f"{kept[-1]['content']}\n\n{LEFT_OUT.format(missing)}".strip()
-    kept[-1] = {**kept[-1], "content": said}
+    content = f"{kept[-1]['content']}\n\n{LEFT_OUT.format(missing)}".strip()
+    kept[-1] = {**kept[-1], "content": content}
 
 
 def _append(kept: list[Message], turn: list[Message]) -> None:
-    """Add a turn; two messages of the user in a row, which templates refuse, become one."""
+    # Templates refuse two user messages in a row.
     if kept[-1]["role"] == turn[0]["role"] == "user":
         joined = f"{kept[-1]['content']}\n\n{turn[0]['content']}"
         kept[-1] = {**kept[-1], "content": joined}
@@ -214,26 +203,20 @@ def _append(kept: list[Message], turn: list[Message]) -> None:
     kept += turn
 
 
-#: What the teacher of the SDPO channel reads before it repeats the recorded action.
+#: The hint as SDPO's teacher reads it before the recorded action.
 HINT = "Feedback about the next step: {hint}"
-#: Attempts to meet the budget exactly; the first estimate is rarely off by more than a tenth.
+#: Attempts to meet the budget; the first estimate is rarely off by more than a tenth.
 _ATTEMPTS = 6
-#: A window that fills less than this share of its budget although it was cut is widened once.
+#: A cut window that fills less than this share of its budget is widened once.
 _FILLED = 0.93
-#: Tool schemas get at most this part of a prompt: more would crowd out what the agent has seen.
+#: Tool schemas get at most 1 / TOOLS_SHARE of a prompt.
 TOOLS_SHARE = 8
-#: Sets of tools whose size is remembered.
+#: Sets of tools whose size is cached.
 _TOOLSETS = 64
 
 
 class Windows:
-    """Renders rows for one tokenizer under token budgets.
-
-    Args:
-        tokenizer: a fast tokenizer whose chat template renders tool calls; it gets the template
-            that is trained with.
-        limits: the budgets, in tokens.
-    """
+    """Renders rows for one tokenizer, which gets its training template, under token budgets."""
 
     def __init__(self, tokenizer: Any, limits: Data) -> None:
         self.tokenizer = tokenizer
@@ -248,11 +231,7 @@ class Windows:
     def window(
         self, messages: Sequence[Message], tools: Sequence[Any]
     ) -> tuple[list[Message], list[Any]]:
-        """Return the messages that the model sees, in its template's form, and its tools.
-
-        Raises:
-            Dropped: even the last turn does not fit, or the template refuses the messages.
-        """
+        """Return the messages that the model sees, in its template's form, and the tools."""
         budget = self.limits.max_prompt_tokens
         system, turns = split_turns(self.template.form.history(_plain(messages)))
         room = min(self.limits.max_tools_tokens, budget // TOOLS_SHARE)
@@ -269,7 +248,7 @@ class Windows:
                 if best is not None or size > _FILLED * budget or _is_whole(kept, turns, whole):
                     return kept, offered
                 best = kept
-            # What was kept is as much too long or too short as the estimate was wrong.
+            # The estimate was wrong by the ratio of size to cost.
             aim = int(cost * budget / size * 0.985) - 8
         if best is None:
             raise Dropped("prompt does not fit")
@@ -282,14 +261,10 @@ class Windows:
     def response_ids(
         self, window: Sequence[Message], tools: Sequence[Any], action: Message
     ) -> list[int]:
-        """Return the action's ids behind the window, up to and including its end token.
-
-        Raises:
-            Dropped: the response is too long, or rendering it changes the prompt.
-        """
+        """Return the action's ids after the window, including the end token."""
         head = self.render(window, tools, open_=True)
-        said = self.template.response(window, tools, self.template.form.action(action))
-        ids = self._behind(head, said)
+        text = self.template.response(window, tools, self.template.form.action(action))
+        ids = self._after(head, text)
         end = self.tokenizer.eos_token_id
         while end in ids and ids[-1] != end:
             ids.pop()
@@ -300,12 +275,9 @@ class Windows:
     def span(
         self, window: Sequence[Message], tools: Sequence[Any], action: Message, call: int
     ) -> tuple[int, int]:
-        """Return start and length, in response tokens, of one tool call.
+        """Return start and length of one tool call in response tokens.
 
         ``call`` -1, or a call that cannot be located, is the whole response.
-
-        Raises:
-            Dropped: the template takes one call, and the call is not the first one.
         """
         length = len(self.response_ids(window, tools, action))
         calls = action.get("tool_calls") or []
@@ -319,7 +291,7 @@ class Windows:
         return self._located(window, tools, action, call, length)
 
     def hinted(self, window: Sequence[Message], hint: str) -> list[Message]:
-        """Return the window with the hint as the last thing that the teacher reads."""
+        """Return the window with the hint at its end."""
         limit = self.limits.max_prompt_tokens // 4
         text = HINT.format(hint=self.texts.shortened(hint, limit))
         if window[-1]["role"] == "user":  # some templates insist on alternating roles
@@ -332,7 +304,7 @@ class Windows:
         return self.template.render(messages, tools, open_=open_)
 
     def ids(self, text: str) -> list[int]:
-        """Tokenise rendered text; the template already wrote the special tokens."""
+        """Tokenise rendered text, which already contains the special tokens."""
         return self.texts.ids(text)
 
     def _measured_overhead(self) -> Overhead:
@@ -348,7 +320,7 @@ class Windows:
         return Overhead(message, size(call, result) - size() - message - 4)
 
     def _tools_size(self, tools: Sequence[Any]) -> int:
-        """Return the tokens of the assistant's header and of the tools, measured once each."""
+        # Tokens of the assistant's header and the tools.
         key = json.dumps(tools)
         if key not in self._sizes:
             if len(self._sizes) > _TOOLSETS:
@@ -358,31 +330,24 @@ class Windows:
             self._sizes[key] = len(self.prompt_ids(start, tools)) - bare
         return self._sizes[key]
 
-    def _behind(self, head: str, said: str) -> list[int]:
-        """Return the ids of ``said`` behind ``head``.
-
-        Nothing merges across a special token, so what stands before the last one of ``head``
-        need not be tokenised again. Where the texts would merge, the model still is asked with
-        the ids of ``head``, so ``said`` is tokenised on its own.
-        """
+    def _after(self, head: str, text: str) -> list[int]:
+        # Nothing merges across a special token, so only the text from the last one of ``head`` is
+        # tokenised. Where the texts would merge, the model is still prompted with the ids of
+        # ``head``, so ``text`` is tokenised on its own.
         marks = list(self._special.finditer(head, max(0, len(head) - 400)))
         near = head[marks[-1].start() :] if marks else head
-        before, ids = self.ids(near), self.ids(near + said)
+        before, ids = self.ids(near), self.ids(near + text)
         if ids[: len(before)] == before:
             return ids[len(before) :]
-        alone = self.ids(said)
-        if self.tokenizer.decode(alone) != said:  # a tokenizer that puts a blank before a text
+        alone = self.ids(text)
+        if self.tokenizer.decode(alone) != text:  # some tokenizers prepend a blank
             raise Dropped("response changes the prompt's tokens")
         return alone
 
     def _located(
-        self,
-        window: Sequence[Message],
-        tools: Sequence[Any],
-        action: Message,
-        call: int,
+        self, window: Sequence[Message], tools: Sequence[Any], action: Message, call: int,
         length: int,
-    ) -> tuple[int, int]:
+    ) -> tuple[int, int]:  # fmt: skip
         calls = action["tool_calls"]
         head = self.render(window, tools, open_=True)
         full = self.render([*window, action], tools, open_=False)
@@ -390,10 +355,10 @@ class Windows:
             return 0, length
         bounds = []
         for count in (call, call + 1):
-            part = self.render(
-                [*window, {**action, "tool_calls": calls[:count]}], tools, open_=False
-            )
-            bounds.append(max(_common(full, part), len(head)))
+            first = {**action, "tool_calls": calls[:count]}
+            part = self.render([*window, first], tools, open_=False)
+            shared = os.path.commonprefix([full, part])  # noqa: RUF071  of characters
+            bounds.append(max(len(shared), len(head)))
         begin, end = bounds
         if call == 0 and not action["content"]:
             begin = len(head)
@@ -413,17 +378,17 @@ def window_messages(
 ) -> tuple[list[Message], list[Any]]:
     """Return the messages and tools that a model was trained to see for a prompt.
 
-    Use it before asking a trained model: give what it returns to the tokenizer's chat template
-    with ``add_generation_prompt=True``.
+    Pass the result to the tokenizer's chat template with ``add_generation_prompt=True`` to prompt a
+    trained model.
 
     Args:
         messages: chat messages, the system message first.
         tools: schemas of the tools offered.
         tokenizer: the checkpoint's tokenizer.
-        recipe: what trained it, or the path of its ``recipe.yaml`` in the run folder.
+        recipe: the recipe that trained it, or the path of ``recipe.yaml`` in the run folder.
 
     Raises:
-        InputError: the prompt cannot be brought under the budget, or the recipe is wrong.
+        InputError: the prompt cannot be cut to the budget, or the recipe is invalid.
     """
     if not isinstance(recipe, TrainingRecipe):
         recipe = TrainingRecipe.load(recipe)
@@ -444,55 +409,32 @@ def _is_whole(kept: Sequence[Message], turns: Sequence[Sequence[Message]], whole
     return len(kept) == whole and all(a == b for a, b in zip(kept[1:], every, strict=True))
 
 
-def _common(a: str, b: str) -> int:
-    """Return the length of the common prefix."""
-    for i, (x, y) in enumerate(zip(a, b, strict=False)):
-        if x != y:
-            return i
-    return min(len(a), len(b))
-
-
-#: Of fewer tokens nothing worth training on is left.
-LEAST = 256
-#: Columns of exports that hold what the model shall say.
+#: Fewer tokens leave nothing worth training on.
+MIN_ROW_TOKENS = 256
+#: Columns of exports that hold the model's answer.
 ANSWERS = ("chosen", "rejected", "completion")
 
 
 class RowCutter:
-    """Shortens rows so that prompt and answer, rendered whole, have at most so many tokens.
-
-    Args:
-        tokenizer: of the model that will be trained; it gets the chat template for training.
-        max_tokens: of the whole row, the longer answer counted.
-
-    Raises:
-        InputError: too few tokens, or the tokenizer's template cannot show tool calls.
-    """
+    """Shortens rows so that prompt and longer answer, rendered together, fit ``max_tokens``."""
 
     def __init__(self, tokenizer: Any, max_tokens: int) -> None:
-        if max_tokens < LEAST:
-            raise InputError(f"--max-tokens must be at least {LEAST}, not {max_tokens}")
+        if max_tokens < MIN_ROW_TOKENS:
+            raise InputError(f"--max-tokens must be at least {MIN_ROW_TOKENS}, not {max_tokens}")
         self._most = max_tokens
         self._windows = Windows(tokenizer, self._limits(max_tokens))
 
     @property
     def chat_template(self) -> str:
-        """The template that the lengths hold for; a trainer should use it too."""
+        """The template that the lengths are measured with; the trainer should use it too."""
         return str(self._windows.tokenizer.chat_template)
 
     def tokens(self, texts: Iterable[str]) -> int:
-        """Return about how many tokens some texts have together."""
+        """Return the approximate number of tokens of some texts together."""
         return sum(map(self._windows.texts.count, texts))
 
     def cut(self, row: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-        """Return a row with its prompt, tools and answers as they fit, or why it does not.
-
-        Args:
-            row: ``prompt``, ``tools`` and at least one of :data:`ANSWERS`, as chat messages.
-
-        Returns:
-            The row, and an empty text or the reason for which it cannot be used.
-        """
+        """Return the row with prompt, tools and answers cut to fit, or why it cannot be used."""
         try:
             return self._cut(row), ""
         except Dropped as reason:
@@ -517,7 +459,7 @@ class RowCutter:
         return {**row, "prompt": form.written(window), "tools": tools, **written}
 
     def _size(self, answer: Mapping[str, Any]) -> int:
-        """Return the tokens that an answer adds behind a prompt."""
+        # Tokens that an answer adds after a prompt.
         prompt: Sequence[dict[str, Any]] = [{"role": "user", "content": "x"}]
         open_ = self._windows.render(prompt, [], open_=True)
         whole = self._windows.render([*prompt, dict(answer)], [], open_=False)

@@ -104,4 +104,4 @@ def test_a_hub_out_of_reach_and_an_empty_cache_are_said(hub, tmp_path):
     nobody = {"HF_ENDPOINT": "http://127.0.0.1:9"}
     [[bad, sentence]] = ask(hub, tmp_path, ["model", "org/open"], **nobody)
     assert bad
-    assert "not in the Hugging Face cache, and the Hub is out of reach" in sentence
+    assert "not in the Hugging Face cache, and the Hub cannot be reached" in sentence

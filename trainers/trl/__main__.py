@@ -36,7 +36,6 @@ from composer_pipeline.lake.store import Lake
 from composer_pipeline.parent import end_with_parent
 from composer_pipeline.training import events
 from composer_pipeline.training.build_rows import build, require_rows, rows_of_tables
-from composer_pipeline.training.curves import round_losses
 from composer_pipeline.training.devices import device_of_each, devices
 from composer_pipeline.training.events import run_process
 from composer_pipeline.training.model_card import CARD, card
@@ -52,6 +51,7 @@ from composer_pipeline.training.run import (
     RESULT,
     best_round,
     held_out_losses,
+    round_losses,
     summarise,
     write_json,
     write_recipe,

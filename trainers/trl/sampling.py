@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from composer_pipeline.errors import InputError
-from composer_pipeline.training.answers import AnswerReader
+from composer_pipeline.training.chat_template import AnswerReader
 from composer_pipeline.training.rewards import Case, Grade, Grader
 from composer_pipeline.training.rows import Group
 from trainers.trl.ranks import Ranks, dealt

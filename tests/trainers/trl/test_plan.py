@@ -114,7 +114,7 @@ def test_a_plan_counts_the_runs_rows_and_times_its_steps(lake, tiny_model, tmp_p
     [
         ({"memory_gib": 0.5}, "the run needs .* --memory-gib has 0.5 GiB"),
         ({"probe": True, "model_config": "x.json"}, "plans without it"),
-        ({"model_config": "none.json"}, "--model-config none.json: No such file"),
+        ({"model_config": "none.json"}, "none.json cannot be read: No such file"),
     ],
 )
 def test_bad_input_of_a_plan_is_one_sentence(

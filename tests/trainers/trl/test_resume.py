@@ -413,7 +413,7 @@ def test_an_extended_run_ends_where_a_longer_one_does(start, short, tmp_path, mo
 @pytest.mark.slow
 def test_what_cannot_be_extended_is_said(short, tmp_path):
     for rounds in (1, 2):
-        with pytest.raises(InputError, match=f"--rounds {rounds}: short has 2 rounds already"):
+        with pytest.raises(InputError, match=f"--rounds {rounds}: short already has 2 rounds"):
             extended(short, rounds)
     with pytest.raises(InputError, match=r"holds no finished training run.*goes on with the"):
         extended(tmp_path / "nowhere", 3)
@@ -423,7 +423,7 @@ def test_what_cannot_be_extended_is_said(short, tmp_path):
             take_over(longer, folder, base, rows)
     changes: dict[str, dict[str, Any]] = {
         "diloco.rounds": {"diloco": longer.diloco.model_copy(update={"rounds": 2})},
-        "learning_rate is 0.5, and short, which it extends, has 0.01": {"learning_rate": 0.5},
+        "learning_rate is 0.5, but short, which it extends, has 0.01": {"learning_rate": 0.5},
         "diloco.outer_lr": {"diloco": longer.diloco.model_copy(update={"outer_lr": 0.5})},
         "diloco is": {"diloco": longer.diloco.model_copy(update={"inner_steps": 2})},
     }

@@ -23,7 +23,7 @@ from composer_pipeline.evaluation.evaluate import evaluate
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.publishing.publish import publish_model
 from composer_pipeline.testing.training import tiny_recipe, write_dataset
-from composer_pipeline.training.build_rows import pair
+from composer_pipeline.training.build_rows import Prompt, pair_of
 from composer_pipeline.training.models import load_tokenizer
 from composer_pipeline.training.run import (
     TrainReport,
@@ -290,7 +290,7 @@ def _base_nll(lake, recipe):
     model = AutoModelForCausalLM.from_pretrained(recipe.model, dtype=torch.float32)
     losses = []
     for row in lake.rows("dataset_pairs", split="validation"):
-        made = pair(windows, row)
+        made = pair_of(Prompt(windows, row), row)
         ids = torch.tensor([[*made.prompt_ids, *made.chosen_ids]])
         labels = ids.clone()
         labels[:, : len(made.prompt_ids)] = -100

@@ -10,8 +10,7 @@ from trl import chat_template_utils as templates
 
 from composer_pipeline.errors import InputError
 from composer_pipeline.testing.training import call, tiny_recipe
-from composer_pipeline.training.answers import AnswerReader
-from composer_pipeline.training.chat_template import ChatTemplate
+from composer_pipeline.training.chat_template import AnswerReader, ChatTemplate
 from composer_pipeline.training.rewards import Grade, Grader
 from trainers.trl.sampling import Sampler
 

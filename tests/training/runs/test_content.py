@@ -4,6 +4,7 @@ import importlib.metadata
 import json
 import os
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -128,7 +129,7 @@ def test_a_folder_is_named_by_its_last_part_and_its_licence_read(tmp_path):
     (model / "README.md").write_text("---\nlicense: mit\n---\n# Mine\n")
     found = model_content(str(model))
     assert (found.name, found.kind, found.licence) == ("my-model", "folder", "mit")
-    assert str(tmp_path) not in json.dumps(found.to_dict())
+    assert str(tmp_path) not in json.dumps(asdict(found))
 
 
 def test_the_offline_default_is_known_without_converting_it(tmp_path):

@@ -1,6 +1,7 @@
 """Going on from an earlier adapter: what fits, and one sentence for what does not."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ def adapter(tiny_model, tmp_path):
 
 
 def base_of(model):
-    return model_content(model).to_dict()
+    return asdict(model_content(model))
 
 
 def change(folder: Path, **fields) -> None:

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,7 @@ def run(tiny_model, tmp_path_factory):
     data = bytes(encode_state(OuterState.initial(trained)))
     key, digest = log.put_state(0, data)
     log.try_commit(Commit(0, (), (), "", digest, key, len(data), 0))
-    base = model_content(tiny_model).to_dict()
+    base = asdict(model_content(tiny_model))
     result = result_of(recipe, base)
     write_recipe_file(recipe, run_dir)
     files = {"README.md": card(result), RESULT: json.dumps(result)}

@@ -41,8 +41,7 @@ def trained_model(
     pipes: dg.PipesSubprocessClient,
 ) -> dg.MaterializeResult[None]:
     """A model trained with GRPO + SDPO + trace-replay DPO by replicas that commit rounds."""
-    from composer_pipeline.training.curves import channel_curves
-    from composer_pipeline.training.run import about, prepare, report
+    from composer_pipeline.training.run import about, channel_curves, prepare, report
 
     prepared = prepare(lake.open(), config.recipe or recipes.train, recipes.run_root)
     if not prepared.complete:
@@ -107,7 +106,8 @@ def model_evaluation(
 ) -> dg.MaterializeResult[None]:
     """What model and base do on states that training never saw: actions and likelihoods."""
     from composer_pipeline.evaluation.evaluate import TRAINED, evaluate
-    from composer_pipeline.evaluation.report import HEAD, grid, pictures, table
+    from composer_pipeline.evaluation.report import HEAD, pictures, table
+    from composer_pipeline.markdown import table as markdown_table
 
     result = evaluate(
         lake.open(),
@@ -124,7 +124,7 @@ def model_evaluation(
             "differences": dg.MetadataValue.md(
                 markdown_image(drawn["differences.svg"], "trained minus base")
             ),
-            "table": dg.MetadataValue.md(grid(HEAD, table(result.cells, TRAINED))),
+            "table": dg.MetadataValue.md(markdown_table(HEAD, table(result.cells, TRAINED))),
             "split": result.split,
             **figures(
                 "model_evaluation",

@@ -1,14 +1,11 @@
-"""The stage: a finished run against its base, on states that it never saw.
-
-Belongs here: which states, the refusals, the cache, starting the worker, and the files that it
-leaves in the run folder. Does not belong here: measuring (``evaluation.worker``, a process of its
-own, so that torch stays out of the caller).
+"""The stage ``evaluate``: a finished run against its base, on states that it never saw.
 
 ``<run>/evaluation/`` holds ``states.parquet`` (the frozen set), ``results.parquet`` (every answer
-of both models) and ``report.md`` with its pictures; ``<run>/evaluation.json``, written last, holds
-the numbers.
+of both models) and ``report.md`` with its charts; ``<run>/evaluation.json``, written last, holds
+the numbers. Measuring happens in ``evaluation.worker``, a process of its own, so that the caller
+loads no torch.
 
-Preference accuracy alone proves nothing: DPO raises it while behaviour falls.
+Preference accuracy alone proves nothing: DPO raises it while behaviour gets worse.
 """
 
 import hashlib
@@ -35,6 +32,12 @@ from composer_pipeline.evaluation.report import (
     verdict,
 )
 from composer_pipeline.evaluation.results import read_results
+from composer_pipeline.evaluation.select_states import (
+    TRAIN,
+    limit_per_kind,
+    select_states,
+    training_content,
+)
 from composer_pipeline.evaluation.states import (
     EvaluationState,
     check_disjoint,
@@ -42,7 +45,6 @@ from composer_pipeline.evaluation.states import (
     read_states,
     write_states,
 )
-from composer_pipeline.evaluation.states_of_lake import TRAIN, capped, states_of_lake, trained_on
 from composer_pipeline.files import replace
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.reports import Progress, Report
@@ -70,30 +72,27 @@ FOLDER, STATES, RESULTS, REPORT = "evaluation", "states.parquet", "results.parqu
 
 @dataclass(frozen=True)
 class EvaluationReport(Report):
-    """What was measured of one run.
-
-    ``states`` counts those measured by kind, ``dropped`` the others by reason. ``cells`` are
-    those of ``summarise``. ``metrics`` are the same means as flat numbers:
-    ``<kind>_<measure>_before``, ``_after`` and ``_difference``. ``worse`` and ``unknown`` are the
-    verdict's sentences.
-    """
+    """The evaluation of one run."""
 
     run_dir: Path
     split: str
     states_hash: str
+    #: Measured states by kind, and dropped ones by reason.
     states: dict[str, int]
     sessions: int
     dropped: dict[str, int]
     max_new_tokens: int
     cells: tuple[Cell, ...]
+    #: The cells as flat numbers: ``<kind>_<measure>_before``, ``_after`` and ``_difference``.
     metrics: dict[str, float]
+    #: Sentences of the verdict.
     worse: tuple[str, ...]
     unknown: tuple[str, ...]
     reused: bool = False
 
     @property
     def folder(self) -> Path:
-        """Where the frozen states, the results and the report are."""
+        """The folder of the frozen states, the results and the report."""
         return self.run_dir / FOLDER
 
 
@@ -115,16 +114,16 @@ def evaluate(
         lake: holds what the run was trained on, and the split.
         run_dir: a finished run.
         split: sessions that training never saw; its states are taken.
-        states: an evaluation set (``write_states``) in place of the split's states.
+        states: an evaluation set (``write_states``) instead of the split's states.
         per_kind: at most so many states of each kind, chosen by a hash.
-        max_new_tokens: of an answer; the recipe's ``data.max_completion_tokens`` by default.
-        tolerance: share of easy or recovery states that may be lost against the base.
+        max_new_tokens: tokens of an answer; by default the recipe's ``data.max_completion_tokens``.
+        tolerance: share of easy or recovery states that may be lost compared with the base.
         force: measure again although nothing has changed.
         progress: called as (label, measurements done, their number).
 
     Raises:
-        InputError: the run is not finished, no state is known or fits, the states overlap what
-            the run was trained on, or an option is out of range.
+        InputError: the run is not finished, no state is known or fits, the states overlap the
+            training data, or an option is out of range.
         ComposerError: the worker failed.
     """
     run_dir = Path(run_dir)
@@ -135,9 +134,9 @@ def evaluate(
     if not 0 <= tolerance < 1:
         raise InputError(f"tolerance must be in [0, 1), not {tolerance}")
     if states is not None:
-        chosen, split = capped(read_states(states), per_kind), f"file {Path(states).name}"
+        chosen, split = limit_per_kind(read_states(states), per_kind), f"file {Path(states).name}"
     else:
-        chosen = states_of_lake(lake, split, per_kind=per_kind)
+        chosen = select_states(lake, split, per_kind=per_kind)
     _check_unseen(lake, run_dir, chosen)
     recipe = TrainingRecipe.load(run_dir / RECIPE)
     limit = max_new_tokens or recipe.data.max_completion_tokens
@@ -169,34 +168,31 @@ def evaluate(
 
 
 def _check_unseen(lake: Lake, run_dir: Path, states: Sequence[EvaluationState]) -> None:
-    """Refuse states that the lake's training split or the run's own rows hold.
-
-    The run's rows say what was trained on also where the dataset was made again since.
-    """
-    check_disjoint(states, *trained_on(lake))
+    # The run's own rows are checked too: the dataset may have been rebuilt since.
+    check_disjoint(states, *training_content(lake))
     if not TrainingData.is_complete(run_dir / DATA):
         return
     data = TrainingData.load(run_dir / DATA)
     seen = {row for name, _ in CHANNELS.values() for row in column_of(getattr(data, name), "id")}
     for row in lake.iter_rows("dataset_pairs", columns=["pair_id", "state_id"]):
-        if row["pair_id"] in seen:  # a pair goes by its own name
+        if row["pair_id"] in seen:  # pairs have ids of their own
             seen.add(row["state_id"])
     both = sorted(state.state_id for state in states if state.state_id in seen)
     if both:
         raise InputError(
             f"the evaluation set overlaps training: {run_dir.name} was trained on {len(both)} of"
             f" its states ({both[0]}{', …' if len(both) > 1 else ''}); the dataset was split"
-            f" differently then, so train again on its split {TRAIN}"
+            f" differently then; train again on its split {TRAIN}"
         )
 
 
 def _work(
     run_dir: Path, recipe: TrainingRecipe, limit: int, progress: Progress | None
 ) -> dict[str, str]:
-    """Let the worker measure; return state id to why it could not be measured."""
+    # Returns the reason for each state id that could not be measured.
     dropped: dict[str, str] = {}
 
-    def told(event: dict[str, Any]) -> None:
+    def on_event(event: dict[str, Any]) -> None:
         if "dropped" in event:
             dropped.update(event["dropped"])
         elif progress is not None:
@@ -208,18 +204,15 @@ def _work(
         cwd=repo_root(),
         env=environment(recipe),
         what="evaluation",
-        on_event=told,
+        on_event=on_event,
     )
     return dropped
 
 
 def _write_report(
-    folder: Path,
-    recipe: TrainingRecipe,
-    cells: Sequence[Cell],
-    found: Verdict,
+    folder: Path, recipe: TrainingRecipe, cells: Sequence[Cell], found: Verdict,
     value: dict[str, Any],
-) -> None:
+) -> None:  # fmt: skip
     counts = ", ".join(f"{count} {kind}" for kind, count in value["states"].items())
     dropped = ", ".join(f"{count} {reason}" for reason, count in value["dropped"].items())
     about = {
@@ -234,7 +227,6 @@ def _write_report(
 
 
 def _metrics(cells: Sequence[Cell]) -> dict[str, float]:
-    """Return the cells as flat numbers; see :class:`EvaluationReport`."""
     numbers: dict[str, float] = {}
     for cell in cells:
         name = f"{cell.kind}_{cell.measure}"
@@ -250,18 +242,18 @@ def _report(run_dir: Path, value: dict[str, Any], *, reused: bool = False) -> Ev
 
 
 def _renew_cards(run_dir: Path) -> None:
-    """Let the cards beside the weights say what has been measured now."""
+    # The cards beside the weights show the evaluation.
     result, evaluation = finished(run_dir), evaluation_of(run_dir)
     for name in (CHECKPOINT, MERGED):
         path = run_dir / name / CARD
         if path.is_file():
             mode = stat.S_IMODE(path.stat().st_mode)
             replace(path, card(result, evaluation, merged=name == MERGED))
-            path.chmod(mode)  # who may read the model may read its card
+            path.chmod(mode)  # as readable as the model
 
 
 def _identity(run_dir: Path, states_hash: str, limit: int, tolerance: float) -> str:
-    said = json.dumps([EVALUATION_VERSION, states_hash, limit, tolerance])
-    digest = hashlib.blake2b(said.encode(), digest_size=16)
+    options = json.dumps([EVALUATION_VERSION, states_hash, limit, tolerance])
+    digest = hashlib.blake2b(options.encode(), digest_size=16)
     digest.update((run_dir / RESULT).read_bytes())
     return digest.hexdigest()

@@ -1,11 +1,7 @@
-"""Prompts that a model has read once: what it answers, and how likely it finds given answers.
-
-Belongs here: one forward over a batch of prompts, and what goes on from its cache. Does not belong
-here: which prompts (``evaluation.rows``), several models (``evaluation.measure``) and what an
-answer is worth (``evaluation.judge``). The one module of this room that imports torch at once.
+"""A model that has read a batch of prompts: its greedy answers, and log p of given answers.
 
 Shapes: B prompts, P positions, R answer tokens, V vocabulary. Prompts are padded on the left, so
-that every answer begins in the same column; answers on the right. Positions count real tokens.
+that every answer starts in the same column; answers on the right. Positions count real tokens.
 """
 
 import copy
@@ -16,13 +12,10 @@ import torch
 from torch import Tensor
 
 
-class Asked:
-    """A model that has read a batch of prompts.
+class PromptedModel:
+    """A model and its cache of a batch of prompts of at least two tokens.
 
-    Args:
-        model: a causal language model.
-        prompts: token ids, at least two a prompt; the last one is read with the answer.
-        pad: id of padding positions; the mask hides them.
+    The last token of a prompt is read together with the answer.
     """
 
     def __init__(self, model: Any, prompts: Sequence[Sequence[int]], pad: int) -> None:
@@ -41,33 +34,24 @@ class Asked:
 
     @torch.no_grad()
     def logps(self, answers: Sequence[Sequence[int]]) -> list[Tensor]:
-        """Return the log-probabilities of every token at every place of each answer.
+        """Return log-probabilities over the vocabulary at each position of each answer.
 
-        Args:
-            answers: one for each prompt, at least one token each.
-
-        Returns:
-            One tensor (R, V) an answer, float32, in nats at temperature 1.
+        One tensor (R, V) per answer, float32, in nats at temperature 1.
         """
-        # Each token that is read predicts the next one, the prompt's last the answer's first.
+        # Each token read predicts the next one; the prompt's last predicts the answer's first.
         read = [[last, *answer[:-1]] for last, answer in zip(self._last, answers, strict=True)]
         width = max(map(len, read))
         ids = self._tensor([[*row, *[self._pad] * (width - len(row))] for row in read])
         real = self._tensor([[1] * len(row) + [0] * (width - len(row)) for row in read])
         logits = self._next(ids, torch.cat([self._mask, real], -1), copy.deepcopy(self._cache))
         rows = (row[: len(a)].float() for row, a in zip(logits, answers, strict=True))
-        # Not log_softmax: without AVX-512 it adds up a vocabulary one after the other in float32,
-        # and a whole answer was 1.4e-3 nats off.
+        # Not log_softmax: without AVX-512 it sums a vocabulary sequentially in float32, which made
+        # a whole answer 1.4e-3 nats wrong.
         return [row - row.logsumexp(-1, keepdim=True) for row in rows]
 
     @torch.no_grad()
     def greedy(self, *, end: int, limit: int) -> list[list[int]]:
-        """Return the likeliest token after token, for each prompt, up to and including ``end``.
-
-        Args:
-            end: id that ends an answer.
-            limit: tokens of an answer at most; one that was cut does not end with ``end``.
-        """
+        """Return each prompt's greedy answer of at most ``limit`` tokens, including ``end``."""
         cache, mask = copy.deepcopy(self._cache), self._mask
         ids = self._tensor([[last] for last in self._last])
         answers: list[list[int]] = [[] for _ in self._last]
@@ -82,7 +66,7 @@ class Asked:
         return answers
 
     def _next(self, ids: Tensor, mask: Tensor, cache: Any) -> Tensor:
-        """Return the logits (B, R, V) behind each of ``ids`` (B, R); the cache grows by them."""
+        # Logits (B, R, V) after each of ``ids`` (B, R); the cache grows by them.
         positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
         logits: Tensor = self._model(
             input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache,
@@ -94,12 +78,12 @@ class Asked:
         return torch.tensor(rows, dtype=torch.long, device=self._model.device)
 
 
-def of_tokens(logps: Tensor, answer: Sequence[int]) -> Tensor:
-    """Return the log-probability of each token of an answer: (R, V) and R ids to (R,)."""
+def token_logps(logps: Tensor, answer: Sequence[int]) -> Tensor:
+    """Return the log-probability of each token of an answer: (R, V) and R ids give (R,)."""
     targets = torch.tensor(list(answer), device=logps.device).unsqueeze(-1)
     return logps.gather(-1, targets).squeeze(-1)
 
 
 def divergence(logps: Tensor, base: Tensor) -> Tensor:
-    """Return KL(model || base) at each place, in nats: two (R, V) to (R,)."""
+    """Return KL(model || base) at each position, in nats: two (R, V) give (R,)."""
     return (logps.exp() * (logps - base)).sum(-1)

@@ -1,9 +1,4 @@
-"""What an answer is worth: the right action, exactly or in effect, and a valid tool call.
-
-Belongs here: one answer against one state. Does not belong here: when two actions are the same
-(``preferences.actions``), reading ids back (``training.answers``) and running models
-(``evaluation.asked``). Imports no torch.
-"""
+"""Judging an answer: the right action, exactly or in effect, and a valid tool call."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -18,40 +13,34 @@ from composer_pipeline.preferences.actions.canonical import Level
 from composer_pipeline.preferences.actions.levels import KnownFiles, Situation, level
 from composer_pipeline.preferences.actions.shell_parse import Place
 from composer_pipeline.preferences.vote import home_of
-from composer_pipeline.training.answers import AnswerReader
+from composer_pipeline.training.chat_template import AnswerReader
 
-#: The loosest level at which an answer counts as the right action: an equal effect.
+#: The loosest level at which an answer counts as right: equal effect.
 CANONICAL = Level.L1
-#: Sets of tools whose schemas stay compiled.
+#: Sets of tools whose compiled schemas are cached.
 _TOOLSETS = 64
 
 
 class Judgement(msgspec.Struct, frozen=True):
-    """What became of one answer.
+    """The judgement of one answer."""
 
-    ``action`` is ``None`` where the answer was cut off or cannot be read, and ``problem`` says
-    why it is no valid tool call. ``valid_call`` is ``None`` where the right action calls no
-    tool, or nothing says which tools there were.
-    """
-
+    #: ``None`` where the answer was cut off or cannot be parsed.
     action: Action | None
     exact: bool
     level: str
+    #: ``None`` where the right action calls no tool or the offered tools are unknown.
     valid_call: bool | None
+    #: Why the answer is not a valid tool call.
     problem: str
 
     @property
     def canonical(self) -> bool:
-        """Whether the answer has the effect of the right action."""
+        """True if the answer has the effect of the right action."""
         return self.level in {found.label for found in Level if found <= CANONICAL}
 
 
 class Judge:
-    """Judges the answers of one model.
-
-    Args:
-        reader: reads its answers.
-    """
+    """Judges the answers of one model."""
 
     def __init__(self, reader: AnswerReader) -> None:
         self._reader = reader
@@ -63,16 +52,11 @@ class Judge:
         return self._reader.end
 
     def judge(self, row: Row, answer: Sequence[int]) -> Judgement:
-        """Return what an answer is worth at a state.
-
-        Args:
-            row: the state.
-            answer: the model's token ids.
-        """
+        """Return the judgement of an answer, given as token ids."""
         action, problem = self._read(row, answer)
         exact, found = False, Level.NONE
         if action is not None:
-            exact = same(action, row.right)
+            exact = same_action(action, row.right)
             state = row.state
             found = level(action, row.right, situation_of_chat(state.messages, state.cwd)).level
         valid = None
@@ -91,7 +75,7 @@ class Judge:
             return None, str(error)
 
     def _problem(self, row: Row, action: Action | None) -> str:
-        """Return why an action is no valid call, without any of its values, or nothing."""
+        # Why an action is not a valid call, without any of its values, or "".
         if action is None or not action.tool_calls:
             return "no tool call"
         key = json.dumps(row.state.tools)
@@ -108,28 +92,25 @@ class Judge:
         return ""
 
 
-def same(a: Action, b: Action) -> bool:
-    """Say whether two actions are equal but for the text before calls and the calls' ids."""
+def same_action(a: Action, b: Action) -> bool:
+    """Return True if two actions are equal except for the text before calls and call ids."""
     if a.tool_calls or b.tool_calls:
         return _calls(a) == _calls(b)
     return a.text.strip() == b.text.strip()
 
 
 def _calls(action: Action) -> list[str]:
-    """Return the calls as JSON: Python takes 1, 1.0 and True for the same."""
+    # As JSON: in Python 1, 1.0 and True are equal.
     return [json.dumps([c.name, c.arguments], sort_keys=True) for c in action.tool_calls]
 
 
 def situation_of_chat(messages: Sequence[Mapping[str, Any]], cwd: str) -> Situation:
-    """Return what an agent had before it, from a chat prompt.
-
-    Files are rebuilt from the prompt when they are first asked for.
-    """
+    """Return the situation of a chat prompt; files are rebuilt from the prompt on first use."""
     return Situation(Place(cwd, home_of(cwd)), KnownFiles([_blocks(m) for m in messages]))
 
 
 def _blocks(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a chat message in the shape of a trace: only calls and results matter here."""
+    # The shape of a trace; only calls and results matter here.
     blocks: list[dict[str, Any]] = []
     if message["role"] == "tool":
         text = str(message.get("content") or "")

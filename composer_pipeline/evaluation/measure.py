@@ -1,9 +1,4 @@
-"""Models at evaluation states: what each says, and how likely it finds the recorded actions.
-
-Belongs here: one pass over the states for several models, the base among them. Does not belong
-here: one forward (``evaluation.asked``), what an answer is worth (``evaluation.judge``) and
-loading models (``evaluation.worker``). Torch is imported by the first measurement.
-"""
+"""Measuring models at evaluation states: their greedy answers, and log p of recorded actions."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,17 +10,17 @@ from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.evaluation.judge import Judge
 from composer_pipeline.evaluation.results import StateResult
 from composer_pipeline.evaluation.states import EvaluationState, Row, batches, rows_of
-from composer_pipeline.training.answers import AnswerReader
+from composer_pipeline.training.chat_template import AnswerReader
 from composer_pipeline.training.windows import Windows
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from composer_pipeline.evaluation.generate import Asked
+    from composer_pipeline.evaluation.generate import PromptedModel
 
-#: The arm that the others are compared with.
+#: Name of the arm that the others are compared with.
 BASE = "base"
-#: Positions of a batch where nobody says otherwise.
+#: Default positions of a batch.
 BATCH_TOKENS = 16_384
 #: Numbers in the log-probabilities of one answer of a batch: half a GiB in float32.
 BATCH_LOGITS = 2**27
@@ -33,20 +28,16 @@ BATCH_LOGITS = 2**27
 
 @dataclass(frozen=True)
 class Arm:
-    """One model of a comparison.
-
-    Attributes:
-        name: of the arm; :data:`BASE` is the base.
-        model: a causal language model in evaluation mode; arms may share it.
-        adapter: whether its LoRA adapter is on; without one it makes no difference.
-    """
+    """One model of a comparison."""
 
     name: str
+    #: A causal language model in evaluation mode; arms may share it.
     model: Any
+    #: Whether its LoRA adapter, if any, is on.
     adapter: bool = True
 
     def active(self) -> AbstractContextManager[Any]:
-        """Make the model what the arm says, for a block."""
+        """Return a context in which the adapter is on or off, as the arm requires."""
         if self.adapter or not hasattr(self.model, "disable_adapter"):
             return nullcontext()
         off: AbstractContextManager[Any] = self.model.disable_adapter()
@@ -54,8 +45,8 @@ class Arm:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """Results by arm, in the states' order, and state id to why it could not be measured."""
+class Measurements:
+    """Results by arm, in the order of the states, and the reason for each dropped state id."""
 
     results: dict[str, list[StateResult]]
     dropped: dict[str, str]
@@ -70,30 +61,18 @@ def measure(
     batch_tokens: int = BATCH_TOKENS,
     progress: Callable[[int, int], None] | None = None,
     known: Mapping[str, Sequence[StateResult]] | None = None,
-) -> Measured:
+) -> Measurements:
     """Measure every arm at every state that fits the windows.
 
-    Args:
-        states: where.
-        arms: the models; where the first is called :data:`BASE`, the others get their KL to it.
-        windows: of the recipe that trained them, with their tokenizer.
-        max_new_tokens: of an answer; ``data.max_completion_tokens`` of the recipe by default.
-        batch_tokens: positions of a batch at most, padding included.
-        progress: called as (measurements done, their number), after each batch of each arm.
-        known: arm to its results at these states, of an earlier measurement: it is asked for its
-            log-probabilities of the right actions alone, which the others' KL needs.
-
-    Raises:
-        InputError: no state fits, answers in this chat template cannot be read back, or ``known``
-            lacks a state that fits.
-        ComposerError: a model gives no finite log-probability; names arm and state.
+    If the first arm is :data:`BASE`, the others get their KL to it. ``known`` has earlier results
+    of arms at these states: only their log-probabilities, for the KL, are computed again.
     """
     tokenizer, limit = windows.tokenizer, max_new_tokens or windows.limits.max_completion_tokens
     judge = Judge(AnswerReader(tokenizer))
     rows, dropped = rows_of(windows, states)
     if not rows:
-        why = next(iter(dropped.values()), "there is none")
-        raise InputError(f"none of {len(dropped)} evaluation states can be measured ({why})")
+        reason = next(iter(dropped.values()), "there is none")
+        raise InputError(f"none of {len(dropped)} evaluation states can be measured ({reason})")
     packed = batches(
         rows, tokens=batch_tokens, logits=BATCH_LOGITS, vocabulary=len(tokenizer), answer=limit
     )
@@ -106,7 +85,7 @@ def measure(
         base: list[Tensor] | None = None
         for arm in arms:
             with arm.active():
-                results, logps = _of_batch(
+                results, logps = _measure_batch(
                     arm, batch, tokenizer, judge, limit, base, earlier.get(arm.name)
                 )
             base = logps if arm.name == BASE else base
@@ -114,10 +93,10 @@ def measure(
             if progress is not None:
                 progress(sum(map(len, found.values())), len(rows) * len(arms))
     order = [row.state.state_id for row in rows]
-    return Measured({name: [by[i] for i in order] for name, by in found.items()}, dropped)
+    return Measurements({name: [by[i] for i in order] for name, by in found.items()}, dropped)
 
 
-def _of_batch(
+def _measure_batch(
     arm: Arm,
     batch: Sequence[Row],
     tokenizer: Any,
@@ -126,17 +105,17 @@ def _of_batch(
     base: "list[Tensor] | None",
     earlier: Mapping[str, StateResult] | None,
 ) -> "tuple[list[StateResult], list[Tensor]]":
-    """Return an arm's results at a batch, and its log-probabilities along the right actions."""
-    from composer_pipeline.evaluation.generate import Asked, divergence, of_tokens
+    # An arm's results at a batch, and its log-probabilities along the right actions.
+    from composer_pipeline.evaluation.generate import PromptedModel, divergence, token_logps
 
     pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
-    asked = Asked(arm.model, [row.prompt_ids for row in batch], pad)
+    prompted = PromptedModel(arm.model, [row.prompt_ids for row in batch], pad)
     if earlier is not None:
         results = [earlier[row.state.state_id] for row in batch]
-        return results, asked.logps([row.right_ids for row in batch])
-    answers = asked.greedy(end=judge.end, limit=limit)
-    right = asked.logps([row.right_ids for row in batch])
-    wrong = _wrong(asked, batch)
+        return results, prompted.logps([row.right_ids for row in batch])
+    answers = prompted.greedy(end=judge.end, limit=limit)
+    right = prompted.logps([row.right_ids for row in batch])
+    wrong = _wrong(prompted, batch)
     hinted = _hinted(arm, batch, pad)
     results = []
     for i, row in enumerate(batch):
@@ -147,7 +126,7 @@ def _of_batch(
             state_id=state.state_id, session_id=state.session_id, kind=state.kind,
             answer=tokenizer.decode(answers[i]), ended=answers[i][-1] == judge.end,
             judgement=judge.judge(row, answers[i]),
-            logp_right=float(of_tokens(right[i], row.right_ids).sum()),
+            logp_right=float(token_logps(right[i], row.right_ids).sum()),
             tokens_right=len(row.right_ids),
             logp_wrong=wrong.get(i),
             tokens_wrong=len(row.wrong_ids) if row.wrong_ids else None,
@@ -158,15 +137,15 @@ def _of_batch(
     return results, right
 
 
-def _wrong(asked: "Asked", batch: Sequence[Row]) -> dict[int, float]:
-    """Return row number to log p(what the agent did), where that was wrong."""
-    from composer_pipeline.evaluation.generate import of_tokens
+def _wrong(prompted: "PromptedModel", batch: Sequence[Row]) -> dict[int, float]:
+    # Row number to log p(wrong action).
+    from composer_pipeline.evaluation.generate import token_logps
 
     if not any(row.wrong_ids for row in batch):
         return {}
-    # The others are asked for the right action in its place, which nobody reads.
+    # Rows without a wrong action compute the right one instead, which is ignored.
     answers = [row.wrong_ids or row.right_ids for row in batch]
-    sums = map(of_tokens, asked.logps(answers), answers)
+    sums = map(token_logps, prompted.logps(answers), answers)
     return {
         i: float(logps.sum())
         for i, (row, logps) in enumerate(zip(batch, sums, strict=True))
@@ -175,17 +154,17 @@ def _wrong(asked: "Asked", batch: Sequence[Row]) -> dict[int, float]:
 
 
 def _hinted(arm: Arm, batch: Sequence[Row], pad: int) -> dict[int, float]:
-    """Return row number to log p(right | hint)."""
-    from composer_pipeline.evaluation.generate import Asked, of_tokens
+    # Row number to log p(right | hint).
+    from composer_pipeline.evaluation.generate import PromptedModel, token_logps
 
     with_hint = [i for i, row in enumerate(batch) if row.hinted_ids]
     if not with_hint:
         return {}
-    asked = Asked(arm.model, [batch[i].hinted_ids for i in with_hint], pad)
+    prompted = PromptedModel(arm.model, [batch[i].hinted_ids for i in with_hint], pad)
     answers = [batch[i].right_ids for i in with_hint]
     return {
-        i: float(of_tokens(logps, answer).sum())
-        for i, logps, answer in zip(with_hint, asked.logps(answers), answers, strict=True)
+        i: float(token_logps(logps, answer).sum())
+        for i, logps, answer in zip(with_hint, prompted.logps(answers), answers, strict=True)
     }
 
 

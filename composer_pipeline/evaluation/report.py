@@ -1,12 +1,7 @@
-"""An evaluation as people read it: rows of text, Markdown, and pictures.
-
-Belongs here: words and pictures of numbers that are known. Does not belong here: computing them
-(``evaluation.summary``) and the command line's own table (``cli.views``).
-"""
+"""Means and intervals of an evaluation, the verdict, and the report as text and charts."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import combinations
 from typing import Any
 
 import msgspec
@@ -16,15 +11,15 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.evaluation.measure import BASE
 from composer_pipeline.evaluation.results import MEASURES, SHARES, StateResult
 from composer_pipeline.evaluation.states import KINDS
+from composer_pipeline.markdown import table as markdown_table
 
-#: Below this many sessions there is no interval: it would be far too narrow (a test simulates how
-#: often it covers the truth).
+#: Fewer sessions give no interval: it would be far too narrow (a test simulates its coverage).
 MIN_SESSIONS = 10
 RESAMPLES = 10_000
 LEVEL = 0.95
-#: Row of the tables that holds both hard kinds.
+#: Row of the tables that joins both hard kinds.
 HARD = "hard"
-#: Kind of a row to the kinds of states in it.
+#: Row of the tables to the kinds of states in it.
 GROUPS: dict[str, tuple[str, ...]] = {
     HARD: ("hard_covered", "hard_uncovered"),
     **{kind: (kind,) for kind in KINDS},
@@ -32,12 +27,10 @@ GROUPS: dict[str, tuple[str, ...]] = {
 
 
 class Estimate(msgspec.Struct, frozen=True):
-    """A mean over states with its interval over sessions.
-
-    ``low`` and ``high`` are ``None`` where there are fewer than :data:`MIN_SESSIONS` sessions.
-    """
+    """A mean over states with its interval over sessions."""
 
     mean: float
+    #: ``None`` with fewer than :data:`MIN_SESSIONS` sessions.
     low: float | None
     high: float | None
     states: int
@@ -45,27 +38,24 @@ class Estimate(msgspec.Struct, frozen=True):
 
     @property
     def excludes_zero(self) -> bool:
-        """Whether the interval is wholly above or wholly below 0."""
+        """True if the interval lies entirely above or below 0."""
         return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
 
 
 class Cell(msgspec.Struct, frozen=True):
-    """One measure of one kind of states: an arm alone, and against another arm.
-
-    ``difference`` is arm minus ``against``, over the states that both have; both are ``None``
-    for the arm that the others are compared with.
-    """
+    """One measure of one kind of states: of an arm, and against the base."""
 
     kind: str
     measure: str
     arm: str
     value: Estimate
+    #: The base, and arm minus base over the states that both have; ``None`` for the base itself.
     against: str | None = None
     difference: Estimate | None = None
 
     @property
     def claimed(self) -> bool:
-        """Whether the difference may be claimed: its interval excludes 0."""
+        """True if the interval of the difference excludes 0."""
         return self.difference is not None and self.difference.excludes_zero
 
 
@@ -76,18 +66,9 @@ def summarise(
     seed: int = 0,
     resamples: int = RESAMPLES,
 ) -> list[Cell]:
-    """Return every measure of every kind for every arm, against ``base``.
+    """Return every measure of every kind for every arm, against ``base``; no empty cells.
 
-    Cells without a state are left out. The same results and seed give the same cells.
-
-    Args:
-        results: arm to its results.
-        base: the arm that the others are compared with.
-        seed: of the resampling.
-        resamples: draws of sessions.
-
-    Raises:
-        InputError: there is no arm ``base``.
+    The same results and seed give the same cells.
     """
     if base not in results:
         raise InputError(f"no results of arm {base!r}; there are {', '.join(sorted(results))}")
@@ -108,35 +89,6 @@ def summarise(
     return cells
 
 
-def differences(
-    results: Mapping[str, Sequence[StateResult]],
-    *,
-    kinds: Iterable[str] = tuple(GROUPS),
-    measures: Iterable[str] = ("canonical",),
-    seed: int = 0,
-    resamples: int = RESAMPLES,
-) -> list[tuple[str, str, str, str, Estimate]]:
-    """Return (kind, measure, arm, other arm, arm minus other) for every two arms.
-
-    Args:
-        results: arm to its results.
-        kinds: rows of the table.
-        measures: names of :data:`~composer_pipeline.evaluation.results.MEASURES`.
-        seed: of the resampling.
-        resamples: draws of sessions.
-    """
-    measures = tuple(measures)
-    return [
-        (kind, measure, a, b, found)
-        for kind in kinds
-        for measure in measures
-        for a, b in combinations(results, 2)
-        if (found := difference(
-            results[a], results[b], kind, measure, seed=seed, resamples=resamples
-        ))
-    ]  # fmt: skip
-
-
 def difference(
     one: Sequence[StateResult],
     other: Sequence[StateResult],
@@ -146,7 +98,7 @@ def difference(
     seed: int = 0,
     resamples: int = RESAMPLES,
 ) -> Estimate | None:
-    """Return ``one`` minus ``other`` over the states that both have, or ``None`` without any."""
+    """Return ``one`` minus ``other`` over common states, or ``None`` without any."""
     a, b = _values(one, kind, measure), _values(other, kind, measure)
     both = {state: (a[state][0], a[state][1] - b[state][1]) for state in a if state in b}
     return estimate(both, seed, resamples)
@@ -155,16 +107,13 @@ def difference(
 def estimate(
     values: Mapping[str, tuple[str, float]], seed: int = 0, resamples: int = RESAMPLES
 ) -> Estimate | None:
-    """Return the mean of the states' values with its interval, or ``None`` without a state.
+    """Return the mean of values with its interval from resampled sessions, or ``None``.
 
-    Args:
-        values: state id to (session id, value).
-        seed: of the resampling.
-        resamples: draws of sessions.
+    ``values`` maps state id to (session id, value).
     """
     if not values:
         return None
-    import numpy as np  # comes with the extra `train`; the door of this room needs none
+    import numpy as np  # comes with the extra `train`; importing this module must not need it
 
     by_session: dict[str, list[float]] = defaultdict(list)
     for session, value in values.values():
@@ -184,7 +133,7 @@ def estimate(
 def _values(
     results: Iterable[StateResult], kind: str, measure: str
 ) -> dict[str, tuple[str, float]]:
-    """Return state id to (session id, value), where the measure says something."""
+    # State id to (session id, value), where the measure applies.
     _, value_of = MEASURES[measure]
     found: dict[str, tuple[str, list[float]]] = {}
     for result in results:
@@ -193,27 +142,27 @@ def _values(
     return {state: (session, sum(v) / len(v)) for state, (session, v) in found.items()}
 
 
-#: Kinds at which the base acts rightly, and training must not unlearn it.
+#: Kinds at which the base acts rightly, which training must not unlearn.
 GUARDED = ("easy", "recovery")
 MEASURE = "canonical"
-#: A fall that is surely larger than this is too much.
+#: The largest acceptable loss of canonical matches.
 TOLERANCE = 0.02
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """Sentences: where the model is worse than its base, and where nobody can say."""
+    """Sentences: where the model is worse than its base, and where that is unknown."""
 
     worse: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
 
 
 def cells_of(evaluation: Mapping[str, Any]) -> list[Cell]:
-    """Return the cells of an ``evaluation.json``; none of one that an earlier version wrote."""
+    """Return the cells of an ``evaluation.json``."""
     return msgspec.convert(evaluation.get("cells", []), list[Cell])
 
 
 def guarded(cells: Iterable[Cell], arm: str) -> dict[str, Estimate]:
-    """Return arm minus base, with its interval, of each kind at which nothing may be lost."""
+    """Return arm minus base for each kind in :data:`GUARDED`."""
     return {
         cell.kind: cell.difference
         for cell in cells
@@ -222,14 +171,9 @@ def guarded(cells: Iterable[Cell], arm: str) -> dict[str, Estimate]:
 
 
 def verdict(cells: Iterable[Cell], arm: str, *, tolerance: float = TOLERANCE) -> Verdict:
-    """Return whether an arm is worse than its base on easy or recovery states.
+    """Return where an arm is worse than its base on easy or recovery states.
 
-    It is where the whole interval of the difference lies below ``-tolerance``.
-
-    Args:
-        cells: as from ``summarise``.
-        arm: the trained model.
-        tolerance: share of states that may be lost.
+    It is worse if the whole interval of the difference lies below ``-tolerance``.
     """
     found = guarded(cells, arm)
     worse, unknown = [], []
@@ -251,27 +195,20 @@ def verdict(cells: Iterable[Cell], arm: str, *, tolerance: float = TOLERANCE) ->
     return Verdict(tuple(worse), tuple(unknown))
 
 
-#: What the columns of :func:`table` say.
+#: The columns of :func:`table`.
 HEAD = ("states", "measure", "base", "trained", "difference, 95 % interval", "states (sessions)")
 #: What each kind of states is.
 MEANINGS = {
     "hard": "the agent was wrong: both kinds below together",
     "hard_covered": "the agent was wrong; teachers agreed on something else",
-    "hard_uncovered": "the agent was wrong; no consensus says so, but what worked later",
+    "hard_uncovered": "the agent was wrong: no consensus, but a later action worked",
     "easy": "the agent and the teachers agree",
-    "recovery": "right behind an error; nothing speaks against what the agent did",
+    "recovery": "right after an error; nothing indicates that the agent was wrong",
 }
 
 
 def table(cells: Iterable[Cell], arm: str) -> list[tuple[str, ...]]:
-    """Return one row of text for each kind and measure, with the columns of :data:`HEAD`.
-
-    A difference whose interval excludes 0 is marked with a star.
-
-    Args:
-        cells: as from ``summarise``.
-        arm: the trained model.
-    """
+    """Return one row of text for each kind and measure; a star marks a difference other than 0."""
     by = {(cell.kind, cell.measure, cell.arm): cell for cell in cells}
     rows: list[tuple[str, ...]] = []
     for kind in GROUPS:
@@ -282,36 +219,31 @@ def table(cells: Iterable[Cell], arm: str) -> list[tuple[str, ...]]:
             base = by.get((kind, measure, BASE))
             value = mine.value
             rows.append(
-                (kind, measure, number(base.value.mean, measure) if base else "",
-                 number(value.mean, measure), _difference(mine, measure),
+                (kind, measure, _number(base.value.mean, measure) if base else "",
+                 _number(value.mean, measure), _difference(mine, measure),
                  f"{value.states} ({value.sessions})")
             )  # fmt: skip
     return rows
 
 
 def markdown(cells: Sequence[Cell], arm: str, found: Verdict, about: Mapping[str, object]) -> str:
-    """Return the report.
-
-    Args:
-        cells: as from ``summarise``.
-        arm: the trained model.
-        found: what follows from them.
-        about: facts that stand at its head, by name.
-    """
+    """Return the report; ``about`` are facts for its head."""
     rows = table(cells, arm)
     parts = ["# Evaluation", "\n".join(f"- {name}: {value}" for name, value in about.items())]
-    parts.append("\n\n".join(_said(found)))
+    parts.append("\n\n".join(_sentences(found)))
     parts.append("![canonical match](actions.svg)\n\n![differences](differences.svg)")
     for kind in GROUPS:
         mine = [row[1:] for row in rows if row[0] == kind]
         if mine:
-            parts.append(f"## {kind}\n\n{MEANINGS[kind].capitalize()}.\n\n{grid(HEAD[1:], mine)}")
-    measures = [(name, said) for name, (said, _) in MEASURES.items()]
-    parts.append("## Measures\n\n" + grid(("measure", "what it says"), measures))
+            parts.append(
+                f"## {kind}\n\n{MEANINGS[kind].capitalize()}.\n\n{markdown_table(HEAD[1:], mine)}"
+            )
+    measures = [(name, text) for name, (text, _) in MEASURES.items()]
+    parts.append("## Measures\n\n" + markdown_table(("measure", "meaning"), measures))
     parts.append(
         "Intervals come from drawing whole sessions with replacement; a difference is paired: the"
         " same states of the same sessions for both models. A star marks a difference whose"
-        " interval excludes 0; no other difference is claimed. Where there are fewer than"
+        " interval excludes 0; no other difference is claimed. With fewer than"
         f" {MIN_SESSIONS} sessions there is no interval."
     )
     return "\n\n".join(parts) + "\n"
@@ -331,15 +263,8 @@ def pictures(cells: Sequence[Cell], arm: str) -> dict[str, str]:
     return {"actions.svg": bars(shares, unit=" %"), "differences.svg": intervals(changes)}
 
 
-def number(value: float, measure: str) -> str:
-    """Return a number of a measure as text."""
+def _number(value: float, measure: str) -> str:
     return f"{100 * value:.1f} %" if measure in SHARES else f"{value:.4f}"
-
-
-def grid(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table in Markdown."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines).replace("||", r"\|\|")
 
 
 def _difference(cell: Cell, measure: str) -> str:
@@ -357,8 +282,7 @@ def _signed(change: Estimate, measure: str) -> str:
     return f"{mean} [{scale * change.low:+.{digits}f}, {scale * change.high:+.{digits}f}]"
 
 
-def _said(found: Verdict) -> list[str]:
-    """Return the verdict in sentences."""
+def _sentences(found: Verdict) -> list[str]:
     out = [f"**Worse than its base.** {sentence}." for sentence in found.worse]
     out += [f"Not known whether it is worse than its base on {each}." for each in found.unknown]
-    return out or ["Not surely worse than its base on easy or recovery states."]
+    return out or ["Not significantly worse than its base on easy or recovery states."]

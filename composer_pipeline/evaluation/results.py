@@ -1,8 +1,4 @@
-"""What was measured of one model at one state, and its file.
-
-Belongs here: the fields, the measures that a table shows, and the Parquet file. Does not belong
-here: measuring (``evaluation.measure``) and means over states (``evaluation.summary``).
-"""
+"""Results of one model at one state, the measures derived from them, and their Parquet file."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,16 +15,12 @@ from composer_pipeline.lake.parquet import encode_parquet
 
 
 class StateResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One model at one state; log-probabilities are sums over an answer's tokens, in nats.
-
-    ``answer`` is what it said greedily, with special tokens, ``ended`` whether it came to its
-    end. ``logp_right_hinted`` is behind the prompt that ends with the hint. ``kl`` is
-    KL(model || base) over the right action's tokens, the mean a token; ``None`` for the base.
-    """
+    """One model at one state; log-probabilities are sums over an answer's tokens, in nats."""
 
     state_id: str
     session_id: str
     kind: str
+    #: The greedy answer with special tokens, and whether it ended before the limit.
     answer: str
     ended: bool
     judgement: Judgement
@@ -36,7 +28,9 @@ class StateResult(msgspec.Struct, frozen=True, kw_only=True):
     tokens_right: int
     logp_wrong: float | None = None
     tokens_wrong: int | None = None
+    #: log p(right) after the prompt that ends with the hint.
     logp_right_hinted: float | None = None
+    #: Mean KL(model || base) per token of the right action; ``None`` for the base.
     kl: float | None = None
 
 
@@ -72,7 +66,7 @@ def _valid(r: StateResult) -> float | None:
     return None if r.judgement.valid_call is None else float(r.judgement.valid_call)
 
 
-#: Measure to (what it says, its value at a state; ``None`` where it says nothing there).
+#: Measure to (description, value at a state or ``None`` where it does not apply).
 MEASURES: dict[str, tuple[str, Callable[[StateResult], float | None]]] = {
     "exact": (
         "the greedy answer is the right action, argument for argument",
@@ -83,17 +77,17 @@ MEASURES: dict[str, tuple[str, Callable[[StateResult], float | None]]] = {
         lambda r: float(r.judgement.canonical),
     ),
     "valid_call": (
-        "where a tool is right: the answer calls offered tools with arguments they take",
+        "if the right action calls a tool: the answer calls offered tools with valid arguments",
         _valid,
     ),
     "preference": ("log p(right) > log p(what the agent did)", _preference),
-    "preference_per_token": ("the same, divided by each action's tokens", _preference_per_token),
+    "preference_per_token": ("the same, per token of each action", _preference_per_token),
     "margin": ("log p(right) - log p(what the agent did), nats", _margin),
-    "right_nll": ("-log p(right), nats a token", lambda r: -r.logp_right / r.tokens_right),
-    "wrong_nll": ("-log p(what the agent did), nats a token", _wrong_nll),
-    "error_logp": ("log p(right) at error turns, without the hint, nats an action", _at_error),
-    "hint_gain": ("log p(right | hint) - log p(right), nats an action", _hint_gain),
-    "kl": ("KL(model || base) over the right action, nats a token", lambda r: r.kl),
+    "right_nll": ("-log p(right), nats per token", lambda r: -r.logp_right / r.tokens_right),
+    "wrong_nll": ("-log p(what the agent did), nats per token", _wrong_nll),
+    "error_logp": ("log p(right) at error turns, without the hint, nats per action", _at_error),
+    "hint_gain": ("log p(right | hint) - log p(right), nats per action", _hint_gain),
+    "kl": ("KL(model || base) over the right action, nats per token", lambda r: r.kl),
 }
 #: Measures that are shares in [0, 1].
 SHARES = frozenset({"exact", "canonical", "valid_call", "preference", "preference_per_token"})
@@ -108,7 +102,7 @@ _SCHEMA = pa.schema(
 
 
 def write_results(path: str | Path, results: Mapping[str, Sequence[StateResult]]) -> None:
-    """Write arms of results as Parquet: one row an arm and state, whole or not at all."""
+    """Write results by arm as Parquet, one row per arm and state, atomically."""
     rows = [
         {**msgspec.to_builtins(result), "arm": arm,
          "judgement": msgspec.json.encode(result.judgement).decode()}
@@ -119,11 +113,7 @@ def write_results(path: str | Path, results: Mapping[str, Sequence[StateResult]]
 
 
 def read_results(path: str | Path) -> dict[str, list[StateResult]]:
-    """Read arms of results, in the order in which they were written.
-
-    Raises:
-        InputError: the file holds no results.
-    """
+    """Read results by arm, in the order in which they were written."""
     try:
         table = pq.read_table(Path(path))
         rows: list[dict[str, Any]] = table.select(_SCHEMA.names).to_pylist()

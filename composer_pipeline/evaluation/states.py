@@ -1,11 +1,7 @@
-"""States whose right action is known, as a frozen Parquet file.
+"""Evaluation states: states with a known right action, frozen in a Parquet file.
 
-Belongs here: what an evaluation state is, writing and reading a set of them, its content hash,
-and its distance from training. Does not belong here: choosing states of a lake
-(``evaluation.of_lake``) and measuring models on them (``evaluation.measure``).
-
-A set is frozen: its hash is in the file, and a file whose rows do not give that hash is refused,
-so that two results can be known to speak of the same states.
+The file contains its content hash and is rejected if its rows do not match it, so that two results
+are known to be about the same states.
 """
 
 import hashlib
@@ -29,9 +25,9 @@ from composer_pipeline.training.build_rows import Prompt
 from composer_pipeline.training.window_text import Dropped
 from composer_pipeline.training.windows import Windows
 
-#: ``hard_covered``: the agent was wrong, and the right action is known from a consensus of
-#: teachers; ``hard_uncovered``: wrong, known only from what happened later; ``easy``: the agent
-#: was right and teachers say so; ``recovery``: behind an error, where the agent was right.
+#: ``hard_covered``: the agent was wrong, and the right action is the teachers' consensus;
+#: ``hard_uncovered``: wrong, with the right action from later in the trace; ``easy``: the agent was
+#: right and the teachers agree; ``recovery``: right after an error, where the agent was right.
 Kind = Literal["hard_covered", "hard_uncovered", "easy", "recovery"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
@@ -40,44 +36,34 @@ _COLUMNS = (
     "state_id", "session_id", "kind", "messages", "tools", "right", "wrong", "hint", "cwd",
 )  # fmt: skip
 _SCHEMA = pa.schema([(name, pa.string()) for name in _COLUMNS])
-#: How many names an error lists.
+#: Names that an error lists.
 _NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationState:
-    """One state and the action that a model should take there.
-
-    Attributes:
-        state_id: unique in a set.
-        session_id: whose state it is; intervals are over sessions.
-        kind: see :data:`Kind`.
-        messages: the whole chat prompt, as in the dataset tables; it ends before the action.
-        tools: schemas of the tools offered, in chat form.
-        right: the right action.
-        wrong: what the agent did, where that differs from ``right``.
-        hint: what the error turn's feedback said, or ``None`` where there was no error.
-        cwd: working directory, by which paths are compared; may be empty.
-    """
+    """One state and the action that a model should take there."""
 
     state_id: str
+    #: Intervals are over sessions.
     session_id: str
     kind: Kind
+    #: The whole chat prompt before the action, and the tools offered, as in the dataset tables.
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]]
     right: Action
+    #: The agent's action, where it differs from ``right``.
     wrong: Action | None = None
+    #: Feedback of the error turn, if any.
     hint: str | None = None
+    #: Working directory, by which paths are compared; may be empty.
     cwd: str = ""
 
 
 def write_states(path: str | Path, states: Iterable[EvaluationState]) -> str:
-    """Write a set as Parquet, ordered by state id, and return its content hash.
+    """Write a set as Parquet atomically, ordered by state id, and return its content hash.
 
-    The file appears whole or not at all; the same states give the same bytes.
-
-    Raises:
-        InputError: the set is empty, a state comes twice, or a field is wrong; names it.
+    The same states give the same bytes.
     """
     rows = _rows(_checked(states))
     digest = _digest(rows)
@@ -87,11 +73,7 @@ def write_states(path: str | Path, states: Iterable[EvaluationState]) -> str:
 
 
 def read_states(path: str | Path) -> list[EvaluationState]:
-    """Read a set, ordered by state id.
-
-    Raises:
-        InputError: the file is no set, or its rows are not those that were written.
-    """
+    """Read a set, ordered by state id."""
     try:
         table = pq.read_table(Path(path))
     except (OSError, pa.ArrowInvalid) as error:
@@ -107,11 +89,7 @@ def read_states(path: str | Path) -> list[EvaluationState]:
 
 
 def content_hash(states: Iterable[EvaluationState]) -> str:
-    """Return the hash of a set's content; the order of its states does not matter.
-
-    Raises:
-        InputError: as :func:`write_states`.
-    """
+    """Return the hash of a set's content, independent of the order of its states."""
     return _digest(_rows(_checked(states)))
 
 
@@ -120,15 +98,9 @@ def check_disjoint(
     training_sessions: Collection[str],
     training_prompts: Collection[str],
 ) -> None:
-    """Refuse a set that shares a session or a prompt with training.
+    """Raise InputError if a set shares a session or a prompt with training.
 
-    Args:
-        states: the set.
-        training_sessions: session ids that were trained on.
-        training_prompts: ``chat.prompt_hash`` of every prompt that was trained on.
-
-    Raises:
-        InputError: something is shared; names how much, and the first of it.
+    ``training_prompts`` are ``chat.convert.prompt_hash`` of the prompts.
     """
     states = list(states)
     sessions = sorted({state.session_id for state in states} & set(training_sessions))
@@ -160,7 +132,7 @@ def _checked(states: Iterable[EvaluationState]) -> list[EvaluationState]:
             raise InputError(f"evaluation state {state.state_id!r}: wrong equals right")
     twice = [name for name, n in Counter(state.state_id for state in ordered).items() if n > 1]
     if twice:
-        raise InputError(f"an evaluation set has states twice: {_named(twice)}")
+        raise InputError(f"an evaluation set has duplicate states: {_named(twice)}")
     return ordered
 
 
@@ -174,7 +146,7 @@ def _rows(states: Iterable[EvaluationState]) -> list[dict[str, Any]]:
             "state_id": state.state_id,
             "session_id": state.session_id,
             "kind": state.kind,
-            # Keys keep their order: templates render it.
+            # Keys keep their order, which templates render.
             "messages": json.dumps(state.messages),
             "tools": json.dumps(state.tools),
             "right": _json(state.right),
@@ -187,7 +159,7 @@ def _rows(states: Iterable[EvaluationState]) -> list[dict[str, Any]]:
 
 
 def _json(action: Action) -> str:
-    """Return an action as JSON; unlike ``Action.to_json`` it takes lone surrogates."""
+    # Unlike Action.to_json, json.dumps accepts lone surrogates.
     return json.dumps(msgspec.to_builtins(action))
 
 
@@ -216,18 +188,16 @@ def _digest(rows: Iterable[dict[str, Any]]) -> str:
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A state as a model sees it.
-
-    ``right`` is the right action in the template's form, which may take one call only; every
-    answer ends with its end token. ``wrong_ids`` and ``hinted_ids`` (the prompt whose last words
-    are the hint) are empty where there is none.
-    """
+    """A state as a model sees it."""
 
     state: EvaluationState
+    #: The right action in the template's form, which may take only one call.
     right: Action
     prompt_ids: list[int]
+    #: Answers include the end token.
     right_ids: list[int]
     wrong_ids: list[int] = []
+    #: The prompt that ends with the hint.
     hinted_ids: list[int] = []
 
     @property
@@ -237,11 +207,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 def row_of(windows: Windows, state: EvaluationState) -> Row:
-    """Return a state's row.
-
-    Raises:
-        Dropped: the prompt or the right action does not fit, as in training; says why.
-    """
+    """Return a state's row; raise Dropped where the prompt or the right action does not fit."""
     prompt = Prompt(windows, {"prompt": state.messages, "tools": state.tools})
     message = prompt.action([action_message(state.right)])
     right_ids = prompt.response(message)
@@ -263,7 +229,7 @@ def row_of(windows: Windows, state: EvaluationState) -> Row:
 def rows_of(
     windows: Windows, states: Iterable[EvaluationState]
 ) -> tuple[list[Row], dict[str, str]]:
-    """Return the rows that fit, and state id to the reason of those that do not."""
+    """Return the rows that fit, and the reason for each state id that does not."""
     rows: list[Row] = []
     dropped: dict[str, str] = {}
     for state in states:
@@ -277,16 +243,10 @@ def rows_of(
 def batches(
     rows: Sequence[Row], *, tokens: int, logits: int, vocabulary: int, answer: int
 ) -> list[list[Row]]:
-    """Pack rows of like length.
+    """Pack rows of similar length into batches; a single row may exceed the limits.
 
-    Args:
-        rows: what is packed.
-        tokens: positions of a batch, padding and the longest possible answer included.
-        logits: numbers that the log-probabilities of a batch's recorded answers may have.
-        vocabulary: logits of one token.
-        answer: tokens that a model may answer with.
-
-    A single row may exceed both limits.
+    ``tokens`` limits the positions of a batch, including padding and the longest possible answer
+    (``answer`` tokens); ``logits`` limits the log-probabilities of its recorded answers.
     """
     out: list[list[Row]] = []
     for row in sorted(rows, key=lambda row: (-_width(row, answer), row.state.state_id)):
@@ -309,4 +269,4 @@ def _wrong_ids(prompt: Prompt, wrong: Action) -> list[int]:
     try:
         return prompt.response(prompt.action([action_message(wrong)], shown=False))
     except Dropped:
-        return []  # the state is measured without it
+        return []  # the state is measured without a wrong action

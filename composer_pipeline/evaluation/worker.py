@@ -1,8 +1,6 @@
 """The process behind ``evaluation.evaluate``: loads the models, measures, and prints JSON lines.
 
-Belongs here: from a run folder to loaded models. Does not belong here: deciding whether to
-measure, and what is measured (``evaluation.measure``). Started as
-``python -m composer_pipeline.evaluation.worker``.
+``python -m composer_pipeline.evaluation.worker --run-dir RUN --max-new-tokens N``
 """
 
 import argparse
@@ -23,20 +21,20 @@ from composer_pipeline.training.recipe import TrainingRecipe
 from composer_pipeline.training.run import CHECKPOINT, RECIPE
 from composer_pipeline.training.windows import Windows
 
-#: Nothing is kept for gradients, so a batch may be larger than one of training.
-BATCHES = 4
+#: Nothing is kept for gradients, so a batch may be larger than in training.
+BATCH_FACTOR = 4
 
 
 def main() -> int:
-    """Measure one run; write its results and print what was left out."""
+    """Measure one run, write its results and print the dropped states."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run-dir", required=True, type=Path)
     parser.add_argument("--max-new-tokens", required=True, type=int)
     options = parser.parse_args()
     end_with_parent()
-    gc.set_threshold(20_000, *gc.get_threshold()[1:])  # what is imported stays
+    gc.set_threshold(20_000, *gc.get_threshold()[1:])  # imported modules are never freed
     try:
-        dropped = work(options.run_dir, options.max_new_tokens)
+        dropped = measure_run(options.run_dir, options.max_new_tokens)
     except ComposerError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, InputError) else 1
@@ -44,16 +42,8 @@ def main() -> int:
     return 0
 
 
-def work(run_dir: Path, max_new_tokens: int) -> dict[str, str]:
-    """Measure base and trained model at the run's frozen states.
-
-    Returns:
-        State id to why it could not be measured.
-
-    Raises:
-        InputError: no state fits the recipe's windows.
-        ComposerError: a model gives no finite number.
-    """
+def measure_run(run_dir: Path, max_new_tokens: int) -> dict[str, str]:
+    """Measure base and trained model at the run's frozen states; return the dropped ones."""
     recipe = TrainingRecipe.load(run_dir / RECIPE)
     resolved = resolve_model(recipe.model)
     import torch
@@ -65,7 +55,7 @@ def work(run_dir: Path, max_new_tokens: int) -> dict[str, str]:
         load_arms(resolved, run_dir, recipe),
         Windows(load_tokenizer(resolved), recipe.data),
         max_new_tokens=max_new_tokens,
-        batch_tokens=BATCHES * recipe.micro_batch_tokens,
+        batch_tokens=BATCH_FACTOR * recipe.micro_batch_tokens,
         progress=lambda done, of: print(json.dumps({"done": done, "of": of}), flush=True),
     )
     write_results(run_dir / FOLDER / RESULTS, found.results)
@@ -73,7 +63,7 @@ def work(run_dir: Path, max_new_tokens: int) -> dict[str, str]:
 
 
 def load_arms(resolved: str, run_dir: Path, recipe: TrainingRecipe) -> list[Arm]:
-    """Load base and trained model: one model with its adapter off and on, where there is one."""
+    """Load base and trained model: with LoRA, one model with its adapter off and on."""
     import torch
     from transformers import AutoModelForCausalLM
 

@@ -45,10 +45,15 @@ from composer_pipeline.publishing.card import (
 from composer_pipeline.publishing.publish import take_files
 from composer_pipeline.reports import Progress, Report
 from composer_pipeline.states.previews import cut, printable
-from composer_pipeline.training.curves import channel_curves, held_out_curve
 from composer_pipeline.training.model_card import evaluation_of
 from composer_pipeline.training.recipe import TrainingRecipe
-from composer_pipeline.training.run import RESULT, about, finished
+from composer_pipeline.training.run import (
+    RESULT,
+    about,
+    channel_curves,
+    finished,
+    held_out_curve,
+)
 from composer_pipeline.training.runs import dataset_digest
 
 #: Pairs that are shown.

@@ -34,8 +34,8 @@ from composer_pipeline import build_dataset, build_hints, build_pairs, ingest, n
 from composer_pipeline.errors import ComposerError, InputError
 from composer_pipeline.evaluation.measure import BASE, Arm, measure
 from composer_pipeline.evaluation.results import read_results, write_results
+from composer_pipeline.evaluation.select_states import select_states
 from composer_pipeline.evaluation.states import EvaluationState
-from composer_pipeline.evaluation.states_of_lake import states_of_lake
 from composer_pipeline.files import replace
 from composer_pipeline.lake.schema import TABLES
 from composer_pipeline.lake.store import Lake
@@ -218,7 +218,7 @@ def deal(rows: Sequence[Mapping[str, Any]], folds: int) -> dict[str, int]:
 
 def evaluation_set(lake: Lake, known: set[str], plan: Plan) -> list[EvaluationState]:
     """Return the cases, and some turns right behind errors of their sessions."""
-    every = states_of_lake(lake, "train")
+    every = select_states(lake, "train")
     sessions = {state.session_id for state in every if state.state_id in known}
     chosen = [state for state in every if state.state_id in known]
     after = [s for s in every if s.kind == "recovery" and s.session_id in sessions]

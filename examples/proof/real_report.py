@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from composer_pipeline.evaluation.measure import BASE
-from composer_pipeline.evaluation.report import difference, grid, summarise
+from composer_pipeline.evaluation.report import difference, summarise
 from composer_pipeline.evaluation.results import StateResult, read_results
 from composer_pipeline.files import replace
+from composer_pipeline.markdown import table
 from examples.proof.bars import Estimate
 from examples.proof.report import NUMBERS, REPORT, RESULTS, rows_said
 
@@ -98,7 +99,7 @@ def _means(results: Mapping[str, Sequence[StateResult]], kind: str, names: Seque
         if cell.kind == kind
     }
     rows = [(WORDS[arm], *(cells.get((arm, n), "") for n in names)) for arm in results]
-    return grid(("arm", *names), rows)
+    return table(("arm", *names), rows)
 
 
 def _number(value: float, measure: str) -> str:
@@ -113,7 +114,7 @@ def _differences(
         for arm, some in results.items()
         if arm != other
     ]
-    return grid(("arm", *names), rows)
+    return table(("arm", *names), rows)
 
 
 def _said(found: Estimate | None, measure: str) -> str:
@@ -139,4 +140,4 @@ def _trained(folds: Sequence[Path]) -> str:
                     (str(int(fold.name) + 1), WORDS[arm], *rows_said(numbers),
                      "" if share is None else f"{share:.0%}", f"{numbers['cpu_seconds']:,.0f}")
                 )  # fmt: skip
-    return grid(("fold", "arm", "rows", "left out", "hints that help", "CPU s"), rows)
+    return table(("fold", "arm", "rows", "left out", "hints that help", "CPU s"), rows)

@@ -14,8 +14,8 @@ from composer_pipeline.errors import InputError
 from composer_pipeline.evaluation.evaluate import TRAINED, evaluate
 from composer_pipeline.evaluation.measure import BASE
 from composer_pipeline.evaluation.results import read_results
+from composer_pipeline.evaluation.select_states import select_states
 from composer_pipeline.evaluation.states import read_states, row_of, write_states
-from composer_pipeline.evaluation.states_of_lake import states_of_lake
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.testing.training import tiny_recipe, write_dataset, write_tiny_model
 from composer_pipeline.training.build_rows import build
@@ -133,7 +133,7 @@ def test_states_that_were_trained_on_are_refused(lake, run, tmp_path):
     with pytest.raises(InputError, match="8 of its sessions were trained on"):
         evaluate(lake, run, split="train")
     # A set of one's own, with a training prompt under another name.
-    train = states_of_lake(lake, "train")[0]
+    train = select_states(lake, "train")[0]
     write_states(
         tmp_path / "own.parquet", [dataclasses.replace(train, state_id="new", session_id="new")]
     )

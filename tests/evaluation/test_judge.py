@@ -5,10 +5,10 @@ import json
 import pytest
 
 from composer_pipeline.actions import Action, ToolCall
-from composer_pipeline.evaluation.judge import Judge, same
+from composer_pipeline.evaluation.judge import Judge, same_action
 from composer_pipeline.evaluation.states import row_of
 from composer_pipeline.testing.training import call
-from composer_pipeline.training.answers import AnswerReader
+from composer_pipeline.training.chat_template import AnswerReader
 
 
 @pytest.fixture(scope="module")
@@ -98,9 +98,11 @@ def test_calls_are_compared_as_json_and_texts_as_texts():
     def made(**arguments):
         return Action("", (ToolCall("Read", arguments, "x"),))
 
-    assert same(made(a=1, b=2), Action("I read.", (ToolCall("Read", {"b": 2, "a": 1}, "y"),)))
-    assert not same(made(a=1), made(a=1.0))
-    assert not same(made(a=1), made(a=True))
-    assert not same(made(a=1), Action("", made(a=1).tool_calls * 2))
-    assert not same(made(), Action("Read"))
-    assert same(Action(" yes\n"), Action("yes"))
+    assert same_action(
+        made(a=1, b=2), Action("I read.", (ToolCall("Read", {"b": 2, "a": 1}, "y"),))
+    )
+    assert not same_action(made(a=1), made(a=1.0))
+    assert not same_action(made(a=1), made(a=True))
+    assert not same_action(made(a=1), Action("", made(a=1).tool_calls * 2))
+    assert not same_action(made(), Action("Read"))
+    assert same_action(Action(" yes\n"), Action("yes"))

@@ -250,7 +250,7 @@ def test_a_broken_model_is_named(scripted, states, windows):
 def test_a_template_that_nobody_can_read_is_said(tokenizer, scripted, states):
     other = copy.deepcopy(tokenizer)
     other.chat_template = tokenizer.chat_template + "{# mine #}"
-    with pytest.raises(InputError, match="cannot be read back"):
+    with pytest.raises(InputError, match="cannot be parsed"):
         measure(states, arms(scripted), Windows(other, LIMITS))
 
 

@@ -70,7 +70,8 @@ def test_a_changed_file_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("states", "said"),
     [
-        ([], "at least one"), ([state(1), state(1)], "twice: s1"), ([state(1, kind="odd")], "odd"),
+        ([], "at least one"), ([state(1), state(1)], "duplicate states: s1"),
+        ([state(1, kind="odd")], "odd"),
         ([state(1, session_id="")], "session_id is empty"), ([state(1, messages=[])], "messages"),
         ([state(1, wrong=state(1).right)], "wrong equals right"),
     ],

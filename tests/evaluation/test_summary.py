@@ -16,7 +16,6 @@ from composer_pipeline.evaluation.report import (
     Cell,
     Estimate,
     difference,
-    differences,
     estimate,
     markdown,
     pictures,
@@ -200,14 +199,6 @@ def test_a_table_has_each_kind_measure_and_arm(arms):
     assert ("hard_uncovered", "hint_gain") in names
     with pytest.raises(InputError, match="no results of arm 'other'"):
         summarise(arms, base="other")
-
-
-def test_arms_are_compared_with_one_another(arms):
-    found = differences({**arms, "third": arms[BASE]}, kinds=("hard",), measures=("exact",))
-    said = [(a, b, e.mean, e.excludes_zero) for _, _, a, b, e in found]
-    assert said == [
-        (BASE, "trained", -1, True), (BASE, "third", 0, False), ("trained", "third", 1, True),
-    ]  # fmt: skip
 
 
 def test_a_model_that_is_surely_worse_is_said(arms):

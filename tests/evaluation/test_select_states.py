@@ -5,7 +5,7 @@ import pytest
 from composer_pipeline.actions import Action, ToolCall
 from composer_pipeline.chat.convert import prompt_hash
 from composer_pipeline.errors import InputError
-from composer_pipeline.evaluation.states_of_lake import states_of_lake, trained_on
+from composer_pipeline.evaluation.select_states import select_states, training_content
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.testing.training import READ, call
 from tests.fixtures.lake_states import write_session
@@ -61,7 +61,7 @@ def lake(tmp_path):
 
 
 def test_each_state_is_what_teachers_and_later_events_say(lake):
-    found = {state.state_id: state for state in states_of_lake(lake)}
+    found = {state.state_id: state for state in select_states(lake)}
     assert {name: state.kind for name, state in found.items()} == {
         "against": "hard_covered", "failed": "hard_covered", "same": "easy",
         "recovered": "hard_uncovered",
@@ -82,24 +82,24 @@ def test_each_state_is_what_teachers_and_later_events_say(lake):
 
 
 def test_a_cap_is_a_kind_s_and_the_same_each_time(lake):
-    few = states_of_lake(lake, per_kind=1)
+    few = select_states(lake, per_kind=1)
     assert sorted(state.kind for state in few) == ["easy", "hard_covered", "hard_uncovered"]
-    assert few == states_of_lake(lake, per_kind=1)
-    assert states_of_lake(lake, per_kind=2) == states_of_lake(lake)
+    assert few == select_states(lake, per_kind=1)
+    assert select_states(lake, per_kind=2) == select_states(lake)
 
 
 def test_what_was_trained_on(lake):
     lake.write("dataset_pairs", [{**common("p", "train"), "pair_id": "p"}], split="train")
     rows = [{**hint("h", READ_A), **common("h", "train"), "session_id": None}]
     lake.write("dataset_hints", rows, split="train")
-    sessions, prompts = trained_on(lake)
+    sessions, prompts = training_content(lake)
     assert sessions == {"xp", "g"}
     assert prompts == {prompt_hash(common(name, "train")["prompt"]) for name in "ph"}
 
 
 def test_a_split_without_a_known_state_is_refused(lake):
     with pytest.raises(InputError, match="no state with split=train whose right action is known"):
-        states_of_lake(lake, "train")
+        select_states(lake, "train")
 
 
 def bash(command):
@@ -118,7 +118,7 @@ def test_the_response_behind_an_error_is_a_recovery_unless_it_fails_too(tmp_path
         for i in (1, 3, 4)
     ]
     lake.write("dataset_hints", failed, split="validation")
-    found = states_of_lake(lake)
+    found = select_states(lake)
     said = {state.state_id: state for state in found if state.kind == "recovery"}
     assert set(said) == {ids[2], ids[5]}
     state = said[ids[2]]
@@ -129,7 +129,7 @@ def test_the_response_behind_an_error_is_a_recovery_unless_it_fails_too(tmp_path
     agree = group("x", call("Bash", command="python -m pytest"), call("Bash", command="x"))
     agree["consensus"] = [call("Bash", command="python -m pytest")]
     lake.write("dataset_groups", [{**agree, **ours}], split="validation")
-    assert {s.kind for s in states_of_lake(lake) if s.state_id == ids[2]} == {"recovery"}
+    assert {s.kind for s in select_states(lake) if s.state_id == ids[2]} == {"recovery"}
     against = {**agree, "consensus": [call("Bash", command="git push --force")]}
     lake.write("dataset_groups", [{**against, **ours}], split="validation")
-    assert {s.kind for s in states_of_lake(lake) if s.state_id == ids[2]} == {"hard_covered"}
+    assert {s.kind for s in select_states(lake) if s.state_id == ids[2]} == {"hard_covered"}

@@ -1,10 +1,7 @@
-"""Evaluation states from a lake: what teachers and later events say was right.
+"""Selecting evaluation states from a lake, by what teachers and later events show to be right.
 
-Belongs here: which states of a split are hard, easy or a recovery, and what was trained on. Does
-not belong here: votes and recoveries themselves (``preferences``), and windows.
-
-Agreement of teachers is not correctness; in a lake it is the best that is known. A state that
-teachers and later events judge differently is left out.
+Agreement of teachers is not correctness; in a lake it is the best evidence. A state that teachers
+and later events judge differently is left out.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,7 +12,7 @@ from composer_pipeline.actions import Action
 from composer_pipeline.chat.convert import action_message, parse_reply_message, prompt_hash, to_chat
 from composer_pipeline.chat.tools import Toolsets
 from composer_pipeline.errors import InputError
-from composer_pipeline.evaluation.judge import CANONICAL, same, situation_of_chat
+from composer_pipeline.evaluation.judge import CANONICAL, same_action, situation_of_chat
 from composer_pipeline.evaluation.states import KINDS, EvaluationState, Kind
 from composer_pipeline.lake.schema import DATASETS
 from composer_pipeline.lake.store import Lake
@@ -25,53 +22,45 @@ from composer_pipeline.preferences.hints import succeeded
 from composer_pipeline.states.load import load_states
 from composer_pipeline.states.state import TraceState, draw
 
-#: Tables whose rows models are trained on.
 TRAIN, AGENT = "train", "agent"
 
 _Row = Mapping[str, Any]
 
 
-def states_of_lake(
+def select_states(
     lake: Lake, split: str = "validation", *, per_kind: int | None = None
 ) -> list[EvaluationState]:
     """Return the states of a split whose right action is known.
 
     ``hard_covered``: the consensus differs from the agent's action, and is right.
-    ``hard_uncovered``: an error turn without consensus; right is the agent's own later call that
-    worked. ``easy``: the consensus has the effect of the agent's action, which did not fail.
-    ``recovery``: the response behind an error turn, where nothing speaks against the agent's
-    action and no consensus is against it.
-
-    Args:
-        lake: has ``dataset_groups`` and ``dataset_hints``; recovery states need ``states`` too.
-        split: of the dataset.
-        per_kind: at most so many states of each kind, chosen by a hash of their ids.
-
-    Raises:
-        InputError: the split has no such state.
+    ``hard_uncovered``: an error turn without consensus; the agent's later call that worked.
+    ``easy``: the consensus has the effect of the agent's action, which did not fail. ``recovery``:
+    the response after an error turn, if it did not fail and no consensus contradicts it.
     """
     groups = {row["state_id"]: row for row in lake.iter_rows("dataset_groups", split=split)}
     hints = {row["state_id"]: row for row in lake.iter_rows("dataset_hints", split=split)}
-    about = {row["state_id"]: row for row in _facts(lake, groups.keys() | hints.keys())}
+    facts = {row["state_id"]: row for row in _facts(lake, groups.keys() | hints.keys())}
     found: dict[str, EvaluationState] = {}
     for state_id in groups.keys() | hints.keys():
-        cwd = about.get(state_id, {}).get("cwd") or ""
+        cwd = facts.get(state_id, {}).get("cwd") or ""
         state = _judged(groups.get(state_id), hints.get(state_id), cwd)
         if state is not None:
             found[state_id] = state
-    for state in _recoveries(lake, hints, about):
+    for state in _recoveries(lake, hints, facts):
         if found.get(state.state_id, state).kind != "hard_covered":
             found[state.state_id] = state
     if not found:
         raise InputError(
             f"lake {lake.url} has no state with split={split} whose right action is known; make"
-            " the dataset with a validation share, of more sessions"
+            " the dataset with a validation share, from more sessions"
         )
-    return capped(found.values(), per_kind)
+    return limit_per_kind(found.values(), per_kind)
 
 
-def capped(states: Iterable[EvaluationState], per_kind: int | None) -> list[EvaluationState]:
-    """Return at most ``per_kind`` states of each kind, ordered by id; all where it is ``None``."""
+def limit_per_kind(
+    states: Iterable[EvaluationState], per_kind: int | None
+) -> list[EvaluationState]:
+    """Return at most ``per_kind`` states of each kind (``None``: all), chosen by hash."""
     states = sorted(states, key=lambda state: state.state_id)
     if per_kind is None:
         return states
@@ -82,8 +71,8 @@ def capped(states: Iterable[EvaluationState], per_kind: int | None) -> list[Eval
     return [state for state in states if state.state_id in kept]
 
 
-def trained_on(lake: Lake) -> tuple[set[str], set[str]]:
-    """Return the sessions, and the hashes of the prompts, of the split that is trained on."""
+def training_content(lake: Lake) -> tuple[set[str], set[str]]:
+    """Return the session ids and the prompt hashes of the training split."""
     sessions: set[str] = set()
     prompts: set[str] = set()
     for table in DATASETS:
@@ -95,7 +84,7 @@ def trained_on(lake: Lake) -> tuple[set[str], set[str]]:
 
 
 def _judged(group: _Row | None, hint: _Row | None, cwd: str) -> EvaluationState | None:
-    """Return a state as hard or easy, or ``None`` where nobody knows what was right."""
+    # A hard or easy state, or ``None`` where the right action is unknown.
     row = group or hint
     assert row is not None
     if group is not None:
@@ -103,24 +92,24 @@ def _judged(group: _Row | None, hint: _Row | None, cwd: str) -> EvaluationState 
         if right is None or own is None:
             return None
         found = level(right, own, situation_of_chat(group["prompt"], cwd)).level
-        if found <= CANONICAL:  # what failed, and teachers would do too, is not known to be right
+        if found <= CANONICAL:  # not known to be right if it failed
             return None if hint is not None else _state(row, "easy", right, None, None, cwd)
         if found is Level.L2 and not mutates(right) and not mutates(own):
-            return None  # votes count that as agreement, but it is not the same
+            return None  # agreement in a vote, but not the same effect
         return _state(row, "hard_covered", right, own, _text(hint), cwd)
     assert hint is not None
     right, own = _action(hint["recovery"]), _action(hint["action"])
-    if right is None or own is None or same(right, own):
+    if right is None or own is None or same_action(right, own):
         return None
     return _state(row, "hard_uncovered", right, own, _text(hint), cwd)
 
 
 def _recoveries(
-    lake: Lake, hints: Mapping[str, _Row], about: Mapping[str, _Row]
+    lake: Lake, hints: Mapping[str, _Row], facts: Mapping[str, _Row]
 ) -> Iterator[EvaluationState]:
-    """Yield the responses right behind error turns where the agent's action worked."""
-    chains = {about[name]["chain_id"] for name in hints if name in about}
-    days = sorted({about[name]["day"] for name in hints if name in about})
+    # The responses right after error turns where the agent's action worked.
+    chains = {facts[name]["chain_id"] for name in hints if name in facts}
+    days = sorted({facts[name]["day"] for name in hints if name in facts})
     for day in days:
         states = list(load_states(lake, days=[day]))
         tools = Toolsets(lake, states)
@@ -139,7 +128,7 @@ def _recoveries(
 def _successors(
     states: Iterable[TraceState], chains: set[str]
 ) -> Iterator[tuple[TraceState, TraceState]]:
-    """Yield each two states that follow one another on a path."""
+    # Pairs of consecutive states of a path.
     paths: dict[str, list[TraceState]] = {}
     for state in states:
         if state.chain_id in chains:
@@ -149,7 +138,7 @@ def _successors(
 
 
 def _facts(lake: Lake, state_ids: Iterable[str]) -> list[dict[str, Any]]:
-    """Return where the states stand, of those that the lake still has."""
+    # Rows of the states that the lake still has.
     wanted = set(state_ids)
     columns = ["state_id", "cwd", "chain_id"]
     return [row for row in lake.rows("states", columns=columns) if row["state_id"] in wanted]
@@ -165,12 +154,12 @@ def _state(
 
 
 def _session(row: _Row) -> str:
-    """Return a row's session; rows without one stand for themselves."""
+    # Rows without a session count as their own.
     return str(row["session_id"] or row["group_id"] or row["state_id"])
 
 
 def _own(group: _Row) -> Action | None:
-    """Return the agent's action among the candidates of a group."""
+    # The agent's action among the candidates of a group.
     pairs = zip(group["sources"] or (), group["candidates"] or (), strict=True)
     return next((_action([message]) for source, message in pairs if source == AGENT), None)
 
@@ -179,7 +168,7 @@ def _action(messages: Any) -> Action | None:
     try:
         return parse_reply_message(messages[0]) if messages else None
     except ValueError:
-        return None  # empty, or arguments that are no object: nothing to compare with
+        return None  # empty, or arguments that are not an object
 
 
 def _text(hint: _Row | None) -> str | None:

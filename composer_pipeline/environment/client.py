@@ -1,12 +1,8 @@
 """The tools of recorded sessions, for TRL's ``GRPOTrainer(environment_factory=…)``.
 
-Belongs here: what a model that is trained can call, and what a rollout earned. Does not belong
-here: the server (``environment.server``). TRL makes a tool of each public method: its name, its
-type hints and its docstring are what the model reads.
-
+TRL makes a tool of each public method: its name, type hints and docstring are what the model reads.
 The common tools of Claude Code have a method each, under their own names, because the recorded
-prefix that the model reads calls them so; one generic tool alone would teach a call that no agent
-makes. Every other tool is called through ``call_tool``.
+prefix that the model reads calls them so; every other tool is called through ``call_tool``.
 """
 
 import json
@@ -16,11 +12,7 @@ from composer_pipeline.environment.recorded import OVER
 
 
 class TraceTools:
-    """One rollout's side of the server. A row of the dataset names its ``state_id``.
-
-    Args:
-        base_url: where ``composer-pipeline environment`` serves.
-    """
+    """The client of one rollout; ``base_url`` is that of ``composer-pipeline environment``."""
 
     def __init__(self, base_url: str) -> None:
         from openenv.core import GenericEnvClient
@@ -29,19 +21,16 @@ class TraceTools:
         self._total, self._done = 0.0, True
 
     def reset(self, state_id: str = "", session: str = "", **row: Any) -> None:
-        """Begin an episode; the dataset's row holds the prompt already.
+        """Begin an episode at a state or, without one, at the first trace of a session.
 
-        Args:
-            state_id: the state to begin with.
-            session: where no state is named, the session's id.
-            row: the other columns; not used.
+        The other columns of the dataset's row, which already holds the prompt, are ignored.
         """
-        named = {"state_id": state_id} if state_id else {"session": session}
-        self._client.reset(**{key: value for key, value in named.items() if value})
+        start = {"state_id": state_id} if state_id else {"session": session}
+        self._client.reset(**{key: value for key, value in start.items() if value})
         self._total, self._done = 0.0, False
 
     def get_reward(self) -> float:
-        """Return what the rollout earned, in [0, 1]."""
+        """Return the total reward of the rollout, in [0, 1]."""
         return self._total
 
     def Read(self, file_path: str, offset: int | None = None, limit: int | None = None) -> str:  # noqa: N802  the tool's name
@@ -150,16 +139,15 @@ class TraceTools:
         except ValueError:
             arguments = None
         if not isinstance(arguments, dict):
-            return "arguments_json is no JSON object"
+            return "arguments_json is not a JSON object"
         return self._call(name, **arguments)
 
     def _call(self, tool: str, /, **arguments: Any) -> str:
-        """Take one step; what is not given is left out."""
         if self._done:
             return OVER
         given = {key: value for key, value in arguments.items() if value is not None}
-        taken = self._client.step({"name": tool, "arguments": given})
-        self._total += taken.reward or 0.0
-        self._done = taken.done
-        seen = taken.observation
-        return str(seen["text"] if seen["result"] is None else seen["result"])
+        step = self._client.step({"name": tool, "arguments": given})
+        self._total += step.reward or 0.0
+        self._done = step.done
+        observation = step.observation
+        return str(observation["text"] if observation["result"] is None else observation["result"])

@@ -1,13 +1,9 @@
-"""The traces of a lake that can be replayed, by state and by session.
-
-Belongs here: which sessions are served, and reading one when it is asked for. Does not belong
-here: what of a path can be followed (``environment.turns``).
-"""
+"""Traces of a lake that can be replayed, and the episode that follows one and grades each call."""
 
 import random
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -33,23 +29,20 @@ from composer_pipeline.states.load import Path, whole_sessions
 from composer_pipeline.states.state import Message, TraceState
 from composer_pipeline.training.rewards import action_match
 
-#: The loosest level at which a call is the recorded one: an equal canonical form. What is only of
-#: equal effect may have shown something else: overlapping lines, a search counted and not listed.
+#: The loosest level at which a call counts as the recorded one: an equal canonical form. A call of
+#: equal effect may have another result: overlapping lines, a search that counts and does not list.
 MATCH = Level.L0
 #: The loosest level at which a call is as good as the recorded one, as in evaluation.
 EQUAL = Level.L1
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
-    """One response of the trace.
-
-    ``wanted`` are the calls that earn the turn's reward, with their names on the wire. ``results``
-    are what the recorded ones returned, in the same order; it is empty where teachers agreed on
-    something else than what was recorded, for nobody knows what that returns.
-    """
+    """One response of the trace."""
 
     state_id: str
+    #: The calls that earn the turn's reward, under the names that models use.
     wanted: tuple[ToolCall, ...]
+    #: Their recorded results; empty where the teachers agreed on an action that was not recorded.
     results: tuple[str, ...]
     situation: Situation
 
@@ -57,17 +50,11 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 def turns_of(
     path: Path, first: int, consensus: Mapping[str, Action], student: str = ""
 ) -> list[Turn]:
-    """Return the turns from a state on, up to where the trace cannot be followed any more.
+    """Return the turns from the ``first`` state of a path up to where it cannot be followed.
 
-    That is: a response without calls, a result that is missing, words of the user, a place where
-    teachers agree on something else (the last turn), and an action that nobody confirms and that
-    failed, or that the student itself recorded.
-
-    Args:
-        path: the whole path; its states stand in their order.
-        first: index of the state to begin with.
-        consensus: what teachers agreed on, by state.
-        student: the model that is trained, as sessions name it; "" is none of theirs.
+    That is: a response without calls, a missing result, a message of the user, a state where
+    teachers agree on another action (the last turn), and an action without a consensus that failed
+    or that the ``student`` model recorded itself.
     """
     found: list[Turn] = []
     states = path.states[first:]
@@ -84,7 +71,7 @@ def turns_of(
 def _turn(
     messages: Sequence[Message], state: TraceState, agreed: Action | None, student: str
 ) -> tuple[Turn | None, bool]:
-    """Return a state as a turn, and whether the trace ends with it."""
+    # The state as a turn, and whether the trace ends with it.
     situation = situation_of(state)
     recorded = _on_wire(state.action)
     if agreed is not None and level(agreed, recorded, situation).level > EQUAL:
@@ -95,26 +82,23 @@ def _turn(
         return turn, True
     if agreed is None and (not succeeded(state) or (student and state.model == student)):
         return None, True
-    results, told = _results(messages[state.n_messages : state.n_messages + 2])
+    results, user_follows = _results(messages[state.n_messages : state.n_messages + 2])
     if not recorded.tool_calls or len(results) != len(recorded.tool_calls):
         return None, True
     turn = Turn(
         state_id=state.state_id, wanted=recorded.tool_calls, results=results, situation=situation
     )
-    return turn, told
+    return turn, user_follows
 
 
 def _on_wire(action: Action) -> Action:
-    """Return an action's calls with the names that models know the tools by."""
+    # The calls under the names that models use.
     calls = (ToolCall(short_name(call.name), call.arguments) for call in action.tool_calls)
     return Action("", tuple(calls)) if action.tool_calls else action
 
 
 def _results(behind: Sequence[Message]) -> tuple[tuple[str, ...], bool]:
-    """Return what the calls of a response returned, and whether the user said something then.
-
-    There are none where one is missing.
-    """
+    # The results of a response's calls, none if one is missing, and whether a user message follows.
     if [message["role"] for message in behind] != ["assistant", "user"]:
         return (), False
     builder = Builder()
@@ -131,15 +115,15 @@ def _blocks(message: Message) -> list[Any]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
-#: Sessions whose traces stay in memory; others are read again.
+#: Sessions whose traces are cached.
 KEPT_SESSIONS = 64
-#: Sessions that a model is measured on are served only where they are asked for.
+#: Held-out sessions are served only on request.
 _HELD_OUT, _AGENT = "validation", "agent"
 _COLUMNS = ("state_id", "session_id", "agent_id", "on_active_path", "n_messages")
 
 
 class Trace(msgspec.Struct, frozen=True, kw_only=True):
-    """A state's prefix as chat messages, the tools offered there, and the turns that follow."""
+    """A state's prompt as chat messages, the tools offered, and the turns that follow."""
 
     state_id: str
     session_id: str
@@ -149,19 +133,14 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Traces:
-    """The traces of a lake. It sees the lake as it was when this was made; threads may share it.
+    """The traces of a lake as of construction; threads may share it.
 
     Args:
-        lake: has ``states``; where it has ``dataset_groups``, what teachers agreed on is the
-            target of those states.
-        split: only sessions of this split of the dataset; "" is all but those held out for
-            validation.
-        max_turns: turns of a trace at most; ``None`` is to its end.
-        student: the model that is trained, as sessions and teachers name it: what it recorded, and
-            what it took part in deciding, is no target for it.
-
-    Raises:
-        InputError: the lake has no such state.
+        lake: has ``states`` and optionally ``dataset_groups``, whose consensus is the target.
+        split: only sessions of this split; "" is all except those held out for validation.
+        max_turns: turns of a trace at most.
+        student: the model that is trained, as sessions and teachers name it: what it recorded or
+            voted for is no target.
     """
 
     def __init__(
@@ -185,63 +164,49 @@ class Traces:
             self._of_session.setdefault(row["session_id"], []).append(row["state_id"])
 
     def __len__(self) -> int:
-        """Return how many states there are, with those that no trace begins with."""
+        """Return the number of states, including those without a trace."""
         return len(self._where)
 
     def at(self, state_id: str) -> Trace:
-        """Return the trace that begins with a state.
-
-        Raises:
-            InputError: no state served has this id, or nothing can be replayed from it.
-        """
+        """Return the trace that begins at a state."""
         if state_id not in self._where:
             raise InputError(f"no state {state_id!r} is served here")
-        found = self._traces(*self._where[state_id]).get(state_id)
-        if found is None:
-            raise InputError(
-                f"nothing can be replayed from state {state_id!r}: it calls no tool, a result is"
-                " missing, or its action failed and no teachers agreed"
-            )
-        return found
+        for trace in self._from([state_id]):
+            return trace
+        raise InputError(
+            f"nothing can be replayed from state {state_id!r}: it calls no tool, a result is"
+            " missing, or its action failed without a consensus of teachers"
+        )
 
     def of_session(self, session_id: str) -> Trace:
-        """Return the first trace of a session.
-
-        Raises:
-            InputError: no session served has this id, or nothing of it can be replayed.
-        """
+        """Return the first trace of a session."""
         if session_id not in self._of_session:
             raise InputError(f"no session {session_id!r} is served here")
-        for state_id in self._of_session[session_id]:
-            found = self._traces(*self._where[state_id]).get(state_id)
-            if found is not None:
-                return found
+        for trace in self._from(self._of_session[session_id]):
+            return trace
         raise InputError(f"nothing of session {session_id!r} can be replayed")
 
     def drawn(self, seed: int | None = None) -> Trace:
-        """Return any trace; the same for the same seed.
-
-        Raises:
-            InputError: nothing of the lake can be replayed.
-        """
+        """Return a trace drawn by a seed."""
         order = sorted(self._where)
         random.Random(seed).shuffle(order)  # noqa: S311  no secret
-        for state_id in order:
-            found = self._traces(*self._where[state_id]).get(state_id)
-            if found is not None:
-                return found
+        for trace in self._from(order):
+            return trace
         raise InputError(f"nothing of lake {self._lake.url} can be replayed")
 
     def all(self) -> Iterator[Trace]:
         """Yield every trace, session by session."""
         for session_id in sorted(self._of_session):
-            for state_id in self._of_session[session_id]:
-                found = self._traces(*self._where[state_id]).get(state_id)
-                if found is not None:
-                    yield found
+            yield from self._from(self._of_session[session_id])
+
+    def _from(self, state_ids: Iterable[str]) -> Iterator[Trace]:
+        for state_id in state_ids:
+            trace = self._traces(*self._where[state_id]).get(state_id)
+            if trace is not None:
+                yield trace
 
     def _traces(self, day: str, session_id: str) -> dict[str, Trace]:
-        """Return the traces of a session and day, by the state that they begin with."""
+        # The traces of a session and day, by their first state.
         key = (day, session_id)
         with self._lock:
             if key not in self._kept:
@@ -269,7 +234,7 @@ class Traces:
 
 
 def _sessions(lake: Lake, split: str) -> set[str]:
-    """Return the sessions that the dataset has rows of in a split."""
+    # Sessions of a split of the dataset.
     found: set[str] = set()
     for table in DATASETS:
         rows = lake.iter_rows(table, columns=["session_id"], split=split)
@@ -278,7 +243,7 @@ def _sessions(lake: Lake, split: str) -> set[str]:
 
 
 def _consensus(lake: Lake, student: str) -> dict[str, Action]:
-    """Return what teachers agreed on, by state, where the student was none of them."""
+    # Consensus by state, where the student did not vote.
     found: dict[str, Action] = {}
     columns = ["state_id", "consensus", "sources", "models"]
     for row in lake.iter_rows("dataset_groups", columns=columns):
@@ -292,7 +257,7 @@ def _consensus(lake: Lake, student: str) -> dict[str, Action]:
     return found
 
 
-#: A call that is only like the recorded one earns at most this share of what a match earns.
+#: A call that is only similar to the recorded one earns at most this share of a match.
 PARTIAL = 0.5
 DIVERGED = "The trace diverged: no result of this call was recorded. The episode is over."
 AGREED = "Teachers agreed on this call; what it returns was not recorded. The episode is over."
@@ -301,14 +266,11 @@ OVER = "The episode is over. Do not call any more tools."
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What came of one call.
-
-    ``result`` is the recorded result, and ``None`` where the call did not match; ``text`` says
-    what happened where there is no result.
-    """
+    """The outcome of one call."""
 
     reward: float
     done: bool
+    #: The recorded result, or ``None`` and a ``text`` that explains why there is none.
     result: str | None = None
     text: str = ""
 
@@ -316,12 +278,9 @@ class Outcome(msgspec.Struct, frozen=True):
 class Episode:
     """Follows the turns of one trace.
 
-    Each turn is worth the same, the rewards of all steps sum to at most 1, and repeating the trace
-    earns 1. The parallel calls of a turn are taken one by one, in any order. A call of equal
-    canonical form (L0) is answered; one of equal effect (L1) earns as much, but ends the episode.
-
-    Args:
-        turns: at least one.
+    Each turn has the same value, the rewards sum to at most 1, and repeating the trace earns 1. The
+    parallel calls of a turn are made one by one, in any order. A call of equal canonical form (L0)
+    is answered; one of equal effect (L1) earns as much but ends the episode.
     """
 
     def __init__(self, turns: Sequence[Turn]) -> None:
@@ -334,16 +293,11 @@ class Episode:
 
     @property
     def turn(self) -> int:
-        """Index of the turn that is being taken."""
+        """Index of the current turn."""
         return self._at
 
     def step(self, name: str, arguments: Mapping[str, Any]) -> Outcome:
-        """Take one call. Once the episode is over, nothing is earned or shown.
-
-        Args:
-            name: the tool, by its name on the wire.
-            arguments: of the call.
-        """
+        """Make one call; after the end of the episode it earns and shows nothing."""
         if self.done:
             return Outcome(0.0, True, text=OVER)
         self.steps += 1
@@ -375,7 +329,6 @@ class Episode:
 
 
 def _level(call: ToolCall, turn: Turn, number: int) -> Level:
-    """Return how close a call is to one that is wanted."""
     wanted = Action("", (turn.wanted[number],))
     return level(Action("", (call,)), wanted, turn.situation).level
 

@@ -1,9 +1,4 @@
-"""The traces of a lake as an OpenEnv server.
-
-Belongs here: OpenEnv's types around an episode, and serving them. Does not belong here: episodes
-(``environment.episode``) and the client (``environment.client``). Importing this module imports
-openenv, which takes seconds.
-"""
+"""The traces of a lake as an OpenEnv server; importing openenv takes seconds."""
 
 import socket
 from collections.abc import Callable
@@ -17,42 +12,38 @@ from pydantic import Field
 from composer_pipeline.environment.recorded import Episode, Trace, Traces
 from composer_pipeline.errors import InputError
 
-#: Episodes at a time. One is a few texts in memory; a trainer keeps one for each rollout.
-MOST_EPISODES = 1024
+#: Concurrent episodes. One is a few texts in memory; a trainer keeps one for each rollout.
+MAX_EPISODES = 1024
 
 
 class TraceAction(Action):
     """One tool call."""
 
-    name: str = Field(description="The tool, as the tools of the reset name it.")
+    name: str = Field(description="The tool's name, as in the tools of the reset.")
     arguments: dict[str, Any] = Field(default_factory=dict, description="The call's arguments.")
 
 
 class TraceObservation(Observation):
-    """What a reset or a step shows."""
+    """The observation of a reset or a step."""
 
     result: str | None = Field(None, description="Recorded result; null where none was recorded.")
-    text: str = Field("", description="What happened, where there is no result.")
-    messages: list[dict[str, Any]] | None = Field(None, description="Of a reset: the prefix.")
+    text: str = Field("", description="What happened if there is no result.")
+    messages: list[dict[str, Any]] | None = Field(None, description="Of a reset: the prompt.")
     tools: list[dict[str, Any]] | None = Field(None, description="Of a reset: the tools offered.")
 
 
 class EpisodeState(State):
-    """How far an episode is."""
+    """The progress of an episode."""
 
-    state_id: str = Field("", description="The state that it began with.")
+    state_id: str = Field("", description="The state at which it began.")
     session_id: str = Field("", description="The state's session.")
-    turn: int = Field(0, description="Turns of the trace that were taken.")
+    turn: int = Field(0, description="Completed turns of the trace.")
     turns: int = Field(0, description="Turns of the trace.")
-    total_reward: float = Field(0.0, description="Rewards of all steps.")
+    total_reward: float = Field(0.0, description="Sum of the rewards.")
 
 
 class TraceEnvironment(Environment[TraceAction, TraceObservation, EpisodeState]):
-    """Replays recorded sessions; see :class:`composer_pipeline.environment.Episode`.
-
-    Args:
-        traces: which; environments share them.
-    """
+    """Replays recorded sessions; see :class:`~composer_pipeline.environment.recorded.Episode`."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 
@@ -71,18 +62,10 @@ class TraceEnvironment(Environment[TraceAction, TraceObservation, EpisodeState])
         session: str = "",
         **other: Any,
     ) -> TraceObservation:
-        """Begin an episode and return the prefix and the tools offered.
+        """Begin an episode and return the prompt and the tools offered.
 
-        Args:
-            seed: draws a trace where neither state nor session is named.
-            episode_id: a name for the episode.
-            state_id: the state to begin with.
-            session: id of the session whose first trace is taken; OpenEnv's server has a
-                ``session_id`` of its own.
-            other: not used.
-
-        Raises:
-            InputError: nothing served has this name, or nothing can be replayed from it.
+        ``seed`` draws a trace where neither state nor session is given. OpenEnv's server has a
+        ``session_id`` of its own, hence the name ``session``.
         """
         if state_id:
             trace = self._traces.at(state_id)
@@ -97,26 +80,17 @@ class TraceEnvironment(Environment[TraceAction, TraceObservation, EpisodeState])
     def step(
         self, action: TraceAction, timeout_s: float | None = None, **other: Any
     ) -> TraceObservation:
-        """Take one call.
-
-        Args:
-            action: the call.
-            timeout_s: not used: nothing is run.
-            other: not used.
-
-        Raises:
-            InputError: there was no reset.
-        """
+        """Take one call."""
         if self._episode is None:
             raise InputError("reset the environment before the first step")
-        done = self._episode.step(action.name, action.arguments)
+        outcome = self._episode.step(action.name, action.arguments)
         return TraceObservation(
-            done=done.done, reward=done.reward, result=done.result, text=done.text
+            done=outcome.done, reward=outcome.reward, result=outcome.result, text=outcome.text
         )
 
     @property
     def state(self) -> EpisodeState:
-        """How far the episode is; nothing of what the trace holds."""
+        """The progress of the episode, without the content of its trace."""
         if self._episode is None or self._trace is None:
             return EpisodeState()
         return EpisodeState(
@@ -130,30 +104,19 @@ class TraceEnvironment(Environment[TraceAction, TraceObservation, EpisodeState])
         )
 
 
-def application(traces: Traces) -> Any:
-    """Return the FastAPI application that serves traces."""
-    return create_fastapi_app(
+def serve(
+    traces: Traces, listener: socket.socket, started: Callable[[], None] = lambda: None
+) -> None:
+    """Serve traces on a bound socket until the process ends; ``started`` is called before."""
+    import uvicorn
+
+    app = create_fastapi_app(
         lambda: TraceEnvironment(traces),
         TraceAction,
         TraceObservation,
         state_cls=EpisodeState,
-        max_concurrent_envs=MOST_EPISODES,
+        max_concurrent_envs=MAX_EPISODES,
         env_name="composer_pipeline",
     )
-
-
-def serve(
-    traces: Traces, listener: socket.socket, begun: Callable[[], None] = lambda: None
-) -> None:
-    """Serve traces until the process is told to end.
-
-    Args:
-        traces: which.
-        listener: the bound socket.
-        begun: called when the application is made, before the first request is taken.
-    """
-    import uvicorn
-
-    app = application(traces)
-    begun()
+    started()
     uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listener])

@@ -30,7 +30,7 @@ def test_a_port_that_is_taken_is_named(lake, capsys):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         said = refused(capsys, "--lake", lake, "--port", port)
-    assert f"cannot listen at 127.0.0.1:{port}" in said
+    assert f"cannot listen on 127.0.0.1:{port}" in said
 
 
 def test_without_openenv_the_extra_is_named(lake, capsys, monkeypatch):

@@ -1,17 +1,20 @@
-"""Commands of the training room: train, replicas, evaluate."""
+"""The commands train, replicas, evaluate and environment, and their tables."""
 
 import importlib.util
 import socket
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 from rich.console import Console
+from rich.text import Text
 
 from composer_pipeline.cli.common import (
     Bar,
     JsonOption,
     LakeOption,
+    Table,
     app,
     at_least,
     err,
@@ -23,6 +26,7 @@ from composer_pipeline.lake.store import Lake
 from composer_pipeline.settings import Settings, recipes_dir
 
 if TYPE_CHECKING:
+    from composer_pipeline.diloco.views import RunOverview, SlotReport
     from composer_pipeline.training.recipe import TrainingRecipe
 
 
@@ -44,16 +48,16 @@ def train(
     """Run a trainer on the dataset.
 
     Args:
-        recipe: training recipe (COMPOSER_TRAIN). Without one: default.yaml, which needs a GPU of
-            24 GB; smollm2-cpu.yaml where there is no GPU.
-        extend: folder of a finished run to go on from, in place of a recipe; it stays as it is.
-        rounds: with --extend, how many rounds the run shall have in all.
-        force: train again although a run of the same inputs exists; that is moved aside.
+        recipe: training recipe (COMPOSER_TRAIN). Default: default.yaml, which needs a GPU of
+            24 GB, or smollm2-cpu.yaml without a GPU.
+        extend: folder of a finished run to continue, instead of a recipe; it is not changed.
+        rounds: with --extend, the total number of rounds.
+        force: train again even if a run of the same inputs exists; that run is moved aside.
         merge: also write base and adapter as one model, to merged/ in the run folder.
-        plan: train nothing; print rows, steps and predicted memory, and refuse what will not fit.
+        plan: do not train; print rows, steps and predicted memory, and fail if they do not fit.
         probe: with --plan, time three real steps.
-        memory_gib: with --plan, memory of one replica in place of what is here.
-        model_config: with --plan, a config.json in place of the model; lengths are assumed.
+        memory_gib: with --plan, memory of one replica instead of this machine's.
+        model_config: with --plan, a config.json instead of the model; lengths are assumed.
     """
     from composer_pipeline.training.plan import plan as plan_run
     from composer_pipeline.training.run import train as run
@@ -62,48 +66,38 @@ def train(
     longer = _extended(extend, rounds, recipe)
     store = open_lake(lake)
     if plan:
-        # What is asked about another machine is no question of this one's devices.
-        asked = (recipe or settings.train) if memory_gib else _recipe(recipe, settings)
+        # A plan for another machine does not depend on this one's devices.
+        chosen = (recipe or settings.train) if memory_gib else _recipe(recipe, settings)
         planned = plan_run(
-            store,
-            longer or asked,
-            _run_root(settings, store),
-            probe=probe,
-            memory_gib=memory_gib,
+            store, longer or chosen, _run_root(settings, store), probe=probe, memory_gib=memory_gib,
             model_config=model_config or None,
-        )
+        )  # fmt: skip
         show(planned.to_dict(), as_json, "train --plan")
         return
     if probe or memory_gib is not None or model_config:
-        raise InputError("--probe, --memory-gib and --model-config belong to --plan")
+        raise InputError("--probe, --memory-gib and --model-config need --plan")
     chosen = longer or _recipe(recipe, settings)
     with Bar() as progress:
         report = run(
-            store,
-            chosen,
-            _run_root(settings, store),
-            progress=progress,
-            force=force,
-            merge=merge,
+            store, chosen, _run_root(settings, store), progress=progress, force=force, merge=merge
         )
     show(report.to_dict(), as_json, "train")
 
 
 def _extended(run_dir: str, rounds: int | None, recipe: str) -> "TrainingRecipe | None":
-    """Return the recipe of a longer run, where one is asked for."""
     from composer_pipeline.training.runs import extended
 
     if bool(run_dir) != (rounds is not None):
-        raise InputError("--extend and --rounds belong together")
+        raise InputError("--extend and --rounds need each other")
     if rounds is None:
         return None
     if recipe:
-        raise InputError("--extend goes on with the run's own recipe; leave --recipe out")
+        raise InputError("--extend continues with the run's own recipe; leave --recipe out")
     return extended(run_dir, rounds)
 
 
 def _recipe(given: str, settings: Settings) -> str:
-    """Return the recipe to train; where nobody chose one, one that this machine can train."""
+    # Without a choice of the user, one that this machine can train.
     from composer_pipeline.training.devices import devices
 
     if given or settings.train != Settings().train or devices():
@@ -111,14 +105,13 @@ def _recipe(given: str, settings: Settings) -> str:
     path = recipes_dir() / "train" / "smollm2-cpu.yaml"
     err.print(
         f"no GPU here: the recipe is {path.name} (SmolLM2-135M, about half an hour on two cores);"
-        f" {Path(settings.train).name} needs a GPU of 24 GB, --recipe asks for it all the same",
+        f" {Path(settings.train).name} needs a GPU of 24 GB, choose it with --recipe",
         markup=False, highlight=False, soft_wrap=True,
     )  # fmt: skip
     return str(path)
 
 
 def _run_root(settings: Settings, lake: Lake) -> Path:
-    """The settings' rule, for the lake that --lake names."""
     return settings.model_copy(update={"lake": lake.url}).run_root
 
 
@@ -126,14 +119,14 @@ def _run_root(settings: Settings, lake: Lake) -> Path:
 def replicas(
     url: str, /, *, run_id: str = "", timeline: Path | None = None, as_json: JsonOption = False
 ) -> None:
-    """Show a DiLoCo run: rounds, replicas, waits, bytes, and who is missing.
+    """Show a DiLoCo run: rounds, replicas, waits, bytes, and missing replicas.
 
     Args:
         url: folder or URL of the outer log (diloco.log of the recipe, or outer/ of a run folder).
-        run_id: the run, where there are several.
-        timeline: a file for its picture so far (SVG); a finished run has one in report/.
+        run_id: the run, if the log has several.
+        timeline: write the run's timeline so far to this file (SVG); a finished run has it in
+            report/.
     """
-    from composer_pipeline.cli.training_views import show_replicas
     from composer_pipeline.diloco.views import only_run, overview
 
     if "://" not in url and not Path(url).is_dir():
@@ -167,12 +160,11 @@ def evaluate(
 
     Args:
         recipe: training recipe whose run is evaluated (COMPOSER_TRAIN).
-        states: an evaluation set (Parquet) in place of the validation split's states.
-        per_kind: at most so many states of each kind.
-        max_new_tokens: tokens of an answer at most; the recipe's max_completion_tokens.
-        force: measure again although nothing has changed.
+        states: an evaluation set (Parquet) instead of the validation split's states.
+        per_kind: states of each kind, at most.
+        max_new_tokens: tokens of an answer, at most; default: the recipe's max_completion_tokens.
+        force: measure again even if nothing changed.
     """
-    from composer_pipeline.cli.training_views import show_evaluation
     from composer_pipeline.evaluation.evaluate import TRAINED
     from composer_pipeline.evaluation.evaluate import evaluate as run
     from composer_pipeline.evaluation.report import table
@@ -185,14 +177,9 @@ def evaluate(
         raise InputError(f"{prepared.run_dir} holds no finished training run; run train first")
     with Bar() as progress:
         report = run(
-            store,
-            prepared.run_dir,
-            states=states or None,
-            per_kind=per_kind,
-            max_new_tokens=max_new_tokens,
-            force=force,
-            progress=progress,
-        )
+            store, prepared.run_dir, states=states or None, per_kind=per_kind,
+            max_new_tokens=max_new_tokens, force=force, progress=progress,
+        )  # fmt: skip
     if as_json:
         show(report.to_dict(), as_json, "evaluate")
     else:
@@ -215,14 +202,14 @@ def environment(
 ) -> None:
     """Serve recorded sessions as an OpenEnv environment, until interrupted.
 
-    An episode goes on for as long as each tool call is the recorded one.
+    An episode continues as long as each tool call is the recorded one.
 
     Args:
-        split: only sessions of this split; without it, all but those of validation.
-        max_steps: responses of an episode at most.
-        student: model that is trained, as sessions name it: what it recorded is no target.
-        host: address to listen at; another than 127.0.0.1 shows the lake to a network.
-        port: to listen at; 0 is any free one.
+        split: only sessions of this split; default: all except those of validation.
+        max_steps: responses of an episode, at most.
+        student: the trained model, as sessions name it: what it recorded is no target.
+        host: address to listen on; any other than 127.0.0.1 exposes the lake to a network.
+        port: port to listen on; 0 is any free one.
     """
     store = open_lake(lake)
     if max_steps is not None:
@@ -234,7 +221,7 @@ def environment(
     from composer_pipeline.environment.recorded import Traces
 
     traces = Traces(store, split=split, max_turns=max_steps, student=student)
-    traces.drawn(0)  # a lake of which nothing can be replayed says so now
+    traces.drawn(0)  # fails early for a lake of which nothing can be replayed
     with _listener(host, port) as listener:
         from composer_pipeline.environment.server import serve
 
@@ -254,7 +241,75 @@ def _listener(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise InputError(
-            f"cannot listen at {host}:{port} ({error.strerror}); choose another with --port"
+            f"cannot listen on {host}:{port} ({error.strerror}); choose another --port"
         ) from error
     listener.listen(128)
     return listener
+
+
+def show_evaluation(
+    console: Console, rows: Sequence[Sequence[str]], report: Mapping[str, Any], where: str
+) -> None:
+    """Print an evaluation: rows of ``evaluation.report.table``, and the report as a mapping."""
+    from composer_pipeline.evaluation.report import HEAD
+
+    grid = Table(title=f"evaluate: {report['split']}", title_justify="left")
+    for name in HEAD:
+        grid.add_column(name, justify="left" if name in HEAD[:2] else "right", overflow="fold")
+    before = ""
+    for row in rows:
+        if before and row[0] != before:
+            grid.add_section()
+        cells = ["" if row[0] == before else row[0], *row[1:]]
+        grid.add_row(*map(Text, cells))  # brackets are not markup
+        before = row[0]
+    console.print(grid)
+    counts = ", ".join(f"{count} {kind}" for kind, count in report["states"].items())
+    console.print(Text(f"{counts}, of {report['sessions']} sessions"))
+    if report["dropped"]:
+        dropped = ", ".join(f"{count} {reason}" for reason, count in report["dropped"].items())
+        console.print(Text(f"left out: {dropped}"))
+    for sentence in report["worse"]:
+        console.print(Text(f"worse than its base on {sentence}", style="bold red"))
+    for sentence in report["unknown"]:
+        console.print(Text(f"not known whether it is worse on {sentence}", style="yellow"))
+    console.print(Text(f"report: {where}", style="dim"))
+
+
+def show_replicas(console: Console, run: "RunOverview") -> None:
+    """Print the progress of a run and its missing replicas."""
+    title = f"run {run.run_id}: {run.done} of {run.rounds} rounds"
+    heads = ("slot", "state", "machine", "starts", "seen", "merged", "left out", "steps")
+    table = Table(*heads, "a step", "tokens", "sent", "waited", title=title, title_justify="left")
+    for slot in run.slots:
+        table.add_row(*_row(slot, run.done))
+    console.print(table)
+    lines = [f"{run.tokens:,} tokens, {_size(run.stored_bytes)} in {run.url}"]
+    if run.empty:
+        lines.append(f"rounds that merged nothing: {', '.join(map(str, run.empty))}")
+    if run.missing:
+        slots = ", ".join(map(str, run.missing))
+        lines.append(f"missing: {slots} (a round needs {run.min_quorum} of {len(run.slots)})")
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _row(slot: "SlotReport", done: int) -> tuple[str, ...]:
+    return (
+        str(slot.slot),
+        slot.state,
+        slot.host or "-",
+        str(slot.attempts),
+        "-" if slot.seen_s is None else f"{slot.seen_s:,.0f} s ago",
+        f"{slot.merged} of {done}",
+        str(slot.rejected),
+        f"{slot.steps:,}",
+        "-" if slot.step_s is None else f"{slot.step_s:,.2f} s",
+        f"{slot.tokens:,}",
+        _size(slot.bytes_sent),
+        f"{slot.wait_s:,.1f} s",
+    )
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:,.2f} MB"

@@ -97,7 +97,12 @@ def prepare(
     command = trainer.command(sys.executable, run_dir / RECIPE, lake.url, run_dir)
     merge_command, no_merge = _merging(trainer, recipe, run_dir)
     return PreparedRun(
-        list(command), environment(recipe), str(repo_root()), run_dir, complete, merge_command,
+        list(command),
+        environment(recipe),
+        str(repo_root()),
+        run_dir,
+        complete,
+        merge_command,
         no_merge,
     )
 

@@ -237,9 +237,9 @@ train --recipe {file}                                 | file.txt
 train --recipe {list}                                 | list.yaml
 train --recipe {badtrain}                             | learning_rat
 train --recipe {yaml}                                 | yaml.yaml
-train --probe                                         | belong to --plan
-train --memory-gib 8                                  | belong to --plan
-train --model-config {file}                           | belong to --plan
+train --probe                                         | need --plan
+train --memory-gib 8                                  | need --plan
+train --model-config {file}                           | need --plan
 train --plan --memory-gib lots                        | --memory-gib
 train --plan --recipe {trainer} --memory-gib -1       | --memory-gib
 train --plan --recipe {trainer} --model-config {tmp}/no.json | no.json
@@ -255,7 +255,7 @@ environment --max-steps 0                             | --max-steps must be at l
 environment --port -1                                 | --port must be at least 0
 environment --port 65536                              | --port must be at most 65535
 environment --port many                               | --port
-environment --host 192.0.2.1 --port 0                 | cannot listen at 192.0.2.1:0
+environment --host 192.0.2.1 --port 0                 | cannot listen on 192.0.2.1:0
 doctor --bogus                                        | --bogus
 doctor x                                              | x
 verify x                                              | x

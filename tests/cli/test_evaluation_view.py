@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from composer_pipeline.cli.training_views import show_evaluation
+from composer_pipeline.cli.training import show_evaluation
 
 
 def test_the_table_says_what_follows():

@@ -115,8 +115,8 @@ def test_train_extends_a_run_with_its_own_recipe(
     monkeypatch.setattr(module, "extended", lambda *given: longer if given == ("r", 9) else None)
     assert asked("training.run.train", "train", "--extend", "r", "--rounds", "9")[1] is longer
     for options, said in (
-        (("--extend", "r"), "--extend and --rounds belong together"),
-        (("--rounds", "9"), "--extend and --rounds belong together"),
+        (("--extend", "r"), "--extend and --rounds need each other"),
+        (("--rounds", "9"), "--extend and --rounds need each other"),
         (("--extend", "r", "--rounds", "9", "--recipe", "x.yaml"), "leave --recipe out"),
     ):
         code, out, err = run("train", *options)

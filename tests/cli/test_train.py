@@ -71,7 +71,7 @@ def adapter(folder: Path) -> str:
         ({"learning_rate": float("nan")}, "learning_rate"),
         ({"learning_rate": float("inf")}, "learning_rate"),
         ({"trainer": "verl"}, "trainer"),
-        ({"steps": 2, "epochs": 1}, "steps and epochs both say how long the run is"),
+        ({"steps": 2, "epochs": 1}, "steps and epochs both set the length of the run"),
         ({"start_from": "./gone"}, "start_from './gone': no such folder"),
         ({"channels": {"sdpo": {"teacher": "student"}}}, "channels.sdpo.teacher"),
     ],
@@ -95,7 +95,7 @@ def test_options_of_a_plan_without_plan(train):
     for option in (("--probe",), ("--memory-gib", 3), ("--model-config", CONFIG)):
         code, _, err = train(*option)
         assert code == 2
-        assert "belong to --plan" in err
+        assert "need --plan" in err
 
 
 @pytest.mark.parametrize(

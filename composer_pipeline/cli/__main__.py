@@ -1,6 +1,5 @@
 """The command line: parse options, call one stage function, print its report.
 
-Belongs here: options, exit codes, output. Does not belong here: any logic of a stage.
 With ``--json`` standard output holds one JSON object; progress goes to standard error.
 Exit codes: 0 done, 2 bad usage or input, 3 budget exhausted, 1 anything else.
 """
@@ -36,7 +35,7 @@ PARTS = {
     "Preferences": ("pairs", "pair", "statistics", "compare"),
     "Dataset": ("normalize", "dataset", "report", "export", "publish"),
     "Training": ("train", "replicas", "evaluate", "environment"),
-    "Care": ("doctor", "verify", "reparse", "forget", "withdraw", "redact"),
+    "Maintenance": ("doctor", "verify", "reparse", "forget", "withdraw", "redact"),
 }
 for _place, (_title, _names) in enumerate(PARTS.items()):
     _part = cyclopts.Group(_title, sort_key=_place)

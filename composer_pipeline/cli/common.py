@@ -1,7 +1,4 @@
-"""What every command shares: the app, its common options, and how a report is printed.
-
-Does not belong here: a command.
-"""
+"""What every command shares: the app, its common options, and how a report is printed."""
 
 import json
 import os
@@ -62,11 +59,7 @@ LINE_S = 10.0
 
 
 class LiveReplay:
-    """Shows snapshots in place while it is entered; a line each ten seconds without a terminal.
-
-    Args:
-        console: where to draw; standard error, so that standard output stays the report.
-    """
+    """Shows snapshots in place while it is entered; a line each ten seconds without a terminal."""
 
     def __init__(self, console: Console) -> None:
         self._live = Live(console=console, auto_refresh=False, transient=True)
@@ -131,12 +124,7 @@ NOTHING = "-"
 
 
 def readable(value: Any, name: str = "") -> str:
-    """Return a value as text: a line for each entry of a mapping or list.
-
-    Args:
-        value: plain JSON; numbers are rounded to four digits.
-        name: of the field: ``…_picodollars`` is shown in USD.
-    """
+    """Return a value as text: a line for each entry of a mapping or list."""
     if isinstance(value, Mapping):
         return "\n".join(f"{key}: {_inline(item, key)}" for key, item in value.items()) or NOTHING
     if isinstance(value, list | tuple):
@@ -186,16 +174,7 @@ err = Console(stderr=True)
 
 
 def open_lake(url: str, *, new: bool = False, whole: bool = False) -> Lake:
-    """Return the lake of ``--lake``, else of the settings.
-
-    Args:
-        url: what ``--lake`` says.
-        new: whether the command may begin a lake, or does without one.
-        whole: whether it sees damaged days too, to mend them.
-
-    Raises:
-        InputError: there is none, or its place cannot be reached.
-    """
+    """Return the lake of ``--lake``, else of the settings."""
     lake = Lake(url or Settings.from_env().lake)
     if not lake.is_there() and not new:
         raise InputError(
@@ -215,11 +194,7 @@ def open_lake(url: str, *, new: bool = False, whole: bool = False) -> Lake:
 
 
 def ledger_of(lake: str, ledger: str) -> str | Path:
-    """Return where the ledger is: ``--ledger``, the settings, or in the lake, which must be there.
-
-    Raises:
-        InputError: as :func:`open_lake`.
-    """
+    """Return where the ledger is."""
     from composer_pipeline.teachers.ledger.ledger import ledger_target
 
     named = ledger or Settings.from_env().ledger
@@ -235,11 +210,7 @@ def named_ledger(lake: Lake, ledger: str) -> str | Path | None:
 
 
 def at_least(least: int, value: int, option: str) -> int:
-    """Return a number of an option.
-
-    Raises:
-        InputError: it is too small; the message names ``option``.
-    """
+    """Return a number of an option."""
     if value < least:
         raise InputError(f"{option} must be at least {least}, got {value}")
     return value
@@ -259,11 +230,7 @@ def show(report: Mapping[str, Any], as_json: bool, title: str) -> None:
 
 
 class Bar:
-    """A progress bar with the time left on a terminal; elsewhere a line each ten seconds.
-
-    Args:
-        clock: seconds of a monotonic clock.
-    """
+    """A progress bar with the time left on a terminal; elsewhere a line each ten seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -301,11 +268,7 @@ class Bar:
 
 
 def usd(text: str, option: str) -> Decimal:
-    """Read an amount above 0.
-
-    Raises:
-        InputError: it is none; the message names ``option``.
-    """
+    """Read an amount above 0."""
     try:
         value = Decimal(text)
     except InvalidOperation as error:
@@ -320,11 +283,7 @@ def usd(text: str, option: str) -> Decimal:
 
 
 def checked(text: str, option: str) -> str:
-    """Return a date as it was typed.
-
-    Raises:
-        InputError: it is none; the message names ``option``.
-    """
+    """Return a date as it was typed."""
     try:
         if date.fromisoformat(text).isoformat() == text:
             return text
@@ -352,11 +311,7 @@ class DayFilter:
         return [f"--{name} {shlex.quote(value)}" for name, value in values]
 
     def days(self, lake: Lake, table: str = "states") -> list[str] | None:
-        """Return the days that are meant; ``None`` for all.
-
-        Raises:
-            InputError: one is no date, or the table has nothing of any of them.
-        """
+        """Return the days that are meant; ``None`` for all."""
         for text in self.day:
             checked(text, "--day")
         for option, text in (("--since", self.since), ("--until", self.until)):
@@ -392,11 +347,7 @@ class SessionFilter(DayFilter):
     ] = ""
 
     def sessions(self, lake: Lake) -> set[str] | None:
-        """Return the sessions that are meant, on whatever day; ``None`` for all.
-
-        Raises:
-            InputError: the lake has none.
-        """
+        """Return the sessions that are meant, on whatever day; ``None`` for all."""
         from composer_pipeline.maintenance.forget import of_project
 
         if not (self.session or self.project):

@@ -1,8 +1,4 @@
-"""States and sessions as a person reads them, on a terminal.
-
-Belongs here: folding, cutting and colouring. Does not belong here: finding states
-(``trace_states``), options and exit codes (``cli``).
-"""
+"""States and sessions as a person reads them, on a terminal."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,14 +20,7 @@ SHORT_ID = 12
 
 
 def show_state(console: Console, state: TraceState, following: Sequence[Mapping[str, Any]]) -> None:
-    """Print a state: its prefix folded, its action, what happened next, its hint.
-
-    Args:
-        console: where to.
-        state: the state.
-        following: the blocks of the message behind the action
-            (:func:`composer_pipeline.states.following`).
-    """
+    """Print a state: its prefix folded, its action, what happened next, its hint."""
     console.rule(f"state {state.state_id}")
     facts = {
         "session": state.session_id + (f" / agent {state.agent_id}" if state.agent_id else ""),
@@ -122,10 +111,7 @@ def state_line(row: Mapping[str, Any]) -> str:
 
 
 def session_table(rows: Iterable[Mapping[str, Any]]) -> Table:
-    """Return sessions as a table: one row for each trajectory.
-
-    Ids are cut to their beginning, which every command accepts; ``--json`` has them whole.
-    """
+    """Return sessions as a table: one row for each trajectory."""
     # Without lines between the columns, 80 of them have room for the beginning of the prompt.
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, expand=True)
     widths = {"day": 10, "session": 9, "project": 11}

@@ -115,7 +115,8 @@ def unnumbered(result: Any) -> str | None:
 
 
 def validator_of(schema: Any) -> Any:
-    """Return a ``jsonschema`` validator, or ``None`` for what is no schema and checks nothing."""
+    """Return a ``jsonschema`` validator, or ``None`` for what is not a schema."""
+    # It raises referencing.exceptions.Unresolvable for a reference elsewhere: nothing is fetched.
     if not isinstance(schema, Mapping):
         return None
     kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)

@@ -1,4 +1,4 @@
-"""Reading a YAML file that a user wrote: one sentence for each way it can be wrong."""
+"""Reading a user's YAML file as a pydantic model, with one-sentence errors."""
 
 import difflib
 import os
@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from composer_pipeline.errors import InputError
 
-#: A file of a user is short; these bounds keep a hostile or mistaken one cheap to refuse.
+#: Bounds that keep a hostile or mistaken file cheap to refuse.
 MAX_BYTES = 1 << 20
 MAX_NODES = 50_000
 MAX_DEPTH = 50
@@ -24,7 +24,7 @@ _MOST_NAMES = 12
 def read_model(
     path: str | os.PathLike[str], what: str, model: type[_Model], *, empty: bool = False
 ) -> _Model:
-    """Read a YAML file as a model."""
+    """Read a YAML file as a model; ``what`` names the kind of file in errors."""
     file = Path(os.path.expanduser(path))  # noqa: PTH111  Path's own fails for an unknown user
     source = f"{what} {file}"
     text = _text(file, source)
@@ -37,7 +37,7 @@ def read_model(
 
 
 def checked(data: Any, source: str, model: type[_Model], text: str = "") -> _Model:
-    """Return data as a model."""
+    """Return data as a model; with the YAML ``text`` errors name the line."""
     try:
         return model.model_validate(data)
     except ValidationError as error:
@@ -73,9 +73,9 @@ def _parsed(text: str, source: str) -> Any:
         raise InputError(f"{source}: {error}") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        where = f"line {mark.line + 1}: " if mark else ""
+        line = f"line {mark.line + 1}: " if mark else ""
         words = " ".join(str(getattr(error, "problem", None) or error).split())
-        raise InputError(f"{source} is not YAML: {where}{words}") from error
+        raise InputError(f"{source} is not YAML: {line}{words}") from error
 
 
 class _RefusedError(yaml.YAMLError):
@@ -83,7 +83,10 @@ class _RefusedError(yaml.YAMLError):
 
 
 class _Loader(yaml.SafeLoader):
-    """A safe loader with bounds, which also refuses a key that is given twice."""
+    """A safe loader with bounds, which also refuses a key that occurs twice."""
+
+    # An alias costs as many nodes as it repeats: a few lines of aliases of aliases are cheap for
+    # the parser, which shares them, but not for what walks the values afterwards.
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
@@ -103,9 +106,9 @@ class _Loader(yaml.SafeLoader):
         elif id(node) in self._cost:
             self._nodes += self._cost[id(node)]
         else:
-            raise _RefusedError("an alias stands inside what it stands for")
+            raise _RefusedError("an alias is inside its own value")
         if self._nodes > MAX_NODES:
-            raise _RefusedError(f"more than {MAX_NODES} values, counting what aliases stand for")
+            raise _RefusedError(f"more than {MAX_NODES} values, counting what aliases repeat")
         return node
 
     def compose_mapping_node(self, anchor: Any) -> Any:
@@ -116,7 +119,7 @@ class _Loader(yaml.SafeLoader):
                 continue
             if (key.tag, key.value) in seen:
                 name, line = _short(key.value), key.start_mark.line + 1
-                raise _RefusedError(f"line {line}: the key {name!r} is there twice")
+                raise _RefusedError(f"line {line}: the key {name!r} occurs twice")
             seen.add((key.tag, key.value))
         return node
 
@@ -133,7 +136,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def _first(error: ValidationError) -> Mapping[str, Any]:
-    """Return one problem: an unknown field first, as it is usually why another one is missing."""
+    """Return one problem, an unknown field first: it is often why another one is missing."""
     problems = error.errors(include_url=False)
     unknown = [problem for problem in problems if problem["type"] == "extra_forbidden"]
     return (unknown or problems)[0]
@@ -160,18 +163,18 @@ def _line(text: str, loc: tuple[int | str, ...]) -> str:
 
 def _problem(problem: Mapping[str, Any], data: Any, model: type[BaseModel]) -> str:
     """Return a problem as ``field: what is wrong``."""
-    where = _place(problem["loc"], data)
+    place = _place(problem["loc"], data)
     text = str(problem["msg"]).removeprefix("Value error, ").rstrip(".")
     if problem["type"] == "extra_forbidden":
         text = f"unknown field{_known(problem['loc'], model)}"
     elif problem["type"] == "missing":
         text = "missing field"
-    return " ".join((f"{where}: {text}" if where else text).split())
+    return " ".join((f"{place}: {text}" if place else text).split())
 
 
 def _place(loc: tuple[int | str, ...], data: Any) -> str:
     """Return ``teachers[1] (qwen).max_tokens`` for a location in the data."""
-    where, here = "", data
+    place, here = "", data
     for index, part in enumerate(loc):
         if isinstance(part, str) and not isinstance(here, dict):
             continue  # pydantic's name for a branch of a union
@@ -180,8 +183,8 @@ def _place(loc: tuple[int | str, ...], data: Any) -> str:
         here = _step(here, part)
         if isinstance(part, int) and not last and isinstance(here, dict):
             label += f" ({_short(here['name'])})" if isinstance(here.get("name"), str) else ""
-        where += label
-    return where.lstrip(".")
+        place += label
+    return place.lstrip(".")
 
 
 def _step(here: Any, part: int | str) -> Any:
@@ -193,7 +196,7 @@ def _step(here: Any, part: int | str) -> Any:
 
 
 def _known(loc: tuple[int | str, ...], model: type[BaseModel]) -> str:
-    """Return the nearest right name for an unknown field, else the right names if they are few."""
+    """Return the nearest known name of an unknown field, else all known names if they are few."""
     here: Any = model
     for part in loc[:-1]:
         below = [m.model_fields[part] for m in _models(here) if part in m.model_fields]

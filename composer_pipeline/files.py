@@ -1,4 +1,4 @@
-"""A file replaced atomically: readers see the old one or the new one, whole."""
+"""Files: private modes, atomic replacement, locks, and reading values of JSON."""
 
 import errno
 import fcntl
@@ -34,13 +34,13 @@ def file_mode() -> int:
 
 
 def folder_mode() -> int:
-    """Return the mode of new folders: that of files, and entry where there is reading."""
+    """Return the mode of new folders: that of files, executable where it is readable."""
     mode = file_mode()
     return mode | (mode & 0o444) >> 2
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and the missing ones above it, with their mode; others stay as they are."""
+    """Make a folder and its missing parents with the mode of new folders."""
     if path.is_dir():
         return
     make_folder(path.parent)
@@ -50,7 +50,7 @@ def make_folder(path: Path) -> None:
         if path.is_dir():  # another process was faster
             return
         raise NotADirectoryError(ENOTDIR, os.strerror(ENOTDIR), str(path)) from None
-    with suppress(PermissionError):  # a file system without modes; doctor says so
+    with suppress(PermissionError):  # a file system without modes; doctor reports it
         path.chmod(folder_mode())
 
 
@@ -58,13 +58,13 @@ def create_file(path: Path) -> int:
     """Create a file with its mode and return its descriptor, open for writing."""
     mode = file_mode()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    with suppress(PermissionError):  # a file system without modes; doctor says so
+    with suppress(PermissionError):  # a file system without modes; doctor reports it
         os.fchmod(descriptor, mode)  # the umask may have taken bits away
     return descriptor
 
 
 def too_open(root: Path) -> Iterator[Path]:
-    """Yield ``root`` and what is below it, where others may read or enter it."""
+    """Yield the paths from ``root`` down that others may read or enter."""
     for folder, names, files in os.walk(root):
         for path in (Path(folder), *(Path(folder, name) for name in files)):
             if not path.is_symlink() and _excess(path):
@@ -116,7 +116,7 @@ class Replacement:
 
 @contextmanager
 def writing(what: str) -> Iterator[None]:
-    """Say in one sentence why a place cannot be written."""
+    """Turn a failed write into one sentence."""
     try:
         yield
     except (NotADirectoryError, IsADirectoryError, FileExistsError) as error:
@@ -127,7 +127,7 @@ def writing(what: str) -> Iterator[None]:
 
 @contextmanager
 def out_of_space(what: str, *also: type[Exception]) -> Iterator[None]:
-    """Say in one sentence that a disk is full or read-only; other failures pass as they are."""
+    """Turn a full or read-only disk into one sentence; other errors pass unchanged."""
     kinds: tuple[type[Exception], ...] = (OSError, *also)
     try:
         yield
@@ -142,7 +142,7 @@ def out_of_space(what: str, *also: type[Exception]) -> Iterator[None]:
 
 @contextmanager
 def replacing(path: Path, what: str = "") -> Iterator[IO[bytes]]:
-    """Yield a stream whose bytes are the file's once the block has ended well."""
+    """Yield a stream whose bytes replace the file's when the block succeeds."""
     with writing(what or str(path)):
         new = Replacement(path)
         try:
@@ -159,7 +159,7 @@ def replace(path: Path, data: bytes | str, what: str = "") -> None:
 
 
 def take_lock(file: IO[Any], busy: Callable[[], None] = lambda: None) -> None:
-    """Lock an open file for this process until it is closed; the kernel frees it at a kill."""
+    """Lock an open file until it is closed; the kernel frees the lock of a killed process."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -168,7 +168,7 @@ def take_lock(file: IO[Any], busy: Callable[[], None] = lambda: None) -> None:
 
 
 def reason(error: OSError) -> str:
-    """One line of why a write failed; a bucket's own message has a page of debugging."""
+    """Return one line of why a write failed; obstore's message has a page of debugging."""
     return error.strerror or str(error).partition("\n")[0][:200] or type(error).__name__
 
 
@@ -187,7 +187,7 @@ def json_objects(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def mapping(value: Any) -> dict[str, Any]:
-    """Return the value where it is an object, else an empty one."""
+    """Return the value if it is an object, else an empty one."""
     return value if isinstance(value, dict) else {}
 
 
@@ -197,22 +197,22 @@ def mapping_at(value: Any, key: str) -> dict[str, Any]:
 
 
 def text(value: Any) -> str | None:
-    """Return the value where it is text."""
+    """Return the value if it is text."""
     return value if isinstance(value, str) else None
 
 
 def integer(value: Any) -> int | None:
-    """Return the value where it is a whole number; a flag is none."""
+    """Return the value if it is an integer and not a bool."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def flag(value: Any) -> bool | None:
-    """Return the value where it is true or false."""
+    """Return the value if it is true or false."""
     return value if isinstance(value, bool) else None
 
 
 def strings(value: Any) -> Iterator[str]:
-    """Yield every text inside a JSON value, in order; the names of fields are none."""
+    """Yield every text inside a JSON value, in order, without the names of fields."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):

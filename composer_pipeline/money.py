@@ -1,8 +1,7 @@
 """Exact money: int64 picodollars (1e-12 USD) and decimal USD, never a float.
 
-An amount is a :data:`Pico` and not an ``int``, so that a count of tokens or a number of bytes
-cannot be charged by mistake. Adding two of them is checked by nobody: whoever does says
-``Pico(a + b)``.
+An amount is a :data:`Pico` and not an ``int``, so that a type checker finds a count of tokens that
+is charged by mistake. A sum is written ``Pico(a + b)``.
 """
 
 from decimal import ROUND_CEILING, Decimal, InvalidOperation
@@ -35,7 +34,7 @@ def to_usd(pico: int) -> str:
 
 
 def ceiling_of(usd: Decimal, what: str) -> Pico:
-    """Return a ceiling in picodollars."""
+    """Return a ceiling in picodollars; it must be above 0 USD."""
     pico = to_pico(usd) if usd.is_finite() else NOTHING
     if pico <= 0:
         raise InputError(f"{what} must be above 0 USD, not {usd}")
@@ -44,11 +43,13 @@ def ceiling_of(usd: Decimal, what: str) -> Pico:
 
 def billed_pico(charged: Pico, upstream: Pico = NOTHING, is_byok: bool = False) -> Pico:
     """Return what a call cost the user."""
+    # With an own provider key (BYOK) the upstream cost is paid besides what OpenRouter charges;
+    # otherwise it is part of it and must not be added.
     return Pico(charged + upstream) if is_byok else charged
 
 
 def pico_or_none(value: Any) -> Pico | None:
-    """Return an amount in USD from decoded JSON as picodollars; ``None`` where it is none."""
+    """Return an amount in USD from decoded JSON as picodollars, or ``None`` if it is not one."""
     if isinstance(value, bool) or not isinstance(value, Decimal | int | str):
         return None
     if isinstance(value, str) and len(value) > 100:

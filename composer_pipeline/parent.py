@@ -1,7 +1,6 @@
-"""A process that ends when the one that started it is gone, however that ended.
+"""A child process that ends with its parent, however that ended.
 
-A trainer that outlives its run would go on for hours, hold the GPU and write into a folder that
-the next run takes over. One that a person starts in a shell has no such parent, and outlives it.
+A trainer that outlives its run would hold the GPU and write into a folder that the next run uses.
 """
 
 import ctypes
@@ -18,12 +17,15 @@ _PR_SET_PDEATHSIG = 1
 
 
 def child_of_this(variable: str = PARENT) -> dict[str, str]:
-    """Return the variable by which a child knows this process as its parent."""
+    """Return the environment variable that names this process as a child's parent."""
     return {variable: str(os.getpid())}
 
 
 def end_with_parent(variable: str = PARENT) -> None:
-    """End this process as soon as the parent that the variable names is gone."""
+    """End this process as soon as the parent that the variable names is gone, if it is set.
+
+    Call it before anything is loaded.
+    """
     parent = os.environ.get(variable)
     if parent is None:
         return

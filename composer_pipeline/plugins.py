@@ -1,8 +1,4 @@
-"""Plug-ins of other packages: one way to find them, for every kind of plug-in.
-
-What this library brings itself is passed as ``builtin`` and needs no entry point, so that a
-checkout works without being installed again; a built-in's name cannot be taken over.
-"""
+"""Plug-ins of other packages, found through entry points."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +12,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Registry(Generic[T]):
-    """All plug-ins of one kind."""
+    """All plug-ins of one kind.
+
+    Attributes:
+        group: the entry-point group; each entry names a class that takes no arguments.
+        what: what such a plug-in is called in errors, for example ``trace source``.
+        protocol: a runtime-checkable protocol that an instance must implement.
+        builtin: name to class of those that need no entry point; they cannot be replaced.
+        registered: name to class of those that the running program added.
+    """
 
     group: str
     what: str
@@ -25,10 +29,10 @@ class Registry(Generic[T]):
     registered: dict[str, type[T]] = field(default_factory=dict)
 
     def register(self, name: str, plugin: type[T]) -> None:
-        """Add a plug-in of the running program, before the first use of this registry."""
+        """Add a plug-in of a script or notebook, before the first use of this registry."""
         if name in self.names():
             raise InputError(f"{self.what} {name!r} is known already")
-        self._kept(plugin(), name, plugin.__qualname__)
+        self._checked(plugin(), name, plugin.__qualname__)
         self.registered[name] = plugin
 
     def names(self) -> list[str]:
@@ -49,12 +53,12 @@ class Registry(Generic[T]):
             raise InputError(
                 f"{self.what} {name!r} ({point.value}) cannot be loaded: {error}"
             ) from error
-        return self._kept(found, name, point.value)
+        return self._checked(found, name, point.value)
 
-    def _kept(self, plugin: object, name: str, value: str) -> T:
+    def _checked(self, plugin: object, name: str, value: str) -> T:
         if not isinstance(plugin, self.protocol):
             raise InputError(
-                f"{self.what} {name!r} ({value}) does not keep the protocol"
+                f"{self.what} {name!r} ({value}) does not implement the protocol"
                 f" {self.protocol.__name__}"
             )
         return plugin

@@ -1,4 +1,4 @@
-"""What every stage has in common: how it tells its progress, and what it returns.
+"""What every stage has in common: its progress callback and its report.
 
 A stage is ``stage(lake, …, *, days=None, progress=None) -> Report``; ``days`` where its tables
 have days (``None`` means every day, an empty list none).

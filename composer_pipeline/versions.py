@@ -1,11 +1,10 @@
-"""The versions of what is computed, one line each."""
+"""Versions of what is computed, raised when the same input gives another result."""
 
 #: Session records to states and messages.
 PARSER_VERSION = "3"
-#: What is private, and what takes its place; a user's rules add to it. It is part of the lake:
-#: messages that another version redacted are redacted again from the archive.
+#: The redaction rules. Messages that another version redacted are redacted again.
 REDACTION_VERSION = 7
-#: A state to a chat request. Part of every reply's provenance; raise it when the bytes change.
+#: A state to a chat request; part of every reply's provenance.
 CONVERTER_VERSION = "1"
 #: Error turns to hints.
 HINTS_VERSION = "1"
@@ -13,7 +12,7 @@ HINTS_VERSION = "1"
 PAIRS_VERSION = "2"
 #: Pairs and a recipe to normalised pairs.
 NORMALIZE_VERSION = "1"
-#: A dataset and a recipe to a trained model; what was trained also tells a hash of the code.
+#: A dataset and a recipe to a trained model.
 TRAINING_VERSION = "1"
 #: Answers to an evaluation's figures.
 EVALUATION_VERSION = "2"

@@ -38,11 +38,11 @@ MISTAKES: Mapping[str, tuple[bytes | None, str]] = {
     "a tag of Python": (b"a: !!python/name:os.system x", " is not YAML: line 1: could not"),
     "a date that is none": (b"a: 2020-13-45", " is not YAML: line 1: '2020-13-45' is no timestamp"),
     "a list": (b"- a\n", ": must be a mapping of fields"),
-    "a bomb": (BOMB.encode(), ": more than 50000 values, counting what aliases stand for"),
-    "a circle": (b"a: &a [*a]", ": an alias stands inside what it stands for"),
+    "a bomb": (BOMB.encode(), ": more than 50000 values, counting what aliases repeat"),
+    "a circle": (b"a: &a [*a]", ": an alias is inside its own value"),
     "deep": (b"a: " + b"[" * 100_000, ": nested deeper than 50 levels"),
     "large": (b"# " + b"x" * (1 << 20), " is too large: more than 1 MiB"),
-    "twice": (b"a: 1\na: 2\n", ": line 2: the key 'a' is there twice"),
+    "twice": (b"a: 1\na: 2\n", ": line 2: the key 'a' occurs twice"),
 }
 #: Kind -> (a right key, the same one with a slip, where it is, another value of a wrong type).
 TYPING: Mapping[str, tuple[str, str, str, str]] = {

@@ -94,11 +94,6 @@ def changed_inputs(lake: Lake) -> list[str]:
     return sorted({change.partition("/")[0] for change in changes})
 
 
-def name_of(lake: Lake, table: str, **keys: str) -> str:
-    """Return the name of a partition below the lake's root."""
-    return lake.path(table, **keys).removeprefix(lake.root + "/")
-
-
 def hash_of(lake: Lake, name: str) -> str:
     """Return the SHA-256 of a file of the lake."""
     with lake.open(name) as file:
@@ -124,7 +119,7 @@ def write_marker(lake: Lake, inputs: Record, figures: dict[str, Any] | None = No
     hashes, files = {}, list[DatasetFile]()
     for config, table in CONFIGS.items():
         for part in lake.partitions(table):
-            name = name_of(lake, table, **part)
+            name = lake.file_name(table, **part)
             hashes[name] = hash_of(lake, name)
             files += _files_of(lake, config, part["split"], name, hashes[name])
     content = msgspec.json.encode([SCHEMA_VERSION, hashes, figures], order="deterministic")
@@ -185,7 +180,7 @@ def read_build(lake: Lake) -> Build:
             f" version of composer-pipeline writes {SCHEMA_VERSION}; {_AGAIN}"
         )
     there = {
-        name_of(lake, table, **part) for table in CONFIGS.values()
+        lake.file_name(table, **part) for table in CONFIGS.values()
         for part in lake.partitions(table)
     }  # fmt: skip
     for name in sorted(there | set(build.partitions)):

@@ -240,7 +240,7 @@ def _file_stamps(lake: Lake, table: str) -> dict[str, str]:
 
 def _hash(lake: Lake, part: Part) -> str:
     try:
-        with lake.open(lake.path(part[0], **part[1]).removeprefix(lake.root + "/")) as file:
+        with lake.open(lake.file_name(part[0], **part[1])) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except FileNotFoundError:  # forgotten meanwhile
         return ""

@@ -94,9 +94,8 @@ class Lake:
     def damaged_file(self, day: str) -> str:
         """Return a truncated file of a day's traces, or an empty string."""
         for table in FROM_ARCHIVE if self.local else ():
-            path = self.path(table, day=day)
-            if cut_short(Path(path)):
-                return path.removeprefix(self.root + "/")
+            if cut_short(Path(self.path(table, day=day))):
+                return self.file_name(table, day=day)
         return ""
 
     def leave_out_damaged(self) -> dict[str, str]:
@@ -124,6 +123,10 @@ class Lake:
             )
         parts = [f"{key}={safe_value(keys[key])}" for key in spec.partition_keys]
         return "/".join([self.root, table, *parts, "part.parquet"])
+
+    def file_name(self, table: str, **keys: str) -> str:
+        """Return :meth:`path` relative to the lake's root, as :meth:`open` takes it."""
+        return self.path(table, **keys).removeprefix(self.root + "/")
 
     def partitions(self, table: str, **keys: str) -> list[dict[str, str]]:
         """Return the keys of the partitions that exist, sorted, filtered by ``keys``."""
@@ -236,7 +239,7 @@ class Lake:
         # Metadata of a pyarrow schema is not part of equality; write the table's own.
         arrow = arrow.cast(spec.schema)
         payload = encode_parquet(arrow, compact=spec.compact, grouped=spec.grouped)
-        self.put_bytes(self.path(table, **keys).removeprefix(self.root + "/"), payload)
+        self.put_bytes(self.file_name(table, **keys), payload)
         return len(payload)
 
     def delete(self, table: str, **keys: str) -> None:
@@ -245,10 +248,9 @@ class Lake:
         Raises:
             StorageError: the lake is not writable.
         """
-        path = self.path(table, **keys)
-        self.remove(path.removeprefix(self.root + "/"))
+        self.remove(self.file_name(table, **keys))
         if self.local:
-            remove_empty(Path(path).parent, Path(self.root))
+            remove_empty(Path(self.path(table, **keys)).parent, Path(self.root))
 
     def remove(self, name: str) -> None:
         """Remove a file below the lake's root, if it exists.
@@ -337,8 +339,7 @@ class Lake:
     @contextmanager
     def _file(self, table: str, part: dict[str, str]) -> Iterator[Any]:
         """Open a partition's file; errors name it."""
-        path = self.path(table, **part)
-        shown = path.removeprefix(self.root + "/")
+        path, shown = self.path(table, **part), self.file_name(table, **part)
         # Threads of Arrow that hold an object of Python's can abort a process that ends: a file
         # on disk is opened by Arrow itself, and one in a bucket is read by one thread.
         with (

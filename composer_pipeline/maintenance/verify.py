@@ -223,7 +223,7 @@ def wrong_columns(lake: Lake, table: str, days: Iterable[str] | None, **keys: st
     known = TABLES[table].schema
     found = []
     for part in _parts(lake, table, days, keys):
-        with lake.open(lake.path(table, **part).removeprefix(lake.root + "/")) as file:
+        with lake.open(lake.file_name(table, **part)) as file:
             schema = pq.read_schema(file)
         name = "/".join([table, *part.values()])
         for column in schema:

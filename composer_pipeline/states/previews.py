@@ -22,7 +22,7 @@ Row = dict[str, Any]
 def sample(lake: Lake, table: str, columns: Sequence[str], rows: int, **keys: str) -> list[Row]:
     """Return rows spread evenly over a partition's first row group."""
     try:
-        with lake.open(_name(lake, table, **keys)) as file:
+        with lake.open(lake.file_name(table, **keys)) as file:
             # Without a buffer ahead and without threads: the file is a Python object.
             reader = pq.ParquetFile(file)
             if not reader.metadata.num_rows:
@@ -45,7 +45,7 @@ def of_values(
     if not wanted:
         return {}
     try:
-        with lake.open(_name(lake, table, **keys)) as file:
+        with lake.open(lake.file_name(table, **keys)) as file:
             reader = pq.ParquetFile(file)
             at = reader.schema_arrow.names.index(key)
             groups = [n for n in range(reader.num_row_groups) if _may_hold(reader, n, at, wanted)]
@@ -64,10 +64,6 @@ def _may_hold(reader: pq.ParquetFile, group: int, column: int, wanted: Sequence[
     if bounds is None or not bounds.has_min_max:
         return True
     return any(bounds.min <= value <= bounds.max for value in wanted)
-
-
-def _name(lake: Lake, table: str, **keys: str) -> str:
-    return lake.path(table, **keys).removeprefix(lake.root + "/")
 
 
 #: Columns of a side in :func:`side_by_side`.
@@ -291,7 +287,7 @@ def row_count(lake: Lake, table: str, **keys: str) -> int | None:
     total = None
     for part in [keys] if every else lake.partitions(table, **keys):
         try:
-            with lake.open(lake.path(table, **part).removeprefix(lake.root + "/")) as file:
+            with lake.open(lake.file_name(table, **part)) as file:
                 total = (total or 0) + pq.read_metadata(file).num_rows
         except FileNotFoundError:
             continue

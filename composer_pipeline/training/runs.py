@@ -316,7 +316,7 @@ def dataset_digest(lake: Lake, recipe: TrainingRecipe, *, split: str = "train") 
     digest = hashlib.blake2b(digest_size=16)
     digest.update("\0".join(sorted(recipe.channels.weights())).encode())
     for table in tables_of(recipe.channels):
-        path = lake.path(table, split=split).removeprefix(lake.root + "/")
+        path = lake.file_name(table, split=split)
         digest.update(f"\0{table}\0".encode())
         digest.update(lake.get_bytes(path) if lake.exists(path) else b"")
     return digest.hexdigest()

@@ -129,5 +129,5 @@ def test_a_running_program_may_register_a_trainer_but_take_no_name():
     assert trainers.names() == ["trl", "sampled"]
     with pytest.raises(InputError, match="trainer 'trl' is known already"):
         trainers.register("trl", Sampled)
-    with pytest.raises(InputError, match=r"'odd'.*does not keep the protocol Trainer"):
+    with pytest.raises(InputError, match=r"'odd'.*does not implement the protocol Trainer"):
         trainers.register("odd", NotATrainer)  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -175,7 +176,7 @@ def redact(file: Path, /, *, as_json: JsonOption = False) -> None:
         report = {
             "file": str(file),
             "counts": found.counts,
-            "replacements": [r.to_dict() for r in found.replacements],
+            "replacements": [asdict(r) for r in found.replacements],
         }
         sys.stdout.write(json.dumps(report, ensure_ascii=False) + "\n")
         return

@@ -50,6 +50,9 @@ _SECRET_HEADERS = (
 #: Between a header's name and its value: a colon, a comma of a pair, an arrow.
 _JOIN = r"\\*[\"'`]?\s{0,3}(?::|=>|,|=)\s{0,3}\(?\\*[\"'`]?"
 _AUTHORIZATION = rf"(?i:(?:proxy-)?authorization{_JOIN}"
+_AUTHORIZATION_GATE = (
+    r"authorization[\\\"'`]*\s{0,3}(?::|=>|,|=)\s{0,3}\(?[\\\"'`]*[a-z0-9+/_.~-]{5}"
+)
 _USERINFO = r"(?P<value>[^\s/@\"'`<>\\${}*\[\]()%]{3,200}|(?:[^\s/@\"'`<>\\${}*\[\]()%]|%[0-9A-Fa-f]{2}){3,200})"
 
 CONTEXTS: tuple[Context, ...] = (
@@ -68,18 +71,18 @@ CONTEXTS: tuple[Context, ...] = (
     Context(
         "authorization_basic", "BASIC_AUTH", ("authorization",),
         rf"{_AUTHORIZATION}basic)\s+(?P<value>[A-Za-z0-9+/_-]{{6,}}=*)", is_basic,
-        gate=r"authorization[\\\"'`]*\s{0,3}(?::|=>|,|=)\s{0,3}\(?[\\\"'`]*[a-z0-9+/_.~-]{5}",
+        gate=_AUTHORIZATION_GATE,
     ),
     Context(
         "authorization_token", "AUTH_HEADER", ("authorization",),
         rf"{_AUTHORIZATION}(?:token|bearer|apikey|key|negotiate|ntlm|sso-key|genie-?key|splunk|bot|jwt|oauth)"
         r"(?:\s+token\s?=\s?\\*[\"']?|\s+))(?P<value>[A-Za-z0-9._~+/:=-]{8,})", is_random,
-        gate=r"authorization[\\\"'`]*\s{0,3}(?::|=>|,|=)\s{0,3}\(?[\\\"'`]*[a-z0-9+/_.~-]{5}",
+        gate=_AUTHORIZATION_GATE,
     ),
     Context(
         "authorization_bare", "AUTH_HEADER", ("authorization",),
         rf"{_AUTHORIZATION})(?P<value>[A-Za-z0-9._~+/=-]{{16,}})(?![A-Za-z0-9 (])", is_random,
-        gate=r"authorization[\\\"'`]*\s{0,3}(?::|=>|,|=)\s{0,3}\(?[\\\"'`]*[a-z0-9+/_.~-]{5}",
+        gate=_AUTHORIZATION_GATE,
     ),
     Context(
         "authorization_signature", "AUTH_HEADER", ("signature=", "response=", "oauth_signature"),

@@ -1,12 +1,12 @@
 """The rules of redaction as functions of a text, and which of them a text needs."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from composer_pipeline.redaction import patterns
 from composer_pipeline.redaction.commands import PROGRAMS, ProgramRule
-from composer_pipeline.redaction.contexts import CONTEXTS, Context
+from composer_pipeline.redaction.contexts import CONTEXTS
 from composer_pipeline.redaction.decodings import (
     BASE64_GATE,
     BREAK,
@@ -179,7 +179,7 @@ class Rules:
         self._always: list[int] = []
         self._users: dict[frozenset[str], list[tuple[bytes, NamedRule]]] = {}
         for extra in rules.patterns:
-            pattern = partial(self._pattern, extra.kind, re.compile(extra.pattern))
+            pattern = partial(self._pattern, extra.kind, re.compile(extra.pattern), None)
             self._add(f"file/{extra.kind}", (extra.literal,) if extra.literal else (), pattern)
         self._add_decodings(first=True)
         for kind, hints, body in patterns.SHAPES:
@@ -187,7 +187,8 @@ class Rules:
             self._add(f"shape/{kind}", hints, shape, patterns.SHAPE_GATES.get(kind, ""))
         self._add("decoding/base64", ("",), partial(encoded, self), BASE64_GATE)
         for row in CONTEXTS:
-            context = partial(self._context, row, patterns.compile_kind(row.pattern))
+            compiled = patterns.compile_kind(row.pattern)
+            context = partial(self._pattern, row.kind, compiled, row.judge)
             self._add(f"context/{row.name}", row.literals, context, row.gate)
         for program in PROGRAMS:
             command = ProgramRule(program)
@@ -346,26 +347,22 @@ class Rules:
                 yield Finding(start, end, kind, BREAK.sub("", text[start:end]))
                 done = end
 
-    def _context(
-        self, row: Context, pattern: re.Pattern[str], text: str, replacer: Replacer
+    def _pattern(
+        self,
+        kind: str,
+        pattern: re.Pattern[str],
+        judge: Callable[[str], bool] | None,
+        text: str,
+        replacer: Replacer,
     ) -> str:
-        found = []
-        for match in pattern.finditer(text):
-            value = match["value"]
-            if self._kept(value) or EXAMPLE.search(value):
-                continue
-            if row.judge is None or row.judge(value):
-                found.append(Finding(*match.span("value"), row.kind))
-        return replacer.put(text, found)
-
-    def _pattern(self, kind: str, pattern: re.Pattern[str], text: str, replacer: Replacer) -> str:
         group: str | int = "value" if "value" in pattern.groupindex else 0
         found = []
         for match in pattern.finditer(text):
             value = match[group]
             if self._kept(value) or EXAMPLE.search(value):
                 continue
-            found.append(Finding(*match.span(group), kind))
+            if judge is None or judge(value):
+                found.append(Finding(*match.span(group), kind))
         return replacer.put(text, found)
 
     def _assigned(self, text: str, replacer: Replacer) -> str:

@@ -1,16 +1,5 @@
 """Rules that a user adds to redaction: the file that ``COMPOSER_REDACTION`` names.
 
-The file is YAML; every field may be left out::
-
-    allow: [AKIAIOSFODNN7ABCDEFG]          # values that stay
-    allow_typed: [AWS_KEY]                 # kinds of typed keys that `allow` may let through
-    allow_patterns: ['test-[a-z]+-token']  # values that stay, by pattern (whole value)
-    names: [alice]                         # user names
-    hosts: [build7.acme.net]               # host names, with everything below them
-    patterns:                              # further secrets
-      - {kind: ACME_TOKEN, pattern: 'acme_[a-z0-9]{32}', literal: acme_}
-    external_scanner: betterleaks          # a second scanner (extra `redaction-extra`)
-
 Redaction fails closed: a file that is missing or wrong stops the stage before it writes.
 """
 
@@ -198,9 +187,9 @@ class RedactionRules(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    allow: tuple[str, ...] = ()
-    allow_typed: tuple[str, ...] = ()
-    allow_patterns: tuple[Regex, ...] = ()
+    allow: tuple[str, ...] = ()  # values that stay
+    allow_typed: tuple[str, ...] = ()  # kinds of typed keys that `allow` may let through
+    allow_patterns: tuple[Regex, ...] = ()  # values that stay, by pattern of the whole value
     names: tuple[Text, ...] = ()
     hosts: tuple[Text, ...] = ()
     patterns: tuple[ExtraPattern, ...] = ()

@@ -146,16 +146,13 @@ def make_plan(
 
 
 def _manifest_rows(lake: Lake, days: list[str] | None = None) -> tuple[list[Row], set[str]]:
-    """Return the manifest with paths redacted by the current rules, and the days this changed.
-
-    Files whose paths differed only by a redacted name still get a path each.
-    """
+    """Return the manifest with paths redacted by the current rules, and the days this changed."""
     rows: list[Row] = []
     changed: set[str] = set()
     taken: set[tuple[str, str]] = set()
     for row in lake.rows("raw_files", days=days):
         path, parent = without_home(row["path"]), without_home(row["parent_path"])
-        if (row["day"], path) in taken:
+        if (row["day"], path) in taken:  # only the redacted name told them apart
             path = f"{path}#{row['sha256'][:8]}"
         taken.add((row["day"], path))
         if (path, parent) != (row["path"], row["parent_path"]):
@@ -389,10 +386,7 @@ WAITING = "wait for another ingest"
 
 
 def writer_lock(lake: Lake, progress: Progress | None) -> AbstractContextManager[None]:
-    """Hold the lock of the processes that harvest or parse this lake, for a block.
-
-    ``progress`` is called once with ``(WAITING, 0, 0)`` if another process holds it.
-    """
+    """Hold the writer lock; calls ``progress(WAITING, 0, 0)`` if another process has it."""
     if progress is None:
         return lake.locked("traces")
     return lake.locked("traces", partial(progress, WAITING, 0, 0))
@@ -405,10 +399,7 @@ def session_days(paths: Iterable[Path | str]) -> set[str]:
 
 
 def days_changed(lake: Lake, paths: Iterable[Path | str]) -> list[str]:
-    """Return the days with a file that is new or changed since the last harvest, sorted.
-
-    Compares sizes and modification times and reads only the head of new files.
-    """
+    """Return the days with a new or changed file, sorted; reads only heads of new files."""
     manifest = _by_path(_manifest_rows(lake)[0])
     plan = make_plan(manifest, paths)
     return sorted(
@@ -430,20 +421,9 @@ def harvest(
 ) -> HarvestReport:
     """Archive session files and write the manifest of each day that changed.
 
-    Idempotent; an unchanged file costs one ``stat``. Blobs are written before the manifest that
-    names them, so a killed harvest is simply run again. A subagent's file goes to the day of its
-    session. Harvests of one lake, also from several machines, add up: one waits for the other.
-
-    Args:
-        lake: where to.
-        paths: files or folders; what to harvest.
-        days: only files of these days; all when ``None``.
-        exclude: globs of files and folders that are not read, besides ``COMPOSER_EXCLUDE``.
-        progress: called with ``("harvest", done, total)``, and as by :func:`writer_lock`.
-
-    Raises:
-        InputError: a path is missing, a folder holds no session, a named file holds no record,
-            or the lake is not writable. The lake is unchanged.
+    Idempotent; an unchanged file costs one ``stat``. A subagent's file goes to the day of its
+    session. ``days`` limits the files, ``exclude`` has globs besides ``COMPOSER_EXCLUDE``. Harvests
+    of one lake add up: one waits for the other. Bad input raises InputError before any write.
     """
     paths = list(paths)
     # Bad input creates no lake, not even its lock.
@@ -486,6 +466,7 @@ def _harvest(
                 changed.add(day)
         if progress is not None:
             progress("harvest", done, len(plan.sources))
+    # After the blobs that it names: a killed harvest is simply run again.
     for day in sorted(written):
         _write_manifest(lake, day, rows[day].values())
     report.changed_days = sorted(changed)
@@ -515,10 +496,7 @@ def forget_files(lake: Lake, paths: Iterable[str]) -> None:
 
 
 def shrunk_or_lost(lake: Lake) -> list[str]:
-    """Return the archived files that are shorter than at the last check, or lack bytes.
-
-    If there are none, the current manifest is what the next check compares with.
-    """
+    """Return the archived files that are shorter than at the last clean check, or lack bytes."""
     now = {
         path: [int(size), sha]
         for path, size, sha in lake.query("SELECT path, size, sha256 FROM raw_files")

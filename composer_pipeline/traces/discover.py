@@ -208,10 +208,7 @@ class Head:
 
 
 def read_head(source: SourceFile) -> Head:
-    """Read a file until its session, its first timestamp and its folder are known.
-
-    A file without a timestamp gets the day when it was last written.
-    """
+    """Read a file until its session, its first timestamp and its folder are known."""
     session_id, moment, is_session, cwd, after = "", None, False, "", 0
     try:
         with source.open() as lines:
@@ -246,10 +243,7 @@ FILE = "forgotten.json"
 
 
 class Forgotten:
-    """The forgotten and withdrawn sessions of a lake.
-
-    A damaged list is an error: nothing may be archived by a guess.
-    """
+    """The forgotten and withdrawn sessions of a lake."""
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
@@ -258,7 +252,7 @@ class Forgotten:
             self._hashes = set(json.loads(lake.get_bytes(FILE))["sessions"])
         except FileNotFoundError:
             self._hashes = set()
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError) as error:  # nothing is archived by a guess
             raise InputError(f"lake {lake.url}: {FILE} is damaged; put it back") from error
 
     def __contains__(self, session_id: str) -> bool:

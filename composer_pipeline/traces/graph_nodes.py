@@ -163,10 +163,7 @@ class PartMaker:
         self._names = names
 
     def of_message(self, message: Message, wire: dict[str, Any] | None = None) -> list[Part]:
-        """Store the blocks of a decoded message; thinking and blank text are dropped.
-
-        ``wire`` is what the model emitted for calls whose recorded input was normalised.
-        """
+        """Store the blocks of a message, without thinking; ``wire`` has inputs as emitted."""
         parts: list[Part] = []
         put, content = self.contents.put, message.content
         if isinstance(content, str):

@@ -113,10 +113,7 @@ class Composer:
         self._last: tuple[str | None, bytes] = (None, b"")
 
     def node(self, node: Node, cleared: frozenset[str] = frozenset()) -> tuple[int, ...]:
-        """Add what a node contributes to later prefixes: no, one or two messages.
-
-        ``cleared`` are the tool ids whose results microcompaction had removed.
-        """
+        """Add what a node contributes to later prefixes, without results that were ``cleared``."""
         if node.kind != "response":
             return self._message("user", node.parts)
         message = self._message("assistant", node.parts)
@@ -334,10 +331,7 @@ class Chains:
         return self._numbers[at : at + count]
 
     def requests(self) -> dict[int, tuple[str, int, int | None]]:
-        """Build the chains of recorded requests: chain, length and system of each state.
-
-        A request that only adds to its base goes on in the base's chain.
-        """
+        """Build the chains of recorded requests: chain, length and system of each state."""
         if not self.graph.requests or not self.graph.request_of:
             return {}
         wanted = set(self.graph.request_of.values())

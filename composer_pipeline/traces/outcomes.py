@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,24 +85,18 @@ def total_of(files: Iterable[Facts]) -> Facts:
     return total
 
 
-class LineStart:
-    """A pattern at the start of any line of a text, as ``(?m)^pattern``.
+def line_start(pattern: str) -> Callable[[str], bool]:
+    """Return whether any line of a text begins with a pattern, as ``(?m)^pattern``.
 
     The engine of ``re`` tries such a pattern at every character. Behind a newline, which
     it looks for with ``memchr``, the same pattern is found several times faster.
     """
-
-    def __init__(self, pattern: str) -> None:
-        self._first = re.compile(pattern)
-        self._later = re.compile(rf"\n(?:{pattern})")
-
-    def found(self, text: str) -> bool:
-        """Return True if any line of ``text`` begins with the pattern."""
-        return self._first.match(text) is not None or self._later.search(text) is not None
+    first, later = re.compile(pattern).match, re.compile(rf"\n(?:{pattern})").search
+    return lambda text: first(text) is not None or later(text) is not None
 
 
 # What a failing program prints at the start of a line.
-_SOFT = LineStart(
+_SOFT = line_start(
     r"\s*(?:FAIL(?:ED|URE)?\b(?! *[:=]? *0\b)|--- FAIL|Traceback \(most recent call last\)"
     r"|(?:\w+)?[Ee]rror(?:\[[A-Z]?\d+\])?: \S|ERROR\b[: ]|fatal: |panic: |npm (?:ERR!|error)"
     r"|make(?:\[\d+\])?: \*\*\*|(?:\S+: )+(?:command not found|No such file or directory)"
@@ -146,7 +140,7 @@ def looks_failed(command: str, output: str) -> bool:
         return False
     if " fail" in output and _COUNTED.search(output):
         return True
-    return _SOFT.found(output)
+    return _SOFT(output)
 
 
 def command_of(call: Call) -> str:
@@ -194,10 +188,7 @@ def corrections(trajectory: Trajectory) -> dict[int, str]:
 
 
 def failure_of(node: Node, correction: str | None, *, tests_failed: bool = False) -> Failure | None:
-    """Classify the outcome of a response's action; ``None`` if nothing failed.
-
-    ``correction`` is the human prompt that followed an interruption.
-    """
+    """Classify how an action failed; ``correction`` is the prompt after an interruption."""
     ranked: list[tuple[int, int, Failure]] = []
     for position, call in enumerate(node.calls):
         if (error := call.error) is None:
@@ -252,11 +243,11 @@ _TEST_COMMAND = re.compile(
     r"\s+(?:run\s+)?test|jest|vitest|rspec|phpunit|ctest|unittest|mise run test)\b"
 )
 _TEST_HINT = re.compile(rb"test|jest|tox|nox|rspec|phpunit")
-_FAILED = LineStart(
+_FAILED = line_start(
     r"FAIL(?:ED)?\b|--- FAIL|Exit code [1-9]|Traceback \(most recent|make(?:\[\d+\])?: \*\*\*"
 )
 _FAILED_COUNT = re.compile(r"\b[1-9]\d* (?:failed|failing|failures?|errors?)\b|test result: FAILED")
-_PASSED = LineStart(r"ok\b|PASS\b|--- PASS|OK\b")
+_PASSED = line_start(r"ok\b|PASS\b|--- PASS|OK\b")
 _PASSED_COUNT = re.compile(r"\b[1-9]\d* (?:passed|passing)\b|test result: ok|BUILD SUCCESS")
 _UNDO = re.compile(
     r"\bgit\s+(?:checkout\s+(?:\S+\s+)?(?:--\s+)?(?P<a>[\w./-]+)|restore\s+(?:--\S+\s+)*(?P<b>[\w./-]+)"
@@ -320,9 +311,9 @@ def _own_outcome(node: Node) -> Outcome:
             continue
         if _TEST_COMMAND.search(command_of(call)):
             text = text or call.result or ""
-            if call.failed or _FAILED.found(text) or _FAILED_COUNT.search(text):
+            if call.failed or _FAILED(text) or _FAILED_COUNT.search(text):
                 passed = False
-            elif passed is None and (_PASSED.found(text) or _PASSED_COUNT.search(text)):
+            elif passed is None and (_PASSED(text) or _PASSED_COUNT.search(text)):
                 passed = True
     if not failed and not corrected and passed is None:
         return _NO_OUTCOME

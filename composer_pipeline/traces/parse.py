@@ -30,7 +30,7 @@ from composer_pipeline.traces.outcomes import Facts, facts_of
 from composer_pipeline.traces.records import LineStats, blake
 from composer_pipeline.traces.sources import read_any
 from composer_pipeline.traces.states import Extracted, Rows, Source, extract
-from composer_pipeline.traces.trajectory import Subagent, Trajectory
+from composer_pipeline.traces.trajectory import Trajectory
 from composer_pipeline.versions import PARSER_VERSION
 
 Row = dict[str, Any]
@@ -75,16 +75,16 @@ def summarise(trajectory: Trajectory, facts: Facts, agent_id: str) -> FileSummar
     if not agent_id.startswith(_COMPACTS):
         (below if agent_id else states).update(trajectory.state_keys())
         for side in _embedded(trajectory).values():
-            below |= side.trajectory.state_keys()
+            below |= side.state_keys()
     return FileSummary(facts, trajectory.response_keys(), states, below)
 
 
-def _embedded(trajectory: Trajectory) -> dict[str, Subagent]:
+def _embedded(trajectory: Trajectory) -> dict[str, Trajectory]:
     """Return the subagents of a file that are trajectories of their own, by agent id."""
     return {
         agent_id: side
         for agent_id, side in trajectory.sidechains.items()
-        if not agent_id.startswith(_COMPACTS) and side.trajectory.nodes
+        if not agent_id.startswith(_COMPACTS) and side.nodes
     }
 
 
@@ -102,10 +102,7 @@ def _parse_file(
     on_file: OnFile | None,
     agent_calls: dict[str, dict[str, str]],
 ) -> list[Extracted]:
-    """Make the rows of one archived file and of the subagents that it embeds.
-
-    ``agent_calls`` are the calls that start subagents, by session; those of main files are added.
-    """
+    """Make the rows of one archived file and of the subagents that it embeds."""
     with open_archived(lake, row) as lines:
         trajectory, stats, facts = analyse(lines, subagent=bool(row["agent_id"]), redactor=redactor)
     if on_file is not None:
@@ -121,8 +118,8 @@ def _parse_file(
     found = [extract(trajectory, stats, facts, source, store, states)]
     for agent_id, side in _embedded(trajectory).items():
         part = replace(source, agent_id=agent_id, embedded=True, parent_call=side.parent_call)
-        graph, none = side.trajectory, LineStats()
-        found.append(extract(graph, none, facts_of(graph, none), part, store, states))
+        none = LineStats()
+        found.append(extract(side, none, facts_of(side, none), part, store, states))
     return found
 
 
@@ -257,19 +254,10 @@ def parse_days(
     progress: Progress | None = None,
     on_file: OnFile | None = None,
 ) -> ParseReport:
-    """Replace the parsed partitions of some days from the archive.
+    """Replace the parsed partitions of some days (all when ``None``) from the archive.
 
-    Files are read one at a time; of each only its rows and the day's distinct messages
-    stay in memory. A day without archived files is left alone.
-
-    Args:
-        lake: the lake.
-        days: days to parse; all harvested days when ``None``.
-        progress: called with ``("parse", done, total)`` after each file.
-        on_file: called with the SHA-256 of each file and what it holds.
-
-    Raises:
-        InputError: a day is not written ``YYYY-MM-DD``, or the archive lacks a blob.
+    Files are read one at a time; of each only its rows and the day's distinct messages stay in
+    memory. A day without archived files is left alone.
     """
     wanted = None if days is None else sorted({_checked(day) for day in days})
     report = ParseReport()
@@ -328,10 +316,7 @@ def _checked(day: str) -> str:
 
 
 def is_current(lake: Lake, day: str) -> bool:
-    """Return True if a day's partitions hold its archived files, as this parser writes them.
-
-    A day with a damaged file is parsed again from the archive.
-    """
+    """Return True if a day's partitions hold its archived files, as this parser writes them."""
     if lake.damaged_file(day) or not all(
         lake.partitions(table, day=day) for table in Lake.FROM_ARCHIVE
     ):
@@ -347,13 +332,10 @@ def is_current(lake: Lake, day: str) -> bool:
 
 
 def is_redacted(lake: Lake, day: str) -> bool:
-    """Return True if all rows of a parsed day were redacted by the current rules.
-
-    A day's sessions are written last, so a day that was interrupted was not.
-    """
+    """Return True if all rows of a parsed day were redacted by the current rules."""
     if lake.damaged_file(day):
         return False
-    for table in ("sessions", "messages"):
+    for table in ("sessions", "messages"):  # written last, written first
         versions = lake.read(table, days=[day], columns=["redaction_version"])
         if not set(versions["redaction_version"].to_pylist()) <= {redaction_version()}:
             return False
@@ -376,9 +358,6 @@ def reparse(
     """Rewrite the tables of days (all when ``None``) from the archive.
 
     A day whose archived bytes are damaged keeps what it has; the others are written.
-
-    Raises:
-        InputError: a day has no archived file, or the manifest of one is damaged.
     """
     have = lake.days("raw_files")
     wanted = have if days is None else sorted(set(days))

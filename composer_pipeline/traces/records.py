@@ -192,10 +192,7 @@ def undecoded(line: bytes) -> Record:
 
 
 def embedded_record(record: Record) -> Record | None:
-    """Return the record of a subagent that a progress record holds; ``None`` for any other.
-
-    It gets the session, version and folder of the record that holds it.
-    """
+    """Return the subagent's record that a progress record holds, with its session and folder."""
     if type(record) is not MessageRecord or (data := record.data) is None:
         return None
     if data.type != "agent_progress" or not data.agent_id or data.message is EMPTY:
@@ -301,15 +298,11 @@ class LineStats(msgspec.Struct):
 
 
 def read_records(lines: Iterable[bytes], stats: LineStats) -> Iterator[Record]:  # noqa: C901  one loop over records, for speed
-    """Yield the records of a file in file order and count into ``stats``.
+    """Yield the records of a file in file order and count into ``stats``; nothing is fatal.
 
-    The undecoded parts of a record are views of its line: read them before the next
-    record, or copy them, so that no line is held longer than needed. :func:`message_of`
-    reads the message.
-
-    Args:
-        lines: the file split at newline bytes, newlines kept (a binary file is one).
-        stats: receives the counts; complete when the iterator is exhausted.
+    The undecoded parts of a record are views of its line: read them before the next record, or
+    copy them. ``lines`` are split at newline bytes, newlines kept (a binary file is such an
+    iterable); ``stats`` is complete when the iterator is exhausted.
     """
     # One function, for speed: it runs for each of up to millions of lines.
     size = count = records = 0
@@ -429,11 +422,8 @@ def result_text(result: PlainBlock) -> str:
 
 
 def user_kind(record: Record, content: Any) -> UserKind:
-    """Classify a user record; only the start of its text counts.
-
-    The markers also occur inside results of sessions that read transcripts, so the
-    order of the tests matters.
-    """
+    """Classify a user record; only the start of its text counts."""
+    # The markers also occur inside results of sessions that read transcripts: order matters.
     blocks = content if isinstance(content, list) else ()
     if any(isinstance(block, dict) and block.get("type") == "tool_result" for block in blocks):
         return "tool_result"

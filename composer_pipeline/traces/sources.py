@@ -368,13 +368,9 @@ def sources() -> tuple[TraceSource, ...]:
     return tuple(SOURCES.get(name) for name in (*names, ClaudeCode.name))
 
 
-def source_of(head: Sequence[bytes]) -> TraceSource:
-    """Return the source whose file begins with these lines."""
-    return next(source for source in sources() if source.recognises(head))
-
-
 def read_any(lines: Iterable[bytes], stats: LineStats) -> Iterator[Record]:
     """Yield the records of a file of any source, as :func:`read_records`."""
     rest = iter(lines)
     head = list(islice(rest, HEAD_LINES))
-    return source_of(head).records(chain(head, rest), stats)
+    source = next(source for source in sources() if source.recognises(head))
+    return source.records(chain(head, rest), stats)

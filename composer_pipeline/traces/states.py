@@ -1,7 +1,6 @@
 """One trajectory to rows of ``chains`` and ``states``, and its row of ``sessions``."""
 
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -22,39 +21,7 @@ from composer_pipeline.versions import PARSER_VERSION
 _BATCH_ROWS = 4096
 
 
-class StateRow(msgspec.Struct, kw_only=True, gc=False):
-    """One row of ``states``; the fields are columns of the table."""
-
-    state_id: str
-    session_id: str
-    agent_id: str
-    message_id: str
-    chain_id: str
-    n_messages: int
-    system_hash: str | None
-    tools_hash: str | None
-    action: str | None = None
-    fidelity: str
-    on_active_path: bool
-    repaired: bool
-    error_kind: str | None = None
-    hint: str | None = None
-    hint_source: str | None = None
-    hint_call: int | None = None
-    project: str
-    cwd: str
-    model: str | None
-    version: str | None
-    ts: datetime | None
-    input_tokens: int | None
-    output_tokens: int | None
-    turn: int
-    parser_version: str
-    followed_by_error: bool
-    followed_by_correction: bool
-    interrupted: bool
-    reverted: bool
-    tests_passed: bool | None
+Row = dict[str, Any]
 
 
 class Rows:
@@ -62,10 +29,10 @@ class Rows:
 
     def __init__(self) -> None:
         self.count = 0
-        self._rows: list[StateRow] = []
+        self._rows: list[Row] = []
         self._tables: list[pa.Table] = []
 
-    def add(self, row: StateRow) -> None:
+    def add(self, row: Row) -> None:
         """Append a row."""
         self.count += 1
         self._rows.append(row)
@@ -79,25 +46,15 @@ class Rows:
 
     def _flush(self) -> None:
         rows, self._rows = self._rows, []
-        names = StateRow.__struct_fields__
-        values = (
-            zip(*map(msgspec.structs.astuple, rows), strict=True) if rows else [()] * len(names)
-        )
-        given = dict(zip(names, values, strict=True))
-        self._tables.append(
-            pa.Table.from_arrays(
-                [
-                    column(given[f.name], f.type)
-                    if f.name in given
-                    else pa.nulls(len(rows), f.type)
-                    for f in STATES.schema
-                ],
-                schema=STATES.schema,
-            )
-        )
+        given = rows[0] if rows else {}
+        columns = [
+            column([row[f.name] for row in rows], f.type)
+            if f.name in given
+            else pa.nulls(len(rows), f.type)
+            for f in STATES.schema
+        ]
+        self._tables.append(pa.Table.from_arrays(columns, schema=STATES.schema))
 
-
-Row = dict[str, Any]
 
 #: Facts of a file that are columns of its session.
 _SESSION_FACTS = """
@@ -181,17 +138,17 @@ class _Extractor:
         for number in self.graph.states():
             node = self.graph.nodes[number]
             row = self._state(node, after[number] or Outcome(), corrected.get(number))
-            row.chain_id, row.n_messages = chains.chain_of[number], chains.before[number]
-            row.on_active_path = number in active
-            row.project = project
+            row["chain_id"], row["n_messages"] = chains.chain_of[number], chains.before[number]
+            row["on_active_path"] = number in active
+            row["project"] = project
             if number in requests:
-                row.chain_id, row.n_messages, system = requests[number]
-                row.system_hash = self._hash(system) or row.system_hash
-                row.action = self.compose.action(node)
-                row.fidelity, row.repaired = "exact_request", False
+                row["chain_id"], row["n_messages"], system = requests[number]
+                row["system_hash"] = self._hash(system) or row["system_hash"]
+                row["action"] = self.compose.action(node)
+                row["fidelity"], row["repaired"] = "exact_request", False
             states.add(row)
             self.out.message_ids.append(node.key)
-            self.out.n_messages.append(row.n_messages)
+            self.out.n_messages.append(row["n_messages"])
             if node.forked or node.context[1] not in (None, self.source.session_id):
                 self.out.copied.add(node.key)
         self.out.first_prompt = self._text(self.graph.first_prompt())
@@ -208,7 +165,7 @@ class _Extractor:
             self._texts[text] = clean
         return clean
 
-    def _state(self, node: Node, after: Outcome, correction: str | None) -> StateRow:
+    def _state(self, node: Node, after: Outcome, correction: str | None) -> Row:
         version, _, cwd = node.context
         system_hash, tools_hash = (
             self._snapshot_before(node.first) if self._snapshots else (None, None)
@@ -218,37 +175,32 @@ class _Extractor:
             fidelity = "repaired"
         elif (node.attached or system_hash) and not self._replaced:
             fidelity = "attachments_rendered"
-        session_id = self.source.session_id
-        row = StateRow(
-            state_id=state_id_of(session_id, node.key),
-            session_id=session_id,
-            agent_id=self.source.agent_id,
-            message_id=node.key,
-            chain_id="",
-            n_messages=0,
-            system_hash=system_hash,
-            tools_hash=tools_hash,
-            fidelity=fidelity,
-            on_active_path=False,
-            repaired=node.repaired,
-            project="",
-            cwd=self._text(cwd or ""),
-            model=node.models[0] if node.models else None,
-            version=version,
-            ts=parse_time(node.timestamp),
-            input_tokens=node.input_tokens,
-            output_tokens=node.output_tokens,
-            turn=node.depth,
-            parser_version=PARSER_VERSION,
-            **msgspec.structs.asdict(after),
-        )
         failure = failure_of(node, correction, tests_failed=after.tests_passed is False)
-        if failure is not None:
-            row.error_kind = failure.kind
-            row.hint_source = failure.source
-            row.hint_call = failure.call if failure.hint else None
-            row.hint = failure.hint or None  # from the contents, hence redacted
-        return row
+        hint = failure.hint or None if failure else None  # from the content store, hence redacted
+        return {
+            "state_id": state_id_of(self.source.session_id, node.key),
+            "session_id": self.source.session_id,
+            "agent_id": self.source.agent_id,
+            "message_id": node.key,
+            "system_hash": system_hash,
+            "tools_hash": tools_hash,
+            "action": None,
+            "fidelity": fidelity,
+            "repaired": node.repaired,
+            "error_kind": failure.kind if failure else None,
+            "hint": hint,
+            "hint_source": failure.source if failure else None,
+            "hint_call": failure.call if failure and hint else None,
+            "cwd": self._text(cwd or ""),
+            "model": node.models[0] if node.models else None,
+            "version": version,
+            "ts": parse_time(node.timestamp),
+            "input_tokens": node.input_tokens,
+            "output_tokens": node.output_tokens,
+            "turn": node.depth,
+            "parser_version": PARSER_VERSION,
+            **msgspec.structs.asdict(after),
+        }
 
     def _snapshot_before(self, at: int) -> tuple[str | None, str | None]:
         for position, system, tools in reversed(self._snapshots):

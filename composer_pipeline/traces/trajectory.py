@@ -169,11 +169,9 @@ class Linker:
         return True
 
     def _link(self, number: int, node: Node) -> None:
-        """Walk back to the parent, and through it to its first record.
-
-        The walk continues within the parent: what stands between its segments, such as a note
-        beside a result, was seen before this node too.
-        """
+        """Walk back to the parent, and through it to its first record."""
+        # What stands between its segments, such as a note beside a result, was seen before this
+        # node too.
         at, node_of = node.first, self.read.node_of
         seen = {at}
         inserts: list[int] = []
@@ -243,26 +241,14 @@ class Linker:
 _STARTS_AGENTS = frozenset({"Task", "Agent"})
 
 
-@dataclass(slots=True)
-class Subagent:
-    """A subagent that the file embeds, and the call of the file that started it, if known."""
-
-    trajectory: "Trajectory"
-    parent_call: str | None
-
-
 class Trajectory:
     """The turn graph of one file.
 
-    Reads the records once and keeps what the graph needs; texts go to ``contents``. ``notes`` are
-    the transparent records that the model saw, by position. ``sidechains`` are the subagents whose
-    records the file embeds, by agent id; they share the contents.
-
-    Args:
-        records: the records of the file, in file order.
-        subagent: the file is a subagent transcript, whose records all carry
-            ``isSidechain`` and ``agentId``; in a main file such records are not turns.
-        redactor: applied to all content; ``None`` if only the graph is needed.
+    Reads the records once and keeps what the graph needs; texts go to ``contents``, redacted if
+    there is a redactor. ``notes`` are the transparent records that the model saw, by position.
+    ``sidechains`` are the subagents whose records the file embeds, by agent id; they share the
+    contents, and ``parent_call`` is the call that started one, if known. In the file of a
+    ``subagent`` all records carry ``isSidechain``; in a main file such records are not turns.
     """
 
     def __init__(
@@ -296,15 +282,14 @@ class Trajectory:
         self.request_of = read.responses.request_of
         self.dangling = linker.dangling()
         self._active = linker.active()
-        self.sidechains: dict[str, Subagent] = {}
+        self.parent_call = read.parent_call
+        self.sidechains: dict[str, Trajectory] = {}
         found = read.sidechains
         calls = self.agent_calls() if found else {}
         for name in sorted(found):
-            side = found.pop(name)  # what reading needed is freed, one after the other
-            embedded = Trajectory.__new__(Trajectory)
-            embedded._link(side)
-            call = side.parent_call or calls.get(embedded.first_prompt())
-            self.sidechains[name] = Subagent(embedded, call)
+            side = self.sidechains[name] = Trajectory.__new__(Trajectory)
+            side._link(found.pop(name))  # what reading needed is freed, one after the other
+            side.parent_call = side.parent_call or calls.get(side.first_prompt())
 
     def first_prompt(self) -> str:
         """Return the text of the first human turn; empty if there is none."""
@@ -337,11 +322,7 @@ class Trajectory:
         return path[::-1]
 
     def active_nodes(self) -> set[int]:
-        """Return the nodes on the path from the last turn back to the start.
-
-        Compaction boundaries are crossed by ``logicalParentUuid``, else by the previous main
-        record; a context reset ends the path.
-        """
+        """Return the nodes on the path from the last turn back to the start."""
         return self._active
 
     def was_interrupted(self, node: Node) -> bool:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from composer_pipeline.traces.outcomes import LineStart
+from composer_pipeline.traces.outcomes import line_start
 
 PATTERNS = [r"FAIL(?:ED)?\b|ok\b", r"\s*(?:E: x|FAIL\b(?! *0))", r"\d+ "]
 
@@ -15,7 +15,7 @@ PATTERNS = [r"FAIL(?:ED)?\b|ok\b", r"\s*(?:E: x|FAIL\b(?! *0))", r"\d+ "]
 @given(text=st.text(st.sampled_from("FAILEDok: x01\r\n \t"), max_size=30))
 def test_same_as_a_multi_line_pattern(pattern: str, text: str) -> None:
     expected = re.search(rf"(?m)^(?:{pattern})", text) is not None
-    assert LineStart(pattern).found(text) == expected
+    assert line_start(pattern)(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -30,4 +30,4 @@ def test_same_as_a_multi_line_pattern(pattern: str, text: str) -> None:
     ],
 )
 def test_only_the_start_of_a_line_counts(text: str, found: bool) -> None:
-    assert LineStart(r"FAIL(?:ED)?\b").found(text) is found
+    assert line_start(r"FAIL(?:ED)?\b")(text) is found

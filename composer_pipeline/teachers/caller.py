@@ -27,7 +27,7 @@ from composer_pipeline.teachers.outcome import (
 from composer_pipeline.teachers.paid_call import PaidCalls
 from composer_pipeline.teachers.questions import Question, Questions
 from composer_pipeline.teachers.queue import ByteGate, Unit
-from composer_pipeline.teachers.rate_limit import Lane
+from composer_pipeline.teachers.rate_limit import TeacherWindow
 from composer_pipeline.teachers.replies import ReplyChecks, judge, names_of
 from composer_pipeline.teachers.request import anchor, anchored_tokens, worst_case
 from composer_pipeline.teachers.teachers import Teacher
@@ -116,7 +116,7 @@ class Caller:
         calls: PaidCalls,
         *,
         ceiling: Pico,
-        lanes: Mapping[str, Lane],
+        lanes: Mapping[str, TeacherWindow],
         stop: asyncio.Event,
         progress: Progress | None = None,
         answers: Answers | None = None,
@@ -203,7 +203,7 @@ class Caller:
         question: Question,
         state: "TraceState",
         teacher: Teacher,
-        lane: Lane,
+        lane: TeacherWindow,
         unit: Unit | None,
         *,
         first_pass: bool,
@@ -243,7 +243,7 @@ class Caller:
         self,
         question: Question,
         teacher: Teacher,
-        lane: Lane,
+        lane: TeacherWindow,
         *,
         first_pass: bool,
     ) -> tuple[str, Outcome | None]:
@@ -342,7 +342,12 @@ class Caller:
             self.too_dear[scope] = amount, Pico(amount + room)
 
     async def _chat(
-        self, question: Question, teacher: Teacher, lane: Lane, attempt: str, price: TokenPrice
+        self,
+        question: Question,
+        teacher: Teacher,
+        lane: TeacherWindow,
+        attempt: str,
+        price: TokenPrice,
     ) -> Outcome:
         """Send once, and let the teacher's window learn from the outcome."""
         lane.calls += 1
@@ -367,7 +372,12 @@ class Caller:
         return outcome
 
     async def _settle(
-        self, question: Question, teacher: Teacher, lane: Lane, attempt: str, outcome: Outcome
+        self,
+        question: Question,
+        teacher: Teacher,
+        lane: TeacherWindow,
+        attempt: str,
+        outcome: Outcome,
     ) -> None:
         """Write an outcome to the ledger, durable on return, and count it; judge it last."""
         within = await self.calls.settle(self._wire(teacher), attempt, outcome)
@@ -402,14 +412,14 @@ class Caller:
         endpoint = self.questions.teacher_set.endpoint_of(teacher)
         return tries == 1 and endpoint.api == "openrouter" and endpoint.recovery_cache_s > 0
 
-    def _count_stored(self, question: Question, lane: Lane, outcome: str) -> None:
+    def _count_stored(self, question: Question, lane: TeacherWindow, outcome: str) -> None:
         """Count a reply that the ledger had before."""
         lane.cached += outcome == "billed"
         lane.refused += outcome == "refused"
         if self.answers and outcome == "billed":
             self.answers.add_stored(question.call)
 
-    def _closed(self, lane: Lane, question: Question) -> str:
+    def _closed(self, lane: TeacherWindow, question: Question) -> str:
         """Return why nothing more may be asked here, or an empty string."""
         if self.stop.is_set():
             return "interrupted"

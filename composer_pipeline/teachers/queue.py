@@ -1,13 +1,9 @@
 """In which order a teacher is asked, and how much is under way at once.
 
-Belongs here: units of states that share a prompt prefix, what of them may be asked now, and
-the cap on bytes held. Does not belong here: one call's life (``replay.engine.caller``), and how
-fast a teacher answers (``replay.engine.rate_limit``).
-
-The order is the largest lever on cost. Where the provider keeps the last prompt of a session
+The order is the largest lever on cost. If the provider keeps the last prompt of a session
 (``chain``), a session's states go one after another, each prompt extending the one before.
-Where it caches prefixes by itself (``longest_first``), the longest prompt of a chain goes
-first and the others, all prefixes of it, follow side by side.
+If it caches prefixes by itself (``longest_first``), the longest prompt of a chain goes first
+and the others, all prefixes of it, follow side by side.
 """
 
 import asyncio
@@ -23,15 +19,13 @@ if TYPE_CHECKING:
 
 
 class Unit:
-    """States that are asked in one order: one after another, or the first before the rest.
-
-    ``anchors`` holds, for each chain, the last prompt whose tokens the teacher counted.
-    """
+    """States that are asked in one order: one after another, or the first before the rest."""
 
     def __init__(self, states: "Iterable[TraceState]", *, order: PromptCache) -> None:
         self.left = deque(states)
         self.order = order
         self.queued = False
+        #: Chain -> the last prompt whose tokens the teacher counted.
         self.anchors: dict[str, Anchor] = {}
         self._running = 0
         self._began = self._warm = False
@@ -52,18 +46,13 @@ class Unit:
         return self.left.popleft()
 
     def give_back(self) -> None:
-        """Say that one of the states taken is answered."""
+        """Count one of the states taken as answered."""
         self._running -= 1
         self._warm = True
 
 
 def units(chains: "Sequence[Sequence[TraceState]]", order: PromptCache) -> "list[Unit]":
-    """Cut sessions into units for a teacher's prompt cache.
-
-    Args:
-        chains: the states of each session in time order.
-        order: the teacher's ``prompt_cache``.
-    """
+    """Cut sessions, each in time order, into units for a teacher's prompt cache."""
     if order == "chain":
         return [Unit(chain, order=order) for chain in chains]
     if order == "none":
@@ -89,7 +78,7 @@ class Queue:
         self._changed = asyncio.Event()
 
     async def next(self) -> "tuple[TraceState, Unit] | None":
-        """Return what may be asked next, waiting for it; ``None`` when nothing is left."""
+        """Wait for what may be asked next and return it; ``None`` if nothing is left."""
         while True:
             if self._ready or self._fresh:
                 unit = self._ready.popleft() if self._ready else self._fresh.popleft()
@@ -106,7 +95,7 @@ class Queue:
             await self._changed.wait()
 
     def done(self, unit: Unit) -> None:
-        """Say that a state of a unit is answered."""
+        """Count a state of a unit as answered."""
         unit.give_back()
         self._running -= 1
         if unit.ready and not unit.queued:
@@ -116,7 +105,7 @@ class Queue:
 
 
 class ByteGate:
-    """At most so many bytes at once; one that is larger than that goes alone."""
+    """Limits the bytes held at once; a body that is larger than the limit goes alone."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -159,12 +148,9 @@ Task = asyncio.Task[None]
 
 
 class Tasks:
-    """Tasks that end together. The first that raises stops the others.
+    """Tasks that end together: the first that raises sets ``stop``.
 
-    Args:
-        stop: set by whoever wants the run to end, and here when a task fails.
-        drain_s: how long tasks may go on once ``stop`` is set.
-        on_stop: called then, before the wait.
+    Once ``stop`` is set, ``on_stop`` is called and the tasks may go on for ``drain_s``.
     """
 
     def __init__(self, stop: asyncio.Event, drain_s: float, on_stop: Callable[[], None]) -> None:
@@ -192,13 +178,9 @@ class Tasks:
             self.stop.set()
 
     async def finish(self, drivers: Iterable[Task] = ()) -> None:
-        """Wait for all tasks; once stopped, give them the drain time and cancel them.
+        """Wait for all tasks, or for ``stop`` and the drain time; raise the first failure.
 
-        Args:
-            drivers: tasks that only start others; they are cancelled at once.
-
-        Raises:
-            BaseException: what the first failed task raised.
+        ``drivers`` are tasks that only start others; once stopped they are cancelled at once.
         """
         if not self._tasks:
             return

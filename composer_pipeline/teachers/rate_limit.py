@@ -1,14 +1,9 @@
 """How fast one teacher is asked: a window that grows on success and shrinks on refusal.
 
-Belongs here: flow control of one teacher in one process, its circuit breaker, and its running
-figures. Does not belong here: money (``replay.ledger.ledger``), and what is asked next
-(``replay.engine.order``).
-
-Additive increase, multiplicative decrease, after a start that doubles until the first
-refusal: OpenRouter sends no rate headers on success, so only its refusals show the limit. A
-teacher of whose last twenty calls half or more failed is left alone for a pause (the breaker
-is *open*), then asked one call at a time (*half open*) until one succeeds; the other teachers
-go on meanwhile.
+Additive increase, multiplicative decrease, after a start that doubles until the first refusal:
+OpenRouter sends no rate headers on success, so only its refusals show the limit. A teacher of
+whose last twenty calls half or more failed is left alone for a pause (the breaker is *open*),
+then asked one call at a time (*half open*) until one succeeds; the other teachers go on.
 """
 
 import asyncio
@@ -28,21 +23,15 @@ BREAKER_CALLS, BREAKER_SHARE = 20, 0.5
 MAX_PROBES = 5
 #: Latencies kept for the percentiles: the latest, so that memory is bounded.
 KEPT_LATENCIES = 4096
-
-Breaker = Literal["closed", "open", "half-open"]
-
-
 #: Seconds without any connection after which a run ends that has bought nothing.
 PATIENCE_S = 20.0
 
 
-class Lane:
+class TeacherWindow:
     """Slots, pauses, breaker, stop reason and counters of one teacher.
 
-    Args:
-        cap: most calls in flight.
-        breaker_pause_s: seconds between opening the breaker and the first probe.
-        clock: seconds of a monotonic clock.
+    ``cap`` is the most calls in flight, ``breaker_pause_s`` the time from opening the breaker to
+    the first probe; ``clock`` is monotonic.
     """
 
     def __init__(
@@ -53,11 +42,11 @@ class Lane:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.cap = cap
-        self.window = min(START_WINDOW, float(cap))
+        self.size = min(START_WINDOW, float(cap))
         self.stopped = ""
-        #: Whether it stopped because the endpoint refuses the account, not for itself.
+        #: Whether it stopped because the endpoint refuses the account.
         self.stopped_account = False
-        self.breaker: Breaker = "closed"
+        self.breaker: Literal["closed", "open", "half-open"] = "closed"
         self.unreachable = False
         self.asked = self.done = 0
         self.calls = self.bought = self.recovered = self.cached = self.refused = self.unknown = 0
@@ -67,7 +56,7 @@ class Lane:
         self.latencies: deque[float] = deque(maxlen=KEPT_LATENCIES)
         self.errors: dict[str, int] = {}
         self.inflight = 0
-        self._clock = clock
+        self.now = clock
         self._breaker_pause_s = breaker_pause_s
         self._results: deque[bool] = deque(maxlen=BREAKER_CALLS)
         self._failed_probes = 0
@@ -77,12 +66,10 @@ class Lane:
         self._waiters: deque[asyncio.Future[None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
-    # -- slots -------------------------------------------------------------------
-
     async def acquire(self) -> None:
-        """Take one of the window's slots, after any pause is over; first come, first served.
+        """Take one of the window's slots after any pause; first come, first served.
 
-        A stopped teacher's slots are free: who waits has to look why.
+        The slots of a stopped teacher are free, so that callers that wait see why.
         """
         if not self._waiters and self._open():
             self.inflight += 1
@@ -103,23 +90,23 @@ class Lane:
         self._wake()
 
     def stop(self, why: str) -> None:
-        """Ask this teacher nothing more in this run; who waits for a slot goes on at once."""
+        """Ask this teacher nothing more in this run, and release all that wait for a slot."""
         self.stopped = self.stopped or why
         self._wake()
 
     def close(self) -> None:
-        """Let everybody who waits for a slot go on, to see that the run is over."""
+        """Release all that wait for a slot, so that they see that the run is over."""
         self._closing = True
         self._wake()
 
     def _open(self) -> bool:
         if self.stopped or self._closing:
             return True
-        if self._clock() < self._resume_at:
+        if self.now() < self._resume_at:
             return False
         if self.breaker == "open":
             self.breaker = "half-open"
-        return self.inflight < (1 if self.breaker == "half-open" else int(self.window))
+        return self.inflight < (1 if self.breaker == "half-open" else int(self.size))
 
     def _wake(self) -> None:
         while self._waiters and self._open():
@@ -127,7 +114,7 @@ class Lane:
             if not waiter.done():
                 self.inflight += 1
                 waiter.set_result(None)
-        pause = self._resume_at - self._clock()
+        pause = self._resume_at - self.now()
         if self._waiters and pause > 0 and self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(pause, self._on_timer)
 
@@ -135,21 +122,19 @@ class Lane:
         self._timer = None
         self._wake()
 
-    # -- results -----------------------------------------------------------------
-
     def succeeded(self, latency_ms: float) -> None:
-        """Count a reply and widen the window: by one for each window of replies.
+        """Count a reply and widen the window: by one per window of replies.
 
-        Until the teacher first refuses, by one for each reply, which doubles it in a round trip.
+        Until the first refusal, by one per reply, which doubles it in a round trip.
         """
         self.latencies.append(latency_ms)
         self.unreachable = False
         if self.breaker == "closed":
             self._results.append(True)
-            step = 1.0 if self._shrunk_at == 0.0 else 1 / max(1.0, self.window)
-            self.window = min(float(self.cap), self.window + step)
+            step = 1.0 if self._shrunk_at == 0.0 else 1 / max(1.0, self.size)
+            self.size = min(float(self.cap), self.size + step)
             return
-        # A slow success of before also shows that the teacher is back.
+        # A slow success from before the breaker opened also shows that the teacher is back.
         self.breaker = "closed"
         self._failed_probes = 0
         self._results.clear()
@@ -157,19 +142,15 @@ class Lane:
     def failed(
         self, detail: str, *, busy: bool, retry_after: float | None, sent: float = 0.0
     ) -> None:
-        """Count a failure; shrink the window and pause where the teacher asked for it.
+        """Count a failure; shrink the window if ``busy``, and pause as long as was asked for.
 
-        Args:
-            detail: what went wrong, for the report.
-            busy: the teacher was told to slow down.
-            retry_after: seconds it asked to be left alone.
-            sent: when the call left, on the lane's clock. Of the calls that were in flight
-                when the window last shrank, no other shrinks it again.
+        ``sent`` is when the call left (:attr:`now`): of the calls that were in flight when the
+        window last shrank, no other shrinks it again.
         """
         self.errors[detail] = self.errors.get(detail, 0) + 1
-        now = self._clock()
+        now = self.now()
         if busy and sent >= self._shrunk_at:
-            self.window = max(1.0, self.window * SHRINK)
+            self.size = max(1.0, self.size * SHRINK)
             self._shrunk_at = now
         if retry_after:
             # Never earlier than asked; spread, so that the calls do not come back at once.
@@ -192,20 +173,8 @@ class Lane:
         pause = self._breaker_pause_s * random.uniform(0.8, 1.2)  # noqa: S311
         self._resume_at = max(self._resume_at, now + pause)
 
-    def now(self) -> float:
-        """Return the lane's clock, for ``sent`` of :meth:`failed`."""
-        return self._clock()
-
-    @property
-    def down(self) -> bool:
-        """Whether the teacher was given up after failed probes."""
-        return self._failed_probes >= MAX_PROBES
-
     def percentile(self, share: float) -> float | None:
-        """Return a latency percentile in milliseconds (nearest rank), or ``None``.
-
-        Of the latest :data:`KEPT_LATENCIES` replies.
-        """
+        """Return a latency percentile in milliseconds (nearest rank), or ``None``."""
         if not self.latencies:
             return None
         ordered = sorted(self.latencies)
@@ -213,38 +182,32 @@ class Lane:
 
     @property
     def cache_read_share(self) -> float | None:
-        """Return the share of prompt tokens that the provider read from its prompt cache."""
-        if not self.prompt_tokens:
-            return None
-        return self.cached_tokens / self.prompt_tokens
+        """Share of the prompt tokens that the provider read from its prompt cache."""
+        return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else None
 
 
-class Reach:
-    """Whether anybody answers at all. A run that reaches nobody ends soon, and says so.
+class Reachability:
+    """Whether any teacher answers at all; a run that reaches none ends soon and says so."""
 
-    Args:
-        lanes: of all teachers.
-        clock: seconds of a monotonic clock.
-    """
-
-    def __init__(self, lanes: Sequence[Lane], clock: Callable[[], float] = time.monotonic) -> None:
-        self._lanes = lanes
+    def __init__(
+        self, windows: Sequence[TeacherWindow], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._windows = windows
         self._clock = clock
         self._since: float | None = None
 
     def lost(self) -> bool:
-        """Say whether each call of the run failed to connect, for :data:`PATIENCE_S` by now."""
-        tried = [lane for lane in self._lanes if lane.calls]
-        silent = bool(tried) and all(lane.unreachable and not lane.bought for lane in tried)
-        if not silent:
+        """Return True if each call of the run failed to connect, for :data:`PATIENCE_S`."""
+        tried = [one for one in self._windows if one.calls]
+        if not tried or any(one.bought or not one.unreachable for one in tried):
             self._since = None
             return False
-        self._since = self._clock() if self._since is None else self._since
-        return self._clock() - self._since >= PATIENCE_S
+        now = self._clock()
+        if self._since is None:
+            self._since = now
+        return now - self._since >= PATIENCE_S
 
     def why(self) -> str:
         """Return what most calls failed with."""
-        errors: Counter[str] = Counter()
-        for lane in self._lanes:
-            errors.update(lane.errors)
+        errors = sum((Counter(one.errors) for one in self._windows), Counter[str]())
         return errors.most_common(1)[0][0] if errors else "no connection"

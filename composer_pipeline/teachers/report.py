@@ -1,11 +1,7 @@
-"""What a replay did, and how far it is.
-
-Belongs here: the report, progress snapshots, and why teachers stopped. Does not belong here:
-how they are shown (the CLI and the assets).
-"""
+"""What a replay did, how far it is, and why teachers stopped."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -15,12 +11,12 @@ from composer_pipeline.errors import ComposerError
 from composer_pipeline.money import PICO, Pico
 from composer_pipeline.reports import Report
 from composer_pipeline.teachers.ledger.values import Scope
-from composer_pipeline.teachers.rate_limit import Lane
+from composer_pipeline.teachers.rate_limit import TeacherWindow
 from composer_pipeline.teachers.teachers import Endpoint
 
-#: (day, teacher -> questions without an answer), when a day is done and its partitions written.
+#: Called with (day, teacher -> questions without an answer) once its partitions are written.
 OnDay = Callable[[str, Mapping[str, int]], None]
-#: A :class:`Snapshot` about once a second.
+#: Called with a :class:`Snapshot` about once a second.
 OnProgress = Callable[["Snapshot"], None]
 
 _REASONS = {
@@ -39,10 +35,8 @@ _REASONS = {
 class TeacherStopped(ComposerError):
     """A teacher could not go on; the others did, and the run can be resumed.
 
-    Attributes:
-        teacher: its name.
-        scope: what stopped: ``teacher:…``, or ``endpoint:…`` for the whole account.
-        code: the provider's code, or ours.
+    ``scope`` is what stopped: ``teacher:…``, or ``endpoint:…`` for the whole account; ``code`` is
+    the provider's code, or ours.
     """
 
     def __init__(self, teacher: str, scope: str, code: str) -> None:
@@ -82,15 +76,14 @@ class ReplayReport(msgspec.Struct, Report):
 
     ``calls`` are HTTP requests sent for replies; ``replies`` the selected (state, teacher)
     with a paid reply now, ``cached`` those that had one before, ``recovered`` those fetched
-    again for nothing after a crash. ``spent_usd`` and ``reserved_usd`` (in flight or
-    unknown) are of this run's scope. ``by_day_teacher`` describes the partitions written.
-    ``not_bought`` lists {state_id, teacher, why}; ``exhausted_scope`` names the ceiling
-    that refused, or is empty; the cheapest call that it refused needs ``next_call_usd`` free, and
-    ``left_usd`` was. ``not_asked`` counts pairs that a selector left out. ``sweep``
-    says what the usage of the run's key showed, or is empty. ``unreadable`` counts replies
-    that were paid for in this run, cannot be read and are kept. ``missing`` counts, by day and
-    teacher, the questions without an answer; ``stopped_day`` is the day of the call that the
-    ceiling refused first.
+    again at no cost after a crash. ``spent_usd`` and ``reserved_usd`` (in flight or unknown) are
+    of this run's scope. ``by_day_teacher`` describes the partitions written. ``not_bought`` lists
+    {state_id, teacher, why}; ``exhausted_scope`` is the ceiling that refused, or empty;
+    ``left_usd`` was free, and the cheapest call that it refused needs ``next_call_usd``.
+    ``not_asked`` counts pairs that a selector left out. ``sweep`` is what the usage of the run's
+    key showed, or empty. ``unreadable`` counts replies that were paid for in this run, cannot be
+    read and are kept. ``missing`` counts, by day and teacher, the questions without an answer;
+    ``stopped_day`` is the day of the call that the ceiling refused first.
     """
 
     run_id: str
@@ -119,10 +112,7 @@ class ReplayReport(msgspec.Struct, Report):
     stopped_day: str = ""
 
     def problem(self) -> str:
-        """Return one sentence where money was spent or calls were made for nothing, or "".
-
-        For runs that no ceiling and no stopped teacher explains.
-        """
+        """Return one sentence if money was spent or calls were made for nothing, or ""."""
         if self.unknown or self.unreadable:
             return (
                 f"{self.unknown + self.unreadable} replies may have been paid for and were not"
@@ -136,7 +126,7 @@ class ReplayReport(msgspec.Struct, Report):
         return ""
 
     def at_the_ceiling(self) -> str:
-        """Return what a person needs to know where a ceiling has refused calls, or ""."""
+        """Return what a person needs to know if a ceiling has refused calls, or ""."""
         if not self.exhausted_scope:
             return ""
         missing = sum(sum(teachers.values()) for teachers in self.missing.values())
@@ -150,7 +140,7 @@ class ReplayReport(msgspec.Struct, Report):
         )
 
     def why(self) -> dict[str, str]:
-        """Return teacher -> why a question of it has no reply; the last one's reason."""
+        """Return teacher -> why its last question without a reply has none."""
         return {pair["teacher"]: pair["why"] for pair in self.not_bought}
 
     def stopped(self) -> list[TeacherStopped]:
@@ -163,12 +153,11 @@ class ReplayReport(msgspec.Struct, Report):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values; USD amounts are numbers for display."""
-        data = super().to_dict()
-        amounts = ("spent_usd", "reserved_usd", "ceiling_usd", "next_call_usd", "left_usd")
-        for name in amounts:
-            amount = getattr(self, name)
-            data[name] = None if amount is None else float(amount)
-        return data
+        names = ("spent_usd", "reserved_usd", "ceiling_usd", "next_call_usd", "left_usd")
+        amounts = {name: getattr(self, name) for name in names}
+        return super().to_dict() | {
+            name: None if amount is None else float(amount) for name, amount in amounts.items()
+        }
 
 
 class TeacherProgress(msgspec.Struct, frozen=True):
@@ -187,7 +176,7 @@ class TeacherProgress(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """How far a run is. Amounts are of the run's scope; ``reserved_usd`` has unknowns too."""
+    """How far a run is. Amounts are of its scope; ``reserved_usd`` includes unknown outcomes."""
 
     phase: str
     elapsed_s: float
@@ -213,22 +202,25 @@ class Snapshot(msgspec.Struct, frozen=True):
         )
 
 
-def snapshot(phase: str, elapsed_s: float, lanes: Mapping[str, Lane], scope: Scope) -> Snapshot:
-    """Build a snapshot from the lanes and the run's scope."""
+def snapshot(
+    phase: str, elapsed_s: float, windows: Mapping[str, TeacherWindow], scope: Scope
+) -> Snapshot:
+    """Return a snapshot of the teachers and the run's scope."""
+    states = {"closed": "ok", "open": "paused", "half-open": "probing"}
     by_teacher = {
         name: TeacherProgress(
-            done=lane.done,
-            total=lane.asked,
-            cached=lane.cached,
-            unknown=lane.unknown,
-            in_flight=lane.inflight,
-            window=int(lane.window),
-            latency_p50_ms=lane.percentile(0.5),
-            latency_p95_ms=lane.percentile(0.95),
-            cache_read_share=lane.cache_read_share,
-            state=_state(lane),
+            done=window.done,
+            total=window.asked,
+            cached=window.cached,
+            unknown=window.unknown,
+            in_flight=window.inflight,
+            window=int(window.size),
+            latency_p50_ms=window.percentile(0.5),
+            latency_p95_ms=window.percentile(0.95),
+            cache_read_share=window.cache_read_share,
+            state="stopped" if window.stopped else states[window.breaker],
         )
-        for name, lane in lanes.items()
+        for name, window in windows.items()
     }
     parts = by_teacher.values()
     return Snapshot(
@@ -250,98 +242,63 @@ def replay_report(
     run_id: str,
     endpoint: Endpoint,
     states: int,
-    lanes: Mapping[str, Lane],
-    scope: Scope,
-    by_day_teacher: dict[str, dict[str, dict[str, int]]],
-    skipped: list[dict[str, str]],
-    not_bought: list[dict[str, str]],
-    exhausted: Sequence[str],
-    sweep: str,
+    windows: Mapping[str, TeacherWindow],
+    scopes: Mapping[str, Scope],
+    too_dear: Mapping[str, tuple[Pico, Pico]],
+    **more: Any,
 ) -> ReplayReport:
-    """Add up what the lanes counted; the arguments are as in :class:`ReplayReport`.
+    """Add up what the teachers' windows counted; ``more`` are fields of the report.
 
-    Args:
-        run_id: the run's scope.
-        endpoint: where the teachers are.
-        states: how many were selected.
-        lanes: by teacher.
-        scope: the run's sums.
-        by_day_teacher: figures of the partitions written.
-        skipped: questions that do not fit.
-        not_bought: questions without an answer, and why.
-        exhausted: scopes that refused, the first first.
-        sweep: what the key's usage showed.
+    ``too_dear`` maps each scope that refused, the first first, to the least worst case that it
+    refused and what had to be free for it.
     """
     by_teacher = {
-        name: _teacher_figures(lane, endpoint.name, name, states - lane.asked)
-        for name, lane in lanes.items()
+        name: TeacherFigures(
+            calls=window.calls,
+            replies=window.bought + window.cached,
+            cached=window.cached,
+            refused=window.refused,
+            unknown=window.unknown,
+            cost_picodollars=window.cost,
+            latency_p50_ms=window.percentile(0.5),
+            latency_p95_ms=window.percentile(0.95),
+            errors=window.errors,
+            stopped=window.stopped,
+            stopped_scope=_stopped_scope(window, endpoint, name),
+            not_asked=states - window.asked,
+            cache_read_share=window.cache_read_share,
+        )
+        for name, window in windows.items()
     }
-    all_lanes = lanes.values()
-    return ReplayReport(
+    parts, scope = by_teacher.values(), scopes[f"run:{run_id}"]
+    found = ReplayReport(
         run_id=run_id,
         simulated=endpoint.simulated,
         states=states,
-        calls=sum(lane.calls for lane in all_lanes),
-        replies=sum(lane.bought + lane.cached for lane in all_lanes),
-        cached=sum(lane.cached for lane in all_lanes),
-        recovered=sum(lane.recovered for lane in all_lanes),
-        refused=sum(lane.refused for lane in all_lanes),
-        unknown=sum(lane.unknown for lane in all_lanes),
+        calls=sum(part.calls for part in parts),
+        replies=sum(part.replies for part in parts),
+        cached=sum(part.cached for part in parts),
+        recovered=sum(window.recovered for window in windows.values()),
+        refused=sum(part.refused for part in parts),
+        unknown=sum(part.unknown for part in parts),
         spent_usd=scope.spent / PICO,
         reserved_usd=(scope.reserved + scope.unknown) / PICO,
         ceiling_usd=(scope.ceiling or 0) / PICO,
-        exhausted_scope=exhausted[0] if exhausted else "",
+        exhausted_scope=next(iter(too_dear), ""),
         by_teacher=by_teacher,
-        by_day_teacher=by_day_teacher,
-        skipped=skipped,
-        not_bought=not_bought,
-        not_asked=sum(part.not_asked for part in by_teacher.values()),
-        sweep=sweep,
-        unreadable=sum(lane.unreadable for lane in all_lanes),
+        not_asked=sum(part.not_asked for part in parts),
+        unreadable=sum(window.unreadable for window in windows.values()),
+        **more,
     )
+    if found.exhausted_scope:
+        refusing = scopes[found.exhausted_scope]
+        held = refusing.spent + refusing.reserved + refusing.unknown
+        found.left_usd = ((refusing.ceiling or 0) - held) / PICO
+        found.next_call_usd = too_dear[found.exhausted_scope][1] / PICO
+    return found
 
 
-def at_ceiling(
-    report: ReplayReport,
-    scopes: Mapping[str, Scope],
-    too_dear: Mapping[str, tuple[Pico, Pico]],
-) -> ReplayReport:
-    """Return the report with what the scope that refused has left, and what a call needs.
-
-    Args:
-        report: the report.
-        scopes: all scopes, by name.
-        too_dear: scope -> the least worst case that it refused, and what had to be free for it.
-    """
-    if not report.exhausted_scope:
-        return report
-    scope = scopes[report.exhausted_scope]
-    left = (scope.ceiling or 0) - scope.spent - scope.reserved - scope.unknown
-    needs = too_dear[report.exhausted_scope][1]
-    return msgspec.structs.replace(report, next_call_usd=needs / PICO, left_usd=left / PICO)
-
-
-def _teacher_figures(lane: Lane, endpoint: str, name: str, not_asked: int) -> TeacherFigures:
-    """Return a lane's figures for the report."""
-    scope = f"endpoint:{endpoint}" if lane.stopped_account else f"teacher:{name}"
-    return TeacherFigures(
-        calls=lane.calls,
-        replies=lane.bought + lane.cached,
-        cached=lane.cached,
-        refused=lane.refused,
-        unknown=lane.unknown,
-        cost_picodollars=lane.cost,
-        latency_p50_ms=lane.percentile(0.5),
-        latency_p95_ms=lane.percentile(0.95),
-        errors=lane.errors,
-        stopped=lane.stopped,
-        stopped_scope=scope if lane.stopped else "",
-        not_asked=not_asked,
-        cache_read_share=lane.cache_read_share,
-    )
-
-
-def _state(lane: Lane) -> str:
-    if lane.stopped:
-        return "stopped"
-    return {"closed": "ok", "open": "paused", "half-open": "probing"}[lane.breaker]
+def _stopped_scope(window: TeacherWindow, endpoint: Endpoint, name: str) -> str:
+    if not window.stopped:
+        return ""
+    return f"endpoint:{endpoint.name}" if window.stopped_account else f"teacher:{name}"

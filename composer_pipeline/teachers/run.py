@@ -33,7 +33,7 @@ from composer_pipeline.teachers.ledger.ledger import Ledger, check_shared, ledge
 from composer_pipeline.teachers.paid_call import PaidCalls
 from composer_pipeline.teachers.questions import Questions
 from composer_pipeline.teachers.queue import Queue, Tasks, Unit, units
-from composer_pipeline.teachers.rate_limit import Lane, Reach
+from composer_pipeline.teachers.rate_limit import Reachability, TeacherWindow
 from composer_pipeline.teachers.replies import (
     Notes,
     ReplyChecks,
@@ -47,7 +47,6 @@ from composer_pipeline.teachers.report import (
     OnProgress,
     ReplayReport,
     Snapshot,
-    at_ceiling,
     replay_report,
     snapshot,
 )
@@ -406,10 +405,12 @@ class _Run:
         self.on_progress = on_progress
         self.answers = Answers(ledger, checks) if checks else None
         self.lanes = {
-            teacher.name: Lane(teacher.concurrency, breaker_pause_s=self.limits.backoff_cap_s)
+            teacher.name: TeacherWindow(
+                teacher.concurrency, breaker_pause_s=self.limits.backoff_cap_s
+            )
             for teacher in questions.teachers
         }
-        self.reach = Reach(list(self.lanes.values()))
+        self.reach = Reachability(list(self.lanes.values()))
         self.interrupted = False
         self.phase = "starting"
         self.sweep = ""
@@ -532,22 +533,20 @@ class _Run:
 
     def report(self, figures: dict[str, dict[str, dict[str, int]]]) -> ReplayReport:
         """Return the report; ``figures`` are of the partitions written."""
-        scopes = self.ledger.status()
-        found = replay_report(
+        return replay_report(
             run_id=self.run_id,
             endpoint=self.teacher_set.endpoint,
             states=len(self.questions.states),
-            lanes=self.lanes,
-            scope=scopes[f"run:{self.run_id}"],
+            windows=self.lanes,
+            scopes=self.ledger.status(),
+            too_dear=self.caller.too_dear,
             by_day_teacher=figures,
             skipped=self.caller.skipped,
             not_bought=self.caller.not_bought,
-            exhausted=list(self.caller.too_dear),
             sweep=self.sweep,
+            missing=self.missing(),
+            stopped_day=next(iter(self.caller.stopped_at.values()), ""),
         )
-        found.missing = self.missing()
-        found.stopped_day = self.caller.stopped_at.get(found.exhausted_scope, "")
-        return at_ceiling(found, scopes, self.caller.too_dear)
 
     def failure(self, report: ReplayReport) -> str:
         """Return why the run ended early or never began; empty where it did neither."""

@@ -8,7 +8,7 @@ import pytest
 from composer_pipeline.actions import Action
 from composer_pipeline.states.state import TraceState
 from composer_pipeline.teachers.queue import ByteGate, Queue, Unit, units
-from composer_pipeline.teachers.rate_limit import BREAKER_CALLS, MAX_PROBES, Lane
+from composer_pipeline.teachers.rate_limit import BREAKER_CALLS, MAX_PROBES, TeacherWindow
 from composer_pipeline.teachers.teachers import PromptCache
 from tests.fixtures.waiting import DEADLINE_S
 
@@ -122,36 +122,36 @@ class Clock:
         return self.now
 
 
-def fail(lane: Lane, times: int, **options: Any) -> None:
+def fail(lane: TeacherWindow, times: int, **options: Any) -> None:
     for _ in range(times):
         lane.failed("HTTP 500", **{"busy": False, "retry_after": None, **options})
 
 
 def test_window_doubles_until_the_first_refusal_then_adds() -> None:
     clock = Clock()
-    lane = Lane(cap=64, clock=clock)
+    lane = TeacherWindow(cap=64, clock=clock)
     for _ in range(8):
         lane.succeeded(1.0)
-    assert lane.window == 16
+    assert lane.size == 16
     lane.failed("429", busy=True, retry_after=None, sent=clock.now)
-    assert lane.window == pytest.approx(11.2)
+    assert lane.size == pytest.approx(11.2)
     clock.now += 1
     lane.failed("429", busy=True, retry_after=None, sent=clock.now - 2)  # left before that
-    assert lane.window == pytest.approx(11.2)
+    assert lane.size == pytest.approx(11.2)
     lane.failed("429", busy=True, retry_after=None, sent=clock.now)
-    assert lane.window == pytest.approx(7.84)
+    assert lane.size == pytest.approx(7.84)
     for _ in range(8):
         lane.succeeded(1.0)
-    assert 8.7 < lane.window < 9
+    assert 8.7 < lane.size < 9
     for _ in range(60):
         clock.now += 1
         lane.failed("429", busy=True, retry_after=None, sent=clock.now)
-    assert lane.window == 1
+    assert lane.size == 1
 
 
 def test_slots_and_retry_after() -> None:
     async def scenario() -> None:
-        lane = Lane(cap=2)
+        lane = TeacherWindow(cap=2)
         await lane.acquire()
         await lane.acquire()
         third = asyncio.ensure_future(lane.acquire())
@@ -191,7 +191,7 @@ def test_slots_and_retry_after() -> None:
 def test_breaker_opens_probes_and_closes() -> None:
     async def scenario() -> None:
         clock = Clock()
-        lane = Lane(cap=8, breaker_pause_s=10, clock=clock)
+        lane = TeacherWindow(cap=8, breaker_pause_s=10, clock=clock)
         for _ in range(11):
             lane.succeeded(1.0)
         fail(lane, 8)
@@ -223,7 +223,7 @@ def test_breaker_opens_probes_and_closes() -> None:
 def test_failed_probes_stop_the_teacher() -> None:
     async def scenario() -> None:
         clock = Clock()
-        lane = Lane(cap=8, breaker_pause_s=10, clock=clock)
+        lane = TeacherWindow(cap=8, breaker_pause_s=10, clock=clock)
         fail(lane, BREAKER_CALLS)
         for probe in range(MAX_PROBES):
             assert not lane.stopped
@@ -232,7 +232,7 @@ def test_failed_probes_stop_the_teacher() -> None:
             await asyncio.wait_for(lane.acquire(), DEADLINE_S)
             fail(lane, 1)
             lane.release()
-            assert lane.down == (probe == MAX_PROBES - 1)
+            assert bool(lane.stopped) == (probe == MAX_PROBES - 1)
         assert "HTTP 500" in lane.stopped
         await asyncio.wait_for(lane.acquire(), DEADLINE_S)  # nobody is left waiting
 

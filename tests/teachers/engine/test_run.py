@@ -22,7 +22,7 @@ from composer_pipeline.states.load import load_states
 from composer_pipeline.teachers.ledger import operations
 from composer_pipeline.teachers.ledger.ledger import Ledger
 from composer_pipeline.teachers.plan import plan
-from composer_pipeline.teachers.rate_limit import Lane
+from composer_pipeline.teachers.rate_limit import TeacherWindow
 from composer_pipeline.teachers.report import ReplayReport
 from composer_pipeline.teachers.run import replay
 from composer_pipeline.teachers.teachers import TeacherSet
@@ -470,15 +470,15 @@ def test_plan_before_and_after(lake: Lake, teacher_set: TeacherSet, serve: Serve
 
 def test_window_shrinks_and_grows() -> None:
     async def scenario() -> None:
-        lane = Lane(cap=16)
-        assert lane.window == 8
+        lane = TeacherWindow(cap=16)
+        assert lane.size == 8
         lane.failed("429", busy=True, retry_after=None)
         lane.failed("429", busy=True, retry_after=None)  # of the same burst
-        assert lane.window == pytest.approx(5.6)
+        assert lane.size == pytest.approx(5.6)
         for _ in range(400):
             lane.succeeded(1.0)
-        assert lane.window == 16
-        assert not lane.down
+        assert lane.size == 16
+        assert not lane.stopped
 
     asyncio.run(scenario())
 

@@ -6,7 +6,13 @@ from typing import Any
 import pytest
 
 from composer_pipeline.teachers.queue import ByteGate
-from composer_pipeline.teachers.rate_limit import BREAKER_CALLS, MAX_PROBES, PATIENCE_S, Lane, Reach
+from composer_pipeline.teachers.rate_limit import (
+    BREAKER_CALLS,
+    MAX_PROBES,
+    PATIENCE_S,
+    Reachability,
+    TeacherWindow,
+)
 from tests.fixtures.waiting import DEADLINE_S
 
 
@@ -32,7 +38,7 @@ async def cancelled(task: "asyncio.Future[Any]") -> None:
 
 def test_a_slot_granted_to_a_waiter_that_is_cancelled_is_free_again() -> None:
     async def scenario() -> None:
-        lane = Lane(cap=1)
+        lane = TeacherWindow(cap=1)
         await lane.acquire()
         waiter = asyncio.ensure_future(lane.acquire())
         await asyncio.sleep(0)
@@ -75,7 +81,7 @@ def test_a_teacher_is_not_asked_before_the_pause_it_asked_for(
 
     async def scenario() -> None:
         clock = Clock()
-        lane = Lane(cap=2, clock=clock)
+        lane = TeacherWindow(cap=2, clock=clock)
         lane.failed("429", busy=True, retry_after=10)
         waiter = asyncio.ensure_future(lane.acquire())
         clock.now += 9.9
@@ -96,7 +102,7 @@ def test_a_teacher_that_came_back_has_all_its_probes_again(
 
     async def scenario() -> None:
         clock = Clock()
-        lane = Lane(cap=8, breaker_pause_s=10, clock=clock)
+        lane = TeacherWindow(cap=8, breaker_pause_s=10, clock=clock)
 
         def fail(times: int) -> None:
             for _ in range(times):
@@ -126,8 +132,8 @@ def test_a_teacher_that_came_back_has_all_its_probes_again(
 
 
 def test_a_run_that_reaches_nobody_is_lost_after_a_while() -> None:
-    clock, lanes = Clock(), [Lane(1), Lane(1), Lane(1)]
-    reach = Reach(lanes, clock)
+    clock, lanes = Clock(), [TeacherWindow(1), TeacherWindow(1), TeacherWindow(1)]
+    reach = Reachability(lanes, clock)
     assert not reach.lost()  # nothing was tried yet
     for lane in lanes[:2]:
         lane.calls, lane.unreachable, lane.errors = 1, True, {"ClientConnectorError": 1}

@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install demo proof proof-real proof-gpu test test-all coverage journey dev lint types house ui-test chaos chaos-ceiling chaos-diloco chaos-ingest chaos-nights clean bench bench-traces bench-redaction bench-ledger \
+.PHONY: help install demo proof proof-real proof-gpu test test-all coverage journey dev lint types house ui-test chaos chaos-ceiling chaos-diloco chaos-ingest chaos-nights mutants clean bench bench-traces bench-redaction bench-ledger \
   bench-replay bench-replay-cost bench-preferences bench-normalize bench-windows bench-publish \
   bench-training-rows bench-losses bench-shared-prefix bench-three-steps bench-losses-gpu bench-first-hour bench-dagster bench-diloco bench-diloco-goodput bench-diloco-peer bench-readers follow-deploy same-tables compare docs
 
@@ -75,6 +75,9 @@ types: $(STAMP) ## mypy, strict; it reads the tests and benchmarks too
 
 house: $(STAMP) ## size and shape of the product beside their limits
 	$(BIN)/python benchmarks/house.py
+
+mutants: $(STAMP) ## a hundred random changes of one package: does a quick test notice? (PACKAGE=lake; an hour and more)
+	$(BIN)/python -m scripts.mutants $(PACKAGE) $(MUTANTS_ARGS)
 
 chaos-ingest: $(STAMP) ## kill ingests of one lake, on a folder and on S3: 6 processes, 20 times each (about ten minutes)
 	$(BIN)/python tests/chaos/ingest_driver.py $(CHAOS_ARGS)

@@ -1,14 +1,9 @@
-"""HTTP as every client of a provider speaks it: bounded in bytes, in memory and in time.
+"""The HTTP side of a provider: bounded in bytes, in memory and in time; and the keys of runs.
 
-Belongs here: sessions, proxies, and reading a body that may be huge or compressed. Does not
-belong here: what is asked and what an answer means.
-
-Proxies: ``HTTPS_PROXY``, ``HTTP_PROXY``, ``ALL_PROXY`` and ``NO_PROXY`` are honoured by every
-client alike. An address of this machine is never asked through a proxy. A key goes to the
-endpoint's host only: redirects are not followed, and a proxy of an ``https`` endpoint carries
-bytes that it cannot read. Passwords of ``.netrc`` files are not used.
-
-A body is decompressed here, piece by piece, because a few bytes can become a gigabyte.
+Proxies: every client honours ``HTTPS_PROXY``, ``HTTP_PROXY``, ``ALL_PROXY`` and ``NO_PROXY``
+alike. An address of this machine is never asked through a proxy. A key goes to the endpoint's
+host only: redirects are not followed, and a proxy of an ``https`` endpoint carries bytes that it
+cannot read. Passwords of ``.netrc`` files are not used.
 """
 
 import asyncio
@@ -16,7 +11,7 @@ import contextlib
 import hashlib
 import time
 import zlib
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from decimal import Decimal
 from typing import Any
@@ -46,12 +41,25 @@ from composer_pipeline.teachers.teachers import Endpoint, Teacher, TeacherSet
 
 #: Most bytes of a body, decompressed.
 MOST_BYTES = 64 << 20
-#: So many bytes of a larger body are kept.
+#: How many bytes of a larger body are kept.
 KEPT_BYTES = 1 << 20
 #: Most bytes of the short answers: a key, a generation.
 SHORT_BYTES = 1 << 20
 _PIECE = 1 << 16
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
+#: A key is made with at least this limit: a limit of 0 means none.
+LEAST_LIMIT = Pico(10**6)
+#: How long a usage that lags behind settled bills is waited for, and how often it is read.
+LAG_S, READ_EVERY_S = 30.0, 1.0
+GLOBAL = "global"
+_ENCODER = msgspec.json.Encoder(decimal_format="number")
+
+
+class KeyUnread(ComposerError):
+    """The usage of a key cannot be read now; nothing is known of it."""
+
+
+# -- one request -------------------------------------------------------------------------
 
 
 class Body(msgspec.Struct, frozen=True):
@@ -67,27 +75,19 @@ class Body(msgspec.Struct, frozen=True):
 def new_session(
     *, read_s: float = 30.0, total_s: float = 30.0, connections: int = 8
 ) -> aiohttp.ClientSession:
-    """Return a session; its headers are told to a proxy too, so no key is among them."""
+    """Return a session; a proxy sees its headers too, so no key is among them."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=connections, keepalive_timeout=15),
         headers={"Accept-Encoding": "gzip, deflate"},
         timeout=aiohttp.ClientTimeout(total=total_s, sock_connect=10, sock_read=read_s),
         cookie_jar=aiohttp.DummyCookieJar(),
+        # read_body decompresses piece by piece: a few bytes can become a gigabyte.
         auto_decompress=False,
     )
 
 
-def bearer(key: str | None) -> dict[str, str]:
-    """Return the header of one request that carries a key to the endpoint's host alone."""
-    return {"Authorization": f"Bearer {key}"} if key else {}
-
-
 def proxy_of(url: str | URL) -> dict[str, Any]:
-    """Return the arguments of a request that send it through the environment's proxy, if any.
-
-    Raises:
-        InputError: the proxy is not an http or https URL.
-    """
+    """Return the arguments of a request that send it through the environment's proxy, if any."""
     target = URL(url)
     host = target.host or ""
     if host in _LOOPBACK or proxy_bypass(f"{host}:{target.port}"):
@@ -107,12 +107,7 @@ def proxy_of(url: str | URL) -> dict[str, Any]:
 
 
 async def read_body(response: aiohttp.ClientResponse, most: int = MOST_BYTES) -> Body:
-    """Read and decompress a body; beyond ``most`` bytes the rest is not read.
-
-    Raises:
-        aiohttp.ClientError: the connection broke.
-        TimeoutError: it took too long.
-    """
+    """Read and decompress a body; beyond ``most`` bytes the rest is not read."""
     decoder = _Decoder(response.headers.get("content-encoding", "").strip().lower())
     data, wire = bytearray(), bytearray()
     async for chunk in response.content.iter_any():
@@ -139,7 +134,7 @@ async def ask(
     most: int = SHORT_BYTES,
     **request: Any,
 ) -> tuple[int, Mapping[str, str], bytes]:
-    """Ask once; ``(0, {}, b"")`` where nobody answers in time, within ``most`` bytes."""
+    """Ask once; return ``(0, {}, b"")`` where nobody answers in time, within ``most`` bytes."""
     try:
         async with session.request(
             method, url, allow_redirects=False, **proxy_of(url), **request
@@ -148,14 +143,6 @@ async def ask(
     except (aiohttp.ClientError, TimeoutError):
         return 0, {}, b""
     return (0, {}, b"") if body.too_large else (response.status, response.headers, body.data)
-
-
-async def ask_json(
-    session: aiohttp.ClientSession, method: str, url: str | URL, **request: Any
-) -> tuple[int, Any]:
-    """Ask once as :func:`ask`; return the status and the decoded JSON, or ``None``."""
-    status, _, body = await ask(session, method, url, **request)
-    return status, read_json(body)
 
 
 class _Decoder:
@@ -168,11 +155,7 @@ class _Decoder:
         self._ended = False
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """Return what a chunk decompresses to, in bounded pieces.
-
-        Raises:
-            zlib.error: it is not compressed as it says.
-        """
+        """Yield what a chunk decompresses to, in bounded pieces; may raise ``zlib.error``."""
         if not self.active:
             yield chunk
             return
@@ -191,6 +174,13 @@ class _Decoder:
                 self._inflate, self._ended = None, True  # another member may follow
 
 
+def _bearer(key: str | None) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"} if key else {}
+
+
+# -- chat completions --------------------------------------------------------------------
+
+
 class Wire:
     """The HTTP side of one endpoint. Use as an async context manager.
 
@@ -200,7 +190,6 @@ class Wire:
         read_timeout_s: silence after which the outcome counts as unknown, and the longest
             that a body may take from its first byte to its last.
         connections: most connections at once.
-        most_bytes: of a larger body only the beginning is kept.
     """
 
     def __init__(
@@ -210,14 +199,13 @@ class Wire:
         *,
         read_timeout_s: float = 600.0,
         connections: int = 256,
-        most_bytes: int = MOST_BYTES,
     ) -> None:
         self.url = endpoint.url()
         self._chat_url = URL(f"{self.url}/chat/completions")
         self._generation_url = URL(f"{self.url}/generation")
         self._priced = endpoint.api == "openai"
-        self._asks_generations = endpoint.api == "openrouter"
-        self._authorization = bearer(api_key)
+        self._has_generations = endpoint.api == "openrouter"
+        self._authorization = _bearer(api_key)
         self._headers = {"Content-Type": "application/json"} | self._authorization
         if endpoint.api == "openrouter":
             self._headers["X-OpenRouter-Title"] = "composer-pipeline"
@@ -226,7 +214,6 @@ class Wire:
                 self._headers["X-OpenRouter-Cache-TTL"] = str(endpoint.recovery_cache_s)
         self._read_timeout_s = read_timeout_s
         self._connections = connections
-        self._most = most_bytes
         self._proxy = proxy_of(self._chat_url)
         #: Whether the endpoint has ever answered in JSON, as an API does.
         self._proven = False
@@ -244,12 +231,7 @@ class Wire:
         await self._session.close()
 
     async def chat(self, body: bytes, price: TokenPrice | None = None) -> Outcome:
-        """Send one body once.
-
-        Args:
-            body: the exact bytes.
-            price: price of tokens where the endpoint's replies name no cost.
-        """
+        """Send the exact bytes once; ``price`` is that of tokens where replies name no cost."""
         started = time.perf_counter()
         status, generation = 0, ""
         try:
@@ -263,12 +245,12 @@ class Wire:
                 status = response.status
                 generation = response.headers.get("x-generation-id", "")
                 async with asyncio.timeout(self._read_timeout_s):
-                    content = await read_body(response, self._most)
+                    content = await read_body(response)
         except (aiohttp.ClientError, TimeoutError) as error:
             return no_response(error, generation=generation, status=status)
         latency = (time.perf_counter() - started) * 1000
         if content.too_large:
-            return too_large(status, content.data, generation, latency, self._most)
+            return too_large(status, content.data, generation, latency, MOST_BYTES)
         price = price if self._priced else None
         outcome = classify(status, response.headers, content.data, latency, price)
         if not self._proven and 200 <= status < 300:
@@ -280,10 +262,10 @@ class Wire:
         return outcome
 
     async def generation_cost(self, generation_id: str) -> Pico | None:
-        """Return what a generation cost; ``None`` where it is not told."""
-        if not self._asks_generations:
+        """Return what a generation cost; ``None`` where the endpoint does not say."""
+        if not self._has_generations:
             return None
-        status, reply = await ask_json(
+        status, _, body = await ask(
             self._session,
             "GET",
             self._generation_url,
@@ -291,9 +273,7 @@ class Wire:
             headers=self._authorization,
             timeout=aiohttp.ClientTimeout(total=30),
         )
-        data = reply.get("data") if isinstance(reply, dict) else None
-        if status != 200 or not isinstance(data, dict):
-            return None
+        data = mapping_at(read_json(body), "data") if status == 200 else {}
         cost = pico_or_none(data.get("total_cost"))
         if cost is None:
             return None
@@ -301,117 +281,14 @@ class Wire:
         return billed_pico(cost, upstream, data.get("is_byok") is True)
 
 
-_ENCODER = msgspec.json.Encoder(decimal_format="number")
-
-
-class KeyUnread(ComposerError):
-    """The usage of a key cannot be read now; nothing is known of it."""
-
-
-class MintedKey(msgspec.Struct, frozen=True):
-    """A key made for a run. ``secret`` lives in memory only, and is not shown by ``repr``."""
-
-    key_hash: str
-    secret: str
-    usage: Pico
-
-    def __repr__(self) -> str:
-        return f"MintedKey({self.key_hash!r})"
-
-
-class KeyService:
-    """Makes, reads and ends keys. Each call opens a connection of its own: they are few.
-
-    Args:
-        endpoint: where.
-        provisioning_key: the key that may make keys; kept out of every message and log.
-    """
-
-    def __init__(self, endpoint: Endpoint, provisioning_key: str) -> None:
-        self._endpoint = endpoint.name
-        self._variable = endpoint.provisioning_key_env
-        self._url = f"{endpoint.url()}/keys"
-        self._key = provisioning_key
-
-    async def mint(self, name: str, limit: Pico) -> MintedKey:
-        """Make a key that may spend ``limit``.
-
-        Raises:
-            ComposerError: the endpoint makes no key.
-        """
-        wanted = {"name": name, "limit": Decimal(limit) / PICO}
-        status, reply = await _ask("POST", self._url, self._key, _ENCODER.encode(wanted))
-        data = mapping_at(reply, "data")
-        key_hash, secret = data.get("hash"), reply.get("key") if isinstance(reply, dict) else None
-        usage = pico_or_none(data.get("usage"))
-        usable = isinstance(key_hash, str) and isinstance(secret, str) and key_hash and secret
-        if status not in (200, 201) or not usable:
-            raise ComposerError(
-                f"endpoint {self._endpoint} makes no key for this run"
-                f" ({f'HTTP {status}' if status else 'no answer'});"
-                f" check the key in {self._variable}, or leave provisioning_key_env out"
-            )
-        return MintedKey(str(key_hash), str(secret), usage or NOTHING)
-
-    async def usage(self, key_hash: str) -> Pico | None:
-        """Return what a key has spent; ``None`` where the key is gone.
-
-        Raises:
-            KeyUnread: the endpoint does not tell.
-        """
-        status, reply = await _ask("GET", self._of(key_hash), self._key)
-        if status == 404:
-            return None
-        usage = pico_or_none(mapping_at(reply, "data").get("usage")) if status == 200 else None
-        if usage is None:
-            raise KeyUnread(f"endpoint {self._endpoint} does not tell the usage of a run's key")
-        return usage
-
-    async def disable(self, key_hash: str) -> bool:
-        """Let a key spend nothing more, and keep it to be read."""
-        status, _ = await _ask("PATCH", self._of(key_hash), self._key, b'{"disabled":true}')
-        return status == 200
-
-    async def delete(self, key_hash: str) -> bool:
-        """End a key for good; its usage cannot be read afterwards."""
-        status, _ = await _ask("DELETE", self._of(key_hash), self._key)
-        return status in (200, 204, 404)
-
-    def _of(self, key_hash: str) -> str:
-        return f"{self._url}/{quote(key_hash, safe='')}"
-
-
-async def own_usage(endpoint: Endpoint, api_key: str) -> Pico:
-    """Return what the given key itself has spent.
-
-    Raises:
-        KeyUnread: the endpoint does not tell.
-    """
-    status, reply = await _ask("GET", f"{endpoint.url()}/key", api_key)
-    usage = pico_or_none(mapping_at(reply, "data").get("usage")) if status == 200 else None
-    if usage is None:
-        raise KeyUnread(f"endpoint {endpoint.name} does not tell the usage of the key")
-    return usage
-
-
-async def _ask(method: str, url: str, key: str, body: bytes | None = None) -> tuple[int, Any]:
-    """Ask once; ``(0, None)`` where nobody answers."""
-    headers = {"Content-Type": "application/json"} | bearer(key)
-    async with new_session() as session:
-        return await ask_json(session, method, url, data=body, headers=headers)
-
-
 @asynccontextmanager
 async def open_wires(
     teacher_set: TeacherSet, teachers: Sequence[Teacher], secret: str | None
 ) -> AsyncIterator[dict[str, Wire]]:
-    """Open the endpoints by name; the file's is always among them.
+    """Open the endpoints of teachers by name; the file's is always among them.
 
-    Args:
-        teacher_set: the teacher file.
-        teachers: who is asked.
-        secret: the key of the run, which only the file's endpoint sees; every other one sees
-            its own alone.
+    ``secret`` is the key of the run, which only the file's endpoint sees; every other one sees
+    its own alone.
     """
     main = teacher_set.endpoint
     connections = sum(teacher.concurrency for teacher in teachers)
@@ -428,19 +305,36 @@ async def open_wires(
         yield wires
 
 
-#: A key is made with at least this limit: no limit is written as 0.
-LEAST_LIMIT = Pico(10**6)
-#: How long a usage that lags behind settled bills is waited for, and how often it is read.
-LAG_S, READ_EVERY_S = 30.0, 1.0
-GLOBAL = "global"
+# -- keys --------------------------------------------------------------------------------
+
+
+async def own_usage(endpoint: Endpoint, api_key: str) -> Pico:
+    """Return what the given key itself has spent; raise KeyUnread if the endpoint does not say."""
+    status, reply = await _ask_keys("GET", f"{endpoint.url()}/key", api_key)
+    usage = pico_or_none(mapping_at(reply, "data").get("usage")) if status == 200 else None
+    if usage is None:
+        raise KeyUnread(f"endpoint {endpoint.name} does not report the usage of the key")
+    return usage
+
+
+async def _ask_keys(method: str, url: str, key: str, body: bytes | None = None) -> tuple[int, Any]:
+    """Ask once over a connection of its own; return ``(0, None)`` where nobody answers."""
+    headers = {"Content-Type": "application/json"} | _bearer(key)
+    async with new_session() as session:
+        status, _, data = await ask(session, method, url, data=body, headers=headers)
+    return status, read_json(data)
 
 
 class RunKey:
-    """The key that a run's calls are made with.
+    """The key that a run's calls are made with: a new one, a dedicated one, or the user's.
+
+    With a provisioning key, each run makes a key that may spend what is left of its ceiling. Such
+    a key, and one that the endpoint declares as dedicated, is used by nothing else, so its usage
+    proves what the run's unknown attempts cost.
 
     Args:
         teacher_set: the endpoint and its limits.
-        ledger: where hashes and baselines are noted, and what is swept.
+        ledger: stores hashes and baselines, and is swept.
         run_id: the run's scope.
         ceiling: the run's ceiling.
         budget: the scope that the run shares with others; empty is none.
@@ -467,23 +361,21 @@ class RunKey:
         self.budget = budget
         self.api_key = api_key
         self.stop = stop
-        provisioning_key = teacher_set.provisioning_key()
-        self.service = KeyService(self.endpoint, provisioning_key) if provisioning_key else None
-        self.minted: MintedKey | None = None
+        self._provisioning_key = teacher_set.provisioning_key()
+        #: Hash of the key that was made for this run.
+        self._minted = ""
         self._dedicated = hashlib.sha256((api_key or "").encode()).hexdigest()[:32]
 
     async def begin(self) -> str | None:
-        """Return the key to make calls with; its hash and baseline are noted.
+        """Return the key to make calls with, after its hash and baseline were stored.
 
-        Raises:
-            ComposerError: the endpoint makes no key, or does not tell its usage.
+        Raises ComposerError where the endpoint makes no key, or does not report its usage.
         """
-        if self.service:
-            self.minted = await self._mint(self.service)
-            return self.minted.secret
+        if self._provisioning_key:
+            return await self._mint()
         if self.endpoint.dedicated_key and self.api_key:
-            noted = {key.key_hash for key in self.ledger.run_keys(GLOBAL)}
-            if self._dedicated not in noted:
+            stored = {key.key_hash for key in self.ledger.run_keys(GLOBAL)}
+            if self._dedicated not in stored:
                 usage = await own_usage(self.endpoint, self.api_key)
                 baseline = Pico(usage - self._spent(GLOBAL))
                 self.ledger.do(set_run_key(GLOBAL, self._dedicated, baseline))
@@ -491,44 +383,43 @@ class RunKey:
 
     async def sweep_old(self) -> None:
         """Sweep what dead runs left, where the grace is over. What fails is tried later."""
-        dedicated = self.endpoint.dedicated_key
         for scope, sums in self.ledger.status().items():
-            swept = scope == GLOBAL if dedicated else self.service and scope.startswith("run:")
+            if self.endpoint.dedicated_key:
+                swept = scope == GLOBAL
+            else:
+                swept = bool(self._provisioning_key) and scope.startswith("run:")
             if swept and sums.unknown and self.ledger.run_keys(scope):
                 with contextlib.suppress(ComposerError):
                     await self._sweep(scope)
 
     async def abandon(self) -> None:
-        """Let the run's key spend nothing more; a later run reads it."""
-        if self.service and self.minted:
-            await self.service.disable(self.minted.key_hash)
+        """Disable the run's key, so that it spends nothing more; a later run reads it."""
+        if self._minted:
+            await self._ask("PATCH", self._minted, {"disabled": True})
 
-    async def finish(self, waiting: Callable[[float], None] | None = None) -> str:
+    async def finish(self) -> str:
         """End the run's key after the last call; return what its usage showed.
 
-        Nothing of this fails the run: what is not exact stays charged at its worst case.
-
-        Args:
-            waiting: told how many seconds of grace are waited for.
+        No failure here fails the run: what is not exact stays charged at its worst case.
         """
-        if not self.service and not self.endpoint.dedicated_key:
+        if not self._provisioning_key and not self.endpoint.dedicated_key:
             return ""
-        scope = self.scope if self.service else GLOBAL
+        scope = self.scope if self._provisioning_key else GLOBAL
         await self.abandon()
         try:
-            shown = await self._sweep_patiently(scope, waiting)
+            shown = await self._sweep_patiently(scope)
         except ComposerError as error:
             return f"not swept: {error}"
         finally:
             await self.sweep_old()  # what a dead run left may be old enough by now
-        if self.service and self.minted and len(self.ledger.run_keys(scope)) == 1:
+        if self._minted and len(self.ledger.run_keys(scope)) == 1:
             # All is exact and settled: nobody needs to read this key again.
-            await self.service.delete(self.minted.key_hash)
+            await self._ask("DELETE", self._minted)
         return shown
 
     # -- sweeping ------------------------------------------------------------------
 
-    async def _sweep_patiently(self, scope: str, waiting: Callable[[float], None] | None) -> str:
+    async def _sweep_patiently(self, scope: str) -> str:
         """Sweep once the grace is over and the usage has caught up with the bills."""
         loop = asyncio.get_running_loop()
         lag_ends = loop.time() + min(LAG_S, self.grace_s)
@@ -540,8 +431,6 @@ class RunKey:
                     raise
                 pause = early.wait_s
                 lag_ends = loop.time() + pause + min(LAG_S, self.grace_s)
-                if waiting:
-                    waiting(pause)
             except SweepMismatch as lagging:
                 # More than the unknown attempts can explain does not go away by waiting.
                 if self.stop.is_set() or lagging.value_pico >= 0 or loop.time() >= lag_ends:
@@ -552,18 +441,18 @@ class RunKey:
 
     async def _sweep(self, scope: str) -> str:
         usage = baseline = since = 0
-        for noted in self.ledger.run_keys(scope):
+        for key in self.ledger.run_keys(scope):
             used: Pico | None
-            if self.service:
-                used = await self.service.usage(noted.key_hash)
-            elif noted.key_hash == self._dedicated and self.api_key:
-                since = noted.created_us
+            if self._provisioning_key:
+                used = await self._usage(key.key_hash)
+            elif key.key_hash == self._dedicated and self.api_key:
+                since = key.created_us
                 used = await own_usage(self.endpoint, self.api_key)
             else:
                 raise KeyUnread("this ledger was used with another dedicated_key before")
             if used is not None:
                 usage += used
-                baseline += noted.baseline_pico
+                baseline += key.baseline_pico
         result = self.ledger.do(
             sweep(scope, Pico(usage), Pico(baseline), grace_s=self.grace_s, since_us=since)
         )
@@ -578,26 +467,59 @@ class RunKey:
             found if result.attempts else ""
         )
 
-    async def _mint(self, service: KeyService) -> MintedKey:
-        """Make the run's key and note its hash before it is used.
+    def _spent(self, scope: str) -> Pico:
+        sums = self.ledger.status().get(scope)
+        return sums.spent if sums else NOTHING
+
+    # -- keys by a provisioning key ------------------------------------------------
+
+    async def _mint(self) -> str:
+        """Make the run's key, store its hash before it is used, and return it.
 
         Keys of the run that still can be read answer for what was spent so far; where none
         can, the new key's baseline stands for it.
         """
         readable = False
-        for noted in self.ledger.run_keys(self.scope):
+        for key in self.ledger.run_keys(self.scope):
             try:
-                readable = readable or await service.usage(noted.key_hash) is not None
+                readable = readable or await self._usage(key.key_hash) is not None
             except KeyUnread:
                 readable = True
         spent = self._spent(self.scope)
         together = max(spent, self._spent(self.budget))
         limit = Pico(max(LEAST_LIMIT, self.ceiling - together))
-        minted = await service.mint(f"composer-pipeline {self.scope}", limit)
-        baseline = minted.usage if readable else Pico(minted.usage - spent)
-        self.ledger.do(set_run_key(self.scope, minted.key_hash, baseline))
-        return minted
+        wanted = {"name": f"composer-pipeline {self.scope}", "limit": Decimal(limit) / PICO}
+        status, reply = await self._ask("POST", "", wanted)
+        data = mapping_at(reply, "data")
+        key_hash, secret = data.get("hash"), reply.get("key") if isinstance(reply, dict) else None
+        usable = isinstance(key_hash, str) and isinstance(secret, str) and key_hash and secret
+        if status not in (200, 201) or not usable:
+            raise ComposerError(
+                f"endpoint {self.endpoint.name} makes no key for this run"
+                f" ({f'HTTP {status}' if status else 'no answer'}); check the key in"
+                f" {self.endpoint.provisioning_key_env}, or leave provisioning_key_env out"
+            )
+        usage = pico_or_none(data.get("usage")) or NOTHING
+        self._minted = str(key_hash)
+        self.ledger.do(
+            set_run_key(self.scope, self._minted, usage if readable else Pico(usage - spent))
+        )
+        return str(secret)
 
-    def _spent(self, scope: str) -> Pico:
-        sums = self.ledger.status().get(scope)
-        return sums.spent if sums else NOTHING
+    async def _usage(self, key_hash: str) -> Pico | None:
+        """Return what a key has spent, ``None`` where it is gone; raise KeyUnread if unknown."""
+        status, reply = await self._ask("GET", key_hash)
+        if status == 404:
+            return None
+        usage = pico_or_none(mapping_at(reply, "data").get("usage")) if status == 200 else None
+        if usage is None:
+            raise KeyUnread(f"endpoint {self.endpoint.name} does not report the usage of a key")
+        return usage
+
+    async def _ask(
+        self, method: str, key_hash: str, fields: Mapping[str, Any] | None = None
+    ) -> tuple[int, Any]:
+        assert self._provisioning_key
+        url = f"{self.endpoint.url()}/keys" + (f"/{quote(key_hash, safe='')}" if key_hash else "")
+        body = None if fields is None else _ENCODER.encode(fields)
+        return await _ask_keys(method, url, self._provisioning_key, body)

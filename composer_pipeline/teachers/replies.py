@@ -1,8 +1,4 @@
-"""The lake's ``replies`` partitions, rebuilt from the ledger for nothing.
-
-Belongs here: the row that the lake keeps of a reply. Does not belong here: reading its bytes
-(``replay.provider.reading``), judging it (``replay.engine.judgement``), and asking for it
-(``replay.engine.run``).
+"""The lake's ``replies`` partitions, written from the ledger at no cost.
 
 The ledger is the journal; a partition can always be written again from it, also after this
 module learns to read a shape that it did not know when the reply was bought.
@@ -24,6 +20,7 @@ from composer_pipeline.actions import Action
 from composer_pipeline.chat.convert import ArgumentCheck, parse_reply_message
 from composer_pipeline.chat.tools import toolsets_of_day
 from composer_pipeline.errors import InputError, StorageError
+from composer_pipeline.files import mapping_at
 from composer_pipeline.lake.provenance import (
     Derivation,
     FileStamps,
@@ -44,28 +41,29 @@ from composer_pipeline.teachers.request import settings_sent
 from composer_pipeline.teachers.teachers import Teacher, TeacherSet
 from composer_pipeline.versions import CONVERTER_VERSION
 
-#: Whatever a reply can make the code below stumble over; all of it becomes a status.
+#: Whatever an odd reply can raise below; all of it becomes a status.
 _ODD = (ValueError, TypeError, KeyError, AttributeError, RecursionError, ArithmeticError)
 _DATE = re.compile(r"[-@:]?(?:19|20)?\d\d-?(?:0[1-9]|1[0-2])-?(?:[0-2]\d|3[01])?$")
 
 Judged = tuple[str, str, Action | None]
 
+#: How much of a name in a reply its row shows; the raw bytes have all of it.
+LONGEST_NAME = 200
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
 
 def judge(reply: Any, check: ArgumentCheck | None, asked: Iterable[str] = ()) -> Judged:
-    """Return ``(status, why not ok, action)`` of a paid reply.
+    """Return ``(status, why not ok, action)`` of a decoded reply, ``None`` for an unreadable one.
 
-    Args:
-        reply: the decoded reply, or ``None`` where it could not be read.
-        check: knows the tools that were offered and their arguments; ``None`` where the
-            lake does not have them, so that no call can be judged.
-        asked: names of the model that was asked; any model will do where there are none.
+    ``check`` knows the tools that were offered, ``None`` where the lake does not have them.
+    ``asked`` are names of the model; any model will do where there are none.
     """
     if not isinstance(reply, dict):
         return "unreadable", "not a JSON object", None
     served = reply.get("model")
     names = [name for name in asked if name]
-    told = names and isinstance(served, str) and served.strip()
-    if told and not any(same_model(str(served), name) for name in names):
+    named = names and isinstance(served, str) and served.strip()
+    if named and not any(same_model(str(served), name) for name in names):
         return "wrong_model", f"asked {names[0]}, another model answered", None
     try:
         return _judged(reply, check)
@@ -105,7 +103,7 @@ def _judged(reply: dict[str, Any], check: ArgumentCheck | None) -> Judged:  # no
 
 
 def same_model(served: str, asked: str) -> bool:
-    """Say whether the model that a reply names is the one that was asked.
+    """Return True if the model that a reply names is the one that was asked.
 
     Names are compared without case, author (where one of them has none), variant (``:free``)
     and release date: a provider answers for ``a/b`` as ``a/b-20261101`` or ``b``.
@@ -139,12 +137,7 @@ def _plain(value: Any) -> Any:
 
 
 class ReplyChecks:
-    """The argument checks of a day's toolsets, each made once.
-
-    Args:
-        lake: has the toolsets.
-        day: the day of the states.
-    """
+    """The argument checks of the toolsets that a day's states were asked with."""
 
     def __init__(self, lake: Lake, day: str) -> None:
         self._toolsets = toolsets_of_day(lake, day)
@@ -168,11 +161,6 @@ def names_of(meta: Mapping[str, Any]) -> list[str]:
     return [meta["model"], meta.get("canonical_slug") or "", *(meta.get("served_as") or [])]
 
 
-#: Of a name that a reply tells, so much is shown in its row; the raw bytes have all of it.
-LONGEST_NAME = 200
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
 def write_replies(
     lake: Lake,
     ledger: Ledger,
@@ -181,7 +169,9 @@ def write_replies(
     extra: Sequence[Mapping[str, Any]] = (),
     controls: Mapping[str, bool] | None = None,
 ) -> dict[str, dict[str, dict[str, int]]]:
-    """Write the partitions of teachers and days; return their figures.
+    """Write the partitions of teachers and days; return day -> teacher -> figures.
+
+    The figures are counts by status, ``rows`` and ``cost_picodollars``.
 
     Args:
         lake: the lake to write.
@@ -190,11 +180,8 @@ def write_replies(
         days: partitions of the states.
         extra: rows of calls that were refused before they were sent; each has ``teacher``
             and ``day`` besides the columns of the table.
-        controls: teacher -> whether it is a control by the teacher file of now, which then
-            also holds for replies that were bought under another one.
-
-    Returns:
-        day -> teacher -> counts by status, ``rows`` and ``cost_picodollars``.
+        controls: teacher -> whether the current teacher file makes it a control, which then
+            also holds for replies that were bought under another file.
     """
     figures: dict[str, dict[str, dict[str, int]]] = {}
     names = list(teachers)
@@ -206,60 +193,45 @@ def write_replies(
                 for row in extra
                 if row["teacher"] == teacher and row["day"] == day
             ]
-            of_now = {"control": controls[teacher]} if controls and teacher in controls else {}
-            counts = _write_partition(lake, ledger, teacher, day, checks, refused, of_now)
-            if counts:
-                figures.setdefault(day, {})[teacher] = counts
+            current = {"control": controls[teacher]} if controls and teacher in controls else {}
+            while True:
+                items = ledger.rows(teacher, day)
+                rows = [*(reply_row(item, checks.of(item["meta"])) for item in items), *refused]
+                if not rows and {"teacher": teacher, "day": day} not in lake.partitions("replies"):
+                    break
+                rows = [{**row, **current} for row in rows]
+                rows.sort(key=lambda row: (row["state_id"], row["request_hash"]))
+                lake.write("replies", rows, teacher=teacher, day=day)
+                # Another run may have settled more, and written it before this older view was.
+                answered = sum(item["outcome"] != "unknown" for item in items)
+                if ledger.answered(teacher, day) == answered:
+                    figures.setdefault(day, {})[teacher] = _figures(rows)
+                    break
     return figures
 
 
-def forget_replies(
-    lake: Lake, ledger: Ledger, teachers: Sequence[str], days: Sequence[str], status: str
-) -> int:
-    """Let the replies of a status be asked again; return how many.
-
-    What they cost stays charged, and their bytes stay with the attempts that bought them.
-    """
-    forgotten = 0
-    for day in days:
-        checks = ReplyChecks(lake, day)
-        for teacher in teachers:
-            for item in ledger.rows(teacher, day):
-                paid = item["outcome"] == "billed"
-                if paid and reply_row(item, checks.of(item["meta"]))["status"] == status:
-                    ledger.do(operations.forget(item["key"]))
-                    forgotten += 1
-    return forgotten
-
-
-def _write_partition(
-    lake: Lake,
-    ledger: Ledger,
-    teacher: str,
-    day: str,
-    checks: ReplyChecks,
-    refused: Sequence[Mapping[str, Any]],
-    of_now: Mapping[str, Any],
-) -> dict[str, int]:
-    """Write one partition; return its figures, nothing where there is nothing to write.
-
-    ``of_now`` are columns that the teacher file decides, whatever the ledger recorded.
-    """
-    while True:
-        items = ledger.rows(teacher, day)
-        rows = [*(reply_row(item, checks.of(item["meta"])) for item in items), *refused]
-        if not rows and {"teacher": teacher, "day": day} not in lake.partitions("replies"):
-            return {}
-        rows.sort(key=lambda row: (row["state_id"], row["request_hash"]))
-        lake.write("replies", [{**row, **of_now} for row in rows], teacher=teacher, day=day)
-        # Another run may have settled more, and written it before this older view was.
-        if ledger.answered(teacher, day) == sum(item["outcome"] != "unknown" for item in items):
-            break
+def _figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     counts = {"rows": len(rows), "ok": 0, "unusable": 0, "refused": 0, "unknown": 0}
     for row in rows:
         counts[row["status"]] = counts.get(row["status"], 0) + 1
     counts["cost_picodollars"] = sum(row.get("cost_picodollars") or 0 for row in rows)
     return counts
+
+
+def forget_unreadable(
+    lake: Lake, ledger: Ledger, teachers: Sequence[str], days: Sequence[str]
+) -> None:
+    """Let the paid replies that cannot be read be asked again.
+
+    What they cost stays charged, and their bytes stay with the attempts that bought them.
+    """
+    for day in days:
+        checks = ReplyChecks(lake, day)
+        for teacher in teachers:
+            for item in ledger.rows(teacher, day):
+                paid = item["outcome"] == "billed"
+                if paid and reply_row(item, checks.of(item["meta"]))["status"] == "unreadable":
+                    ledger.do(operations.forget(item["key"]))
 
 
 def reply_row(item: Mapping[str, Any], check: ArgumentCheck | None) -> dict[str, Any]:
@@ -287,7 +259,7 @@ def reply_row(item: Mapping[str, Any], check: ArgumentCheck | None) -> dict[str,
     }
     if item["outcome"] == "unknown":
         return row | {"detail": "nobody knows whether it was answered; charged at its worst case"}
-    # What a teacher says is private until it was redacted, as all text: no table gets it as it
+    # A teacher's words are private until redacted, as all text is: no table gets them as they
     # came. The bytes themselves stay in the ledger's blobs, which are never published.
     body = redacted_body(item["body"])
     row["raw"] = zstandard.ZstdCompressor(level=3).compress(body)
@@ -298,7 +270,7 @@ def reply_row(item: Mapping[str, Any], check: ArgumentCheck | None) -> dict[str,
     status, detail, action = judge(reply, check, names_of(meta))
     if status == "unreadable" and item["detail"]:
         detail = item["detail"]
-    usage = _mapping(reply, "usage")
+    usage = mapping_at(reply, "usage")
     choice = next(iter(choices_of(reply)), {})
     return row | {
         "status": status,
@@ -309,16 +281,16 @@ def reply_row(item: Mapping[str, Any], check: ArgumentCheck | None) -> dict[str,
         "finish_reason": _text(choice, "finish_reason"),
         "prompt_tokens": _count(usage, "prompt_tokens"),
         "completion_tokens": _count(usage, "completion_tokens"),
-        "cached_tokens": _count(_mapping(usage, "prompt_tokens_details"), "cached_tokens"),
+        "cached_tokens": _count(mapping_at(usage, "prompt_tokens_details"), "cached_tokens"),
         "reasoning_tokens": _count(
-            _mapping(usage, "completion_tokens_details"), "reasoning_tokens"
+            mapping_at(usage, "completion_tokens_details"), "reasoning_tokens"
         ),
     }
 
 
 @contextlib.contextmanager
 def paid_replies_are_safe() -> Iterator[None]:
-    """Say, where the lake cannot be written, that what was paid for is not lost."""
+    """Add to a StorageError that what was paid for is not lost."""
     try:
         yield
     except StorageError as error:
@@ -329,7 +301,7 @@ def paid_replies_are_safe() -> Iterator[None]:
 
 
 def redacted_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a stored row redacted by the rules of now, where no ledger has its bytes any more."""
+    """Return a stored row redacted by the current rules, where no ledger has its bytes."""
     again = {**row, "detail": redact_text(row["detail"] or "")[0]}
     if row["action"] is not None:
         again["action"] = redact_json(row["action"].encode())[0].decode()
@@ -347,11 +319,6 @@ def redacted_body(body: bytes) -> bytes:
         return redact_text(body.decode("utf-8", "replace"))[0].encode()
 
 
-def _mapping(value: Any, key: str) -> dict[str, Any]:
-    inner = value.get(key) if isinstance(value, dict) else None
-    return inner if isinstance(inner, dict) else {}
-
-
 def _text(value: Any, key: str) -> str | None:
     inner = value.get(key) if isinstance(value, dict) else None
     return redact_text(inner)[0][:LONGEST_NAME] if isinstance(inner, str) else None
@@ -366,10 +333,7 @@ def _count(value: Mapping[str, Any], key: str) -> int | None:
 
 
 def replies_derivation(teacher_set: TeacherSet, teacher: Teacher, day: str) -> Derivation:
-    """Return what a teacher's replies to a day are bought with.
-
-    Its parameters are those that decide what is asked: a price cap is none of them.
-    """
+    """Return what a teacher's replies to a day are derived from; a price cap is no part of it."""
     endpoint = teacher_set.endpoint_of(teacher)
     sent = settings_sent(teacher, endpoint.name, api=endpoint.api)
     settings = {
@@ -388,24 +352,21 @@ def replies_derivation(teacher_set: TeacherSet, teacher: Teacher, day: str) -> D
     )
 
 
-class Notes:
-    """The notes of one run, begun before it asks anything.
+class ReplyRecords:
+    """The provenance records of one run, taken before it asks anything.
 
-    Args:
-        lake: has the states.
-        questions: of the run.
-        days: the days that are asked about, whole.
+    ``days`` are those that are asked about as a whole.
     """
 
     def __init__(self, lake: Lake, questions: Questions, days: Sequence[str]) -> None:
         self._lake = lake
         self._day_of = {state.state_id: state.day for state in questions.states}
         stamps = FileStamps(lake)
-        self._made: list[tuple[Derivation, Record]] = []
+        self._records: list[tuple[Derivation, Record]] = []
         for day in days:
             for teacher in questions.teachers:
                 derivation = replies_derivation(questions.teacher_set, teacher, day)
-                self._made.append((derivation, record_of(derivation, stamps)))
+                self._records.append((derivation, record_of(derivation, stamps)))
 
     def write(
         self,
@@ -416,7 +377,7 @@ class Notes:
         *,
         tried: Collection[str],
     ) -> None:
-        """Note for each teacher and day what is missing, and that it was tried.
+        """Record for each teacher and day what is missing, and that it was tried.
 
         Args:
             figures: day -> teacher -> counts of its partition; ``unknown`` replies may be lost.
@@ -424,31 +385,28 @@ class Notes:
             settled: (teacher, day) -> how many of them need not be asked again.
             whys: teacher -> why a question of it has no reply.
             tried: the teachers that were asked and could have answered.
-
-        Raises:
-            StorageError: the lake is not writable.
         """
-        before = read_records(self._lake, "replies") if self._made else {}
+        before = read_records(self._lake, "replies") if self._records else {}
         had = Counter((teacher, self._day_of[state_id]) for state_id, teacher in asked)
-        for derivation, made in self._made:
+        for derivation, record in self._records:
             teacher, day = derivation.keys["teacher"], derivation.keys["day"]
             lost = figures.get(day, {}).get(teacher, {}).get("unknown", 0)
             missing = max(had[teacher, day] - settled.get((teacher, day), 0), lost)
             old = before.get(derivation.record_name)
-            tries = old.tries if old is not None and _what(old) == _what(made) else 0
+            tries = old.tries if old is not None and _basis(old) == _basis(record) else 0
             if missing:
-                made = msgspec.structs.replace(
-                    made,
+                record = msgspec.structs.replace(
+                    record,
                     missing=missing,
                     tries=tries + (teacher in tried),
                     why=whys.get(teacher, "the run ended before it was asked"),
                 )
-            write_record(self._lake, derivation, made)
+            write_record(self._lake, derivation, record)
 
 
-def _what(made: Record) -> tuple[dict[str, str], dict[str, str]]:
+def _basis(record: Record) -> tuple[dict[str, str], dict[str, str]]:
     """Return the hashes of the inputs, and the settings."""
-    return {name: digest for name, (_, digest) in made.inputs.items()}, made.settings
+    return {name: digest for name, (_, digest) in record.inputs.items()}, record.settings
 
 
 _META = (
@@ -458,20 +416,16 @@ _META = (
 
 
 def check_ledger(lake: Lake, ledger: Ledger) -> None:
-    """See that the ledger knows the replies of the lake.
-
-    Raises:
-        InputError: it does not; the message names the remedy.
-    """
+    """Raise InputError if the lake has replies that the ledger does not know."""
     if not lake.partitions("replies"):
         return
     known = ledger.recorded()
     counted: Counter[tuple[str, str]] = Counter()
     for part in lake.partitions("replies"):
-        asked = lake.read(
+        times = lake.read(
             "replies", days=[part["day"]], teacher=part["teacher"], columns=["created_at"]
         )["created_at"]
-        counted[part["teacher"], part["day"]] = len(asked) - asked.null_count
+        counted[part["teacher"], part["day"]] = len(times) - times.null_count
     missing = sum(max(0, n - known.get(where, 0)) for where, n in counted.items())
     if missing:
         raise InputError(
@@ -484,11 +438,9 @@ def check_ledger(lake: Lake, ledger: Ledger) -> None:
 def rebuild(lake: Lake, ledger: Ledger) -> dict[str, Any]:
     """Write the replies of the lake that a ledger does not have, with what they cost.
 
-    Calls without an outcome, quarantines and ceilings are not in the lake and stay lost.
-
-    Returns:
-        ``restored`` and ``known`` replies, ``cost_picodollars`` of the restored ones, and
-        ``without_cost``, those whose cost nobody ever learned.
+    Calls without an outcome, quarantines and ceilings are not in the lake and stay lost. Returns
+    ``restored`` and ``known`` replies, ``cost_picodollars`` of the restored ones, and
+    ``without_cost``, those whose cost nobody ever learned.
     """
     report = {"restored": 0, "known": 0, "without_cost": 0, "cost_picodollars": 0}
     for partition in lake.partitions("replies"):
@@ -543,10 +495,9 @@ _COLUMNS = ("status", "cost_picodollars", "latency_ms", "prompt_tokens", "cached
 def day_figures(lake: Lake, teacher: str, day: str) -> dict[str, int | float]:
     """Return the figures of a partition; what was not measured is not among them.
 
-    Returns:
-        ``cost_picodollars``, ``latency_p50_ms`` and ``latency_p95_ms`` (nearest rank),
-        ``cache_read_share`` (of prompt tokens), ``usable_share`` (of replies), and the number of
-        replies of each status.
+    They are ``cost_picodollars``, ``latency_p50_ms`` and ``latency_p95_ms`` (nearest rank),
+    ``cache_read_share`` (of prompt tokens), ``usable_share`` (of replies), and the number of
+    replies of each status.
     """
     table = lake.read("replies", days=[day], columns=list(_COLUMNS), teacher=teacher)
     status, cost, latency, prompt, cached = (table[name].to_pylist() for name in _COLUMNS)
@@ -565,39 +516,27 @@ def day_figures(lake: Lake, teacher: str, day: str) -> dict[str, int | float]:
 
 
 def billed_teachers(lake: Lake, ledger: str | os.PathLike[str] | None = None) -> dict[str, Pico]:
-    """Return what each teacher was billed in the ledger's whole life; nothing without a ledger.
-
-    Args:
-        lake: holds the ledger, unless it is named.
-        ledger: path or URL of the books.
-
-    Raises:
-        InputError: the lake is a bucket and no ledger is named.
-    """
-    books = existing_ledger(ledger_target(lake, ledger))
-    if books is None:
+    """Return what each teacher was billed in the ledger's whole life; nothing without a ledger."""
+    opened = existing_ledger(ledger_target(lake, ledger))
+    if opened is None:
         return {}
-    with books:
-        scopes = books.status()
+    with opened:
+        scopes = opened.status()
     kind = "teacher:"
     return {n.removeprefix(kind): s.spent for n, s in scopes.items() if n.startswith(kind)}
 
 
-#: Days that a schedule goes back. A state that no teacher can take, because it is too long
-#: for all of them, would otherwise be tried every night for ever.
+#: Days that a schedule goes back. A state that is too long for every teacher would otherwise be
+#: tried every night for ever.
 WINDOW_DAYS = 31
 
 
 def pending_days(lake: Lake, today: date) -> list[str]:
-    """Return the days, ascending, with a state that no teacher has answered yet.
+    """Return the days up to ``today`` (UTC), ascending, with a state that no teacher has answered.
 
-    A control's answer does not count: it makes no vote.
-    A session that grew after its day was replayed makes its day pending again, and so does
-    a state that a ceiling refused. What was answered is not bought again.
-
-    Args:
-        lake: has ``states`` and ``replies``.
-        today: the last day of the window, in UTC.
+    A control's answer does not count: it makes no vote. A session that grew after its day was
+    replayed makes its day pending again, and so does a state that a ceiling refused. What was
+    answered is not bought again.
     """
     first = str(today - timedelta(days=WINDOW_DAYS))
     pending = []

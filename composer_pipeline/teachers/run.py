@@ -35,10 +35,10 @@ from composer_pipeline.teachers.questions import Questions
 from composer_pipeline.teachers.queue import Queue, Tasks, Unit, units
 from composer_pipeline.teachers.rate_limit import Reachability, TeacherWindow
 from composer_pipeline.teachers.replies import (
-    Notes,
     ReplyChecks,
+    ReplyRecords,
     check_ledger,
-    forget_replies,
+    forget_unreadable,
     paid_replies_are_safe,
     write_replies,
 )
@@ -137,16 +137,14 @@ def replay(
     lake.check_writable()
     whole = sessions is None and max_states is None and not only_on_active_path
     with paid_replies_are_safe():
-        notes = Notes(lake, questions, questions.days if whole else [])
+        records = ReplyRecords(lake, questions, questions.days if whole else [])
         questions.pin_tools()
     opened = ledger if isinstance(ledger, Ledger) else Ledger(ledger_target(lake, ledger))
     try:
         opened.check_clock()
         check_ledger(lake, opened)
         if again:
-            forget_replies(
-                lake, opened, [t.name for t in questions.teachers], questions.days, again
-            )
+            forget_unreadable(lake, opened, [t.name for t in questions.teachers], questions.days)
         name = run_id or uuid.uuid4().hex
         questions.catalogue_checks = preflight(lake, teacher_set, questions.teachers)
         opened.do(operations.set_ceiling(f"run:{name}", Decimal(max_usd)))
@@ -187,7 +185,7 @@ def replay(
             report = run.report(figures)
             whole_run = bool((failure := run.failure(report)) or report.exhausted_scope)
             fair = {name for name, lane in run.lanes.items() if not whole_run | lane.unreachable}
-            notes.write(figures, run.asked, run.caller.settled, report.why(), tried=fair)
+            records.write(figures, run.asked, run.caller.settled, report.why(), tried=fair)
     finally:
         if opened is not ledger:
             opened.close()

@@ -7,7 +7,7 @@ from typing import Any, cast
 from composer_pipeline.lake.provenance import read_records
 from composer_pipeline.lake.store import Lake
 from composer_pipeline.settings import recipes_dir
-from composer_pipeline.teachers.replies import Notes
+from composer_pipeline.teachers.replies import ReplyRecords
 from composer_pipeline.teachers.teachers import TeacherSet
 
 DAY = "2026-11-16"
@@ -19,7 +19,7 @@ def test_a_reply_that_may_be_lost_is_missing_though_nobody_asks_again_yet(tmp_pa
     teacher = teacher_set.teachers[0]
     states = [SimpleNamespace(state_id=name, day=DAY) for name in ("a", "b")]
     questions = SimpleNamespace(states=states, teachers=[teacher], teacher_set=teacher_set)
-    notes = Notes(lake, cast(Any, questions), [DAY])
+    notes = ReplyRecords(lake, cast(Any, questions), [DAY])
     asked = [(state.state_id, teacher.name) for state in states]
     for unknown, missing in ((1, 1), (0, 0)):
         figures = {DAY: {teacher.name: {"unknown": unknown}}}
